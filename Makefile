@@ -1,0 +1,54 @@
+# One command each; the first makes $(VENV). Needs Python 3.11 or newer and a C compiler.
+#   make train ARGS="--train.total-timesteps 3_000_000"
+VENV ?= .venv
+ARGS ?=
+BIN := $(VENV)/bin
+
+.PHONY: train test lint check format clean
+.NOTPARALLEL:
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+train: $(VENV)/.test
+	$(BIN)/python scripts/train.py breakout $(ARGS)
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+check: lint test
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# $(VENV)/.test, $(VENV)/.dev: this package, editable, with that extra of pyproject.toml.
+$(VENV)/.%: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	@touch $@
+
+# Debian's Python may lack ensurepip; then the pip beside it fills the environment.
+$(BIN)/python:
+	@for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
+	    $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
+	    if $$python -c 'import ensurepip, venv' 2>/dev/null; then \
+	        $$python -m venv $(VENV) && exit; \
+	    elif $$python -c 'import pip, venv' 2>/dev/null; then \
+	        $$python -m venv --without-pip $(VENV) \
+	            && $$python -m pip --python $@ install --quiet pip && exit; \
+	    else \
+	        echo "error: $$python lacks venv, or both ensurepip and pip" >&2; \
+	        echo "  hint: Debian: apt install python3-venv" >&2; \
+	    fi; \
+	    rm -rf $(VENV); exit 1; \
+	done; \
+	echo "error: found no Python 3.11 or newer (tried $(PYTHON) python3, python3.14 to 3.11)" >&2; \
+	echo "  hint: make $(or $(MAKECMDGOALS),train) PYTHON=/path/to/python3.12" >&2; \
+	exit 1

@@ -1,0 +1,52 @@
+// Connects breakout.h to the batch stepper; ../squared/binding.c explains each line.
+
+#include "breakout.h"
+
+#define OBS_SIZE 118
+#define NUM_ATNS 1
+#define ACT_SIZES {3}
+#define OBS_TENSOR_T FloatTensor
+#define MY_OBS_FULL  // every step writes all 118 numbers
+#define Env Breakout
+#include "vecenv.h"
+
+// initial_paddle_width and num_agents are in upstream's configuration too, and are not used.
+void my_init(Env* env, Dict* kwargs) {
+    env->num_agents = 1;
+    env->frameskip = (int)dict_get(kwargs, "frameskip")->value;
+    env->width = (int)dict_get(kwargs, "width")->value;
+    env->height = (int)dict_get(kwargs, "height")->value;
+    env->full_paddle_width = (float)dict_get(kwargs, "paddle_width")->value;
+    env->paddle_height = (float)dict_get(kwargs, "paddle_height")->value;
+    env->ball_width = (int)dict_get(kwargs, "ball_width")->value;
+    env->ball_height = (int)dict_get(kwargs, "ball_height")->value;
+    env->brick_width = (int)dict_get(kwargs, "brick_width")->value;
+    env->brick_height = (int)dict_get(kwargs, "brick_height")->value;
+    env->brick_rows = (int)dict_get(kwargs, "brick_rows")->value;
+    env->brick_cols = (int)dict_get(kwargs, "brick_cols")->value;
+    env->initial_ball_speed = (float)dict_get(kwargs, "initial_ball_speed")->value;
+    env->max_ball_speed = (float)dict_get(kwargs, "max_ball_speed")->value;
+    env->paddle_speed = (float)dict_get(kwargs, "paddle_speed")->value;
+    env->continuous = (int)dict_get(kwargs, "continuous")->value;
+#ifdef PUFFER_MLX
+    if (env->frameskip < 1) {
+        dict_reject(kwargs, "frameskip", "at least 1");
+    }
+    if (env->brick_width < 1 || env->brick_height < 1) {
+        dict_reject(kwargs, env->brick_width < 1 ? "brick_width" : "brick_height", "at least 1");
+    }
+    if (env->brick_rows < 1 || env->brick_rows > 11) {  // with 12, all points add up to less than 0
+        dict_reject(kwargs, "brick_rows", "1 to 11");
+    } else if (env->brick_cols < 1 || env->brick_cols > MAX_BRICKS / env->brick_rows) {
+        dict_reject(kwargs, "brick_cols", "at least 1, and at most 108 bricks in all");
+    }
+#endif
+    init_breakout(env);
+}
+
+void my_log(Log* log, Dict* out) {
+    dict_set(out, "perf", log->perf);
+    dict_set(out, "score", log->score);
+    dict_set(out, "episode_return", log->episode_return);
+    dict_set(out, "episode_length", log->episode_length);
+}

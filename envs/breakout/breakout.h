@@ -1,0 +1,472 @@
+// breakout: a paddle, a ball and 108 bricks, as in PufferLib 4.0.
+//
+// Positions are pixels, x to the right and y downwards; velocities are pixels per frame, 60 frames a
+// second. Everything is float arithmetic, evaluated in the order written and without fused
+// multiply-add (-ffp-contract=off): trajectories then equal upstream's.
+//
+// Collisions are found before the ball moves: of all edges its path crosses in one frame, the one it
+// reaches first wins; the ball is put there, reflected, and the rest of the frame is dropped.
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_BRICKS 108    // rows * columns; fixed by the size of the observation
+#define BRICKS_TOP 50     // y of the first row
+#define SPARE_BALLS 5
+#define SHORT_PADDLE 31   // width after the ball has touched the ceiling
+#define LAUNCH_ANGLE (3.14159265358979323846 / 3.25)
+#define PI 3.14159265358979323846f
+
+enum { NOOP, LEFT, RIGHT };
+
+typedef struct {
+    float perf;            // score / max_score
+    float score;           // points
+    float episode_return;  // points, before anybody clips rewards
+    float episode_length;  // frames, not steps
+    float n;
+} Log;
+
+typedef struct {
+    float* observations;  // (118,)
+    float* actions;       // (1,)
+    float* rewards;       // (1,)
+    float* terminals;     // (1,)
+
+    union {
+        struct {
+            float paddle_x;
+            float paddle_y;
+            float ball_x;
+            float ball_y;
+            float ball_vx;
+            float ball_vy;
+            float fired;  // 1 between launch and loss of a ball
+            float score;  // points, a whole number
+            float balls;  // spare ones, a whole number; -1 is one too many lost
+            float paddle_width;
+        };
+        float seen[10];  // the same ten in the order of the observation
+    };
+    float ball_speed;       // pixels per second, from the next paddle hit on
+    int hits;               // of the paddle, since the ball was launched
+    int tick;               // frames since the episode began
+    uint64_t destroyed[2];  // bit i: brick i is gone
+
+    // Constant after init_breakout.
+    int frameskip;
+    int width;
+    int height;
+    float full_paddle_width;
+    float paddle_height;
+    int ball_width;
+    int ball_height;
+    int brick_width;
+    int brick_height;
+    int brick_rows;
+    int brick_cols;
+    float initial_ball_speed;
+    float max_ball_speed;
+    float paddle_speed;
+    int continuous;
+    float launch_vx;
+    float launch_vy;
+    float paddle_step;   // pixels per frame
+    float nudge;         // pixels: brings a ball back that got outside
+    float bricks_bottom;
+    float wall_score;    // points of all bricks
+    float scale[10];     // what `seen` is divided by
+
+    Log log;
+    int num_agents;
+    unsigned int rng;
+} Breakout;
+
+// The C library's fminf and fmaxf look for NaN, and are calls.
+static inline float smaller(float a, float b) {
+    return a < b ? a : b;
+}
+
+static inline float larger(float a, float b) {
+    return a > b ? a : b;
+}
+
+// ---- State --------------------------------------------------------------------------------------
+
+// Rows are worth 7, 7, 4, 4, 1, 1 from the top.
+static inline int points_of_row(int row) {
+    return 7 - 3 * (row / 2);
+}
+
+// Derive the constants from the parameters. Call it once, when they are set.
+static void init_breakout(Breakout* env) {
+    const float angle = (float)LAUNCH_ANGLE;
+    env->launch_vx = sinf(angle) * env->initial_ball_speed / 60.0f;
+    env->launch_vy = cosf(angle) * env->initial_ball_speed / 60.0f;
+    env->paddle_step = env->paddle_speed / 60.0f;
+    env->nudge = env->max_ball_speed * 1.1f / 60.0f;
+    env->bricks_bottom = (float)(BRICKS_TOP + env->brick_rows * env->brick_height);
+    env->wall_score = 0.0f;
+    for (int row = 0; row < env->brick_rows; row++) {
+        env->wall_score += (float)(env->brick_cols * points_of_row(row));
+    }
+    const float width = (float)env->width;
+    const float height = (float)env->height;
+    const float scale[10] = {
+        width,  height,       // paddle
+        width,  height,       // ball
+        512.0f, 512.0f,       // its velocity
+        5.0f,                 // fired
+        2.0f * env->wall_score,
+        (float)SPARE_BALLS,
+        env->full_paddle_width,
+    };
+    memcpy(env->scale, scale, sizeof(scale));
+}
+
+// After a lost ball: everything but bricks, score and time.
+static void reset_round(Breakout* env) {
+    env->fired = 0.0f;
+    env->hits = 0;
+    env->ball_speed = env->initial_ball_speed;
+    env->paddle_width = env->full_paddle_width;
+    env->paddle_x = (float)env->width / 2.0f - env->paddle_width / 2.0f;
+    env->paddle_y = (float)env->height - env->paddle_height - 10.0f;
+    env->ball_x = env->paddle_x + (env->paddle_width / 2.0f - (float)(env->ball_width / 2));
+    env->ball_y = (float)(env->height / 2 - 30);
+    env->ball_vx = 0.0f;
+    env->ball_vy = 0.0f;
+}
+
+static void restore_bricks(Breakout* env) {
+    env->destroyed[0] = 0;
+    env->destroyed[1] = 0;
+}
+
+static void reset_episode(Breakout* env) {
+    env->score = 0.0f;
+    env->balls = SPARE_BALLS;
+    env->tick = 0;
+    restore_bricks(env);
+    reset_round(env);
+}
+
+// Bricks are kept as bits and written four at a time: an environment then fits in five cache lines
+// instead of eleven.
+static void write_observations(Breakout* env) {
+    static const float FOUR[16][4] = {
+        {0, 0, 0, 0}, {1, 0, 0, 0}, {0, 1, 0, 0}, {1, 1, 0, 0}, {0, 0, 1, 0}, {1, 0, 1, 0},
+        {0, 1, 1, 0}, {1, 1, 1, 0}, {0, 0, 0, 1}, {1, 0, 0, 1}, {0, 1, 0, 1}, {1, 1, 0, 1},
+        {0, 0, 1, 1}, {1, 0, 1, 1}, {0, 1, 1, 1}, {1, 1, 1, 1},
+    };
+    float* to = env->observations;
+    for (int i = 0; i < 10; i++) {
+        to[i] = env->seen[i] / env->scale[i];
+    }
+    to += 10;
+    for (int brick = 0; brick < MAX_BRICKS; brick += 4) {
+        uint64_t four = env->destroyed[brick / 64] >> (brick % 64) & 15;
+        memcpy(to + brick, FOUR[four], sizeof(FOUR[four]));
+    }
+}
+
+// ---- Collisions ---------------------------------------------------------------------------------
+
+enum { HIT_NOTHING = -1, HIT_SIDE = -2, HIT_CEILING = -3, HIT_PADDLE = -4 };  // else a brick index
+
+typedef struct {
+    float time;     // fraction of the frame
+    float overlap;  // length of the edge that touches: decides between equal times
+    float x;        // ball position and velocity after the hit
+    float y;
+    float vx;
+    float vy;
+    int what;
+} Hit;
+
+// Can an edge `distance` away be reached within a frame? Rounding is monotonic, so this is exactly
+// "0 < distance / velocity <= 1" without the division, save for quotients that underflow to 0; the
+// functions below divide and look again.
+static inline bool reaches(float distance, float velocity) {
+    return velocity > 0.0f ? distance > 0.0f && distance <= velocity
+                           : distance < 0.0f && distance >= velocity;
+}
+
+static inline bool better(const Hit* best, float time, float overlap) {
+    return overlap > 0.0f && time > 0.0f && time <= 1.0f &&
+           (time < best->time || (time == best->time && overlap > best->overlap));
+}
+
+// A vertical segment at x from `top`, `length` long, against the ball's edge at edge_x (its left or
+// right side), which begins at ball y. The hit's x is the edge's.
+static inline bool hit_vertical(const Breakout* env, Hit* best, float x, float top, float length,
+                                float edge_x) {
+    const float distance = x - edge_x;
+    const float vx = env->ball_vx;
+    const float vy = env->ball_vy;
+    if (!reaches(distance, vx)) {
+        return false;
+    }
+    const float time = distance / vx;
+    const float overlap = smaller(top + length, env->ball_y + (float)env->ball_height + vy * time) -
+                          larger(top, env->ball_y + vy * time);
+    if (!better(best, time, overlap)) {
+        return false;
+    }
+    *best = (Hit){time, overlap, x, env->ball_y + vy * time, -vx, vy, best->what};
+    return true;
+}
+
+// The same for a horizontal segment at y from `left` and the ball's top or bottom edge.
+static inline bool hit_horizontal(const Breakout* env, Hit* best, float y, float left, float length,
+                                  float edge_y) {
+    const float distance = y - edge_y;
+    const float vx = env->ball_vx;
+    const float vy = env->ball_vy;
+    if (!reaches(distance, vy)) {
+        return false;
+    }
+    const float time = distance / vy;
+    const float overlap = smaller(left + length, env->ball_x + (float)env->ball_width + vx * time) -
+                          larger(left, env->ball_x + vx * time);
+    if (!better(best, time, overlap)) {
+        return false;
+    }
+    *best = (Hit){time, overlap, env->ball_x + vx * time, y, vx, -vy, best->what};
+    return true;
+}
+
+static inline bool is_destroyed(const Breakout* env, int brick) {
+    return env->destroyed[brick / 64] >> (brick % 64) & 1;
+}
+
+static void hit_brick(const Breakout* env, Hit* best, int brick, float x, float y) {
+    const float width = (float)env->brick_width;
+    const float height = (float)env->brick_height;
+    const float right = env->ball_x + (float)env->ball_width;
+    const float bottom = env->ball_y + (float)env->ball_height;
+    bool hit = false;
+    if (env->ball_vx > 0.0f && hit_vertical(env, best, x, y, height, right)) {
+        best->x -= (float)env->ball_width;
+        hit = true;
+    }
+    if (env->ball_vx < 0.0f && hit_vertical(env, best, x + width, y, height, env->ball_x)) {
+        hit = true;
+    }
+    if (env->ball_vy > 0.0f && hit_horizontal(env, best, y, x, width, bottom)) {
+        best->y -= (float)env->ball_height;
+        hit = true;
+    }
+    if (env->ball_vy < 0.0f && hit_horizontal(env, best, y + height, x, width, env->ball_y)) {
+        hit = true;
+    }
+    if (hit) {
+        best->what = brick;
+    }
+}
+
+// Only the bricks in the rectangle that the ball sweeps.
+static void hit_bricks(const Breakout* env, Hit* best) {
+    const float width = (float)env->brick_width;
+    const float height = (float)env->brick_height;
+    const float x = env->ball_x;
+    const float y = env->ball_y;
+    const float right = x + (float)env->ball_width;
+    const float bottom = y + (float)env->ball_height;
+    const float top_y = smaller(y, y + env->ball_vy);
+    if (top_y >= env->bricks_bottom) {
+        return;
+    }
+    int row = (int)((top_y - BRICKS_TOP) / height);
+    int last_row = (int)((larger(bottom, bottom + env->ball_vy) - BRICKS_TOP) / height);
+    int col = (int)(smaller(x, x + env->ball_vx) / width);
+    int last_col = (int)(larger(right, right + env->ball_vx) / width);
+    row = row < 0 ? 0 : row;
+    col = col < 0 ? 0 : col;
+    last_row = last_row >= env->brick_rows ? env->brick_rows - 1 : last_row;
+    last_col = last_col >= env->brick_cols ? env->brick_cols - 1 : last_col;
+    for (int r = row; r <= last_row; r++) {
+        for (int c = col; c <= last_col; c++) {
+            const int brick = r * env->brick_cols + c;
+            if (!is_destroyed(env, brick)) {
+                hit_brick(env, best, brick, (float)(c * env->brick_width),
+                          (float)(r * env->brick_height + BRICKS_TOP));
+            }
+        }
+    }
+}
+
+// There is no floor.
+static void hit_walls(const Breakout* env, Hit* best) {
+    const float height = (float)env->height;
+    const float right = env->ball_x + (float)env->ball_width;
+    if (env->ball_vx < 0.0f && hit_vertical(env, best, 0.0f, 0.0f, height, env->ball_x)) {
+        best->what = HIT_SIDE;
+    }
+    if (env->ball_vx > 0.0f && hit_vertical(env, best, (float)env->width, 0.0f, height, right)) {
+        best->x -= (float)env->ball_width;
+        best->what = HIT_SIDE;
+    }
+    if (env->ball_vy < 0.0f &&
+        hit_horizontal(env, best, 0.0f, 0.0f, (float)env->width, env->ball_y)) {
+        best->what = HIT_CEILING;
+    }
+}
+
+// Where on the paddle the ball lands decides the angle it leaves at, from -45 to +45 degrees. The
+// ball stays where it is for this frame. Every fourth hit makes the ball faster, from the next on.
+static void hit_paddle(Breakout* env, Hit* best) {
+    const float bottom = env->ball_y + (float)env->ball_height;
+    if (bottom + env->ball_vy < env->paddle_y ||
+        !hit_horizontal(env, best, env->paddle_y, env->paddle_x, env->paddle_width, bottom)) {
+        return;
+    }
+    best->what = HIT_PADDLE;
+    const float centre = env->ball_x + (float)(env->ball_width / 2);
+    const float where = (centre - env->paddle_x) / env->paddle_width;
+    const float angle = -PI / 4.0f + where * (PI / 2.0f);
+    env->ball_vx = sinf(angle) * env->ball_speed / 60.0f;
+    env->ball_vy = -cosf(angle) * env->ball_speed / 60.0f;
+    env->hits += 1;
+    if (env->hits % 4 == 0 && env->ball_speed < env->max_ball_speed) {
+        env->ball_speed += 64.0f;
+    }
+    if (env->score == env->wall_score) {
+        restore_bricks(env);
+    }
+}
+
+static void destroy_brick(Breakout* env, int brick) {
+    const int row = brick / env->brick_cols;
+    env->score += (float)points_of_row(row);
+    env->rewards[0] += (float)points_of_row(row);
+    env->destroyed[brick / 64] |= (uint64_t)1 << (brick % 64);
+    if (row < 3) {
+        env->ball_speed = env->max_ball_speed;
+    }
+}
+
+// Could the ball touch anything in this frame? Most frames it can't, and this finds out with a few
+// comparisons: `true` may be wrong, `false` never is (|distance| <= |velocity| whenever reaches()).
+static inline bool is_near_anything(const Breakout* env) {
+    const float vx = fabsf(env->ball_vx);
+    const float vy = fabsf(env->ball_vy);
+    const float right = env->ball_x + (float)env->ball_width;
+    const float bottom = env->ball_y + (float)env->ball_height;
+    const bool bricks = smaller(env->ball_y, env->ball_y + env->ball_vy) < env->bricks_bottom;
+    const bool sides = fabsf(env->ball_x) <= vx || fabsf((float)env->width - right) <= vx;
+    return bricks || sides || fabsf(env->ball_y) <= vy || fabsf(env->paddle_y - bottom) <= vy;
+}
+
+// Put the ball at the first thing in its way, or move it by a frame.
+static void collide(Breakout* env) {
+    Hit best = {.time = 2.0f, .overlap = -1.0f, .what = HIT_NOTHING};
+    hit_bricks(env, &best);
+    hit_walls(env, &best);
+    hit_paddle(env, &best);
+    if (best.what == HIT_PADDLE) {
+        return;
+    }
+    if (best.what == HIT_NOTHING) {
+        env->ball_x += env->ball_vx;
+        env->ball_y += env->ball_vy;
+        return;
+    }
+    env->ball_x = best.x;
+    env->ball_y = best.y;
+    env->ball_vx = best.vx;
+    env->ball_vy = best.vy;
+    if (best.what >= 0) {
+        destroy_brick(env, best.what);
+    } else if (best.what == HIT_CEILING) {
+        env->paddle_width = SHORT_PADDLE;
+    }
+}
+
+static inline void move_ball(Breakout* env) {
+    if (is_near_anything(env)) {
+        collide(env);
+    } else {
+        env->ball_x += env->ball_vx;
+        env->ball_y += env->ball_vy;
+    }
+}
+
+// ---- Time ---------------------------------------------------------------------------------------
+
+static void end_episode(Breakout* env) {
+    env->terminals[0] = 1.0f;
+    env->log.perf += env->score / (2.0f * env->wall_score);
+    env->log.score += env->score;
+    env->log.episode_return += env->score;
+    env->log.episode_length += (float)env->tick;
+    env->log.n += 1.0f;
+    reset_episode(env);
+}
+
+// One frame in which the paddle moves by `shift` pixels.
+static inline void step_frame(Breakout* env, float shift) {
+    if (env->fired == 0.0f) {
+        env->fired = 1.0f;
+        env->ball_vy = env->launch_vy;
+        env->ball_vx = rand_r(&env->rng) % 2 == 0 ? -env->launch_vx : env->launch_vx;
+        shift = env->continuous ? shift : 0.0f;
+    }
+    env->paddle_x += shift;
+    if (env->paddle_x <= 0.0f) {
+        env->paddle_x = 0.0f;
+    } else {
+        env->paddle_x = smaller(env->paddle_x, (float)env->width - env->paddle_width);
+    }
+    if (env->ball_x < 0.0f) {
+        env->ball_x += env->nudge;
+    }
+    if (env->ball_x > (float)env->width) {
+        env->ball_x -= env->nudge;
+    }
+    if (env->ball_y < 0.0f) {
+        env->ball_y += env->nudge;
+    }
+    move_ball(env);
+    if (env->ball_y >= env->paddle_y + env->paddle_height) {
+        env->balls -= 1.0f;
+        reset_round(env);
+    }
+    if (env->balls < 0.0f || env->score == 2.0f * env->wall_score) {
+        end_episode(env);
+    }
+}
+
+void c_reset(Breakout* env) {
+    reset_episode(env);
+    write_observations(env);
+}
+
+// An episode that ends between two frames goes on as the next one, with the same action.
+void c_step(Breakout* env) {
+    float shift = 0.0f;
+    if (env->continuous) {
+        shift = env->actions[0] * env->paddle_speed / 60.0f;
+    } else if (env->actions[0] == (float)LEFT) {
+        shift = -env->paddle_step;
+    } else if (env->actions[0] == (float)RIGHT) {
+        shift = env->paddle_step;
+    }
+    for (int frame = 0; frame < env->frameskip; frame++) {
+        env->tick += 1;
+        step_frame(env, shift);
+    }
+    write_observations(env);
+}
+
+// Pictures are made in Python from the observation.
+void c_render(Breakout* env) {
+    (void)env;
+}
+
+void c_close(Breakout* env) {
+    (void)env;
+}

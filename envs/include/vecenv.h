@@ -1,0 +1,154 @@
+// vecenv.h: the contract between an environment and the batch stepper (names as in PufferLib 4.0).
+//
+// An environment is a folder with NAME.h (a struct and its functions) and binding.c:
+//
+//     #include "NAME.h"
+//     #define OBS_SIZE 121               // observation elements per agent
+//     #define NUM_ATNS 1                 // actions per agent (heads)
+//     #define ACT_SIZES {5}              // choices of each head; all 1 means continuous
+//     #define OBS_TENSOR_T ByteTensor    // or FloatTensor; PrecisionTensor is FloatTensor here
+//     #define Env Name                   // the struct
+//     #include "vecenv.h"
+//     void my_init(Env* env, Dict* kwargs) { ... }   // read kwargs, set num_agents, allocate
+//     void my_log(Log* log, Dict* out) { ... }       // copy fields with dict_set
+//
+// The struct needs these members, in any order:
+//
+//     Log log;                    floats only, one of them n; add to it when an episode ends (n += 1)
+//     observations                float* or unsigned char*: num_agents rows of OBS_SIZE
+//     float* actions              num_agents rows of NUM_ATNS; discrete choices are whole numbers
+//     float* rewards              num_agents; zero when c_step begins, so c_step may accumulate
+//     float* terminals            num_agents; zero when c_step begins; 1 where an episode ended
+//     int num_agents              set by my_init, the same for the life of the environment
+//     unsigned int rng            seeded before my_init; the state of every rand_r
+//     unsigned char* action_mask  with MY_ACTION_MASK: num_agents rows, non-zero where legal
+//
+// and these functions: c_reset(Env*), c_step(Env*), c_render(Env*), c_close(Env*). c_step resets an
+// environment whose episode ended, so observations are then the first of the next one. The rows
+// behind the pointers belong to the stepper and are the environment's own: what it wrote in one
+// step is still there in the next, so it may update observations in place.
+//
+// Optional macros, defined before this file is included:
+//
+//     MY_ACTION_MASK n     action_mask has n bytes per agent: the sum of ACT_SIZES
+//     MY_VEC_INIT          the binding has its own my_vec_init
+//     MY_VEC_CLOSE         the binding has my_vec_close; called after every c_close
+//     MY_SHARED, MY_SHARED_CLOSE, MY_GET, MY_PUT    accepted; nothing here calls them
+//     MY_USES_PERM         my_setup_perm is called once per environment (agent_perm stays NULL)
+//     MY_USES_TAGS         int tag is set to 0; int boundary_reached is left alone
+//     MY_OBS_FULL          ours: c_reset and c_step write every observation element every time, so
+//                          observations may point straight at the trainer's row (no copy); it
+//                          is valid only inside c_reset and c_step
+//
+// What differs from upstream: a missing key doesn't abort (dict_get), a bad value can be refused
+// (dict_reject), counts that don't add up are errors, there is no OpenMP, and rand_r is glibc's
+// algorithm on every platform (src/rand_r.c), because the compiler is told -Drand_r=puffer_rand_r.
+
+#ifndef PUFFER_VECENV_H
+#define PUFFER_VECENV_H
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PUFFER_MLX 1  // lets a binding use our additions and still compile under upstream
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---- Dict: a small array map from text to number ------------------------------------------------
+
+typedef struct {
+    const char* key;  // not copied: literals, or text that outlives the Dict
+    double value;
+    void* ptr;
+    // The rest is ours: what creation reports to the person who wrote the configuration.
+    bool read;             // somebody looked it up
+    bool missing;          // dict_get made it up because the key wasn't there
+    const char* expected;  // dict_reject: what would have been legal
+} DictItem;
+
+typedef struct {
+    DictItem* items;
+    int size;
+    int capacity;
+    bool full;      // an item didn't fit
+    DictItem lost;  // stands in for it, so that dict_get never returns NULL
+} Dict;
+
+Dict* create_dict(int capacity);
+
+// The item of a key, or NULL.
+DictItem* dict_get_unsafe(Dict* dict, const char* key);
+
+// The item of a key. Never NULL: a key that isn't there gets value 0 and is remembered as missing,
+// and creating the environments fails with the names of all such keys.
+DictItem* dict_get(Dict* dict, const char* key);
+
+// Set or append.
+void dict_set(Dict* dict, const char* key, double value);
+
+// Ours: refuse the value of a key in my_init. Creation fails after this my_init returns, saying
+// what was expected (a literal). c_close is still called, c_reset isn't. Guard with #ifdef PUFFER_MLX.
+void dict_reject(Dict* dict, const char* key, const char* expected);
+
+// ---- Tensor types, for OBS_TENSOR_T -------------------------------------------------------------
+
+typedef struct {
+    unsigned char* data;
+    int64_t shape[8];
+} ByteTensor;
+
+typedef struct {
+    float* data;
+    int64_t shape[8];
+} FloatTensor;
+
+typedef FloatTensor PrecisionTensor;
+
+// ---- StaticVec: what my_vec_init and my_setup_perm may look at ------------------------------------
+
+typedef struct StaticThreading StaticThreading;
+
+typedef struct StaticVec {
+    void* envs;              // Env[size]
+    int size;                // number of environments
+    int total_agents;        // N
+    int buffers;             // Q, the number of groups
+    int agents_per_buffer;   // N / Q
+    int* buffer_env_starts;  // (Q,) first environment of a group
+    int* buffer_env_counts;  // (Q,) environments of a group
+    void* observations;      // (N, OBS_SIZE)
+    float* actions;          // (N, NUM_ATNS)
+    float* rewards;          // (N,)
+    float* terminals;        // (N,)
+    unsigned char* action_mask;      // (N, action_mask_size), NULL without masks
+    void* gpu_observations;          // the gpu_ members alias the ones above
+    float* gpu_actions;
+    float* gpu_rewards;
+    float* gpu_terminals;
+    unsigned char* gpu_action_mask;
+    void** streams;                  // NULL
+    StaticThreading* threading;      // NULL
+    int obs_size;
+    int num_atns;
+    int action_mask_size;            // 0 without masks
+    int gpu;                         // 0
+    int* agent_perm;                 // NULL: agent i is in row i
+} StaticVec;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  // PUFFER_VECENV_H
+
+// The part that needs to know Env; only a binding, which defines OBS_SIZE, gets it.
+#if defined(OBS_SIZE) && !defined(PUFFER_GLUE_H)
+#include "../src/glue.h"
+#endif

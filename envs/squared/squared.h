@@ -1,0 +1,111 @@
+// squared: walk from the centre of a grid to a target cell. The environment to copy.
+//
+// The agent sees the whole grid and moves one cell per step: 0 stay, 1 down, 2 up, 3 left, 4 right.
+// Reaching the target gives +1; leaving the grid, or taking more than 3 * size steps, gives -1. All
+// three end the episode.
+//
+// This file is a plain C library: it knows nothing of the stepper. binding.c connects the two, and
+// ../include/vecenv.h is the contract in full.
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STAY, DOWN, UP, LEFT, RIGHT };
+enum { EMPTY, AGENT, TARGET };  // values of a cell, and so of an observation element
+
+// Sums over the episodes that ended. Floats only; the stepper adds the logs of all environments,
+// divides every field by n, and hands the means to my_log.
+typedef struct {
+    float perf;            // 1 for reaching the target, 0 otherwise: comparable between environments
+    float score;           // whatever this environment calls a score
+    float episode_return;  // sum of rewards
+    float episode_length;  // steps
+    float n;               // episodes
+} Log;
+
+typedef struct {
+    // What every environment has. The pointers are set after my_init and stay the same for squared.
+    Log log;
+    unsigned char* observations;  // (size * size,) cells, row by row; elements up to OBS_SIZE stay 0
+    float* actions;               // (1,)
+    float* rewards;               // (1,)
+    float* terminals;             // (1,)
+    int num_agents;
+    unsigned int rng;  // the only source of randomness: same seed, same trajectory
+
+    // What is squared's own.
+    int size;
+    int row;
+    int col;
+    int tick;  // steps of this episode
+} Squared;
+
+// Begin an episode and write its first observation. Called by the stepper once, and by c_step.
+void c_reset(Squared* env) {
+    const int cells = env->size * env->size;
+    const int centre = cells / 2;
+    memset(env->observations, EMPTY, (size_t)cells);
+    env->row = env->size / 2;
+    env->col = env->size / 2;
+    env->tick = 0;
+    env->observations[centre] = AGENT;
+    int target = centre;
+    while (target == centre) {
+        target = rand_r(&env->rng) % cells;
+    }
+    env->observations[target] = TARGET;
+}
+
+// What to do when an episode ends: report it, add it to the log, and begin the next one, so that the
+// observation the agent gets with terminal = 1 is already one it can act on.
+static void end_episode(Squared* env, float reward) {
+    env->rewards[0] = reward;
+    env->terminals[0] = 1.0f;
+    env->log.perf += reward > 0.0f ? 1.0f : 0.0f;
+    env->log.score += reward;
+    env->log.episode_return += reward;
+    env->log.episode_length += (float)env->tick;
+    env->log.n += 1.0f;
+    c_reset(env);
+}
+
+// One step. Rewards and terminals are 0 when it begins. Observations still hold what the last step
+// left, so only the cells that change are written.
+void c_step(Squared* env) {
+    env->tick += 1;
+    env->observations[env->row * env->size + env->col] = EMPTY;
+
+    // Actions are floats that hold whole numbers, because one buffer type serves all environments.
+    switch ((int)env->actions[0]) {
+        case DOWN: env->row += 1; break;
+        case UP: env->row -= 1; break;
+        case LEFT: env->col -= 1; break;
+        case RIGHT: env->col += 1; break;
+        default: break;
+    }
+
+    // Time first: the step that is too many fails even if it reaches the target.
+    const bool outside =
+        env->row < 0 || env->col < 0 || env->row >= env->size || env->col >= env->size;
+    if (env->tick > 3 * env->size || outside) {
+        end_episode(env, -1.0f);
+        return;
+    }
+    unsigned char* cell = &env->observations[env->row * env->size + env->col];
+    if (*cell == TARGET) {
+        end_episode(env, 1.0f);
+        return;
+    }
+    *cell = AGENT;
+}
+
+// Upstream draws a window here. Pictures are made in Python from the observation, so this is empty.
+void c_render(Squared* env) {
+    (void)env;
+}
+
+// Free what my_init allocated: nothing. The rows behind the pointers are the stepper's.
+void c_close(Squared* env) {
+    (void)env;
+}

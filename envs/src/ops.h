@@ -1,0 +1,46 @@
+// The seam between code that knows one environment (glue.h, compiled with its binding) and code that
+// doesn't (vec.c).
+
+#ifndef PUFFER_OPS_H
+#define PUFFER_OPS_H
+
+#include "../include/vecenv.h"
+
+// Rows the caller wants written: C-contiguous, agent-major, beginning at agent `first_agent`.
+typedef struct {
+    int first_agent;
+    unsigned char* observations;  // (n, OBS_SIZE) elements
+    float* rewards;               // (n,)
+    float* terminals;             // (n,)
+    unsigned char* masks;         // (n, mask size), NULL without masks
+} PufferRows;
+
+typedef struct {
+    int obs_size;          // elements per agent
+    int obs_is_float;      // 0: unsigned char, 1: float
+    int obs_bytes;         // bytes of an element
+    int num_atns;
+    const int* act_sizes;  // (num_atns,)
+    int mask_size;         // bytes per agent
+    size_t log_bytes;      // sizeof(Log)
+
+    // Create vec->envs and vec->size. False if that failed; the dictionaries may say why.
+    bool (*create)(StaticVec* vec, unsigned int seed, Dict* vec_kwargs, Dict* env_kwargs);
+    int (*num_agents)(const StaticVec* vec, int env);
+    // Point environment env at the private rows that begin at an agent.
+    void (*bind)(StaticVec* vec, int env, int agent);
+    // Reset or step environments first..end-1, environment e owning agents agents[e]..agents[e+1]-1.
+    void (*reset)(StaticVec* vec, const int* agents, int first, int end, const PufferRows* out);
+    void (*step)(StaticVec* vec, const int* agents, int first, int end, const PufferRows* out);
+    // Add the logs of environments first..end-1 that finished an episode to *total (a Log) and clear
+    // them.
+    void (*take_log)(StaticVec* vec, int first, int end, void* total);
+    // Divide *total by its n and hand it to my_log. Nothing is set if no episode ended.
+    void (*write_log)(void* total, Dict* out);
+    // Close every environment that was created, and free vec->envs.
+    void (*close)(StaticVec* vec);
+} PufferOps;
+
+extern const PufferOps puffer_ops;
+
+#endif

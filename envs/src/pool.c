@@ -1,0 +1,262 @@
+// See pool.h.
+//
+// One mutex guards the list of launched groups and both condition variables; it is taken a few times
+// per group step, never per chunk. Within a group, chunks are claimed with one atomic addition.
+
+#include "pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+// Chunks per thread and group: enough to even out environments of unequal cost.
+#define CHUNKS_PER_THREAD 8
+
+// How long a thread looks for news before it sleeps. To wake a sleeping thread can take as long as a
+// group's step, so short gaps are bridged. It yields while it looks: others who need the core get it.
+#define LOOK_NS 50000
+
+typedef struct {
+    int count;         // environments
+    int chunk;         // environments claimed at a time
+    atomic_int next;   // first environment nobody has claimed; >= count if none is left
+    atomic_int left;   // environments not done yet
+    atomic_bool busy;  // written under the mutex
+    int holders;       // hold() minus release()
+} Group;
+
+struct PufferPool {
+    pthread_mutex_t mutex;
+    pthread_cond_t work;  // something was launched, or stop
+    pthread_cond_t done;  // a group became idle, or was released
+    bool stop;
+    int idle;              // threads waiting on `work`
+    atomic_uint launches;  // grows with every launch: the news
+    int* launched;         // busy groups in the order of launch
+    int num_launched;
+    Group* groups;
+    int num_groups;
+    PufferWork run;
+    void* context;
+    atomic_uint_fast64_t busy_ns;
+    pthread_t* threads;
+    int num_threads;
+};
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+// Take chunks of a group until none is left. The thread that finishes the last one makes the group
+// idle. A thread that is late here may find the group idle or even launched anew; both are harmless:
+// it then claims nothing, or a chunk of the new step (launch() published that with `next`).
+static void work_on(PufferPool* pool, int index) {
+    Group* group = &pool->groups[index];
+    uint64_t start = now_ns();
+    bool finished = false;
+    for (;;) {
+        int first = atomic_fetch_add(&group->next, group->chunk);
+        if (first >= group->count) {
+            break;
+        }
+        int end = first + group->chunk < group->count ? first + group->chunk : group->count;
+        pool->run(pool->context, index, first, end);
+        if (atomic_fetch_sub(&group->left, end - first) == end - first) {
+            finished = true;
+            break;
+        }
+    }
+    atomic_fetch_add(&pool->busy_ns, now_ns() - start);
+    if (!finished) {
+        return;
+    }
+    pthread_mutex_lock(&pool->mutex);
+    int at = 0;
+    while (pool->launched[at] != index) {
+        at++;
+    }
+    pool->num_launched -= 1;
+    memmove(&pool->launched[at], &pool->launched[at + 1],
+            (size_t)(pool->num_launched - at) * sizeof(int));
+    atomic_store(&group->busy, false);
+    pthread_cond_broadcast(&pool->done);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+// The first launched group with chunks nobody has claimed, or -1. Needs the mutex.
+static int find_work(PufferPool* pool) {
+    for (int i = 0; i < pool->num_launched; i++) {
+        Group* group = &pool->groups[pool->launched[i]];
+        if (atomic_load(&group->next) < group->count) {
+            return pool->launched[i];
+        }
+    }
+    return -1;
+}
+
+// Return when something was launched after `seen` was read, or after a while.
+static void await_launch(PufferPool* pool, unsigned int seen) {
+    for (uint64_t end = now_ns() + LOOK_NS; now_ns() < end; sched_yield()) {
+        if (atomic_load(&pool->launches) != seen) {
+            return;
+        }
+    }
+}
+
+static void* thread_main(void* argument) {
+    PufferPool* pool = argument;
+    bool looked = false;  // for news, in vain so far, since there was work
+    pthread_mutex_lock(&pool->mutex);
+    for (;;) {
+        int group = find_work(pool);
+        if (group >= 0) {
+            pthread_mutex_unlock(&pool->mutex);
+            work_on(pool, group);
+            pthread_mutex_lock(&pool->mutex);
+            looked = false;
+        } else if (pool->stop) {
+            break;
+        } else if (!looked) {
+            unsigned int seen = atomic_load(&pool->launches);
+            pthread_mutex_unlock(&pool->mutex);
+            await_launch(pool, seen);
+            pthread_mutex_lock(&pool->mutex);
+            looked = true;
+        } else {
+            pool->idle += 1;
+            pthread_cond_wait(&pool->work, &pool->mutex);
+            pool->idle -= 1;
+        }
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    return NULL;
+}
+
+PufferPool* puffer_pool_create(int threads, int groups, const int* counts, PufferWork work,
+                               void* context) {
+    PufferPool* pool = calloc(1, sizeof(PufferPool));
+    if (pool == NULL) {
+        return NULL;
+    }
+    pthread_mutex_init(&pool->mutex, NULL);
+    pthread_cond_init(&pool->work, NULL);
+    pthread_cond_init(&pool->done, NULL);
+    pool->run = work;
+    pool->context = context;
+    pool->num_groups = groups;
+    pool->groups = calloc((size_t)groups, sizeof(Group));
+    pool->launched = calloc((size_t)groups, sizeof(int));
+    pool->threads = calloc((size_t)threads, sizeof(pthread_t));
+    if (pool->groups == NULL || pool->launched == NULL || pool->threads == NULL) {
+        puffer_pool_destroy(pool);
+        return NULL;
+    }
+    for (int g = 0; g < groups; g++) {
+        int chunk = threads == 1 ? counts[g] : counts[g] / (threads * CHUNKS_PER_THREAD);
+        pool->groups[g].count = counts[g];
+        pool->groups[g].chunk = chunk < 1 ? 1 : chunk;
+        atomic_store(&pool->groups[g].next, counts[g]);
+    }
+    while (pool->num_threads < threads) {
+        if (pthread_create(&pool->threads[pool->num_threads], NULL, thread_main, pool) != 0) {
+            puffer_pool_destroy(pool);
+            return NULL;
+        }
+        pool->num_threads += 1;
+    }
+    return pool;
+}
+
+bool puffer_pool_begin(PufferPool* pool, int index) {
+    Group* group = &pool->groups[index];
+    pthread_mutex_lock(&pool->mutex);
+    while (group->holders > 0 && !atomic_load(&group->busy)) {
+        pthread_cond_wait(&pool->done, &pool->mutex);
+    }
+    bool idle = !atomic_load(&group->busy);
+    if (idle) {
+        atomic_store(&group->busy, true);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    return idle;
+}
+
+void puffer_pool_launch(PufferPool* pool, int index) {
+    Group* group = &pool->groups[index];
+    pthread_mutex_lock(&pool->mutex);
+    atomic_store(&group->left, group->count);
+    atomic_store(&group->next, 0);  // from here on a late thread may claim: everything else is ready
+    pool->launched[pool->num_launched++] = index;
+    atomic_fetch_add(&pool->launches, 1);
+    if (pool->idle > 0 && group->chunk < group->count) {
+        pthread_cond_broadcast(&pool->work);
+    } else if (pool->idle > 0) {
+        pthread_cond_signal(&pool->work);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+void puffer_pool_wait(PufferPool* pool, int index) {
+    Group* group = &pool->groups[index];
+    for (uint64_t end = now_ns() + LOOK_NS; now_ns() < end; sched_yield()) {
+        if (!atomic_load(&group->busy)) {
+            return;
+        }
+    }
+    pthread_mutex_lock(&pool->mutex);
+    while (atomic_load(&group->busy)) {
+        pthread_cond_wait(&pool->done, &pool->mutex);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+void puffer_pool_hold(PufferPool* pool, int index) {
+    Group* group = &pool->groups[index];
+    pthread_mutex_lock(&pool->mutex);
+    group->holders += 1;
+    while (atomic_load(&group->busy)) {
+        pthread_cond_wait(&pool->done, &pool->mutex);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+void puffer_pool_release(PufferPool* pool, int index) {
+    pthread_mutex_lock(&pool->mutex);
+    pool->groups[index].holders -= 1;
+    pthread_cond_broadcast(&pool->done);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+int puffer_pool_threads(const PufferPool* pool) {
+    return pool->num_threads;
+}
+
+double puffer_pool_busy_seconds(PufferPool* pool) {
+    return (double)atomic_load(&pool->busy_ns) * 1e-9;
+}
+
+void puffer_pool_destroy(PufferPool* pool) {
+    if (pool == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&pool->mutex);
+    pool->stop = true;
+    pthread_cond_broadcast(&pool->work);
+    pthread_mutex_unlock(&pool->mutex);
+    for (int i = 0; i < pool->num_threads; i++) {
+        pthread_join(pool->threads[i], NULL);
+    }
+    pthread_cond_destroy(&pool->work);
+    pthread_cond_destroy(&pool->done);
+    pthread_mutex_destroy(&pool->mutex);
+    free(pool->groups);
+    free(pool->launched);
+    free(pool->threads);
+    free(pool);
+}

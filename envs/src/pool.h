@@ -1,0 +1,39 @@
+// A pool of persistent threads that work through groups of environments.
+//
+// A group is idle or busy. begin() makes an idle group busy, launch() hands it to the threads, and
+// it is idle again when the last of its chunks is done. Several groups may be busy at once. hold()
+// keeps a group idle while somebody reads its environments.
+
+#ifndef PUFFER_POOL_H
+#define PUFFER_POOL_H
+
+#include <stdbool.h>
+
+typedef struct PufferPool PufferPool;
+
+// Work on environments first..end-1 of a group, counted from 0 within the group.
+typedef void (*PufferWork)(void* context, int group, int first, int end);
+
+// threads >= 1 and groups >= 1; counts (groups,) are the environments of each group and are copied.
+// NULL if memory or threads can't be had.
+PufferPool* puffer_pool_create(int threads, int groups, const int* counts, PufferWork work,
+                               void* context);
+
+// False if the group is busy already.
+bool puffer_pool_begin(PufferPool* pool, int group);
+void puffer_pool_launch(PufferPool* pool, int group);
+// Block while the group is busy.
+void puffer_pool_wait(PufferPool* pool, int group);
+// Block while the group is busy, then keep begin() from returning until release().
+void puffer_pool_hold(PufferPool* pool, int group);
+void puffer_pool_release(PufferPool* pool, int group);
+
+int puffer_pool_threads(const PufferPool* pool);
+
+// Thread-seconds spent inside work().
+double puffer_pool_busy_seconds(PufferPool* pool);
+
+// Finish what is launched, join the threads and free everything. NULL is fine.
+void puffer_pool_destroy(PufferPool* pool);
+
+#endif

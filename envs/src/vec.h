@@ -1,0 +1,57 @@
+// The functions a shared library exports: what vec/native.py calls through ctypes.
+//
+// No function here aborts or prints. Functions that can be given wrong input return a code or, with
+// text, one message in the caller's buffer; a second line, if any, is a hint.
+
+#ifndef PUFFER_VEC_H
+#define PUFFER_VEC_H
+
+#include "ops.h"
+
+#define PUFFER_ABI 1  // changes with any signature below; native.py checks it
+#define PUFFER_EXPORT __attribute__((visibility("default")))
+
+typedef struct PufferVec PufferVec;
+
+// {PUFFER_ABI, observation elements, 1 if they are floats, heads, mask bytes, size of head 0, ...}:
+// at most `capacity` numbers are written; the return value is how many there are.
+PUFFER_EXPORT int puffer_spec(int* out, int capacity);
+
+// Create N = total_agents agents in `buffers` groups on the calling thread. NULL on failure, with the
+// reason in `text`. On success `text` lists, separated by commas, the env keys nobody read.
+// Keys and values are copied; total_agents, num_buffers and num_threads are added to vec's.
+PUFFER_EXPORT PufferVec* puffer_create(int total_agents, int buffers, int threads,
+                                       unsigned int seed, int num_vec, const char* const* vec_keys,
+                                       const double* vec_values, int num_env,
+                                       const char* const* env_keys, const double* env_values,
+                                       char* text, size_t text_size);
+
+// Number of threads that step (at most one per environment).
+PUFFER_EXPORT int puffer_threads(const PufferVec* vec);
+
+// Reset every environment, in order, on the calling thread, and write N rows. Waits for steps under
+// way. masks may be NULL for an environment without masks, here and below.
+PUFFER_EXPORT void puffer_reset(PufferVec* vec, void* observations, float* rewards,
+                                float* terminals, unsigned char* masks);
+
+// Begin a step of a group: actions (n, heads) are copied, rows (n, ...) are written until wait().
+// 0, or -1 if the group is stepping already.
+PUFFER_EXPORT int puffer_send(PufferVec* vec, int group, const float* actions, void* observations,
+                              float* rewards, float* terminals, unsigned char* masks);
+
+PUFFER_EXPORT void puffer_wait(PufferVec* vec, int group);
+
+// Means over the episodes that ended since the last call: the number of keys, 0 if no episode ended,
+// -1 if there are more than `capacity`. Keys live as long as the library. May be called from any
+// thread at any time: each group is read between two of its steps.
+PUFFER_EXPORT int puffer_log(PufferVec* vec, const char** keys, double* values, int capacity);
+
+PUFFER_EXPORT double puffer_busy_seconds(PufferVec* vec);
+
+// Finish, join the threads, close the environments, free everything. NULL is fine.
+PUFFER_EXPORT void puffer_close(PufferVec* vec);
+
+// The generator environments see as rand_r, for tests.
+PUFFER_EXPORT int puffer_rand_r(unsigned int* seed);
+
+#endif

@@ -1,0 +1,13 @@
+"""puffer_mlx: PufferLib 4.0's trainer for MLX, on Apple silicon, CUDA and Linux CPUs.
+
+Reading order: `spec`, `rollout`, `policy.policy`, `advantage`, `loss`, `trainer`.
+
+Importing the package imports neither MLX nor NumPy. It does choose MLX's BLAS, which must be done
+before MLX loads: import puffer_mlx first.
+"""
+
+from puffer_mlx.blas import use_fast_blas
+
+__version__ = "0.1.0"
+
+use_fast_blas()

@@ -1,0 +1,61 @@
+"""Advantages: GAE with V-trace style clips of the importance ratios, in upstream's two forms.
+
+Storage convention (stated in ``rollout.py``): reward and terminal of row t arrived *with* observation t, so they are the
+outcome of action t - 1, and the last action's reward is never used. There is no bootstrap beyond the last value.
+"""
+
+import mlx.core as mx
+
+from puffer_mlx.ops import discount
+
+
+def advantages(
+    values: mx.array,
+    rewards: mx.array,
+    terminals: mx.array,
+    ratios: mx.array,
+    *,
+    gamma: float,
+    gae_lambda: float,
+    rho_clip: float,
+    c_clip: float,
+    form: str = "V",
+) -> mx.array:
+    """Advantages by a backward recursion that starts with adv[T-1] = 0.
+
+    With n = 1 - terminal[t+1], rho = min(ratio[t], rho_clip) and c = min(ratio[t], c_clip):
+
+        V:  delta = rho * (reward[t+1] + gamma * value[t+1] * n - value[t])     the intended formula
+        S:  delta = rho * reward[t+1] + gamma * value[t+1] * n - value[t]       upstream's CPU extension
+        adv[t] = delta + gamma * gae_lambda * c * n * adv[t+1]
+
+    The forms agree where rho = 1. Source: PufferLib 4.0; V is also 3.0's.
+
+    Args:
+        values: (T, N), as are ``rewards``, ``terminals`` (0 or 1) and ``ratios``.
+        rewards: see above.
+        terminals: see above.
+        ratios: new over old probability of each action, from the last time that its row was trained on, else 1.
+        gamma: discount per step.
+        gae_lambda: decay of the recursion.
+        rho_clip: upper bound of rho.
+        c_clip: upper bound of c.
+        form: ``V`` or ``S``.
+
+    Returns:
+        (T, N) float32.
+
+    Raises:
+        ValueError: shapes differ, or an unknown form.
+    """
+    shapes = [a.shape for a in (values, rewards, terminals, ratios)]
+    if len(set(shapes)) != 1:
+        raise ValueError(f"values, rewards, terminals and ratios differ in shape: {shapes}")
+    if form not in ("V", "S"):
+        raise ValueError(f"the form of the advantage is V or S, not {form!r}")
+    rho = mx.minimum(ratios[:-1], rho_clip)
+    going = 1 - terminals[1:]
+    target = gamma * values[1:] * going - values[:-1]
+    delta = rho * (rewards[1:] + target) if form == "V" else rho * rewards[1:] + target
+    decay = (gamma * gae_lambda) * mx.minimum(ratios[:-1], c_clip) * going
+    return discount(delta, decay)

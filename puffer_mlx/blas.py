@@ -1,0 +1,181 @@
+"""Linux only: a fast BLAS in place of MLX's reference BLAS, chosen before MLX loads.
+
+MLX's wheels for Linux multiply matrices on the CPU with netlib's reference BLAS, about 15 times
+slower than the OpenBLAS that NumPy's wheels carry. The dynamic linker gives ``libmlx.so`` the first
+global ``cblas_sgemm`` it meets, so ``import puffer_mlx`` loads one before anything loads MLX:
+
+1. one that is global already (``LD_PRELOAD``) stays;
+2. else NumPy's OpenBLAS, through a shim compiled once (``csrc/blas_shim.c``: NumPy renames the
+   functions and widens their integers);
+3. else the system's OpenBLAS;
+4. else MLX's own, with one line on standard error.
+
+LAPACK stays MLX's in all but the third. macOS uses Accelerate and is left alone.
+"""
+
+import ctypes
+import importlib.util
+import itertools
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from puffer_mlx.build import compile_shared
+from puffer_mlx.errors import UserError
+
+GEMMS = ("sgemm", "dgemm", "cgemm")  # the CBLAS functions that libmlx.so takes from outside
+CACHE_BYTES = 2 << 30  # freed buffers MLX may keep; its default on the CPU is 32 MiB
+
+
+def use_fast_blas() -> str:
+    """Give MLX the fastest BLAS to be had; the first call decides, and must precede MLX's import.
+
+    Never raises for lack of one: without a compiler, a writable cache or an OpenBLAS, MLX keeps its
+    reference BLAS, and one line on standard error says why and what to do.
+
+    Returns:
+        its name, for people: ``OpenBLAS 0.3.31 (NumPy's)``, ``Accelerate``, ``reference (slow)``.
+    """
+    return _choice()[0]
+
+
+def blas_name() -> str:
+    """The name that `use_fast_blas` returned."""
+    return _choice()[0]
+
+
+def get_blas_threads() -> int:
+    """Threads OpenBLAS uses for one product; 0 where MLX's BLAS isn't an OpenBLAS."""
+    library = _choice()[1]
+    return library.function("openblas_get_num_threads")() if library else 0
+
+
+def set_blas_threads(threads: int) -> None:
+    """Set the threads OpenBLAS uses for one product; no effect where it isn't an OpenBLAS.
+
+    NumPy's own products share the setting. Its default is ``OPENBLAS_NUM_THREADS``, else all cores.
+
+    Args:
+        threads: at least 1.
+
+    Raises:
+        ValueError: ``threads`` is below 1.
+    """
+    if threads < 1:
+        raise ValueError(f"BLAS threads must be at least 1, got {threads}")
+    library = _choice()[1]
+    if library:
+        library.function("openblas_set_num_threads")(threads)
+
+
+def raise_cache_limit() -> None:
+    """Let MLX keep up to 2 GiB of freed buffers; a larger limit (GPU builds have one) stays.
+
+    MLX's CPU backend keeps 32 MiB, beyond which every temporary array is allocated and page-faulted
+    anew: twice the time of a training pass. Imports MLX.
+    """
+    import mlx.core as mx
+
+    previous = mx.set_cache_limit(CACHE_BYTES)
+    if previous > CACHE_BYTES:
+        mx.set_cache_limit(previous)
+
+
+@dataclass(frozen=True)
+class _OpenBlas:
+    """A loaded OpenBLAS, and how its functions are called: NumPy's says ``scipy_`` and ``64_``."""
+
+    library: ctypes.CDLL
+    prefix: str
+    suffix: str
+
+    def function(self, name: str):
+        return getattr(self.library, f"{self.prefix}{name}{self.suffix}")
+
+    @property
+    def config(self) -> str:
+        """OpenBLAS's own words: ``OpenBLAS 0.3.31 USE64BITINT DYNAMIC_ARCH ...``."""
+        get_config = self.function("openblas_get_config")
+        get_config.restype = ctypes.c_char_p
+        return get_config().decode()
+
+    @property
+    def integer(self) -> type[ctypes.c_int64] | type[ctypes.c_int]:
+        return ctypes.c_int64 if "USE64BITINT" in self.config else ctypes.c_int
+
+    def named(self, source: str) -> str:
+        return f"{' '.join(self.config.split()[:2])} ({source})"
+
+
+@cache
+def _choice() -> tuple[str, _OpenBlas | None]:
+    """MLX's BLAS: its name, and the library if it's an OpenBLAS."""
+    if platform.system() == "Darwin":
+        return "Accelerate", None
+    process = ctypes.CDLL(None)
+    if hasattr(process, "cblas_sgemm"):
+        preloaded = _recognise(process)
+        return (preloaded.named("preloaded"), preloaded) if preloaded else ("preloaded", None)
+    if "mlx.core" in sys.modules:
+        return _reference("mlx was imported first", "import puffer_mlx before mlx")
+    found = "NumPy carries no OpenBLAS"
+    for blas in _numpy_openblas():
+        try:
+            _forward(blas)
+            return blas.named("NumPy's"), blas
+        except (OSError, RuntimeError, UserError) as error:  # RuntimeError: no home directory
+            found = str(error).splitlines()[0]
+    for path in (f"{sys.prefix}/lib/libopenblas.so.0", "libopenblas.so.0", "libopenblas.so"):
+        blas = _load(path)
+        if blas and blas.integer is ctypes.c_int and not blas.suffix:
+            ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+            return blas.named("system"), blas
+    return _reference(found, "install a C compiler (Debian: gcc) or OpenBLAS (libopenblas0)")
+
+
+def _reference(reason: str, hint: str) -> tuple[str, None]:
+    print(
+        f"puffer_mlx: MLX's CPU backend keeps its slow reference BLAS: {reason}; hint: {hint}",
+        file=sys.stderr,
+    )
+    return "reference (slow)", None
+
+
+def _numpy_openblas() -> Iterator[_OpenBlas]:
+    """The OpenBLAS in NumPy's wheel; NumPy from conda or a distribution has none."""
+    spec = importlib.util.find_spec("numpy")
+    if spec and spec.origin:
+        libraries = Path(spec.origin).parents[1] / "numpy.libs"
+        yield from filter(None, map(_load, map(str, libraries.glob("*openblas*.so*"))))
+
+
+def _load(path: str) -> _OpenBlas | None:
+    """The OpenBLAS at ``path``, its symbols kept local; None if there's none."""
+    try:
+        return _recognise(ctypes.CDLL(path))
+    except OSError:
+        return None
+
+
+def _recognise(library: ctypes.CDLL) -> _OpenBlas | None:
+    """The library as an OpenBLAS, None if it's another."""
+    needed = ["openblas_get_config", *(f"cblas_{name}" for name in GEMMS)]
+    for prefix, suffix in itertools.product(("scipy_", ""), ("64_", "")):
+        if all(hasattr(library, f"{prefix}{name}{suffix}") for name in needed):
+            return _OpenBlas(library, prefix, suffix)
+    return None
+
+
+def _forward(blas: _OpenBlas) -> None:
+    """Define MLX's BLAS functions globally, as calls of ``blas``."""
+    integer = "int64_t" if blas.integer is ctypes.c_int64 else "int"
+    source = Path(__file__).with_name("csrc") / "blas_shim.c"
+    path = compile_shared("blas_shim", [source], ["-O2", f"-DBLAS_INT={integer}"])
+    shim = ctypes.CDLL(str(path))
+    for name in GEMMS:
+        target = ctypes.cast(blas.function(f"cblas_{name}"), ctypes.c_void_p)
+        ctypes.c_void_p.in_dll(shim, f"puffer_mlx_{name}").value = target.value
+    ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # only now that its targets are set

@@ -1,0 +1,361 @@
+"""Load, check and write configurations; the public face of `config_schema.py` and `config_cli.py`.
+
+Later sources win: the declared defaults, `configs/default.ini`, the environment's file, further
+files, the command line. Files are PufferLib 4.0's `.ini` files, unchanged. `configs/default.ini` is
+written from the declarations: `python -m puffer_mlx.config > configs/default.ini`.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from puffer_mlx.config_cli import (
+    COMMAND_LINE,
+    Setting,
+    build_parser,
+    config_folders,
+    env_names,
+    find_config,
+    known_envs,
+    parse_options,
+    read_ini,
+)
+from puffer_mlx.config_schema import (
+    INT_MAX,
+    KEYS,
+    ONLY,
+    UNUSED,
+    Base,
+    Config,
+    Key,
+    Policy,
+    Torch,
+    Train,
+    Vec,
+    closest,
+    minibatches,
+)
+from puffer_mlx.errors import UserError
+from puffer_mlx.files import publish
+
+__all__ = [
+    "Base",
+    "Config",
+    "Policy",
+    "Torch",
+    "Train",
+    "Vec",
+    "find_config",
+    "ini_text",
+    "load",
+    "parse_command_line",
+    "to_dict",
+    "unused_note",
+    "validate",
+    "write_ini",
+]
+
+BOOLS = {"1": True, "true": True, "yes": True, "on": True}
+BOOLS |= {"0": False, "false": False, "no": False, "off": False}
+
+
+def load(name: str, argv: Sequence[str] = (), files: Sequence[str | Path] = ()) -> Config:
+    """The checked configuration of an environment.
+
+    Args:
+        name: an environment, or the path of an .ini file.
+        argv: options, as on the command line.
+        files: further .ini files; they win over the environment's, options win over them.
+
+    Raises:
+        UserError: anything wrong, all of it in one message.
+    """
+    return parse_command_line([name, *argv], files=files)[0]
+
+
+def parse_command_line(
+    argv: Sequence[str],
+    extra: Callable[[argparse.ArgumentParser], object] | None = None,
+    files: Sequence[str | Path] = (),
+) -> tuple[Config, argparse.Namespace]:
+    """A script's whole command line, `ENV [options]`; `--help` prints and exits.
+
+    Args:
+        argv: the words after the script's name.
+        extra: called with the parser to add the script's own options.
+        files: as in `load`.
+
+    Returns:
+        The checked configuration, and the values of the script's own options.
+
+    Raises:
+        UserError: anything wrong, all of it in one message.
+    """
+    name, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
+    if not name and "-h" not in words and "--help" not in words:
+        hint = f"ENV [options], ENV one of {', '.join(known_envs())}"
+        raise UserError(f"the first word must be an environment ({COMMAND_LINE})", hint)
+    settings = _read_files(name, files) if name else []
+    parser = build_parser(settings)
+    if extra is not None:
+        extra(parser)
+    given, own = parse_options(parser, words)
+    path_name = env_names(find_config(name))[0] if name.endswith(".ini") else name
+    return _assemble(path_name, [*settings, *given]), own
+
+
+def _read_files(name: str, files: Sequence[str | Path]) -> list[Setting]:
+    """The settings of default.ini, the environment's file and further files, in that order."""
+    defaults = (folder / "default.ini" for folder in config_folders())
+    paths = [path for path in defaults if path.is_file()][:1]
+    if name != "default":
+        paths.append(find_config(name))
+    return [setting for path in (*paths, *map(Path, files)) for setting in read_ini(path)]
+
+
+def _assemble(env_name: str, settings: Iterable[Setting]) -> Config:
+    """Understand settings, of which the last one for a key wins, and check the result."""
+    config = Config(env_name=env_name)
+    problems: list[UserError] = []
+    for setting in {setting.name: setting for setting in settings}.values():
+        try:
+            _place(config, setting)
+        except UserError as problem:
+            problems.append(problem)
+    _fail(problems)
+    validate(config)
+    return config
+
+
+def _place(config: Config, setting: Setting) -> None:
+    """Put one setting where it belongs."""
+    section, key, text, origin = setting
+    name = setting.name
+    if declared := KEYS.get(section, {}).get(key):
+        value = _value(setting, declared)
+        setattr(getattr(config, section), key, value)
+        if value != declared.default:
+            config.origins[name] = origin
+    elif section == "env" and _parsed(text) is None and origin != COMMAND_LINE:
+        config.unused.append(f"{name} ({text!r} is not a number)")  # upstream skips it silently
+    elif section == "env":
+        config.env[key] = float(_number(setting, 1.0))
+    elif section == "sweep" or section.startswith("sweep."):
+        numeric = section != "sweep" and key in ("min", "max", "mean", "scale")
+        if numeric and text not in ("auto", "time"):
+            _number(setting, 0.5)
+        config.sweep.setdefault(section, {})[key] = text
+    elif name in UNUSED:
+        if name in ONLY and _parsed(text) != ONLY[name]:
+            raise UserError(
+                f"{setting} is not supported: {UNUSED[name]} ({origin})", f"{ONLY[name]}"
+            )
+        config.unused.append(name)
+    elif name != "base.env_name":
+        near = closest(name, [f"{s}.{k}" for s, keys in KEYS.items() for k in keys] + list(UNUSED))
+        hint = f"did you mean {near}?" if near else "--help explains every key"
+        raise UserError(f"unknown key {setting} ({origin})", hint)
+
+
+def _value(setting: Setting, declared: Key) -> int | float | bool | str:
+    """A setting's text as its key's type.
+
+    Upstream's rule for an integer key in a file: a fraction is cut off, 4.07 is 4.
+    """
+    _, _, text, origin = setting
+    if isinstance(declared.default, str):
+        return _unquoted(text)
+    if isinstance(declared.default, bool):
+        if (word := _literal(text).lower()) not in BOOLS:
+            message = f"{setting} is neither true nor false ({origin})"
+            raise UserError(message, "true or false")
+        return BOOLS[word]
+    number = _number(setting, declared.default)
+    if isinstance(declared.default, float):
+        return float(number)
+    if number != int(number) and origin == COMMAND_LINE:
+        message = f"{setting} is not a whole number ({origin})"
+        raise UserError(message, f"{math.floor(number)} or {math.ceil(number)}")
+    return int(number)
+
+
+def _number(setting: Setting, example: float) -> int | float:
+    """A setting's text as a finite number, exact for integers."""
+    number = _parsed(setting.text)
+    try:
+        finite = number is not None and math.isfinite(number)
+    except OverflowError:  # an integer beyond every float
+        finite = False
+    if number is None or not finite:
+        kind = "number" if number is None else "finite number"
+        message = f"{setting} is not a {kind} ({setting.origin})"
+        raise UserError(message, f"for example {example}")
+    return number
+
+
+def _parsed(text: str) -> int | float | None:
+    """A text as a number (`64`, `10_000_000`, `1e7`, `nan`, `True`); None if it is none."""
+    word = _literal(text)
+    if word.lower() in ("true", "false"):
+        return int(BOOLS[word.lower()])
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            pass
+    return None
+
+
+def _literal(text: str) -> str:
+    """A text without a comment behind it: upstream reads Python literals, which may have one."""
+    return text.partition("#")[0].strip()
+
+
+def _unquoted(text: str) -> str:
+    """A text without the quotes around it."""
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+def validate(config: Config) -> None:
+    """Check every key's type and range, then every relation between keys.
+
+    Raises:
+        UserError: all problems at once, each with the key, its value, its origin and a legal value.
+    """
+    problems: list[UserError] = []
+    faulty: set[str] = set()
+
+    def report(names: Sequence[str], message: str, hint: str) -> None:
+        origins = dict.fromkeys(config.origins[name] for name in names if name in config.origins)
+        problems.append(UserError(message + (f" ({'; '.join(origins)})" if origins else ""), hint))
+
+    def sound(*names: str) -> bool:
+        return faulty.isdisjoint(names)
+
+    for section, keys in KEYS.items():
+        for key, declared in keys.items():
+            if fault := declared.fault(getattr(getattr(config, section), key)):
+                faulty.add(f"{section}.{key}")
+                report([f"{section}.{key}"], f"{section}.{key} {fault[0]}", fault[1])
+
+    agents, buffers = config.vec.total_agents, config.vec.num_buffers
+    names = ("vec.total_agents", "vec.num_buffers")
+    if sound(*names) and agents % buffers:
+        legal = f"{_divisors(agents, buffers)}, or vec.total_agents {_multiples(agents, buffers)}"
+        message = f"vec.total_agents {agents} is not a multiple of vec.num_buffers {buffers}"
+        report(names, message, f"vec.num_buffers {legal}")
+
+    train = config.train
+    epoch = f"vec.total_agents {agents} x train.horizon {train.horizon}"
+    names = ("train.total_timesteps", "vec.total_agents", "train.horizon")
+    if sound(*names) and config.epochs < 1:
+        message = f"train.total_timesteps {train.total_timesteps} is less than an epoch, {epoch}"
+        report(names, message, f"{config.batch_size} or more")
+
+    names = ("train.minibatch_size", "train.horizon", "vec.total_agents")
+    if sound(*names) and train.minibatch_size > config.batch_size:
+        message = f"train.minibatch_size {train.minibatch_size} is more than an epoch, {epoch}"
+        report(names, message, f"{config.batch_size} or less")
+    elif sound(*names[:2]) and train.minibatch_size % train.horizon:
+        message = f"train.minibatch_size {train.minibatch_size} is not a multiple of train.horizon"
+        legal = _multiples(train.minibatch_size, train.horizon)
+        report(names[:2], f"{message} {train.horizon}", legal)
+    elif sound(*names, "train.replay_ratio") and config.minibatches < 1:
+        part = train.minibatch_size / config.batch_size
+        least = round(part, 3)
+        if minibatches(least, config.batch_size, train.minibatch_size) < 1:
+            least += 0.001
+        message = f"train.replay_ratio {train.replay_ratio} trains no minibatch in an epoch: "
+        message += f"train.minibatch_size {train.minibatch_size} is {part:g} of {epoch}"
+        report(("train.replay_ratio", *names), message, f"{least:g} or more")
+    _fail(problems)
+
+
+def _multiples(value: int, step: int) -> str:
+    """The positive multiples of step on both sides of value, in words."""
+    lower = value // step * step
+    return " or ".join(
+        str(multiple) for multiple in (lower, lower + step) if 0 < multiple <= INT_MAX
+    )
+
+
+def _divisors(value: int, near: int) -> str:
+    """The divisors of value on both sides of near, in words."""
+    small = [n for n in range(1, math.isqrt(value) + 1) if value % n == 0]
+    divisors = sorted({*small, *(value // n for n in small)})
+    below, above = [n for n in divisors if n < near], [n for n in divisors if n > near]
+    return " or ".join(map(str, below[-1:] + above[:1]))
+
+
+def _fail(problems: list[UserError]) -> None:
+    """Raise all problems as one numbered UserError, a single one as it is, none not at all."""
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        numbered = (
+            f"{i}. {problem}".replace("\n", "\n   ") for i, problem in enumerate(problems, 1)
+        )
+        raise UserError("\n  ".join((f"{len(problems)} problems in the configuration:", *numbered)))
+
+
+def unused_note(config: Config) -> str | None:
+    """The line to print once about accepted keys that do nothing here; None without one."""
+    return f"unused here: {', '.join(config.unused)} (--help says why)" if config.unused else None
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """The configuration as plain nested dictionaries that JSON can hold."""
+    return {k: v for k, v in asdict(config).items() if k not in ("unused", "origins")}
+
+
+def ini_text(config: Config, comments: bool = False) -> str:
+    """The configuration as an .ini file that loads back to an equal one.
+
+    Args:
+        config: what to write.
+        comments: put every key's help, unit and range above it.
+    """
+    blocks: list[list[str]] = []
+    for section, keys in KEYS.items():
+        block = [f"[{section}]"]
+        if section == "base" and config.env_name:
+            block.append(f"env_name = {config.env_name}")
+        for key, declared in keys.items():
+            facts = "; ".join(filter(None, (declared.unit, declared.bounds)))
+            if comments:
+                block.append(f"# {declared.help}" + (f" ({facts})" if facts else ""))
+            block.append(f"{key} = {_text(getattr(getattr(config, section), key))}")
+        blocks.append(block)
+    blocks.append(["[env]", *(f"{k} = {v!r}".removesuffix(".0") for k, v in config.env.items())])
+    for section, lines in config.sweep.items():
+        texts = (f"{key} = {text}".replace("\n", "\n\t") for key, text in lines.items())
+        blocks.append([f"[{section}]", *texts])
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def _text(value: int | float | bool | str) -> str:
+    """A value as a file spells it: the text that reads back as the same value."""
+    if isinstance(value, str):
+        return value if value == _unquoted(value) else f'"{value}"'
+    return f"{value:_}" if type(value) is int and value >= 1_000_000 else str(value)
+
+
+def write_ini(config: Config, path: str | Path) -> None:
+    """Write the effective configuration, published by rename: never half a file."""
+    with publish(path) as temporary:
+        temporary.write_text(ini_text(config), encoding="utf-8")
+
+
+DEFAULT_HEADER = """\
+# Every key, its meaning and its default.
+# Generated: python -m puffer_mlx.config > configs/default.ini
+# An environment's own file, configs/NAME.ini, holds only what differs.
+
+"""
+
+if __name__ == "__main__":
+    sys.stdout.write(DEFAULT_HEADER + ini_text(Config(), comments=True))

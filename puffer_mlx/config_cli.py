@@ -1,0 +1,252 @@
+"""Where settings come from: `.ini` files and the command line, both read into a list of `Setting`.
+
+Nothing is understood here: a setting is a text and the place it came from. `config.py` gives it a
+type and a meaning.
+"""
+
+import argparse
+import configparser
+import re
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from puffer_mlx.config_schema import KEYS, SECTIONS, UNUSED, closest
+from puffer_mlx.errors import UserError
+
+COMMAND_LINE = "command line"  # the origin of a setting that no file gave
+WORDS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}  # how help shows an option's value
+
+
+class Setting(NamedTuple):
+    """One key as a file or the command line gives it, not yet understood."""
+
+    section: str  # "base", "train", "sweep.train.gamma", …
+    key: str
+    text: str
+    origin: str  # "configs/breakout.ini:12" or "command line"
+
+    @property
+    def name(self) -> str:
+        """The key with its section: `train.gamma`."""
+        return f"{self.section}.{self.key}"
+
+    def __str__(self) -> str:
+        """For messages: `train.gamma 0.9`, always one line."""
+        plain = self.text.isprintable() and self.text
+        return f"{self.name} {plain or repr(self.text)}"
+
+
+def read_ini(path: Path) -> list[Setting]:
+    """The settings of an .ini file, in its order; keys in lower case, values stripped.
+
+    Raises:
+        UserError: the file can't be read, isn't text or .ini, or has an unknown section.
+    """
+    shown = _shown(path)
+    parser = configparser.ConfigParser(interpolation=None, default_section="")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        parser.read_string(text)
+    except OSError as error:
+        raise UserError(
+            f"{shown} can't be read: {error.strerror}", "name a readable .ini file"
+        ) from None
+    except UnicodeDecodeError:
+        raise UserError(f"{shown} is not a text file", "name an .ini file in UTF-8") from None
+    except configparser.DuplicateOptionError as error:
+        message = f"{error.section}.{error.option} is set twice ({shown}:{error.lineno})"
+        raise UserError(message, "remove one of the two lines") from None
+    except configparser.DuplicateSectionError as error:
+        message = f"section [{error.section}] begins twice ({shown}:{error.lineno})"
+        raise UserError(message, "put its keys under one header") from None
+    except configparser.MissingSectionHeaderError as error:
+        message = f"{error.line.strip()!r} is before any section ({shown}:{error.lineno})"
+        raise UserError(message, "begin with a section, for example [train]") from None
+    except configparser.ParsingError as error:
+        number = error.errors[0][0]
+        line = text.split("\n")[number - 1].strip()
+        raise UserError(f"{line!r} has no value ({shown}:{number})", "write key = value") from None
+
+    lines = _line_numbers(text)
+    known = [*KEYS, "env", "sweep", *dict.fromkeys(name.partition(".")[0] for name in UNUSED)]
+    for section in parser.sections():
+        if section not in known and not section.startswith("sweep."):
+            near = closest(section, known) or "train"
+            message = f"unknown section [{section}] ({shown}:{lines.get((section, ''), '?')})"
+            raise UserError(message, f"did you mean [{near}]?")
+    return [
+        Setting(section, key, value, f"{shown}:{lines.get((section, key), '?')}")
+        for section in parser.sections()
+        for key, value in parser[section].items()
+    ]
+
+
+def _line_numbers(text: str) -> dict[tuple[str, str], int]:
+    """(section, key) -> line, counted from 1; a section's header has the key ""."""
+    lines: dict[tuple[str, str], int] = {}
+    section = ""
+    for number, line in enumerate(text.split("\n"), 1):
+        if header := re.match(r"\[(.+)\]", line):
+            section = header[1]
+            lines[section, ""] = number
+        elif key := re.match(r"([^#;\s=:][^=:]*?)\s*[=:]", line):
+            lines[section, key[1].lower()] = number
+    return lines
+
+
+def _shown(path: Path) -> str:
+    """A path as messages show it: relative where it is inside the working directory."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def config_folders() -> list[Path]:
+    """The folders searched for environments: `./configs`, then the package's."""
+    package = Path(__file__).resolve().parent
+    shipped = package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
+    return [folder for folder in (Path("configs"), shipped) if folder.is_dir()]
+
+
+def env_names(path: Path) -> list[str]:
+    """The environments a file is for: the words of its [base] env_name, else the file's name."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # reading its settings will say what is wrong
+        return [path.stem]
+    found = re.search(r"^env_name[ \t]*[=:](.*)$", text, re.MULTILINE | re.IGNORECASE)
+    words = found[1].split() if found else []
+    return words if words and words != ["None"] else [path.stem]
+
+
+def known_envs() -> list[str]:
+    """Every environment that has a file."""
+    files = (path for folder in config_folders() for path in folder.rglob("*.ini"))
+    return sorted({name for path in files for name in env_names(path)} - {"default"})
+
+
+def find_config(name: str) -> Path:
+    """The file of an environment, or of a path that ends in `.ini`.
+
+    Upstream's rule: the file whose [base] env_name, split at white space, contains the name.
+
+    Raises:
+        UserError: there is none.
+    """
+    if name.endswith(".ini"):
+        if Path(name).is_file():
+            return Path(name)
+        raise UserError(f"there is no file {name}", "name an .ini file that exists")
+    for folder in config_folders():
+        for path in sorted(folder.rglob("*.ini"), key=lambda path: (path.stem != name, path)):
+            if name in env_names(path):
+                return path
+    known = known_envs()
+    near = closest(name, known)
+    hint = (f"did you mean {near}? " if near else "") + "known: " + ", ".join(known)
+    raise UserError(f"no configuration has the environment {name!r}", hint)
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are UserErrors."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} ({COMMAND_LINE})", "--help explains every option")
+
+
+def option(section: str, key: str) -> str:
+    """The option that sets a key: `--train.learning-rate`; for [base] `--seed`."""
+    return "--" + ("" if section == "base" else f"{section}.") + key.replace("_", "-")
+
+
+def build_parser(files: Sequence[Setting] = ()) -> argparse.ArgumentParser:
+    """A parser with an option for every declared key, every unused one and every [env] key.
+
+    Args:
+        files: what the files say: the defaults that help shows; its [env] keys become options.
+    """
+    texts = {setting.name: setting.text for setting in files}
+    unused = (f"{name}: {reason}" for name, reason in UNUSED.items())
+    parser = _Parser(
+        usage="%(prog)s ENV [options]",
+        description=f"ENV: the path of an .ini file, or one of {', '.join(known_envs())}.",
+        epilog="Accepted and unused:\n" + textwrap.indent("\n".join(unused), "  "),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for section, keys in KEYS.items():
+        group = parser.add_argument_group(f"[{section}]", SECTIONS[section].__doc__)
+        for key, declared in keys.items():
+            name = f"{section}.{key}"
+            facts = (declared.unit, declared.bounds, f"default {texts.get(name, declared.default)}")
+            group.add_argument(
+                option(section, key),
+                dest=name,
+                default=argparse.SUPPRESS,  # leaves no trace where it isn't given
+                metavar=WORDS[type(declared.default)],
+                help=f"{declared.help} ({'; '.join(filter(None, facts))})".replace("%", "%%"),
+            )
+    group = parser.add_argument_group("[env]", "The environment's own parameters; they need ENV.")
+    shown = {option("env", s.key): s for s in files if s.section == "env"}
+    helps = {s.name: f"default {s.text}".replace("%", "%%") for s in shown.values()}
+    for name, help in (helps | dict.fromkeys(UNUSED, argparse.SUPPRESS)).items():
+        section, _, key = name.partition(".")
+        group.add_argument(
+            option(section, key), dest=name, default=argparse.SUPPRESS, metavar="FLOAT", help=help
+        )
+    return parser
+
+
+def parse_options(
+    parser: argparse.ArgumentParser, argv: Sequence[str]
+) -> tuple[list[Setting], argparse.Namespace]:
+    """Split a command line (without ENV) into settings and the options that a script has added.
+
+    Raises:
+        UserError: an unknown option, with the closest one; a missing value.
+    """
+    namespace, rest = parser.parse_known_args(_spelled(argv))
+    if rest:
+        raise _unknown(parser, rest)
+    settings: list[Setting] = []
+    own = argparse.Namespace()
+    for name, value in vars(namespace).items():
+        section, dot, key = name.partition(".")
+        if dot:
+            settings.append(Setting(section, key, value.strip(), COMMAND_LINE))
+        else:
+            setattr(own, name, value)
+    return settings, own
+
+
+def _spelled(argv: Sequence[str]) -> list[str]:
+    """Dashes for underscores in option names; a negative number joined to its option (`-1e-3`)."""
+    words: list[str] = []
+    for word in argv:
+        name, equals, value = word.partition("=")
+        if words and re.fullmatch("--[^=]+", words[-1]) and re.match(r"-[\d.]", word):
+            words[-1] += f"={word}"
+        elif word.startswith("--"):
+            words.append(name.replace("_", "-") + equals + value)
+        else:
+            words.append(word)
+    return words
+
+
+def _unknown(parser: argparse.ArgumentParser, rest: list[str]) -> UserError:
+    """The error for words that no option takes."""
+    name, _, value = rest[0].partition("=")
+    if not name.startswith("--"):
+        hint = "write options as --train.gamma 0.99, after ENV"
+        return UserError(f"unexpected {rest[0]!r} ({COMMAND_LINE})", hint)
+    if not value and len(rest) > 1 and not rest[1].startswith("--"):
+        value = rest[1]
+    options = [word[2:] for word in parser._option_string_actions if word.startswith("--")]
+    near = closest(name[2:], options)
+    hint = f"did you mean --{near}?" if near else "--help explains every option"
+    if name.startswith("--sweep"):
+        hint = "[sweep] sections are read from .ini files"
+    return UserError(f"unknown option {name} {value}".rstrip() + f" ({COMMAND_LINE})", hint)

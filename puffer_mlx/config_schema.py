@@ -1,0 +1,327 @@
+"""What a run is made of: every key once, with its type, default, unit, range and help.
+
+These dataclasses are the only declaration. Files, command line, `--help` and `configs/default.ini`
+derive from them (`config.py`, `config_cli.py`). Sections, names and defaults are PufferLib 4.0's; a
+key that it lacks says "puffer_mlx only".
+
+| symbol | meaning | key or property |
+| --- | --- | --- |
+| N | agents | `vec.total_agents` |
+| Q | buffers the agents are split into | `vec.num_buffers` |
+| T | horizon: steps of one rollout, and the length of a training segment | `train.horizon` |
+| M | environment steps of one minibatch | `train.minibatch_size` |
+| S | segments (T steps of one agent each) of a minibatch, M / T | `Config.segments` |
+| K | minibatches of an epoch | `Config.minibatches` |
+| E | epochs of the run | `Config.epochs` |
+"""
+
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+INT_MAX = 2**31 - 1  # the environments' C int
+FLOAT_MAX = float(np.finfo(np.float32).max)  # training computes in float32
+
+
+@dataclass(frozen=True)
+class Key:
+    """The declaration of one key; the type of its default is the key's type.
+
+    Args:
+        default: the value if nothing sets it: an int, float, bool or str.
+        help: what it does, for `--help` and `default.ini`.
+        unit: what a number counts; empty for a pure number.
+        minimum: the smallest legal number.
+        maximum: the largest legal number.
+        above: legal numbers are larger than this.
+        below: legal numbers are smaller than this.
+        choices: the legal texts; empty if any text is legal.
+    """
+
+    default: int | float | bool | str
+    help: str
+    unit: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def bounds(self) -> str:
+        """The legal values in words; empty if only the type limits them."""
+        if self.minimum is not None and self.maximum is not None:
+            return f"{self.minimum:g} to {self.maximum:g}"
+        words = ("at least", self.minimum), ("above", self.above)
+        words += ("at most", self.maximum), ("below", self.below)
+        limits = " and ".join(f"{word} {limit:g}" for word, limit in words if limit is not None)
+        return limits or " or ".join(self.choices)
+
+    def fault(self, value: object) -> tuple[str, str] | None:
+        """What is wrong with a value, and a legal one; None if it is legal."""
+        kind = type(self.default)
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            return f"{value!r} is not of type {kind.__name__}", f"for example {self.default!r}"
+        if isinstance(value, str):
+            if self.choices and value not in self.choices:
+                return f"{value or repr('')} does not exist here yet", self.bounds
+            if value in ("", "None") or len(value.splitlines()) != 1 or value != value.strip():
+                return f"{value!r} is not one line of text", f"for example {self.default}"
+        elif isinstance(value, (int, float)):
+            largest = self.maximum or (INT_MAX if kind is int else FLOAT_MAX)
+            legal = (
+                -largest <= value <= largest  # False for nan
+                and (self.minimum is None or value >= self.minimum)
+                and (self.above is None or value > self.above)
+                and (self.below is None or value < self.below)
+            )
+            if not legal:
+                most = f"at most {largest:_.0f}" if kind is int else f"at most {largest:g}"
+                hint = most if value > largest else self.bounds
+                return f"{value} is out of range", f"{hint}, for example {self.default}"
+        return None
+
+
+def key(default: Any, help: str, **limits: Any) -> Any:
+    """A dataclass field that carries its `Key`; the arguments are the Key's."""
+    return field(default=default, metadata={"key": Key(default, help, **limits)})
+
+
+@dataclass
+class Base:
+    """The run; options without a section: `--seed 1`."""
+
+    seed: int = key(73, "Seed of the initial weights and of action sampling.", minimum=0)
+    device: str = key(
+        "auto",
+        "Where MLX computes; auto is the GPU where MLX has one. puffer_mlx only.",
+        choices=("auto", "cpu", "gpu"),
+    )
+    checkpoint_dir: str = key(
+        "checkpoints", "Folder of checkpoints: DIR/ENV/RUN/STEP.", unit="path"
+    )
+    log_dir: str = key("logs", "Folder of logs: DIR/ENV/RUN.json.", unit="path")
+    checkpoint_interval: int = key(
+        200, "Epochs from one checkpoint to the next.", unit="epochs", minimum=1
+    )
+    eval_episodes: int = key(
+        10_000,
+        "The evaluation after training ends when more have finished.",
+        unit="episodes",
+        minimum=0,
+    )
+    reset_state: bool = key(
+        True, "Zero the recurrent state when a rollout starts; False carries it over."
+    )
+    profile: bool = key(True, "Time the phases of every epoch.")
+
+
+@dataclass
+class Vec:
+    """The vectorised environments."""
+
+    total_agents: int = key(
+        4096, "N: agents of all environments together.", unit="agents", minimum=1
+    )
+    num_buffers: int = key(
+        2,
+        "Q: equal groups of agents; one is acted for while another steps.",
+        unit="buffers",
+        minimum=1,
+    )
+    num_threads: int = key(
+        16,
+        "CPU threads that step environments, at most the machine's cores; 0 is 1.",
+        unit="threads",
+        minimum=0,
+    )
+    seed: int = key(
+        0,
+        "Environment i starts from seed + i. puffer_mlx only: PufferLib reads no seed here.",
+        minimum=0,
+    )
+
+
+@dataclass
+class Policy:
+    """The size of the policy."""
+
+    hidden_size: int = key(
+        128, "H: width of the encoder and of each recurrent layer.", unit="units", minimum=1
+    )
+    num_layers: int = key(4, "L: recurrent layers.", unit="layers", minimum=1)
+
+
+@dataclass
+class Torch:
+    """The parts of the policy, by the class names of PufferLib's torch backend."""
+
+    network: str = key("MinGRU", "The recurrent network.", choices=("MinGRU",))
+    encoder: str = key(
+        "DefaultEncoder", "Observation to hidden vector.", choices=("DefaultEncoder",)
+    )
+    decoder: str = key(
+        "DefaultDecoder", "Hidden vector to action logits and value.", choices=("DefaultDecoder",)
+    )
+
+
+@dataclass
+class Train:
+    """Proximal policy optimisation with Muon."""
+
+    total_timesteps: int = key(
+        10_000_000, "Length of the run, summed over agents.", unit="steps", minimum=1, maximum=1e18
+    )
+    learning_rate: float = key(0.015, "Muon's step size in the first epoch.", minimum=0)
+    anneal_lr: bool = key(True, "Lower the learning rate along a cosine over the run's epochs.")
+    min_lr_ratio: float = key(
+        0.0, "Where that cosine ends, as a part of learning_rate.", minimum=0, maximum=1
+    )
+    gamma: float = key(0.995, "Discount of one step.", minimum=0, maximum=1)
+    gae_lambda: float = key(
+        0.90, "Decay of the advantage recursion, times gamma.", minimum=0, maximum=1
+    )
+    replay_ratio: float = key(
+        1.0, "How often an epoch trains on its N x T steps, on average.", above=0, maximum=1000
+    )
+    clip_coef: float = key(0.2, "The policy's probability ratio is clipped to 1 +- this.", above=0)
+    vf_coef: float = key(2.0, "Weight of the value loss.", minimum=0)
+    vf_clip_coef: float = key(
+        0.2, "A new value is clipped to this distance from the old one.", minimum=0
+    )
+    max_grad_norm: float = key(1.5, "The gradient's global norm is clipped to this.", above=0)
+    ent_coef: float = key(0.001, "Weight of the entropy bonus in the first epoch.", minimum=0)
+    anneal_ent_coef: bool = key(False, "Lower ent_coef along a cosine over the run's epochs.")
+    min_ent_coef_ratio: float = key(
+        0.1, "Where that cosine ends, as a part of ent_coef.", minimum=0, maximum=1
+    )
+    beta1: float = key(0.95, "Muon's momentum.", minimum=0, below=1)
+    minibatch_size: int = key(
+        8192, "M: length of a minibatch; a multiple of horizon.", unit="steps", minimum=1
+    )
+    horizon: int = key(
+        64, "T: length of a rollout and of a training segment.", unit="steps", minimum=2
+    )
+    vtrace_rho_clip: float = key(
+        1.0, "Largest importance ratio of a temporal difference.", minimum=0
+    )
+    vtrace_c_clip: float = key(
+        1.0, "Largest importance ratio of the advantage recursion.", minimum=0
+    )
+    prio_alpha: float = key(
+        0.8, "Segments are drawn by |advantage| to this power; 0 is uniform.", minimum=0, maximum=1
+    )
+    prio_beta0: float = key(
+        0.2, "How much importance weights undo that in the first epoch.", minimum=0, maximum=1
+    )
+    advantage: str = key(
+        "V",
+        "Advantage recursion: V as PufferLib on GPUs; S as its CPU extension. puffer_mlx only.",
+        choices=("V", "S"),
+    )
+
+
+SECTIONS: dict[str, type] = {
+    "base": Base,
+    "vec": Vec,
+    "policy": Policy,
+    "torch": Torch,
+    "train": Train,
+}
+KEYS: dict[str, dict[str, Key]] = {
+    section: {item.name: item.metadata["key"] for item in fields(cls)}
+    for section, cls in SECTIONS.items()
+}
+
+_OLD = "a key of PufferLib 3.0; 4.0 ignores it too"
+_SELFPLAY = "there is no self-play here"
+_UNUSED = (  # keys in PufferLib 4.0's own files that mean nothing here: why, section, keys
+    ("MLX has no CUDA graphs", "base", "cudagraphs"),
+    ("one process trains on one device", "base", "rank world_size gpu_id nccl_id"),
+    ("one process trains on one device", "train", "gpus"),
+    ("base.seed seeds training", "train", "seed"),
+    ("Muon has a fixed epsilon and one momentum, beta1", "train", "beta2 eps"),
+    ("MinGRU has no expansion; PufferLib 4.0 ignores it too", "policy", "expansion_factor"),
+    ("PufferLib 4.0 reads it from [sweep]", "base", "max_suggestion_cost"),
+    ("PufferLib 4.0 reads it from [base]", "train", "checkpoint_interval"),
+    ("the key is train.ent_coef", "train", "entropy_coef"),
+    (_SELFPLAY, "selfplay", "enabled max_size swap_winrate min_games seed elo_init elo_k"),
+    (_SELFPLAY, "selfplay", "snapshot_interval opp_timeout_steps"),
+    (_SELFPLAY, "vec", "num_frozen_banks frozen_bank_pct"),
+    (_SELFPLAY, "vec", "frozen_bank_hidden_size frozen_bank_num_layers"),
+    (_OLD, "base", "package policy_name rnn_name"),
+    (_OLD, "vec", "backend num_envs num_workers num_agents batch_size zero_copy"),
+    (_OLD, "policy", "num_units cnn_channels continuous num_drones is_training"),
+    (_OLD, "rnn", "input_size hidden_size"),
+    (_OLD, "train", "adam_beta1 adam_beta2 adam_eps optimizer update_epochs batch_size"),
+    (_OLD, "train", "max_minibatch_size num_minibatches bptt_horizon use_rnn env num_envs name"),
+    (_OLD, "train", "project data_dir device precision cpu_offload torch_deterministic"),
+    (_OLD, "train", "compile compile_mode compile_fullgraph"),
+    (_OLD, "legacy", "cpu_offload torch_deterministic compile compile_fullgraph"),
+)
+UNUSED = {f"{section}.{key}": why for why, section, keys in _UNUSED for key in keys.split()}
+ONLY = {  # unused keys whose other values ask for something that does not exist here
+    "base.rank": 0,
+    "base.world_size": 1,
+    "train.gpus": 1,
+    "selfplay.enabled": 0,
+    "vec.num_frozen_banks": 0,
+}
+
+
+@dataclass
+class Config:
+    """Everything that describes a run.
+
+    Args:
+        env_name: the environment.
+        base: section [base]; likewise vec, policy, torch and train.
+        env: the environment's own parameters.
+        sweep: section name -> its keys and texts, for [sweep] and every [sweep.*].
+        unused: names of keys that were given, are accepted and do nothing here.
+        origins: name of a key that isn't at its default -> where it was set: "breakout.ini:12".
+    """
+
+    env_name: str = ""
+    base: Base = field(default_factory=Base)
+    vec: Vec = field(default_factory=Vec)
+    env: dict[str, float] = field(default_factory=dict)
+    policy: Policy = field(default_factory=Policy)
+    torch: Torch = field(default_factory=Torch)
+    train: Train = field(default_factory=Train)
+    sweep: dict[str, dict[str, str]] = field(default_factory=dict)
+    unused: list[str] = field(default_factory=list, compare=False)
+    origins: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def batch_size(self) -> int:
+        """N * T: environment steps of one epoch."""
+        return self.vec.total_agents * self.train.horizon
+
+    @property
+    def segments(self) -> int:
+        """S = M / T: segments of one minibatch."""
+        return self.train.minibatch_size // self.train.horizon
+
+    @property
+    def minibatches(self) -> int:
+        """K: minibatches of one epoch."""
+        return minibatches(self.train.replay_ratio, self.batch_size, self.train.minibatch_size)
+
+    @property
+    def epochs(self) -> int:
+        """E = total_timesteps / (N * T), rounded down: upstream's native rule."""
+        return self.train.total_timesteps // self.batch_size
+
+
+def minibatches(replay_ratio: float, batch_size: int, minibatch_size: int) -> int:
+    """K = trunc(replay_ratio * N * T / M), every step in float32: upstream's native rule."""
+    return int(np.float32(replay_ratio) * np.float32(batch_size) / np.float32(minibatch_size))
+
+
+def closest(name: str, names: list[str]) -> str:
+    """The name probably meant: the same key in another section, else the most similar, else ""."""
+    same = [other for other in names if other.split(".")[-1] == name.split(".")[-1]]
+    return (same or get_close_matches(name, names, n=1, cutoff=0.6) or [""])[0]

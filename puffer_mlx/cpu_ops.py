@@ -1,0 +1,88 @@
+"""CPU operations that MLX lacks, as lazy graph nodes: ``csrc/cpu_ops.cpp``, built at first use and cached.
+
+MLX's CPU backend runs elementwise operations on one thread and without vector transcendentals; the recurrence's gates
+cost more there than all matrix products together. The extension does gates, recurrence and highway in one pass over
+memory on every core (measurements: ``benchmarks/RESULTS.md``). It needs a C++20 compiler; without one, everything
+works through pure MLX, only slower, and a warning says so once.
+"""
+
+import functools
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import platform
+import sysconfig
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import mlx.core as mx
+
+from puffer_mlx.build import compile_shared
+from puffer_mlx.errors import UserError
+
+
+def _cpu_identity() -> str:
+    """Changes whenever code built with ``-march=native`` may stop running here."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return hashlib.sha256(features.encode()).hexdigest()[:16]
+
+
+def _flags() -> list[str]:
+    import nanobind
+
+    root, package = Path(nanobind.__file__).parent, Path(mx.__file__).parent
+    identity = f"{mx.__version__},{nanobind.__version__},{sysconfig.get_config_var('SOABI')}"
+    flags = [
+        *"-std=c++20 -O3 -fPIC -shared -fvisibility=hidden -fno-math-errno -fno-trapping-math".split(),
+        "-DNB_DOMAIN=mlx",
+        f'-DPUFFER_BUILT_FOR="{identity},{_cpu_identity()}"',
+        f"-I{root / 'include'}",
+        f"-I{root / 'ext' / 'robin_map' / 'include'}",
+        f"-I{package / 'include'}",
+        f"-I{sysconfig.get_paths()['include']}",
+        f"-L{package / 'lib'}",
+        "-lmlx",
+        f"-Wl,-rpath,{package / 'lib'}",
+    ]
+    if platform.system() == "Darwin":
+        return [*flags, "-undefined", "dynamic_lookup"]
+    if platform.machine() == "x86_64":
+        return [*flags, "-march=native", "-mprefer-vector-width=512"]
+    return [*flags, "-mcpu=native"]
+
+
+@functools.cache
+def load() -> ModuleType | None:
+    """The extension, built if this is the first use, or None (with one warning) where it can't be had."""
+    if "PUFFER_MLX_NO_CPU_OPS" in os.environ:
+        return None
+    try:
+        import nanobind
+
+        sources = [
+            Path(__file__).parent / "csrc" / "cpu_ops.cpp",
+            Path(nanobind.__file__).parent / "src" / "nb_combined.cpp",
+        ]
+        path = compile_shared("cpu_ops", sources, _flags(), compiler="c++")
+        loader = importlib.machinery.ExtensionFileLoader("cpu_ops", str(path))
+        spec = importlib.util.spec_from_loader("cpu_ops", loader)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except (ImportError, UserError) as error:
+        reason = str(error).splitlines()[0]
+        warnings.warn(f"training on the CPU will be about twice slower: {reason}", stacklevel=2)
+        return None
+    module.set_threads(threads())
+    return module
+
+
+def threads() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

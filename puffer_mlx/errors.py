@@ -1,0 +1,18 @@
+"""The one exception for everything a person can put right: what was found, what was expected, a fix."""
+
+
+class UserError(Exception):
+    """Bad input, reported as one message instead of a traceback.
+
+    Args:
+        message: what was found and what was expected, naming the key, file or environment.
+        hint: how to put it right; printed on a line of its own, prefixed ``hint:``.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message

@@ -1,0 +1,57 @@
+"""Records of a run as lines of JSON: ``log_dir/ENV/RUN_ID.jsonl``, one record for each epoch, upstream's keys.
+
+    SPS, agent_steps, uptime, epoch, env/*, loss/*, perf/* (seconds in that epoch), util/*
+"""  # noqa: D415
+
+import json
+import os
+from pathlib import Path
+
+from puffer_mlx.config import Config
+from puffer_mlx.errors import UserError
+
+
+class JsonLines:
+    """Appends whole lines: one write for each record, undone if the disk takes only a part of it.
+
+    Args:
+        path: the file; missing folders are made. An existing file is an error: two runs would mix.
+
+    Raises:
+        UserError: the file can't be made, or (on a write) the disk is full.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(path, "xb", buffering=0)  # noqa: SIM115: open for the run's duration
+        except OSError as error:
+            raise self._error(error) from None
+
+    def write(self, logs: dict[str, float]) -> None:
+        """Append a record."""
+        data = (json.dumps(logs) + "\n").encode()
+        end = self._file.tell()
+        try:
+            written = self._file.write(data)
+            if written != len(data):
+                raise OSError(28, "no space left for a whole record")
+        except OSError as error:
+            os.ftruncate(self._file.fileno(), end)
+            raise self._error(error) from None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _error(self, error: OSError) -> UserError:
+        return UserError(
+            f"can't write the log {self.path}: {error.strerror or error}",
+            "free some space, or choose a folder you can write to (--log-dir)",
+        )
+
+
+def log_path(config: Config, run_id: str) -> Path:
+    """Where a run's records go."""
+    return Path(config.base.log_dir) / config.env_name / f"{run_id}.jsonl"

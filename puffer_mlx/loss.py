@@ -1,0 +1,84 @@
+"""The PPO loss with clipped values, weighted by segment.
+
+| symbol | shape | meaning |
+| --- | --- | --- |
+| logprob, entropy, value | (T*S,) | of the current policy on the minibatch |
+| old_logprob | (T*S,) | of the rollout's policy: never refreshed |
+| old_value, ret | (T*S,) | the most recently refreshed values, and old_value + advantage |
+| adv | (T*S,) | not normalised |
+| weight | (T*S,) | importance weight of the segment |
+"""
+
+from typing import NamedTuple
+
+import mlx.core as mx
+
+METRICS = ("policy", "value", "entropy", "total", "old_kl", "kl", "clipfrac")
+
+
+class Minibatch(NamedTuple):
+    """Targets of a minibatch, all (T*S,) float32, time-major."""
+
+    old_logprob: mx.array
+    old_value: mx.array
+    adv: mx.array
+    weight: mx.array
+
+
+def normalise(adv: mx.array) -> mx.array:
+    """(adv - mean) / (std + 1e-8) with the unbiased variance, over all entries, the last steps' zeros included."""
+    return (adv - mx.mean(adv)) / (mx.sqrt(mx.var(adv, ddof=1)) + 1e-8)
+
+
+def ppo_loss(
+    logprob: mx.array,
+    entropy: mx.array,
+    value: mx.array,
+    batch: Minibatch,
+    *,
+    ent_coef: mx.array,
+    clip_coef: float,
+    vf_coef: float,
+    vf_clip_coef: float,
+) -> tuple[mx.array, mx.array]:
+    """Upstream's loss: mean(pg) + vf_coef * mean(vl) - ent_coef * mean(entropy), with
+
+        ratio = exp(logprob - old_logprob)
+        pg = max(-w adv ratio, -w adv clip(ratio, 1 - clip_coef, 1 + clip_coef))
+        vl = 0.5 max((value - ret)^2, (old_value + clip(value - old_value, ±vf_clip_coef) - ret)^2)
+
+    Args:
+        logprob: (T*S,), as are ``entropy`` and ``value``.
+        entropy: see above.
+        value: see above.
+        batch: the targets.
+        ent_coef: scalar array, so that annealing it doesn't compile again.
+        clip_coef: clip range of the ratio.
+        vf_coef: weight of the value loss.
+        vf_clip_coef: clip range of the value's change.
+
+    Returns:
+        The scalar loss and the statistics (7,) in the order of ``METRICS``. ``old_kl`` is mean(-logratio), ``kl`` is
+        mean(ratio - 1 - logratio), ``clipfrac`` the share of ratios further than clip_coef from 1.
+
+    Raises:
+        ValueError: shapes differ.
+    """  # noqa: D415
+    shapes = [a.shape for a in (logprob, entropy, value, *batch)]
+    if len(set(shapes)) != 1:
+        raise ValueError(f"the loss's inputs differ in shape: {shapes}")
+    logratio = logprob - batch.old_logprob
+    ratio = mx.exp(logratio)
+    gain = -batch.weight * normalise(batch.adv)
+    pg = mx.mean(mx.maximum(gain * ratio, gain * mx.clip(ratio, 1 - clip_coef, 1 + clip_coef)))
+
+    ret = batch.old_value + batch.adv
+    moved = mx.clip(value - batch.old_value, -vf_clip_coef, vf_clip_coef)
+    error = mx.maximum(mx.square(value - ret), mx.square(batch.old_value + moved - ret))
+    vl = 0.5 * mx.mean(error)
+
+    ent = mx.mean(entropy)
+    loss = pg + vf_coef * vl - ent_coef * ent
+    outside = mx.mean((mx.abs(ratio - 1) > clip_coef).astype(mx.float32))
+    metrics = [pg, vl, ent, loss, mx.mean(-logratio), mx.mean(ratio - 1 - logratio), outside]
+    return loss, mx.stop_gradient(mx.stack(metrics))

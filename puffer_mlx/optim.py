@@ -1,0 +1,100 @@
+"""Muon with upstream's coefficients, the global-norm clip and the cosine schedule, as functions of values.
+
+Upstream accepts ``beta2`` and ``eps`` but uses neither; there is no Adam branch. Every tensor with two or more dimensions
+is orthogonalised, 1-d tensors get plain Nesterov momentum.
+"""
+
+import math
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten, tree_map
+
+Tree = Any  # nested dictionaries and lists of arrays
+
+COEFFICIENTS = (
+    (4.0848, -6.8946, 2.9270),
+    (3.9505, -6.3029, 2.6377),
+    (3.7418, -5.5913, 2.3037),
+    (2.8769, -3.1427, 1.2046),
+    (2.8366, -3.0525, 1.2012),
+)
+
+
+def cosine(start: float, end: float, epoch: int, epochs: int) -> float:
+    """Cosine schedule from start (epoch 0) to end (epoch = epochs); start if there are no epochs."""
+    if epochs == 0:
+        return start
+    progress = min(max(epoch / epochs, 0.0), 1.0)
+    return end + 0.5 * (start - end) * (1 + math.cos(math.pi * progress))
+
+
+def clip_by_global_norm(grads: Tree, max_norm: float) -> tuple[Tree, mx.array]:
+    """Scale all gradients by min(1, max_norm / (norm + 1e-6)).
+
+    Returns:
+        The gradients and their L2 norm before the clip (scalar).
+    """
+    norm = mx.sqrt(sum((mx.sum(mx.square(g)) for _, g in tree_flatten(grads)), start=mx.array(0.0)))
+    scale = mx.minimum(1.0, max_norm / (norm + 1e-6))
+    return tree_map(lambda g: g * scale, grads), norm
+
+
+def orthogonalise(x: mx.array) -> mx.array:
+    """Five quintic Newton-Schulz steps on x / max(norm, 1e-7): singular values move close to 1.
+
+    Args:
+        x: (R, C).
+
+    Returns:
+        (R, C).
+    """
+    tall = x.shape[0] > x.shape[1]
+    x = x / mx.maximum(mx.sqrt(mx.sum(mx.square(x))), 1e-7)
+    for a, b, c in COEFFICIENTS:
+        gram = x.T @ x if tall else x @ x.T
+        poly = mx.addmm(b * gram, gram, gram, alpha=c)
+        x = mx.addmm(a * x, x, poly) if tall else mx.addmm(a * x, poly, x)
+    return x
+
+
+def muon_init(weights: Tree) -> Tree:
+    """Zero momentum of the weights' shapes."""
+    return tree_map(mx.zeros_like, weights)
+
+
+def muon(
+    weights: Tree,
+    grads: Tree,
+    momentum: Tree,
+    *,
+    lr: mx.array | float,
+    beta: float,
+    weight_decay: float = 0.0,
+) -> tuple[Tree, Tree]:
+    """One step: m = beta m + g, u = g + beta m, w = w (1 - lr wd) - lr scale orthogonalise(u).
+
+    A tensor is viewed as a matrix (R, C), R its first dimension; scale = sqrt(max(1, R / C)). 1-d tensors take u itself.
+
+    Args:
+        weights: tree of arrays.
+        grads: tree of the same structure, already clipped.
+        momentum: tree from ``muon_init`` or the last step.
+        lr: learning rate, a scalar array where it changes.
+        beta: momentum (upstream's ``beta1``).
+        weight_decay: 0 upstream.
+
+    Returns:
+        New weights and momentum.
+    """
+    momentum = tree_map(lambda m, g: beta * m + g, momentum, grads)
+
+    def update(w: mx.array, g: mx.array, m: mx.array) -> mx.array:
+        u = g + beta * m
+        if u.ndim >= 2:
+            matrix = u.reshape(u.shape[0], -1)
+            scale = math.sqrt(max(1.0, matrix.shape[0] / matrix.shape[1]))
+            u = scale * orthogonalise(matrix).reshape(u.shape)
+        return w * (1 - lr * weight_decay) - lr * u
+
+    return tree_map(update, weights, grads, momentum), momentum

@@ -1,0 +1,22 @@
+"""Encoders: observations to features."""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+
+@dataclass(frozen=True)
+class Linear:
+    """One product without bias or activation: upstream's native encoder. Observations aren't scaled."""
+
+    inputs: int  # D
+    hidden: int  # H
+
+    def init(self, key: mx.array) -> dict[str, mx.array]:
+        """Weight (H, D), uniform within ±sqrt(2 / D)."""
+        bound = (2 / self.inputs) ** 0.5
+        return {"weight": mx.random.uniform(-bound, bound, (self.hidden, self.inputs), key=key)}
+
+    def __call__(self, weights: dict[str, mx.array], observations: mx.array) -> mx.array:
+        """Observations (n, D), any dtype -> features (n, H) float32."""
+        return observations.astype(mx.float32) @ weights["weight"].T

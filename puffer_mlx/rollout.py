@@ -1,0 +1,152 @@
+"""Slots of rollout memory, and collecting into them. The only file that knows both NumPy and MLX.
+
+A slot is a set of MLX arrays with writable NumPy views of the same memory: an environment writes its row, the policy
+reads it, nothing is copied in between. Storage is time-major:
+
+| field | shape | row t holds |
+| --- | --- | --- |
+| observations | (T + 1, N, D) | what the action of row t was chosen from |
+| rewards, terminals | (T + 1, N) | what *arrived together with* observation t: the outcome of action t - 1 |
+| masks | (T + 1, N, A) | which actions were legal at t (uint8; None if the environment has no mask) |
+| actions | (T, N, heads) | chosen at t; float32, discrete ids as whole numbers |
+| logprobs, values | (T, N) | of that choice, by the policy that acted |
+
+Row T is the first row of the next rollout: ``begin`` copies it to row 0. So the last action's reward is row 0's in the
+next rollout, where the advantage doesn't look: as upstream, it is never used for learning.
+
+A lazy graph reads memory when it is *evaluated*: a slot may be rewritten only after every graph that reads it is.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from puffer_mlx.profiler import Profiler
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.vec.base import Rows, VecEnv
+
+
+def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarray]:
+    """An MLX array of zeros and a writable view of its memory."""
+    array = mx.zeros(shape, dtype)
+    mx.eval(array)
+    return array, np.asarray(array)
+
+
+class Slot:
+    """Memory of one rollout: T steps of N agents in Q groups.
+
+    Args:
+        spec: the environment's observations and actions.
+        horizon: T.
+        agents: N.
+        groups: Q; must divide N.
+    """
+
+    def __init__(self, spec: EnvSpec, horizon: int, agents: int, groups: int) -> None:
+        T, N = horizon, agents
+        self.horizon = T
+        dtype = mx.uint8 if spec.observation_dtype == np.uint8 else mx.float32
+        self.observations, self._observations = _shared((T + 1, N, spec.observation_size), dtype)
+        self.rewards, self._rewards = _shared((T + 1, N), mx.float32)
+        self.terminals, self._terminals = _shared((T + 1, N), mx.float32)
+        self.actions, self._actions = _shared((T, N, spec.action.heads), mx.float32)
+        self.logprobs, self._logprobs = _shared((T, N), mx.float32)
+        self.values, self._values = _shared((T, N), mx.float32)
+        self.masks, self._masks = None, None
+        if spec.mask_size:
+            self.masks, self._masks = _shared((T + 1, N, spec.mask_size), mx.uint8)
+
+        n = N // groups
+        self.groups = [slice(g * n, (g + 1) * n) for g in range(groups)]
+        # Views made once: what the policy reads at (t, group), and what the environment writes.
+        self.inputs = [[self.observations[t, g] for g in self.groups] for t in range(T)]
+        self.legal = [
+            [None if self.masks is None else self.masks[t, g] for g in self.groups]
+            for t in range(T)
+        ]
+        mx.eval(self.inputs, [mask for row in self.legal for mask in row if mask is not None])
+        self.outputs = [[self._rows(t, g) for g in self.groups] for t in range(T + 1)]
+
+    def _rows(self, t: int, agents: slice = slice(None)) -> Rows:
+        masks = None if self._masks is None else self._masks[t, agents]
+        return Rows(
+            self._observations[t, agents],
+            self._rewards[t, agents],
+            self._terminals[t, agents],
+            masks,
+        )
+
+    def reset(self, vec: VecEnv) -> None:
+        """Start all environments; the rollout that begins next continues from here."""
+        vec.reset(self._rows(self.horizon))
+
+    def begin(self, previous: "Slot") -> None:
+        """Copy the last row of the previous rollout (which may be this slot's own) to row 0."""
+        for to, source in zip(self._rows(0), previous._rows(previous.horizon), strict=True):
+            if to is not None:
+                np.copyto(to, source)
+
+    def record(self, t: int, group: int, actions: mx.array, logprobs: mx.array, values: mx.array):
+        """Store a group's evaluated choices at step t; returns the NumPy row of its actions."""
+        agents = self.groups[group]
+        row = self._actions[t, agents]
+        np.copyto(row, np.asarray(actions))
+        np.copyto(self._logprobs[t, agents], np.asarray(logprobs))
+        np.copyto(self._values[t, agents], np.asarray(values))
+        return row
+
+
+State = Any  # the network's, a tree of arrays
+Act = Callable[..., tuple[mx.array, mx.array, mx.array, State]]
+
+
+def collect(
+    slot: Slot,
+    vec: VecEnv,
+    act: Act,
+    weights: dict,
+    states: list[State],
+    noise: mx.array,
+    profiler: Profiler,
+) -> list[State]:
+    """Fill a slot with T steps of all agents; while one group's environments step, the policy acts for another.
+
+    One evaluation for each group and step. The result doesn't depend on how the groups interleave.
+
+    Args:
+        slot: where to write; row 0 must be there (``Slot.begin``).
+        vec: the environments, none of them stepping.
+        act: ``Policy.act``, compiled or not.
+        weights: the acting policy's.
+        states: recurrent state of each group.
+        noise: (T, N, heads), from ``decoder.noise``.
+        profiler: gets the phases ``act``, ``copy`` and ``env`` (waiting for environments).
+
+    Returns:
+        The groups' recurrent states after the last step.
+    """
+    groups = range(len(slot.groups))
+    states = list(states)
+    parts = [[noise[t, agents] for agents in slot.groups] for t in range(slot.horizon)]
+    mx.eval(parts)
+    profiler.lap("eval_gpu")
+    for t in range(slot.horizon):
+        for g in groups:
+            vec.wait(g)
+            profiler.lap("eval_env")
+            actions, logprobs, values, states[g] = act(
+                weights, slot.inputs[t][g], states[g], parts[t][g], slot.legal[t][g]
+            )
+            mx.eval(actions, logprobs, values, states[g])
+            profiler.lap("eval_gpu")
+            row = slot.record(t, g, actions, logprobs, values)
+            profiler.lap("eval_copy")
+            vec.send(g, row, slot.outputs[t + 1][g])
+            profiler.lap("eval_env")
+    for g in groups:
+        vec.wait(g)
+    profiler.lap("eval_env")
+    return states

@@ -1,0 +1,69 @@
+"""Shapes, dtypes and kinds of observations and actions: what an environment tells a policy.
+
+| symbol | meaning |
+| --- | --- |
+| T | horizon: steps of one rollout, and the length of a training segment |
+| N | agents |
+| D | observation size, flat |
+| A | action logits (discrete: sum of the head sizes; continuous: number of dimensions) |
+| H, L | hidden size, recurrent layers |
+| S | segments (agents) of a minibatch |
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """The heads of an action space.
+
+    Upstream's rule: a space whose head sizes are all 1 is continuous, one with no head of size 1 is
+    discrete (several heads: multidiscrete), and nothing else is legal.
+
+    Args:
+        sizes: one entry per head: its number of choices, or 1 for a continuous dimension.
+    """
+
+    sizes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.sizes or min(self.sizes) < 1:
+            raise ValueError(f"action heads need sizes of at least 1, got {self.sizes}")
+        if 1 in self.sizes and not self.continuous:
+            raise ValueError(f"discrete and continuous heads can't be mixed: sizes {self.sizes}")
+
+    @property
+    def continuous(self) -> bool:
+        """True if every head is one continuous dimension."""
+        return all(size == 1 for size in self.sizes)
+
+    @property
+    def heads(self) -> int:
+        """Number of actions an agent takes in a step."""
+        return len(self.sizes)
+
+    @property
+    def logits(self) -> int:
+        """A: number of policy outputs that describe the action distribution."""
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What one agent sees and does.
+
+    Args:
+        name: the environment's name, for messages and file paths.
+        observation_size: D, flat.
+        observation_dtype: ``uint8`` or ``float32``.
+        action: the action space.
+        mask_size: bytes of the action mask per agent (the sum of the head sizes), 0 without one.
+    """
+
+    name: str
+    observation_size: int
+    observation_dtype: np.dtype
+    action: ActionSpec
+    mask_size: int = 0

@@ -1,0 +1,61 @@
+"""The contract of a vectorised environment. NumPy only.
+
+N agents live in Q groups of n = N / Q; group q owns agents ``[q * n, (q + 1) * n)``. A group is stepped on its
+own and asynchronously, so a policy can act for one while others step. Results don't depend on the interleaving.
+"""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from puffer_mlx.spec import EnvSpec
+
+
+class Rows(NamedTuple):
+    """Where an environment writes what *arrives together*: C-contiguous arrays of n agents.
+
+    ``terminals`` is 1 where ``observations`` already is the first of a new episode (environments reset themselves).
+    """
+
+    observations: np.ndarray  # (n, D) uint8 or float32
+    rewards: np.ndarray  # (n,) float32
+    terminals: np.ndarray  # (n,) float32, 0 or 1
+    masks: np.ndarray | None  # (n, mask_size) uint8, non-zero where an action is legal
+
+
+class VecEnv(Protocol):
+    """N agents that step together. Created reset-able, closed once."""
+
+    spec: EnvSpec
+    num_agents: int  # N
+    num_groups: int  # Q
+
+    def reset(self, out: Rows) -> None:
+        """Start new episodes for all N agents and write their first rows (rewards and terminals 0)."""
+        ...
+
+    def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
+        """Begin one step of a group and return at once.
+
+        Args:
+            group: 0 ≤ group < Q; it must not be stepping already.
+            actions: (n, heads) float32, C-contiguous; discrete ids are whole numbers. Not modified, copied before the return.
+            out: rows of the group's n agents; its memory must live until ``wait(group)`` returns.
+        """
+        ...
+
+    def wait(self, group: int) -> None:
+        """Block until the group's step is done and its rows are written. Returns at once if it isn't stepping."""
+        ...
+
+    def log(self) -> dict[str, float]:
+        """Means over the episodes that ended since the last call, with ``n`` their number; empty if there were none."""
+        ...
+
+    def busy_seconds(self) -> float:
+        """Thread-seconds spent inside environment steps since creation."""
+        ...
+
+    def close(self) -> None:
+        """Free everything. Calling it twice is harmless."""
+        ...

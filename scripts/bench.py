@@ -1,0 +1,133 @@
+#!/usr/bin/env python
+"""Measure speed: python scripts/bench.py breakout [--env-only] [--json FILE]; --help explains every option."""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import resource
+import shlex
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import puffer_mlx  # first: chooses MLX's BLAS before MLX loads
+from puffer_mlx import vec
+from puffer_mlx.blas import blas_name, get_blas_threads, raise_cache_limit
+from puffer_mlx.config import Config, parse_command_line
+from puffer_mlx.cpu_ops import threads
+from puffer_mlx.errors import UserError
+from puffer_mlx.files import publish
+from puffer_mlx.trainer import Trainer, select_device
+from puffer_mlx.vec.stepping import measure_stepping
+from puffer_mlx.version import version_text
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("this benchmark")
+    group.add_argument("--epochs", type=int, default=20, help="epochs measured (default 20)")
+    group.add_argument("--warm-up", type=int, default=3, help="epochs before that (default 3)")
+    group.add_argument("--env-only", action="store_true", help="step the environments without a policy")
+    group.add_argument("--seconds", type=float, default=5.0, help="of each --env-only measurement (default 5)")
+    group.add_argument("--repeat", type=int, default=3, help="--env-only measurements (default 3)")
+    group.add_argument("--json", metavar="FILE", type=Path, help="write the record to a file")
+
+
+def machine() -> dict[str, Any]:
+    """What a number needs beside it."""
+    cpu = platform.processor() or platform.machine()
+    if sys.platform == "linux":
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next((line.partition(":")[2].strip() for line in lines if "model name" in line), cpu)
+    return {
+        "date": datetime.date.today().isoformat(),
+        "command": shlex.join(["python", *sys.argv]),
+        "cpu": cpu,
+        "cores": threads(),
+        "load_before": [round(x, 2) for x in os.getloadavg()],
+        "blas": blas_name(),
+        "blas_threads": get_blas_threads(),
+        "versions": version_text().splitlines(),
+    }
+
+
+def peak_memory_gb() -> float:
+    """Largest resident size of this process so far, GiB."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median, smallest and largest."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def bench_environment(config: Config, options: argparse.Namespace) -> dict[str, Any]:
+    results = {}
+    limit = max(1, min(config.vec.num_threads, threads()))
+    for count in sorted({1, limit}):
+        with vec.make(config, count) as environments:
+            runs = [
+                measure_stepping(environments, options.seconds)["steps_per_second"]
+                for _ in range(options.repeat)
+            ]
+        results[f"steps/s, {count} thread{'s' if count > 1 else ''}"] = spread(runs)
+    return results
+
+
+def bench_training(config: Config, options: argparse.Namespace) -> dict[str, Any]:
+    with vec.make(config, threads()) as environments:
+        trainer = Trainer(config, environments)
+        started = time.perf_counter()
+        for _ in range(options.warm_up):
+            trainer.step()
+        warm = time.perf_counter() - started
+        cpu = time.process_time()
+        logs = [trainer.step() for _ in range(options.epochs)]
+        cpu = time.process_time() - cpu
+    steps = config.batch_size * options.epochs
+    results: dict[str, Any] = {
+        "SPS": spread([record["SPS"] for record in logs]),
+        "steps per CPU-second": steps / cpu,
+        "warm-up, s": warm,
+        "peak memory, GiB": peak_memory_gb(),
+        "memory growth, GiB": logs[-1]["util/cpu_mem_gb"] - logs[0]["util/cpu_mem_gb"],
+    }
+    for name in sorted({name for record in logs for name in record if name.startswith("perf/")}):
+        results[f"{name}, ms"] = spread([1000 * record.get(name, 0.0) for record in logs])
+    return results
+
+
+def table(record: dict[str, Any]) -> str:
+    """The record as lines of a name and its numbers."""
+    lines = [f"{name:14} {value}" for name, value in record["machine"].items() if name != "versions"]
+    lines += ["", f"{'':30}{'median':>14}{'min':>14}{'max':>14}"]
+    for name, value in record["results"].items():
+        numbers = value.values() if isinstance(value, dict) else [value]
+        lines.append(f"{name:30}" + "".join(f"{number:14,.2f}" for number in numbers))
+    return "\n".join(lines)
+
+
+def main(argv: list[str]) -> int:
+    try:
+        config, options = parse_command_line(argv, add_options)
+        select_device(config.base.device)
+        raise_cache_limit()
+        facts = machine()
+        measure = bench_environment if options.env_only else bench_training
+        record = {"environment": config.env_name, "machine": facts, "results": measure(config, options)}
+        print(table(record))
+        if options.json:
+            with publish(options.json) as path:
+                path.write_text(json.dumps(record, indent=2) + "\n")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,88 @@
+// relay: an environment for tests. Environment e has 1 + e % 3 agents and two heads, observations are
+// updated in place, actions are overwritten, and every row says whose it is.
+
+#include <stdlib.h>
+#include <time.h>
+
+typedef struct {
+    float length;    // steps of the episodes
+    float receipts;  // sum of rewards
+    float n;
+} Log;
+
+typedef struct {
+    Log log;
+    unsigned char* observations;  // per agent: environment, agent, steps so far (in place), draw
+    float* actions;
+    float* rewards;
+    float* terminals;
+    unsigned char* action_mask;
+    int num_agents;
+    unsigned int rng;
+
+    int index;
+    int length;
+    int tick;
+    int sleep_ms;
+    float receipts;
+    float* private_memory;  // must be freed by c_close
+    float* bonus;           // shared by all, freed by my_vec_close
+} Relay;
+
+// Agent a may take choice (tick + a) % 3 of head 0 and both choices of head 1.
+static void write_masks(Relay* env) {
+    for (int a = 0; a < env->num_agents; a++) {
+        for (int choice = 0; choice < 5; choice++) {
+            env->action_mask[a * 5 + choice] = choice >= 3 || choice == (env->tick + a) % 3;
+        }
+    }
+}
+
+void c_reset(Relay* env) {
+    env->tick = 0;
+    env->receipts = 0.0f;
+    for (int a = 0; a < env->num_agents; a++) {
+        unsigned char* row = env->observations + a * 4;
+        row[0] = (unsigned char)env->index;
+        row[1] = (unsigned char)a;
+        row[2] = 0;
+        row[3] = (unsigned char)(rand_r(&env->rng) % 256);
+        env->rewards[a] = 99.0f;  // must not be seen: a reset has no reward
+    }
+    write_masks(env);
+}
+
+void c_step(Relay* env) {
+    if (env->sleep_ms > 0) {
+        nanosleep(&(struct timespec){.tv_nsec = env->sleep_ms * 1000000L}, NULL);
+    }
+    env->tick += 1;
+    const int over = env->tick == env->length;
+    for (int a = 0; a < env->num_agents; a++) {
+        float* action = env->actions + a * 2;
+        env->observations[a * 4 + 2] += 1;
+        env->rewards[a] += action[0] + 10.0f * action[1] + *env->bonus;
+        env->receipts += env->rewards[a];
+        action[0] = action[1] = -1.0f;
+    }
+    if (over) {
+        env->log.length += (float)env->tick;
+        env->log.receipts += env->receipts;
+        env->log.n += 1.0f;
+        env->tick = 0;
+        env->receipts = 0.0f;
+        for (int a = 0; a < env->num_agents; a++) {
+            env->terminals[a] = 1.0f;
+            env->observations[a * 4 + 2] = 0;
+        }
+    }
+    write_masks(env);
+}
+
+void c_render(Relay* env) {
+    (void)env;
+}
+
+void c_close(Relay* env) {
+    free(env->private_memory);
+}

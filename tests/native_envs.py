@@ -1,0 +1,70 @@
+"""What the tests of native environments share: parameters, and a plain loop around a NativeVec."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from puffer_mlx.vec.base import Rows
+from puffer_mlx.vec.native import NativeVec, find_environment
+from puffer_mlx.vec.stepping import allocate_rows
+
+RELAY = Path(__file__).parent / "envs" / "relay"
+
+BREAKOUT = {
+    "frameskip": 4,
+    "width": 576,
+    "height": 330,
+    "paddle_width": 62,
+    "paddle_height": 8,
+    "ball_width": 32,
+    "ball_height": 32,
+    "brick_width": 32,
+    "brick_height": 12,
+    "brick_rows": 6,
+    "brick_cols": 18,
+    "initial_ball_speed": 256,
+    "max_ball_speed": 448,
+    "paddle_speed": 620,
+    "continuous": False,
+}
+PARAMETERS = {
+    "breakout": BREAKOUT,
+    "squared": {"size": 11},
+    "relay": {"length": 7, "sleep_ms": 0},
+}
+
+
+def make(name: str, **keywords: Any) -> NativeVec:
+    """A NativeVec of breakout, squared or relay."""
+    folder = RELAY if name == "relay" else find_environment(name)
+    return NativeVec(folder, **{"env": PARAMETERS[name], **keywords})
+
+
+def part(rows: Rows, first: int, end: int) -> Rows:
+    """Rows first..end-1."""
+    return Rows(*(None if array is None else array[first:end] for array in rows))
+
+
+class Stepper:
+    """All agents of a NativeVec in one set of rows."""
+
+    def __init__(self, vec: NativeVec) -> None:
+        """Allocate the rows and reset."""
+        self.vec = vec
+        self.n = vec.num_agents // vec.num_groups
+        self.rows = allocate_rows(vec, vec.num_agents)
+        vec.reset(self.rows)
+
+    def group(self, group: int) -> Rows:
+        """The rows of a group."""
+        return part(self.rows, group * self.n, (group + 1) * self.n)
+
+    def step(self, actions: np.ndarray) -> Rows:
+        """Step all groups at once with actions (N, heads)."""
+        for group in range(self.vec.num_groups):
+            mine = actions[group * self.n : (group + 1) * self.n]
+            self.vec.send(group, mine, self.group(group))
+        for group in range(self.vec.num_groups):
+            self.vec.wait(group)
+        return self.rows

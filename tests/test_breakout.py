@@ -1,0 +1,169 @@
+"""breakout against spec 10.1 and 12.7."""
+
+import platform
+import sys
+
+import numpy as np
+import pytest
+from native_envs import BREAKOUT, Stepper, make
+
+NOOP, LEFT, RIGHT = range(3)
+POINTS = np.repeat([7, 7, 4, 4, 1, 1], 18)  # of the bricks, row by row
+
+
+def positions(observation: np.ndarray) -> np.ndarray:
+    """Paddle x, y, ball x, y in pixels and its velocity in pixels per frame."""
+    return observation[:6].astype(np.float64) * [576, 330, 576, 330, 512, 512]
+
+
+def play(stepper: Stepper, action: int) -> np.ndarray:
+    return stepper.step(np.full((stepper.vec.num_agents, 1), action, np.float32)).observations[0]
+
+
+def track(observation: np.ndarray) -> int:
+    """Keep the paddle's centre below the ball's, within 8 pixels."""
+    paddle = observation[0] * 576 + observation[9] * 31
+    ball = observation[2] * 576 + 16
+    return LEFT if ball < paddle - 8 else RIGHT if ball > paddle + 8 else NOOP
+
+
+def test_first_observation():
+    with make("breakout", total_agents=1) as vec:
+        first = Stepper(vec).rows.observations[0]
+        np.testing.assert_allclose(positions(first), [257, 312, 272, 135, 0, 0], rtol=1e-6)
+        np.testing.assert_array_equal(first[6:10], [0, 0, 1, 1])  # fired, score, balls, paddle
+        assert not first[10:].any()
+
+
+def test_first_steps():
+    """The ball begins at (272, 135) and moves (3.511398, 2.423743) a frame, four frames a step."""
+    with make("breakout", total_agents=2) as vec:
+        stepper = Stepper(vec)
+        one = positions(play(stepper, NOOP))
+        np.testing.assert_allclose(
+            one, [257, 312, 257.954468, 144.694946, -3.511398, 2.423743], rtol=1e-6
+        )
+        np.testing.assert_array_equal(stepper.rows.observations[:, 6], np.float32([0.2, 0.2]))
+        assert positions(stepper.rows.observations[1])[4] == pytest.approx(3.511398, rel=1e-6)
+        two = positions(play(stepper, NOOP))
+        np.testing.assert_allclose(two[2:4], [243.908875, 154.389893], rtol=1e-6)
+
+
+def test_doing_nothing():
+    """Six balls of 77 frames each."""
+    with make("breakout", total_agents=1) as vec:
+        stepper = Stepper(vec)
+        ends, balls = [], []
+        for step in range(347):
+            observation = play(stepper, NOOP)
+            balls.append(round(float(observation[8]) * 5))
+            assert stepper.rows.rewards[0] == 0
+            if stepper.rows.terminals[0]:
+                ends.append(step)
+                assert vec.log() == {
+                    "perf": 0.0,
+                    "score": 0.0,
+                    "episode_return": 0.0,
+                    "episode_length": 462.0,
+                    "n": 1.0,
+                }
+        assert ends == [115, 230, 346]
+        # frames 77, 154, ... lose a ball: during steps 19, 38, 57, 77, 96 (from 0)
+        assert np.flatnonzero(np.diff(balls[:115], prepend=5)).tolist() == [19, 38, 57, 76, 96]
+
+
+def test_paddle():
+    """10.3333 pixels a frame; the frame of the launch doesn't move it; it stays inside."""
+    with make("breakout", total_agents=1) as vec:
+        stepper = Stepper(vec)
+        assert positions(play(stepper, LEFT))[0] == pytest.approx(257 - 3 * 620 / 60, rel=1e-6)
+        assert positions(play(stepper, LEFT))[0] == pytest.approx(257 - 7 * 620 / 60, rel=1e-6)
+        for _ in range(8):
+            last = play(stepper, LEFT)
+        assert last[0] == 0.0
+        for _ in range(8):
+            last = play(stepper, RIGHT)
+        assert last[0] > 0.5
+    with make("breakout", total_agents=1, env={**BREAKOUT, "paddle_speed": 4000}) as vec:
+        stepper = Stepper(vec)
+        assert positions(play(stepper, RIGHT))[0] == pytest.approx(257 + 3 * 4000 / 60)
+        assert positions(play(stepper, RIGHT))[0] == 576 - 62
+
+
+def test_frameskip():
+    """One step of four frames is four steps of one, but for what the launch frame ignores."""
+    four, one = BREAKOUT, {**BREAKOUT, "frameskip": 1}
+    with (
+        make("breakout", total_agents=3, env=four) as slow,
+        make("breakout", total_agents=3, env=one) as fast,
+    ):
+        a, b = Stepper(slow), Stepper(fast)
+        rng = np.random.default_rng(0)
+        for _ in range(300):
+            actions = rng.integers(0, 3, (3, 1)).astype(np.float32)
+            rewards = [b.step(actions).rewards.copy() for _ in range(4)]
+            np.testing.assert_array_equal(a.step(actions).rewards, np.sum(rewards, axis=0))
+            np.testing.assert_array_equal(a.rows.observations, b.rows.observations)
+
+
+def test_tracking_clears_both_walls():
+    """A policy that follows the ball gets 864 points; every point is a brick that went.
+
+    The exact steps hold for one C library's sinf and cosf (spec 12.7).
+    """
+    with make("breakout", total_agents=1) as vec:
+        stepper = Stepper(vec)
+        before = stepper.rows.observations[0].copy()
+        score, refilled, shrunk = 0.0, 0, False
+        for step in range(6000):
+            after = play(stepper, track(before))
+            reward = float(stepper.rows.rewards[0])
+            score += reward
+            if stepper.rows.terminals[0]:
+                break
+            gone, was_gone = after[10:] == 1, before[10:] == 1
+            if was_gone.sum() > gone.sum():  # the wall is back, once
+                refilled += 1
+                assert score - reward == 432 and was_gone.all()
+            else:
+                assert reward == POINTS[gone & ~was_gone].sum()
+            assert after[7] == np.float32(score / 864)
+            shrunk |= bool(after[9] == 0.5)
+            before = after.copy()
+        assert (score, refilled) == (864, 1)
+        assert shrunk  # the ball has touched the ceiling
+        assert POINTS.sum() == 432
+        log = vec.log()
+        assert (log["perf"], log["score"], log["n"]) == (1.0, 864.0, 1.0)
+        if sys.platform == "linux" and platform.machine() == "x86_64":
+            assert (step, log["episode_length"]) == (4338, 17356)
+        # the next episode begins with a full wall, five balls and no points
+        np.testing.assert_array_equal(after[7:10], [0, 1, 1])
+        assert not after[10:].any()
+
+
+def test_speed():
+    """Launched at 256 pixels a second; 448 after a brick of the upper three rows, at a paddle hit."""
+    with make("breakout", total_agents=1) as vec:
+        stepper = Stepper(vec)
+        observation = stepper.rows.observations[0]
+        speeds = []
+        for _ in range(1500):
+            observation = play(stepper, track(observation))
+            speeds.append(np.hypot(*positions(observation)[4:6]) * 60)
+        found = {round(float(speed)) for speed in speeds}
+        assert found <= {256, 320, 384, 448} and {256, 448} <= found
+        assert speeds[0] == pytest.approx(256, rel=1e-5)
+
+
+def test_fewer_bricks_leave_the_rest_of_the_row_zero():
+    env = {**BREAKOUT, "brick_rows": 2, "brick_cols": 18}
+    with make("breakout", total_agents=1, env=env) as vec:
+        stepper = Stepper(vec)
+        observation = stepper.rows.observations[0]
+        score = 0.0
+        for _ in range(600):
+            observation = play(stepper, track(observation))
+            score += float(stepper.rows.rewards[0])
+            assert not observation[10 + 36 :].any()
+        assert score > 0 and score % 7 == 0

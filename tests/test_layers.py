@@ -1,0 +1,118 @@
+"""Who may import whom, read from the sources with ``ast``.
+
+A module imports only modules that stand before it in the table: any row above, or its own row to
+its left. A new file must be given a place here.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "puffer_mlx"
+
+LAYERS = (  # top down; a file's path without .py
+    # 0: foundations
+    "policy/__init__ errors files build blas __init__ version spec precision distributed "
+    "profiler config_schema config_cli config",
+    # 1: arithmetic, and the contract of an environment
+    "kernels cpu_ops ops policy/encoders policy/networks policy/decoders advantage priority loss "
+    "optim vec/base",
+    # 2: wholes made of them
+    "policy/policy vec/stepping vec/native vec/gym vec/puffer vec/__init__",
+    # 3: what a trainer is made of
+    "rollout update schedule weights_io checkpoint",
+    # 4
+    "trainer",
+    # 5: consumers
+    "loggers dashboard evaluate export sweep",
+)
+ORDER = {module: place for place, module in enumerate(" ".join(LAYERS).split())}
+LEVEL = {module: level for level, row in enumerate(LAYERS) for module in row.split()}
+
+NUMPY_AND_MLX = {"rollout", "weights_io"}  # memory and files: the only ones below the trainer
+MLX_ONLY = {"advantage", "priority", "loss", "optim", "ops", "kernels", "cpu_ops", "update"}
+GUESTS = {"torch", "pufferlib", "wandb", "tensorboard", "optuna", "matplotlib", "gymnasium"}
+
+FILES = {
+    path.relative_to(PACKAGE).with_suffix("").as_posix(): path for path in PACKAGE.rglob("*.py")
+}
+
+
+def imports(node: ast.AST, at_import: bool = True) -> Iterator[tuple[str, bool]]:
+    """(dotted name, whether importing the file runs it) of every import below ``node``.
+
+    ``from a import b`` gives both ``a`` and ``a.b``: b may be a module.
+    """
+    for child in ast.iter_child_nodes(node):
+        inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        if isinstance(child, ast.Import):
+            yield from ((alias.name, at_import) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, f"line {child.lineno}: write imports in full"
+            assert child.module
+            yield child.module, at_import
+            yield from ((f"{child.module}.{alias.name}", at_import) for alias in child.names)
+        else:
+            yield from imports(child, at_import and not inside)
+
+
+def ours(names: set[str]) -> set[str]:
+    """The modules of this package among dotted names, as in the table."""
+    paths = {name.replace(".", "/").removeprefix("puffer_mlx/") for name in names}
+    return paths & set(FILES)
+
+
+def outsiders(names: set[str]) -> set[str]:
+    return {name.split(".")[0] for name in names} - {"puffer_mlx"}
+
+
+@pytest.fixture(params=sorted(FILES))
+def module(request):
+    return request.param
+
+
+@pytest.fixture
+def everything(module):
+    return {name for name, _ in imports(ast.parse(FILES[module].read_text()))}
+
+
+@pytest.fixture
+def at_import(module):
+    return {name for name, now in imports(ast.parse(FILES[module].read_text())) if now}
+
+
+def test_every_module_has_a_place(module):
+    assert module in ORDER, f"puffer_mlx/{module}.py has no place in LAYERS: give it one"
+
+
+def test_no_module_has_two_places():
+    assert len(ORDER) == sum(len(row.split()) for row in LAYERS)
+
+
+def test_imports_go_up_the_table(module, everything):
+    wrong = {m for m in ours(everything) if ORDER.get(m, 0) >= ORDER.get(module, len(ORDER))}
+    assert not wrong, f"{module} imports {sorted(wrong)}, which do not stand before it"
+
+
+def test_numpy_and_mlx_meet_only_in_the_rollout(module, everything):
+    known = outsiders(everything) & {"numpy", "mlx"}
+    if module.startswith("vec/"):
+        assert known <= {"numpy"}
+    elif module.startswith("policy/") or module in MLX_ONLY:
+        assert known <= {"mlx"}
+    elif LEVEL.get(module, 0) < LEVEL["trainer"] and module not in NUMPY_AND_MLX:
+        assert len(known) < 2
+
+
+def test_guests_are_imported_inside_functions(at_import):
+    assert not outsiders(at_import) & GUESTS
+
+
+@pytest.mark.parametrize("module", ["puffer_mlx", "puffer_mlx.config", "puffer_mlx.spec"])
+def test_light_modules_do_not_load_mlx(module):
+    code = f"import sys, {module}; sys.exit('mlx.core' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,521 @@
+"""The contract of vec/base.py over native environments, and what is said when something is wrong."""
+
+import ctypes
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from native_envs import BREAKOUT, PARAMETERS, RELAY, Stepper, make, part
+
+from puffer_mlx.build import cache_directory
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.base import Rows, VecEnv
+from puffer_mlx.vec.native import NativeVec, _load, compile_environment, find_environment
+from puffer_mlx.vec.stepping import allocate_rows, measure_stepping, random_actions
+
+NAMES = list(PARAMETERS)
+SHAPES = {  # D, dtype, head sizes, mask bytes
+    "breakout": (118, np.float32, (3,), 0),
+    "squared": (121, np.uint8, (5,), 0),
+    "relay": (4, np.uint8, (3, 2), 5),
+}
+
+
+def trajectory(name: str, steps: int = 300, **keywords) -> tuple[list[np.ndarray], dict]:
+    """Everything 48 agents see in `steps` random steps, and the log."""
+    seen = []
+    rng = np.random.default_rng(0)
+    with make(name, total_agents=48, **keywords) as vec:
+        stepper = Stepper(vec)
+        for _ in range(steps):
+            rows = stepper.step(random_actions(vec, 48, rng))
+            seen.append(np.concatenate([a.reshape(-1) for a in rows if a is not None]))
+        return seen, vec.log()
+
+
+# ---- The contract -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_spec(name: str):
+    size, dtype, heads, mask = SHAPES[name]
+    with make(name, total_agents=12, num_buffers=2) as vec:
+        contract: VecEnv = vec
+        assert (contract.num_agents, contract.num_groups) == (12, 2)
+        spec = contract.spec
+        assert (spec.name, spec.observation_size, spec.mask_size) == (name, size, mask)
+        assert spec.observation_dtype == dtype
+        assert spec.action.sizes == heads
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reset_writes_every_row(name: str):
+    with make(name, total_agents=12, num_buffers=2) as vec:
+        first = Stepper(vec).rows
+        rows = allocate_rows(vec, 12)
+        for array in rows:
+            if array is not None:
+                array.fill(7)
+        vec.reset(rows)
+        assert not rows.rewards.any() and not rows.terminals.any()
+        assert not (rows.observations == 7).all(axis=1).any()
+        if name == "breakout":  # a new episode looks like the first
+            np.testing.assert_array_equal(rows.observations, first.observations)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_do_not_depend_on_threads_and_groups(name: str):
+    expected, log = trajectory(name)
+    for threads, groups in (2, 1), (1, 4), (3, 8), (64, 2):
+        seen, its_log = trajectory(name, num_threads=threads, num_buffers=groups)
+        for step, (one, other) in enumerate(zip(expected, seen, strict=True)):
+            np.testing.assert_array_equal(one, other, f"step {step}, {threads} threads")
+        assert its_log == log and log["n"] > 20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_group_steps_alone(name: str):
+    rng = np.random.default_rng(1)
+    with make(name, total_agents=12, num_buffers=2) as vec, make(name, total_agents=12) as twin:
+        stepper, other = Stepper(vec), Stepper(twin)
+        for _ in range(20):  # group 1 runs ahead, then group 0 catches up with the same actions
+            history = [random_actions(vec, 6, rng) for _ in range(5)]
+            before = stepper.group(0).observations.copy()
+            for actions in history:
+                vec.send(1, actions, stepper.group(1))
+                vec.wait(1)
+            np.testing.assert_array_equal(stepper.group(0).observations, before)
+            for actions in history:
+                vec.send(0, actions, stepper.group(0))
+                vec.wait(0)
+                other.step(np.concatenate([actions, actions]))
+            for mine, its in zip(stepper.rows, other.rows, strict=True):
+                if mine is not None and its is not None:
+                    np.testing.assert_array_equal(mine, its)
+
+
+def test_rows_are_written_where_they_were_asked_for():
+    """Each step may go to other rows, as in a rollout; nothing else is touched."""
+    for name in NAMES:
+        with make(name, total_agents=12, num_buffers=2) as vec:
+            stepper = Stepper(vec)
+            storage = [allocate_rows(vec, 12) for _ in range(4)]
+            for rows in storage:
+                rows.observations.fill(77)
+            vec.send(1, random_actions(vec, 6, np.random.default_rng(0)), part(storage[2], 6, 12))
+            vec.wait(1)
+            touched = [(rows.observations != 77).any(axis=1) for rows in storage]
+            assert touched[2][6:].all() and not touched[2][:6].any()
+            assert not touched[0].any() and not touched[1].any() and not touched[3].any()
+            vec.send(0, random_actions(vec, 6, np.random.default_rng(0)), stepper.group(0))
+            vec.wait(0)
+
+
+def test_incremental_observations_masks_and_own_actions():
+    """What relay.h computes, by hand: 12 agents are environments of 1, 2, 3, 1, 2, 3 agents."""
+    with make("relay", total_agents=12, num_buffers=2, vec={"bonus": 0.5}) as vec:
+        stepper = Stepper(vec)
+        environments = [0, 1, 1, 2, 2, 2, 3, 4, 4, 5, 5, 5]
+        agents = np.array([0, 0, 1, 0, 1, 2, 0, 0, 1, 0, 1, 2])
+        for tick in range(1, 15):
+            actions = np.stack([np.arange(12) % 3, np.arange(12) % 2], 1).astype(np.float32)
+            given = actions.copy()
+            rows = stepper.step(actions)
+            np.testing.assert_array_equal(actions, given)  # relay writes -1 into its own copy
+            np.testing.assert_array_equal(rows.observations[:, 0], environments)
+            np.testing.assert_array_equal(rows.observations[:, 1], agents)
+            np.testing.assert_array_equal(rows.observations[:, 2], tick % 7)
+            np.testing.assert_array_equal(rows.rewards, given[:, 0] + 10 * given[:, 1] + 0.5)
+            np.testing.assert_array_equal(rows.terminals, float(tick % 7 == 0))
+            assert rows.masks is not None
+            legal = (tick % 7 + agents) % 3
+            np.testing.assert_array_equal(rows.masks[:, :3], np.eye(3)[legal])
+            assert rows.masks[:, 3:].all()
+        # per environment 7 steps; rewards of all its agents are one sum
+        total = 14 * (given[:, 0] + 10 * given[:, 1] + 0.5).sum()
+        assert vec.log() == {"length": 7.0, "receipts": total / 12, "n": 12.0}
+
+
+def test_log_is_a_mean_that_is_read_once():
+    with make("squared", total_agents=4) as vec:
+        assert vec.log() == {}
+        stepper = Stepper(vec)
+        up = np.full((4, 1), 2, np.float32)
+        rewards = []
+        for _ in range(6):  # from row 5, the sixth step leaves the grid, if no target is in the way
+            rewards.append(stepper.step(up).rewards.copy())
+        ended = np.count_nonzero(rewards)
+        log = vec.log()
+        assert list(log) == ["perf", "score", "episode_return", "episode_length", "n"]
+        assert log["n"] == ended == 4
+        assert log["score"] == log["episode_return"] == np.sum(rewards) / ended
+        assert log["episode_length"] == 6
+        assert vec.log() == {}
+
+
+def test_send_returns_at_once_and_groups_step_together():
+    env = {"length": 7, "sleep_ms": 100}
+    with make("relay", total_agents=2, num_buffers=2, num_threads=2, env=env) as vec:
+        assert vec.num_threads == 2
+        stepper = Stepper(vec)
+        actions = np.zeros((1, 2), np.float32)
+        start = time.perf_counter()
+        vec.send(0, actions, stepper.group(0))
+        vec.send(1, actions, stepper.group(1))
+        assert time.perf_counter() - start < 0.08
+        with pytest.raises(RuntimeError, match="group 0 is stepping already"):
+            vec.send(0, actions, stepper.group(0))
+        vec.wait(0)
+        vec.wait(1)
+        assert 0.1 <= time.perf_counter() - start < 0.19
+        assert 0.2 <= vec.busy_seconds() < 0.4
+        assert (stepper.rows.observations[:, 2] == 1).all()
+        vec.wait(0)  # nothing to wait for
+
+
+def test_waiting_does_not_hold_the_interpreter():
+    with make("relay", total_agents=1, env={"length": 7, "sleep_ms": 200}) as vec:
+        stepper = Stepper(vec)
+        vec.send(0, np.zeros((1, 2), np.float32), stepper.rows)
+        ticks = []
+        counter = threading.Thread(target=lambda: ticks.extend(time.sleep(0.01) for _ in range(5)))
+        counter.start()
+        vec.wait(0)
+        assert len(ticks) == 5
+        counter.join()
+
+
+def test_log_and_reset_wait_for_steps_under_way():
+    with make("relay", total_agents=1, env={"length": 1, "sleep_ms": 100}) as vec:
+        stepper = Stepper(vec)
+        vec.send(0, np.zeros((1, 2), np.float32), stepper.rows)
+        assert vec.log()["n"] == 1
+        vec.send(0, np.zeros((1, 2), np.float32), stepper.rows)
+        vec.reset(allocate_rows(vec, 1))
+        assert vec.log()["n"] == 1
+
+
+def test_logs_from_another_thread_lose_no_episode():
+    with make("relay", total_agents=48, num_buffers=4, num_threads=2) as vec:
+        stepper = Stepper(vec)
+        counts: list[float] = []
+        done = threading.Event()
+
+        def read() -> None:
+            while not done.is_set():
+                counts.append(vec.log().get("n", 0.0))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        for _ in range(700):
+            stepper.step(np.zeros((48, 2), np.float32))
+        done.set()
+        reader.join()
+        counts.append(vec.log().get("n", 0.0))
+        assert sum(counts) == 24 * 100  # 24 environments, 7 steps each time
+
+
+def test_close():
+    vec = make("relay", total_agents=2, num_buffers=2, env={"length": 7, "sleep_ms": 50})
+    stepper = Stepper(vec)
+    vec.send(0, np.zeros((1, 2), np.float32), stepper.group(0))
+    vec.close()  # finishes the step
+    assert stepper.rows.observations[0, 2] == 1
+    vec.close()
+    for use in (
+        lambda: vec.send(0, np.zeros((1, 2), np.float32), stepper.group(0)),
+        lambda: vec.wait(0),
+        lambda: vec.reset(stepper.rows),
+        vec.log,
+        vec.busy_seconds,
+    ):
+        with pytest.raises(RuntimeError, match="closed"):
+            use()
+
+
+def test_a_forgotten_one_closes_itself():
+    threads = len(os.listdir("/proc/self/task")) if sys.platform == "linux" else 0
+    vec = make("squared", total_agents=4, num_threads=3)
+    Stepper(vec).step(np.zeros((4, 1), np.float32))
+    del vec
+    gc.collect()
+    if sys.platform == "linux":
+        assert len(os.listdir("/proc/self/task")) == threads
+
+
+def test_arrays_are_checked():
+    with make("relay", total_agents=6, num_buffers=2) as vec:
+        stepper = Stepper(vec)
+        good, actions = stepper.group(0), np.zeros((3, 2), np.float32)
+        frozen = np.zeros(3, np.float32)
+        frozen.setflags(write=False)
+        wide = np.zeros((3, 4), np.float32)
+        for bad_actions, bad, message in (
+            (actions[:2], good, r"actions: expected float32 \(3, 2\).*found float32 \(2, 2\)"),
+            (actions.astype(np.float64), good, "found float64"),
+            (wide[:, ::2], good, "not C-contiguous"),
+            (actions, good._replace(observations=good.observations[:2]), r"observations.*\(2, 4\)"),
+            (actions, good._replace(observations=wide), "observations: expected uint8"),
+            (actions, good._replace(rewards=frozen), "rewards.*read-only"),
+            (actions, good._replace(terminals=np.zeros(6, np.float32)[::2]), "not C-contiguous"),
+            (actions, good._replace(masks=None), "masks.*found None"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                vec.send(0, bad_actions, bad)
+        with pytest.raises(ValueError, match=r"observations: expected uint8 \(6, 4\)"):
+            vec.reset(good)
+        for group in -1, 2:
+            with pytest.raises(IndexError, match=f"group {group}, expected 0 to 1"):
+                vec.send(group, actions, good)
+            with pytest.raises(IndexError):
+                vec.wait(group)
+        actions.setflags(write=False)  # as a view of an MLX array is
+        vec.send(0, actions, good)
+        vec.wait(0)
+        assert (good.observations[:, 2] == 1).all()
+
+
+@pytest.mark.parametrize("name", ["squared", "relay"])
+def test_seeds(name: str):
+    """Environment i of seed s is environment i + s of seed 0."""
+    cut = 7 * 6 if name == "relay" else 42  # relay: 6 agents in three environments
+    with make(name, total_agents=48) as base, make(name, total_agents=48, seed=3) as shifted:
+        one, other = Stepper(base).rows.observations, Stepper(shifted).rows.observations
+        shift = 6 if name == "relay" else 3
+        columns = slice(3, 4) if name == "relay" else slice(None)  # relay's draw
+        np.testing.assert_array_equal(one[shift : shift + cut, columns], other[:cut, columns])
+        assert (one[:cut, columns] != other[:cut, columns]).any()
+    with make("squared", total_agents=4, seed=-1) as vec:  # wraps around, as unsigned does
+        Stepper(vec)
+
+
+def test_rand_r_is_glibcs():
+    """Spec 12.1."""
+    library = _load(compile_environment(RELAY))
+    for seed, expected in {
+        0: [1012484, 1716955679, 1792309082, 229610924, 1639479903, 1362739833],
+        1: [476707713, 1186278907, 505671508, 2137716191, 936145377, 1215825599],
+        2: [952403967, 656651735, 1367566158, 1899386387, 230714723, 1069960966],
+        3: [1430195325, 125974964, 80928584, 1660008006, 1674863845, 923046732],
+    }.items():
+        state = ctypes.c_uint(seed)
+        assert [library.puffer_rand_r(ctypes.byref(state)) for _ in range(6)] == expected
+
+
+def test_measure_stepping():
+    with make("squared", total_agents=64, num_buffers=4) as vec:
+        result = measure_stepping(vec, 0.1)
+        assert result["steps"] % 64 == 0 and result["seconds"] >= 0.1
+        assert result["steps_per_second"] == pytest.approx(result["steps"] / result["seconds"])
+        assert 0 < result["busy_seconds"] < result["seconds"]
+        for group in range(4):  # none is left under way
+            vec.send(group, np.zeros((16, 1), np.float32), allocate_rows(vec, 16))
+
+
+# ---- Configuration ------------------------------------------------------------------------------
+
+
+def test_missing_keys_are_all_named():
+    env = {key: value for key, value in BREAKOUT.items() if key not in ("width", "paddle_speed")}
+    with pytest.raises(UserError, match=r"breakout: missing keys in \[env\]: width, paddle_speed\n"):
+        make("breakout", total_agents=4, env=env)
+    with pytest.raises(UserError, match=r"relay: missing keys in \[env\]: length, sleep_ms"):
+        make("relay", total_agents=6, env={})
+
+
+def test_values_that_make_no_sense():
+    with pytest.raises(UserError, match=r"env\.size is 12, expected a whole number from 2 to 11"):
+        make("squared", total_agents=4, env={"size": 12})
+    with pytest.raises(UserError, match=r"env\.brick_cols is 19, expected .*at most 108 bricks"):
+        make("breakout", total_agents=4, env={**BREAKOUT, "brick_cols": 19})
+
+
+def test_unread_keys_strings_and_booleans():
+    env = {"backend": "Serial", "size": "11", "speed": 3, "flag": True}
+    with make("squared", total_agents=4, env=env) as vec:
+        assert vec.unread == ["backend", "speed", "flag"]
+    with make("squared", total_agents=4) as vec:
+        assert vec.unread == []
+    env = {**BREAKOUT, "continuous": True, "num_agents": 1}
+    with make("breakout", total_agents=1, env=env) as vec:
+        assert vec.unread == ["num_agents"]
+        stepper = Stepper(vec)
+        x = stepper.step(np.array([[-0.5]], np.float32)).observations[0, 0] * 576
+        assert x == pytest.approx(257 - 4 * 0.5 * 620 / 60, abs=1e-3)  # the launch frame moves too
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"total_agents": 10, "num_buffers": 4}, "10 is not a multiple of vec.num_buffers 4"),
+        ({"total_agents": 0}, "vec.total_agents 0 and vec.num_buffers 1 must be at least 1"),
+        ({"total_agents": 4, "num_buffers": 0}, "num_buffers 0 must be at least 1"),
+        # environments of 1, 2, 3 agents: the third doesn't fit into 5, nor the second into 2
+        ({"total_agents": 5}, r"is 5, but environment 2 has 3 agents of which only 2 fit"),
+        ({"total_agents": 12, "num_buffers": 6}, r"is 2, but environment 1 has 2 agents"),
+    ],
+)
+def test_counts_that_do_not_add_up(keywords: dict, message: str):
+    with pytest.raises(UserError, match=message):
+        make("relay", **keywords)
+    assert "8 or 12" in str(pytest.raises(UserError, make, "relay", total_agents=10, num_buffers=4).value)
+
+
+def test_num_threads_is_clamped():
+    for asked, got in (0, 1), (-3, 1), (2, 2), (64, 6):
+        with make("squared", total_agents=6, num_threads=asked) as vec:
+            assert vec.num_threads == got
+
+
+# ---- Compilation --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of squared's folder, and an empty cache."""
+    monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path / "cache"))
+    return Path(shutil.copytree(find_environment("squared"), tmp_path / "copied"))
+
+
+def edit(folder: Path, old: str, new: str, file: str = "binding.c") -> None:
+    """Replace text that must be there."""
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new))
+
+
+def test_compiles_once_until_something_changes(copy: Path, monkeypatch: pytest.MonkeyPatch):
+    wrapper = copy.parent / "wrapper"
+    wrapper.write_text(f'#!/bin/sh\necho "$@" >> {copy.parent}/calls\nexec cc "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CC", str(wrapper))
+
+    def compilations() -> int:
+        return (copy.parent / "calls").read_text().count(" -o ")
+
+    library = compile_environment(copy)
+    assert compile_environment(copy) == library and compilations() == 1
+    assert [p.name for p in cache_directory().iterdir()] == [library.name]  # nothing half done
+    edit(copy, "3 * env->size", "4 * env->size", "squared.h")
+    changed = compile_environment(copy)
+    assert changed != library and compilations() == 2
+    (copy / "draw.py").write_text("# not C")
+    assert compile_environment(copy) == changed
+    with NativeVec(copy, total_agents=2, env={"size": 5}) as vec:
+        assert vec.spec.name == "copied"
+
+
+def test_two_processes_compile_at_once(copy: Path):
+    script = f"""
+from puffer_mlx.vec.native import NativeVec
+NativeVec({str(copy)!r}, total_agents=2, env={{"size": 5}}).close()
+"""
+    processes = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert len(list(cache_directory().iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("binding.c", "my_init", "my_innit(", r"status \d+:\n(.*\n)*.*binding\.c.*error"),
+        ("squared.h", "void c_step", "void c_stop", "c_step"),
+        ("binding.c", "void my_log", "void my_logs", "my_log"),
+        ("binding.c", "ACT_SIZES {5}", "ACT_SIZES {5, 5}", "ACT_SIZES must have NUM_ATNS entries"),
+        ("binding.c", "#define Env Squared", "", "binding.c must define NUM_ATNS"),
+        ("binding.c", '#include "vecenv.h"', "", "error"),
+        ("squared.h", "    unsigned int rng;", "", "rng"),
+    ],
+)
+def test_sources_with_errors(copy: Path, file: str, old: str, new: str, message: str):
+    edit(copy, old, new, file)
+    with pytest.raises(UserError, match=message):
+        NativeVec(copy, total_agents=1, env={"size": 5})
+    assert not list(copy.parent.glob("cache/*.partial"))
+
+
+def test_action_sizes_and_masks_are_checked(copy: Path):
+    edit(copy, "NUM_ATNS 1", "NUM_ATNS 2")
+    edit(copy, "ACT_SIZES {5}", "ACT_SIZES {5, 1}")
+    with pytest.raises(UserError, match="ACT_SIZES in binding.c: discrete and continuous"):
+        NativeVec(copy, total_agents=1, env={"size": 5})
+    relay = Path(shutil.copytree(RELAY, copy.parent / "relay"))
+    edit(relay, "MY_ACTION_MASK 5", "MY_ACTION_MASK 6")
+    with pytest.raises(UserError, match="MY_ACTION_MASK in binding.c is 6, expected 5"):
+        NativeVec(relay, total_agents=6, env=PARAMETERS["relay"])
+
+
+def test_agents_that_an_environment_forgot(copy: Path):
+    edit(copy, "    env->num_agents = 1;\n", "")
+    with pytest.raises(UserError, match="environment 0 has num_agents 0, expected at least 1"):
+        NativeVec(copy, total_agents=1, env={"size": 5})
+
+
+def test_multi_agent_environments_that_do_not_fill_the_groups(copy: Path):
+    edit(copy, "env->num_agents = 1;", "env->num_agents = 3;")
+    with pytest.raises(UserError, match=r"is 4, but environment 1 has 3 agents of which only 1 fit"):
+        NativeVec(copy, total_agents=8, num_buffers=2, env={"size": 5})
+
+
+def test_folders_that_are_none(tmp_path: Path):
+    with pytest.raises(UserError, match="nowhere doesn't exist"):
+        compile_environment(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"empty has no binding\.c"):
+        compile_environment(tmp_path / "empty")
+
+
+def test_unknown_name():
+    with pytest.raises(UserError, match=r"'brekout'; there are: breakout.*\n.*did you mean 'breakout'"):
+        find_environment("brekout")
+    for name in "include", "src", "":
+        with pytest.raises(UserError):
+            find_environment(name)
+
+
+def test_no_compiler(copy: Path, monkeypatch: pytest.MonkeyPatch):
+    (copy.parent / "nothing").mkdir()
+    monkeypatch.setenv("PATH", str(copy.parent / "nothing"))
+    monkeypatch.delenv("CC", raising=False)
+    _forget_compilers()
+    with pytest.raises(UserError, match="the compiler 'cc' can't be run.*\n.*install one"):
+        compile_environment(copy)
+    monkeypatch.undo()
+    monkeypatch.setenv("CC", "no-such-compiler -O9")
+    with pytest.raises(UserError, match="'no-such-compiler -O9' can't be run"):
+        compile_environment(copy)
+
+
+def _forget_compilers() -> None:
+    from puffer_mlx.build import _identity
+
+    _identity.cache_clear()
+
+
+def test_cache_that_cannot_be_written(copy: Path, monkeypatch: pytest.MonkeyPatch):
+    (copy.parent / "file").write_text("")
+    monkeypatch.setenv("PUFFER_MLX_CACHE", str(copy.parent / "file" / "cache"))
+    with pytest.raises(UserError, match="can't write compiled libraries.*\n.*PUFFER_MLX_CACHE"):
+        compile_environment(copy)
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path))
+    assert cache_directory() == tmp_path
+    monkeypatch.delenv("PUFFER_MLX_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert cache_directory() == tmp_path / "xdg" / "puffer_mlx"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert cache_directory().parts[-3:] == ("Library", "Caches", "puffer_mlx")
+
+
+def test_rows_is_what_the_contract_says():
+    assert Rows._fields == ("observations", "rewards", "terminals", "masks")

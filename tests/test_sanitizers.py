@@ -1,0 +1,87 @@
+"""The batch stepper, its threads and the environments under the compiler's sanitizers.
+
+tests/c/driver.c does what vec/native.py does, in a program of its own. One test has a bug planted, to show
+that the others would see one.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from native_envs import PARAMETERS, RELAY
+
+from puffer_mlx.vec.native import environments_folder, find_environment
+
+SANITIZERS = {"memory": "address,undefined", "threads": "thread"}
+AGENTS = {"breakout": "64", "squared": "64", "relay": "48"}
+
+
+def compile_driver(folder: Path, sanitizer: str, out: Path, stepper: Path | None = None) -> None:
+    root = stepper or environments_folder()
+    command = [
+        *(os.environ.get("CC") or "cc").split(),
+        *("-O1 -g -std=gnu11 -ffp-contract=off -pthread -Drand_r=puffer_rand_r".split()),
+        f"-fsanitize={sanitizer}",
+        "-fno-sanitize-recover=all",
+        f"-I{root / 'include'}",
+        f"-I{root / 'src'}",
+        str(Path(__file__).parent / "c" / "driver.c"),
+        str(folder / "binding.c"),
+        *map(str, sorted((root / "src").glob("*.c"))),
+        *("-o", str(out), "-lm"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if "cannot find" in done.stderr and "san" in done.stderr:
+        pytest.skip(f"the compiler has no -fsanitize={sanitizer}")
+    assert done.returncode == 0, done.stderr
+
+
+def run_driver(program: Path, name: str, steps: int) -> subprocess.CompletedProcess:
+    keys = [f"{key}={float(value):g}" for key, value in PARAMETERS[name].items()]
+    command = [str(program), AGENTS[name], "4", "3", str(steps), *keys]
+    environment = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if "unexpected memory mapping" in done.stderr and shutil.which("setarch"):
+        # ThreadSanitizer of older compilers can't live with much address randomisation.
+        done = subprocess.run(
+            ["setarch", "-R", *command], capture_output=True, text=True, env=environment
+        )
+    return done
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize("name", list(PARAMETERS))
+def test_clean(name: str, sanitizer: str, tmp_path: Path):
+    folder = RELAY if name == "relay" else find_environment(name)
+    compile_driver(folder, SANITIZERS[sanitizer], tmp_path / "driver")
+    done = run_driver(tmp_path / "driver", name, 2000)
+    assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
+    assert "missing keys in [env]" in done.stdout  # the creation that fails
+    assert "episodes 0" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("sanitizer", "file", "old", "new", "report"),
+    [
+        ("memory", "src/glue.h", "(size_t)(agents[e + 1] - agents[e])", "2", "heap-buffer-overflow"),
+        ("memory", "src/vec.c", "    free(self->agents);\n", "", "LeakSanitizer"),
+        ("threads", "src/vec.c", "puffer_pool_hold(self->pool, g);\n            puffer_ops", "puffer_ops",
+         "data race"),
+        ("threads", "src/pool.c", "atomic_fetch_add(&group->next, group->chunk)",
+         "group->next; atomic_store(&group->next, first + group->chunk)", "data race"),
+    ],
+)  # fmt: skip
+def test_planted_bugs_are_seen(
+    sanitizer: str, file: str, old: str, new: str, report: str, tmp_path: Path
+):
+    for folder in "include", "src":
+        shutil.copytree(environments_folder() / folder, tmp_path / folder)
+    text = (tmp_path / file).read_text()
+    assert old in text
+    (tmp_path / file).write_text(text.replace(old, new))
+    folder = find_environment("squared")
+    compile_driver(folder, SANITIZERS[sanitizer], tmp_path / "driver", tmp_path)
+    done = run_driver(tmp_path / "driver", "squared", 2000)
+    assert done.returncode != 0 and report in done.stderr, done.stdout + done.stderr
