@@ -71,6 +71,18 @@ def set_blas_threads(threads: int) -> None:
         library.function("openblas_set_num_threads")(threads)
 
 
+def take_over_gemm() -> int:
+    """Make OpenBLAS compute on its caller's thread only, for a caller that splits products itself.
+
+    Returns:
+        the address of ``cblas_sgemm`` (32-bit integers); 0, and nothing changed, where MLX's BLAS isn't an OpenBLAS.
+    """
+    if not _choice()[1]:
+        return 0
+    set_blas_threads(1)
+    return ctypes.cast(ctypes.CDLL(None).cblas_sgemm, ctypes.c_void_p).value or 0
+
+
 def raise_cache_limit() -> None:
     """Let MLX keep up to 2 GiB of freed buffers; a larger limit (GPU builds have one) stays.
 

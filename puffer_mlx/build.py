@@ -1,8 +1,9 @@
 """Compile C and C++ sources on first use, and keep the result for the next time.
 
-A shared library is named by a hash of everything that decides its contents: sources, headers, flags, the
-compiler's version and the platform. It is written under another name and renamed, so processes that compile
-the same thing at once don't disturb each other and a killed one leaves nothing half done.
+A shared library is named by a hash of everything that decides its contents: sources, headers,
+flags, the compiler's version and the platform. It is written under another name and renamed, so
+processes that compile the same thing at once don't disturb each other, and a killed one leaves no
+half library.
 """
 
 import functools
@@ -53,8 +54,8 @@ def compile_shared(
     Args:
         name: what it is, for messages and as the beginning of the file's name.
         sources: the files to compile, in order.
-        flags: compiler and linker flags, without ``-shared``, ``-fPIC`` and ``-o``; those that begin with
-            ``-l`` or ``-Wl`` are put behind the sources.
+        flags: compiler and linker flags, without ``-shared``, ``-fPIC`` and ``-o``; those that
+            begin with ``-l`` or ``-Wl`` are put behind the sources.
         compiler: ``cc`` or ``c++``; ``$CC`` and ``$CXX`` take precedence and may contain arguments.
         depends: further files the result depends on (headers).
 
@@ -62,7 +63,8 @@ def compile_shared(
         The library's path below ``cache_directory()``.
 
     Raises:
-        UserError: a source is missing, there is no compiler, it fails, or the cache can't be written.
+        UserError: a source is missing, there is no compiler, it fails, or the cache can't be
+            written.
     """
     command = shlex.split(os.environ.get({"cc": "CC", "c++": "CXX"}.get(compiler, "")) or compiler)
     digest = hashlib.sha256()

@@ -53,16 +53,17 @@ def find_weights(path: str, config: Config) -> Path:
     """The file that ``--load-model-path`` names: a file, a run's folder, or ``latest``.
 
     ``latest`` is the newest checkpoint of any run of this environment; of a folder, the one with the most steps.
+    Names that begin with a dot are what a killed run was writing.
 
     Raises:
         UserError: there is none.
     """
     root = Path(config.base.checkpoint_dir) / config.env_name
     if path == "latest":
-        found = sorted(root.rglob("*.safetensors"), key=lambda file: (file.stat().st_mtime_ns, file))
+        found = sorted(root.rglob("[!.]*.safetensors"), key=lambda file: (file.stat().st_mtime_ns, file))
     elif Path(path).is_dir():
         root = Path(path)
-        found = sorted(root.glob("*.safetensors")) or sorted(root.glob("*.bin"))
+        found = sorted(root.glob("[!.]*.safetensors")) or sorted(root.glob("[!.]*.bin"))
     else:
         return Path(path)
     if not found:

@@ -19,6 +19,7 @@ from types import ModuleType
 
 import mlx.core as mx
 
+from puffer_mlx.blas import take_over_gemm
 from puffer_mlx.build import compile_shared
 from puffer_mlx.errors import UserError
 
@@ -80,6 +81,8 @@ def load() -> ModuleType | None:
         warnings.warn(f"training on the CPU will be about twice slower: {reason}", stacklevel=2)
         return None
     module.set_threads(threads())
+    if address := take_over_gemm():
+        module.set_gemm(address)
     return module
 
 

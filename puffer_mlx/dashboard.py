@@ -27,6 +27,14 @@ PHASES = (
     ("train_misc", "misc", "train"),
 )
 
+LINE = {  # what a plain line shows
+    "env/score": "score",
+    "env/episode_return": "return",
+    "env/episode_length": "length",
+    "loss/total": "loss",
+    "loss/entropy": "entropy",
+}
+
 
 def abbreviate(number: float) -> str:
     """1_234_567 -> 1.2M."""
@@ -117,9 +125,9 @@ class Dashboard:
             f"{abbreviate(self._speed)} SPS",
             f"{self._left()} left",
         ]
-        for name in ("env/score", "env/episode_return", "env/episode_length", "loss/total", "loss/entropy"):
+        for name, label in LINE.items():
             if name in logs:
-                parts.append(f"{name.partition('/')[2]} {logs[name]:.3f}")
+                parts.append(f"{label} {logs[name]:.3f}")
         return " | ".join(parts)
 
     def render(self) -> Panel:

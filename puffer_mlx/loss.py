@@ -70,11 +70,12 @@ def ppo_loss(
     logratio = logprob - batch.old_logprob
     ratio = mx.exp(logratio)
     gain = -batch.weight * normalise(batch.adv)
-    pg = mx.mean(mx.maximum(gain * ratio, gain * mx.clip(ratio, 1 - clip_coef, 1 + clip_coef)))
+    # Of two equal arguments, MLX's maximum gives the gradient to the second: the unclipped one, as upstream.
+    pg = mx.mean(mx.maximum(gain * mx.clip(ratio, 1 - clip_coef, 1 + clip_coef), gain * ratio))
 
     ret = batch.old_value + batch.adv
     moved = mx.clip(value - batch.old_value, -vf_clip_coef, vf_clip_coef)
-    error = mx.maximum(mx.square(value - ret), mx.square(batch.old_value + moved - ret))
+    error = mx.maximum(mx.square(batch.old_value + moved - ret), mx.square(value - ret))
     vl = 0.5 * mx.mean(error)
 
     ent = mx.mean(entropy)

@@ -16,6 +16,75 @@ def fused() -> Any:
     return cpu_ops.load() if mx.default_device() == mx.cpu else kernels
 
 
+def _threads_products() -> bool:
+    """Whether products are split over threads by ``cpu_ops``: on a CPU whose BLAS waits busily for its own threads."""
+    module = fused()
+    return module is not None and module is not kernels and module.has_gemm()
+
+
+def linear(x: mx.array, weight: mx.array) -> mx.array:
+    """x (n, K) float32, weight (M, K) -> x weight^T (n, M)."""
+    return _linear_rows(x, weight) if _threads_products() else x @ weight.T
+
+
+def linear_columns(x: mx.array, weight: mx.array) -> mx.array:
+    """x (n, K) float32, weight (M, K) -> weight x^T (M, n)."""
+    return _linear_columns(x, weight) if _threads_products() else weight @ x.T
+
+
+def linear_gradients(
+    dy: mx.array, x: mx.array, weight: mx.array, add: mx.array
+) -> tuple[mx.array, mx.array]:
+    """Gradients of ``linear``: by x, with ``add`` (n, K) added to it, and by the weight.
+
+    Args:
+        dy: (n, M).
+        x: (n, K).
+        weight: (M, K).
+        add: (n, K).
+
+    Returns:
+        (n, K) and (M, K).
+    """
+    if not _threads_products():
+        return mx.addmm(add, dy, weight), dy.T @ x
+    module = fused()
+    return (
+        module.linear_input_gradient(dy, weight, False, add),
+        module.linear_weight_gradient(dy, x, False),
+    )
+
+
+@mx.custom_function
+def _linear_rows(x: mx.array, weight: mx.array) -> mx.array:
+    return fused().linear(x, weight, False)
+
+
+@_linear_rows.vjp
+def _linear_rows_vjp(primals, dy, _):
+    x, weight = primals
+    module = fused()
+    return (
+        module.linear_input_gradient(dy, weight, False),
+        module.linear_weight_gradient(dy, x, False),
+    )
+
+
+@mx.custom_function
+def _linear_columns(x: mx.array, weight: mx.array) -> mx.array:
+    return fused().linear(x, weight, True)
+
+
+@_linear_columns.vjp
+def _linear_columns_vjp(primals, dy, _):
+    x, weight = primals
+    module = fused()
+    return (
+        module.linear_input_gradient(dy, weight, True),
+        module.linear_weight_gradient(dy, x, True),
+    )
+
+
 def steps_of(x: mx.array) -> list[mx.array]:
     """The T steps of x (T, ...) with a linear-cost gradient; the gradient of ``x[t]`` is a full array for each t."""
     T = x.shape[0]

@@ -41,14 +41,19 @@ class Profiler:
         """Whether this epoch's training is to be evaluated phase by phase (never the first: it compiles)."""
         return self.enabled and epoch % SAMPLE_EVERY == 1
 
-    def train(self, seconds: float) -> None:
-        """Charge an epoch's training; its inner phases come from this epoch if sampled, else from the last sample."""
+    def train(self, seconds: float, sampled: bool) -> None:
+        """Charge an epoch's training; its inner phases are this epoch's if sampled, else divided as in the last sample.
+
+        Args:
+            seconds: the whole training of the epoch.
+            sampled: whether its phases were evaluated one by one (``samples``).
+        """
         if not self.enabled:
             return
-        sampled = {name: self._seconds[name] for name in TRAIN_PHASES if name in self._seconds}
+        inner = {name: self._seconds.pop(name, 0.0) for name in TRAIN_PHASES}
         if sampled:
-            sampled["train_misc"] = max(0.0, seconds - sum(sampled.values()))
-            self._shares = {name: value / seconds for name, value in sampled.items()}
+            inner["train_misc"] += max(0.0, seconds - sum(inner.values()))
+            self._shares = {name: value / seconds for name, value in inner.items()}
         self._seconds["train"] = seconds
         self._seconds.update({name: share * seconds for name, share in self._shares.items()})
 

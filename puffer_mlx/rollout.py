@@ -23,6 +23,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from puffer_mlx import cuda
 from puffer_mlx.profiler import Profiler
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.base import Rows, VecEnv
@@ -32,7 +33,9 @@ def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarr
     """An MLX array of zeros and a writable view of its memory."""
     array = mx.zeros(shape, dtype)
     mx.eval(array)
-    return array, np.asarray(array)
+    view = np.asarray(array)
+    cuda.keep_on_host(view)
+    return array, view
 
 
 class Slot:
@@ -89,18 +92,31 @@ class Slot:
             if to is not None:
                 np.copyto(to, source)
 
-    def record(self, t: int, group: int, actions: mx.array, logprobs: mx.array, values: mx.array):
-        """Store a group's evaluated choices at step t; returns the NumPy row of its actions."""
+    def record(self, t: int, group: int, chosen: mx.array) -> np.ndarray:
+        """Store a group's evaluated choices at step t, (heads + 2, n); returns the row of its actions (n, heads)."""
         agents = self.groups[group]
-        row = self._actions[t, agents]
-        np.copyto(row, np.asarray(actions))
-        np.copyto(self._logprobs[t, agents], np.asarray(logprobs))
-        np.copyto(self._values[t, agents], np.asarray(values))
-        return row
+        rows = np.asarray(chosen)
+        actions = self._actions[t, agents]
+        np.copyto(actions, rows[:-2].T)
+        np.copyto(self._logprobs[t, agents], rows[-2])
+        np.copyto(self._values[t, agents], rows[-1])
+        return actions
 
 
 State = Any  # the network's, a tree of arrays
-Act = Callable[..., tuple[mx.array, mx.array, mx.array, State]]
+Act = Callable[..., tuple[mx.array, State]]  # actions, log-probabilities and values as rows; the next state
+
+
+def make_streams(cores: int, groups: int) -> list[mx.Stream]:
+    """Streams to act on, for ``collect``: two on a CPU with two cores and two groups, else the default one.
+
+    MLX computes a CPU stream on one thread, and a group's step is too small to be worth splitting; two groups at a time
+    use two cores. On a GPU a second stream doesn't help small kernels.
+    """
+    device = mx.default_device()
+    if device == mx.cpu and min(cores, groups) > 1:
+        return [mx.new_stream(device), mx.new_stream(device)]
+    return [mx.default_stream(device)]
 
 
 def collect(
@@ -110,43 +126,60 @@ def collect(
     weights: dict,
     states: list[State],
     noise: mx.array,
+    streams: list[mx.Stream],
     profiler: Profiler,
 ) -> list[State]:
-    """Fill a slot with T steps of all agents; while one group's environments step, the policy acts for another.
+    """Fill a slot with T steps of all agents.
 
-    One evaluation for each group and step. The result doesn't depend on how the groups interleave.
+    The policy's step for one group is under way while the next group's is prepared, and environments step while the policy
+    acts for other groups. One evaluation for each group and step. The result doesn't depend on how they interleave.
 
     Args:
         slot: where to write; row 0 must be there (``Slot.begin``).
         vec: the environments, none of them stepping.
-        act: ``Policy.act``, compiled or not.
-        weights: the acting policy's.
-        states: recurrent state of each group.
+        act: the policy's compiled step, see ``update.py``.
+        weights: the acting policy's, evaluated.
+        states: recurrent state of each group, evaluated.
         noise: (T, N, heads), from ``decoder.noise``.
-        profiler: gets the phases ``act``, ``copy`` and ``env`` (waiting for environments).
+        streams: from ``make_streams``; groups take turns on them.
+        profiler: gets the phases ``eval_gpu`` (acting), ``eval_copy`` and ``eval_env`` (waiting for environments).
 
     Returns:
         The groups' recurrent states after the last step.
     """
-    groups = range(len(slot.groups))
     states = list(states)
     parts = [[noise[t, agents] for agents in slot.groups] for t in range(slot.horizon)]
     mx.eval(parts)
     profiler.lap("eval_gpu")
+
+    def finish(t: int, g: int, chosen: mx.array) -> None:
+        mx.eval(chosen)
+        profiler.lap("eval_gpu")
+        actions = slot.record(t, g, chosen)
+        profiler.lap("eval_copy")
+        vec.send(g, actions, slot.outputs[t + 1][g])
+        profiler.lap("eval_env")
+
+    pending: tuple[int, int, mx.array] | None = None
     for t in range(slot.horizon):
-        for g in groups:
+        for g in range(len(slot.groups)):
+            if pending and pending[1] == g:  # the only group: nothing to overlap with
+                finish(*pending)
+                pending = None
             vec.wait(g)
             profiler.lap("eval_env")
-            actions, logprobs, values, states[g] = act(
-                weights, slot.inputs[t][g], states[g], parts[t][g], slot.legal[t][g]
-            )
-            mx.eval(actions, logprobs, values, states[g])
-            profiler.lap("eval_gpu")
-            row = slot.record(t, g, actions, logprobs, values)
-            profiler.lap("eval_copy")
-            vec.send(g, row, slot.outputs[t + 1][g])
-            profiler.lap("eval_env")
-    for g in groups:
+            with mx.stream(streams[g % len(streams)]):
+                chosen, states[g] = act(
+                    weights, slot.inputs[t][g], states[g], parts[t][g], slot.legal[t][g]
+                )
+            mx.async_eval(chosen, states[g])
+            if pending:
+                finish(*pending)
+            pending = t, g, chosen
+    if pending:
+        finish(*pending)
+    for g in range(len(slot.groups)):
         vec.wait(g)
+    mx.eval(states)
     profiler.lap("eval_env")
     return states

@@ -14,10 +14,11 @@ from mlx.utils import tree_flatten
 
 from puffer_mlx import loss, optim, priority
 from puffer_mlx.config import Config
+from puffer_mlx.cpu_ops import threads
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.profiler import Profiler
-from puffer_mlx.rollout import Slot, collect
+from puffer_mlx.rollout import Slot, collect, make_streams
 from puffer_mlx.update import compile_update
 from puffer_mlx.vec.base import VecEnv
 
@@ -71,6 +72,7 @@ class Trainer:
         self._run = compile_update(self.policy, config.train)
         self._slot = Slot(vec.spec, config.train.horizon, vec.num_agents, vec.num_groups)
         self._slot.reset(vec)
+        self._streams = make_streams(threads(), vec.num_groups)
         self._states = self._initial_states()
         self._started = time.perf_counter()
         self._process = psutil.Process()
@@ -93,7 +95,7 @@ class Trainer:
         trained = time.perf_counter()
         losses = self._train()
         ended = time.perf_counter()
-        self.profiler.train(ended - trained)
+        self.profiler.train(ended - trained, self.profiler.samples(self.epoch))
         self.epoch += 1
         return self._logs(ended - began, trained - began, losses)
 
@@ -123,7 +125,14 @@ class Trainer:
             self._states = self._initial_states()
         self._slot.begin(self._slot)
         self._states = collect(
-            self._slot, self.vec, self._run.act, self.weights, self._states, noise, self.profiler
+            self._slot,
+            self.vec,
+            self._run.act,
+            self.weights,
+            self._states,
+            noise,
+            self._streams,
+            self.profiler,
         )
         self.global_step += self.config.batch_size
 

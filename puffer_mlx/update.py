@@ -41,6 +41,15 @@ def compile_update(policy: Policy, train: Train) -> Executables:
     compiled code.
     """
 
+    def act(weights, observations, state, noise, mask):
+        """One step of a group: actions, log-probabilities and values as rows of one array, and the next state.
+
+        Returns:
+            (heads + 2, n) float32, to be read by the host in one piece; the network's state.
+        """
+        actions, logprobs, values, state = policy.act(weights, observations, state, noise, mask)
+        return mx.concatenate([actions.T, logprobs[None], values[None]]), state
+
     def prepare(fields: Fields, values, ratios, uniforms, beta):
         """Draw the minibatch's rows (S,) and their targets."""
         T = values.shape[0]
@@ -102,14 +111,7 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         ratios = mx.put_along_axis(ratios, column, new_ratios, axis=1)
         return weights, momentum, values, ratios
 
-    # Each fused kernel costs 0.4 s of compiler time on the CPU, once for each constant in it. Compiling `prepare` and
-    # `apply` (many constants, small arrays) would make a first start 25 s longer for 1 % of the speed; on a GPU they are
-    # bound by the number of launches, and compiling pays.
-    on_gpu = mx.default_device() == mx.gpu
-    return Executables(
-        act=mx.compile(policy.act),
-        prepare=mx.compile(prepare) if on_gpu else prepare,
-        gather=gather,
-        gradients=mx.compile(gradients),
-        apply=mx.compile(apply) if on_gpu else apply,
-    )
+    # Only what runs often on large arrays is compiled. Each fused kernel costs its compiler 0.4 s on a CPU and seconds on
+    # a GPU, once for each constant in it: compiling `prepare` and `apply` (many constants, small arrays) made a first
+    # start half a minute longer on a CPU and minutes on a GPU, for 1 % of the speed.
+    return Executables(mx.compile(act), prepare, gather, mx.compile(gradients), apply)

@@ -64,21 +64,31 @@ def train(config: Config, options: argparse.Namespace) -> None:
             with Dashboard(summary, total) as dashboard:
                 for logs in trainer:
                     log.write(logs)
-                    trainer.stop = trainer.stop or trainer.global_step >= total
+                    if options.stop_at and trainer.global_step >= options.stop_at:
+                        trainer.stop = True
                     ends = trainer.stop or trainer.epoch == config.epochs
                     dashboard.update(logs, last=ends)
                     if ends or checkpoint.is_due(config, trainer.epoch - 1):
                         saved = checkpoint.save(folder, trainer.weights, trainer.global_step)
-                evaluation = {}
-                for evaluation in trainer.evaluate() if trainer.epoch == config.epochs else ():
-                    dashboard.update(evaluation)
-                if evaluation:
+                if trainer.epoch == config.epochs and (evaluation := evaluate(trainer, dashboard)):
                     log.write(evaluation)
-                    dashboard.update(evaluation, last=True)
         finally:
             log.close()
         print(f"saved {saved}" if saved else "stopped before the first epoch ended; nothing to save")
         print(f"log   {log.path}")
+
+
+def evaluate(trainer: Trainer, dashboard: Dashboard) -> dict[str, float]:
+    """Upstream's evaluation after training: the final weights, nothing learned. Returns its record, empty if none."""
+    record: dict[str, float] = {}
+    for record in trainer.evaluate():
+        dashboard.update({name: value for name, value in record.items() if name.startswith("env/")})
+    if record:
+        shown = ", ".join(
+            f"{name.partition('/')[2]} {value:.3f}" for name, value in record.items() if "env/" in name
+        )
+        dashboard.message(f"evaluation of the final weights: {shown}")
+    return record
 
 
 def stop_on_signals(trainer: Trainer) -> None:

@@ -43,7 +43,10 @@ def make(name: str, **keywords: Any) -> NativeVec:
 
 def part(rows: Rows, first: int, end: int) -> Rows:
     """Rows first..end-1."""
-    return Rows(*(None if array is None else array[first:end] for array in rows))
+    masks = None if rows.masks is None else rows.masks[first:end]
+    return Rows(
+        rows.observations[first:end], rows.rewards[first:end], rows.terminals[first:end], masks
+    )
 
 
 class Stepper:

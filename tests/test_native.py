@@ -1,4 +1,4 @@
-"""The contract of vec/base.py over native environments, and what is said when something is wrong."""
+"""The contract of vec/base.py over native environments, and what is said when it is broken."""
 
 import ctypes
 import gc
@@ -161,21 +161,22 @@ def test_log_is_a_mean_that_is_read_once():
 
 
 def test_send_returns_at_once_and_groups_step_together():
-    env = {"length": 7, "sleep_ms": 100}
-    with make("relay", total_agents=2, num_buffers=2, num_threads=2, env=env) as vec:
-        assert vec.num_threads == 2
+    """Three environments of 1, 2 and 3 agents, 200 ms each, on three threads."""
+    env = {"length": 7, "sleep_ms": 200}
+    with make("relay", total_agents=6, num_buffers=2, num_threads=3, env=env) as vec:
+        assert vec.num_threads == 3
         stepper = Stepper(vec)
-        actions = np.zeros((1, 2), np.float32)
+        actions = np.zeros((3, 2), np.float32)
         start = time.perf_counter()
         vec.send(0, actions, stepper.group(0))
         vec.send(1, actions, stepper.group(1))
-        assert time.perf_counter() - start < 0.08
+        assert time.perf_counter() - start < 0.15
         with pytest.raises(RuntimeError, match="group 0 is stepping already"):
             vec.send(0, actions, stepper.group(0))
         vec.wait(0)
         vec.wait(1)
-        assert 0.1 <= time.perf_counter() - start < 0.19
-        assert 0.2 <= vec.busy_seconds() < 0.4
+        assert 0.2 <= time.perf_counter() - start < 0.39
+        assert 0.6 <= vec.busy_seconds() < 0.8
         assert (stepper.rows.observations[:, 2] == 1).all()
         vec.wait(0)  # nothing to wait for
 
@@ -223,14 +224,14 @@ def test_logs_from_another_thread_lose_no_episode():
 
 
 def test_close():
-    vec = make("relay", total_agents=2, num_buffers=2, env={"length": 7, "sleep_ms": 50})
+    vec = make("relay", total_agents=6, num_buffers=2, env={"length": 7, "sleep_ms": 50})
     stepper = Stepper(vec)
-    vec.send(0, np.zeros((1, 2), np.float32), stepper.group(0))
+    vec.send(0, np.zeros((3, 2), np.float32), stepper.group(0))
     vec.close()  # finishes the step
-    assert stepper.rows.observations[0, 2] == 1
+    assert stepper.rows.observations[:, 2].tolist() == [1, 1, 1, 0, 0, 0]
     vec.close()
     for use in (
-        lambda: vec.send(0, np.zeros((1, 2), np.float32), stepper.group(0)),
+        lambda: vec.send(0, np.zeros((3, 2), np.float32), stepper.group(0)),
         lambda: vec.wait(0),
         lambda: vec.reset(stepper.rows),
         vec.log,
@@ -269,7 +270,7 @@ def test_arrays_are_checked():
         ):
             with pytest.raises(ValueError, match=message):
                 vec.send(0, bad_actions, bad)
-        with pytest.raises(ValueError, match=r"observations: expected uint8 \(6, 4\)"):
+        with pytest.raises(ValueError, match=r"expected uint8 \(6, "):
             vec.reset(good)
         for group in -1, 2:
             with pytest.raises(IndexError, match=f"group {group}, expected 0 to 1"):
@@ -315,8 +316,14 @@ def test_measure_stepping():
         assert result["steps"] % 64 == 0 and result["seconds"] >= 0.1
         assert result["steps_per_second"] == pytest.approx(result["steps"] / result["seconds"])
         assert 0 < result["busy_seconds"] < result["seconds"]
-        for group in range(4):  # none is left under way
-            vec.send(group, np.zeros((16, 1), np.float32), allocate_rows(vec, 16))
+
+
+def test_measuring_leaves_no_step_under_way():
+    env = {"length": 7, "sleep_ms": 50}
+    with make("relay", total_agents=6, num_buffers=2, env=env) as vec:
+        measure_stepping(vec, 0.01)
+        for group in range(2):
+            vec.send(group, np.zeros((3, 2), np.float32), allocate_rows(vec, 3))
 
 
 # ---- Configuration ------------------------------------------------------------------------------
@@ -324,7 +331,9 @@ def test_measure_stepping():
 
 def test_missing_keys_are_all_named():
     env = {key: value for key, value in BREAKOUT.items() if key not in ("width", "paddle_speed")}
-    with pytest.raises(UserError, match=r"breakout: missing keys in \[env\]: width, paddle_speed\n"):
+    with pytest.raises(
+        UserError, match=r"breakout: missing keys in \[env\]: width, paddle_speed\n"
+    ):
         make("breakout", total_agents=4, env=env)
     with pytest.raises(UserError, match=r"relay: missing keys in \[env\]: length, sleep_ms"):
         make("relay", total_agents=6, env={})
@@ -358,14 +367,18 @@ def test_unread_keys_strings_and_booleans():
         ({"total_agents": 0}, "vec.total_agents 0 and vec.num_buffers 1 must be at least 1"),
         ({"total_agents": 4, "num_buffers": 0}, "num_buffers 0 must be at least 1"),
         # environments of 1, 2, 3 agents: the third doesn't fit into 5, nor the second into 2
-        ({"total_agents": 5}, r"is 5, but environment 2 has 3 agents of which only 2 fit"),
+        ({"total_agents": 5}, r"is 5, but environment 2 has 3 agents, of which only 2 fit"),
         ({"total_agents": 12, "num_buffers": 6}, r"is 2, but environment 1 has 2 agents"),
     ],
 )
 def test_counts_that_do_not_add_up(keywords: dict, message: str):
     with pytest.raises(UserError, match=message):
         make("relay", **keywords)
-    assert "8 or 12" in str(pytest.raises(UserError, make, "relay", total_agents=10, num_buffers=4).value)
+
+
+def test_a_legal_count_is_suggested():
+    with pytest.raises(UserError, match="hint: 8 or 12"):
+        make("relay", total_agents=10, num_buffers=4)
 
 
 def test_num_threads_is_clamped():
@@ -402,7 +415,7 @@ def test_compiles_once_until_something_changes(copy: Path, monkeypatch: pytest.M
 
     library = compile_environment(copy)
     assert compile_environment(copy) == library and compilations() == 1
-    assert [p.name for p in cache_directory().iterdir()] == [library.name]  # nothing half done
+    assert list(cache_directory().glob("copied*")) == [library]  # nothing half done
     edit(copy, "3 * env->size", "4 * env->size", "squared.h")
     changed = compile_environment(copy)
     assert changed != library and compilations() == 2
@@ -419,7 +432,7 @@ NativeVec({str(copy)!r}, total_agents=2, env={{"size": 5}}).close()
 """
     processes = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(3)]
     assert [process.wait() for process in processes] == [0, 0, 0]
-    assert len(list(cache_directory().iterdir())) == 1
+    assert len(list(cache_directory().glob("copied*"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -444,11 +457,11 @@ def test_sources_with_errors(copy: Path, file: str, old: str, new: str, message:
 def test_action_sizes_and_masks_are_checked(copy: Path):
     edit(copy, "NUM_ATNS 1", "NUM_ATNS 2")
     edit(copy, "ACT_SIZES {5}", "ACT_SIZES {5, 1}")
-    with pytest.raises(UserError, match="ACT_SIZES in binding.c: discrete and continuous"):
+    with pytest.raises(UserError, match=r"ACT_SIZES in binding\.c: discrete and continuous"):
         NativeVec(copy, total_agents=1, env={"size": 5})
     relay = Path(shutil.copytree(RELAY, copy.parent / "relay"))
     edit(relay, "MY_ACTION_MASK 5", "MY_ACTION_MASK 6")
-    with pytest.raises(UserError, match="MY_ACTION_MASK in binding.c is 6, expected 5"):
+    with pytest.raises(UserError, match=r"MY_ACTION_MASK in binding\.c is 6, expected 5"):
         NativeVec(relay, total_agents=6, env=PARAMETERS["relay"])
 
 
@@ -460,7 +473,9 @@ def test_agents_that_an_environment_forgot(copy: Path):
 
 def test_multi_agent_environments_that_do_not_fill_the_groups(copy: Path):
     edit(copy, "env->num_agents = 1;", "env->num_agents = 3;")
-    with pytest.raises(UserError, match=r"is 4, but environment 1 has 3 agents of which only 1 fit"):
+    with pytest.raises(
+        UserError, match=r"is 4, but environment 1 has 3 agents, of which only 1 fit"
+    ):
         NativeVec(copy, total_agents=8, num_buffers=2, env={"size": 5})
 
 
@@ -473,7 +488,9 @@ def test_folders_that_are_none(tmp_path: Path):
 
 
 def test_unknown_name():
-    with pytest.raises(UserError, match=r"'brekout'; there are: breakout.*\n.*did you mean 'breakout'"):
+    with pytest.raises(
+        UserError, match=r"'brekout'; there are: breakout.*\n.*did you mean 'breakout'"
+    ):
         find_environment("brekout")
     for name in "include", "src", "":
         with pytest.raises(UserError):
@@ -485,7 +502,7 @@ def test_no_compiler(copy: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(copy.parent / "nothing"))
     monkeypatch.delenv("CC", raising=False)
     _forget_compilers()
-    with pytest.raises(UserError, match="the compiler 'cc' can't be run.*\n.*install one"):
+    with pytest.raises(UserError, match=r"the compiler 'cc' can't be run.*\n.*install one"):
         compile_environment(copy)
     monkeypatch.undo()
     monkeypatch.setenv("CC", "no-such-compiler -O9")
@@ -502,7 +519,7 @@ def _forget_compilers() -> None:
 def test_cache_that_cannot_be_written(copy: Path, monkeypatch: pytest.MonkeyPatch):
     (copy.parent / "file").write_text("")
     monkeypatch.setenv("PUFFER_MLX_CACHE", str(copy.parent / "file" / "cache"))
-    with pytest.raises(UserError, match="can't write compiled libraries.*\n.*PUFFER_MLX_CACHE"):
+    with pytest.raises(UserError, match=r"can't write compiled libraries.*\n.*PUFFER_MLX_CACHE"):
         compile_environment(copy)
 
 

@@ -1,7 +1,7 @@
 """The batch stepper, its threads and the environments under the compiler's sanitizers.
 
-tests/c/driver.c does what vec/native.py does, in a program of its own. One test has a bug planted, to show
-that the others would see one.
+tests/c/driver.c does what vec/native.py does, in a program of its own. One test plants bugs, to
+show that the others would see them.
 """
 
 import os
@@ -22,7 +22,7 @@ def compile_driver(folder: Path, sanitizer: str, out: Path, stepper: Path | None
     root = stepper or environments_folder()
     command = [
         *(os.environ.get("CC") or "cc").split(),
-        *("-O1 -g -std=gnu11 -ffp-contract=off -pthread -Drand_r=puffer_rand_r".split()),
+        *("-O1", "-g", "-std=gnu11", "-ffp-contract=off", "-pthread", "-Drand_r=puffer_rand_r"),
         f"-fsanitize={sanitizer}",
         "-fno-sanitize-recover=all",
         f"-I{root / 'include'}",
@@ -41,12 +41,20 @@ def compile_driver(folder: Path, sanitizer: str, out: Path, stepper: Path | None
 def run_driver(program: Path, name: str, steps: int) -> subprocess.CompletedProcess:
     keys = [f"{key}={float(value):g}" for key, value in PARAMETERS[name].items()]
     command = [str(program), AGENTS[name], "4", "3", str(steps), *keys]
-    environment = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    environment = {
+        **os.environ,
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "TSAN_OPTIONS": "halt_on_error=1",  # what comes after a race may never end
+    }
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100)
     if "unexpected memory mapping" in done.stderr and shutil.which("setarch"):
         # ThreadSanitizer of older compilers can't live with much address randomisation.
         done = subprocess.run(
-            ["setarch", "-R", *command], capture_output=True, text=True, env=environment
+            ["setarch", "-R", *command],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=100,
         )
     return done
 
@@ -62,20 +70,31 @@ def test_clean(name: str, sanitizer: str, tmp_path: Path):
     assert "episodes 0" not in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("sanitizer", "file", "old", "new", "report"),
-    [
-        ("memory", "src/glue.h", "(size_t)(agents[e + 1] - agents[e])", "2", "heap-buffer-overflow"),
-        ("memory", "src/vec.c", "    free(self->agents);\n", "", "LeakSanitizer"),
-        ("threads", "src/vec.c", "puffer_pool_hold(self->pool, g);\n            puffer_ops", "puffer_ops",
-         "data race"),
-        ("threads", "src/pool.c", "atomic_fetch_add(&group->next, group->chunk)",
-         "group->next; atomic_store(&group->next, first + group->chunk)", "data race"),
-    ],
-)  # fmt: skip
-def test_planted_bugs_are_seen(
-    sanitizer: str, file: str, old: str, new: str, report: str, tmp_path: Path
-):
+HOLD = "puffer_pool_hold(self->pool, g);\n            "
+CLAIM = "atomic_fetch_add(&group->next, group->chunk)"
+BUGS = {  # sanitizer, file, text, its replacement, what the report says
+    "copies too much": (
+        "memory",
+        "src/glue.h",
+        "(size_t)(agents[e + 1] - agents[e])",
+        "2",
+        "heap-buffer-overflow",
+    ),
+    "leaks": ("memory", "src/vec.c", "    free(self->agents);\n", "", "LeakSanitizer"),
+    "reads logs of steps under way": ("threads", "src/vec.c", HOLD, "", "data race"),
+    "claims a chunk twice": (
+        "threads",
+        "src/pool.c",
+        CLAIM,
+        "group->next; atomic_store(&group->next, first + group->chunk)",
+        "data race",
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bugs_are_seen(bug: str, tmp_path: Path):
+    sanitizer, file, old, new, report = BUGS[bug]
     for folder in "include", "src":
         shutil.copytree(environments_folder() / folder, tmp_path / folder)
     text = (tmp_path / file).read_text()

@@ -40,9 +40,7 @@ def test_first_targets():
 
 def walk(vec, moves: list[int]) -> tuple[Stepper, list[float]]:
     stepper = Stepper(vec)
-    rewards = [
-        float(stepper.step(np.full((1, 1), move, np.float32)).rewards[0]) for move in moves
-    ]
+    rewards = [float(stepper.step(np.full((1, 1), move, np.float32)).rewards[0]) for move in moves]
     return stepper, rewards
 
 

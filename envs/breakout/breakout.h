@@ -1,11 +1,11 @@
 // breakout: a paddle, a ball and 108 bricks, as in PufferLib 4.0.
 //
-// Positions are pixels, x to the right and y downwards; velocities are pixels per frame, 60 frames a
-// second. Everything is float arithmetic, evaluated in the order written and without fused
+// Positions are pixels, x to the right and y downwards; velocities are pixels per frame, 60 frames
+// a second. Everything is float arithmetic, evaluated in the order written and without fused
 // multiply-add (-ffp-contract=off): trajectories then equal upstream's.
 //
-// Collisions are found before the ball moves: of all edges its path crosses in one frame, the one it
-// reaches first wins; the ball is put there, reflected, and the rest of the frame is dropped.
+// Collisions are found before the ball moves: of all edges its path crosses in one frame, the one
+// it reaches first wins; the ball is put there, reflected, and the rest of the frame is dropped.
 
 #include <math.h>
 #include <stdbool.h>

@@ -14,7 +14,7 @@
 //
 // The struct needs these members, in any order:
 //
-//     Log log;                    floats only, one of them n; add to it when an episode ends (n += 1)
+//     Log log;                    floats only, one of them n; added to when an episode ends (n += 1)
 //     observations                float* or unsigned char*: num_agents rows of OBS_SIZE
 //     float* actions              num_agents rows of NUM_ATNS; discrete choices are whole numbers
 //     float* rewards              num_agents; zero when c_step begins, so c_step may accumulate
@@ -94,7 +94,8 @@ DictItem* dict_get(Dict* dict, const char* key);
 void dict_set(Dict* dict, const char* key, double value);
 
 // Ours: refuse the value of a key in my_init. Creation fails after this my_init returns, saying
-// what was expected (a literal). c_close is still called, c_reset isn't. Guard with #ifdef PUFFER_MLX.
+// what was expected (a literal). c_close is still called, c_reset isn't. Guard calls with
+// #ifdef PUFFER_MLX.
 void dict_reject(Dict* dict, const char* key, const char* expected);
 
 // ---- Tensor types, for OBS_TENSOR_T -------------------------------------------------------------
@@ -111,7 +112,7 @@ typedef struct {
 
 typedef FloatTensor PrecisionTensor;
 
-// ---- StaticVec: what my_vec_init and my_setup_perm may look at ------------------------------------
+// ---- StaticVec: what my_vec_init and my_setup_perm may look at ---------------------------------
 
 typedef struct StaticThreading StaticThreading;
 

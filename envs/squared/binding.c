@@ -24,7 +24,7 @@ void my_init(Env* env, Dict* kwargs) {
 #endif
 }
 
-// Called with means over episodes. The order here is the order on the dashboard; n is added for you.
+// Called with means over episodes. The order is that of the dashboard; n is added for you.
 void my_log(Log* log, Dict* out) {
     dict_set(out, "perf", log->perf);
     dict_set(out, "score", log->score);

@@ -17,7 +17,7 @@ enum { EMPTY, AGENT, TARGET };  // values of a cell, and so of an observation el
 // Sums over the episodes that ended. Floats only; the stepper adds the logs of all environments,
 // divides every field by n, and hands the means to my_log.
 typedef struct {
-    float perf;            // 1 for reaching the target, 0 otherwise: comparable between environments
+    float perf;            // 1 for reaching the target, 0 otherwise: from 0 to 1 everywhere
     float score;           // whatever this environment calls a score
     float episode_return;  // sum of rewards
     float episode_length;  // steps
@@ -27,7 +27,7 @@ typedef struct {
 typedef struct {
     // What every environment has. The pointers are set after my_init and stay the same for squared.
     Log log;
-    unsigned char* observations;  // (size * size,) cells, row by row; elements up to OBS_SIZE stay 0
+    unsigned char* observations;  // size * size cells, row by row; the rest stays 0
     float* actions;               // (1,)
     float* rewards;               // (1,)
     float* terminals;             // (1,)
@@ -57,8 +57,8 @@ void c_reset(Squared* env) {
     env->observations[target] = TARGET;
 }
 
-// What to do when an episode ends: report it, add it to the log, and begin the next one, so that the
-// observation the agent gets with terminal = 1 is already one it can act on.
+// What to do when an episode ends: report it, add it to the log, and begin the next one, so that
+// the observation the agent gets with terminal = 1 is already one it can act on.
 static void end_episode(Squared* env, float reward) {
     env->rewards[0] = reward;
     env->terminals[0] = 1.0f;

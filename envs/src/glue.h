@@ -1,5 +1,5 @@
-// Included by vecenv.h in the middle of a binding.c: the loops that call c_step and friends directly,
-// so that the compiler can inline them. Everything generic is in vec.c and pool.c.
+// Included by vecenv.h in the middle of a binding.c: the loops that call c_step and friends
+// directly, so that the compiler can inline them. Everything generic is in vec.c and pool.c.
 
 #ifndef PUFFER_GLUE_H
 #define PUFFER_GLUE_H
@@ -94,7 +94,8 @@ static int puffer_env_agents(const StaticVec* vec, int env) {
 
 static void puffer_bind_env(StaticVec* vec, int index, int agent) {
     Env* env = &((Env*)vec->envs)[index];
-    env->observations = (void*)((unsigned char*)vec->observations + (size_t)agent * PUFFER_ROW_BYTES);
+    unsigned char* rows = (unsigned char*)vec->observations;
+    env->observations = (void*)(rows + (size_t)agent * PUFFER_ROW_BYTES);
     env->actions = vec->actions + (size_t)agent * (NUM_ATNS);
     env->rewards = vec->rewards + agent;
     env->terminals = vec->terminals + agent;

@@ -1,5 +1,5 @@
-// The seam between code that knows one environment (glue.h, compiled with its binding) and code that
-// doesn't (vec.c).
+// The seam between code that knows one environment (glue.h, compiled with its binding) and code
+// that doesn't (vec.c).
 
 #ifndef PUFFER_OPS_H
 #define PUFFER_OPS_H
@@ -29,11 +29,11 @@ typedef struct {
     int (*num_agents)(const StaticVec* vec, int env);
     // Point environment env at the private rows that begin at an agent.
     void (*bind)(StaticVec* vec, int env, int agent);
-    // Reset or step environments first..end-1, environment e owning agents agents[e]..agents[e+1]-1.
+    // Reset or step environments first..end-1; environment e owns agents[e]..agents[e+1]-1.
     void (*reset)(StaticVec* vec, const int* agents, int first, int end, const PufferRows* out);
     void (*step)(StaticVec* vec, const int* agents, int first, int end, const PufferRows* out);
-    // Add the logs of environments first..end-1 that finished an episode to *total (a Log) and clear
-    // them.
+    // Add the logs of environments first..end-1 that finished an episode to *total (a Log), and
+    // clear them.
     void (*take_log)(StaticVec* vec, int first, int end, void* total);
     // Divide *total by its n and hand it to my_log. Nothing is set if no episode ended.
     void (*write_log)(void* total, Dict* out);

@@ -99,10 +99,9 @@ static bool assign_groups(PufferVec* self, Text* text) {
         int group = agent / vec->agents_per_buffer;
         int end = (group + 1) * vec->agents_per_buffer;
         if (agent + count > end || group >= vec->buffers) {
-            say(text, "vec.total_agents / vec.num_buffers is %d, but environment %d has %d agents of "
-                "which only %d fit\n", vec->agents_per_buffer, e, count,
-                group >= vec->buffers ? 0 : end - agent);
-            say(text, "make it a multiple of the agents per environment");
+            say(text, "vec.total_agents / vec.num_buffers is %d, but environment %d has %d agents, "
+                "of which only %d fit\nmake it a multiple of the agents per environment",
+                vec->agents_per_buffer, e, count, group >= vec->buffers ? 0 : end - agent);
             return false;
         }
         if (vec->buffer_env_counts[group]++ == 0) {
@@ -184,7 +183,8 @@ static bool build(PufferVec* self, int threads, unsigned int seed, Text* text) {
     threads = threads > vec->size ? vec->size : threads;
     threads = threads > MAX_THREADS ? MAX_THREADS : threads;
     threads = threads < 1 ? 1 : threads;
-    self->pool = puffer_pool_create(threads, vec->buffers, vec->buffer_env_counts, step_chunk, self);
+    const int* counts = vec->buffer_env_counts;
+    self->pool = puffer_pool_create(threads, vec->buffers, counts, step_chunk, self);
     if (self->pool == NULL) {
         say(text, "%d threads could not be started\nlower vec.num_threads", threads);
         return false;

@@ -17,8 +17,8 @@ typedef struct PufferVec PufferVec;
 // at most `capacity` numbers are written; the return value is how many there are.
 PUFFER_EXPORT int puffer_spec(int* out, int capacity);
 
-// Create N = total_agents agents in `buffers` groups on the calling thread. NULL on failure, with the
-// reason in `text`. On success `text` lists, separated by commas, the env keys nobody read.
+// Create N = total_agents agents in `buffers` groups on the calling thread. NULL on failure, with
+// the reason in `text`. On success `text` lists, separated by commas, the env keys nobody read.
 // Keys and values are copied; total_agents, num_buffers and num_threads are added to vec's.
 PUFFER_EXPORT PufferVec* puffer_create(int total_agents, int buffers, int threads,
                                        unsigned int seed, int num_vec, const char* const* vec_keys,
@@ -41,8 +41,8 @@ PUFFER_EXPORT int puffer_send(PufferVec* vec, int group, const float* actions, v
 
 PUFFER_EXPORT void puffer_wait(PufferVec* vec, int group);
 
-// Means over the episodes that ended since the last call: the number of keys, 0 if no episode ended,
-// -1 if there are more than `capacity`. Keys live as long as the library. May be called from any
+// Means over the episodes that ended since the last call: the number of keys, 0 if no episode
+// ended, -1 if there are more than `capacity`. Keys live as long as the library. May be called from any
 // thread at any time: each group is read between two of its steps.
 PUFFER_EXPORT int puffer_log(PufferVec* vec, const char** keys, double* values, int capacity);
 

@@ -1,9 +1,9 @@
-// CPU operations that MLX lacks, as nodes of its lazy graph: the MinGRU recurrence with its gates, forward and
-// backward, in one pass over memory each, and a gather of segments. `cpu_ops.py` builds and loads this file.
+// CPU operations as nodes of MLX's lazy graph: the MinGRU recurrence with its gates, forward and backward, in one pass
+// over memory each; a gather of segments; linear layers. `cpu_ops.py` builds and loads this file.
 //
 // Shapes: T steps, S segments (rows), H channels; everything float32, C-contiguous and time-major.
-// Each operation splits the rows over a small pool of threads; a row is computed by one thread in a fixed order, so
-// results don't depend on the number of threads.
+// Each operation splits its rows into parts, which a small pool of threads takes one after the other. What a part is and
+// in which order sums are taken depends on sizes alone, so results don't depend on the number of threads.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
@@ -49,11 +49,11 @@ class Pool {
   int threads() const { return threads_; }
 
   void run(int parts, const std::function<void(int)>& work) {
-    std::lock_guard<std::mutex> use(use_);
     if (parts == 1 || threads_ == 1) {
       for (int part = 0; part < parts; ++part) work(part);
       return;
     }
+    std::lock_guard<std::mutex> use(use_);
     {
       std::lock_guard<std::mutex> lock(mutex_);
       work_ = &work;
@@ -95,12 +95,11 @@ class Pool {
   int threads_ = 1, parts_ = 0, next_ = 0, unfinished_ = 0;
 };
 
-// Splits rows [0, n) into about as many equal parts as there are threads, none smaller than `least` rows.
-void over_rows(int n, int least, const std::function<void(int, int)>& work) {
-  int parts = std::max(1, std::min(Pool::shared().threads(), n / std::max(1, least)));
-  Pool::shared().run(parts, [&](int part) {
-    work(static_cast<int>(int64_t(n) * part / parts), static_cast<int>(int64_t(n) * (part + 1) / parts));
-  });
+// Splits rows [0, n) of T steps each into parts and calls work(first row, last row + 1). About 16 parts, so that a busy
+// core costs little, but none with less than 512 steps: waking a thread takes longer than those.
+void over_rows(int n, int T, const std::function<void(int, int)>& work) {
+  int rows = std::max({1, n / 16, 512 / T}), parts = (n + rows - 1) / rows;
+  Pool::shared().run(parts, [&](int part) { work(part * rows, std::min(n, (part + 1) * rows)); });
 }
 
 // ---- arithmetic ----------------------------------------------------------------------------------------------------
@@ -159,7 +158,7 @@ void mingru_forward(int T, int S, int H, const Buffers& in, const Outputs& to) {
   auto u = static_cast<const float*>(in[0]), x = static_cast<const float*>(in[1]);
   auto first = static_cast<const float*>(in[2]);
   auto out = static_cast<float*>(to[0]), states = static_cast<float*>(to[1]);
-  over_rows(S, 64, [=](int begin, int end) {
+  over_rows(S, T, [=](int begin, int end) {
     for (int t = 0; t < T; ++t) {
       for (int s = begin; s < end; ++s) {
         int64_t k = int64_t(t) * S + s;
@@ -176,7 +175,7 @@ void mingru_backward(int T, int S, int H, const Buffers& in, const Outputs& to) 
   auto first = static_cast<const float*>(in[2]), states = static_cast<const float*>(in[3]);
   auto dout = static_cast<const float*>(in[4]);
   auto du = static_cast<float*>(to[0]), dx = static_cast<float*>(to[1]), dfirst = static_cast<float*>(to[2]);
-  over_rows(S, 64, [=](int begin, int end) {
+  over_rows(S, T, [=](int begin, int end) {
     std::memset(dfirst + int64_t(begin) * H, 0, sizeof(float) * int64_t(end - begin) * H);
     for (int t = T - 1; t >= 0; --t) {
       for (int s = begin; s < end; ++s) {
@@ -277,7 +276,7 @@ mx::array take_rows(const mx::array& source, const mx::array& rows, int T) {
     auto from = static_cast<const char*>(in[0]);
     auto index = static_cast<const int32_t*>(in[1]);
     auto out = static_cast<char*>(to[0]);
-    over_rows(S, 64, [=](int begin, int end) {
+    over_rows(S, T, [=](int begin, int end) {
       for (int t = 0; t < T; ++t) {
         for (int s = begin; s < end; ++s) {
           int64_t row = std::clamp(index[s], 0, N - 1);
@@ -303,6 +302,86 @@ mx::array discount(const mx::array& delta, const mx::array& decay) {
   return call("Discount", kernel, {delta, decay}, {{T, N}}, {mx::float32})[0];
 }
 
+// ---- linear layers -------------------------------------------------------------------------------------------------
+// y = x W^T with x (n, K), W (M, K) and y (n, M), or y (M, n) if `columns`. A BLAS that threads itself waits busily for
+// its own threads, which on a shared machine costs several times the work; here it computes one part at a time.
+
+using Gemm = void (*)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float* a,
+                      int lda, const float* b, int ldb, float beta, float* c, int ldc);
+Gemm gemm = nullptr;
+constexpr int kRowMajor = 101, kAsIs = 111, kTransposed = 112;
+
+mx::array linear(const mx::array& x, const mx::array& weight, bool columns) {
+  expect(x.ndim() == 2 && weight.ndim() == 2 && x.shape(1) == weight.shape(1), "linear: x (n, K), weight (M, K)");
+  expect(x.dtype() == mx::float32 && weight.dtype() == mx::float32, "linear: arrays must be float32");
+  int n = x.shape(0), K = x.shape(1), M = weight.shape(0);
+  auto kernel = [=](const Buffers& in, const Outputs& to) {
+    auto a = static_cast<const float*>(in[0]), w = static_cast<const float*>(in[1]);
+    auto y = static_cast<float*>(to[0]);
+    over_rows(n, 1, [=](int begin, int end) {
+      auto rows = a + int64_t(begin) * K;
+      if (columns)
+        gemm(kRowMajor, kAsIs, kTransposed, M, end - begin, K, 1, w, K, rows, K, 0, y + begin, n);
+      else
+        gemm(kRowMajor, kAsIs, kTransposed, end - begin, M, K, 1, rows, K, w, K, 0, y + int64_t(begin) * M, M);
+    });
+  };
+  return call("Linear", kernel, {x, weight}, {columns ? mx::Shape{M, n} : mx::Shape{n, M}}, {mx::float32})[0];
+}
+
+// dx (n, K) = dy W, plus `add` (n, K) where given
+mx::array linear_input_gradient(const mx::array& dy, const mx::array& weight, bool columns,
+                                const std::optional<mx::array>& add) {
+  int n = dy.shape(columns ? 1 : 0), M = weight.shape(0), K = weight.shape(1);
+  expect(dy.ndim() == 2 && dy.shape(columns ? 0 : 1) == M, "linear: dy and weight don't agree");
+  expect(!add || (add->shape() == mx::Shape{n, K}), "linear: what is added must be (n, K)");
+  auto kernel = [=, adds = add.has_value()](const Buffers& in, const Outputs& to) {
+    auto d = static_cast<const float*>(in[0]), w = static_cast<const float*>(in[1]);
+    auto from = adds ? static_cast<const float*>(in[2]) : nullptr;
+    auto dx = static_cast<float*>(to[0]);
+    over_rows(n, 1, [=](int begin, int end) {
+      int rows = end - begin;
+      auto out = dx + int64_t(begin) * K;
+      if (adds) std::memcpy(out, from + int64_t(begin) * K, sizeof(float) * rows * K);
+      float beta = adds ? 1 : 0;
+      if (columns)
+        gemm(kRowMajor, kTransposed, kAsIs, rows, K, M, 1, d + begin, n, w, K, beta, out, K);
+      else
+        gemm(kRowMajor, kAsIs, kAsIs, rows, K, M, 1, d + int64_t(begin) * M, M, w, K, beta, out, K);
+    });
+  };
+  std::vector<mx::array> inputs{dy, weight};
+  if (add) inputs.push_back(*add);
+  return call("LinearInputGradient", kernel, inputs, {mx::Shape{n, K}}, {mx::float32})[0];
+}
+
+// dW (M, K) = dy^T x: partial sums of runs of rows, added in order
+mx::array linear_weight_gradient(const mx::array& dy, const mx::array& x, bool columns) {
+  int n = x.shape(0), K = x.shape(1), M = dy.shape(columns ? 0 : 1);
+  expect(dy.ndim() == 2 && dy.shape(columns ? 1 : 0) == n, "linear: dy and x don't agree");
+  auto kernel = [=](const Buffers& in, const Outputs& to) {
+    auto d = static_cast<const float*>(in[0]), a = static_cast<const float*>(in[1]);
+    auto dw = static_cast<float*>(to[0]);
+    int rows = std::max(n / 16, 1024), parts = (n + rows - 1) / rows;
+    std::vector<float> partial(size_t(parts) * M * K);
+    Pool::shared().run(parts, [&](int part) {
+      int begin = part * rows, count = std::min(n - begin, rows);
+      float* out = partial.data() + size_t(part) * M * K;
+      if (columns)
+        gemm(kRowMajor, kAsIs, kAsIs, M, K, count, 1, d + begin, n, a + int64_t(begin) * K, K, 0, out, K);
+      else
+        gemm(kRowMajor, kTransposed, kAsIs, M, K, count, 1, d + int64_t(begin) * M, M, a + int64_t(begin) * K, K, 0,
+             out, K);
+    });
+    std::memset(dw, 0, sizeof(float) * M * K);
+    for (int part = 0; part < parts; ++part) {
+      const float* from = partial.data() + size_t(part) * M * K;
+      for (int i = 0; i < M * K; ++i) dw[i] += from[i];
+    }
+  };
+  return call("LinearWeightGradient", kernel, {dy, x}, {mx::Shape{M, K}}, {mx::float32})[0];
+}
+
 }  // namespace
 
 NB_MODULE(cpu_ops, m) {
@@ -310,5 +389,10 @@ NB_MODULE(cpu_ops, m) {
   m.def("mingru_backward", &backward, "u"_a, "x"_a, "first"_a, "states"_a, "dout"_a);
   m.def("take_rows", &take_rows, "source"_a, "rows"_a, "steps"_a);
   m.def("discount", &discount, "delta"_a, "decay"_a);
-  m.def("set_threads", [](int n) { Pool::shared().resize(n); });
+  m.def("linear", &linear, "x"_a, "weight"_a, "columns"_a);
+  m.def("linear_input_gradient", &linear_input_gradient, "dy"_a, "weight"_a, "columns"_a, "add"_a = nb::none());
+  m.def("linear_weight_gradient", &linear_weight_gradient, "dy"_a, "x"_a, "columns"_a);
+  m.def("set_threads", [](int n) { Pool::shared().resize(n); }, "threads"_a);
+  m.def("set_gemm", [](uintptr_t address) { gemm = reinterpret_cast<Gemm>(address); }, "address"_a);
+  m.def("has_gemm", [] { return gemm != nullptr; });
 }

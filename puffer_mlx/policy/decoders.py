@@ -10,6 +10,7 @@ from itertools import accumulate
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.ops import linear_columns
 from puffer_mlx.spec import ActionSpec
 
 MASKED = -1e4  # logit of an illegal action, upstream's value; its probability underflows to 0
@@ -44,7 +45,7 @@ class Discrete:
 
     def __call__(self, weights: dict[str, mx.array], h: mx.array) -> tuple[mx.array, mx.array]:
         """Features (n, H) -> logits (A, n), values (n,)."""
-        y = weights["weight"] @ h.T  # (A + 1, n)
+        y = linear_columns(h, weights["weight"])  # (A + 1, n)
         return y[:-1], y[-1]
 
     def noise(self, key: mx.array, shape: tuple[int, ...]) -> mx.array:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from puffer_mlx.ops import linear
+
 
 @dataclass(frozen=True)
 class Linear:
@@ -19,4 +21,4 @@ class Linear:
 
     def __call__(self, weights: dict[str, mx.array], observations: mx.array) -> mx.array:
         """Observations (n, D), any dtype -> features (n, H) float32."""
-        return observations.astype(mx.float32) @ weights["weight"].T
+        return linear(observations.astype(mx.float32), weights["weight"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from puffer_mlx.ops import fused, steps_of
+from puffer_mlx.ops import fused, linear, linear_gradients, steps_of
 
 Weights = list[dict[str, mx.array]]
 State = list[mx.array]
@@ -60,7 +60,7 @@ def mingru_reference(u: mx.array, x: mx.array, first: mx.array) -> tuple[mx.arra
 def _layer(x: mx.array, weight: mx.array, first: mx.array):
     """One layer, fused: x (T, S, H), weight (3H, H), first (S, H) -> out, states, u."""
     T, S, H = x.shape
-    u = (x.reshape(T * S, H) @ weight.T).reshape(T, S, 3 * H)
+    u = linear(x.reshape(T * S, H), weight).reshape(T, S, 3 * H)
     out, states = fused().mingru_forward(u, x, first)
     return out, states, u
 
@@ -73,8 +73,8 @@ def _layer_vjp(primals, cotangents, outputs):
     T, S, H = x.shape
     du, dx, dfirst = fused().mingru_backward(u, x, first, states, cotangents[0])
     du = du.reshape(T * S, 3 * H)
-    dx = mx.addmm(dx.reshape(T * S, H), du, weight).reshape(T, S, H)
-    return dx, du.T @ x.reshape(T * S, H), dfirst
+    dx, dweight = linear_gradients(du, x.reshape(T * S, H), weight, add=dx.reshape(T * S, H))
+    return dx.reshape(T, S, H), dweight, dfirst
 
 
 def mingru(x: mx.array, weight: mx.array, first: mx.array) -> tuple[mx.array, mx.array]:

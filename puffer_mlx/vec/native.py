@@ -1,7 +1,8 @@
-"""Native environments: PufferLib 4.0 folders of C, compiled on first use and stepped by a thread pool.
+"""Native environments: PufferLib 4.0 folders of C, compiled on first use, stepped by a thread pool.
 
-The C side is ``envs/include/vecenv.h`` (the contract) and ``envs/src`` (``vec.h`` lists the functions called
-here). ctypes releases the interpreter lock during every call, so waiting never stops other Python threads.
+The C side is ``envs/include/vecenv.h`` (the contract) and ``envs/src`` (``vec.h`` lists the
+functions called here). ctypes releases the interpreter lock during every call, so waiting never
+stops other Python threads.
 """
 
 import ctypes
@@ -95,9 +96,9 @@ class NativeVec:
         total_agents: N, a multiple of Q and of the agents per environment.
         num_buffers: Q.
         num_threads: threads that step environments, at least 1; the caller's thread never does.
-        env: the environment's parameters, section [env] of the configuration. As upstream, what can't be
-            converted to a float is not passed on.
-        seed: environment i draws from a generator seeded with ``seed + i``; 0 is what upstream does.
+        env: the environment's parameters, section [env] of the configuration. As upstream, what
+            can't be converted to a float is not passed on.
+        seed: environment i draws from a generator seeded with ``seed + i``; upstream's is 0.
         vec: further parameters from section [vec], for environments that create themselves.
 
     Attributes:
@@ -105,7 +106,8 @@ class NativeVec:
         unread: keys of ``env`` that no environment asked for, in the order given.
 
     Raises:
-        UserError: compilation failed (see ``compile_environment``), keys are missing, or counts don't add up.
+        UserError: compilation failed (see ``compile_environment``), keys are missing or have
+            values the environment refuses, or counts don't add up.
     """
 
     def __init__(
@@ -141,7 +143,9 @@ class NativeVec:
         if not self._handle:
             message, _, hint = found.partition("\n")
             if message.startswith("missing keys"):
-                hint = f"the environment {name} reads them in my_init; add them to the configuration"
+                hint = (
+                    f"the environment {name} reads them in my_init; add them to the configuration"
+                )
             raise UserError(f"{name}: {message}", hint)
         read = set(_numbers(env)) - set(found.split(","))
         self.unread = [key for key in env if key not in read]
@@ -192,9 +196,10 @@ class NativeVec:
         self._wait(handle, group)
 
     def log(self) -> dict[str, float]:
-        """Means over the episodes that ended since the last call, with ``n`` their number; empty if none.
+        """Means over the episodes that ended since the last call, with ``n`` their number.
 
-        May be called from any thread at any time: each group is read between two of its steps.
+        Empty if no episode ended. May be called from any thread at any time: each group is read
+        between two of its steps.
 
         Raises:
             UserError: the environment's my_log sets more than 256 keys.
@@ -242,9 +247,7 @@ class NativeVec:
         if self.spec.mask_size:
             masks_at = _address(out.masks, masks, _UINT8, "masks")
         return (
-            _address(
-                out.observations, observations, self.spec.observation_dtype, "observations"
-            ),
+            _address(out.observations, observations, self.spec.observation_dtype, "observations"),
             _address(out.rewards, vector, _FLOAT32, "rewards"),
             _address(out.terminals, vector, _FLOAT32, "terminals"),
             masks_at,
@@ -257,13 +260,13 @@ def _shapes(n: int, spec: EnvSpec) -> tuple[tuple[int, ...], ...]:
 
 
 def _address(
-    array: np.ndarray | None,
+    array: Any,
     shape: tuple[int, ...],
     dtype: np.dtype,
     what: str,
     written: bool = True,
 ) -> int:
-    """Address of an array's memory. This way takes a third of the time of ``array.ctypes.data``."""
+    """Address of a NumPy array (or None: an error). Faster than ``array.ctypes.data``."""
     if array is not None and array.shape == shape and array.dtype == dtype:
         try:
             return ctypes.addressof(ctypes.c_char.from_buffer(array))

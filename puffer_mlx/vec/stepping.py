@@ -33,8 +33,8 @@ def random_actions(vec: VecEnv, agents: int, rng: np.random.Generator) -> np.nda
 def measure_stepping(vec: VecEnv, seconds: float = 5.0, seed: int = 0) -> dict[str, float]:
     """Step random actions for a while, all groups under way at once, waiting for them in turn.
 
-    Actions are drawn beforehand, and each group writes the same rows every time, so nothing but stepping is
-    measured. The first half second isn't counted.
+    Actions are drawn beforehand, and each group writes the same rows every time, so nothing but
+    stepping is measured. The first half second isn't counted.
 
     Args:
         vec: is reset, and left with no step under way.
@@ -42,8 +42,8 @@ def measure_stepping(vec: VecEnv, seconds: float = 5.0, seed: int = 0) -> dict[s
         seed: of the actions.
 
     Returns:
-        ``steps_per_second`` (agent steps), ``seconds`` measured, ``steps``, ``busy_seconds`` (thread-seconds
-        inside the environments in that time), ``busy_ns_per_step``.
+        ``steps_per_second`` (agent steps), ``seconds`` measured, ``steps``, ``busy_seconds``
+        (thread-seconds inside the environments in that time), ``busy_ns_per_step``.
     """
     rng = np.random.default_rng(seed)
     n = vec.num_agents // vec.num_groups

@@ -1,6 +1,6 @@
-// Steps an environment the way vec/native.py does, for sanitizers, which can't look into a Python process
-// without help: several groups under way at once, logs from a second thread, a failing creation, a second
-// reset, and a close in the middle of steps.
+// Steps an environment the way vec/native.py does, for sanitizers, which can't look into a Python
+// process without help: several groups under way at once, logs from a second thread, a failing
+// creation, a second reset, and a close in the middle of steps.
 //
 // usage: driver AGENTS GROUPS THREADS STEPS [KEY=VALUE ...]
 
@@ -42,13 +42,14 @@ int main(int argc, char** argv) {
     }
 
     char text[512];
-    if (puffer_create(agents, groups, threads, 0, 0, NULL, NULL, 0, NULL, NULL, text, sizeof(text))) {
+    if (puffer_create(agents, groups, threads, 0, 0, NULL, NULL, 0, NULL, NULL, text,
+                      sizeof(text)) != NULL) {
         fprintf(stderr, "creation without any key should have failed\n");
         return 1;
     }
     printf("%s\n", text);
-    PufferVec* vec = puffer_create(agents, groups, threads, 3, 0, NULL, NULL, num_keys, keys, values,
-                                   text, sizeof(text));
+    PufferVec* vec = puffer_create(agents, groups, threads, 3, 0, NULL, NULL, num_keys, keys,
+                                   values, text, sizeof(text));
     if (vec == NULL) {
         fprintf(stderr, "%s\n", text);
         return 1;

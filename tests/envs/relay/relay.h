@@ -1,5 +1,5 @@
-// relay: an environment for tests. Environment e has 1 + e % 3 agents and two heads, observations are
-// updated in place, actions are overwritten, and every row says whose it is.
+// relay: an environment for tests. Environment e has 1 + e % 3 agents and two heads, observations
+// are updated in place, actions are overwritten, and every row says whose it is.
 
 #include <stdlib.h>
 #include <time.h>

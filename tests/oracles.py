@@ -1,0 +1,267 @@
+"""Float64 NumPy versions of the learning core, written from the specification, not from the code.
+
+Plain loops where the definition is a loop. Symbols are `spec.py`'s; arrays are time-major.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puffer_mlx.spec import ActionSpec, EnvSpec
+from puffer_mlx.vec.base import Rows
+
+Array = NDArray[Any]
+
+
+def f64(x: Any) -> Array:
+    return np.array(x, dtype=np.float64)
+
+
+def named(tree: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """The arrays of nested dictionaries and lists, in order, under their dotted names."""
+    if not isinstance(tree, dict | list):
+        return [(prefix[1:], tree)]
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    return [pair for key, value in items for pair in named(value, f"{prefix}.{key}")]
+
+
+def numerical_gradient(function: Callable[[], float], x: Array, step: float = 1e-6) -> Array:
+    """Central differences of a scalar function by a float64 array, which it reads in place."""
+    gradient = np.zeros_like(x)
+    for i in np.ndindex(x.shape):
+        kept = x[i]
+        x[i] = kept + step
+        above = function()
+        x[i] = kept - step
+        below = function()
+        x[i] = kept
+        gradient[i] = (above - below) / (2 * step)
+    return gradient
+
+
+# ---- advantage and priorities (specification 1.5, 1.6) -------------------------------------------
+
+
+def advantages(rows, hyper, form):
+    """Values, rewards, terminals, ratios, each (T, N); gamma, lambda, both clips -> (T, N)."""
+    v, r, d, w = map(f64, rows)
+    gamma, gae_lambda, rho_clip, c_clip = hyper
+    T, N = v.shape
+    adv = np.zeros((T, N))
+    for i in range(N):
+        acc = 0.0
+        for t in range(T - 2, -1, -1):
+            going = 1 - d[t + 1, i]
+            rho, c = min(w[t, i], rho_clip), min(w[t, i], c_clip)
+            if form == "V":
+                delta = rho * (r[t + 1, i] + gamma * v[t + 1, i] * going - v[t, i])
+            else:
+                delta = rho * r[t + 1, i] + gamma * v[t + 1, i] * going - v[t, i]
+            acc = delta + gamma * gae_lambda * c * acc * going
+            adv[t, i] = acc
+    return adv
+
+
+def probabilities(adv, alpha):
+    """(T, N) -> (N,)."""
+    weight = np.abs(f64(adv)).sum(axis=0) ** alpha
+    weight[~np.isfinite(weight)] = 0
+    return (weight + 1e-6) / (weight.sum() + 1e-6)
+
+
+def draw(p, uniforms):
+    """The smallest k with cdf[k] >= u, the last row if none, one by one."""
+    cdf = np.cumsum(f64(p))
+    hits = [np.flatnonzero(cdf >= u) for u in f64(uniforms)]
+    return np.array([hit[0] if hit.size else len(cdf) - 1 for hit in hits])
+
+
+def cosine(start, end, epoch, epochs):
+    return end + 0.5 * (start - end) * (1 + np.cos(np.pi * epoch / epochs))
+
+
+# ---- policy (2.1, 2.2, 2.7, 4.1) -----------------------------------------------------------------
+
+
+def sigmoid(x):
+    return np.exp(-np.logaddexp(0, -x))
+
+
+def mingru(x, weight, first):
+    """x (T, S, H), weight (3H, H), first (S, H) -> outputs (T, S, H), states (T, S, H)."""
+    H = x.shape[-1]
+    out, states, state = np.zeros_like(x), np.zeros_like(x), first
+    for t in range(len(x)):
+        u = x[t] @ weight.T
+        hidden, gate, projection = u[:, :H], u[:, H : 2 * H], u[:, 2 * H :]
+        z, q = sigmoid(gate), sigmoid(projection)
+        g = np.where(hidden >= 0, hidden + 0.5, sigmoid(hidden))
+        state = (1 - z) * state + z * g
+        out[t], states[t] = q * state + (1 - q) * x[t], state
+    return out, states
+
+
+def policy(weights, observations, first=None):
+    """Observations (T, S, D) -> logits (T, S, A), values (T, S); weights in float64."""
+    S = observations.shape[1]
+    h = f64(observations) @ weights["encoder"]["weight"].T
+    for layer in weights["network"]:
+        state = np.zeros((S, h.shape[-1])) if first is None else first
+        h, _ = mingru(h, layer["weight"], state)
+    y = h @ weights["decoder"]["weight"].T
+    return y[..., :-1], y[..., -1]
+
+
+def head_log_probs(logits, sizes, mask=None):
+    """Logits (..., A) -> for each head log-probabilities (..., size)."""
+    if mask is not None:
+        logits = np.where(mask != 0, logits, -1e4)
+    heads = np.split(logits, np.cumsum(sizes)[:-1], axis=-1)
+    return [head - np.logaddexp.reduce(head, axis=-1, keepdims=True) for head in heads]
+
+
+def log_prob_entropy(logits, actions, sizes, mask=None):
+    """Logits (..., A), actions (..., heads) -> joint log-probability and entropy, both (...)."""
+    logprob, entropy = 0.0, 0.0
+    for head, logp in enumerate(head_log_probs(logits, sizes, mask)):
+        chosen = actions[..., head : head + 1].astype(int)
+        logprob = logprob + np.take_along_axis(logp, chosen, axis=-1)[..., 0]
+        entropy = entropy - (np.exp(logp) * logp).sum(axis=-1)
+    return logprob, entropy
+
+
+# ---- loss (1.7, 1.8) -----------------------------------------------------------------------------
+
+
+def ppo_loss(logprob, entropy, value, old_logprob, old_value, adv, weight, **c):
+    """Arrays of one shape; c: clip_coef, vf_coef, vf_clip_coef, ent_coef -> loss, statistics."""
+    ret = old_value + adv
+    advn = (adv - adv.mean()) / (adv.std(ddof=1) + 1e-8)
+    logratio = logprob - old_logprob
+    ratio = np.exp(logratio)
+    clipped = np.minimum(np.maximum(ratio, 1 - c["clip_coef"]), 1 + c["clip_coef"])
+    pg = np.maximum(-weight * advn * ratio, -weight * advn * clipped).mean()
+    near = np.minimum(np.maximum(value - old_value, -c["vf_clip_coef"]), c["vf_clip_coef"])
+    vl = 0.5 * np.maximum((value - ret) ** 2, (old_value + near - ret) ** 2).mean()
+    total = pg + c["vf_coef"] * vl - c["ent_coef"] * entropy.mean()
+    outside = (np.abs(ratio - 1) > c["clip_coef"]).mean()
+    kl = (ratio - 1 - logratio).mean()
+    return total, np.array([pg, vl, entropy.mean(), total, -logratio.mean(), kl, outside])
+
+
+# ---- Muon (3.1) ----------------------------------------------------------------------------------
+
+COEFFICIENTS = """
+    4.0848 -6.8946 2.9270
+    3.9505 -6.3029 2.6377
+    3.7418 -5.5913 2.3037
+    2.8769 -3.1427 1.2046
+    2.8366 -3.0525 1.2012
+"""
+
+
+def orthogonalise(x):
+    """Odd quintics of the singular values; the same polynomial whichever side is multiplied."""
+    u, s, vt = np.linalg.svd(f64(x), full_matrices=False)
+    s = s / max(np.sqrt((s**2).sum()), 1e-7)
+    for line in COEFFICIENTS.strip().splitlines():
+        a, b, c = map(float, line.split())
+        s = a * s + b * s**3 + c * s**5
+    return u @ (s[:, None] * vt)
+
+
+def muon(weights, grads, momentum, lr, beta, max_norm):
+    """Lists of arrays -> new weights and momentum, the gradients clipped first."""
+    norm = np.sqrt(sum((g**2).sum() for g in grads))
+    scale = min(1.0, max_norm / (norm + 1e-6))
+    momentum = [beta * m + scale * g for m, g in zip(momentum, grads, strict=True)]
+    after = []
+    for w, g, m in zip(weights, grads, momentum, strict=True):
+        u = scale * g + beta * m
+        if u.ndim > 1:
+            matrix = u.reshape(len(u), -1)
+            rows, columns = matrix.shape
+            u = (max(1.0, rows / columns) ** 0.5 * orthogonalise(matrix)).reshape(u.shape)
+        after.append(w - lr * u)
+    return after, momentum
+
+
+# ---- an environment that tells the slot law ------------------------------------------------------
+
+
+class CodedVec:
+    """N agents whose every number says which agent and which step it came from.
+
+    Of agent i after step k (0: the reset): observation (i, k, ...), reward `code(i, k)`, terminal
+    where (i + k) % 3 is 0, and every action legal except number k % A. `sent` keeps the actions of
+    each step.
+    """
+
+    def __init__(
+        self, agents: int, groups: int, sizes=(3,), masked=False, dtype=np.float32
+    ) -> None:
+        self.spec = EnvSpec(
+            "coded", 4, np.dtype(dtype), ActionSpec(sizes), sum(sizes) if masked else 0
+        )
+        self.num_agents, self.num_groups = agents, groups
+        self.n = agents // groups
+        self.steps = [0] * groups
+        self.pending: list[tuple[Array, Rows] | None] = [None] * groups
+        self.sent: list[list[Array]] = [[] for _ in range(groups)]
+        self.scale = 1.0  # of the rewards
+
+    @staticmethod
+    def code(agent, step):
+        return (agent + 100 * step) / 1e5
+
+    def rows(self, agents: Array, k: int) -> list[Array | None]:
+        """What arrives together at step k."""
+        others = [np.full_like(agents, 250), (agents * 7 + k * 3) % 11]
+        mask = np.ones((len(agents), self.spec.mask_size), np.uint8)
+        if self.spec.mask_size:
+            mask[:, k % self.spec.mask_size] = 0
+        return [
+            np.stack([agents, np.full_like(agents, k), *others], axis=1),
+            self.scale * self.code(agents, k) * (k > 0),
+            ((agents + k) % 3 == 0) * float(k > 0),
+            mask if self.spec.mask_size else None,
+        ]
+
+    def _write(self, out: Rows, agents: Array, k: int) -> None:
+        for to, source in zip(out, self.rows(agents, k), strict=True):
+            assert (to is None) == (source is None)
+            if to is not None and source is not None:
+                assert to.flags.c_contiguous and to.shape == source.shape
+                to[:] = source
+
+    def reset(self, out: Rows) -> None:
+        self._write(out, np.arange(self.num_agents), 0)
+
+    def send(self, group: int, actions: Array, out: Rows) -> None:
+        assert self.pending[group] is None, "stepping already"
+        assert actions.shape == (self.n, self.spec.action.heads) and actions.dtype == np.float32
+        self.pending[group] = actions.copy(), out
+        for array in out:  # nothing may be read before wait
+            if array is not None:
+                array.fill(77)
+
+    def wait(self, group: int) -> None:
+        if (pending := self.pending[group]) is None:
+            return
+        actions, out = pending
+        self.pending[group] = None
+        self.sent[group].append(actions)
+        self.steps[group] += 1
+        agents = np.arange(group * self.n, (group + 1) * self.n)
+        self._write(out, agents, self.steps[group])
+
+    def log(self) -> dict[str, float]:
+        return {}
+
+    def busy_seconds(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        pass

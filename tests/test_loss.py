@@ -1,0 +1,219 @@
+"""`loss.py` with the decoder's log-probabilities: hand arithmetic, and finite differences."""
+
+import mlx.core as mx
+import numpy as np
+import oracles
+import pytest
+
+from puffer_mlx.loss import METRICS, Minibatch, normalise, ppo_loss
+from puffer_mlx.policy.decoders import Discrete
+from puffer_mlx.spec import ActionSpec
+
+COEFFICIENTS = {"clip_coef": 0.2, "vf_coef": 2.0, "vf_clip_coef": 0.2, "ent_coef": 0.01}
+
+
+def arrays(*xs):
+    return [mx.array(np.asarray(x, dtype=np.float32)) for x in xs]
+
+
+def ours(logits, value, actions, batch, sizes, mask=None, **coefficients):
+    """Loss, statistics, dL/dlogits, dL/dvalue; logits (n, A) here, (A, n) in the code."""
+    decoder = Discrete(ActionSpec(sizes), 8)
+    coefficients = {**COEFFICIENTS, **coefficients}
+    ent_coef = mx.array(coefficients.pop("ent_coef"))
+    logits, value, actions, *batch = arrays(np.transpose(logits), value, actions, *batch)
+    mask = None if mask is None else mx.array(mask)
+
+    def loss(logits, value):
+        logprob, entropy = decoder.log_prob_entropy(logits, actions, mask)
+        return ppo_loss(
+            logprob, entropy, value, Minibatch(*batch), ent_coef=ent_coef, **coefficients
+        )
+
+    (total, metrics), (dlogits, dvalue) = mx.value_and_grad(loss, argnums=(0, 1))(logits, value)
+    return total.item(), np.array(metrics), np.array(dlogits).T, np.array(dvalue)
+
+
+def oracle(logits, value, actions, batch, sizes, mask=None, **coefficients):
+    coefficients = {**COEFFICIENTS, **coefficients}
+    logprob, entropy = oracles.log_prob_entropy(logits, actions, sizes, mask)
+    return oracles.ppo_loss(logprob, entropy, value, *batch, **coefficients)
+
+
+def test_golden():
+    # adv 1, -.5: mean .25, unbiased variance 2 * .75^2 / 1 = 1.125: advn = +-.75 / 1.0606602
+    #   = +-.7071068
+    # logp of action 2 in (.2, -.1, .4): .4 - log(e^.2 + e^-.1 + e^.4) = .4 - 1.2859394 = -.8859394
+    #   ratio = exp(-.8859394 + 1.2) = 1.3689728, clipped to 1.2
+    # logp of action 1 in (1, 0, -1): -log(e + 1 + 1/e) = -1.4076060
+    #   ratio = exp(-1.4076060 + 1.35) = .9440219, inside
+    # pg 1: max(-.8 * .7071068 * 1.3689728, -.8 * .7071068 * 1.2) = -.6788225
+    # pg 2: .8 * .7071068 * .9440219 = .5340194; policy = (-.6788225 + .5340194) / 2 = -.0724016
+    # value 1: (.45 - 1.3)^2 = .7225, moved by .15, inside
+    # value 2: moved by -.5, clipped to -.2: (-.1 + .4)^2 = .09, more than (-.4 + .4)^2
+    #   value = .5 * (.7225 + .09) / 2 = .2031250
+    # old_kl = (-.3140606 + .0576060) / 2 = -.1282273
+    logits, actions = [[0.2, -0.1, 0.4], [1, 0, -1]], [[2], [1]]
+    batch = [-1.2, -1.35], [0.3, 0.1], [1, -0.5], [0.8, 0.8]
+    total, metrics, dlogits, dvalue = ours(logits, [0.45, -0.4], actions, batch, (3,))
+    assert total == pytest.approx(0.3242940, abs=2e-7)
+    expected = {
+        "policy": -0.0724016,
+        "value": 0.2031250,
+        "entropy": 0.9554481,
+        "total": 0.3242940,
+        "old_kl": -0.1282274,
+        "kl": 0.0282700,
+        "clipfrac": 0.5,
+    }
+    assert dict(zip(METRICS, metrics, strict=True)) == pytest.approx(expected, abs=2e-7)
+    # entry 1's ratio is clipped: only the entropy moves its logits
+    expected = [[-0.0000126, -0.0003844, 0.0003970], [-0.1762128, 0.2009610, -0.0247481]]
+    np.testing.assert_allclose(dlogits, expected, rtol=0, atol=1.5e-7)
+    # 2 / 2 * (.45 - 1.3) = -.85; entry 2's value is clipped
+    np.testing.assert_allclose(dvalue, [-0.85, 0], rtol=0, atol=2e-7)
+
+
+def test_advantages_are_normalised_with_the_unbiased_variance():
+    adv = np.random.default_rng(0).normal(3, 5, 9).astype(np.float32)
+    expected = (adv - adv.mean()) / (adv.std(ddof=1) + 1e-8)
+    np.testing.assert_allclose(np.array(normalise(mx.array(adv))), expected, rtol=2e-5, atol=1e-6)
+    np.testing.assert_array_equal(np.array(normalise(mx.ones(4))), 0)  # no spread: 0 / 1e-8
+
+
+CASES = {"one head": ((4,), False), "heads": ((3, 2, 5), False), "masks": ((3, 2, 5), True)}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_random(case):
+    sizes, masked = CASES[case]
+    rng = np.random.default_rng(len(case))
+    n, A = 60, sum(sizes)
+    logits, value = rng.normal(size=(n, A)) * 1.5, rng.normal(size=n)
+    mask = None
+    if masked:
+        mask = (rng.random((n, A)) < 0.6).astype(np.uint8) * 7  # any non-zero is legal
+        mask[:, np.cumsum(sizes) - 1] = 1
+        mask[:, 0] = 0
+    legal = np.ones((n, A)) if mask is None else mask
+    actions = np.stack(
+        [
+            [rng.choice(np.flatnonzero(row)) for row in head]
+            for head in np.split(legal, np.cumsum(sizes)[:-1], axis=1)
+        ],
+        axis=1,
+    )
+    logprob, _ = oracles.log_prob_entropy(logits, actions, sizes, mask)
+    old_logprob = logprob + rng.normal(size=n) * 0.4
+    old_value = value + rng.normal(size=n) * 0.3
+    adv, weight = rng.normal(size=n) * 2, rng.uniform(0.3, 2, n)
+    batch = [x.astype(np.float32).astype(float) for x in (old_logprob, old_value, adv, weight)]
+    logits, value = (x.astype(np.float32).astype(float) for x in (logits, value))
+    total, metrics, dlogits, dvalue = ours(logits, value, actions, batch, sizes, mask)
+
+    expected, statistics = oracle(logits, value, actions, batch, sizes, mask)
+    assert total == pytest.approx(expected, rel=5e-6)
+    np.testing.assert_allclose(metrics, statistics, rtol=1e-5, atol=2e-6)
+
+    def scalar():
+        return float(oracle(logits, value, actions, batch, sizes, mask)[0])
+
+    np.testing.assert_allclose(
+        dlogits, oracles.numerical_gradient(scalar, logits), rtol=1e-4, atol=3e-7
+    )
+    np.testing.assert_allclose(
+        dvalue, oracles.numerical_gradient(scalar, value), rtol=1e-4, atol=3e-7
+    )
+    if mask is not None:
+        assert not dlogits[mask == 0].any()
+
+    # every branch was there: ratio below, inside and above, for either sign of the advantage;
+    # values inside, clipped with the larger error, clipped with the smaller
+    logprob, _ = oracles.log_prob_entropy(logits, actions, sizes, mask)
+    side = np.digitize(np.exp(logprob - batch[0]), [0.8, 1.2])
+    advn = adv - adv.mean()
+    assert {(s, up) for s, up in zip(side, advn > 0, strict=True)} == {
+        (s, up) for s in range(3) for up in (False, True)
+    }
+    moved, ret = value - batch[1], batch[1] + batch[2]
+    clipped = batch[1] + np.clip(moved, -0.2, 0.2)
+    outside, worse = np.abs(moved) > 0.2, (clipped - ret) ** 2 > (value - ret) ** 2
+    assert len(set(zip(outside, worse, strict=True))) == 3
+
+
+def gradient_at(ratio, adv, clip_coef=0.25):
+    """dL/dlogprob of entry 0, whose ratio is given; entry 1 has the opposite advantage."""
+    zeros = mx.zeros(2)
+    batch = Minibatch(zeros, zeros, mx.array([adv, -adv]), mx.ones(2))
+
+    def loss(logprob):
+        return ppo_loss(
+            logprob,
+            zeros,
+            zeros,
+            batch,
+            ent_coef=mx.array(0.0),
+            clip_coef=clip_coef,
+            vf_coef=0,
+            vf_clip_coef=1,
+        )[0]
+
+    return mx.grad(loss)(mx.log(mx.array([ratio, 1.0])))[0].item()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "adv", "flows"),
+    [
+        (1.0, 1.0, True),  # inside: both branches are equal, the gradient counts once
+        (1.0, -1.0, True),
+        (1.2, 1.0, True),
+        (1.3, 1.0, False),  # better already than the clip lets it be
+        (1.3, -1.0, True),  # worse: pulled back
+        (0.7, 1.0, True),
+        (0.7, -1.0, False),
+    ],
+)
+def test_gradient_of_the_ratio(ratio, adv, flows):
+    # advn = +-1 / sqrt(2), so dL/dlogprob = -(1/2) * sign(adv) * .7071068 * ratio where it flows
+    expected = -0.5 * adv * 0.5**0.5 * ratio if flows else 0
+    assert gradient_at(ratio, adv) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.25])
+def test_gradient_of_a_value_at_its_clip(limit):
+    # value - old_value = limit exactly: neither branch is larger, and the unclipped one's counts,
+    # vf_coef / n * (value - ret) = 2 / 2 * (.5 + limit - 1.5), for both entries
+    old = mx.array([0.5, 0.5])
+    batch = Minibatch(mx.zeros(2), old, mx.ones(2), mx.ones(2))
+
+    def loss(value):
+        return ppo_loss(
+            mx.zeros(2),
+            mx.zeros(2),
+            value,
+            batch,
+            ent_coef=mx.array(0.0),
+            clip_coef=0.2,
+            vf_coef=2,
+            vf_clip_coef=limit,
+        )[0]
+
+    np.testing.assert_allclose(np.array(mx.grad(loss)(old + limit)), limit - 1, rtol=1e-6)
+
+
+def test_shapes_must_agree():
+    right = [mx.zeros(6) for _ in range(7)]
+    for i in range(7):
+        wrong = [*right[:i], mx.zeros((2, 3)), *right[i + 1 :]]
+        logprob, entropy, value, *targets = wrong
+        with pytest.raises(ValueError, match="differ in shape"):
+            ppo_loss(
+                logprob,
+                entropy,
+                value,
+                Minibatch(*targets),
+                ent_coef=mx.array(0.0),
+                clip_coef=1,
+                vf_coef=1,
+                vf_clip_coef=1,
+            )

@@ -1,0 +1,100 @@
+"""`priority.py`: probabilities of segments, the draw and its weights."""
+
+import mlx.core as mx
+import numpy as np
+import oracles
+import pytest
+
+from puffer_mlx import priority
+
+
+def probabilities(totals, alpha):
+    """Of rows whose total absolute advantages over T = 2 steps are given."""
+    totals = np.asarray(totals, dtype=np.float32)
+    return np.array(
+        priority.probabilities(mx.array(np.stack([totals * 0.25, totals * -0.75])), alpha)
+    )
+
+
+def draw(p, uniforms):
+    rows = priority.draw(mx.array(p, mx.float32), mx.array(uniforms, mx.float32))
+    assert rows.dtype == mx.int32
+    return np.array(rows)
+
+
+def test_golden():
+    # W = sqrt(0, 1, 2, 10) = 0, 1, 1.4142136, 3.1622777, their sum 5.5764913;
+    # p = (W + 1e-6) / 5.5764923
+    p = probabilities([0, 1, 2, 10], 0.5)
+    np.testing.assert_allclose(p, [1.793242e-7, 0.1793244, 0.2536029, 0.5670731], rtol=1e-5)
+    # the sum of p is (5.5764913 + 4e-6) / 5.5764923 = 1.0000005
+    assert np.sum(p, dtype=np.float64) == pytest.approx(1.0000005, abs=1.2e-7)
+    # (4 p)^-.3: (7.173e-7)^-.3 = 69.7092, .7172976^-.3 = 1.1048166, ...
+    weights = priority.importance(mx.array(p), mx.array([0, 1, 2, 3, 3]), mx.array(0.3))
+    expected = [69.7092, 1.1048166, 0.9957166, 0.7821504, 0.7821504]
+    np.testing.assert_allclose(np.array(weights), expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.8, 1.0])
+def test_random(alpha):
+    adv = np.random.default_rng(1).normal(size=(7, 50)).astype(np.float32) ** 3
+    found = np.array(priority.probabilities(mx.array(adv), alpha))
+    np.testing.assert_allclose(found, oracles.probabilities(adv, alpha), rtol=3e-6)
+
+
+def test_alpha_zero_is_uniform_even_for_a_row_without_advantage():
+    np.testing.assert_allclose(probabilities([0, 1, 5, 1e30], 0.0), 0.25, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_weight_that_is_not_finite_counts_as_zero(bad):
+    np.testing.assert_allclose(
+        probabilities([bad, 1, 3], 1.0), [2.5e-7, 0.25, 0.75], rtol=2e-6, atol=0
+    )  # 1e-6 / 4, 1 / 4, 3 / 4
+
+
+def test_no_advantage_at_all():
+    # p = (0 + eps) / (0 + eps) = 1 for every row: the first one's cdf reaches every uniform
+    p = probabilities([0, 0, 0], 0.8)
+    np.testing.assert_array_equal(p, 1)
+    np.testing.assert_array_equal(draw(p, [1e-9, 0.5, 1.0]), 0)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 13, 64, 100, 1000, 1023, 1025, 4096])
+def test_draw_is_searchsorted(n):
+    rng = np.random.default_rng(n)
+    for sparse in (False, True):
+        p = rng.random(n).astype(np.float32) ** 4
+        if sparse:  # ties in the cumulative sum
+            p[rng.random(n) < 0.6] = 0
+        p = p / max(p.sum(), 1e-9)
+        cdf = np.array(mx.cumsum(mx.array(p)))
+        assert (np.diff(cdf) >= 0).all()
+        uniforms = np.concatenate([1 - rng.random(300), cdf, np.nextafter(cdf, 2), [1.0, 1e-12]])
+        uniforms = uniforms.astype(np.float32)
+        # the smallest k with cdf[k] >= u, the last row if there is none
+        expected = np.minimum(np.searchsorted(cdf, uniforms, side="left"), n - 1)
+        np.testing.assert_array_equal(draw(p, uniforms), expected)
+
+
+def test_draw_golden():
+    # cdf = .25 .25 .75 1: a uniform at a value of the cdf belongs to the first row that has it
+    found = draw([0.25, 0, 0.5, 0.25], [0.1, 0.25, 0.2500001, 0.75, 0.7500001, 1.0])
+    np.testing.assert_array_equal(found, [0, 0, 2, 2, 3, 3])
+    # p that sums to less than 1: the last row takes the rest
+    np.testing.assert_array_equal(draw([0.2, 0.2], [0.3, 0.9, 1.0]), [1, 1, 1])
+
+
+def test_draws_follow_the_probabilities():
+    p = np.array([0.1, 0.0, 0.4, 0.2, 0.3])
+    uniforms = 1 - np.random.default_rng(0).random(20_000)
+    counts = np.bincount(draw(p, uniforms), minlength=5)
+    assert counts[1] == 0
+    np.testing.assert_allclose(counts / 20_000, p, atol=0.012)  # 3.5 standard deviations
+
+
+def test_annealed_beta():
+    # .2 + .8 * .5 * 30 / 120 = .3; alpha scales the annealing, so beta ends at .6 and not at 1
+    assert priority.annealed_beta(0.2, 0.5, 30, 120) == pytest.approx(0.3, abs=1e-12)
+    assert priority.annealed_beta(0.2, 0.5, 0, 120) == 0.2
+    assert priority.annealed_beta(0.2, 0.5, 120, 120) == pytest.approx(0.6, abs=1e-12)

@@ -1,0 +1,268 @@
+"""The slot law: from environment to minibatch, a row is one agent's and one time's throughout."""
+
+from types import SimpleNamespace
+
+import mlx.core as mx
+import numpy as np
+import oracles
+import pytest
+
+from puffer_mlx import profiler
+from puffer_mlx.config import Train
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.rollout import Slot, collect, make_streams
+from puffer_mlx.update import compile_update
+
+T, N = 5, 12
+STREAMS = make_streams(2, 2)  # once: MLX keeps a thread for each
+
+
+class Run:
+    """A slot, coded environments and a policy; every `rollout` has its own noise."""
+
+    def __init__(self, groups=2, sizes=(3,), masked=False, dtype=np.float32, train=None) -> None:
+        self.vec = oracles.CodedVec(N, groups, sizes, masked, dtype)
+        self.policy = make_policy(self.vec.spec, 8, 2)
+        self.weights = self.policy.init(mx.random.key(0))
+        scale = mx.array([0.1, 0.05, 1e-3, 0.1])  # observations are large numbers
+        self.weights["encoder"]["weight"] = self.weights["encoder"]["weight"] * scale
+        self.slot = Slot(self.vec.spec, T, N, groups)
+        self.slot.reset(self.vec)
+        self.states = [self.policy.initial_state(N // groups) for _ in range(groups)]
+        self.update = compile_update(self.policy, train or Train(horizon=T))
+        self.profiler = profiler.Profiler()
+        self.rollouts = 0
+
+    def rollout(self):
+        self.slot.begin(self.slot)
+        self.noise = self.policy.decoder.noise(mx.random.key(self.rollouts), (T, N))
+        self.profiler.start()
+        self.states = collect(
+            self.slot,
+            self.vec,
+            self.update.act,
+            self.weights,
+            self.states,
+            self.noise,
+            STREAMS[: len(self.slot.groups)],
+            self.profiler,
+        )
+        self.rollouts += 1
+
+    def fields(self):
+        names = ("observations", "actions", "logprobs", "rewards", "terminals", "masks")
+        return {name: getattr(self.slot, name) for name in names}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_rows_hold_what_arrived_together(groups, masked, dtype):
+    run = Run(groups, (3, 2), masked, dtype)
+    for rollout in range(3):
+        run.rollout()
+        slot = run.slot
+        assert slot.observations.dtype == (mx.uint8 if dtype == np.uint8 else mx.float32)
+        for t in range(T + 1):  # row T is row 0 of the next rollout
+            k = rollout * T + t
+            found = (slot.observations, slot.rewards, slot.terminals, slot.masks)
+            for array, expected in zip(found, run.vec.rows(np.arange(N), k), strict=True):
+                assert (array is None) == (expected is None)
+                if array is not None:
+                    expected = np.asarray(expected).astype(np.array(array).dtype)
+                    np.testing.assert_array_equal(np.array(array)[t], expected)
+        # the environment got at step k what is stored at k, agent for agent
+        sent = [
+            np.concatenate([run.vec.sent[g][rollout * T + t] for g in range(groups)])
+            for t in range(T)
+        ]
+        np.testing.assert_array_equal(np.array(slot.actions), sent)
+        if masked:
+            starts = np.array([0, 3])
+            taken = np.array(slot.actions).astype(int) + starts
+            legal = np.take_along_axis(np.array(slot.masks)[:T], taken, axis=-1)
+            assert legal.all(), "an illegal action was taken"
+
+
+def test_log_probabilities_and_values_belong_to_the_row():
+    """Recomputed in float64 from stored observations and actions, over two rollouts."""
+    run = Run(2, (3, 2), masked=True)
+    observations, actions, logprobs, values, masks = [], [], [], [], []
+    for _ in range(2):
+        run.rollout()
+        for kept, name in (
+            (observations, "observations"),
+            (actions, "actions"),
+            (logprobs, "logprobs"),
+            (values, "values"),
+            (masks, "masks"),
+        ):
+            kept.append(np.array(getattr(run.slot, name))[:T])
+    weights = {
+        part: [{"weight": oracles.f64(layer["weight"])} for layer in w]
+        if isinstance(w, list)
+        else {"weight": oracles.f64(w["weight"])}
+        for part, w in run.weights.items()
+    }
+    logits, value = oracles.policy(weights, np.concatenate(observations))
+    expected, _ = oracles.log_prob_entropy(
+        logits, np.concatenate(actions), (3, 2), np.concatenate(masks)
+    )
+    np.testing.assert_allclose(np.concatenate(logprobs), expected, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(np.concatenate(values), value, rtol=0, atol=2e-5)
+    assert np.std(value) > 0.01 and np.std(expected) > 0.01
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_grouping_changes_nothing(masked):
+    runs = [Run(groups, (3, 2), masked) for groups in (1, 2, 4)]
+    for _ in range(2):
+        for run in runs:
+            run.rollout()
+        one, *others = runs
+        for other in others:
+            for name, array in one.fields().items():
+                if array is not None and name != "logprobs":
+                    np.testing.assert_array_equal(array, getattr(other.slot, name))
+            for name in ("logprobs", "values"):
+                found = np.array(getattr(other.slot, name))
+                np.testing.assert_allclose(found, getattr(one.slot, name), rtol=0, atol=1e-6)
+    assert len(np.unique(np.array(runs[0].slot.actions)[..., 0])) == 3
+
+
+def test_a_compiled_policy_acts_the_same():
+    run = Run(2, (3, 2), True)
+    observations, masks = (
+        mx.array([[3.0, 40, 250, 5]] * 6),
+        mx.array([[1, 1, 0, 1, 1]] * 6, mx.uint8),
+    )
+    noise = run.policy.decoder.noise(mx.random.key(0), (6,))
+    arguments = run.weights, observations, run.policy.initial_state(6), noise, masks
+    actions, logprobs, values, state = run.policy.act(*arguments)
+    chosen, after = run.update.act(*arguments)
+    assert chosen.shape == (4, 6)
+    np.testing.assert_array_equal(np.array(chosen)[:2].T, actions)
+    np.testing.assert_allclose(np.array(chosen)[2:], [logprobs, values], rtol=0, atol=1e-6)
+    for one, other in zip(state, after, strict=True):
+        np.testing.assert_allclose(np.array(one), np.array(other), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_minibatch_rows_come_from_one_agent_and_one_time(dtype):
+    train = Train(horizon=T, prio_alpha=0.5, gamma=0.5, gae_lambda=0.5)
+    run = Run(2, (3, 2), True, dtype, train)
+    for _ in range(2):
+        run.rollout()
+    slot, update, fields = run.slot, run.update, run.fields()
+    # values that tell where they're from
+    values = mx.array(oracles.CodedVec.code(np.arange(N)[None], np.arange(T)[:, None]), mx.float32)
+    uniforms = mx.array([0.01, 0.35, 0.35, 0.7, 0.999, 0.5, 0.2])
+    rows, batch = update.prepare(fields, values, mx.ones((T, N)), uniforms, mx.array(0.4))
+    observations, actions, masks = update.gather(fields, rows)
+    S = len(uniforms)
+    agents = np.array(rows)
+    assert agents[1] == agents[2] and len(set(agents)) > 3
+    assert (
+        observations.shape == (T, S, 4)
+        and actions.shape == (T * S, 2)
+        and masks.shape == (T * S, 5)
+    )
+
+    seen = np.array(observations)
+    np.testing.assert_array_equal(seen[..., 0], np.broadcast_to(agents, (T, S)))
+    np.testing.assert_array_equal(seen[..., 1], np.broadcast_to(T + np.arange(T)[:, None], (T, S)))
+    for found, source in (
+        (actions, slot.actions),
+        (masks, slot.masks),
+        (batch.old_logprob, slot.logprobs),
+        (batch.old_value, values),
+    ):
+        expected = np.array(source)[:T, agents]
+        np.testing.assert_array_equal(np.array(found).reshape(expected.shape), expected)
+
+    # rewards and terminals arrive with the next observation: the advantage shifts them by one row
+    shift = oracles.advantages(
+        [np.array(a)[:T] for a in (values, slot.rewards, slot.terminals, mx.ones((T, N)))],
+        (0.5, 0.5, 1.0, 1.0),
+        "V",
+    )
+    np.testing.assert_allclose(
+        np.array(batch.adv).reshape(T, S), shift[:, agents], rtol=0, atol=1e-7
+    )
+    p = oracles.probabilities(shift, 0.5)
+    np.testing.assert_array_equal(agents, oracles.draw(p, np.array(uniforms)))
+    weight = (N * p[agents]) ** -0.4
+    np.testing.assert_allclose(
+        np.array(batch.weight).reshape(T, S), np.broadcast_to(weight, (T, S)), rtol=1e-5
+    )
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The profiler's clock, moved by `clock.now += seconds`."""
+    fake = SimpleNamespace(now=100.0)
+    fake.perf_counter = lambda: fake.now
+    monkeypatch.setattr(profiler, "time", fake)
+    return fake
+
+
+def test_laps_sum_to_the_whole(clock, monkeypatch):
+    run = Run(2)
+
+    def slow(function, seconds):
+        def call(*arguments):
+            clock.now += seconds
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(run.vec, "wait", slow(run.vec.wait, 1.0))
+    monkeypatch.setattr(run.vec, "send", slow(run.vec.send, 0.5))
+    run.update = run.update._replace(act=slow(run.update.act, 0.25))
+    began = clock.now
+    run.rollout()
+    phases = run.profiler.take()
+    assert set(phases) == {"eval_env", "eval_gpu", "eval_copy"}
+    assert sum(phases.values()) == clock.now - began
+    # 2 * T waits and 2 at the end, 2 * T sends; 2 * T times acting, of which the first can't be
+    # told from the wait that follows it
+    assert phases["eval_env"] - phases["eval_copy"] == 2 * (T + 1) + T + 0.25
+    assert phases["eval_gpu"] == 0.25 * (2 * T - 1)
+    assert run.profiler.take() == {}
+
+
+def test_a_profiler_that_is_off_says_nothing():
+    run = Run(2)
+    run.profiler = profiler.Profiler(enabled=False)
+    run.rollout()
+    assert run.profiler.take() == {}
+
+
+def test_sampled_shares_divide_the_training_between(clock):
+    """A sampled epoch measures its phases; the following ones are divided as it was."""
+    times = profiler.Profiler()
+    assert [e for e in range(45) if times.samples(e)] == [1, 21, 41]
+
+    def epoch(sampled, seconds):
+        times.start()
+        clock.now += 1
+        times.lap("train_misc")  # what the trainer does before its first minibatch, in every epoch
+        if sampled:
+            for phase, duration in (("train_gather", 4), ("train_forward", 8)):
+                clock.now += duration
+                times.lap(phase)
+        times.train(seconds, sampled)
+        return times.take()
+
+    assert epoch(False, 7)["train"] == 7  # before the first sample there is no division
+    sampled = epoch(True, 16)
+    assert sampled.pop("train") == 16
+    assert {name: s for name, s in sampled.items() if s} == {
+        "train_misc": 4,  # 1 before the minibatches, 3 that no lap was charged for
+        "train_gather": 4,
+        "train_forward": 8,
+    }
+    for seconds in (32, 8):
+        between = epoch(False, seconds)
+        assert between.pop("train") == seconds
+        assert between == {name: s * seconds / 16 for name, s in sampled.items()}

@@ -1,0 +1,395 @@
+"""The trainer: a whole epoch against float64, sameness of runs, what is logged and when it ends."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import oracles
+import pytest
+from mlx.utils import tree_map
+from oracles import f64, named
+
+from puffer_mlx import config, vec
+from puffer_mlx.errors import UserError
+from puffer_mlx.loss import METRICS
+from puffer_mlx.trainer import Trainer
+
+T, N, S, K, H = 4, 8, 4, 3, 4
+OPTIONS = f"""
+    --device cpu --policy.hidden-size {H} --policy.num-layers 2
+    --vec.total-agents {N} --vec.num-buffers 2 --train.horizon {T}
+    --train.minibatch-size {S * T} --train.replay-ratio 1.5 --train.learning-rate 0.02
+    --env.size 3 --train.ent-coef 0.02 --train.anneal-ent-coef True
+"""
+
+
+def configure(epochs, *more):
+    return config.load(
+        "squared", [*OPTIONS.split(), f"--train.total-timesteps={epochs * N * T}", *more]
+    )
+
+
+class RandomVec(oracles.CodedVec):
+    """Random, but the same in every run; `change` edits the rewards (N,) of step k."""
+
+    def __init__(self, change=lambda reward, k: reward) -> None:
+        super().__init__(N, 2, (3, 2), masked=True)
+        self.change = change
+
+    def rows(self, agents, k):
+        rng = np.random.default_rng(k)
+        mask = (rng.random((N, 5)) < 0.6).astype(np.uint8)
+        mask[:, [1, 4]] = 1
+        terminals = (rng.random(N) < 0.2) * float(k > 0)
+        rewards = self.change(rng.normal(size=N) * 2, k) * float(k > 0)
+        return [rng.normal(size=(N, 4))[agents], rewards[agents], terminals[agents], mask[agents]]
+
+
+def run(
+    epochs=3, *more, make: Callable[[], RandomVec] = RandomVec
+) -> tuple[Trainer, list[dict[str, float]]]:
+    trainer = Trainer(configure(epochs, *more), make())
+    return trainer, list(trainer)
+
+
+def flat(weights: Any) -> np.ndarray:
+    return np.concatenate([np.array(w).ravel() for _, w in named(weights)])
+
+
+def losses(logs):
+    return [{k: v for k, v in record.items() if k.startswith("loss/")} for record in logs]
+
+
+# ---- one epoch against float64 -------------------------------------------------------------------
+
+
+class Spy:
+    """Notes what goes through the compiled functions of a trainer."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.uniforms, self.rows, self.after, self.scalars = [], [], [], []
+        real = trainer._run
+
+        def prepare(fields, values, ratios, uniforms, beta):
+            self.uniforms.append(np.array(uniforms))
+            result = real.prepare(fields, values, ratios, uniforms, beta)
+            self.rows.append(np.array(result[0]))
+            self.scalars.append([beta.item()])
+            return result
+
+        def gradients(*arguments):
+            self.scalars[-1].append(arguments[-1].item())
+            return real.gradients(*arguments)
+
+        def apply(weights, momentum, grads, lr, *rest):
+            self.scalars[-1].append(lr.item())
+            result = real.apply(weights, momentum, grads, lr, *rest)
+            self.after.append([np.array(a) for a in result[2:]])
+            return result
+
+        trainer._run = real._replace(prepare=prepare, gradients=gradients, apply=apply)
+
+
+def oracle_epoch(c, slot, weights, momentum, uniforms, epoch):
+    """Sections 1.4 to 1.10 and 3.1 of the specification, gradients by finite differences.
+
+    `weights` are float64 and changed in place; `momentum` is a list in the same order.
+    """
+    train, E = c.train, c.epochs
+    rewards = np.clip(f64(slot["rewards"])[:T], -1, 1)
+    terminals, masks = slot["terminals"][:T], slot["masks"][:T]
+    values, ratios = f64(slot["values"]), np.ones((T, N))
+    lr = oracles.cosine(train.learning_rate, train.min_lr_ratio * train.learning_rate, epoch, E)
+    ent_coef = oracles.cosine(train.ent_coef, train.min_ent_coef_ratio * train.ent_coef, epoch, E)
+    beta = train.prio_beta0 + (1 - train.prio_beta0) * train.prio_alpha * epoch / E
+    coefficients = {
+        "clip_coef": train.clip_coef,
+        "vf_coef": train.vf_coef,
+        "vf_clip_coef": train.vf_clip_coef,
+        "ent_coef": ent_coef,
+    }
+    parameters = [w for _, w in named(weights)]
+    statistics, drawn, refreshed = [], [], []
+    for k in range(K):
+        clips = train.gamma, train.gae_lambda, train.vtrace_rho_clip, train.vtrace_c_clip
+        adv = oracles.advantages((values, rewards, terminals, ratios), clips, train.advantage)
+        p = oracles.probabilities(adv, train.prio_alpha)
+        rows = oracles.draw(p, uniforms[k])
+        weight = np.broadcast_to((N * p[rows]) ** -beta, (T, S))
+        observations, actions = slot["observations"][:T, rows], slot["actions"][:, rows]
+        batch = f64(slot["logprobs"])[:, rows], values[:, rows], adv[:, rows], weight
+
+        def forward(observations=observations, actions=actions, rows=rows):
+            logits, value = oracles.policy(weights, observations)
+            return *oracles.log_prob_entropy(logits, actions, (3, 2), masks[:, rows]), value
+
+        def loss(forward=forward, batch=batch):
+            return oracles.ppo_loss(*forward(), *batch, **coefficients)
+
+        grads = [oracles.numerical_gradient(lambda: float(loss()[0]), w) for w in parameters]
+        logprob, _, value = forward()
+        statistics.append(loss()[1])
+        values[:, rows], ratios[:, rows] = value, np.exp(logprob - batch[0])
+        after, momentum = oracles.muon(
+            parameters, grads, momentum, lr, train.beta1, train.max_grad_norm
+        )
+        for w, new in zip(parameters, after, strict=True):
+            w[:] = new
+        drawn.append(rows)
+        refreshed.append((values.copy(), ratios.copy()))
+    return momentum, np.mean(statistics, axis=0), drawn, refreshed, [beta, ent_coef, lr]
+
+
+@pytest.mark.parametrize("form", ["V", "S"])
+def test_epochs_against_float64(form):
+    c = configure(3, f"--train.advantage={form}")
+    assert (c.segments, c.minibatches, c.epochs) == (S, K, 3)
+    trainer = Trainer(c, RandomVec())
+    spy, repeated, clipped = Spy(trainer), 0, 0
+    for epoch in range(3):
+        before = f64(flat(trainer.weights))
+        weights = tree_map(f64, trainer.weights)
+        momentum = [f64(m) for _, m in named(trainer.momentum)]
+        spy.uniforms, spy.rows, spy.after, spy.scalars = [], [], [], []
+        logs = trainer.step()
+        names = ("observations", "actions", "logprobs", "values", "rewards", "terminals", "masks")
+        slot = {name: np.array(getattr(trainer._slot, name)) for name in names}
+        # the rollout: log-probabilities and values of the weights before, from a zero state
+        logits, value = oracles.policy(weights, slot["observations"][:T])
+        logprob, _ = oracles.log_prob_entropy(logits, slot["actions"], (3, 2), slot["masks"][:T])
+        np.testing.assert_allclose(slot["logprobs"], logprob, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(slot["values"], value, rtol=0, atol=1e-5)
+
+        momentum, statistics, drawn, refreshed, scalars = oracle_epoch(
+            c, slot, weights, momentum, spy.uniforms, epoch
+        )
+        np.testing.assert_array_equal(spy.rows, drawn)
+        for found in spy.scalars:
+            assert found == pytest.approx(scalars, rel=1e-6)
+        for found, expected in zip(spy.after, refreshed, strict=True):
+            for ours, oracle in zip(found, expected, strict=True):
+                np.testing.assert_allclose(ours, oracle, rtol=0, atol=2e-5)
+        assert np.abs(f64(flat(weights)) - before).max() > 1e-3
+        np.testing.assert_allclose(flat(trainer.weights), flat(weights), rtol=0, atol=2e-5)
+        np.testing.assert_allclose(
+            flat(trainer.momentum), np.concatenate([m.ravel() for m in momentum]), rtol=0, atol=2e-5
+        )
+        found = [logs[f"loss/{name}"] for name in METRICS]
+        np.testing.assert_allclose(found, statistics, rtol=0, atol=2e-5)
+        repeated += any(len(set(rows)) < S for rows in drawn)
+        clipped += np.abs(slot["rewards"][:T]).max() > 1
+    assert repeated and clipped, "the case is too easy"
+
+
+# ---- what changes a run, and what doesn't --------------------------------------------------------
+
+
+def squared(c):
+    return vec.make(c, threads=2)
+
+
+def trained(*more, epochs=4):
+    c = configure(epochs, *more)
+    with squared(c) as environments:
+        trainer = Trainer(c, environments)
+        logs = list(trainer)
+    assert not np.isnan(flat(trainer.weights)).any()
+    return flat(trainer.weights), losses(logs)
+
+
+def test_one_seed_one_run():
+    weights, first = trained()
+    again, second = trained()
+    np.testing.assert_array_equal(weights, again)
+    assert first == second
+    other, _ = trained("--seed", "74")
+    assert np.abs(weights - other).max() > 0.01
+
+
+def test_profiling_changes_nothing():
+    """Epoch 1 is a sampled one, evaluated phase by phase."""
+    weights, first = trained()
+    unprofiled, second = trained("--profile", "False")
+    np.testing.assert_array_equal(weights, unprofiled)
+    assert first == second
+
+
+def edited(change):
+    trainer, logs = run(make=lambda: RandomVec(change))
+    return flat(trainer.weights), losses(logs)
+
+
+def test_the_last_reward_of_a_rollout_is_never_used():
+    """Rows 0 and T hold the reward of a rollout's last action."""
+    same, logs = edited(lambda reward, k: reward)
+    last, last_logs = edited(lambda reward, k: -3 * reward + 1 if k % T == 0 else reward)
+    np.testing.assert_array_equal(last, same)
+    assert last_logs == logs
+    other, _ = edited(lambda reward, k: -3 * reward + 1 if k % T == T - 1 else reward)
+    assert np.abs(other - same).max() > 1e-3
+
+
+def test_rewards_are_clamped():
+    large, _ = edited(lambda reward, k: reward * 50)
+    clamped, _ = edited(lambda reward, k: np.clip(reward.astype(np.float32) * 50, -1, 1))
+    np.testing.assert_array_equal(large, clamped)
+    small, _ = edited(lambda reward, k: reward * 0.1)
+    assert np.abs(small - clamped).max() > 1e-3
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_state_at_the_start_of_a_rollout(reset):
+    trainer = Trainer(
+        configure(2, f"--reset-state={reset}", "--train.learning-rate=0"), RandomVec()
+    )
+    weights, seen = tree_map(f64, trainer.weights), []
+    for _ in range(2):
+        trainer.step()
+        seen.append(np.array(trainer._slot.observations)[:T])
+    from_zero, carried = (
+        oracles.policy(weights, seen[1])[1],
+        oracles.policy(weights, np.concatenate(seen))[1][T:],
+    )
+    assert np.abs(from_zero - carried).max() > 1e-2
+    expected = from_zero if reset else carried
+    np.testing.assert_allclose(np.array(trainer._slot.values), expected, rtol=0, atol=1e-5)
+
+
+def test_schedules_can_be_constant():
+    trainer = Trainer(
+        configure(4, "--train.anneal-lr=False", "--train.anneal-ent-coef=False"), RandomVec()
+    )
+    spy = Spy(trainer)
+    list(trainer)
+    assert {tuple(scalars[1:]) for scalars in spy.scalars} == {(np.float32(0.02), np.float32(0.02))}
+    assert len({scalars[0] for scalars in spy.scalars}) == 4  # beta is annealed all the same
+
+
+def test_given_weights_are_where_training_begins():
+    first, _ = run(1)
+    start = first.policy.init(mx.random.key(123))
+    trainer = Trainer(configure(1, "--train.learning-rate=0"), RandomVec(), weights=start)
+    list(trainer)
+    np.testing.assert_array_equal(flat(trainer.weights), flat(start))
+
+
+def test_a_loss_that_is_not_finite():
+    class Broken(RandomVec):
+        def rows(self, agents, k):
+            observations, *others = super().rows(agents, k)
+            observations[:] = np.nan if k > T + 1 else observations
+            return [observations, *others]
+
+    trainer = Trainer(configure(4), Broken())
+    trainer.step()
+    before = flat(trainer.weights)
+    with pytest.raises(UserError, match=r"finite in epoch 1,.*value"):
+        trainer.step()
+    np.testing.assert_array_equal(flat(trainer.weights), before)
+
+
+# ---- iteration and logs --------------------------------------------------------------------------
+
+
+def test_minibatches_of_an_epoch():
+    for ratio, expected in (
+        (0.5, 1),
+        (1.0, 2),
+        (1.49, 2),
+        (1.5, 3),
+    ):  # ratio * 32 / 16, rounded down
+        trainer = Trainer(configure(2, f"--train.replay-ratio={ratio}"), RandomVec())
+        spy = Spy(trainer)
+        trainer.step()
+        assert len(spy.rows) == expected
+        assert all(rows.shape == (S,) for rows in spy.rows)
+        uniforms = np.concatenate(spy.uniforms)
+        assert uniforms.min() > 0 and uniforms.max() <= 1
+        assert len(set(uniforms)) == S * expected
+
+
+def test_logs():
+    c = configure(22)
+    with squared(c) as environments:
+        logs = list(Trainer(c, environments))
+    assert [record["epoch"] for record in logs] == list(range(1, 23))
+    assert [record["agent_steps"] for record in logs] == [N * T * e for e in range(1, 23)]
+    assert all(type(v) in (int, float) for record in logs for v in record.values())
+    assert {f"loss/{name}" for name in METRICS} <= set(logs[0])
+    episodes = sum(record.get("env/n", 0) for record in logs)
+    assert episodes > 10
+    lengths = [r["env/episode_length"] * r["env/n"] for r in logs if "env/n" in r]
+    assert N * T * 22 - N * 9 <= sum(lengths) <= N * T * 22  # an episode takes 10 steps at most
+
+    def total(prefix, records):
+        return sum(v for r in records for k, v in r.items() if k.startswith(prefix))
+
+    seconds = sum(N * T / record["SPS"] for record in logs)
+    assert total("perf/eval_", logs) == pytest.approx(total("perf/rollout", logs), rel=0.1)
+    trained = sum(record["perf/train"] for record in logs)
+    assert total("perf/rollout", logs) + trained == pytest.approx(seconds, rel=0.01)
+    for record in logs[1:]:  # shares of the sampled epochs 1 and 21
+        assert total("perf/train_", [record]) == pytest.approx(record["perf/train"], rel=0.05)
+        assert record["perf/train_misc"] < 0.8 * record["perf/train"]
+    assert not any(key.startswith("perf/eval") for key in run(1, "--profile", "False")[1][0])
+
+
+def test_stop_ends_after_the_current_epoch():
+    trainer = Trainer(configure(10), RandomVec())
+    for logs in trainer:
+        if logs["epoch"] == 3:
+            trainer.stop = True
+    assert trainer.epoch == 3 and trainer.global_step == 3 * N * T
+    assert list(trainer) == [] and list(trainer.evaluate()) == []
+    trainer.stop = False
+    assert next(iter(trainer))["epoch"] == 4
+
+
+def test_evaluation():
+    """Half as many rollouts as training epochs, or until enough episodes have ended."""
+
+    class Logging(RandomVec):
+        logs = iter(())
+
+        def log(self):
+            return next(self.logs, {})
+
+    def evaluation(episodes):
+        environments = Logging()
+        trainer = Trainer(configure(8, f"--eval-episodes={episodes}"), environments)
+        for _ in range(8):
+            trainer.step()
+        before = flat(trainer.weights)
+        periods = [
+            {},
+            {"score": 1.0, "n": 10.0},
+            {},
+            {"score": 4.0, "n": 5.0},
+            {"score": 0.0, "n": 15.0},
+        ]
+        environments.logs = iter(periods)
+        found = list(trainer.evaluate())
+        np.testing.assert_array_equal(flat(trainer.weights), before)
+        assert trainer.global_step == (8 + len(found)) * N * T
+        assert [record["agent_steps"] for record in found] == [
+            (9 + i) * N * T for i in range(len(found))
+        ]
+        return [(record.get("env/score"), record.get("env/n")) for record in found]
+
+    # (10 * 1 + 5 * 4) / 15 = 2; four rollouts are half of eight epochs
+    assert evaluation(10_000) == [(None, None), (1, 10), (1, 10), (2, 15)]
+    assert evaluation(10) == [
+        (None, None),
+        (1, 10),
+        (1, 10),
+        (2, 15),
+    ]  # stops when *more* have ended
+    assert evaluation(9) == [(None, None), (1, 10)]
+
+
+def test_memory_does_not_grow():
+    c = configure(40)
+    with squared(c) as environments:
+        used = [mx.get_active_memory() for _ in Trainer(c, environments)]
+    assert max(used[30:]) <= max(used[5:12]), used
