@@ -1,17 +1,17 @@
-"""Forward and backward of upstream's Breakout policy on one minibatch, in each form: python benchmarks/mingru_forms.py.
+"""Forward and backward of upstream's Breakout policy on one minibatch, in each form.
 
-Forms take turns, so that a noisy machine disturbs all of them; medians and ratios are printed. The fused form is the C
-extension on a CPU and the kernels of ``kernels.py`` on a GPU; the log-space form is the one of upstream's torch backend.
+Forms take turns, so that a noisy machine disturbs all of them; medians and ratios are printed. The
+fused form is the C extension on a CPU and the kernels of ``kernels.py`` on a GPU; the log-space
+form is the one of upstream's torch backend.
 """
 
 import argparse
 import statistics
 import time
 
-import puffer_mlx  # isort: split
 import mlx.core as mx
 
-from puffer_mlx.blas import raise_cache_limit
+from puffer_mlx.blas import raise_cache_limit  # isort: split  (chooses the BLAS before MLX loads)
 from puffer_mlx.ops import fused
 from puffer_mlx.policy.networks import mingru, mingru_reference
 
@@ -20,9 +20,13 @@ def log_space(x: mx.array, weight: mx.array, first: mx.array) -> mx.array:
     """The recurrence as cumulative sums of logarithms, zero initial state."""
     hidden, gate, projection = mx.split(x @ weight.T, 3, axis=-1)
     log_a = -mx.logaddexp(gate, mx.array(0.0))
-    log_g = mx.where(hidden >= 0, mx.log(mx.maximum(hidden, 0) + 0.5), -mx.logaddexp(-hidden, mx.array(0.0)))
+    log_g = mx.where(
+        hidden >= 0, mx.log(mx.maximum(hidden, 0) + 0.5), -mx.logaddexp(-hidden, mx.array(0.0))
+    )
     total = mx.cumsum(log_a, axis=0)
-    states = mx.exp(total + mx.logcumsumexp(log_g - mx.logaddexp(-gate, mx.array(0.0)) - total, axis=0))
+    states = mx.exp(
+        total + mx.logcumsumexp(log_g - mx.logaddexp(-gate, mx.array(0.0)) - total, axis=0)
+    )
     return x + mx.sigmoid(projection) * (states - x)
 
 
@@ -82,7 +86,8 @@ def main() -> None:
     print(f"{mx.default_device()}, T = {T}, S = {S}: {T * S} samples, {options.repeat} runs each")
     for name, values in seconds.items():
         median = statistics.median(values)
-        print(f"{name:22} {1000 * median:9.2f} ms ({1000 * min(values):.2f} at best)  {median / best:5.2f} x")
+        ms = f"{1000 * median:9.2f} ms ({1000 * min(values):.2f} at best)"
+        print(f"{name:22} {ms}  {median / best:5.2f} x")
 
 
 if __name__ == "__main__":

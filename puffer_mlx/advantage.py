@@ -1,7 +1,8 @@
 """Advantages: GAE with V-trace style clips of the importance ratios, in upstream's two forms.
 
-Storage convention (stated in ``rollout.py``): reward and terminal of row t arrived *with* observation t, so they are the
-outcome of action t - 1, and the last action's reward is never used. There is no bootstrap beyond the last value.
+Storage convention (stated in ``rollout.py``): reward and terminal of row t arrived *with*
+observation t, so they are the outcome of action t - 1, and the last action's reward is never used.
+There is no bootstrap beyond the last value.
 """
 
 import mlx.core as mx
@@ -26,7 +27,8 @@ def advantages(
     With n = 1 - terminal[t+1], rho = min(ratio[t], rho_clip) and c = min(ratio[t], c_clip):
 
         V:  delta = rho * (reward[t+1] + gamma * value[t+1] * n - value[t])     the intended formula
-        S:  delta = rho * reward[t+1] + gamma * value[t+1] * n - value[t]       upstream's CPU extension
+        S:  delta = rho * reward[t+1] + gamma * value[t+1] * n - value[t]       upstream's CPU
+            extension
         adv[t] = delta + gamma * gae_lambda * c * n * adv[t+1]
 
     The forms agree where rho = 1. Source: PufferLib 4.0; V is also 3.0's.
@@ -35,7 +37,8 @@ def advantages(
         values: (T, N), as are ``rewards``, ``terminals`` (0 or 1) and ``ratios``.
         rewards: see above.
         terminals: see above.
-        ratios: new over old probability of each action, from the last time that its row was trained on, else 1.
+        ratios: new over old probability of each action, from the last time that its row was trained
+            on, else 1.
         gamma: discount per step.
         gae_lambda: decay of the recursion.
         rho_clip: upper bound of rho.

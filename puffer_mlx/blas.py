@@ -75,7 +75,8 @@ def take_over_gemm() -> int:
     """Make OpenBLAS compute on its caller's thread only, for a caller that splits products itself.
 
     Returns:
-        the address of ``cblas_sgemm`` (32-bit integers); 0, and nothing changed, where MLX's BLAS isn't an OpenBLAS.
+        the address of ``cblas_sgemm`` (32-bit integers); 0, and nothing changed, where MLX's BLAS
+        isn't an OpenBLAS.
     """
     if not _choice()[1]:
         return 0

@@ -4,9 +4,9 @@
     0000000000262144.safetensors the weights after that many steps
     0000000000262144.bin         the same as upstream's flat file
 
-Names and rhythm are upstream's: a checkpoint after every ``checkpoint_interval``-th epoch (counted from 0) and after the
-last one.
-"""  # noqa: D415
+Names and rhythm are upstream's: a checkpoint after every ``checkpoint_interval``-th epoch (counted
+from 0) and after the last one.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def run_folder(config: Config, run_id: str) -> Path:
 
 
 def prepare(config: Config, run_id: str) -> Path:
-    """Make a run's folder and write its configuration: an unwritable disk shows before training, not after.
+    """Make a run's folder and write its configuration; an unwritable disk shows before training.
 
     Raises:
         UserError: the folder can't be written.
@@ -52,15 +52,17 @@ def save(folder: Path, weights: Any, global_step: int) -> Path:
 def find_weights(path: str, config: Config) -> Path:
     """The file that ``--load-model-path`` names: a file, a run's folder, or ``latest``.
 
-    ``latest`` is the newest checkpoint of any run of this environment; of a folder, the one with the most steps.
-    Names that begin with a dot are what a killed run was writing.
+    ``latest`` is the newest checkpoint of any run of this environment; of a folder, the one with
+    the most steps. Names that begin with a dot are what a killed run was writing.
 
     Raises:
         UserError: there is none.
     """
     root = Path(config.base.checkpoint_dir) / config.env_name
     if path == "latest":
-        found = sorted(root.rglob("[!.]*.safetensors"), key=lambda file: (file.stat().st_mtime_ns, file))
+        found = sorted(
+            root.rglob("[!.]*.safetensors"), key=lambda file: (file.stat().st_mtime_ns, file)
+        )
     elif Path(path).is_dir():
         root = Path(path)
         found = sorted(root.glob("[!.]*.safetensors")) or sorted(root.glob("[!.]*.bin"))

@@ -1,9 +1,10 @@
-"""CPU operations that MLX lacks, as lazy graph nodes: ``csrc/cpu_ops.cpp``, built at first use and cached.
+"""CPU operations as lazy graph nodes: ``csrc/cpu_ops.cpp``, built at first use and cached.
 
-MLX's CPU backend runs elementwise operations on one thread and without vector transcendentals; the recurrence's gates
-cost more there than all matrix products together. The extension does gates, recurrence and highway in one pass over
-memory on every core (measurements: ``benchmarks/RESULTS.md``). It needs a C++20 compiler; without one, everything
-works through pure MLX, only slower, and a warning says so once.
+MLX's CPU backend runs elementwise operations on one thread and without vector transcendentals; the
+recurrence's gates cost more there than all matrix products together. The extension does gates,
+recurrence and highway in one pass over memory on every core (measurements:
+``benchmarks/RESULTS.md``). It needs a C++20 compiler; without one, everything works through pure
+MLX, only slower, and a warning says so once.
 """
 
 import functools
@@ -14,6 +15,7 @@ import os
 import platform
 import sysconfig
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
@@ -38,9 +40,13 @@ def _flags() -> list[str]:
     import nanobind
 
     root, package = Path(nanobind.__file__).parent, Path(mx.__file__).parent
-    identity = f"{mx.__version__},{nanobind.__version__},{sysconfig.get_config_var('SOABI')}"
+    identity = f"{version('mlx')},{nanobind.__version__},{sysconfig.get_config_var('SOABI')}"
     flags = [
-        *"-std=c++20 -O3 -fPIC -shared -fvisibility=hidden -fno-math-errno -fno-trapping-math".split(),
+        "-std=c++20",
+        "-O3",
+        "-fvisibility=hidden",
+        "-fno-math-errno",
+        "-fno-trapping-math",
         "-DNB_DOMAIN=mlx",
         f'-DPUFFER_BUILT_FOR="{identity},{_cpu_identity()}"',
         f"-I{root / 'include'}",
@@ -60,7 +66,7 @@ def _flags() -> list[str]:
 
 @functools.cache
 def load() -> ModuleType | None:
-    """The extension, built if this is the first use, or None (with one warning) where it can't be had."""
+    """The extension, or None (with one warning) where it can't be had."""
     if "PUFFER_MLX_NO_CPU_OPS" in os.environ:
         return None
     try:

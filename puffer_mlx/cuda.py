@@ -1,15 +1,15 @@
 """CUDA only: keep memory that the CPU writes and the GPU reads at the host.
 
-MLX moves a buffer that the host touches into managed memory, whose pages then wander between CPU and GPU at every change
-of the reader. A rollout changes the reader at every step. Told to leave the pages at the host and map them for the GPU,
-the driver moves nothing (measurement: ``benchmarks/RESULTS.md``). On Metal memory is unified, on a CPU there is nothing to do.
+MLX moves a buffer that the host touches into managed memory, whose pages then wander between CPU
+and GPU at every change of the reader. A rollout changes the reader at every step. Told to leave the
+pages at the host and map them for the GPU, the driver moves nothing (measurement:
+``benchmarks/RESULTS.md``). On Metal memory is unified, on a CPU there is nothing to do.
 """
 
 import ctypes
 import functools
 
 import mlx.core as mx
-import numpy as np
 
 _PREFERRED_LOCATION, _ACCESSED_BY = 3, 5  # cudaMemoryAdvise
 _DEVICE, _HOST = 1, 2  # cudaMemLocationType
@@ -32,9 +32,9 @@ def _advise():
     return function
 
 
-def keep_on_host(view: np.ndarray) -> None:
-    """Advise the driver about a NumPy view of an MLX array's memory; harmless where it doesn't apply."""
+def keep_on_host(address: int, nbytes: int) -> None:
+    """Advise the driver about an MLX array's host memory; harmless where it doesn't apply."""
     advise = _advise()
     if advise is not None and mx.default_device() == mx.gpu:
-        advise(view.ctypes.data, view.nbytes, _PREFERRED_LOCATION, _Location(_HOST, 0))
-        advise(view.ctypes.data, view.nbytes, _ACCESSED_BY, _Location(_DEVICE, 0))
+        advise(address, nbytes, _PREFERRED_LOCATION, _Location(_HOST, 0))
+        advise(address, nbytes, _ACCESSED_BY, _Location(_DEVICE, 0))

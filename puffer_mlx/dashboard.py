@@ -1,4 +1,4 @@
-"""What a person sees while training: a live dashboard in a terminal, one plain line for each log elsewhere."""
+"""What a person sees while training: a live dashboard in a terminal, plain lines elsewhere."""
 
 import time
 from typing import Self
@@ -65,20 +65,28 @@ class Dashboard:
         console: where to draw; standard output if None.
     """
 
-    def __init__(self, summary: dict[str, str], total_steps: int, console: Console | None = None) -> None:
+    def __init__(
+        self, summary: dict[str, str], total_steps: int, console: Console | None = None
+    ) -> None:
         self.summary, self.total_steps = summary, total_steps
         self.console = console or Console()
-        self._live = Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
+        self._live = (
+            Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
+        )
         self._logs: Logs = {}
         self._shown = float("-inf")
         self._speed = 0.0
-        self._mark: tuple[float, float] | None = None  # uptime and steps when the speed was last taken
+        self._mark: tuple[float, float] | None = (
+            None  # uptime and steps when the speed was last taken
+        )
 
     def __enter__(self) -> Self:
         if self._live:
             self._live.__enter__()
         else:
-            self.console.print(", ".join(f"{k} {v}" for k, v in self.summary.items()), soft_wrap=True)
+            self.console.print(
+                ", ".join(f"{k} {v}" for k, v in self.summary.items()), soft_wrap=True
+            )
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -156,7 +164,9 @@ class Dashboard:
         episodes = {k: v for k, v in logs.items() if k.startswith("env/")}
         names = [f"{k.partition('/')[2]}" for k in episodes]
         values = [abbreviate(v) if k == "env/n" else f"{v:.3f}" for k, v in episodes.items()]
-        stats = Table(title="Environment (per finished episode)", expand=True, box=None, title_justify="left")
+        stats = Table(
+            title="Environment (per finished episode)", expand=True, box=None, title_justify="left"
+        )
         for _ in range(3):
             stats.add_column(ratio=2, style="cyan")
             stats.add_column(ratio=1, justify="right")

@@ -1,4 +1,4 @@
-"""The one exception for everything a person can put right: what was found, what was expected, a fix."""
+"""The one exception for all that a person can put right: what was found and expected, a fix."""
 
 
 class UserError(Exception):

@@ -1,4 +1,4 @@
-"""Files are published by rename: a reader sees the old file or the whole new one, whatever happens meanwhile."""
+"""Files are published by rename: a reader sees the old file or the whole new one."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from puffer_mlx.errors import UserError
 
 @contextlib.contextmanager
 def publish(path: Path | str) -> Iterator[Path]:
-    """Write a file under a temporary name beside it, and rename it when the block ends without an error.
+    """Write a file under a temporary name, and rename it when the block ends without an error.
 
     Args:
         path: where the file is to be; missing folders are made.
@@ -20,8 +20,8 @@ def publish(path: Path | str) -> Iterator[Path]:
         The temporary path, whose suffix is ``path``'s own.
 
     Raises:
-        UserError: the folder can't be made or the file can't be written (no permission, disk full, ...). What was
-            at ``path`` before is still there, and no temporary file is left.
+        UserError: the folder can't be made or the file can't be written (no permission, disk full,
+            ...). What was at ``path`` before is still there, and no temporary file is left.
     """
     path = Path(path)
     temporary = None
@@ -38,8 +38,7 @@ def publish(path: Path | str) -> Iterator[Path]:
     except OSError as error:
         raise UserError(
             f"can't write {path}: {error.strerror or error}",
-            "free some space, or choose a folder you can write to"
-            " (--checkpoint-dir, --log-dir)",
+            "free some space, or choose a folder you can write to (--checkpoint-dir, --log-dir)",
         ) from None
     finally:
         if temporary is not None:

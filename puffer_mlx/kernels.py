@@ -1,11 +1,11 @@
 """GPU kernels: one body text for Metal and CUDA, used where a benchmark says so.
 
-MLX compiles a kernel from source at first use. Metal and CUDA bodies differ only in how a thread finds its index, so
-each kernel here is one text and ``_INDEX`` adds the first line. One thread owns one channel of one segment and walks
-through time, so neighbouring threads read neighbouring memory.
+MLX compiles a kernel from source at first use. Metal and CUDA bodies differ only in how a thread
+finds its index, so each kernel here is one text and ``_INDEX`` adds the first line. One thread owns
+one channel of one segment and walks through time, so neighbouring threads read neighbouring memory.
 
-Measured on the H200 against the pure MLX form: see ``benchmarks/RESULTS.md``. Not run on Metal: the text is checked
-by compiling it as C++ and running it thread by thread (``tests/test_kernels.py``).
+Measured on the H200 against the pure MLX form: see ``benchmarks/RESULTS.md``. Not run on Metal: the
+text is checked by compiling it as C++ and running it thread by thread (``tests/test_kernels.py``).
 """
 
 import functools
@@ -25,12 +25,9 @@ MINGRU_FORWARD = r"""
     float state = first[i];
     uint k = i, j = (i / H) * 3 * H + i % H;
     for (int t = 0; t < T; ++t) {
-      float hidden = u[j], z = 1.0f / (1.0f + exp(-u[j + H])), q = 1.0f / (1.0f + exp(-u[j + 2 * H]));
-      float g = hidden >= 0.0f ? hidden + 0.5f : 1.0f / (1.0f + exp(-hidden));
-      state += z * (g - state);
-      states[k] = state;
-      out[k] = x[k] + q * (state - x[k]);
-      k += S * H; j += 3 * S * H;
+      float hidden = u[j], z = 1.0f / (1.0f + exp(-u[j + H])), q = 1.0f / (1.0f + exp(-u[j + 2 *
+      H])); float g = hidden >= 0.0f ? hidden + 0.5f : 1.0f / (1.0f + exp(-hidden)); state += z * (g
+      - state); states[k] = state; out[k] = x[k] + q * (state - x[k]); k += S * H; j += 3 * S * H;
     }
   }
 """
@@ -41,8 +38,8 @@ MINGRU_BACKWARD = r"""
     float carry = 0.0f;
     uint k = i + (uint)(T - 1) * S * H, j = (i / H) * 3 * H + i % H + (uint)(T - 1) * 3 * S * H;
     for (int t = T - 1; t >= 0; --t) {
-      float hidden = u[j], z = 1.0f / (1.0f + exp(-u[j + H])), q = 1.0f / (1.0f + exp(-u[j + 2 * H]));
-      float g = hidden + 0.5f, slope = 1.0f;
+      float hidden = u[j], z = 1.0f / (1.0f + exp(-u[j + H])), q = 1.0f / (1.0f + exp(-u[j + 2 *
+      H])); float g = hidden + 0.5f, slope = 1.0f;
       if (hidden < 0.0f) { g = 1.0f / (1.0f + exp(-hidden)); slope = g * (1.0f - g); }
       float before = t > 0 ? states[k - S * H] : first[i];
       float d = dout[k], ds = carry + d * q;
@@ -120,7 +117,8 @@ def mingru_backward(
         dout: (T, S, H), gradient of the loss by the outputs.
 
     Returns:
-        Gradients by ``u`` (T, S, 3H), by ``x`` (T, S, H; the highway's part only) and by ``first`` (S, H).
+        Gradients by ``u`` (T, S, 3H), by ``x`` (T, S, H; the highway's part only) and by ``first``
+        (S, H).
     """
     T, S, H = x.shape
     kernel = _kernel(
@@ -140,7 +138,7 @@ def mingru_backward(
 
 
 def discount(delta: mx.array, decay: mx.array) -> mx.array:
-    """adv[T-1] = 0, adv[t] = delta[t] + decay[t] * adv[t+1]: (T - 1, N) twice -> (T, N), float32."""
+    """Backward recursion of ``ops.discount``: (T - 1, N) twice -> (T, N), float32."""
     M, N = delta.shape
     kernel = _kernel("discount", ("delta", "decay"), ("adv",), DISCOUNT)
     return kernel(

@@ -1,7 +1,7 @@
-"""Records of a run as lines of JSON: ``log_dir/ENV/RUN_ID.jsonl``, one record for each epoch, upstream's keys.
+"""Records of a run as lines of JSON: ``log_dir/ENV/RUN_ID.jsonl``, one for each epoch.
 
-    SPS, agent_steps, uptime, epoch, env/*, loss/*, perf/* (seconds in that epoch), util/*
-"""  # noqa: D415
+SPS, agent_steps, uptime, epoch, env/*, loss/*, perf/* (seconds in that epoch), util/*
+"""
 
 import json
 import os
@@ -25,7 +25,7 @@ class JsonLines:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "xb", buffering=0)  # noqa: SIM115: open for the run's duration
+            self._file = open(path, "xb", buffering=0)  # noqa: SIM115
         except OSError as error:
             raise self._error(error) from None
 

@@ -26,7 +26,7 @@ class Minibatch(NamedTuple):
 
 
 def normalise(adv: mx.array) -> mx.array:
-    """(adv - mean) / (std + 1e-8) with the unbiased variance, over all entries, the last steps' zeros included."""
+    """Return (adv - mean) / (std + 1e-8), unbiased, over all entries, the last steps' zeros too."""
     return (adv - mx.mean(adv)) / (mx.sqrt(mx.var(adv, ddof=1)) + 1e-8)
 
 
@@ -41,7 +41,9 @@ def ppo_loss(
     vf_coef: float,
     vf_clip_coef: float,
 ) -> tuple[mx.array, mx.array]:
-    """Upstream's loss: mean(pg) + vf_coef * mean(vl) - ent_coef * mean(entropy), with
+    """Upstream's loss.
+
+    mean(pg) + vf_coef * mean(vl) - ent_coef * mean(entropy), with
 
         ratio = exp(logprob - old_logprob)
         pg = max(-w adv ratio, -w adv clip(ratio, 1 - clip_coef, 1 + clip_coef))
@@ -58,19 +60,21 @@ def ppo_loss(
         vf_clip_coef: clip range of the value's change.
 
     Returns:
-        The scalar loss and the statistics (7,) in the order of ``METRICS``. ``old_kl`` is mean(-logratio), ``kl`` is
-        mean(ratio - 1 - logratio), ``clipfrac`` the share of ratios further than clip_coef from 1.
+        The scalar loss and the statistics (7,) in the order of ``METRICS``. ``old_kl`` is
+        mean(-logratio), ``kl`` is mean(ratio - 1 - logratio), ``clipfrac`` the share of ratios
+        further than clip_coef from 1.
 
     Raises:
         ValueError: shapes differ.
-    """  # noqa: D415
+    """
     shapes = [a.shape for a in (logprob, entropy, value, *batch)]
     if len(set(shapes)) != 1:
         raise ValueError(f"the loss's inputs differ in shape: {shapes}")
     logratio = logprob - batch.old_logprob
     ratio = mx.exp(logratio)
     gain = -batch.weight * normalise(batch.adv)
-    # Of two equal arguments, MLX's maximum gives the gradient to the second: the unclipped one, as upstream.
+    # Of two equal arguments, MLX's maximum gives the gradient to the second: the unclipped one, as
+    # upstream.
     pg = mx.mean(mx.maximum(gain * mx.clip(ratio, 1 - clip_coef, 1 + clip_coef), gain * ratio))
 
     ret = batch.old_value + batch.adv

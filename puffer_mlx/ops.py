@@ -1,7 +1,7 @@
-"""Operations that have a fused form on some devices, each with a pure MLX form as reference and fallback.
+"""Operations with a fused form on some devices and a pure MLX form as reference and fallback.
 
-On the CPU the fused forms are C (``cpu_ops.py``), on a GPU they are kernels (``kernels.py``). The default device at the
-time a function is traced decides.
+On the CPU the fused forms are C (``cpu_ops.py``), on a GPU they are kernels (``kernels.py``). The
+default device at the time a function is traced decides.
 """
 
 from typing import Any
@@ -17,19 +17,19 @@ def fused() -> Any:
 
 
 def _threads_products() -> bool:
-    """Whether products are split over threads by ``cpu_ops``: on a CPU whose BLAS waits busily for its own threads."""
+    """Whether ``cpu_ops`` splits products: where a BLAS would wait busily for its own threads."""
     module = fused()
     return module is not None and module is not kernels and module.has_gemm()
 
 
 def linear(x: mx.array, weight: mx.array) -> mx.array:
-    """x (n, K) float32, weight (M, K) -> x weight^T (n, M)."""
-    return _linear_rows(x, weight) if _threads_products() else x @ weight.T
+    """Product x weight^T (n, M) of x (n, K) float32 and weight (M, K)."""
+    return _linear_rows(x, weight) if _threads_products() else x @ weight.T  # type: ignore
 
 
 def linear_columns(x: mx.array, weight: mx.array) -> mx.array:
-    """x (n, K) float32, weight (M, K) -> weight x^T (M, n)."""
-    return _linear_columns(x, weight) if _threads_products() else weight @ x.T
+    """Product weight x^T (M, n) of x (n, K) float32 and weight (M, K)."""
+    return _linear_columns(x, weight) if _threads_products() else weight @ x.T  # type: ignore
 
 
 def linear_gradients(
@@ -86,7 +86,7 @@ def _linear_columns_vjp(primals, dy, _):
 
 
 def steps_of(x: mx.array) -> list[mx.array]:
-    """The T steps of x (T, ...) with a linear-cost gradient; the gradient of ``x[t]`` is a full array for each t."""
+    """The T steps of x (T, ...); ``x[t]`` would cost a full array for each t in the gradient."""
     T = x.shape[0]
     if T == 1:
         return [x.squeeze(0)]

@@ -1,16 +1,15 @@
-"""Muon with upstream's coefficients, the global-norm clip and the cosine schedule, as functions of values.
+"""Muon with upstream's coefficients, the global-norm clip and the cosine schedule.
 
-Upstream accepts ``beta2`` and ``eps`` but uses neither; there is no Adam branch. Every tensor with two or more dimensions
-is orthogonalised, 1-d tensors get plain Nesterov momentum.
+Upstream accepts ``beta2`` and ``eps`` but uses neither; there is no Adam branch. Every tensor with
+two or more dimensions is orthogonalised, 1-d tensors get plain Nesterov momentum.
 """
 
 import math
-from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_map
 
-Tree = Any  # nested dictionaries and lists of arrays
+from puffer_mlx.trees import Tree, named
 
 COEFFICIENTS = (
     (4.0848, -6.8946, 2.9270),
@@ -22,7 +21,7 @@ COEFFICIENTS = (
 
 
 def cosine(start: float, end: float, epoch: int, epochs: int) -> float:
-    """Cosine schedule from start (epoch 0) to end (epoch = epochs); start if there are no epochs."""
+    """Cosine schedule from start (epoch 0) to end (epoch = epochs); start if epochs = 0."""
     if epochs == 0:
         return start
     progress = min(max(epoch / epochs, 0.0), 1.0)
@@ -35,7 +34,7 @@ def clip_by_global_norm(grads: Tree, max_norm: float) -> tuple[Tree, mx.array]:
     Returns:
         The gradients and their L2 norm before the clip (scalar).
     """
-    norm = mx.sqrt(sum((mx.sum(mx.square(g)) for _, g in tree_flatten(grads)), start=mx.array(0.0)))
+    norm = mx.sqrt(sum((mx.sum(mx.square(g)) for _, g in named(grads)), start=mx.array(0.0)))
     scale = mx.minimum(1.0, max_norm / (norm + 1e-6))
     return tree_map(lambda g: g * scale, grads), norm
 
@@ -74,7 +73,8 @@ def muon(
 ) -> tuple[Tree, Tree]:
     """One step: m = beta m + g, u = g + beta m, w = w (1 - lr wd) - lr scale orthogonalise(u).
 
-    A tensor is viewed as a matrix (R, C), R its first dimension; scale = sqrt(max(1, R / C)). 1-d tensors take u itself.
+    A tensor is viewed as a matrix (R, C), R its first dimension; scale = sqrt(max(1, R / C)). 1-d
+    tensors take u itself.
 
     Args:
         weights: tree of arrays.

@@ -1,4 +1,4 @@
-"""Prioritised segments: rows with larger advantages are trained on more often, and weighted down for it."""
+"""Prioritised segments: rows with larger advantages are drawn more often, and weighted down."""
 
 import mlx.core as mx
 
@@ -8,8 +8,9 @@ EPS = 1e-6
 def probabilities(adv: mx.array, alpha: float) -> mx.array:
     """Probability of each row, proportional to its total absolute advantage to the power alpha.
 
-    Not normalised exactly, as upstream: eps is added to every row but only once to their sum, so the sum exceeds 1 a
-    little, and a row without advantage keeps a chance. A weight that is NaN or infinite counts as 0.
+    Not normalised exactly, as upstream: eps is added to every row but only once to their sum, so
+    the sum exceeds 1 a little, and a row without advantage keeps a chance. A weight that is NaN or
+    infinite counts as 0.
 
     Args:
         adv: (T, N).
@@ -24,7 +25,7 @@ def probabilities(adv: mx.array, alpha: float) -> mx.array:
 
 
 def draw(p: mx.array, uniforms: mx.array) -> mx.array:
-    """Independent draws with replacement: the first row whose cumulative probability reaches the uniform.
+    """Draw with replacement: the first row whose cumulative probability reaches the uniform.
 
     Args:
         p: (N,) from ``probabilities``.

@@ -1,9 +1,10 @@
 """Where the time goes: named phases that add up to the whole.
 
-``lap(name)`` charges everything since the last lap to ``name``, so no line of the loop goes unclassified. MLX is lazy:
-work runs when it is evaluated, so a lap is honest only right after an evaluation. The rollout evaluates at every step
-anyway. Training evaluates once at its end; its inner phases are measured in *sampled* epochs, which evaluate after each
-phase, and the shares found there divide the training time of the epochs in between.
+``lap(name)`` charges everything since the last lap to ``name``, so no line of the loop goes
+unclassified. MLX is lazy: work runs when it is evaluated, so a lap is honest only right after an
+evaluation. The rollout evaluates at every step anyway. Training evaluates once at its end; its
+inner phases are measured in *sampled* epochs, which evaluate after each phase, and the shares found
+there divide the training time of the epochs in between.
 """
 
 import time
@@ -38,11 +39,11 @@ class Profiler:
             self._last = now
 
     def samples(self, epoch: int) -> bool:
-        """Whether this epoch's training is to be evaluated phase by phase (never the first: it compiles)."""
+        """Whether to evaluate this epoch's training phase by phase; not the first: it compiles."""
         return self.enabled and epoch % SAMPLE_EVERY == 1
 
     def train(self, seconds: float, sampled: bool) -> None:
-        """Charge an epoch's training; its inner phases are this epoch's if sampled, else divided as in the last sample.
+        """Charge an epoch's training, divided as measured if sampled, else as in the last sample.
 
         Args:
             seconds: the whole training of the epoch.

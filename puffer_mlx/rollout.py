@@ -1,20 +1,22 @@
 """Slots of rollout memory, and collecting into them. The only file that knows both NumPy and MLX.
 
-A slot is a set of MLX arrays with writable NumPy views of the same memory: an environment writes its row, the policy
-reads it, nothing is copied in between. Storage is time-major:
+A slot is a set of MLX arrays with writable NumPy views of the same memory: an environment writes
+its row, the policy reads it, nothing is copied in between. Storage is time-major:
 
 | field | shape | row t holds |
 | --- | --- | --- |
 | observations | (T + 1, N, D) | what the action of row t was chosen from |
-| rewards, terminals | (T + 1, N) | what *arrived together with* observation t: the outcome of action t - 1 |
-| masks | (T + 1, N, A) | which actions were legal at t (uint8; None if the environment has no mask) |
+| rewards, terminals | (T + 1, N) | what *arrived with* observation t: action t - 1's outcome |
+| masks | (T + 1, N, A) | which actions are legal at t (uint8; None without a mask) |
 | actions | (T, N, heads) | chosen at t; float32, discrete ids as whole numbers |
 | logprobs, values | (T, N) | of that choice, by the policy that acted |
 
-Row T is the first row of the next rollout: ``begin`` copies it to row 0. So the last action's reward is row 0's in the
-next rollout, where the advantage doesn't look: as upstream, it is never used for learning.
+Row T is the first row of the next rollout: ``begin`` copies it to row 0. So the last action's
+reward is row 0's in the next rollout, where the advantage doesn't look: as upstream, it is never
+used for learning.
 
-A lazy graph reads memory when it is *evaluated*: a slot may be rewritten only after every graph that reads it is.
+A lazy graph reads memory when it is *evaluated*: a slot may be rewritten only after every graph
+that reads it is.
 """
 
 from collections.abc import Callable
@@ -34,7 +36,7 @@ def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarr
     array = mx.zeros(shape, dtype)
     mx.eval(array)
     view = np.asarray(array)
-    cuda.keep_on_host(view)
+    cuda.keep_on_host(view.ctypes.data, view.nbytes)
     return array, view
 
 
@@ -89,11 +91,11 @@ class Slot:
     def begin(self, previous: "Slot") -> None:
         """Copy the last row of the previous rollout (which may be this slot's own) to row 0."""
         for to, source in zip(self._rows(0), previous._rows(previous.horizon), strict=True):
-            if to is not None:
+            if to is not None and source is not None:
                 np.copyto(to, source)
 
     def record(self, t: int, group: int, chosen: mx.array) -> np.ndarray:
-        """Store a group's evaluated choices at step t, (heads + 2, n); returns the row of its actions (n, heads)."""
+        """Store a group's choices (heads + 2, n) of step t; returns its actions (n, heads)."""
         agents = self.groups[group]
         rows = np.asarray(chosen)
         actions = self._actions[t, agents]
@@ -104,14 +106,16 @@ class Slot:
 
 
 State = Any  # the network's, a tree of arrays
-Act = Callable[..., tuple[mx.array, State]]  # actions, log-probabilities and values as rows; the next state
+Act = Callable[
+    ..., tuple[mx.array, State]
+]  # actions, log-probabilities and values as rows; the next state
 
 
 def make_streams(cores: int, groups: int) -> list[mx.Stream]:
-    """Streams to act on, for ``collect``: two on a CPU with two cores and two groups, else the default one.
+    """Streams to act on: two on a CPU with two cores and two groups, else the default one.
 
-    MLX computes a CPU stream on one thread, and a group's step is too small to be worth splitting; two groups at a time
-    use two cores. On a GPU a second stream doesn't help small kernels.
+    MLX computes a CPU stream on one thread, and a group's step is too small to be worth splitting;
+    two groups at a time use two cores. On a GPU a second stream doesn't help small kernels.
     """
     device = mx.default_device()
     if device == mx.cpu and min(cores, groups) > 1:
@@ -131,8 +135,9 @@ def collect(
 ) -> list[State]:
     """Fill a slot with T steps of all agents.
 
-    The policy's step for one group is under way while the next group's is prepared, and environments step while the policy
-    acts for other groups. One evaluation for each group and step. The result doesn't depend on how they interleave.
+    The policy's step for one group is under way while the next group's is prepared, and
+    environments step while the policy acts for other groups. One evaluation for each group and
+    step. The result doesn't depend on how they interleave.
 
     Args:
         slot: where to write; row 0 must be there (``Slot.begin``).
@@ -142,7 +147,8 @@ def collect(
         states: recurrent state of each group, evaluated.
         noise: (T, N, heads), from ``decoder.noise``.
         streams: from ``make_streams``; groups take turns on them.
-        profiler: gets the phases ``eval_gpu`` (acting), ``eval_copy`` and ``eval_env`` (waiting for environments).
+        profiler: gets the phases ``eval_gpu`` (acting), ``eval_copy`` and ``eval_env`` (waiting for
+            environments).
 
     Returns:
         The groups' recurrent states after the last step.

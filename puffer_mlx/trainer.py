@@ -1,8 +1,8 @@
 """The trainer: collect a rollout, train on it, report. It does no input or output.
 
-    for logs in trainer:
-        print(logs["SPS"], logs.get("env/score"))
-"""  # noqa: D415
+for logs in trainer:
+    print(logs["SPS"], logs.get("env/score"))
+"""
 
 import time
 from collections.abc import Iterator
@@ -10,7 +10,6 @@ from typing import Any
 
 import mlx.core as mx
 import psutil
-from mlx.utils import tree_flatten
 
 from puffer_mlx import loss, optim, priority
 from puffer_mlx.config import Config
@@ -19,6 +18,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.profiler import Profiler
 from puffer_mlx.rollout import Slot, collect, make_streams
+from puffer_mlx.trees import named
 from puffer_mlx.update import compile_update
 from puffer_mlx.vec.base import VecEnv
 
@@ -42,7 +42,7 @@ def select_device(name: str) -> mx.Device:
 
 
 class Trainer:
-    """Trains a policy on vectorised environments; iterate over it, one epoch (N * T steps) at a time.
+    """Trains a policy; iterate over it, one epoch (N * T steps) at a time.
 
     Args:
         config: a valid configuration (``config.validate``).
@@ -81,7 +81,7 @@ class Trainer:
     @property
     def parameters(self) -> int:
         """Number of weights."""
-        return sum(int(w.size) for _, w in tree_flatten(self.weights))
+        return sum(int(w.size) for _, w in named(self.weights))
 
     def __iter__(self) -> Iterator[Logs]:
         """Train to the end of the schedule or until ``stop``; one record for each epoch."""
@@ -100,9 +100,10 @@ class Trainer:
         return self._logs(ended - began, trained - began, losses)
 
     def evaluate(self) -> Iterator[Logs]:
-        """Rollouts without training, as upstream after its last epoch: until ``base.eval_episodes`` have ended.
+        """Rollouts without training, as upstream after its last epoch.
 
-        At most half as many rollouts as training epochs. Yields the environments' means since the evaluation began.
+        Until more than ``base.eval_episodes`` have ended, at most half as many as training epochs.
+        Yields the environments' means since the evaluation began.
         """
         total: Logs = {}
         for _ in range(self.config.epochs // 2):
@@ -137,10 +138,12 @@ class Trainer:
         self.global_step += self.config.batch_size
 
     def _train(self) -> Logs:
-        """K minibatches as one lazy graph, evaluated once at its end (in sampled epochs after each phase)."""
+        """K minibatches, one lazy graph evaluated at its end (if sampled, after each phase)."""
         train, slot, run = self.config.train, self._slot, self._run
         K, S, E = self.config.minibatches, self.config.segments, self.config.epochs
-        lr = optim.cosine(train.learning_rate, train.min_lr_ratio * train.learning_rate, self.epoch, E)
+        lr = optim.cosine(
+            train.learning_rate, train.min_lr_ratio * train.learning_rate, self.epoch, E
+        )
         ent = optim.cosine(train.ent_coef, train.min_ent_coef_ratio * train.ent_coef, self.epoch, E)
         beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, self.epoch, E)
         lr, ent, beta = (
@@ -180,12 +183,17 @@ class Trainer:
             metrics.append(measured)
         mean = mx.mean(mx.stack(metrics), axis=0)
         mx.eval(weights, momentum, mean)
-        losses = dict(zip(loss.METRICS, mean.tolist(), strict=True))
+        losses: Logs = {name: mean[i].item() for i, name in enumerate(loss.METRICS)}  # type: ignore
         if not mx.isfinite(mean).all().item():
-            bad = [name for name, value in losses.items() if value != value or abs(value) == float("inf")]
+            bad = [
+                name
+                for name, value in losses.items()
+                if value != value or abs(value) == float("inf")
+            ]
             raise UserError(
-                f"the loss stopped being finite in epoch {self.epoch}, minibatches of {S} segments: {', '.join(bad)}",
-                "lower train.learning_rate or train.max_grad_norm; the weights before this epoch are kept",
+                f"the loss stopped being finite in epoch {self.epoch}: {', '.join(bad)}",
+                "lower train.learning_rate or train.max_grad_norm;"
+                " the weights before this epoch are kept",
             )
         self.weights, self.momentum = weights, momentum
         return losses

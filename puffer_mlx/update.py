@@ -1,12 +1,13 @@
-"""One minibatch: choose segments, take their gradient, move the weights. Plain functions of values, compiled in one place.
+"""One minibatch, as functions of values that are compiled in one place.
 
     prepare:   advantages over all rows -> priorities -> draw S rows and their targets
     gather:    the rows' observations, actions and masks
     gradients: forward over (T, S), loss, gradients
     apply:     clip, Muon, write the rows' new ratios and values back
 
-All four run for every minibatch: advantages change within an epoch once a row has been trained on, as upstream.
-"""  # noqa: D415
+All four run for every minibatch: advantages change within an epoch once a row has been trained on,
+as upstream.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from puffer_mlx.ops import take_rows
 from puffer_mlx.optim import clip_by_global_norm, muon
 from puffer_mlx.policy.policy import Policy
 
-Fields = dict[str, mx.array | None]
+Fields = dict[str, Any]  # the slot's arrays by name; masks may be None
 
 
 class Executables(NamedTuple):
@@ -37,12 +38,12 @@ class Executables(NamedTuple):
 def compile_update(policy: Policy, train: Train) -> Executables:
     """Everything that is compiled, in one place.
 
-    Numbers that change during a run (schedules, random draws) are arguments; those that don't are constants of the
-    compiled code.
+    Numbers that change during a run (schedules, random draws) are arguments; those that don't are
+    constants of the compiled code.
     """
 
     def act(weights, observations, state, noise, mask):
-        """One step of a group: actions, log-probabilities and values as rows of one array, and the next state.
+        """One step of a group; what the host reads is one array.
 
         Returns:
             (heads + 2, n) float32, to be read by the host in one piece; the network's state.
@@ -67,10 +68,14 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         p = priority.probabilities(adv, train.prio_alpha)
         rows = priority.draw(p, uniforms)
         weight = mx.broadcast_to(priority.importance(p, rows, beta), (T, rows.shape[0]))
-        taken = (take_rows(x, rows, T).reshape(-1) for x in (fields["logprobs"], values, adv))
-        return rows, Minibatch(*taken, weight.reshape(-1))
+        return rows, Minibatch(
+            old_logprob=take_rows(fields["logprobs"], rows, T).reshape(-1),
+            old_value=take_rows(values, rows, T).reshape(-1),
+            adv=take_rows(adv, rows, T).reshape(-1),
+            weight=weight.reshape(-1),
+        )
 
-    def gather(fields: Fields, rows):
+    def gather(fields: Fields, rows: mx.array):
         """The rows' observations (T, S, D), actions (T*S, heads) and masks (T*S, A) or None."""
         T = fields["actions"].shape[0]
         masks = fields["masks"]
@@ -111,7 +116,8 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         ratios = mx.put_along_axis(ratios, column, new_ratios, axis=1)
         return weights, momentum, values, ratios
 
-    # Only what runs often on large arrays is compiled. Each fused kernel costs its compiler 0.4 s on a CPU and seconds on
-    # a GPU, once for each constant in it: compiling `prepare` and `apply` (many constants, small arrays) made a first
-    # start half a minute longer on a CPU and minutes on a GPU, for 1 % of the speed.
+    # Only what runs often on large arrays is compiled. Each fused kernel costs its compiler 0.4 s
+    # on a CPU and seconds on a GPU, once for each constant in it: compiling `prepare` and `apply`
+    # (many constants, small arrays) made a first start half a minute longer on a CPU and minutes on
+    # a GPU, for 1 % of the speed.
     return Executables(mx.compile(act), prepare, gather, mx.compile(gradients), apply)

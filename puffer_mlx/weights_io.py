@@ -1,8 +1,9 @@
 """Weights to files and back: safetensors, and upstream's flat ``.bin``.
 
-The flat file is headerless little-endian float32, every tensor row-major, in the order of the weights' dictionary:
-encoder, decoder (the value is its last row), network. It holds the policy that upstream's CUDA backend trains, tensor for
-tensor, so export is a write. Discrete policies with a hidden size divisible by 8 never need upstream's padding.
+The flat file is headerless little-endian float32, every tensor row-major, in the order of the
+weights' dictionary: encoder, decoder (the value is its last row), network. It holds the policy that
+upstream's CUDA backend trains, tensor for tensor, so export is a write. Discrete policies with a
+hidden size divisible by 8 never need upstream's padding.
 """
 
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_flatten, tree_unflatten
+from mlx.utils import tree_unflatten
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.files import publish
+from puffer_mlx.trees import named
 
 Weights = Any
 
@@ -21,12 +23,12 @@ Weights = Any
 def save_safetensors(weights: Weights, path: Path) -> None:
     """Write weights under their dotted names (``encoder.weight``, ``network.0.weight``, ...)."""
     with publish(path) as temporary:
-        _writing(mx.save_safetensors, temporary, dict(tree_flatten(weights)))
+        _writing(mx.save_safetensors, temporary, dict(named(weights)))
 
 
 def save_bin(weights: Weights, path: Path) -> None:
     """Write weights as upstream's flat file."""
-    flat = np.concatenate([np.asarray(w, dtype="<f4").ravel() for _, w in tree_flatten(weights)])
+    flat = np.concatenate([np.asarray(w, dtype="<f4").ravel() for _, w in named(weights)])
     with publish(path) as temporary:
         temporary.write_bytes(flat.tobytes())
 
@@ -53,22 +55,26 @@ def load_weights(path: Path | str, like: Weights) -> Weights:
 
 
 def _read_bin(path: Path, like: Weights) -> Weights:
-    named = tree_flatten(like)
-    expected = 4 * sum(w.size for _, w in named)
+    tensors = named(like)
+    expected = 4 * sum(w.size for _, w in tensors)
     data = path.read_bytes()
     if len(data) != expected:
-        shapes = ", ".join(f"{name} {w.shape}" for name, w in named)
+        shapes = ", ".join(f"{name} {w.shape}" for name, w in tensors)
         raise UserError(
             f"{path} has {len(data)} bytes, expected {expected}: float32 {shapes}",
-            "the file is cut off or of another policy; compare policy.hidden_size and policy.num_layers",
+            "the file is cut off or of another policy;"
+            " compare policy.hidden_size and policy.num_layers",
         )
     flat = np.frombuffer(data, dtype="<f4")
     if not np.isfinite(flat).all():
         raise UserError(f"{path} holds numbers that aren't finite", "the file is damaged")
-    stops = np.cumsum([w.size for _, w in named])[:-1]
+    stops = np.cumsum([w.size for _, w in tensors])[:-1]
     parts = np.split(flat, stops)
     return tree_unflatten(
-        [(name, mx.array(part.reshape(w.shape))) for (name, w), part in zip(named, parts, strict=True)]
+        [
+            (name, mx.array(part.reshape(w.shape)))
+            for (name, w), part in zip(tensors, parts, strict=True)
+        ]
     )
 
 
@@ -77,21 +83,23 @@ def _read_safetensors(path: Path, like: Weights) -> Weights:
     try:
         loaded = mx.load(str(path))
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"{path} can't be read as safetensors: {error}", "the file is damaged") from None
+        raise UserError(
+            f"{path} can't be read as safetensors: {error}", "the file is damaged"
+        ) from None
     assert isinstance(loaded, dict)
-    named = dict(tree_flatten(like))
+    tensors = dict(named(like))
     wrong = [
         f"{name}: {loaded[name].shape if name in loaded else 'missing'}, expected {w.shape}"
-        for name, w in named.items()
+        for name, w in tensors.items()
         if name not in loaded or loaded[name].shape != w.shape
-    ] + [f"{name}: not in this policy" for name in loaded if name not in named]
+    ] + [f"{name}: not in this policy" for name in loaded if name not in tensors]
     if wrong:
         raise UserError(
             f"{path} is of another policy: {'; '.join(wrong)}",
             "compare policy.hidden_size and policy.num_layers with the config.ini beside the file",
         )
-    weights = tree_unflatten([(name, loaded[name].astype(mx.float32)) for name in named])
-    if not all(mx.isfinite(w).all().item() for _, w in tree_flatten(weights)):
+    weights = tree_unflatten([(name, loaded[name].astype(mx.float32)) for name in tensors])
+    if not all(mx.isfinite(w).all().item() for _, w in named(weights)):
         raise UserError(f"{path} holds numbers that aren't finite", "the file is damaged")
     return weights
 

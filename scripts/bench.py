@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Measure speed: python scripts/bench.py breakout [--env-only] [--json FILE]; --help explains every option."""
+"""Measure speed: python scripts/bench.py breakout [--env-only] [--json FILE] [--help]."""
 
 import argparse
 import datetime
@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import puffer_mlx  # first: chooses MLX's BLAS before MLX loads
 from puffer_mlx import vec
 from puffer_mlx.blas import blas_name, get_blas_threads, raise_cache_limit
 from puffer_mlx.config import Config, parse_command_line
@@ -30,8 +29,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("this benchmark")
     group.add_argument("--epochs", type=int, default=20, help="epochs measured (default 20)")
     group.add_argument("--warm-up", type=int, default=3, help="epochs before that (default 3)")
-    group.add_argument("--env-only", action="store_true", help="step the environments without a policy")
-    group.add_argument("--seconds", type=float, default=5.0, help="of each --env-only measurement (default 5)")
+    group.add_argument(
+        "--env-only", action="store_true", help="step the environments without a policy"
+    )
+    group.add_argument(
+        "--seconds", type=float, default=5.0, help="of each --env-only measurement (default 5)"
+    )
     group.add_argument("--repeat", type=int, default=3, help="--env-only measurements (default 3)")
     group.add_argument("--json", metavar="FILE", type=Path, help="write the record to a file")
 
@@ -103,7 +106,9 @@ def bench_training(config: Config, options: argparse.Namespace) -> dict[str, Any
 
 def table(record: dict[str, Any]) -> str:
     """The record as lines of a name and its numbers."""
-    lines = [f"{name:14} {value}" for name, value in record["machine"].items() if name != "versions"]
+    lines = [
+        f"{name:14} {value}" for name, value in record["machine"].items() if name != "versions"
+    ]
     lines += ["", f"{'':30}{'median':>14}{'min':>14}{'max':>14}"]
     for name, value in record["results"].items():
         numbers = value.values() if isinstance(value, dict) else [value]
@@ -118,7 +123,11 @@ def main(argv: list[str]) -> int:
         raise_cache_limit()
         facts = machine()
         measure = bench_environment if options.env_only else bench_training
-        record = {"environment": config.env_name, "machine": facts, "results": measure(config, options)}
+        record = {
+            "environment": config.env_name,
+            "machine": facts,
+            "results": measure(config, options),
+        }
         print(table(record))
         if options.json:
             with publish(options.json) as path:

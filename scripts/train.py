@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 
-import puffer_mlx  # first: chooses MLX's BLAS before MLX loads
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.blas import blas_name, raise_cache_limit
 from puffer_mlx.config import Config, parse_command_line, unused_note
@@ -30,9 +29,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--stop-at",
         metavar="STEP",
         type=lambda text: int(float(text)),
-        help="end after the epoch that reaches this step, schedules unchanged (default: the whole run)",
+        help="end after the epoch that reaches this step, schedules unchanged",
     )
-    group.add_argument("--version", action="store_true", help="print versions, device and BLAS, and exit")
+    group.add_argument(
+        "--version", action="store_true", help="print versions, device and BLAS, and exit"
+    )
 
 
 def train(config: Config, options: argparse.Namespace) -> None:
@@ -74,18 +75,22 @@ def train(config: Config, options: argparse.Namespace) -> None:
                     log.write(evaluation)
         finally:
             log.close()
-        print(f"saved {saved}" if saved else "stopped before the first epoch ended; nothing to save")
+        print(
+            f"saved {saved}" if saved else "stopped before the first epoch ended; nothing to save"
+        )
         print(f"log   {log.path}")
 
 
 def evaluate(trainer: Trainer, dashboard: Dashboard) -> dict[str, float]:
-    """Upstream's evaluation after training: the final weights, nothing learned. Returns its record, empty if none."""
+    """Roll out the final weights, as upstream does after training; the record, empty if none."""
     record: dict[str, float] = {}
     for record in trainer.evaluate():
         dashboard.update({name: value for name, value in record.items() if name.startswith("env/")})
     if record:
         shown = ", ".join(
-            f"{name.partition('/')[2]} {value:.3f}" for name, value in record.items() if "env/" in name
+            f"{name.partition('/')[2]} {value:.3f}"
+            for name, value in record.items()
+            if "env/" in name
         )
         dashboard.message(f"evaluation of the final weights: {shown}")
     return record

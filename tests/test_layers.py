@@ -19,7 +19,7 @@ LAYERS = (  # top down; a file's path without .py
     "policy/__init__ errors files build blas __init__ version spec precision distributed "
     "profiler config_schema config_cli config",
     # 1: arithmetic, and the contract of an environment
-    "kernels cpu_ops ops policy/encoders policy/networks policy/decoders advantage priority loss "
+    "trees kernels cpu_ops cuda ops policy/encoders policy/networks policy/decoders advantage priority loss "
     "optim vec/base",
     # 2: wholes made of them
     "policy/policy vec/stepping vec/native vec/gym vec/puffer vec/__init__",

@@ -1,7 +1,7 @@
 """Decoders: features to action distributions and values.
 
-Everything here is *action-first*: logits are (A, n), because reductions over the first axis are several times faster
-than over a short last one on MLX's CPU backend, and no slower on a GPU.
+Everything here is *action-first*: logits are (A, n), because reductions over the first axis are
+several times faster than over a short last one on MLX's CPU backend, and no slower on a GPU.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ def log_softmax(logits: mx.array) -> mx.array:
 
 @dataclass(frozen=True)
 class Discrete:
-    """One or several discrete heads and the value, fused in one product without bias; the value is the last row."""
+    """Discrete heads and the value in one product without bias; the value is the last row."""
 
     action: ActionSpec
     hidden: int  # H
@@ -33,7 +33,7 @@ class Discrete:
     def __post_init__(self) -> None:
         if self.action.continuous:
             raise UserError(
-                f"the action space {self.action.sizes} is continuous, and only discrete ones are supported so far",
+                f"the action space {self.action.sizes} is continuous; only discrete ones work yet",
                 "choose the environment's discrete form (often env.continuous = 0)",
             )
 
@@ -57,8 +57,8 @@ class Discrete:
     ) -> tuple[mx.array, mx.array]:
         """Draw actions by inverting the cumulative distribution.
 
-        NaN and infinite logits are replaced first (0 and ±3.4e38), as upstream. If rounding leaves no action whose
-        cumulative probability exceeds the uniform, the last legal one is taken.
+        NaN and infinite logits are replaced first (0 and ±3.4e38), as upstream. If rounding leaves
+        no action whose cumulative probability exceeds the uniform, the last legal one is taken.
 
         Args:
             logits: (A, n).
@@ -100,7 +100,7 @@ class Discrete:
         return logprob, entropy
 
     def _heads(self, logits: mx.array, mask: mx.array | None):
-        """For each head: log-probabilities (size, n), and which actions are legal, (size, n) or None."""
+        """Each head's log-probabilities (size, n) and legal actions, (size, n) or None."""
         stops = list(accumulate(self.action.sizes))
         for start, stop in zip([0, *stops], stops, strict=False):
             head, legal = logits[start:stop], None
@@ -111,6 +111,6 @@ class Discrete:
 
     @staticmethod
     def _pick(logp: mx.array, action: mx.array) -> mx.array:
-        """logp (size, n) at action (n,): a sum over a one-hot, which fuses where a gather doesn't."""
+        """Take logp (size, n) at action (n,): a sum over a one-hot fuses where a gather doesn't."""
         chosen = mx.arange(logp.shape[0])[:, None] == action[None]
         return mx.sum(mx.where(chosen, logp, 0), axis=0)

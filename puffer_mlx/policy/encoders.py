@@ -9,7 +9,7 @@ from puffer_mlx.ops import linear
 
 @dataclass(frozen=True)
 class Linear:
-    """One product without bias or activation: upstream's native encoder. Observations aren't scaled."""
+    """Upstream's native encoder: one product, no bias, activation or scaling."""
 
     inputs: int  # D
     hidden: int  # H

@@ -1,4 +1,4 @@
-"""Recurrent networks. Each has ``init``, ``initial_state``, ``step`` (acting) and ``scan`` (training).
+"""Recurrent networks: ``init``, ``initial_state``, ``step`` (acting) and ``scan`` (training).
 
 Weights and state are arguments; nothing here holds arrays. ``T`` times ``step`` equals ``scan``.
 """
@@ -16,8 +16,8 @@ State = list[mx.array]
 def logistic(x: mx.array) -> mx.array:
     """The logistic function from a rational approximation of tanh, absolute error 4e-7.
 
-    Upstream acts with the same approximation. Arithmetic only, so ``mx.compile`` fuses and vectorises it; MLX's own
-    sigmoid on a Linux CPU costs six times as much.
+    Upstream acts with the same approximation. Arithmetic only, so ``mx.compile`` fuses and
+    vectorises it; MLX's own sigmoid on a Linux CPU costs six times as much.
     """
     x = mx.clip(0.5 * x, -7.9053111, 7.9053111)
     s = x * x
@@ -30,7 +30,7 @@ def logistic(x: mx.array) -> mx.array:
 
 
 def mingru_reference(u: mx.array, x: mx.array, first: mx.array) -> tuple[mx.array, mx.array]:
-    """The MinGRU recurrence in plain MLX, differentiable by MLX: what the fused forms are checked against.
+    """The MinGRU recurrence in plain MLX: what the fused forms are checked against.
 
     With ``u = [hidden | gate | projection]``, z = sigma(gate), q = sigma(projection) and
     g = hidden + 0.5 if hidden >= 0 else sigma(hidden):
@@ -67,7 +67,8 @@ def _layer(x: mx.array, weight: mx.array, first: mx.array):
 
 @_layer.vjp
 def _layer_vjp(primals, cotangents, outputs):
-    # The states leave `mingru` through stop_gradient, so only the outputs' cotangent can be non-zero.
+    # The states leave `mingru` through stop_gradient, so only the outputs' cotangent can be
+    # non-zero.
     x, weight, first = primals
     _, states, u = outputs
     T, S, H = x.shape
@@ -91,7 +92,7 @@ def mingru(x: mx.array, weight: mx.array, first: mx.array) -> tuple[mx.array, mx
     if fused() is None:
         out, states = mingru_reference(x @ weight.T, x, first)
     else:
-        out, states, _ = _layer(x, weight, first)
+        out, states, _ = _layer(x, weight, first)  # type: ignore
     last = states.squeeze(0) if len(states) == 1 else states[-1]  # squeezing copies nothing
     return out, mx.stop_gradient(last)
 
@@ -137,6 +138,6 @@ class MinGRU:
         return h, after
 
     def step(self, weights: Weights, h: mx.array, state: State) -> tuple[mx.array, State]:
-        """One step of n agents: h (n, H), state L arrays (n, H) -> outputs (n, H) and the next state."""
+        """One step of n agents: h (n, H), L states (n, H) -> outputs (n, H) and next states."""
         h, state = self.scan(weights, h[None], state)
         return h.squeeze(0), state

@@ -1,8 +1,10 @@
-"""The policy: encoder, network, decoder. Weights are a value: nested dictionaries in upstream's file order.
+"""The policy: encoder, network, decoder; weights are nested dictionaries in file order.
 
-    observations (T, S, D) -> encoder -> (T, S, H) -> network -> (T, S, H) -> decoder -> logits (A, T*S), values (T*S,)
+    observations (T, S, D) -> encoder -> (T, S, H) -> network -> (T, S, H) -> decoder -> logits (A,
+    T*S), values (T*S,)
 
-No part holds arrays; weights, recurrent state and randomness are arguments, so a snapshot of the weights is a reference.
+No part holds arrays; weights, recurrent state and randomness are arguments, so a snapshot of the
+weights is a reference.
 """
 
 from dataclasses import dataclass

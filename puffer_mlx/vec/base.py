@@ -1,7 +1,8 @@
 """The contract of a vectorised environment. NumPy only.
 
-N agents live in Q groups of n = N / Q; group q owns agents ``[q * n, (q + 1) * n)``. A group is stepped on its
-own and asynchronously, so a policy can act for one while others step. Results don't depend on the interleaving.
+N agents live in Q groups of n = N / Q; group q owns agents ``[q * n, (q + 1) * n)``. A group is
+stepped on its own and asynchronously, so a policy can act for one while others step. Results don't
+depend on the interleaving.
 """
 
 from typing import NamedTuple, Protocol
@@ -14,7 +15,8 @@ from puffer_mlx.spec import EnvSpec
 class Rows(NamedTuple):
     """Where an environment writes what *arrives together*: C-contiguous arrays of n agents.
 
-    ``terminals`` is 1 where ``observations`` already is the first of a new episode (environments reset themselves).
+    ``terminals`` is 1 where ``observations`` already is the first of a new episode (environments
+    reset themselves).
     """
 
     observations: np.ndarray  # (n, D) uint8 or float32
@@ -31,7 +33,7 @@ class VecEnv(Protocol):
     num_groups: int  # Q
 
     def reset(self, out: Rows) -> None:
-        """Start new episodes for all N agents and write their first rows (rewards and terminals 0)."""
+        """Start new episodes for all N agents; write their first rows, rewards and terminals 0."""
         ...
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
@@ -39,17 +41,18 @@ class VecEnv(Protocol):
 
         Args:
             group: 0 ≤ group < Q; it must not be stepping already.
-            actions: (n, heads) float32, C-contiguous; discrete ids are whole numbers. Not modified, copied before the return.
+            actions: (n, heads) float32, C-contiguous; discrete ids are whole numbers. Not modified,
+                copied before the return.
             out: rows of the group's n agents; its memory must live until ``wait(group)`` returns.
         """
         ...
 
     def wait(self, group: int) -> None:
-        """Block until the group's step is done and its rows are written. Returns at once if it isn't stepping."""
+        """Block until the group's step is done and its rows are written."""
         ...
 
     def log(self) -> dict[str, float]:
-        """Means over the episodes that ended since the last call, with ``n`` their number; empty if there were none."""
+        """Means over episodes that ended since the last call, ``n`` their number; empty if none."""
         ...
 
     def busy_seconds(self) -> float:

@@ -1,0 +1,13 @@
+"""Trees of arrays: nested dictionaries and lists, MLX's form of parameters."""
+
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+Tree = Any
+
+
+def named(tree: Tree) -> list[tuple[str, mx.array]]:
+    """The arrays with their dotted names (``network.0.weight``), in the tree's order."""
+    return list(tree_flatten(tree))  # pyright: ignore[reportArgumentType, reportReturnType]
