@@ -55,6 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--segments", type=int, default=1024)
     parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument("--forms", default="", help="only forms whose names hold one of these words")
     options = parser.parse_args()
     T, S, D, H, A = 64, options.segments, 118, 64, 4
     raise_cache_limit()
@@ -75,6 +76,8 @@ def main() -> None:
         "plain MLX": step(plain),
         "log-space, compiled": mx.compile(step(log_space)),
     }
+    words = options.forms.split(",")
+    forms = {name: form for name, form in forms.items() if any(word in name for word in words)}
     seconds: dict[str, list[float]] = {name: [] for name in forms}
     for turn in range(options.repeat + 2):
         for name, form in forms.items():

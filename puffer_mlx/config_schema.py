@@ -102,7 +102,7 @@ class Base:
     checkpoint_dir: str = key(
         "checkpoints", "Folder of checkpoints: DIR/ENV/RUN/STEP.", unit="path"
     )
-    log_dir: str = key("logs", "Folder of logs: DIR/ENV/RUN.json.", unit="path")
+    log_dir: str = key("logs", "Folder of logs: DIR/ENV/RUN.jsonl.", unit="path")
     checkpoint_interval: int = key(
         200, "Epochs from one checkpoint to the next.", unit="epochs", minimum=1
     )

@@ -39,14 +39,14 @@ LINE = {  # what a plain line shows
 def abbreviate(number: float) -> str:
     """1_234_567 -> 1.2M."""
     for unit in ("", "K", "M", "B"):
-        if abs(number) < 999.95:
+        if abs(number) < (999.95 if unit else 999.5):  # what rounds to 1000 is 1.0 of the next
             return f"{number:.1f}{unit}" if unit else f"{number:.0f}"
         number /= 1000
     return f"{number:.1f}T"
 
 
 def duration(seconds: float) -> str:
-    """3723 -> 1h 2m 3s; the two or three largest units."""
+    """3723 -> 1h 2m 3s, from the largest unit that isn't 0."""
     minutes, s = divmod(int(seconds), 60)
     hours, m = divmod(minutes, 60)
     days, h = divmod(hours, 24)
@@ -94,6 +94,11 @@ class Dashboard:
             if self._logs:
                 self._live.update(self.render(), refresh=True)
             self._live.__exit__(None, None, None)
+
+    @property
+    def live(self) -> bool:
+        """Whether it redraws a terminal; else it prints lines."""
+        return self._live is not None
 
     def update(self, logs: Logs, last: bool = False) -> None:
         """Take a record; draw if the last drawing is old enough, or if this is the last record."""

@@ -19,6 +19,7 @@ A lazy graph reads memory when it is *evaluated*: a slot may be rewritten only a
 that reads it is.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -111,6 +112,7 @@ Act = Callable[
 ]  # actions, log-probabilities and values as rows; the next state
 
 
+@functools.cache  # MLX never gives a stream's thread back
 def make_streams(cores: int, groups: int) -> list[mx.Stream]:
     """Streams to act on: two on a CPU with two cores and two groups, else the default one.
 
@@ -179,6 +181,7 @@ def collect(
                     weights, slot.inputs[t][g], states[g], parts[t][g], slot.legal[t][g]
                 )
             mx.async_eval(chosen, states[g])
+            profiler.lap("eval_gpu")
             if pending:
                 finish(*pending)
             pending = t, g, chosen

@@ -18,6 +18,17 @@ from puffer_mlx.version import version_text
 from puffer_mlx.weights_io import load_weights
 
 
+def step_number(text: str) -> int:
+    """A positive number of steps: 64, 1_000_000 or 1e6."""
+    try:
+        step = int(float(text))
+    except (ValueError, OverflowError):
+        step = 0
+    if step < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps, for example 1_000_000")
+    return step
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("this run")
     group.add_argument(
@@ -28,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--stop-at",
         metavar="STEP",
-        type=lambda text: int(float(text)),
+        type=step_number,
         help="end after the epoch that reaches this step, schedules unchanged",
     )
     group.add_argument(
@@ -67,10 +78,12 @@ def train(config: Config, options: argparse.Namespace) -> None:
                     log.write(logs)
                     if options.stop_at and trainer.global_step >= options.stop_at:
                         trainer.stop = True
-                    ends = trainer.stop or trainer.epoch == config.epochs
-                    dashboard.update(logs, last=ends)
-                    if ends or checkpoint.is_due(config, trainer.epoch - 1):
+                    dashboard.update(logs, last=trainer.stop or trainer.epoch == config.epochs)
+                    if checkpoint.is_due(config, trainer.epoch - 1):
                         saved = checkpoint.save(folder, trainer.weights, trainer.global_step)
+                # Only here is it certain that the run stopped: a signal may come at any time.
+                if trainer.epoch and not checkpoint.is_due(config, trainer.epoch - 1):
+                    saved = checkpoint.save(folder, trainer.weights, trainer.global_step)
                 if trainer.epoch == config.epochs and (evaluation := evaluate(trainer, dashboard)):
                     log.write(evaluation)
         finally:
@@ -85,7 +98,8 @@ def evaluate(trainer: Trainer, dashboard: Dashboard) -> dict[str, float]:
     """Roll out the final weights, as upstream does after training; the record, empty if none."""
     record: dict[str, float] = {}
     for record in trainer.evaluate():
-        dashboard.update({name: value for name, value in record.items() if name.startswith("env/")})
+        if dashboard.live:
+            dashboard.update({name: record[name] for name in record if name.startswith("env/")})
     if record:
         shown = ", ".join(
             f"{name.partition('/')[2]} {value:.3f}"

@@ -33,7 +33,10 @@ class VecEnv(Protocol):
     num_groups: int  # Q
 
     def reset(self, out: Rows) -> None:
-        """Start new episodes for all N agents; write their first rows, rewards and terminals 0."""
+        """Start new episodes for all N agents; write their first rows, rewards and terminals 0.
+
+        Waits for steps under way.
+        """
         ...
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
@@ -52,7 +55,10 @@ class VecEnv(Protocol):
         ...
 
     def log(self) -> dict[str, float]:
-        """Means over episodes that ended since the last call, ``n`` their number; empty if none."""
+        """Means over episodes that ended since the last call, ``n`` their number; empty if none.
+
+        May be called from any thread.
+        """
         ...
 
     def busy_seconds(self) -> float:
