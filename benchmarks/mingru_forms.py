@@ -5,13 +5,15 @@ fused form is the C extension on a CPU and the kernels of ``kernels.py`` on a GP
 form is the one of upstream's torch backend.
 """
 
+# ruff: noqa: I001
 import argparse
 import statistics
 import time
 
+import puffer_mlx  # first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 
-from puffer_mlx.blas import raise_cache_limit  # isort: split  (chooses the BLAS before MLX loads)
+from puffer_mlx.blas import blas_name, raise_cache_limit
 from puffer_mlx.ops import fused
 from puffer_mlx.policy.networks import mingru, mingru_reference
 
@@ -55,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--segments", type=int, default=1024)
     parser.add_argument("--repeat", type=int, default=9)
-    parser.add_argument("--forms", default="", help="only forms whose names hold one of these words")
+    parser.add_argument("--forms", default="", help="only those that hold one of these words")
     options = parser.parse_args()
     T, S, D, H, A = 64, options.segments, 118, 64, 4
     raise_cache_limit()
@@ -86,6 +88,7 @@ def main() -> None:
             if turn >= 2:  # two rounds of warm-up: the first compiles
                 seconds[name].append(time.perf_counter() - began)
     best = statistics.median(seconds["fused"])
+    print(f"puffer_mlx {puffer_mlx.__version__}, BLAS {blas_name()}")
     print(f"{mx.default_device()}, T = {T}, S = {S}: {T * S} samples, {options.repeat} runs each")
     for name, values in seconds.items():
         median = statistics.median(values)

@@ -22,7 +22,7 @@ PHASES = (
     ("train", "Train", ""),
     ("train_advantage", "advantage", "train"),
     ("train_gather", "gather", "train"),
-    ("train_forward", "forward + backward", "train"),
+    ("train_forward", "gradients", "train"),
     ("train_optimizer", "optimizer", "train"),
     ("train_misc", "misc", "train"),
 )
@@ -158,13 +158,16 @@ class Dashboard:
             "Memory": f"{logs.get('util/cpu_mem_gb', 0):.2f} GiB",
         }
         top = Table.grid(expand=True, padding=(0, 2))
-        for _ in range(3):
-            top.add_column(ratio=1)
+        top.add_column(ratio=1)  # the only one that may wrap: 80 columns are common
+        top.add_column()
+        top.add_column()
         losses = {name: value for name, value in logs.items() if name.startswith("loss/")}
         top.add_row(
             self._table("Run", facts),
             self._phases(),
-            self._table("Losses", {k.partition("/")[2]: f"{v:.4f}" for k, v in losses.items()}),
+            self._table(
+                "Losses", {k.partition("/")[2]: f"{v:.4f}" for k, v in losses.items()}, wrap=False
+            ),
         )
         episodes = {k: v for k, v in logs.items() if k.startswith("env/")}
         names = [f"{k.partition('/')[2]}" for k in episodes]
@@ -183,10 +186,10 @@ class Dashboard:
         return Panel(Group(top, "", stats), title="[bold]puffer_mlx[/]", border_style="cyan")
 
     @staticmethod
-    def _table(title: str, rows: dict[str, str]) -> Table:
-        table = Table(title=title, box=None, show_header=False, expand=True, title_justify="left")
-        table.add_column(style="cyan")
-        table.add_column(justify="right")
+    def _table(title: str, rows: dict[str, str], wrap: bool = True) -> Table:
+        table = Table(title=title, box=None, show_header=False, expand=wrap, title_justify="left")
+        table.add_column(style="cyan", no_wrap=not wrap)
+        table.add_column(justify="right", no_wrap=not wrap)
         for name, value in rows.items():
             table.add_row(name, value)
         return table
@@ -197,6 +200,6 @@ class Dashboard:
         rows = {}
         for name, label, parent in PHASES:
             if f"perf/{name}" in self._logs:
-                text = f"{perf[name] * 1000:7.0f} ms {100 * perf[name] / whole:3.0f} %"
+                text = f"{perf[name] * 1000:5.0f} ms {100 * perf[name] / whole:3.0f} %"
                 rows[f"  {label}" if parent else f"[bold]{label}[/]"] = text
-        return self._table("Time of an epoch", rows)
+        return self._table("Time of an epoch", rows, wrap=False)

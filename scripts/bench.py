@@ -4,6 +4,7 @@
 import argparse
 import datetime
 import json
+import math
 import os
 import platform
 import resource
@@ -11,12 +12,14 @@ import shlex
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from puffer_mlx import vec
 from puffer_mlx.blas import blas_name, get_blas_threads, raise_cache_limit
 from puffer_mlx.config import Config, parse_command_line
+from puffer_mlx.cpu_ops import load as load_cpu_ops
 from puffer_mlx.cpu_ops import threads
 from puffer_mlx.errors import UserError
 from puffer_mlx.files import publish
@@ -25,22 +28,47 @@ from puffer_mlx.vec.stepping import measure_stepping
 from puffer_mlx.version import version_text
 
 
+def number(kind: type, least: float) -> Callable[[str], float]:
+    """A parser of numbers that are at least this; not of nan or infinity."""
+
+    def parse(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value < math.inf:
+            words = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {words} from {least:g} up")
+        return value
+
+    return parse
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("this benchmark")
-    group.add_argument("--epochs", type=int, default=20, help="epochs measured (default 20)")
-    group.add_argument("--warm-up", type=int, default=3, help="epochs before that (default 3)")
+    group.add_argument(
+        "--epochs", type=number(int, 1), default=20, help="epochs measured (default 20)"
+    )
+    group.add_argument(
+        "--warm-up", type=number(int, 0), default=3, help="epochs before that (default 3)"
+    )
     group.add_argument(
         "--env-only", action="store_true", help="step the environments without a policy"
     )
     group.add_argument(
-        "--seconds", type=float, default=5.0, help="of each --env-only measurement (default 5)"
+        "--seconds",
+        type=number(float, 0.001),
+        default=5.0,
+        help="of each --env-only measurement (default 5)",
     )
-    group.add_argument("--repeat", type=int, default=3, help="--env-only measurements (default 3)")
+    group.add_argument(
+        "--repeat", type=number(int, 1), default=3, help="--env-only measurements (default 3)"
+    )
     group.add_argument("--json", metavar="FILE", type=Path, help="write the record to a file")
 
 
-def machine() -> dict[str, Any]:
-    """What a number needs beside it."""
+def machine(load: tuple[float, float, float]) -> dict[str, Any]:
+    """What a number needs beside it; ``load`` was read before the measurement."""
     cpu = platform.processor() or platform.machine()
     if sys.platform == "linux":
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -50,9 +78,10 @@ def machine() -> dict[str, Any]:
         "command": shlex.join(["python", *sys.argv]),
         "cpu": cpu,
         "cores": threads(),
-        "load_before": [round(x, 2) for x in os.getloadavg()],
+        "load_before": [round(x, 2) for x in load],
         "blas": blas_name(),
         "blas_threads": get_blas_threads(),
+        "cpu_ops": load_cpu_ops() is not None,
         "versions": version_text().splitlines(),
     }
 
@@ -121,12 +150,12 @@ def main(argv: list[str]) -> int:
         config, options = parse_command_line(argv, add_options)
         select_device(config.base.device)
         raise_cache_limit()
-        facts = machine()
-        measure = bench_environment if options.env_only else bench_training
+        load = os.getloadavg()
+        results = (bench_environment if options.env_only else bench_training)(config, options)
         record = {
             "environment": config.env_name,
-            "machine": facts,
-            "results": measure(config, options),
+            "machine": machine(load),
+            "results": results,
         }
         print(table(record))
         if options.json:

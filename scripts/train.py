@@ -25,7 +25,9 @@ def step_number(text: str) -> int:
     except (ValueError, OverflowError):
         step = 0
     if step < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps, for example 1_000_000")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of steps, for example 1_000_000"
+        )
     return step
 
 

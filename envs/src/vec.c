@@ -62,7 +62,8 @@ static bool complain_about_keys(const Dict* dict, const char* section, Text* tex
     for (int i = 0; i < dict->size; i++) {
         const DictItem* item = &dict->items[i];
         if (item->expected != NULL) {
-            say(text, "%s.%s is %g, expected %s", section, item->key, item->value, item->expected);
+            say(text, "%s.%s is %g, expected %s\nchange %s in section [%s] of the configuration",
+                section, item->key, item->value, item->expected, item->key, section);
             return true;
         }
     }
@@ -112,7 +113,8 @@ static bool assign_groups(PufferVec* self, Text* text) {
     }
     self->agents[vec->size] = agent;
     if (agent != vec->total_agents) {
-        say(text, "my_vec_init made %d environments with %d agents, expected vec.total_agents %d",
+        say(text, "my_vec_init made %d environments with %d agents, expected vec.total_agents %d\n"
+            "make it fill all agents, or choose vec.total_agents to fit",
             vec->size, agent, vec->total_agents);
         return false;
     }

@@ -1,0 +1,65 @@
+"""What the tests of the scripts share: tiny settings, and running a script here or on its own."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+BATCH = 8 * 8  # steps of an epoch of TINY
+EPOCHS = 6
+TINY = f"""
+    squared --device cpu --env.size 3 --policy.hidden-size 8 --vec.total-agents 8
+    --train.horizon 8 --train.minibatch-size 32 --train.total-timesteps {EPOCHS * BATCH}
+""".split()
+
+
+def load_script(name: str) -> ModuleType:
+    """scripts/NAME.py as a module of its own."""
+    spec = importlib.util.spec_from_file_location(f"script_{name}", ROOT / "scripts" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def command(name: str, *argv: object) -> list[str]:
+    return [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *map(str, argv)]
+
+
+def run(name: str, *argv: object, cwd: Path, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process of its own to its end."""
+    return subprocess.run(
+        command(name, *argv), cwd=cwd, capture_output=True, text=True, timeout=120, **how
+    )
+
+
+def files(folder: Path) -> set[str]:
+    """Everything below a folder that isn't a folder, hidden files too."""
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir()}
+
+
+def only(folder: Path, pattern: str) -> Path:
+    """The one path that matches."""
+    (path,) = folder.glob(pattern)
+    return path
+
+
+def records(folder: Path) -> list[dict[str, float]]:
+    """The records of the one log in a working directory."""
+    text = only(folder, "logs/*/*.jsonl").read_text()
+    assert text.endswith("\n")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def learned(record: dict[str, float]) -> dict[str, float]:
+    """What of a record depends on the seed only, not on time and memory."""
+    return {
+        key: value
+        for key, value in record.items()
+        if key not in ("SPS", "uptime") and not key.startswith(("perf/", "util/"))
+    }

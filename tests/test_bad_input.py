@@ -1,0 +1,349 @@
+"""Wrong input to scripts/train.py: one message with a hint, exit code 2, and nothing left behind."""
+
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from running import BATCH, EPOCHS, TINY, files, load_script, only, records, run
+
+WEIGHTS = 8 * 121 + 6 * 8 + 24 * 8  # numbers of TINY's policy: encoder, decoder, network
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """scripts/train.py in this process, and nothing of it left behind."""
+    device = mx.default_device()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    module = load_script("train")
+    monkeypatch.setattr(module, "raise_cache_limit", lambda: None)
+    yield module
+    mx.set_default_device(device)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def check_message(code: int, stderr: str, *expected: str) -> None:
+    """One error with a hint, no traceback, and the words that make it useful."""
+    assert code == 2, stderr
+    lines = stderr.splitlines()
+    assert sum(line.startswith("error: ") for line in lines) == 1, stderr
+    after = lines[next(i for i, line in enumerate(lines) if line.startswith("error: ")) :]
+    assert any(line.strip().startswith("hint: ") and len(line) > 12 for line in after), stderr
+    assert "Traceback" not in stderr and "object at 0x" not in stderr and "lambda" not in stderr
+    for words in expected:
+        assert words in stderr, stderr
+
+
+# ---- configuration -------------------------------------------------------------------------------
+
+COMMAND_LINES = {  # words after the script's name -> what the message says
+    "no environment": ("", "the first word must be an environment"),
+    "an option first": ("--seed 1 squared", "the first word must be an environment"),
+    "unknown environment": ("squarred", "did you mean squared?"),
+    "a configuration without an environment": ("default", "no native environment 'default'"),
+    "unknown option": ("squared --train.lerning-rate 1", "did you mean --train.learning-rate?"),
+    "option of another section": ("squared --vec.horizon 8", "did you mean --train.horizon?"),
+    "a second word": ("squared breakout", "unexpected 'breakout'"),
+    "no value": ("squared --seed", "--seed: expected one argument"),
+    "no number": ("squared --train.gamma high", "train.gamma high is not a number"),
+    "not finite": ("squared --train.learning-rate nan", "is not a finite number"),
+    "out of range": ("squared --train.gamma 1.5", "at most 1"),
+    "a negative number": ("squared --train.learning-rate -1e-3", "at least 0"),
+    "no whole number": ("squared --train.horizon 8.5", "8 or 9"),
+    "neither true nor false": ("squared --train.anneal-lr maybe", "true or false"),
+    "not one of the choices": ("squared --device tpu", "auto or cpu or gpu"),
+    "agents not a multiple of buffers": ("squared --vec.num-buffers 3", "vec.num_buffers 2 or 4"),
+    "minibatch not a multiple of horizon": (
+        "squared --train.minibatch-size 8200",
+        "8192 or 8256",
+    ),
+    "minibatch larger than an epoch": (
+        "squared --vec.total-agents 8 --train.minibatch-size 1024",
+        "512 or less",
+    ),
+    "no minibatch in an epoch": ("squared --train.replay-ratio 0.01", "0.125 or more"),
+    "run shorter than an epoch": ("squared --train.total-timesteps 100", "262144 or more"),
+    "unknown env key": ("squared --env.width 3", "unknown option --env.width 3"),
+    "env value the environment refuses": ("squared --env.size 12", "from 2 to 11"),
+    "env value of no use": ("squared --env.size big", "env.size big is not a number"),
+    "unsupported part": ("squared --torch.network LSTM", "torch.network LSTM does not exist"),
+    "several at once": ("squared --train.gamma 2 --vec.num-buffers 3", "2 problems in the config"),
+    "stop at nothing": ("squared --stop-at 0", "'0' is not a number of steps"),
+    "stop before the beginning": ("squared --stop-at -5", "'-5' is not a number of steps"),
+    "stop at infinity": ("squared --stop-at inf", "'inf' is not a number of steps"),
+    "stop at a word": ("squared --stop-at late", "'late' is not a number of steps"),
+}
+
+
+@pytest.mark.parametrize("what", COMMAND_LINES)
+def test_a_wrong_command_line(script, here, capsys, what):
+    words, expected = COMMAND_LINES[what]
+    code = script.main(words.split())
+    check_message(code, capsys.readouterr().err, expected)
+    assert files(here) == set()
+
+
+INI = "[base]\nenv_name = squared\n[env]\nsize = 3\n"
+FILES = {  # an .ini file -> what the message says
+    "missing": (None, "there is no file toy.ini"),
+    "empty": ("", "no native environment 'toy'"),
+    "no section": ("size = 3\n", "'size = 3' is before any section (toy.ini:1)"),
+    "no value": (INI + "[train]\ngamma\n", "'gamma' has no value (toy.ini:6)"),
+    "unknown key": (INI + "[train]\nlerning_rate = 1\n", "did you mean train.learning_rate?"),
+    "unknown section": (INI + "[trian]\ngamma = 1\n", "did you mean [train]?"),
+    "set twice": (INI + "size = 4\n", "env.size is set twice (toy.ini:5)"),
+    "wrong value": (INI + "[train]\ngamma = 7\n", "(toy.ini:6)"),
+    "env key missing": ("[base]\nenv_name = squared\n", "squared: missing keys in [env]: size"),
+    "not text": (b"\xff\xfe\x00[base]", "toy.ini is not a text file"),
+}
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_a_wrong_ini_file(script, here, capsys, what):
+    content, expected = FILES[what]
+    if content is not None:
+        (here / "toy.ini").write_bytes(content if isinstance(content, bytes) else content.encode())
+    before = files(here)
+    code = script.main(["toy.ini"])
+    check_message(code, capsys.readouterr().err, expected)
+    assert files(here) == before
+
+
+@pytest.mark.skipif(mx.is_available(mx.gpu), reason="this machine has a GPU")
+def test_no_gpu(script, here, capsys):
+    code = script.main([*TINY, "--device", "gpu"])
+    check_message(code, capsys.readouterr().err, "this build of MLX has no GPU", "--device cpu")
+    assert files(here) == set()
+
+
+# ---- weights -------------------------------------------------------------------------------------
+
+
+def floats(count: int, value: float = 0.5) -> bytes:
+    return np.full(count, value, "<f4").tobytes()
+
+
+def safetensors(**shapes: tuple[int, ...]) -> bytes:
+    """A whole safetensors file of zeros."""
+    path = Path("source.safetensors")
+    mx.save_safetensors(
+        str(path), {name.replace("__", "."): mx.zeros(shape) for name, shape in shapes.items()}
+    )
+    data = path.read_bytes()
+    path.unlink()
+    return data
+
+
+def whole(hidden: int = 8) -> bytes:
+    return safetensors(
+        encoder__weight=(hidden, 121),
+        decoder__weight=(6, hidden),
+        network__0__weight=(3 * hidden, hidden),
+    )
+
+
+MODELS: dict[str, tuple[str, Callable[[], bytes] | None, str]] = {
+    "missing .bin": ("model.bin", None, "No such file"),
+    "missing .safetensors": ("model.safetensors", None, "No such file"),
+    "of another kind": ("model.pt", lambda: b"pickle", "neither a .safetensors nor a .bin file"),
+    "empty .bin": ("model.bin", lambda: b"", f"has 0 bytes, expected {4 * WEIGHTS}"),
+    "short .bin": ("model.bin", lambda: floats(WEIGHTS)[:-3], f"has {4 * WEIGHTS - 3} bytes"),
+    "long .bin": ("model.bin", lambda: floats(WEIGHTS + 1), f"has {4 * WEIGHTS + 4} bytes"),
+    "corrupt .bin": ("model.bin", lambda: floats(WEIGHTS, np.nan), "aren't finite"),
+    ".bin of another policy": ("model.bin", lambda: floats(2 * WEIGHTS), "policy.hidden_size"),
+    "empty .safetensors": ("model.safetensors", lambda: b"", "can't be read as safetensors"),
+    "garbage .safetensors": (
+        "model.safetensors",
+        lambda: np.random.default_rng(0).bytes(3000),
+        "can't be read as safetensors",
+    ),
+    "short .safetensors": ("model.safetensors", lambda: whole()[:-5], "can't be read as"),
+    ".safetensors of another width": (
+        "model.safetensors",
+        lambda: whole(hidden=16),
+        "encoder.weight: (16, 121), expected (8, 121)",
+    ),
+    ".safetensors of another depth": (
+        "model.safetensors",
+        lambda: safetensors(
+            encoder__weight=(8, 121),
+            decoder__weight=(6, 8),
+            network__0__weight=(24, 8),
+            network__1__weight=(24, 8),
+        ),
+        "network.1.weight: not in this policy",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MODELS)
+def test_wrong_weights(script, here, capsys, what):
+    name, make, expected = MODELS[what]
+    if make is not None:
+        (here / name).write_bytes(make())
+    before = files(here)
+    code = script.main([*TINY, "--load-model-path", name])
+    check_message(code, capsys.readouterr().err, expected, name)
+    assert files(here) == before
+
+
+@pytest.mark.parametrize("path", ["latest", "."])
+def test_no_weights_at_all(script, here, capsys, path):
+    code = script.main([*TINY, "--load-model-path", path])
+    check_message(code, capsys.readouterr().err, "there is no checkpoint in ", "train first")
+    assert files(here) == set()
+
+
+def test_the_weights_of_these_tests_would_load(script, here):
+    """So what is refused above is refused for what is wrong with it."""
+    for name, data in ("model.bin", floats(WEIGHTS)), ("model.safetensors", whole()):
+        (here / name).write_bytes(data)
+        assert script.main([*TINY, "--load-model-path", name, "--stop-at", "1"]) == 0
+
+
+# ---- folders that can't be written ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["--checkpoint-dir", "--log-dir"])
+@pytest.mark.parametrize("below", ["", "/deeper"])
+def test_a_folder_that_is_a_file(script, here, capsys, option, below):
+    (here / "taken").write_text("mine")
+    code = script.main([*TINY, option, f"taken{below}"])
+    captured = capsys.readouterr()
+    check_message(code, captured.err, "can't write ", "taken", option)
+    assert " steps | " not in captured.out  # it shows before training
+    assert (here / "taken").read_text() == "mine"
+    # The configuration was written before the log was tried.
+    assert {Path(name).name for name in files(here)} - {"config.ini"} == {"taken"}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.parametrize("option", ["--checkpoint-dir", "--log-dir"])
+def test_an_unwritable_folder(script, here, capsys, option):
+    (here / "locked").mkdir(mode=0o500)
+    code = script.main([*TINY, option, "locked"])
+    check_message(code, capsys.readouterr().err, "Permission denied", option)
+    assert {Path(name).name for name in files(here)} <= {"config.ini"}
+
+
+# ---- a full disk ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """A whole run before those that can't write: MLX and the environments are compiled once."""
+    folder = tmp_path_factory.mktemp("compiled")
+    done = run("train", *TINY, "--checkpoint-dir", "kept", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder
+
+
+def full(size: int, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """A run whose files can't grow beyond a size: a write gives a part, the next one an error."""
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    return run("train", *TINY, *more, cwd=folder, preexec_fn=limit)
+
+
+FULL = {  # what doesn't fit -> the largest file, what the message names, files there are after it
+    "the configuration": (100, "config.ini", 0),
+    "the first checkpoint": (4 * WEIGHTS - 1, f"{BATCH:016d}.bin", 2),  # config.ini, log
+    "its other form": (4 * WEIGHTS + 10, f"{BATCH:016d}.safetensors", 3),  # and the .bin
+}
+
+
+@pytest.mark.parametrize("what", FULL)
+def test_a_full_disk(compiled, tmp_path, what):
+    size, name, count = FULL[what]
+    done = full(size, tmp_path)
+    check_message(done.returncode, done.stderr, f"{name}: ", "free some space")
+    assert len(files(tmp_path)) == count
+    assert all(not Path(file).name.startswith(".") for file in files(tmp_path))
+    if count:
+        assert [record["epoch"] for record in records(tmp_path)] == [1]
+    if count == 3:
+        assert only(tmp_path, "**/*.bin").stat().st_size == 4 * WEIGHTS
+
+
+def test_a_disk_full_in_the_middle_of_the_log(compiled, tmp_path):
+    """What was logged before is whole: no part of a record is left."""
+    size = only(compiled, f"kept/*/*/{BATCH:016d}.safetensors").stat().st_size
+    # A checkpoint just fits; the log outgrows it after a few epochs.
+    epochs = 3 * EPOCHS
+    done = full(size, tmp_path, "--train.total-timesteps", str(epochs * BATCH))
+    check_message(done.returncode, done.stderr, "can't write the log logs/squared/", "--log-dir")
+    assert 2 <= len(records(tmp_path)) < epochs
+    assert size - 2000 < only(tmp_path, "logs/squared/*").stat().st_size <= size
+    assert len(files(tmp_path)) == 4  # configuration, log, both forms of the first checkpoint
+
+
+# ---- compilers -----------------------------------------------------------------------------------
+
+
+def without(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A run with an empty cache, an empty PATH and no CC but what is given."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "work").mkdir()
+    inherited = {k: v for k, v in os.environ.items() if k not in ("CC", "CXX")}
+    settings = {"PATH": str(tmp_path / "empty"), "PUFFER_MLX_CACHE": str(tmp_path / "cache")}
+    env = {**inherited, **settings, **environment}
+    return run("train", *TINY, cwd=tmp_path / "work", env=env)
+
+
+def test_no_compiler(tmp_path):
+    done = without(tmp_path)
+    check_message(done.returncode, done.stderr, "the compiler 'cc' can't be run", "install one")
+    assert files(tmp_path) == set()
+
+
+FAKE = """#!/bin/sh
+if [ "$1" = --version ]; then echo fake 1.0; exit; fi
+echo "toy.c:1:2: error: this compiler is out of order" >&2
+echo half > "$PUFFER_MLX_CACHE/half.o"
+exit 3
+"""
+
+
+def test_a_compiler_that_fails(tmp_path):
+    fake = tmp_path / "fakecc"
+    fake.write_text(FAKE)
+    fake.chmod(0o755)
+    done = without(tmp_path, CC=str(fake))
+    expected = "squared: ", "failed with status 3", "this compiler is out of order"
+    check_message(done.returncode, done.stderr, *expected)
+    assert files(tmp_path) == {"fakecc", "cache/half.o"}  # nothing of puffer_mlx's own
+
+
+def test_a_cache_that_cannot_be_written(tmp_path):
+    (tmp_path / "taken").write_text("mine")
+    path = os.environ.get("PATH", "")
+    done = without(tmp_path, PATH=path, PUFFER_MLX_CACHE=str(tmp_path / "taken" / "cache"))
+    check_message(done.returncode, done.stderr, "set PUFFER_MLX_CACHE to a folder")
+    assert files(tmp_path) == {"taken"}
+
+
+# ---- as a process --------------------------------------------------------------------------------
+
+
+def test_the_exit_code_of_the_process(tmp_path):
+    """All of the above that ran in this process ends like this."""
+    done = run("train", "squared", "--train.gamma", 2, cwd=tmp_path)
+    assert done.stdout == ""
+    check_message(done.returncode, done.stderr, "train.gamma 2.0 is out of range")
+    assert done.stderr.startswith("error: ") and files(tmp_path) == set()

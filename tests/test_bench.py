@@ -1,0 +1,138 @@
+"""scripts/bench.py: the promised fields, in the table and in the JSON, with plausible numbers."""
+
+import json
+import os
+import shlex
+import sys
+
+import mlx.core as mx
+import pytest
+from running import BATCH, ROOT, TINY, files, load_script, run
+
+from puffer_mlx.cpu_ops import threads
+from puffer_mlx.trainer import Trainer
+
+NAMES = {"date", "command", "cpu", "cores", "load_before", "blas", "blas_threads", "versions"}
+SPREAD = {"median", "min", "max"}
+
+
+@pytest.fixture
+def script(monkeypatch, tmp_path):
+    """scripts/bench.py in this process, in an empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    device = mx.default_device()
+    module = load_script("bench")
+    monkeypatch.setattr(module, "raise_cache_limit", lambda: None)
+    yield module
+    mx.set_default_device(device)
+
+
+def rows(table: str) -> dict[str, list[str]]:
+    """What the table shows: the numbers behind each name."""
+    return {line[:30].strip(): line[30:].split() for line in table.splitlines() if line[30:]}
+
+
+def check_spread(values: dict[str, float], least: float, most: float) -> None:
+    assert set(values) == SPREAD
+    assert least <= values["min"] <= values["median"] <= values["max"] <= most
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench")
+    words = [*TINY, "--epochs", "2", "--warm-up", "1", "--json", "out/record.json"]
+    done = run("bench", *words, cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert files(folder) == {"out/record.json"}  # and neither logs nor checkpoints
+    return done.stdout, json.loads((folder / "out" / "record.json").read_text()), words
+
+
+def test_what_a_number_needs_beside_it(trained):
+    table, record, words = trained
+    assert set(record) == {"environment", "machine", "results"}
+    assert record["environment"] == "squared"
+    machine = record["machine"]
+    assert set(machine) == NAMES
+    assert machine["command"] == shlex.join(["python", str(ROOT / "scripts/bench.py"), *words])
+    assert machine["cores"] == len(os.sched_getaffinity(0)) if sys.platform == "linux" else True
+    assert len(machine["load_before"]) == 3 and machine["cpu"]
+    assert any(line.startswith("MLX ") for line in machine["versions"])
+    for name in NAMES - {"versions"}:
+        assert f"\n{name:14} {machine[name]}\n" in f"\n{table}"
+
+
+def test_training(trained):
+    table, record, _ = trained
+    results = record["results"]
+    check_spread(results["SPS"], 10, 1e7)
+    assert 10 < results["steps per CPU-second"] < 1e7
+    assert 0 < results["warm-up, s"] < 100
+    assert 0.02 < results["peak memory, GiB"] < 20
+    assert abs(results["memory growth, GiB"]) < 1
+    phases = {name: value for name, value in results.items() if name.startswith("perf/")}
+    assert {"perf/rollout, ms", "perf/train, ms", "perf/train_forward, ms"} <= set(phases)
+    for values in phases.values():
+        check_spread(values, 0, 100_000)
+    # Rollout and training are the epoch: together they take as long as SPS says, and not longer.
+    seconds = BATCH / results["SPS"]["max"]
+    parts = [phases[f"perf/{name}, ms"]["min"] / 1000 for name in ("rollout", "train")]
+    assert sum(parts) <= seconds * (1 + 1e-9)
+    shown = rows(table)
+    for name, value in results.items():
+        numbers = list(value.values()) if isinstance(value, dict) else [value]
+        assert shown[name] == [f"{number:,.2f}" for number in numbers]
+    assert shown[""] == ["median", "min", "max"]
+
+
+def test_epochs_and_warm_up_are_counted(script, monkeypatch, capsys):
+    count = []
+    real = Trainer.step
+    monkeypatch.setattr(Trainer, "step", lambda self: count.append(self) or real(self))
+    assert script.main([*TINY, "--epochs", "2", "--warm-up", "1"]) == 0
+    assert len(count) == 3
+    numbers = rows(capsys.readouterr().out)["SPS"]
+    assert len(numbers) == 3
+
+
+def test_environments_alone(script, tmp_path, capsys):
+    words = [*TINY, "--env-only", "--seconds", "0.2", "--repeat", "2", "--json", "record.json"]
+    assert script.main(words) == 0
+    table = capsys.readouterr().out
+    results = json.loads((tmp_path / "record.json").read_text())["results"]
+    most = min(16, threads())
+    names = [f"steps/s, {n} thread{'s' if n > 1 else ''}" for n in sorted({1, most})]
+    assert list(results) == names
+    for name, values in results.items():
+        check_spread(values, 1e3, 1e10)
+        assert rows(table)[name] == [f"{values[key]:,.2f}" for key in ("median", "min", "max")]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("nosuch", "no configuration has the environment 'nosuch'"),
+        ("squared --epochs two", "--epochs"),
+        ("squared --epochs 0", "--epochs"),
+        ("squared --warm-up -1", "--warm-up"),
+        ("squared --env-only --repeat 0", "--repeat"),
+        ("squared --env-only --seconds 0", "--seconds"),
+        ("squared --env-only --seconds nan", "--seconds"),
+        ("squared --stop-at 5", "unknown option --stop-at 5"),
+    ],
+)
+def test_wrong_input(script, tmp_path, capsys, words, expected):
+    assert script.main(words.split()) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and "\n  hint: " in captured.err
+    assert expected in captured.err and captured.out == ""
+    assert files(tmp_path) == set()
+
+
+def test_a_record_that_cannot_be_written(script, tmp_path, capsys):
+    (tmp_path / "taken").write_text("mine")
+    words = [*TINY, "--epochs", "1", "--warm-up", "0", "--json", "taken/record.json"]
+    assert script.main(words) == 2
+    captured = capsys.readouterr()
+    assert "error: can't write taken/record.json" in captured.err and "hint: " in captured.err
+    assert "SPS" in captured.out  # what was measured isn't lost
+    assert files(tmp_path) == {"taken"}

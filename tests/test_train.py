@@ -1,0 +1,532 @@
+"""scripts/train.py as its users meet it: files, lines, options, signals and the dashboard."""
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import termios
+import time
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+import running
+from rich.console import Console
+from running import BATCH, EPOCHS, TINY, command, files, learned, load_script, only, records, run
+
+from puffer_mlx import checkpoint, config, weights_io
+from puffer_mlx.config_schema import KEYS
+from puffer_mlx.dashboard import PHASES, Dashboard, abbreviate, duration
+from puffer_mlx.loss import METRICS
+
+LOSSES = {f"loss/{name}" for name in METRICS}
+LAST = f"{EPOCHS * BATCH:016d}"
+ESCAPE = "\x1b["
+
+
+def fetch(folder: Path, pattern: str) -> list[str]:
+    return sorted(path.name for path in folder.glob(pattern))
+
+
+# ---- a whole run ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder and the output of a whole run."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, run("train", *TINY, "--checkpoint-interval", 4, cwd=folder)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """scripts/train.py in this process, and nothing of it left behind."""
+    device = mx.default_device()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    module = load_script("train")
+    monkeypatch.setattr(module, "raise_cache_limit", lambda: None)
+    yield module
+    mx.set_default_device(device)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def test_a_run_leaves_checkpoints_a_log_and_nothing_else(whole):
+    folder, done = whole
+    assert (done.returncode, done.stderr) == (0, "")
+    run_folder = only(folder, "checkpoints/squared/*")
+    run_id = run_folder.name
+    assert 0 <= time.time() - int(run_id) / 1000 < 600  # milliseconds since 1970
+    # After epochs 0 and 4 counted from 0, and after the last: upstream's rhythm.
+    steps = [f"{epochs * BATCH:016d}" for epochs in (1, 5, EPOCHS)]
+    expected = {f"{step}.{form}" for step in steps for form in ("bin", "safetensors")}
+    assert files(folder) == {
+        f"logs/squared/{run_id}.jsonl",
+        *(f"checkpoints/squared/{run_id}/{name}" for name in {*expected, "config.ini"}),
+    }
+
+
+def test_both_forms_of_a_checkpoint_hold_the_same_weights(whole):
+    run_folder = only(whole[0], "checkpoints/squared/*")
+    loaded = mx.load(str(run_folder / f"{LAST}.safetensors"))
+    assert isinstance(loaded, dict)
+    shapes = {"encoder.weight": (8, 121), "decoder.weight": (6, 8), "network.0.weight": (24, 8)}
+    assert {name: w.shape for name, w in loaded.items()} == shapes
+    data = (run_folder / f"{LAST}.bin").read_bytes()
+    assert data == b"".join(bytes(memoryview(loaded[name])) for name in shapes)
+    assert data != (run_folder / f"{BATCH:016d}.bin").read_bytes()
+
+
+def test_the_log_has_upstreams_keys_and_adds_up(whole):
+    *epochs, evaluation = records(whole[0])
+    assert [record["epoch"] for record in epochs] == list(range(1, EPOCHS + 1))
+    assert [record["agent_steps"] for record in epochs] == [
+        BATCH * epoch for epoch in range(1, EPOCHS + 1)
+    ]
+    inner = {name for name, _, parent in PHASES if parent == "train"}
+    for record in epochs:
+        assert {"SPS", "uptime", "perf/rollout", "perf/train", "util/cpu_mem_gb"} <= set(record)
+        assert {name for name in record if name.startswith("loss/")} == LOSSES
+        environment = {name for name in record if name.startswith("env/")}
+        names = "perf score episode_return episode_length n".split()
+        assert environment in (set(), {f"env/{name}" for name in names})
+        known = {f"perf/{name}" for name, _, _ in PHASES}
+        assert {name for name in record if name.startswith("perf/")} <= known
+        assert all(value == value and abs(value) != float("inf") for value in record.values())
+
+        perf = {k.partition("/")[2]: v for k, v in record.items() if k.startswith("perf/")}
+        assert min(perf.values()) >= 0
+        acting = sum(v for k, v in perf.items() if k.startswith("eval_"))
+        training = sum(v for k, v in perf.items() if k.startswith("train_"))
+        assert 0.5 * perf["rollout"] < acting <= perf["rollout"]
+        assert training <= perf["train"] * (1 + 1e-9)
+        assert perf["rollout"] + perf["train"] <= BATCH / record["SPS"] * (1 + 1e-9)
+        if record["epoch"] > 1:  # an epoch was measured phase by phase
+            assert inner == {k for k in perf if k.startswith("train_")}
+            assert training == pytest.approx(perf["train"])
+    uptimes = [record["uptime"] for record in epochs]
+    assert uptimes == sorted(uptimes)
+    assert sum(BATCH / record["SPS"] for record in epochs) <= uptimes[-1]
+    assert any("env/score" in record for record in epochs)
+
+    # The evaluation of the final weights: half as many rollouts as epochs, nothing trained.
+    assert evaluation["agent_steps"] == BATCH * (EPOCHS + EPOCHS // 2)
+    assert {"env/score", "env/n"} <= set(evaluation) and not LOSSES & set(evaluation)
+
+
+def test_without_a_terminal_there_are_plain_lines(whole):
+    done = whole[1]
+    assert ESCAPE not in done.stdout and "\r" not in done.stdout
+    first, *lines = done.stdout.splitlines()
+    assert re.match(r"Environment squared, Parameters 1\.2K, Agents 8 in 2 groups, ", first)
+    progress = [line for line in lines if " steps | " in line]
+    assert progress[0].startswith(f"{BATCH} of {EPOCHS * BATCH} steps | ")
+    assert progress[-1].startswith(f"{EPOCHS * BATCH} of {EPOCHS * BATCH} steps | ")
+    assert " SPS | 0s left | " in progress[-1] and "entropy 1." in progress[-1]
+    evaluation, saved, log = lines[-3:]
+    assert evaluation.startswith("evaluation of the final weights: perf 0.")
+    assert re.fullmatch(rf"saved checkpoints/squared/\d+/{LAST}\.safetensors", saved)
+    assert re.fullmatch(r"log   logs/squared/\d+\.jsonl", log)
+
+
+def test_the_saved_configuration_loads_back_and_repeats_the_run(whole, tmp_path):
+    """Same seed, same files: the weights' bytes and all that is learned."""
+    folder = whole[0]
+    ini = only(folder, "checkpoints/squared/*/config.ini")
+    given = config.load("squared", [*TINY[1:], "--checkpoint-interval", "4"])
+    assert config.load(str(ini)) == given
+    assert given.base.seed == 73 and given.env == {"size": 3.0}  # not just empty
+
+    again = run("train", ini, cwd=tmp_path)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert list(map(learned, records(tmp_path))) == list(map(learned, records(folder)))
+    for form in "bin", "safetensors":
+        pattern = f"checkpoints/squared/*/*.{form}"
+        assert fetch(folder, pattern) == fetch(tmp_path, pattern) != []
+        for first in folder.glob(pattern):
+            second = only(tmp_path, f"checkpoints/squared/*/{first.name}")
+            assert first.read_bytes() == second.read_bytes()
+
+
+def test_another_seed_is_another_run(script, here, whole):
+    assert script.main([*TINY, "--seed", "74"]) == 0
+    assert learned(records(here)[0]) != learned(records(whole[0])[0])
+    last = f"checkpoints/squared/*/{LAST}.bin"
+    assert only(here, last).read_bytes() != only(whole[0], last).read_bytes()
+
+
+# ---- options -------------------------------------------------------------------------------------
+
+
+def test_load_model_path(script, here, whole, capsys):
+    """A file of either kind, its folder and latest are the same start, and not the fresh one."""
+    source = only(whole[0], "checkpoints/squared/*")
+    fresh = learned(records(whole[0])[0])
+    runs = {}
+    for kind, path in {
+        "bin": source / f"{LAST}.bin",
+        "safetensors": source / f"{LAST}.safetensors",
+        "folder": source,
+        "latest": "latest",
+    }.items():
+        # Of two runs latest is the newer, though its checkpoint has fewer steps and a smaller name.
+        store = here / kind / "store"
+        for name, file, age in ("2", f"{LAST}.safetensors", 0), ("1", "old.safetensors", 9):
+            (store / "squared" / name).mkdir(parents=True)
+            shutil.copy(source / f"{LAST}.safetensors", store / "squared" / name / file)
+            os.utime(store / "squared" / name / file, (time.time() - age,) * 2)
+        old = only(store, "squared/1/*")
+        shutil.copy(source / f"{BATCH:016d}.safetensors", old)
+        os.utime(old, (time.time() - 9,) * 2)
+        (store / "squared" / "2" / ".half-x.safetensors").write_bytes(b"killed while writing")
+
+        os.chdir(here / kind)
+        arguments = ["--checkpoint-dir", str(store), "--load-model-path", str(path)]
+        assert script.main([*TINY, *arguments]) == 0
+        saved = re.findall("^saved (.*)$", capsys.readouterr().out, re.MULTILINE)
+        runs[kind] = (
+            [learned(record) for record in records(here / kind)],
+            Path(saved[0]).read_bytes(),
+        )
+    assert runs["bin"] == runs["safetensors"] == runs["folder"] == runs["latest"]
+    assert runs["bin"][0][0]["loss/total"] != fresh["loss/total"]
+
+
+def test_stop_at(script, here, whole, capsys):
+    """Ends after the epoch that reaches the step, is saved, and was the same run until then."""
+    assert script.main([*TINY, "--stop-at", str(BATCH + 1)]) == 0
+    output = capsys.readouterr().out
+    assert f"{2 * BATCH} of {2 * BATCH} steps" in output
+    assert output.splitlines()[-2].endswith(f"{2 * BATCH:016d}.safetensors")
+    assert "evaluation" not in output
+    assert list(map(learned, records(here))) == list(map(learned, records(whole[0])))[:2]
+    assert fetch(here, "checkpoints/*/*/*.bin") == [f"{n * BATCH:016d}.bin" for n in (1, 2)]
+
+
+def test_version(tmp_path):
+    done = run("train", "--version", cwd=tmp_path)
+    assert (done.returncode, done.stderr, files(tmp_path)) == (0, "", set())
+    names = [line.split()[0] for line in done.stdout.splitlines()]
+    assert names == ["puffer_mlx", "Python", "MLX", "device", "BLAS", "platform"]
+
+
+@pytest.mark.parametrize("words", [["--help"], ["squared", "-h"], ["squared", "--help"]])
+def test_help_mentions_every_key(script, here, capsys, words):
+    with pytest.raises(SystemExit) as ended:
+        script.main(words)
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for section, keys in KEYS.items():
+        for key, declared in keys.items():
+            option = ("" if section == "base" else f"{section}.") + key.replace("_", "-")
+            assert re.search(rf"^ +--{re.escape(option)} [A-Z]", text, re.MULTILINE), option
+            assert " ".join(declared.help.split()) in " ".join(text.split()), option
+    for option in "--load-model-path", "--stop-at", "--version":
+        assert option in text
+    assert "squared" in text and "breakout" in text  # environments there are
+    assert ("--env.size" in text) == (words[0] == "squared")
+    assert files(here) == set()
+
+
+# ---- signals -------------------------------------------------------------------------------------
+
+
+class Process:
+    """scripts/train.py, or another command, with its lines read as they come."""
+
+    def __init__(self, words: list[str], cwd: Path) -> None:
+        self.popen = subprocess.Popen(
+            words, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def wait_for(self, text: str) -> None:
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            if text in line:
+                return
+        raise AssertionError(f"ended without {text!r}: {self.popen.stderr and self.popen.stderr}")
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self.popen.communicate(timeout=60)
+        return self.popen.returncode, out, err
+
+
+@contextlib.contextmanager
+def started(words: list[str], cwd: Path):
+    process = Process(words, cwd)
+    try:
+        yield process
+    finally:
+        if process.popen.poll() is None:
+            process.popen.kill()
+        process.popen.communicate()
+
+
+def check_whole_files(folder: Path) -> list[int]:
+    """Assert that no file is half-written or temporary; the steps of the checkpoints."""
+    steps = []
+    for name in files(folder):
+        path = folder / name
+        if path.name == "config.ini":
+            config.load(str(path))
+        elif path.suffix == ".jsonl":
+            assert all(json.loads(line) for line in path.read_text().splitlines())
+        else:
+            assert re.fullmatch(r"\d{16}\.(bin|safetensors)", path.name)
+            like = mx.load(str(path.with_suffix(".safetensors")))
+            assert isinstance(like, dict)
+            assert path.suffix != ".bin" or path.stat().st_size == sum(
+                w.nbytes for w in like.values()
+            )
+            steps.append(int(path.stem))
+    assert len(steps) % 2 == 0
+    return sorted(set(steps))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_at_the_end_of_an_epoch_and_saves(tmp_path, number):
+    words = command("train", *TINY, "--train.total-timesteps", 10**9)
+    with started(words, tmp_path) as process:
+        process.wait_for(f"{BATCH} of ")
+        time.sleep(0.2)
+        process.popen.send_signal(number)
+        code, out, err = process.end()
+    assert code == 0
+    assert err.strip() == "stopping after this epoch; again to stop at once"
+    epochs = records(tmp_path)
+    assert [record["epoch"] for record in epochs] == list(range(1, len(epochs) + 1))
+    last = epochs[-1]["agent_steps"]
+    assert check_whole_files(tmp_path)[-1] == last == len(epochs) * BATCH > BATCH
+    saved, log = out.splitlines()[-2:]
+    assert saved == f"saved {only(tmp_path, f'**/{last:016d}.safetensors').relative_to(tmp_path)}"
+    assert log.startswith("log   ")
+
+
+SLOW = f"""
+import sys, time
+sys.path.insert(0, {str(Path(running.__file__).parent)!r})
+import running
+from puffer_mlx.trainer import Trainer
+real = Trainer._rollout
+def rollout(self):
+    if self.epoch == 2:
+        print("in the third epoch", flush=True)
+        time.sleep(60)
+    real(self)
+Trainer._rollout = rollout
+sys.exit(running.load_script("train").main(sys.argv[1:]))
+"""
+
+
+def test_a_second_signal_ends_at_once(tmp_path):
+    words = [*command("train")[:1], "-c", SLOW, *TINY]
+    with started(words, tmp_path) as process:
+        process.wait_for("in the third epoch")
+        process.popen.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert process.popen.poll() is None  # waits for the end of the epoch
+        second = time.perf_counter()
+        process.popen.send_signal(signal.SIGINT)
+        code, out, err = process.end()
+        assert time.perf_counter() - second < 20
+    assert code == 130
+    assert err.split("\n") == [
+        "",
+        "stopping after this epoch; again to stop at once",
+        "stopped",
+        "",
+    ]
+    assert "saved" not in out
+    assert check_whole_files(tmp_path) == [BATCH]
+    assert [record["epoch"] for record in records(tmp_path)] == [1, 2]
+
+
+def test_a_signal_between_two_epochs_saves_too(script, here, monkeypatch, capsys):
+    """While the record of an epoch is shown, say."""
+    real = Dashboard.update
+
+    def update(self, logs, **how):
+        real(self, logs, **how)
+        if logs.get("epoch") == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Dashboard, "update", update)
+    assert script.main(TINY) == 0
+    assert check_whole_files(here) == [BATCH, 3 * BATCH]
+    assert f"{3 * BATCH:016d}.safetensors" in capsys.readouterr().out
+
+
+def test_an_interrupted_checkpoint_leaves_nothing(script, here, monkeypatch):
+    def interrupted(path, weights):
+        Path(path).write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(weights_io.mx, "save_safetensors", interrupted)
+    assert script.main(TINY) == 130
+    assert fetch(here, "checkpoints/squared/*/*") == [f"{BATCH:016d}.bin", "config.ini"]
+    assert fetch(here, "checkpoints/squared/*/.*") == []
+
+
+def test_when_a_checkpoint_is_due():
+    """Every 4th epoch counted from 0, and the last."""
+    given = config.load("squared", [*TINY[1:], "--checkpoint-interval", "4"])
+    assert [epoch for epoch in range(EPOCHS) if checkpoint.is_due(given, epoch)] == [0, 4, 5]
+
+
+# ---- the dashboard -------------------------------------------------------------------------------
+
+
+def in_terminal(words: list[str], cwd: Path) -> tuple[int, str]:
+    """Run with a pseudo-terminal for standard output and error; what it drew."""
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    for name in "NO_COLOR", "COLUMNS", "LINES", "FORCE_COLOR", "TTY_COMPATIBLE":
+        environment.pop(name, None)
+    popen = subprocess.Popen(
+        words, cwd=cwd, stdin=terminal, stdout=terminal, stderr=terminal, env=environment
+    )
+    os.close(terminal)
+    drawn = b""
+    try:
+        while select.select([controller], [], [], 60)[0]:
+            try:
+                data = os.read(controller, 65536)
+            except OSError:  # Linux's end of file
+                break
+            if not data:
+                break
+            drawn += data
+        return popen.wait(60), drawn.decode()
+    finally:
+        if popen.poll() is None:
+            popen.kill()
+            popen.wait()
+        os.close(controller)
+
+
+def test_a_terminal_gets_a_dashboard(tmp_path):
+    code, drawn = in_terminal(command("train", *TINY), tmp_path)
+    assert code == 0 and "Traceback" not in drawn
+    assert ESCAPE in drawn
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn)
+    for words in (
+        "puffer_mlx",
+        "384 of 384 (100 %)",
+        "gradients",
+        "clipfrac",
+        "episode_return",
+        "Time of an epoch",
+    ):
+        assert words in text, words
+    assert f"{LAST}.safetensors" in "".join(text.split())  # a terminal may break the line
+    assert len(records(tmp_path)) == EPOCHS + 1
+
+
+def draw(dashboard: Dashboard, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(dashboard.render())
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def shown(terminal: bool, total: int = 1000) -> tuple[Dashboard, io.StringIO]:
+    file = io.StringIO()
+    console = Console(file=file, width=120, force_terminal=terminal)
+    return Dashboard({"Environment": "toy"}, total, console), file
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_dashboard_needs_little(terminal):
+    dashboard, file = shown(terminal)
+    with dashboard:
+        dashboard.update({"agent_steps": 250})
+        dashboard.update({"agent_steps": 500, "env/score": 2.5, "loss/total": 0.125}, last=True)
+        dashboard.message("a [line] of its own")
+    text = draw(dashboard)
+    assert "500 of 1.0K (50 %)" in text and "2.500" in text and "0.1250" in text
+    assert "unknown" in text  # time left, without a speed
+    assert "score 2.500" in file.getvalue() or terminal
+    assert ("no episode" in file.getvalue()) == terminal
+
+
+def test_a_dashboard_without_records(capsys):
+    for terminal in True, False:
+        dashboard, file = shown(terminal)
+        with dashboard:
+            pass
+        assert ("Environment toy" in file.getvalue()) != terminal
+
+
+def test_a_dashboard_shares_the_epoch_among_phases():
+    dashboard, _ = shown(terminal=True)
+    dashboard.update(
+        {"agent_steps": 1, "perf/rollout": 0.75, "perf/eval_env": 0.5, "perf/train": 0.25}
+    )
+    text = draw(dashboard, width=80)  # a usual terminal, where these lines must not be broken
+    assert re.search(r"Rollout +750 ms +75 %", text)
+    assert re.search(r"environment +500 ms +50 %", text)
+    assert re.search(r"Train +250 ms +25 %", text)
+    assert "optimizer" not in text
+
+
+def test_speed_and_time_left_are_of_the_last_interval():
+    dashboard, _ = shown(terminal=False, total=10_000)
+    dashboard.update({"agent_steps": 1000, "uptime": 100.0, "SPS": 50.0}, last=True)
+    assert "50 SPS | 3m 0s left" in dashboard.line()
+    dashboard.update({"agent_steps": 2000, "uptime": 110.0, "SPS": 1.0}, last=True)
+    assert "2,000 of 10,000 steps | 100 SPS | 1m 20s left" in dashboard.line()
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (7, "7"),
+        (999, "999"),
+        (999.4, "999"),
+        (999.6, "1.0K"),
+        (1000, "1.0K"),
+        (1_234_567, "1.2M"),
+        (999_949, "999.9K"),
+        (999_951, "1.0M"),
+        (10**9, "1.0B"),
+        (3.2e13, "32.0T"),
+        (5e15, "5000.0T"),
+        (-1500, "-1.5K"),
+    ],
+)
+def test_abbreviate(number, text):
+    assert abbreviate(number) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (0.99, "0s"),
+        (59.9, "59s"),
+        (60, "1m 0s"),
+        (3599, "59m 59s"),
+        (3723, "1h 2m 3s"),
+        (86_400, "1d 0h 0m 0s"),
+        (1e7, "115d 17h 46m 40s"),
+    ],
+)
+def test_duration(seconds, text):
+    assert duration(seconds) == text
