@@ -16,7 +16,7 @@ PARTS = 40
 
 
 def curve(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Steps at the end of each part of a run, and the mean score of the episodes that ended in it."""
+    """Steps at the end of each part of a run, and the mean score of its episodes."""
     records = [json.loads(line) for line in path.read_text().splitlines()]
     training = [r for r in records if "loss/total" in r]
     edges = np.linspace(0, training[-1]["agent_steps"], PARTS + 1)[1:]

@@ -37,16 +37,19 @@ def is_due(config: Config, epoch: int) -> bool:
     return epoch % config.base.checkpoint_interval == 0 or epoch == config.epochs - 1
 
 
-def save(folder: Path, weights: Any, global_step: int) -> Path:
-    """Write the weights in both forms; returns the safetensors file.
+def path_of(folder: Path, steps: int) -> Path:
+    """The safetensors file of a run's weights after so many steps."""
+    return folder / f"{steps:016d}.safetensors"
+
+
+def save(path: Path, weights: Any) -> None:
+    """Write the weights as safetensors, and as upstream's flat file beside it.
 
     Raises:
         UserError: they can't be written; nothing half-written is left.
     """
-    path = folder / f"{global_step:016d}.safetensors"
     save_bin(weights, path.with_suffix(".bin"))
     save_safetensors(weights, path)
-    return path
 
 
 def find_weights(path: str, config: Config) -> Path:

@@ -84,7 +84,7 @@ def load() -> ModuleType | None:
         loader.exec_module(module)
     except (ImportError, UserError) as error:
         reason = str(error).splitlines()[0]
-        warnings.warn(f"training on the CPU will be about twice slower: {reason}", stacklevel=2)
+        warnings.warn(f"training on the CPU will be three times slower: {reason}", stacklevel=2)
         return None
     module.set_threads(threads())
     if address := take_over_gemm():

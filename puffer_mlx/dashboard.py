@@ -115,7 +115,7 @@ class Dashboard:
 
     def message(self, text: str) -> None:
         """Print a line above the dashboard."""
-        self.console.print(text, soft_wrap=True, highlight=False)
+        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def _measure(self) -> None:
         """Speed since the last drawing, from what the records say."""
@@ -190,7 +190,7 @@ class Dashboard:
         table = Table(title=title, box=None, show_header=False, expand=wrap, title_justify="left")
         table.add_column(style="cyan", no_wrap=not wrap)
         table.add_column(justify="right", no_wrap=not wrap)
-        for name, value in rows.items():
+        for name, value in (rows or {"": ""}).items():  # without rows it would take all the room
             table.add_row(name, value)
         return table
 

@@ -1,6 +1,7 @@
 """Records of a run as lines of JSON: ``log_dir/ENV/RUN_ID.jsonl``, one for each epoch.
 
-SPS, agent_steps, uptime, epoch, env/*, loss/*, perf/* (seconds in that epoch), util/*
+Keys are upstream's: SPS, agent_steps, uptime, epoch, env/*, loss/*, perf/* (seconds in that
+epoch), util/*. The last record may be of the evaluation after training: agent_steps and env/* only.
 """
 
 import json

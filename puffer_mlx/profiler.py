@@ -55,7 +55,6 @@ class Profiler:
         if sampled:
             inner["train_misc"] += max(0.0, seconds - sum(inner.values()))
             self._shares = {name: value / seconds for name, value in inner.items()}
-        self._seconds["train"] = seconds
         self._seconds.update({name: share * seconds for name, share in self._shares.items()})
 
     def take(self) -> dict[str, float]:

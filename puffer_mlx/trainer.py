@@ -97,7 +97,7 @@ class Trainer:
         ended = time.perf_counter()
         self.profiler.train(ended - trained, self.profiler.samples(self.epoch))
         self.epoch += 1
-        return self._logs(ended - began, trained - began, losses)
+        return self._logs(trained - began, ended - trained, losses)
 
     def evaluate(self) -> Iterator[Logs]:
         """Rollouts without training, as upstream after its last epoch.
@@ -201,16 +201,17 @@ class Trainer:
     def _environment_logs(self) -> Logs:
         return {f"env/{name}": float(value) for name, value in self.vec.log().items()}
 
-    def _logs(self, seconds: float, rollout: float, losses: Logs) -> Logs:
+    def _logs(self, rollout: float, train: float, losses: Logs) -> Logs:
         perf = self.profiler.take()
         return {
-            "SPS": self.config.batch_size / seconds,
+            "SPS": self.config.batch_size / (rollout + train),
             "agent_steps": self.global_step,
             "uptime": time.perf_counter() - self._started,
             "epoch": self.epoch,
             **self._environment_logs(),
             **{f"loss/{name}": value for name, value in losses.items()},
             "perf/rollout": rollout,
+            "perf/train": train,
             **{f"perf/{name}": value for name, value in perf.items()},
             "util/cpu_mem_gb": self._process.memory_info().rss / 2**30,
             "util/mlx_mem_gb": mx.get_active_memory() / 2**30,

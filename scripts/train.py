@@ -2,9 +2,11 @@
 """Train a policy: python scripts/train.py breakout [options]; --help explains every option."""
 
 import argparse
+import contextlib
 import signal
 import sys
 import time
+from pathlib import Path
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.blas import blas_name, raise_cache_limit
@@ -73,7 +75,16 @@ def train(config: Config, options: argparse.Namespace) -> None:
         total = config.epochs * config.batch_size
         if options.stop_at:
             total = min(total, -(-options.stop_at // config.batch_size) * config.batch_size)
-        saved = None
+        saved: Path | None = None
+
+        def save() -> None:
+            """Save the weights of the last epoch that ended, unless they are."""
+            nonlocal saved
+            path = checkpoint.path_of(folder, trainer.epoch * config.batch_size)
+            if trainer.epoch and saved != path:
+                checkpoint.save(path, trainer.weights)
+                saved = path
+
         try:
             with Dashboard(summary, total) as dashboard:
                 for logs in trainer:
@@ -82,12 +93,14 @@ def train(config: Config, options: argparse.Namespace) -> None:
                         trainer.stop = True
                     dashboard.update(logs, last=trainer.stop or trainer.epoch == config.epochs)
                     if checkpoint.is_due(config, trainer.epoch - 1):
-                        saved = checkpoint.save(folder, trainer.weights, trainer.global_step)
-                # Only here is it certain that the run stopped: a signal may come at any time.
-                if trainer.epoch and not checkpoint.is_due(config, trainer.epoch - 1):
-                    saved = checkpoint.save(folder, trainer.weights, trainer.global_step)
+                        save()
+                save()  # only here is it certain that the run stopped: a signal may come any time
                 if trainer.epoch == config.epochs and (evaluation := evaluate(trainer, dashboard)):
                     log.write(evaluation)
+        except UserError:  # a loss that isn't finite, a full disk: keep what can be kept
+            with contextlib.suppress(UserError):
+                save()
+            raise
         finally:
             log.close()
         print(

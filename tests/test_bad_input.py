@@ -1,4 +1,4 @@
-"""Wrong input to scripts/train.py: one message with a hint, exit code 2, and nothing left behind."""
+"""Wrong input to scripts/train.py: one message with a hint, exit code 2, no debris."""
 
 import os
 import resource
@@ -33,6 +33,16 @@ def script(monkeypatch):
     mx.set_default_device(device)
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def no_training(script, monkeypatch):
+    """What should have been refused fails at once."""
+
+    def began(*_):
+        raise AssertionError("training began")
+
+    monkeypatch.setattr(script, "Trainer", began)
 
 
 def check_message(code: int, stderr: str, *expected: str) -> None:
@@ -89,7 +99,7 @@ COMMAND_LINES = {  # words after the script's name -> what the message says
 
 
 @pytest.mark.parametrize("what", COMMAND_LINES)
-def test_a_wrong_command_line(script, here, capsys, what):
+def test_a_wrong_command_line(script, no_training, here, capsys, what):
     words, expected = COMMAND_LINES[what]
     code = script.main(words.split())
     check_message(code, capsys.readouterr().err, expected)
@@ -112,7 +122,7 @@ FILES = {  # an .ini file -> what the message says
 
 
 @pytest.mark.parametrize("what", FILES)
-def test_a_wrong_ini_file(script, here, capsys, what):
+def test_a_wrong_ini_file(script, no_training, here, capsys, what):
     content, expected = FILES[what]
     if content is not None:
         (here / "toy.ini").write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -239,6 +249,26 @@ def test_an_unwritable_folder(script, here, capsys, option):
     assert {Path(name).name for name in files(here)} <= {"config.ini"}
 
 
+# ---- training that breaks -----------------------------------------------------------------------
+
+
+def test_a_loss_that_is_not_finite_leaves_the_last_good_weights(script, here, monkeypatch, capsys):
+    """The second epoch's rewards are NaN: the first one's weights are on the disk in the end."""
+    honest = script.Trainer._train
+
+    def broken(trainer):
+        if trainer.epoch == 1:
+            trainer.weights = dict(trainer.weights)
+            trainer._slot._rewards[:] = np.nan
+        return honest(trainer)
+
+    monkeypatch.setattr(script.Trainer, "_train", broken)
+    code = script.main([*TINY, "--checkpoint-interval", "1000"])
+    check_message(code, capsys.readouterr().err, "finite in epoch 1", "learning_rate")
+    found = sorted(path.name for path in Path("checkpoints").rglob("*.bin"))
+    assert found == [f"{BATCH:016d}.bin"]
+
+
 # ---- a full disk ---------------------------------------------------------------------------------
 
 
@@ -290,7 +320,8 @@ def test_a_disk_full_in_the_middle_of_the_log(compiled, tmp_path):
     check_message(done.returncode, done.stderr, "can't write the log logs/squared/", "--log-dir")
     assert 2 <= len(records(tmp_path)) < epochs
     assert size - 2000 < only(tmp_path, "logs/squared/*").stat().st_size <= size
-    assert len(files(tmp_path)) == 4  # configuration, log, both forms of the first checkpoint
+    # configuration, log, both forms of the first checkpoint and of the weights when it ended
+    assert len(files(tmp_path)) == 6
 
 
 # ---- compilers -----------------------------------------------------------------------------------

@@ -52,12 +52,12 @@ def test_what_a_number_needs_beside_it(trained):
     assert set(record) == {"environment", "machine", "results"}
     assert record["environment"] == "squared"
     machine = record["machine"]
-    assert set(machine) == NAMES
+    assert set(machine) >= NAMES
     assert machine["command"] == shlex.join(["python", str(ROOT / "scripts/bench.py"), *words])
     assert machine["cores"] == len(os.sched_getaffinity(0)) if sys.platform == "linux" else True
     assert len(machine["load_before"]) == 3 and machine["cpu"]
     assert any(line.startswith("MLX ") for line in machine["versions"])
-    for name in NAMES - {"versions"}:
+    for name in set(machine) - {"versions"}:
         assert f"\n{name:14} {machine[name]}\n" in f"\n{table}"
 
 

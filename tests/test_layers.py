@@ -19,8 +19,8 @@ LAYERS = (  # top down; a file's path without .py
     "policy/__init__ errors files build blas __init__ version spec precision distributed "
     "profiler config_schema config_cli config",
     # 1: arithmetic, and the contract of an environment
-    "trees kernels cpu_ops cuda ops policy/encoders policy/networks policy/decoders advantage priority loss "
-    "optim vec/base",
+    "trees kernels cpu_ops cuda ops policy/encoders policy/networks policy/decoders "
+    "advantage priority loss optim vec/base",
     # 2: wholes made of them
     "policy/policy vec/stepping vec/native vec/gym vec/puffer vec/__init__",
     # 3: what a trainer is made of

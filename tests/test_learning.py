@@ -130,7 +130,7 @@ def credit_rewards_late(monkeypatch):
 
 
 def forget(monkeypatch, acting: bool = True, training: bool = True):
-    """Begin every step from a state of zeros: T steps of S segments become T * S segments of one step."""
+    """Begin every step from zeros: T steps of S segments become T * S segments of one step."""
     real = networks.mingru
 
     def amnesiac(x, weight, first):

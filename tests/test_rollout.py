@@ -253,9 +253,8 @@ def test_sampled_shares_divide_the_training_between(clock):
         times.train(seconds, sampled)
         return times.take()
 
-    assert epoch(False, 7)["train"] == 7  # before the first sample there is no division
+    assert epoch(False, 7) == {}  # before the first sample there is no division
     sampled = epoch(True, 16)
-    assert sampled.pop("train") == 16
     assert {name: s for name, s in sampled.items() if s} == {
         "train_misc": 4,  # 1 before the minibatches, 3 that no lap was charged for
         "train_gather": 4,
@@ -263,5 +262,4 @@ def test_sampled_shares_divide_the_training_between(clock):
     }
     for seconds in (32, 8):
         between = epoch(False, seconds)
-        assert between.pop("train") == seconds
         assert between == {name: s * seconds / 16 for name, s in sampled.items()}

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import mlx.core as mx
+import numpy as np
 import pytest
 import running
 from rich.console import Console
@@ -88,7 +89,7 @@ def test_both_forms_of_a_checkpoint_hold_the_same_weights(whole):
     shapes = {"encoder.weight": (8, 121), "decoder.weight": (6, 8), "network.0.weight": (24, 8)}
     assert {name: w.shape for name, w in loaded.items()} == shapes
     data = (run_folder / f"{LAST}.bin").read_bytes()
-    assert data == b"".join(bytes(memoryview(loaded[name])) for name in shapes)
+    assert data == b"".join(np.array(loaded[name]).tobytes() for name in shapes)
     assert data != (run_folder / f"{BATCH:016d}.bin").read_bytes()
 
 
@@ -103,7 +104,7 @@ def test_the_log_has_upstreams_keys_and_adds_up(whole):
         assert {"SPS", "uptime", "perf/rollout", "perf/train", "util/cpu_mem_gb"} <= set(record)
         assert {name for name in record if name.startswith("loss/")} == LOSSES
         environment = {name for name in record if name.startswith("env/")}
-        names = "perf score episode_return episode_length n".split()
+        names = ("perf", "score", "episode_return", "episode_length", "n")
         assert environment in (set(), {f"env/{name}" for name in names})
         known = {f"perf/{name}" for name, _, _ in PHASES}
         assert {name for name in record if name.startswith("perf/")} <= known
@@ -184,16 +185,18 @@ def test_load_model_path(script, here, whole, capsys):
         "folder": source,
         "latest": "latest",
     }.items():
-        # Of two runs latest is the newer, though its checkpoint has fewer steps and a smaller name.
+        # Of two runs latest is the newer, though its name is smaller and its steps are fewer.
         store = here / kind / "store"
-        for name, file, age in ("2", f"{LAST}.safetensors", 0), ("1", "old.safetensors", 9):
+        now = time.time()
+        for name, copied, saved, when in (
+            ("1", LAST, f"{BATCH:016d}", now),
+            ("2", f"{BATCH:016d}", LAST, now - 9),
+        ):
             (store / "squared" / name).mkdir(parents=True)
-            shutil.copy(source / f"{LAST}.safetensors", store / "squared" / name / file)
-            os.utime(store / "squared" / name / file, (time.time() - age,) * 2)
-        old = only(store, "squared/1/*")
-        shutil.copy(source / f"{BATCH:016d}.safetensors", old)
-        os.utime(old, (time.time() - 9,) * 2)
-        (store / "squared" / "2" / ".half-x.safetensors").write_bytes(b"killed while writing")
+            file = store / "squared" / name / f"{saved}.safetensors"
+            shutil.copy(source / f"{copied}.safetensors", file)
+            os.utime(file, (when, when))
+        (store / "squared" / "1" / ".half-x.safetensors").write_bytes(b"killed while writing")
 
         os.chdir(here / kind)
         arguments = ["--checkpoint-dir", str(store), "--load-model-path", str(path)]
@@ -457,7 +460,7 @@ def test_a_dashboard_needs_little(terminal):
     with dashboard:
         dashboard.update({"agent_steps": 250})
         dashboard.update({"agent_steps": 500, "env/score": 2.5, "loss/total": 0.125}, last=True)
-        dashboard.message("a [line] of its own")
+        dashboard.message("a line of its own")
     text = draw(dashboard)
     assert "500 of 1.0K (50 %)" in text and "2.500" in text and "0.1250" in text
     assert "unknown" in text  # time left, without a speed

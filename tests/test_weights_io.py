@@ -289,11 +289,17 @@ def config(tmp_path):
     return Config("squared", base=Base(checkpoint_dir=str(tmp_path / "checkpoints")))
 
 
+def saved(folder, weights, steps):
+    path = checkpoint.path_of(folder, steps)
+    checkpoint.save(path, weights)
+    return path
+
+
 def test_checkpoint(tmp_path):
     c = config(tmp_path)
     folder = checkpoint.prepare(c, "17")
     assert folder == tmp_path / "checkpoints" / "squared" / "17"
-    path = checkpoint.save(folder, small(), 262144)
+    path = saved(folder, small(), 262144)
     names = ["0000000000262144.bin", "0000000000262144.safetensors", "config.ini"]
     assert files(folder) == names and path == folder / names[1]
     for name in names[:2]:
@@ -323,7 +329,7 @@ def test_finding_weights(tmp_path):
     with pytest.raises(UserError, match="no checkpoint"):
         checkpoint.find_weights(str(one), c)
     paths = [
-        checkpoint.save(folder, small(), steps)
+        saved(folder, small(), steps)
         for folder, steps in ((one, 900), (two, 1000), (one, 1100), (two, 500))
     ]
     for age, path in enumerate(paths):
@@ -350,7 +356,7 @@ def test_what_a_killed_run_left_is_no_checkpoint(tmp_path):
     temporaries = []
     with pytest.MonkeyPatch.context() as patch:  # what the name would be
         patch.setattr(os, "fsync", lambda _: temporaries.extend(p.name for p in folder.iterdir()))
-        path = checkpoint.save(folder, small(), 100)
+        path = saved(folder, small(), 100)
     temporary = [name for name in temporaries if name.endswith(".safetensors")][-1]
     assert temporary != path.name
     (folder / temporary).write_bytes(path.read_bytes()[:100])

@@ -4,6 +4,7 @@ Weights and state are arguments; nothing here holds arrays. ``T`` times ``step``
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 
@@ -13,7 +14,8 @@ Weights = list[dict[str, mx.array]]
 State = list[mx.array]
 
 
-def logistic(x: mx.array) -> mx.array:
+@mx.custom_function
+def logistic(x: mx.array) -> Any:
     """The logistic function from a rational approximation of tanh, absolute error 4e-7.
 
     Upstream acts with the same approximation. Arithmetic only, so ``mx.compile`` fuses and
@@ -27,6 +29,11 @@ def logistic(x: mx.array) -> mx.array:
     q = 1.18534705686654e-04 + s * 1.19825839466702e-06
     q = 4.89352518554385e-03 + s * (2.26843463243900e-03 + s * q)
     return 0.5 * (p / q) + 0.5
+
+
+@logistic.vjp
+def _logistic_vjp(_, cotangent, out):
+    return cotangent * out * (1 - out)
 
 
 def mingru_reference(u: mx.array, x: mx.array, first: mx.array) -> tuple[mx.array, mx.array]:
@@ -46,10 +53,15 @@ def mingru_reference(u: mx.array, x: mx.array, first: mx.array) -> tuple[mx.arra
         Outputs and states, both (T, S, H).
     """
     hidden, gate, projection = mx.split(u, 3, axis=-1)
+    return _recurrence(hidden, gate, projection, x, first)
+
+
+def _recurrence(hidden, gate, projection, x, first):
+    """``mingru_reference`` of u's three parts, each (T, S, H)."""
     z, q = logistic(gate), logistic(projection)
-    g = mx.where(hidden >= 0, hidden + 0.5, logistic(hidden))
+    g = mx.where(hidden >= 0, hidden + 0.5, logistic(hidden))  # type: ignore
     state, states = first, []
-    for z_t, g_t in zip(steps_of(z), steps_of(g), strict=True):
+    for z_t, g_t in zip(steps_of(z), steps_of(g), strict=True):  # type: ignore
         state = state + z_t * (g_t - state)
         states.append(state)
     stacked = mx.stack(states)  # (T, S, H)
@@ -90,7 +102,9 @@ def mingru(x: mx.array, weight: mx.array, first: mx.array) -> tuple[mx.array, mx
         Outputs (T, S, H) and the state after the last step (S, H), which carries no gradient.
     """
     if fused() is None:
-        out, states = mingru_reference(x @ weight.T, x, first)
+        # three products: the parts of one are strided, and their gradient a full array each
+        hidden, gate, projection = (x @ rows.T for rows in mx.split(weight, 3))
+        out, states = _recurrence(hidden, gate, projection, x, first)
     else:
         out, states, _ = _layer(x, weight, first)  # type: ignore
     last = states.squeeze(0) if len(states) == 1 else states[-1]  # squeezing copies nothing
