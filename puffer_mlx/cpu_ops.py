@@ -4,7 +4,7 @@ MLX's CPU backend runs elementwise operations on one thread and without vector t
 recurrence's gates cost more there than all matrix products together. The extension does gates,
 recurrence and highway in one pass over memory on every core (measurements:
 ``benchmarks/RESULTS.md``). It needs a C++20 compiler; without one, everything works through pure
-MLX, only slower, and a warning says so once.
+MLX, only slower, and one line on standard error says so.
 """
 
 import functools
@@ -13,8 +13,8 @@ import importlib.machinery
 import importlib.util
 import os
 import platform
+import sys
 import sysconfig
-import warnings
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -66,7 +66,7 @@ def _flags() -> list[str]:
 
 @functools.cache
 def load() -> ModuleType | None:
-    """The extension, or None (with one warning) where it can't be had."""
+    """The extension, or None (saying so once) where it can't be had."""
     if "PUFFER_MLX_NO_CPU_OPS" in os.environ:
         return None
     try:
@@ -84,7 +84,11 @@ def load() -> ModuleType | None:
         loader.exec_module(module)
     except (ImportError, UserError) as error:
         reason = str(error).splitlines()[0]
-        warnings.warn(f"training on the CPU will be three times slower: {reason}", stacklevel=2)
+        print(
+            f"puffer_mlx: training on the CPU will be three times slower: {reason} hint: install"
+            " a C++20 compiler and Python's headers (Debian: g++ python3-dev)",
+            file=sys.stderr,
+        )
         return None
     module.set_threads(threads())
     if address := take_over_gemm():

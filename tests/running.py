@@ -33,9 +33,18 @@ def command(name: str, *argv: object) -> list[str]:
 
 def run(name: str, *argv: object, cwd: Path, **how: Any) -> subprocess.CompletedProcess[str]:
     """Run a script in a process of its own to its end."""
-    return subprocess.run(
+    done = subprocess.run(
         command(name, *argv), cwd=cwd, capture_output=True, text=True, timeout=120, **how
     )
+    done.stderr = errors(done.stderr)
+    return done
+
+
+def errors(stderr: str) -> str:
+    """Standard error without the note of a machine that can't build the CPU extension."""
+    note = "puffer_mlx: training on the CPU will be"
+    lines = stderr.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith(note))
 
 
 def files(folder: Path) -> set[str]:

@@ -266,7 +266,7 @@ class Process:
 
     def end(self) -> tuple[int, str, str]:
         out, err = self.popen.communicate(timeout=60)
-        return self.popen.returncode, out, err
+        return self.popen.returncode, out, running.errors(err)
 
 
 @contextlib.contextmanager
