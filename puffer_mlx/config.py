@@ -1,4 +1,4 @@
-"""Load, check and write configurations; the public face of `config_schema.py` and `config_cli.py`.
+"""Load, check and write configurations; the public face of the other `config_` files.
 
 Later sources win: the declared defaults, `configs/default.ini`, the environment's file, further
 files, the command line. Files are PufferLib 4.0's `.ini` files, unchanged. `configs/default.ini` is
@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from puffer_mlx.config_check import fail, validate
 from puffer_mlx.config_cli import (
     COMMAND_LINE,
     Setting,
@@ -25,7 +26,6 @@ from puffer_mlx.config_cli import (
     read_ini,
 )
 from puffer_mlx.config_schema import (
-    INT_MAX,
     KEYS,
     ONLY,
     UNUSED,
@@ -37,7 +37,6 @@ from puffer_mlx.config_schema import (
     Train,
     Vec,
     closest,
-    minibatches,
 )
 from puffer_mlx.errors import UserError
 from puffer_mlx.files import publish
@@ -126,7 +125,7 @@ def _assemble(env_name: str, settings: Iterable[Setting]) -> Config:
             _place(config, setting)
         except UserError as problem:
             problems.append(problem)
-    _fail(problems)
+    fail(problems)
     validate(config)
     return config
 
@@ -218,88 +217,6 @@ def _literal(text: str) -> str:
 def _unquoted(text: str) -> str:
     """A text without the quotes around it."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
-
-
-def validate(config: Config) -> None:
-    """Check every key's type and range, then every relation between keys.
-
-    Raises:
-        UserError: all problems at once, each with the key, its value, its origin and a legal value.
-    """
-    problems: list[UserError] = []
-    faulty: set[str] = set()
-
-    def report(names: Sequence[str], message: str, hint: str) -> None:
-        origins = dict.fromkeys(config.origins[name] for name in names if name in config.origins)
-        problems.append(UserError(message + (f" ({'; '.join(origins)})" if origins else ""), hint))
-
-    def sound(*names: str) -> bool:
-        return faulty.isdisjoint(names)
-
-    for section, keys in KEYS.items():
-        for key, declared in keys.items():
-            if fault := declared.fault(getattr(getattr(config, section), key)):
-                faulty.add(f"{section}.{key}")
-                report([f"{section}.{key}"], f"{section}.{key} {fault[0]}", fault[1])
-
-    agents, buffers = config.vec.total_agents, config.vec.num_buffers
-    names = ("vec.total_agents", "vec.num_buffers")
-    if sound(*names) and agents % buffers:
-        legal = f"{_divisors(agents, buffers)}, or vec.total_agents {_multiples(agents, buffers)}"
-        message = f"vec.total_agents {agents} is not a multiple of vec.num_buffers {buffers}"
-        report(names, message, f"vec.num_buffers {legal}")
-
-    train = config.train
-    epoch = f"vec.total_agents {agents} x train.horizon {train.horizon}"
-    names = ("train.total_timesteps", "vec.total_agents", "train.horizon")
-    if sound(*names) and config.epochs < 1:
-        message = f"train.total_timesteps {train.total_timesteps} is less than an epoch, {epoch}"
-        report(names, message, f"{config.batch_size} or more")
-
-    names = ("train.minibatch_size", "train.horizon", "vec.total_agents")
-    if sound(*names) and train.minibatch_size > config.batch_size:
-        message = f"train.minibatch_size {train.minibatch_size} is more than an epoch, {epoch}"
-        report(names, message, f"{config.batch_size} or less")
-    elif sound(*names[:2]) and train.minibatch_size % train.horizon:
-        message = f"train.minibatch_size {train.minibatch_size} is not a multiple of train.horizon"
-        legal = _multiples(train.minibatch_size, train.horizon)
-        report(names[:2], f"{message} {train.horizon}", legal)
-    elif sound(*names, "train.replay_ratio") and config.minibatches < 1:
-        part = train.minibatch_size / config.batch_size
-        least = round(part, 3)
-        if minibatches(least, config.batch_size, train.minibatch_size) < 1:
-            least += 0.001
-        message = f"train.replay_ratio {train.replay_ratio} trains no minibatch in an epoch: "
-        message += f"train.minibatch_size {train.minibatch_size} is {part:g} of {epoch}"
-        report(("train.replay_ratio", *names), message, f"{least:g} or more")
-    _fail(problems)
-
-
-def _multiples(value: int, step: int) -> str:
-    """The positive multiples of step on both sides of value, in words."""
-    lower = value // step * step
-    return " or ".join(
-        str(multiple) for multiple in (lower, lower + step) if 0 < multiple <= INT_MAX
-    )
-
-
-def _divisors(value: int, near: int) -> str:
-    """The divisors of value on both sides of near, in words."""
-    small = [n for n in range(1, math.isqrt(value) + 1) if value % n == 0]
-    divisors = sorted({*small, *(value // n for n in small)})
-    below, above = [n for n in divisors if n < near], [n for n in divisors if n > near]
-    return " or ".join(map(str, below[-1:] + above[:1]))
-
-
-def _fail(problems: list[UserError]) -> None:
-    """Raise all problems as one numbered UserError, a single one as it is, none not at all."""
-    if len(problems) == 1:
-        raise problems[0]
-    if problems:
-        numbered = (
-            f"{i}. {problem}".replace("\n", "\n   ") for i, problem in enumerate(problems, 1)
-        )
-        raise UserError("\n  ".join((f"{len(problems)} problems in the configuration:", *numbered)))
 
 
 def unused_note(config: Config) -> str | None:

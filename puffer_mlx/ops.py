@@ -55,34 +55,28 @@ def linear_gradients(
     )
 
 
-@mx.custom_function
-def _linear_rows(x: mx.array, weight: mx.array) -> mx.array:
-    return fused().linear(x, weight, False)
+def _threaded_linear(columns: bool):
+    """``linear``, or ``linear_columns`` if ``columns``, computed by ``cpu_ops``."""
+
+    @mx.custom_function
+    def product(x: mx.array, weight: mx.array) -> mx.array:
+        return fused().linear(x, weight, columns)
+
+    @product.vjp
+    def gradients(primals, dy, _):
+        x, weight = primals
+        module = fused()
+        return (
+            module.linear_input_gradient(dy, weight, columns),
+            module.linear_weight_gradient(dy, x, columns),
+        )
+
+    return product
 
 
-@_linear_rows.vjp
-def _linear_rows_vjp(primals, dy, _):
-    x, weight = primals
-    module = fused()
-    return (
-        module.linear_input_gradient(dy, weight, False),
-        module.linear_weight_gradient(dy, x, False),
-    )
-
-
-@mx.custom_function
-def _linear_columns(x: mx.array, weight: mx.array) -> mx.array:
-    return fused().linear(x, weight, True)
-
-
-@_linear_columns.vjp
-def _linear_columns_vjp(primals, dy, _):
-    x, weight = primals
-    module = fused()
-    return (
-        module.linear_input_gradient(dy, weight, True),
-        module.linear_weight_gradient(dy, x, True),
-    )
+# Made once: MLX may abort when a custom function goes while a compiled function refers to it.
+_linear_rows = _threaded_linear(columns=False)
+_linear_columns = _threaded_linear(columns=True)
 
 
 def steps_of(x: mx.array) -> list[mx.array]:

@@ -1,11 +1,18 @@
 """Imported before any test module."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 import puffer_mlx  # noqa: F401  before MLX, so that every test runs on the BLAS that users get
+
+# isort: split
+import mlx.core as mx
+from running import load_script
+
+from puffer_mlx import cpu_ops
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +23,33 @@ def fixtures() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no parity fixtures in {folder}; set PUFFER_FIXTURES")
     return folder
+
+
+@pytest.fixture(params=["fused", "pure"])
+def path(request, monkeypatch):
+    """Both ways to compute a fused operation on a CPU: the extension, and plain MLX."""
+    if request.param == "pure":
+        monkeypatch.setattr(cpu_ops, "load", lambda: None)
+    elif cpu_ops.load() is None:
+        pytest.skip("the extension can't be built here")
+    return request.param
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """scripts/train.py in this process, and nothing of it left behind."""
+    device = mx.default_device()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    module = load_script("train")
+    monkeypatch.setattr(module, "raise_cache_limit", lambda: None)
+    yield module
+    mx.set_default_device(device)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)

@@ -5,20 +5,9 @@ import numpy as np
 import oracles
 import pytest
 
-from puffer_mlx import cpu_ops
 from puffer_mlx.advantage import advantages
 
 NAMES = ("gamma", "gae_lambda", "rho_clip", "c_clip")
-
-
-@pytest.fixture(params=["fused", "pure"])
-def path(request, monkeypatch):
-    """Both ways to compute the recursion."""
-    if request.param == "pure":
-        monkeypatch.setattr(cpu_ops, "load", lambda: None)
-    elif cpu_ops.load() is None:
-        pytest.skip("the extension can't be built here")
-    return request.param
 
 
 def compute(rows, hyper, form):

@@ -10,29 +10,9 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from running import BATCH, EPOCHS, TINY, files, load_script, only, records, run
+from running import BATCH, EPOCHS, TINY, files, only, records, run
 
 WEIGHTS = 8 * 121 + 6 * 8 + 24 * 8  # numbers of TINY's policy: encoder, decoder, network
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty working directory."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def script(monkeypatch):
-    """scripts/train.py in this process, and nothing of it left behind."""
-    device = mx.default_device()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    module = load_script("train")
-    monkeypatch.setattr(module, "raise_cache_limit", lambda: None)
-    yield module
-    mx.set_default_device(device)
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import pytest
 from mlx.utils import tree_map
 from oracles import f64, named
 
-from puffer_mlx import cpu_ops
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.decoders import Discrete
 from puffer_mlx.policy.networks import MinGRU, logistic, mingru, mingru_reference
@@ -16,16 +15,6 @@ from puffer_mlx.spec import ActionSpec, EnvSpec
 
 BREAKOUT = EnvSpec("breakout", 118, np.dtype(np.float32), ActionSpec((3,)))
 HEADS = pytest.mark.parametrize("sizes", [(4,), (3, 2, 5)])
-
-
-@pytest.fixture(params=["fused", "pure"])
-def path(request, monkeypatch):
-    """Both ways to compute the recurrence."""
-    if request.param == "pure":
-        monkeypatch.setattr(cpu_ops, "load", lambda: None)
-    elif cpu_ops.load() is None:
-        pytest.skip("the extension can't be built here")
-    return request.param
 
 
 def normal(rng, *shape):

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import running
 from rich.console import Console
-from running import BATCH, EPOCHS, TINY, command, files, learned, load_script, only, records, run
+from running import BATCH, EPOCHS, TINY, command, files, learned, only, records, run
 
 from puffer_mlx import checkpoint, config, weights_io
 from puffer_mlx.config_schema import KEYS
@@ -45,26 +45,6 @@ def whole(tmp_path_factory):
     """The folder and the output of a whole run."""
     folder = tmp_path_factory.mktemp("whole")
     return folder, run("train", *TINY, "--checkpoint-interval", 4, cwd=folder)
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty working directory."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def script(monkeypatch):
-    """scripts/train.py in this process, and nothing of it left behind."""
-    device = mx.default_device()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    module = load_script("train")
-    monkeypatch.setattr(module, "raise_cache_limit", lambda: None)
-    yield module
-    mx.set_default_device(device)
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 def test_a_run_leaves_checkpoints_a_log_and_nothing_else(whole):
