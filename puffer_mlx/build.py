@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from puffer_mlx.errors import UserError
 
 _SOURCE_SUFFIXES = {".c", ".cc", ".cpp", ".h", ".hh", ".hpp", ".inc", ".def"}
 _SHOWN_LINES = 6
+NOTICE_SECONDS = 1.0  # a compiler that takes longer is announced
 
 
 def cache_directory() -> Path:
@@ -112,6 +114,9 @@ def _compile(
             "set PUFFER_MLX_CACHE to a folder you can write to",
         ) from None
     os.close(handle)
+    words = f"puffer_mlx: compiling {name} for the first time"
+    notice = threading.Timer(NOTICE_SECONDS, print, [words], {"file": sys.stderr, "flush": True})
+    notice.start()
     try:
         late = [flag for flag in flags if flag.startswith(("-l", "-Wl"))]
         early = [flag for flag in flags if flag not in late]
@@ -133,4 +138,5 @@ def _compile(
         os.chmod(partial, 0o755)
         os.replace(partial, library)
     finally:
+        notice.cancel()
         Path(partial).unlink(missing_ok=True)

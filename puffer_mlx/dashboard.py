@@ -76,13 +76,15 @@ class Dashboard:
         self._logs: Logs = {}
         self._shown = float("-inf")
         self._speed = 0.0
-        self._mark: tuple[float, float] | None = (
-            None  # uptime and steps when the speed was last taken
-        )
+        self._mark: tuple[float, float] | None = None  # uptime and steps at the last drawing
 
     def __enter__(self) -> Self:
         if self._live:
             self._live.__enter__()
+            words = (
+                "The first epoch compiles kernels: seconds on a CPU, up to two minutes on a GPU."
+            )
+            self._live.update(Panel(words, border_style="cyan"), refresh=True)
         else:
             self.console.print(
                 ", ".join(f"{k} {v}" for k, v in self.summary.items()), soft_wrap=True

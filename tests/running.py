@@ -41,10 +41,10 @@ def run(name: str, *argv: object, cwd: Path, **how: Any) -> subprocess.Completed
 
 
 def errors(stderr: str) -> str:
-    """Standard error without the note of a machine that can't build the CPU extension."""
-    note = "puffer_mlx: training on the CPU will be"
+    """Standard error without notes on what is compiled or can't be."""
+    notes = ("puffer_mlx: training on the CPU will be", "puffer_mlx: compiling ")
     lines = stderr.splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith(note))
+    return "".join(line for line in lines if not line.startswith(notes))
 
 
 def files(folder: Path) -> set[str]:

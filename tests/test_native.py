@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from native_envs import BREAKOUT, PARAMETERS, RELAY, Stepper, make, part
 
+from puffer_mlx import build
 from puffer_mlx.build import cache_directory
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Rows, VecEnv
@@ -423,6 +424,14 @@ def test_compiles_once_until_something_changes(copy: Path, monkeypatch: pytest.M
     assert compile_environment(copy) == changed
     with NativeVec(copy, total_agents=2, env={"size": 5}) as vec:
         assert vec.spec.name == "copied"
+
+
+@pytest.mark.parametrize(("seconds", "notices"), [(0.0, 1), (60.0, 0)])
+def test_a_slow_compiler_is_announced(copy: Path, monkeypatch, capsys, seconds, notices):
+    monkeypatch.setattr(build, "NOTICE_SECONDS", seconds)
+    for _ in range(2):  # the second time there is nothing to compile
+        compile_environment(copy)
+    assert capsys.readouterr().err.count("puffer_mlx: compiling copied for the first") == notices
 
 
 def test_two_processes_compile_at_once(copy: Path):
