@@ -3,6 +3,7 @@
 VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
+CANDIDATES = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
 .PHONY: train test lint check format clean
 .NOTPARALLEL:
@@ -36,7 +37,7 @@ $(VENV)/.%: $(BIN)/python pyproject.toml
 
 # Debian's Python may lack ensurepip; then the pip beside it fills the environment.
 $(BIN)/python:
-	@for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
+	@for python in $(CANDIDATES); do \
 	    $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
 	    if $$python -c 'import ensurepip, venv' 2>/dev/null; then \
 	        $$python -m venv $(VENV) && exit; \
@@ -49,6 +50,6 @@ $(BIN)/python:
 	    fi; \
 	    rm -rf $(VENV); exit 1; \
 	done; \
-	echo "error: found no Python 3.11 or newer (tried $(PYTHON) python3, python3.14 to 3.11)" >&2; \
+	echo "error: found no Python 3.11 or newer (tried $(CANDIDATES))" >&2; \
 	echo "  hint: make $(or $(MAKECMDGOALS),train) PYTHON=/path/to/python3.12" >&2; \
 	exit 1
