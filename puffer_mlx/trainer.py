@@ -124,6 +124,7 @@ class Trainer:
         noise = self.policy.decoder.noise(key, shape)
         if self.config.base.reset_state:
             self._states = self._initial_states()
+            mx.eval(self._states)
         self._slot.begin(self._slot)
         self._states = collect(
             self._slot,
@@ -139,21 +140,9 @@ class Trainer:
 
     def _train(self) -> Logs:
         """K minibatches, one lazy graph evaluated at its end (if sampled, after each phase)."""
-        train, slot, run = self.config.train, self._slot, self._run
-        K, S, E = self.config.minibatches, self.config.segments, self.config.epochs
-        lr = optim.cosine(
-            train.learning_rate, train.min_lr_ratio * train.learning_rate, self.epoch, E
-        )
-        ent = optim.cosine(train.ent_coef, train.min_ent_coef_ratio * train.ent_coef, self.epoch, E)
-        beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, self.epoch, E)
-        lr, ent, beta = (
-            mx.array(value)
-            for value in (
-                lr if train.anneal_lr else train.learning_rate,
-                ent if train.anneal_ent_coef else train.ent_coef,
-                beta,
-            )
-        )
+        slot, run = self._slot, self._run
+        K, S = self.config.minibatches, self.config.segments
+        lr, ent, beta = self._scheduled()
         self._key, key = mx.random.split(self._key)
         uniforms = 1 - mx.random.uniform(shape=(K, S), key=key)  # in (0, 1]
         names = ("observations", "actions", "logprobs", "rewards", "terminals", "masks")
@@ -197,6 +186,17 @@ class Trainer:
             )
         self.weights, self.momentum = weights, momentum
         return losses
+
+    def _scheduled(self) -> tuple[mx.array, mx.array, mx.array]:
+        """This epoch's learning rate, entropy coefficient and priority exponent."""
+        train, epochs = self.config.train, self.config.epochs
+        lr, ent = train.learning_rate, train.ent_coef
+        if train.anneal_lr:
+            lr = optim.cosine(lr, train.min_lr_ratio * lr, self.epoch, epochs)
+        if train.anneal_ent_coef:
+            ent = optim.cosine(ent, train.min_ent_coef_ratio * ent, self.epoch, epochs)
+        beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, self.epoch, epochs)
+        return mx.array(lr), mx.array(ent), mx.array(beta)
 
     def _environment_logs(self) -> Logs:
         return {f"env/{name}": float(value) for name, value in self.vec.log().items()}

@@ -26,7 +26,7 @@ Fields = dict[str, Any]  # the slot's arrays by name; masks may be None
 
 
 class Executables(NamedTuple):
-    """The compiled functions of a run."""
+    """The functions of a run, compiled where that pays."""
 
     act: Callable[..., Any]
     prepare: Callable[..., Any]
@@ -36,7 +36,7 @@ class Executables(NamedTuple):
 
 
 def compile_update(policy: Policy, train: Train) -> Executables:
-    """Everything that is compiled, in one place.
+    """Make a run's functions; everything that is compiled is compiled here.
 
     Numbers that change during a run (schedules, random draws) are arguments; those that don't are
     constants of the compiled code.
