@@ -83,9 +83,9 @@ def load() -> ModuleType | None:
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
     except (ImportError, UserError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].rstrip(":")
         print(
-            f"puffer_mlx: training on the CPU will be three times slower: {reason} hint: install"
+            f"puffer_mlx: training on the CPU will be three times slower: {reason}; hint: install"
             " a C++20 compiler and Python's headers (Debian: g++ python3-dev)",
             file=sys.stderr,
         )

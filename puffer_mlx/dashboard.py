@@ -172,7 +172,7 @@ class Dashboard:
             ),
         )
         episodes = {k: v for k, v in logs.items() if k.startswith("env/")}
-        names = [f"{k.partition('/')[2]}" for k in episodes]
+        names = [k.partition("/")[2] for k in episodes]
         values = [abbreviate(v) if k == "env/n" else f"{v:.3f}" for k, v in episodes.items()]
         stats = Table(
             title="Environment (per finished episode)", expand=True, box=None, title_justify="left"

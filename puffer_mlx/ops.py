@@ -11,15 +11,20 @@ import mlx.core as mx
 from puffer_mlx import cpu_ops, kernels
 
 
+def _extension() -> Any:
+    """The C extension where the default device is a CPU that has it, else None."""
+    return cpu_ops.load() if mx.default_device() == mx.cpu else None
+
+
 def fused() -> Any:
     """The module with the fused operations of the default device, or None where there is none."""
-    return cpu_ops.load() if mx.default_device() == mx.cpu else kernels
+    return _extension() if mx.default_device() == mx.cpu else kernels
 
 
 def _threads_products() -> bool:
-    """Whether ``cpu_ops`` splits products: where a BLAS would wait busily for its own threads."""
-    module = fused()
-    return module is not None and module is not kernels and module.has_gemm()
+    """Whether the extension splits products: where a BLAS would wait busily for its own threads."""
+    extension = _extension()
+    return extension is not None and extension.has_gemm()
 
 
 def linear(x: mx.array, weight: mx.array) -> mx.array:
@@ -46,30 +51,31 @@ def linear_gradients(
     Returns:
         (n, K) and (M, K).
     """
-    if not _threads_products():
-        return mx.addmm(add, dy, weight), dy.T @ x
-    module = fused()
+    if _threads_products():
+        return _threaded_gradients(dy, x, weight, columns=False, add=add)
+    return mx.addmm(add, dy, weight), dy.T @ x
+
+
+def _threaded_gradients(dy, x, weight, columns: bool, add: mx.array | None = None):
+    """Gradients of ``_threaded_linear``'s product: by x, plus ``add``, and by the weight."""
+    extension = _extension()
     return (
-        module.linear_input_gradient(dy, weight, False, add),
-        module.linear_weight_gradient(dy, x, False),
+        extension.linear_input_gradient(dy, weight, columns, add),
+        extension.linear_weight_gradient(dy, x, columns),
     )
 
 
 def _threaded_linear(columns: bool):
-    """``linear``, or ``linear_columns`` if ``columns``, computed by ``cpu_ops``."""
+    """``linear``, or ``linear_columns`` if ``columns``, computed by the extension."""
 
     @mx.custom_function
     def product(x: mx.array, weight: mx.array) -> mx.array:
-        return fused().linear(x, weight, columns)
+        return _extension().linear(x, weight, columns)
 
     @product.vjp
     def gradients(primals, dy, _):
         x, weight = primals
-        module = fused()
-        return (
-            module.linear_input_gradient(dy, weight, columns),
-            module.linear_weight_gradient(dy, x, columns),
-        )
+        return _threaded_gradients(dy, x, weight, columns)
 
     return product
 
@@ -122,7 +128,7 @@ def take_rows(source: mx.array, rows: mx.array, steps: int) -> mx.array:
     Returns:
         (T, S, ...) of the source's dtype.
     """
-    module = fused()
-    if module is None or module is kernels:
+    extension = _extension()
+    if extension is None:
         return mx.take(source[:steps], rows, axis=1)
-    return module.take_rows(source, rows, steps)
+    return extension.take_rows(source, rows, steps)

@@ -18,7 +18,7 @@ class Profiler:
     """Seconds per phase since the last ``take``.
 
     Args:
-        enabled: if False, laps cost nothing and ``take`` returns only what ``add`` was given.
+        enabled: if False, laps cost nothing and ``take`` returns nothing.
     """
 
     def __init__(self, enabled: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Slots of rollout memory, and collecting into them. The only file that knows both NumPy and MLX.
+"""Slots of rollout memory, shared by NumPy and MLX, and collecting into them.
 
 A slot is a set of MLX arrays with writable NumPy views of the same memory: an environment writes
 its row, the policy reads it, nothing is copied in between. Storage is time-major:
@@ -19,7 +19,7 @@ A lazy graph reads memory when it is *evaluated*: a slot may be rewritten only a
 that reads it is.
 """
 
-import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -107,12 +107,13 @@ class Slot:
 
 
 State = Any  # the network's, a tree of arrays
-Act = Callable[
-    ..., tuple[mx.array, State]
-]  # actions, log-probabilities and values as rows; the next state
+# Returns actions, log-probabilities and values as rows of one array, and the next state.
+Act = Callable[..., tuple[mx.array, State]]
 
 
-@functools.cache  # MLX never gives a stream's thread back
+_made = threading.local()  # a stream belongs to its thread, and MLX never gives one back
+
+
 def make_streams(cores: int, groups: int) -> list[mx.Stream]:
     """Streams to act on: two on a CPU with two cores and two groups, else the default one.
 
@@ -120,9 +121,11 @@ def make_streams(cores: int, groups: int) -> list[mx.Stream]:
     two groups at a time use two cores. On a GPU a second stream doesn't help small kernels.
     """
     device = mx.default_device()
-    if device == mx.cpu and min(cores, groups) > 1:
-        return [mx.new_stream(device), mx.new_stream(device)]
-    return [mx.default_stream(device)]
+    if device != mx.cpu or min(cores, groups) < 2:
+        return [mx.default_stream(device)]
+    if not hasattr(_made, "streams"):
+        _made.streams = [mx.new_stream(mx.cpu), mx.new_stream(mx.cpu)]
+    return _made.streams
 
 
 def collect(

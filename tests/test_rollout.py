@@ -1,5 +1,6 @@
 """The slot law: from environment to minibatch, a row is one agent's and one time's throughout."""
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -14,7 +15,6 @@ from puffer_mlx.rollout import Slot, collect, make_streams
 from puffer_mlx.update import compile_update
 
 T, N = 5, 12
-STREAMS = make_streams(2, 2)  # once: MLX keeps a thread for each
 
 
 class Run:
@@ -44,7 +44,7 @@ class Run:
             self.weights,
             self.states,
             self.noise,
-            STREAMS[: len(self.slot.groups)],
+            make_streams(2, len(self.slot.groups)),
             self.profiler,
         )
         self.rollouts += 1
@@ -204,6 +204,22 @@ def clock(monkeypatch):
     fake.perf_counter = lambda: fake.now
     monkeypatch.setattr(profiler, "time", fake)
     return fake
+
+
+def test_streams_are_made_once_and_belong_to_a_thread():
+    """MLX refuses a stream in a thread that didn't make it, and never gives a stream back."""
+
+    def rollout():
+        Run(2).rollout()
+        assert make_streams(2, 2) is make_streams(2, 4)
+        return make_streams(2, 2)
+
+    mine = rollout()
+    with ThreadPoolExecutor(1) as pool:
+        theirs = pool.submit(rollout).result()
+        pool.submit(mx.clear_streams).result()
+    assert not set(map(str, mine)) & set(map(str, theirs))
+    assert make_streams(1, 8) == make_streams(8, 1) == [mx.default_stream(mx.cpu)]
 
 
 def test_laps_sum_to_the_whole(clock, monkeypatch):
