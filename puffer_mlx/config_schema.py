@@ -15,6 +15,7 @@ key that it lacks says "puffer_mlx only".
 | E | epochs of the run | `Config.epochs` |
 """
 
+import re
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 INT_MAX = 2**31 - 1  # the environments' C int
+CUSTOM = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"  # module:Class
 FLOAT_MAX = float(np.finfo(np.float32).max)  # training computes in float32
 
 
@@ -38,6 +40,7 @@ class Key:
         above: legal numbers are larger than this.
         below: legal numbers are smaller than this.
         choices: the legal texts; empty if any text is legal.
+        custom: whether `module:Class` is legal too: a class of the user's own.
     """
 
     default: int | float | bool | str
@@ -48,6 +51,7 @@ class Key:
     above: float | None = None
     below: float | None = None
     choices: tuple[str, ...] = ()
+    custom: bool = False
 
     @property
     def bounds(self) -> str:
@@ -57,7 +61,7 @@ class Key:
         words = ("at least", self.minimum), ("above", self.above)
         words += ("at most", self.maximum), ("below", self.below)
         limits = " and ".join(f"{word} {limit:g}" for word, limit in words if limit is not None)
-        return limits or " or ".join(self.choices)
+        return limits or " or ".join((*self.choices, *(["module:Class"] if self.custom else [])))
 
     def fault(self, value: object) -> tuple[str, str] | None:
         """What is wrong with a value, and a legal one; None if it is legal."""
@@ -66,7 +70,9 @@ class Key:
             return f"{value!r} is not of type {kind.__name__}", f"for example {self.default!r}"
         if isinstance(value, str):
             if self.choices and value not in self.choices:
-                return f"{value or repr('')} does not exist here yet", self.bounds
+                if self.custom and re.fullmatch(CUSTOM, value):
+                    return None
+                return f"{value or repr('')} does not exist here", self.bounds
             if value in ("", "None") or len(value.splitlines()) != 1 or value != value.strip():
                 return f"{value!r} is not one line of text", f"for example {self.default}"
         elif isinstance(value, (int, float)):
@@ -105,6 +111,13 @@ class Base:
     log_dir: str = key("logs", "Folder of logs: DIR/ENV/RUN.jsonl.", unit="path")
     checkpoint_interval: int = key(
         200, "Epochs from one checkpoint to the next.", unit="epochs", minimum=1
+    )
+    checkpoint_keep: int = key(
+        3,
+        "The newest checkpoints of a run that are kept, besides the best; 0 keeps all."
+        " puffer_mlx only.",
+        unit="checkpoints",
+        minimum=0,
     )
     eval_episodes: int = key(
         10_000,
@@ -146,21 +159,40 @@ class Vec:
 
 @dataclass
 class Policy:
-    """The size of the policy."""
+    """The size and the dialect of the policy."""
 
     hidden_size: int = key(
-        128, "H: width of the encoder and of each recurrent layer.", unit="units", minimum=1
+        128, "H: width of the encoder and of each layer of the network.", unit="units", minimum=1
     )
-    num_layers: int = key(4, "L: recurrent layers.", unit="layers", minimum=1)
+    num_layers: int = key(4, "L: layers of the network.", unit="layers", minimum=1)
+    dialect: str = key(
+        "native",
+        "native: encoder and decoder of PufferLib 4.0's CUDA backend, without biases; torch: of its"
+        " torch backend; puffer3: of 3.0, with GELU. puffer_mlx only.",
+        choices=("native", "torch", "puffer3"),
+    )
+    reset_on_terminal: bool = key(
+        False,
+        "Zero an agent's recurrent state where an episode ends; PufferLib 4.0 never does."
+        " puffer_mlx only.",
+    )
 
 
 @dataclass
 class Torch:
     """The parts of the policy, by the class names of PufferLib's torch backend."""
 
-    network: str = key("MinGRU", "The recurrent network.", choices=("MinGRU",))
+    network: str = key(
+        "MinGRU",
+        "What follows the encoder: a recurrent network, or MLP, which has no memory.",
+        choices=("MinGRU", "LSTM", "GRU", "MLP"),
+        custom=True,
+    )
     encoder: str = key(
-        "DefaultEncoder", "Observation to hidden vector.", choices=("DefaultEncoder",)
+        "DefaultEncoder",
+        "Observation to hidden vector; Nature and Impala are convolutional, for images.",
+        choices=("DefaultEncoder", "NatureEncoder", "ImpalaEncoder"),
+        custom=True,
     )
     decoder: str = key(
         "DefaultDecoder", "Hidden vector to action logits and value.", choices=("DefaultDecoder",)

@@ -73,7 +73,9 @@ class Slot:
             [None if self.masks is None else self.masks[t, g] for g in self.groups]
             for t in range(T)
         ]
-        mx.eval(self.inputs, [mask for row in self.legal for mask in row if mask is not None])
+        self.ended = [[self.terminals[t, g] for g in self.groups] for t in range(T)]
+        masks = [mask for row in self.legal for mask in row if mask is not None]
+        mx.eval(self.inputs, masks, self.ended)
         self.outputs = [[self._rows(t, g) for g in self.groups] for t in range(T + 1)]
 
     def _rows(self, t: int, agents: slice = slice(None)) -> Rows:
@@ -94,6 +96,17 @@ class Slot:
         for to, source in zip(self._rows(0), previous._rows(previous.horizon), strict=True):
             if to is not None and source is not None:
                 np.copyto(to, source)
+
+    def carry(self) -> dict[str, mx.array]:
+        """Copies of row T, which the next rollout begins with, by field."""
+        rows = self._rows(self.horizon)._asdict()
+        return {name: mx.array(row) for name, row in rows.items() if row is not None}
+
+    def restore(self, carry: dict[str, mx.array]) -> None:
+        """Write what ``carry`` copied, of a slot of the same shapes, to row T."""
+        for name, row in self._rows(self.horizon)._asdict().items():
+            if row is not None:
+                np.copyto(row, np.asarray(carry[name]))
 
     def record(self, t: int, group: int, chosen: mx.array) -> np.ndarray:
         """Store a group's choices (heads + 2, n) of step t; returns its actions (n, heads)."""
@@ -150,7 +163,7 @@ def collect(
         act: the policy's compiled step, see ``update.py``.
         weights: the acting policy's, evaluated.
         states: recurrent state of each group, evaluated.
-        noise: (T, N, heads), from ``decoder.noise``.
+        noise: (T, N, heads), from ``distribution.noise``.
         streams: from ``make_streams``; groups take turns on them.
         profiler: gets the phases ``eval_gpu`` (acting), ``eval_copy`` and ``eval_env`` (waiting for
             environments).
@@ -181,7 +194,12 @@ def collect(
             profiler.lap("eval_env")
             with mx.stream(streams[g % len(streams)]):
                 chosen, states[g] = act(
-                    weights, slot.inputs[t][g], states[g], parts[t][g], slot.legal[t][g]
+                    weights,
+                    slot.inputs[t][g],
+                    states[g],
+                    parts[t][g],
+                    slot.legal[t][g],
+                    slot.ended[t][g],
                 )
             mx.async_eval(chosen, states[g])
             profiler.lap("eval_gpu")

@@ -1,7 +1,7 @@
 """One minibatch, as functions of values that are compiled in one place.
 
     prepare:   advantages over all rows -> priorities -> draw S rows and their targets
-    gather:    the rows' observations, actions and masks
+    gather:    the rows' observations, actions, masks and terminals
     gradients: forward over (T, S), loss, gradients
     apply:     clip, Muon, write the rows' new ratios and values back
 
@@ -42,13 +42,16 @@ def compile_update(policy: Policy, train: Train) -> Executables:
     constants of the compiled code.
     """
 
-    def act(weights, observations, state, noise, mask):
+    def act(weights, observations, state, noise, mask, terminals):
         """One step of a group; what the host reads is one array.
 
         Returns:
             (heads + 2, n) float32, to be read by the host in one piece; the network's state.
         """
-        actions, logprobs, values, state = policy.act(weights, observations, state, noise, mask)
+        keep = policy.keep(terminals)
+        actions, logprobs, values, state = policy.act(
+            weights, observations, state, noise, mask, keep
+        )
         return mx.concatenate([actions.T, logprobs[None], values[None]]), state
 
     def prepare(fields: Fields, values, ratios, uniforms, beta):
@@ -76,22 +79,30 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         )
 
     def gather(fields: Fields, rows: mx.array):
-        """The rows' observations (T, S, D), actions (T*S, heads) and masks (T*S, A) or None."""
+        """What the forward pass reads of the rows.
+
+        Returns:
+            Observations (T, S, D), actions (T*S, heads), masks (T*S, A) or None, and terminals (T,
+            S), or None where the policy doesn't reset.
+        """
         T = fields["actions"].shape[0]
         masks = fields["masks"]
         return (
             take_rows(fields["observations"], rows, T),
             take_rows(fields["actions"], rows, T).reshape(-1, policy.decoder.action.heads),
             None if masks is None else take_rows(masks, rows, T).reshape(-1, masks.shape[-1]),
+            take_rows(fields["terminals"], rows, T) if policy.reset_on_terminal else None,
         )
 
-    def gradients(weights, observations, actions, masks, batch: Minibatch, ent_coef: mx.array):
+    def gradients(weights, observations, actions, masks, terminals, batch: Minibatch, ent_coef):
         """Gradients, statistics, and the new ratios and values (T, S) of the rows."""
         T, S = observations.shape[:2]
 
         def loss(weights):
-            logits, value, _ = policy.scan(weights, observations, policy.initial_state(S))
-            logprob, entropy = policy.decoder.log_prob_entropy(logits, actions, masks)
+            keep = None if terminals is None else policy.keep(terminals)
+            state = policy.initial_state(S)
+            outputs, value, _ = policy.scan(weights, observations, state, keep)
+            logprob, entropy = policy.distribution.log_prob_entropy(outputs, actions, masks)
             total, metrics = ppo_loss(
                 logprob,
                 entropy,

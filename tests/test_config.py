@@ -71,7 +71,7 @@ WRONG_OPTIONS = [  # option, value, what the message names, what the hint offers
         "vec.num_buffers 4096, or vec.total_agents 5000",
     ),
     ("--policy.num-layers", "0", "policy.num_layers 0 is out of range", "at least 1"),
-    ("--torch.network", "LSTM", "torch.network LSTM does not exist here", "MinGRU"),
+    ("--torch.network", "RNN", "torch.network RNN does not exist here", "LSTM or GRU or MLP"),
     ("--device", "tpu", "base.device tpu does not exist", "auto or cpu or gpu"),
     ("--seed", "-1", "base.seed -1 is out of range", "at least 0"),
     ("--log-dir", "", "base.log_dir '' is not one line of text", "logs"),
@@ -352,7 +352,7 @@ def test_the_working_directory_is_searched_before_the_package(tmp_path, monkeypa
     assert c.find_config("other") == Path("configs/other.ini")  # before mine.ini
     assert c.find_config("unnamed") == Path("configs/unnamed.ini")
     assert c.find_config("squared").is_absolute()  # the package's
-    with pytest.raises(UserError, match="known: breakout, other, squared"):
+    with pytest.raises(UserError, match="known: breakout, .*other, .*squared"):
         c.find_config("mine")  # it names its environments, and this is none of them
 
 

@@ -13,7 +13,7 @@ from native_envs import Stepper
 
 from puffer_mlx import loss, update
 from puffer_mlx.config import Base, Config, Policy, Train, Vec, validate
-from puffer_mlx.policy import networks
+from puffer_mlx.policy import mingru
 from puffer_mlx.trainer import Trainer
 from puffer_mlx.vec.native import NativeVec, find_environment
 
@@ -131,17 +131,17 @@ def credit_rewards_late(monkeypatch):
 
 def forget(monkeypatch, acting: bool = True, training: bool = True):
     """Begin every step from zeros: T steps of S segments become T * S segments of one step."""
-    real = networks.mingru
+    real = mingru.mingru
 
-    def amnesiac(x, weight, first):
+    def amnesiac(x, weight, first, keep):
         steps, segments, width = x.shape
         if not (acting if steps == 1 else training):
-            return real(x, weight, first)
+            return real(x, weight, first, keep)
         single = x.reshape(1, steps * segments, width)
         out, _ = real(single, weight, mx.zeros(single.shape[1:]))
         return out.reshape(x.shape), mx.zeros_like(first)
 
-    monkeypatch.setattr(networks, "mingru", amnesiac)
+    monkeypatch.setattr(mingru, "mingru", amnesiac)
 
 
 def forget_acting(monkeypatch):

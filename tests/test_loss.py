@@ -1,4 +1,4 @@
-"""`loss.py` with the decoder's log-probabilities: hand arithmetic, and finite differences."""
+"""`loss.py` with the distributions' log-probabilities: hand arithmetic, and finite differences."""
 
 import mlx.core as mx
 import numpy as np
@@ -6,7 +6,7 @@ import oracles
 import pytest
 
 from puffer_mlx.loss import METRICS, Minibatch, normalise, ppo_loss
-from puffer_mlx.policy.decoders import Discrete
+from puffer_mlx.policy.distributions import Categorical
 from puffer_mlx.spec import ActionSpec
 
 COEFFICIENTS = {"clip_coef": 0.2, "vf_coef": 2.0, "vf_clip_coef": 0.2, "ent_coef": 0.01}
@@ -18,14 +18,14 @@ def arrays(*xs):
 
 def ours(logits, value, actions, batch, sizes, mask=None, **coefficients):
     """Loss, statistics, dL/dlogits, dL/dvalue; logits (n, A) here, (A, n) in the code."""
-    decoder = Discrete(ActionSpec(sizes), 8)
+    heads = Categorical(ActionSpec(sizes))
     coefficients = {**COEFFICIENTS, **coefficients}
     ent_coef = mx.array(coefficients.pop("ent_coef"))
     logits, value, actions, *batch = arrays(np.transpose(logits), value, actions, *batch)
     mask = None if mask is None else mx.array(mask)
 
     def loss(logits, value):
-        logprob, entropy = decoder.log_prob_entropy(logits, actions, mask)
+        logprob, entropy = heads.log_prob_entropy(logits, actions, mask)
         return ppo_loss(
             logprob, entropy, value, Minibatch(*batch), ent_coef=ent_coef, **coefficients
         )

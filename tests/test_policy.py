@@ -7,9 +7,10 @@ import pytest
 from mlx.utils import tree_map
 from oracles import f64, named
 
-from puffer_mlx.errors import UserError
-from puffer_mlx.policy.decoders import Discrete
-from puffer_mlx.policy.networks import MinGRU, logistic, mingru, mingru_reference
+from puffer_mlx.config import Policy
+from puffer_mlx.policy.activations import logistic
+from puffer_mlx.policy.distributions import Categorical
+from puffer_mlx.policy.mingru import MinGRU, mingru, mingru_reference
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -114,24 +115,18 @@ def test_the_last_state_carries_no_gradient(path):
 # ---- upstream's breakout policy ------------------------------------------------------------------
 
 
-class Upstream:
-    """Upstream's torch policy, which has biases, around our network and decoder."""
-
-    def __init__(self, folder):
-        data = np.load(folder / "puffer4_breakout_mingru_weights.npz")
-        self.w = {name.split(".", 1)[1]: mx.array(data[name]) for name in data}
-        self.network = MinGRU(64, 2)
-        self.decoder = Discrete(ActionSpec((3,)), 64)
-        self.layers = [{"weight": self.w[f"layers.{i}.weight"]} for i in range(2)]
-
-    def encode(self, observations):
-        return observations @ self.w["encoder.weight"].T + self.w["encoder.bias"]
-
-    def decode(self, h):
-        """(n, H) -> logits (n, 3), values (n,): our fused product, and the biases."""
-        rows = [self.w["decoder.weight"], self.w["value_function.weight"]]
-        logits, values = self.decoder({"weight": mx.concatenate(rows)}, h)
-        return logits.T + self.w["decoder.bias"], values + self.w["value_function.bias"]
+def upstream(folder):
+    """Upstream's torch policy and its weights, in ours."""
+    data = np.load(folder / "puffer4_breakout_mingru_weights.npz")
+    w = {name: mx.array(data[name]) for name in data}
+    part = lambda name: {kind: w[f"{name}.{kind}"] for kind in ("weight", "bias")}  # noqa: E731
+    weights = {
+        "encoder": part("encoder.encoder"),
+        "decoder": {"actions": part("decoder.decoder"), "value": part("decoder.value_function")},
+        "network": [{"weight": w[f"network.layers.{i}.weight"]} for i in range(2)],
+    }
+    size = Policy(hidden_size=64, num_layers=2, dialect="torch")
+    return make_policy(BREAKOUT, size), weights
 
 
 def close(found, expected, rtol=1e-5, scale=None):
@@ -142,34 +137,30 @@ def close(found, expected, rtol=1e-5, scale=None):
 
 def test_upstream_step(path, fixtures):
     data = np.load(fixtures / "puffer4_breakout_mingru_forward.npz")
-    upstream = Upstream(fixtures)
-    h = upstream.encode(mx.array(data["obs"]))
-    h, state = upstream.network.step(upstream.layers, h, list(mx.array(data["state0"])))
-    logits, values = upstream.decode(h)
+    policy, weights = upstream(fixtures)
+    state = list(mx.array(data["state0"]))
+    logits, values, state = policy.step(weights, mx.array(data["obs"]), state)
     assert np.abs(data["logits"]).max() > 20
-    close(logits, data["logits"])
+    close(logits.T, data["logits"])
     close(values, data["value"][:, 0])
     close(mx.stack(state), data["state1"])
 
 
 def test_upstream_sequences(path, fixtures):
     data = np.load(fixtures / "puffer4_breakout_mingru_forward.npz")
-    upstream = Upstream(fixtures)
+    policy, weights = upstream(fixtures)
     observations = mx.array(data["seq_obs"].transpose(1, 0, 2))  # (T = 32, S = 16, D)
-    encoded = upstream.encode(observations)
-    h, state = upstream.network.scan(upstream.layers, encoded, upstream.network.initial_state(16))
-    logits, values = upstream.decode(h.reshape(-1, 64))
-    shaped = logits.reshape(32, 16, 3).transpose(1, 0, 2), values.reshape(32, 16).T
+    logits, values, state = policy.scan(weights, observations, policy.initial_state(16))
+    shaped = logits.T.reshape(32, 16, 3).transpose(1, 0, 2), values.reshape(32, 16).T
     for name in ("train", "eval"):
         close(shaped[0], data[f"seq_{name}_logits"])
         close(shaped[1], data[f"seq_{name}_values"])
     close(mx.stack(state), data["seq_eval_final_state"])
 
-    state = upstream.network.initial_state(16)
+    state = policy.initial_state(16)
     for t in range(32):
-        h, state = upstream.network.step(upstream.layers, encoded[t], state)
-        logits, values = upstream.decode(h)
-        close(logits, data["seq_eval_logits"][:, t], scale=np.abs(data["seq_eval_logits"]).max())
+        logits, values, state = policy.step(weights, observations[t], state)
+        close(logits.T, data["seq_eval_logits"][:, t], scale=np.abs(data["seq_eval_logits"]).max())
         close(values, data["seq_eval_values"][:, t], scale=np.abs(data["seq_eval_values"]).max())
     close(mx.stack(state), data["seq_eval_final_state"])
 
@@ -177,7 +168,7 @@ def test_upstream_sequences(path, fixtures):
 def test_upstream_log_probabilities(fixtures):
     data = np.load(fixtures / "puffer4_breakout_mingru_forward.npz")
     logits = mx.array(data["seq_train_logits"].reshape(-1, 3).T)
-    decoder = Discrete(ActionSpec((3,)), 64)
+    decoder = Categorical(ActionSpec((3,)))
     logprob, entropy = decoder.log_prob_entropy(
         logits, mx.array(data["seq_actions"].reshape(-1, 1))
     )
@@ -189,7 +180,7 @@ def test_upstream_log_probabilities(fixtures):
 
 
 def test_initial_weights():
-    weights = make_policy(BREAKOUT, 64, 2).init(mx.random.key(3))
+    weights = make_policy(BREAKOUT, Policy(hidden_size=64, num_layers=2)).init(mx.random.key(3))
     shapes = {  # in the order of upstream's flat file, its table 5.3
         "encoder.weight": (64, 118),
         "decoder.weight": (4, 64),
@@ -209,8 +200,8 @@ def test_initial_weights():
         assert abs(w.mean()) < 4 * bound / (3 * w.size) ** 0.5, name
     layers = [np.array(w) for _, w in leaves[2:]]
     assert not np.array_equal(layers[0], layers[1])
-    other = make_policy(BREAKOUT, 64, 2).init(mx.random.key(4))
-    same = make_policy(BREAKOUT, 64, 2).init(mx.random.key(3))
+    other = make_policy(BREAKOUT, Policy(hidden_size=64, num_layers=2)).init(mx.random.key(4))
+    same = make_policy(BREAKOUT, Policy(hidden_size=64, num_layers=2)).init(mx.random.key(3))
     assert not np.array_equal(other["encoder"]["weight"], weights["encoder"]["weight"])
     assert np.array_equal(same["encoder"]["weight"], weights["encoder"]["weight"])
 
@@ -227,7 +218,7 @@ def test_initial_weights():
 def test_number_of_weights(D, H, L, sizes, elements):
     # H * D + (A + 1) * H + 3 * L * H * H
     spec = EnvSpec("x", D, np.dtype(np.uint8), ActionSpec(sizes))
-    weights = make_policy(spec, H, L).init(mx.random.key(0))
+    weights = make_policy(spec, Policy(hidden_size=H, num_layers=L)).init(mx.random.key(0))
     assert sum(w.size for _, w in named(weights)) == elements
 
 
@@ -236,7 +227,7 @@ def test_policy_forward(path):
     rng = np.random.default_rng(2)
     T, S, D = 6, 5, 9
     spec = EnvSpec("x", D, np.dtype(np.uint8), ActionSpec((3, 2)))
-    policy = make_policy(spec, 8, 2)
+    policy = make_policy(spec, Policy(hidden_size=8, num_layers=2))
     weights = policy.init(mx.random.key(1))
     observations = rng.integers(0, 4, (T, S, D)).astype(np.uint8)
     observations[0, 0, 0] = 255
@@ -246,7 +237,7 @@ def test_policy_forward(path):
     np.testing.assert_allclose(np.array(logits).T.reshape(T, S, 5), expected[0], atol=2e-5)
     np.testing.assert_allclose(np.array(values).reshape(T, S), expected[1], atol=2e-5)
 
-    noise = policy.decoder.noise(mx.random.key(5), (T, S))
+    noise = policy.distribution.noise(mx.random.key(5), (T, S))
     acting = policy.initial_state(S)
     for t in range(T):
         actions, logprobs, value, acting = policy.act(
@@ -258,123 +249,3 @@ def test_policy_forward(path):
         np.testing.assert_allclose(np.array(logprobs), logprob, atol=2e-5)
     for one, other in zip(acting, state, strict=True):
         np.testing.assert_allclose(np.array(one), np.array(other), rtol=0, atol=2e-6)
-
-
-# ---- sampling ------------------------------------------------------------------------------------
-
-
-def test_noise():
-    decoder = Discrete(ActionSpec((3, 2)), 8)
-    noise = np.array(decoder.noise(mx.random.key(0), (50, 1000)))
-    assert noise.shape == (50, 1000, 2) and noise.min() > 0 and noise.max() <= 1
-    np.testing.assert_allclose(noise.mean(axis=(0, 1)), 0.5, atol=0.01)
-    assert abs(np.corrcoef(noise[..., 0].ravel(), noise[..., 1].ravel())[0, 1]) < 0.02
-
-
-@HEADS
-def test_frequencies(sizes):
-    n = 40_000
-    decoder = Discrete(ActionSpec(sizes), 8)
-    logits = np.random.default_rng(sum(sizes)).normal(size=sum(sizes))
-    actions, _ = decoder.sample(
-        mx.array(np.tile(logits[:, None], n), mx.float32), decoder.noise(mx.random.key(7), (n,))
-    )
-    for head, logp in enumerate(oracles.head_log_probs(logits, sizes)):
-        counts = np.bincount(np.array(actions)[:, head].astype(int), minlength=sizes[head])
-        expected = n * np.exp(logp)
-        chi_square = ((counts - expected) ** 2 / expected).sum()
-        freedom = sizes[head] - 1
-        assert chi_square < freedom + 5 * (2 * freedom) ** 0.5, (counts, expected)
-
-
-def legal_masks(rng, n, sizes):
-    """(n, A): half of the actions legal, at least one of each head; any non-zero byte is legal."""
-    mask = (rng.random((n, sum(sizes))) < 0.5).astype(np.uint8) * 3
-    stops = np.cumsum(sizes)
-    for start, stop in zip(stops - sizes, stops, strict=True):
-        mask[np.arange(n), rng.integers(start, stop, n)] = 1
-    return mask
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@HEADS
-def test_inverse_of_the_distribution(sizes, masked):
-    rng = np.random.default_rng(len(sizes))
-    n = 4000
-    logits, uniforms = (
-        normal(rng, n, sum(sizes)) * 2,
-        (1 - rng.random((n, len(sizes)))).astype(np.float32),
-    )
-    uniforms[:40], uniforms[40:80] = 1.0, 1e-7
-    mask = legal_masks(rng, n, sizes) if masked else None
-    decoder = Discrete(ActionSpec(sizes), 8)
-    actions, logprobs = decoder.sample(
-        mx.array(logits.T), mx.array(uniforms), None if mask is None else mx.array(mask)
-    )
-    actions = np.array(actions)
-    assert actions.shape == (n, len(sizes))
-    starts = np.cumsum(sizes) - sizes
-    for head, logp in enumerate(oracles.head_log_probs(f64(logits), sizes, mask)):
-        cdf, u = np.cumsum(np.exp(logp), axis=-1), f64(uniforms[:, head, None])
-        clear = (np.abs(cdf - u) > 1e-6).all(axis=-1)  # away from ties
-        assert clear.mean() > 0.9
-        first = np.argmax(cdf > u, axis=-1)  # the first whose running sum exceeds the uniform
-        np.testing.assert_array_equal(actions[clear, head], first[clear])
-        if mask is not None:
-            assert mask[np.arange(n), starts[head] + actions[:, head].astype(int)].all()
-            legal = mask[:40, starts[head] : starts[head] + sizes[head]] != 0
-            likely = (np.exp(logp[:40]) > 1e-5) | ~legal
-            last = sizes[head] - 1 - np.argmax(legal[:, ::-1], axis=-1)
-            whole = likely.all(axis=-1)
-            np.testing.assert_array_equal(actions[:40, head][whole], last[whole])  # at u = 1
-    expected, _ = oracles.log_prob_entropy(f64(logits), actions, sizes, mask)
-    np.testing.assert_allclose(np.array(logprobs), expected, rtol=2e-6, atol=4e-6)
-    again, _ = decoder.log_prob_entropy(
-        mx.array(logits.T), mx.array(actions), None if mask is None else mx.array(mask)
-    )
-    np.testing.assert_array_equal(np.array(again), np.array(logprobs))
-
-
-def test_the_last_legal_action_takes_what_rounding_leaves():
-    decoder = Discrete(ActionSpec((6,)), 8)
-    mask = mx.array([[0, 1, 1, 1, 0, 0]], mx.uint8)
-    for seed in range(30):
-        logits = mx.array(normal(np.random.default_rng(seed), 6, 1))
-        actions, _ = decoder.sample(logits, mx.array([[1.0]]), mask)
-        assert actions.item() == 3
-        actions, _ = decoder.sample(logits, mx.array([[1.0]]))
-        assert actions.item() == 5
-
-
-def test_only_one_legal_action():
-    decoder = Discrete(ActionSpec((4, 2)), 8)
-    mask = mx.array([[0, 0, 1, 0, 1, 0]] * 100, mx.uint8)
-    logits = mx.array(normal(np.random.default_rng(0), 6, 100) * 50)
-    actions, logprobs = decoder.sample(logits, decoder.noise(mx.random.key(0), (100,)), mask)
-    np.testing.assert_array_equal(np.array(actions), [[2, 0]] * 100)
-    np.testing.assert_array_equal(np.array(logprobs), 0)
-    _, entropy = decoder.log_prob_entropy(logits, actions, mask)
-    np.testing.assert_array_equal(np.array(entropy), 0)
-
-
-def test_logits_that_are_not_finite():
-    nan, inf = np.nan, np.inf
-    logits = mx.array([[nan, 5, -inf, nan, inf], [0, inf, 0, nan, inf], [0, 0, -inf, nan, -inf]])
-    decoder = Discrete(ActionSpec((3,)), 8)
-
-    def chosen(u):
-        actions, logprobs = decoder.sample(logits, mx.full((5, 1), u))
-        assert np.isfinite(np.array(logprobs)).all()
-        return np.array(actions)[:, 0].tolist()
-
-    # nan counts as 0: uniform over three in the first and fourth columns. inf takes all, -inf
-    # nothing. Of two infinities the first takes all, as upstream: log(2) is lost beside 3.4e38, so
-    # both have probability 1
-    assert chosen(0.2) == [0, 1, 1, 0, 0]
-    assert chosen(0.6) == [1, 1, 1, 1, 0]
-    assert chosen(0.9) == [2, 1, 1, 2, 0]
-
-
-def test_continuous_spaces_are_refused():
-    with pytest.raises(UserError, match="continuous"):
-        make_policy(EnvSpec("x", 3, np.dtype(np.float32), ActionSpec((1, 1))), 8, 1)

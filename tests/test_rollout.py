@@ -9,7 +9,7 @@ import oracles
 import pytest
 
 from puffer_mlx import profiler
-from puffer_mlx.config import Train
+from puffer_mlx.config import Policy, Train
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.rollout import Slot, collect, make_streams
 from puffer_mlx.update import compile_update
@@ -22,7 +22,7 @@ class Run:
 
     def __init__(self, groups=2, sizes=(3,), masked=False, dtype=np.float32, train=None) -> None:
         self.vec = oracles.CodedVec(N, groups, sizes, masked, dtype)
-        self.policy = make_policy(self.vec.spec, 8, 2)
+        self.policy = make_policy(self.vec.spec, Policy(hidden_size=8, num_layers=2))
         self.weights = self.policy.init(mx.random.key(0))
         scale = mx.array([0.1, 0.05, 1e-3, 0.1])  # observations are large numbers
         self.weights["encoder"]["weight"] = self.weights["encoder"]["weight"] * scale
@@ -35,7 +35,7 @@ class Run:
 
     def rollout(self):
         self.slot.begin(self.slot)
-        self.noise = self.policy.decoder.noise(mx.random.key(self.rollouts), (T, N))
+        self.noise = self.policy.distribution.noise(mx.random.key(self.rollouts), (T, N))
         self.profiler.start()
         self.states = collect(
             self.slot,
@@ -136,10 +136,10 @@ def test_a_compiled_policy_acts_the_same():
         mx.array([[3.0, 40, 250, 5]] * 6),
         mx.array([[1, 1, 0, 1, 1]] * 6, mx.uint8),
     )
-    noise = run.policy.decoder.noise(mx.random.key(0), (6,))
+    noise = run.policy.distribution.noise(mx.random.key(0), (6,))
     arguments = run.weights, observations, run.policy.initial_state(6), noise, masks
     actions, logprobs, values, state = run.policy.act(*arguments)
-    chosen, after = run.update.act(*arguments)
+    chosen, after = run.update.act(*arguments, mx.zeros(6))
     assert chosen.shape == (4, 6)
     np.testing.assert_array_equal(np.array(chosen)[:2].T, actions)
     np.testing.assert_allclose(np.array(chosen)[2:], [logprobs, values], rtol=0, atol=1e-6)
@@ -158,7 +158,8 @@ def test_minibatch_rows_come_from_one_agent_and_one_time(dtype):
     values = mx.array(oracles.CodedVec.code(np.arange(N)[None], np.arange(T)[:, None]), mx.float32)
     uniforms = mx.array([0.01, 0.35, 0.35, 0.7, 0.999, 0.5, 0.2])
     rows, batch = update.prepare(fields, values, mx.ones((T, N)), uniforms, mx.array(0.4))
-    observations, actions, masks = update.gather(fields, rows)
+    observations, actions, masks, terminals = update.gather(fields, rows)
+    assert terminals is None  # of a policy that doesn't reset
     S = len(uniforms)
     agents = np.array(rows)
     assert agents[1] == agents[2] and len(set(agents)) > 3

@@ -1,116 +1,88 @@
-"""Decoders: features to action distributions and values.
+"""Decoders: features to the parameters of an action distribution, and to values.
 
-Everything here is *action-first*: logits are (A, n), because reductions over the first axis are
-several times faster than over a short last one on MLX's CPU backend, and no slower on a GPU.
+A discrete space gives logits (A, n); a continuous one means (a, n) and log standard deviations
+(a, 1), which are weights of their own (``logstd``, 0 at first). See ``distributions.py``.
 """
 
 from dataclasses import dataclass
-from itertools import accumulate
+from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.errors import UserError
 from puffer_mlx.ops import linear_columns
+from puffer_mlx.policy.activations import orthogonal, uniform
+from puffer_mlx.policy.distributions import Categorical, Gaussian, distribution
 from puffer_mlx.spec import ActionSpec
 
-MASKED = -1e4  # logit of an illegal action, upstream's value; its probability underflows to 0
-LARGEST = 3.4028e38
-
-
-def log_softmax(logits: mx.array) -> mx.array:
-    """Log-probabilities (A, n) of logits (A, n), over the first axis."""
-    top = mx.stop_gradient(mx.max(logits, axis=0, keepdims=True))
-    return logits - (top + mx.log(mx.sum(mx.exp(logits - top), axis=0, keepdims=True)))
+Weights = dict[str, Any]
+Outputs = Any  # mx.array, or a tuple of two
 
 
 @dataclass(frozen=True)
-class Discrete:
-    """Discrete heads and the value in one product without bias; the value is the last row."""
+class _Decoder:
+    """What both decoders share: the weights of the deviations, and the split of one product."""
 
     action: ActionSpec
     hidden: int  # H
 
-    def __post_init__(self) -> None:
-        if self.action.continuous:
-            raise UserError(
-                f"the action space {self.action.sizes} is continuous; only discrete ones work yet",
-                "choose the environment's discrete form (often env.continuous = 0)",
-            )
+    @property
+    def distribution(self) -> Categorical | Gaussian:
+        """What the outputs mean."""
+        return distribution(self.action)
 
-    def init(self, key: mx.array) -> dict[str, mx.array]:
+    def _deviations(self) -> Weights:
+        return {"logstd": mx.zeros((1, self.action.heads))} if self.action.continuous else {}
+
+    def _outputs(self, weights: Weights, y: mx.array) -> tuple[Outputs, mx.array]:
+        """The product (A + 1, n) as outputs and values (n,)."""
+        outputs = (y[:-1], weights["logstd"].T) if self.action.continuous else y[:-1]
+        return outputs, y[-1]
+
+
+@dataclass(frozen=True)
+class Fused(_Decoder):
+    """Upstream's native decoder: one product without bias; the value is the last row."""
+
+    def init(self, key: mx.array) -> Weights:
         """Weight (A + 1, H), uniform within ±1/sqrt(H)."""
-        bound = self.hidden**-0.5
         shape = (self.action.logits + 1, self.hidden)
-        return {"weight": mx.random.uniform(-bound, bound, shape, key=key)}
+        return {"weight": uniform(key, shape, self.hidden**-0.5), **self._deviations()}
 
-    def __call__(self, weights: dict[str, mx.array], h: mx.array) -> tuple[mx.array, mx.array]:
-        """Features (n, H) -> logits (A, n), values (n,)."""
-        y = linear_columns(h, weights["weight"])  # (A + 1, n)
-        return y[:-1], y[-1]
+    def __call__(self, weights: Weights, h: mx.array) -> tuple[Outputs, mx.array]:
+        """Features (n, H) -> outputs, values (n,)."""
+        return self._outputs(weights, linear_columns(h, weights["weight"]))
 
-    def noise(self, key: mx.array, shape: tuple[int, ...]) -> mx.array:
-        """What ``sample`` needs: uniforms in (0, 1], shape (*shape, heads), one for each head."""
-        return 1 - mx.random.uniform(shape=(*shape, self.action.heads), key=key)
 
-    def sample(
-        self, logits: mx.array, noise: mx.array, mask: mx.array | None = None
-    ) -> tuple[mx.array, mx.array]:
-        """Draw actions by inverting the cumulative distribution.
+@dataclass(frozen=True)
+class Separate(_Decoder):
+    """The decoder of upstream's torch classes: actions and value each with weight and bias.
 
-        NaN and infinite logits are replaced first (0 and ±3.4e38), as upstream. If rounding leaves
-        no action whose cumulative probability exceeds the uniform, the last legal one is taken.
+    ``orthogonal_init`` starts as PufferLib 3.0 under its LSTM wrapper (orthogonal, gain 1, biases
+    0) instead of uniform within ±1/sqrt(H).
+    """
 
-        Args:
-            logits: (A, n).
-            noise: (n, heads) uniforms in (0, 1].
-            mask: (n, A) uint8, non-zero where legal, or None.
+    orthogonal_init: bool = False
 
-        Returns:
-            Actions (n, heads) float32 holding whole numbers, and their joint log-probability (n,).
-        """
-        logits = mx.nan_to_num(logits, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
-        actions, logprob = [], mx.zeros(logits.shape[1])
-        for head, (logp, legal) in enumerate(self._heads(logits, mask)):
-            size = logp.shape[0]
-            choices = mx.arange(size)[:, None]
-            last = size - 1 if legal is None else mx.max(mx.where(legal, choices, 0), axis=0)
-            below = mx.cumsum(mx.exp(logp), axis=0) <= noise[:, head]
-            action = mx.minimum(mx.sum(below, axis=0), last)
-            actions.append(action.astype(mx.float32))
-            logprob = logprob + self._pick(logp, action)
-        return mx.stack(actions, axis=-1), logprob
+    def init(self, key: mx.array) -> Weights:
+        """Weights (A, H) and (1, H), biases (A,) and (1,)."""
+        keys = mx.random.split(key)
+        rows = {"actions": self.action.logits, "value": 1}
+        heads = {name: self._head(k, n) for k, (name, n) in zip(keys, rows.items(), strict=True)}
+        return {**self._deviations(), **heads}
 
-    def log_prob_entropy(
-        self, logits: mx.array, actions: mx.array, mask: mx.array | None = None
-    ) -> tuple[mx.array, mx.array]:
-        """Joint log-probability and entropy, each the sum over heads.
+    def _head(self, key: mx.array, rows: int) -> dict[str, mx.array]:
+        if self.orthogonal_init:
+            return {"weight": orthogonal(key, (rows, self.hidden)), "bias": mx.zeros(rows)}
+        weight, bias = mx.random.split(key)
+        bound = self.hidden**-0.5
+        return {
+            "weight": uniform(weight, (rows, self.hidden), bound),
+            "bias": uniform(bias, (rows,), bound),
+        }
 
-        Args:
-            logits: (A, n).
-            actions: (n, heads) whole numbers.
-            mask: (n, A) uint8, non-zero where legal, or None.
-
-        Returns:
-            Two arrays (n,).
-        """
-        logprob, entropy = mx.zeros(logits.shape[1]), mx.zeros(logits.shape[1])
-        for head, (logp, _) in enumerate(self._heads(logits, mask)):
-            logprob = logprob + self._pick(logp, actions[:, head])
-            entropy = entropy - mx.sum(mx.exp(logp) * logp, axis=0)
-        return logprob, entropy
-
-    def _heads(self, logits: mx.array, mask: mx.array | None):
-        """Each head's log-probabilities (size, n) and legal actions, (size, n) or None."""
-        stops = list(accumulate(self.action.sizes))
-        for start, stop in zip([0, *stops], stops, strict=False):
-            head, legal = logits[start:stop], None
-            if mask is not None:
-                legal = mask[:, start:stop].T != 0
-                head = mx.where(legal, head, MASKED)
-            yield log_softmax(head), legal
-
-    @staticmethod
-    def _pick(logp: mx.array, action: mx.array) -> mx.array:
-        """Take logp (size, n) at action (n,): a sum over a one-hot fuses where a gather doesn't."""
-        chosen = mx.arange(logp.shape[0])[:, None] == action[None]
-        return mx.sum(mx.where(chosen, logp, 0), axis=0)
+    def __call__(self, weights: Weights, h: mx.array) -> tuple[Outputs, mx.array]:
+        """Features (n, H) -> outputs, values (n,); one product for both heads."""
+        heads = weights["actions"], weights["value"]
+        weight = mx.concatenate([head["weight"] for head in heads])
+        bias = mx.concatenate([head["bias"] for head in heads])
+        return self._outputs(weights, linear_columns(h, weight, bias))

@@ -1,10 +1,31 @@
-"""Encoders: observations to features."""
+"""Encoders: observations to features. Image encoders are in ``images.py``."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import mlx.core as mx
 
-from puffer_mlx.ops import linear
+from puffer_mlx.ops import gelu, linear
+from puffer_mlx.policy.activations import orthogonal, uniform
+
+Weights = dict[str, mx.array]
+
+
+class Encoder(Protocol):
+    """From observations (n, D), any dtype, to features (n, H) float32."""
+
+    @property
+    def hidden(self) -> int:
+        """H."""
+        ...
+
+    def init(self, key: mx.array) -> dict:
+        """Fresh weights."""
+        ...
+
+    def __call__(self, weights: dict, observations: mx.array) -> mx.array:
+        """Features of n observations."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -14,11 +35,50 @@ class Linear:
     inputs: int  # D
     hidden: int  # H
 
-    def init(self, key: mx.array) -> dict[str, mx.array]:
+    def init(self, key: mx.array) -> Weights:
         """Weight (H, D), uniform within ±sqrt(2 / D)."""
-        bound = (2 / self.inputs) ** 0.5
-        return {"weight": mx.random.uniform(-bound, bound, (self.hidden, self.inputs), key=key)}
+        return {"weight": uniform(key, (self.hidden, self.inputs), (2 / self.inputs) ** 0.5)}
 
-    def __call__(self, weights: dict[str, mx.array], observations: mx.array) -> mx.array:
+    def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
         """Observations (n, D), any dtype -> features (n, H) float32."""
         return linear(observations.astype(mx.float32), weights["weight"])
+
+
+@dataclass(frozen=True)
+class Affine:
+    """The encoder of upstream's torch backend: a product with bias."""
+
+    inputs: int  # D
+    hidden: int  # H
+
+    def init(self, key: mx.array) -> Weights:
+        """Weight (H, D) and bias (H,), uniform within ±1/sqrt(D)."""
+        weight, bias = mx.random.split(key)
+        bound = self.inputs**-0.5
+        return {
+            "weight": uniform(weight, (self.hidden, self.inputs), bound),
+            "bias": uniform(bias, (self.hidden,), bound),
+        }
+
+    def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
+        """Observations (n, D), any dtype -> features (n, H) float32."""
+        return linear(observations.astype(mx.float32), weights["weight"], weights["bias"])
+
+
+@dataclass(frozen=True)
+class AffineGelu:
+    """PufferLib 3.0's encoder: a product with bias, then exact GELU."""
+
+    inputs: int  # D
+    hidden: int  # H
+
+    def init(self, key: mx.array) -> Weights:
+        """Orthogonal weight (H, D), gain 1 as 3.0's LSTM wrapper leaves it, and zero bias (H,)."""
+        return {
+            "weight": orthogonal(key, (self.hidden, self.inputs)),
+            "bias": mx.zeros(self.hidden),
+        }
+
+    def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
+        """Observations (n, D), any dtype -> features (n, H) float32."""
+        return gelu(linear(observations.astype(mx.float32), weights["weight"], weights["bias"]))

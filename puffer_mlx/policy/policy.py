@@ -1,7 +1,7 @@
 """The policy: encoder, network, decoder; weights are nested dictionaries in file order.
 
-    observations (T, S, D) -> encoder -> (T, S, H) -> network -> (T, S, H) -> decoder -> logits (A,
-    T*S), values (T*S,)
+    observations (T, S, D) -> encoder -> (T, S, H) -> network -> (T, S, H) -> decoder -> outputs of
+    T*S samples (discrete: logits (A, T*S)), values (T*S,)
 
 No part holds arrays; weights, recurrent state and randomness are arguments, so a snapshot of the
 weights is a reference.
@@ -12,9 +12,13 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.policy.decoders import Discrete
-from puffer_mlx.policy.encoders import Linear
-from puffer_mlx.policy.networks import MinGRU
+from puffer_mlx import config
+from puffer_mlx.errors import UserError
+from puffer_mlx.policy import custom
+from puffer_mlx.policy.decoders import Fused, Outputs, Separate
+from puffer_mlx.policy.distributions import Categorical, Gaussian
+from puffer_mlx.policy.encoders import Affine, AffineGelu, Encoder, Linear
+from puffer_mlx.policy.networks import NETWORKS, Network
 from puffer_mlx.spec import EnvSpec
 
 Weights = dict[str, Any]
@@ -23,11 +27,20 @@ State = Any  # a tree of arrays, the network's own
 
 @dataclass(frozen=True)
 class Policy:
-    """Composes an encoder, a network and a decoder that agree on H."""
+    """Composes an encoder, a network and a decoder that agree on H.
 
-    encoder: Linear
-    network: MinGRU
-    decoder: Discrete
+    ``reset_on_terminal`` asks whoever steps or trains the policy to pass ``keep``.
+    """
+
+    encoder: Encoder
+    network: Network
+    decoder: Fused | Separate
+    reset_on_terminal: bool = False
+
+    @property
+    def distribution(self) -> Categorical | Gaussian:
+        """What the decoder's outputs mean."""
+        return self.decoder.distribution
 
     def init(self, key: mx.array) -> Weights:
         """Fresh weights; the order of the dictionary is the order of upstream's flat file."""
@@ -42,31 +55,53 @@ class Policy:
         """Recurrent state of n agents before their first step."""
         return self.network.initial_state(n)
 
+    def keep(self, terminals: mx.array) -> mx.array | None:
+        """What the recurrent state is multiplied by before a step: terminals arrive with it."""
+        return 1 - terminals if self.reset_on_terminal else None
+
     def scan(
-        self, weights: Weights, observations: mx.array, state: State
-    ) -> tuple[mx.array, mx.array, State]:
+        self,
+        weights: Weights,
+        observations: mx.array,
+        state: State,
+        keep: mx.array | None = None,
+    ) -> tuple[Outputs, mx.array, State]:
         """Evaluate T steps of S segments.
 
         Args:
             weights: as ``init`` makes them.
             observations: (T, S, D), any dtype.
             state: the network's, of S segments, before the first step.
+            keep: (T, S), what the state is multiplied by before each step; None is ones.
 
         Returns:
-            Logits (A, T*S), values (T*S,), and the state after the last step.
+            The decoder's outputs of T*S samples, values (T*S,), the state after the last step.
         """
         T, S = observations.shape[:2]
         h = self.encoder(weights["encoder"], observations.reshape(T * S, -1))
-        h, state = self.network.scan(weights["network"], h.reshape(T, S, -1), state)
+        h, state = self.network.scan(weights["network"], h.reshape(T, S, -1), state, keep)
         return *self.decoder(weights["decoder"], h.reshape(T * S, -1)), state
+
+    def step(
+        self,
+        weights: Weights,
+        observations: mx.array,
+        state: State,
+        keep: mx.array | None = None,
+    ) -> tuple[Outputs, mx.array, State]:
+        """Evaluate one step: observations (n, D), keep (n,) -> outputs, values (n,), next state."""
+        h = self.encoder(weights["encoder"], observations)
+        h, state = self.network.step(weights["network"], h, state, keep)
+        return *self.decoder(weights["decoder"], h), state
 
     def act(
         self,
         weights: Weights,
         observations: mx.array,
         state: State,
-        noise: mx.array,
+        noise: mx.array | None,
         mask: mx.array | None = None,
+        keep: mx.array | None = None,
     ) -> tuple[mx.array, mx.array, mx.array, State]:
         """Choose actions for one step of n agents.
 
@@ -74,27 +109,58 @@ class Policy:
             weights: as ``init`` makes them.
             observations: (n, D), any dtype.
             state: the network's, of n agents.
-            noise: (n, heads), from ``decoder.noise``.
+            noise: (n, heads), from ``distribution.noise``; None takes the most probable action.
             mask: (n, A) uint8, non-zero where legal, or None.
+            keep: (n,), what the state is multiplied by first; None is ones.
 
         Returns:
             Actions (n, heads) float32, log-probabilities (n,), values (n,), next state.
         """
-        h = self.encoder(weights["encoder"], observations)
-        h, state = self.network.step(weights["network"], h, state)
-        logits, values = self.decoder(weights["decoder"], h)
-        actions, logprobs = self.decoder.sample(logits, noise, mask)
+        outputs, values, state = self.step(weights, observations, state, keep)
+        actions, logprobs = self.distribution.sample(outputs, noise, mask)
         return actions, logprobs, values, state
 
 
-def make_policy(spec: EnvSpec, hidden: int, layers: int) -> Policy:
-    """Upstream's native policy for an environment.
+def make_policy(spec: EnvSpec, policy: config.Policy, parts: config.Torch | None = None) -> Policy:
+    """The policy that a configuration describes, for an environment.
 
     Args:
         spec: the environment's observations and actions.
-        hidden: H.
-        layers: L.
+        policy: section [policy]: size and dialect.
+        parts: section [torch]: the classes of encoder and network; the defaults if None.
+
+    Raises:
+        UserError: the parts don't fit the environment, or a class of the user's own isn't usable.
     """
-    return Policy(
-        Linear(spec.observation_size, hidden), MinGRU(hidden, layers), Discrete(spec.action, hidden)
-    )
+    if spec.mask_size and spec.action.continuous:
+        raise UserError(f"{spec.name}: continuous actions can't be masked", "remove MY_ACTION_MASK")
+    parts = parts or config.Torch()
+    H, L = policy.hidden_size, policy.num_layers
+    if ":" in parts.network:
+        network = custom.make_network(parts.network, H, L)
+    else:
+        network = NETWORKS[parts.network](H, L)
+    if policy.dialect == "native":
+        decoder = Fused(spec.action, H)
+    else:
+        decoder = Separate(spec.action, H, orthogonal_init=policy.dialect == "puffer3")
+    encoder = _make_encoder(spec, H, policy.dialect, parts.encoder)
+    return Policy(encoder, network, decoder, policy.reset_on_terminal)
+
+
+def _make_encoder(spec: EnvSpec, hidden: int, dialect: str, name: str) -> Encoder:
+    if ":" in name:
+        return custom.make_encoder(name, spec.observation_size, hidden)
+    if name == "DefaultEncoder":
+        linear = {"native": Linear, "torch": Affine, "puffer3": AffineGelu}[dialect]
+        return linear(spec.observation_size, hidden)
+    if len(spec.observation_shape) != 3:
+        raise UserError(
+            f"torch.encoder {name} needs images; {spec.name} has {spec.observation_size} numbers"
+            " without a shape",
+            "DefaultEncoder, or MY_OBS_SHAPE in the environment's binding.c",
+        )
+    from puffer_mlx.policy import images
+
+    make = images.Nature if name == "NatureEncoder" else images.Impala
+    return make(spec.observation_shape, hidden)

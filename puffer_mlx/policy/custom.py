@@ -1,0 +1,100 @@
+"""Classes of the user's own, named ``module:Class`` in the configuration; ``mlx.nn`` modules."""
+
+import importlib
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+
+from puffer_mlx.errors import UserError
+
+
+def load_class(name: str) -> type:
+    """The class that ``module:Class`` names; modules of the working directory are found too.
+
+    Raises:
+        UserError: there is no such module or class.
+    """
+    module, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise UserError(
+            f"{name}: {error}", f"is {module}.py in this folder, or installed?"
+        ) from None
+    except AttributeError:
+        raise UserError(f"{name}: {module} has no {attribute}", "write module:Class") from None
+    if not isinstance(found, type):
+        raise UserError(f"{name} is {type(found).__name__}, not a class", "write module:Class")
+    return found
+
+
+def make_encoder(name: str, inputs: int, hidden: int) -> Any:
+    """``Class(inputs, hidden)``, wrapped if it is an ``mlx.nn.Module``."""
+    cls = load_class(name)
+    if issubclass(cls, nn.Module):
+        return Module(cls, (inputs, hidden))
+    return _checked(name, cls(inputs, hidden), "init", "__call__")
+
+
+def make_network(name: str, hidden: int, layers: int) -> Any:
+    """``Class(hidden, layers)``, which has the methods of ``networks.Network``."""
+    network = load_class(name)(hidden, layers)
+    return _checked(name, network, "init", "initial_state", "scan", "step")
+
+
+def _checked(name: str, made: Any, *methods: str) -> Any:
+    missing = [method for method in methods if not hasattr(made, method)]
+    if missing:
+        raise UserError(
+            f"{name} lacks {', '.join(missing)}",
+            "docs/custom_policy.md shows what a part of a policy must have",
+        )
+    return made
+
+
+class Module:
+    """An ``mlx.nn.Module`` as an encoder: its parameters are the weights, passed at every call.
+
+    Args:
+        cls: the module's class.
+        arguments: what it is made with, ``(inputs, hidden)``.
+    """
+
+    def __init__(self, cls: type, arguments: tuple[int, int]) -> None:
+        self.hidden = arguments[1]
+        self._make = lambda: cls(*arguments)
+        self._module: nn.Module | None = None
+
+    def init(self, key: mx.array) -> dict:
+        """A new module's parameters; what the module draws comes from ``key``.
+
+        Modules draw from MLX's global generator, of which every thread has its own: the module is
+        made in a thread that is seeded and ends.
+        """
+        high, low = key.tolist()  # type: ignore
+
+        def make() -> dict:
+            mx.random.seed(high << 32 | low)
+            weights = self._make().parameters()
+            mx.eval(weights)
+            return weights
+
+        with ThreadPoolExecutor(1) as thread:
+            try:
+                return thread.submit(make).result()
+            finally:
+                thread.submit(mx.clear_streams).result()
+
+    def __call__(self, weights: dict, observations: mx.array) -> mx.array:
+        """Observations (n, D) as float32 -> features (n, H)."""
+        if self._module is None:
+            self._module = self._make()
+        self._module.update(weights)
+        return self._module(observations.astype(mx.float32))

@@ -1,0 +1,165 @@
+"""Action distributions: sampling, log-probabilities and entropies of a decoder's outputs.
+
+Everything here is *action-first*: logits are (A, n), because reductions over the first axis are
+several times faster than over a short last one on MLX's CPU backend, and no slower on a GPU.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
+
+import mlx.core as mx
+
+from puffer_mlx.spec import ActionSpec
+
+MASKED = -1e4  # logit of an illegal action, upstream's value; its probability underflows to 0
+LARGEST = 3.4028e38
+HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+
+class Distribution(Protocol):
+    """What a policy's outputs mean; ``outputs`` is the decoder's, of n samples."""
+
+    action: ActionSpec
+
+    def noise(self, key: mx.array, shape: tuple[int, ...]) -> mx.array:
+        """What ``sample`` needs: (*shape, heads) random numbers."""
+        ...
+
+    def sample(self, outputs, noise, mask=None) -> tuple[mx.array, mx.array]:
+        """Draw actions.
+
+        Args:
+            outputs: the decoder's.
+            noise: (n, heads), from ``noise``; None takes the most probable action.
+            mask: (n, A) uint8, non-zero where legal, or None.
+
+        Returns:
+            Actions (n, heads) float32 and their joint log-probability (n,).
+        """
+        ...
+
+    def log_prob_entropy(self, outputs, actions, mask=None) -> tuple[mx.array, mx.array]:
+        """Joint log-probability of actions (n, heads), and entropy: (n,) each, sums over heads."""
+        ...
+
+
+def log_softmax(logits: mx.array) -> mx.array:
+    """Log-probabilities (A, n) of logits (A, n), over the first axis."""
+    top = mx.stop_gradient(mx.max(logits, axis=0, keepdims=True))
+    return logits - (top + mx.log(mx.sum(mx.exp(logits - top), axis=0, keepdims=True)))
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """Independent discrete heads. Outputs: logits (A, n), the heads one after the other."""
+
+    action: ActionSpec
+
+    def noise(self, key: mx.array, shape: tuple[int, ...]) -> mx.array:
+        """Uniforms in (0, 1], (*shape, heads)."""
+        return 1 - mx.random.uniform(shape=(*shape, self.action.heads), key=key)
+
+    def sample(
+        self, outputs: mx.array, noise: mx.array | None, mask: mx.array | None = None
+    ) -> tuple[mx.array, mx.array]:
+        """Draw actions by inverting the cumulative distribution: see ``Distribution``.
+
+        NaN and infinite logits are replaced first (0 and ±3.4e38), as upstream. If rounding leaves
+        no action whose cumulative probability exceeds the uniform, the last legal one is taken.
+        Actions hold whole numbers.
+        """
+        logits = mx.nan_to_num(outputs, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
+        actions, logprob = [], mx.zeros(logits.shape[1])
+        for head, (logp, legal) in enumerate(self._heads(logits, mask)):
+            if noise is None:
+                action = mx.argmax(logp, axis=0)
+            else:
+                action = _invert(logp, noise[:, head], legal)
+            actions.append(action.astype(mx.float32))
+            logprob = logprob + _pick(logp, action)
+        return mx.stack(actions, axis=-1), logprob
+
+    def log_prob_entropy(
+        self, outputs: mx.array, actions: mx.array, mask: mx.array | None = None
+    ) -> tuple[mx.array, mx.array]:
+        """Of actions that hold whole numbers: see ``Distribution``."""
+        logprob, entropy = mx.zeros(outputs.shape[1]), mx.zeros(outputs.shape[1])
+        for head, (logp, _) in enumerate(self._heads(outputs, mask)):
+            logprob = logprob + _pick(logp, actions[:, head])
+            entropy = entropy - mx.sum(mx.exp(logp) * logp, axis=0)
+        return logprob, entropy
+
+    def _heads(self, logits: mx.array, mask: mx.array | None):
+        """Each head's log-probabilities (size, n) and legal actions, (size, n) or None."""
+        stops = list(accumulate(self.action.sizes))
+        for start, stop in zip([0, *stops], stops, strict=False):
+            head, legal = logits[start:stop], None
+            if mask is not None:
+                legal = mask[:, start:stop].T != 0
+                head = mx.where(legal, head, MASKED)
+            yield log_softmax(head), legal
+
+
+def _invert(logp: mx.array, uniform: mx.array, legal: mx.array | None) -> mx.array:
+    """The first action (n,) whose cumulative probability exceeds the uniform (n,)."""
+    size = logp.shape[0]
+    choices = mx.arange(size)[:, None]
+    last = size - 1 if legal is None else mx.max(mx.where(legal, choices, 0), axis=0)
+    below = mx.cumsum(mx.exp(logp), axis=0) <= uniform
+    return mx.minimum(mx.sum(below, axis=0), last)
+
+
+def _pick(logp: mx.array, action: mx.array) -> mx.array:
+    """Take logp (size, n) at action (n,): a sum over a one-hot fuses where a gather doesn't."""
+    chosen = mx.arange(logp.shape[0])[:, None] == action[None]
+    return mx.sum(mx.where(chosen, logp, 0), axis=0)
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Independent normal distributions. Outputs: means (a, n) and log standard deviations (a, 1).
+
+    The standard deviations don't depend on the state. Actions are neither squashed nor clipped, as
+    upstream; environments clip. There are no masks.
+    """
+
+    action: ActionSpec
+
+    def noise(self, key: mx.array, shape: tuple[int, ...]) -> mx.array:
+        """Standard normals, (*shape, heads)."""
+        return mx.random.normal((*shape, self.action.heads), key=key)
+
+    def sample(
+        self, outputs: tuple[mx.array, mx.array], noise: mx.array | None, mask: None = None
+    ) -> tuple[mx.array, mx.array]:
+        """Mean + std * noise: see ``Distribution``. A mean that is NaN counts as 0."""
+        mean, logstd = outputs
+        mean = mx.nan_to_num(mean, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
+        actions = mean if noise is None else mean + mx.exp(logstd) * noise.T
+        return actions.T, self._log_prob((mean, logstd), actions)
+
+    def log_prob_entropy(
+        self, outputs: tuple[mx.array, mx.array], actions: mx.array, mask: None = None
+    ) -> tuple[mx.array, mx.array]:
+        """Sums over dimensions: see ``Distribution``.
+
+        Of one dimension, log p(x) = -((x - mean) / std)^2 / 2 - log(2 pi) / 2 - logstd, and the
+        entropy is 1/2 + log(2 pi) / 2 + logstd.
+        """
+        mean, logstd = outputs
+        entropy = mx.sum(0.5 + HALF_LOG_TWO_PI + logstd)
+        return self._log_prob(outputs, actions.T), mx.broadcast_to(entropy, mean.shape[1:])
+
+    @staticmethod
+    def _log_prob(outputs: tuple[mx.array, mx.array], actions: mx.array) -> mx.array:
+        """Joint log-probability (n,) of actions (a, n)."""
+        mean, logstd = outputs
+        distance = (actions - mean) * mx.exp(-logstd)
+        return mx.sum(-0.5 * mx.square(distance) - HALF_LOG_TWO_PI - logstd, axis=0)
+
+
+def distribution(action: ActionSpec) -> Categorical | Gaussian:
+    """The distribution of an action space."""
+    return Gaussian(action) if action.continuous else Categorical(action)

@@ -1,0 +1,131 @@
+"""GRU layers as PyTorch defines them (gates r, z, n), with PufferLib's residual and norm."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.ops import bias_gradient, fused, linear, recurrent_weight_gradient, steps_of
+from puffer_mlx.policy.activations import logistic, tanh
+from puffer_mlx.policy.lstm import recurrent_weights
+
+Weights = dict[str, Any]
+State = list[mx.array]
+EPSILON = 1.1920929e-07  # float32's, which torch's RMSNorm takes when none is given
+
+
+def gru_reference(
+    z: mx.array, weight: mx.array, bias: mx.array, h: mx.array, keep: mx.array | None = None
+) -> tuple[mx.array, mx.array]:
+    """The GRU recurrence in plain MLX: what the fused forms are checked against.
+
+        [hr | hz | hn] = W h_{t-1} + b
+        r = sigma(z_r + hr),  u = sigma(z_z + hz),  n = tanh(z_n + r hn)
+        h_t = n + u (h_{t-1} - n)
+
+    Args:
+        z: (T, S, 3H), the input's part of the gates, its bias included.
+        weight: (3H, H).
+        bias: (3H,), b.
+        h: (S, H), the state before the first step.
+        keep: (T, S), what h_{t-1} is multiplied by before step t; None is ones.
+
+    Returns:
+        Outputs (T, S, H), which are the states, and the last of them (S, H).
+    """
+    out, across = [], weight.T
+    kept = [None] * len(z) if keep is None else steps_of(keep[..., None])
+    for z_t, keep_t in zip(steps_of(z), kept, strict=True):
+        h = h if keep_t is None else h * keep_t
+        z_r, z_u, z_n = mx.split(z_t, 3, axis=-1)
+        h_r, h_u, h_n = mx.split(mx.addmm(bias, h, across), 3, axis=-1)
+        r, u = logistic(z_r + h_r), logistic(z_u + h_u)
+        n = tanh(z_n + r * h_n)  # type: ignore
+        h = n + u * (h - n)  # type: ignore
+        out.append(h)
+    return mx.stack(out), h
+
+
+@mx.custom_function
+def _recurrence(z: mx.array, weight: mx.array, bias: mx.array, h0: mx.array, keep: mx.array):
+    """The same, fused: h (T, S, H), and r, u, n, hn (T, S, 4H)."""
+    return fused().gru_forward(z, weight, bias, h0, keep)
+
+
+@_recurrence.vjp
+def _recurrence_vjp(primals, cotangents, outputs):
+    # The last state leaves `gru` through stop_gradient: only the outputs have a cotangent.
+    _, weight, _, h0, keep = primals
+    h, gates = outputs
+    dz, dhidden, dh0 = fused().gru_backward(gates, weight, h0, keep, h, cotangents[0])
+    dweight = recurrent_weight_gradient(dhidden, h, h0, keep)
+    dbias = bias_gradient(dhidden.reshape(-1, dhidden.shape[-1]))
+    return dz, dweight, dbias, dh0, mx.zeros_like(keep)
+
+
+def gru(
+    x: mx.array, layer: dict[str, mx.array], first: mx.array, keep: mx.array | None = None
+) -> tuple[mx.array, mx.array]:
+    """One GRU layer over T steps; the inputs of all steps go through one product.
+
+    Args:
+        x: (T, S, H).
+        layer: weight_ih and weight_hh (3H, H), bias_ih and bias_hh (3H,).
+        first: (S, H), the state before the first step.
+        keep: (T, S), what the state is multiplied by before step t; None is ones.
+
+    Returns:
+        Outputs (T, S, H) and the state after the last step (S, H), which carries no gradient.
+    """
+    T, S, H = x.shape
+    z = linear(x.reshape(T * S, H), layer["weight_ih"], layer["bias_ih"]).reshape(T, S, 3 * H)
+    if fused() is None:
+        out, last = gru_reference(z, layer["weight_hh"], layer["bias_hh"], first, keep)
+    else:
+        keep = mx.ones((T, S)) if keep is None else keep
+        out, _ = _recurrence(z, layer["weight_hh"], layer["bias_hh"], first, keep)  # type: ignore
+        last = out.squeeze(0) if T == 1 else out[-1]
+    return out, mx.stop_gradient(last)
+
+
+@dataclass(frozen=True)
+class GRU:
+    """L GRU layers, H wide, then RMSNorm(GRU(x) + x).
+
+    Upstream's torch class adds and normalises once after the stack when it trains, but after every
+    layer when it acts; here it is always once, which is the same for one layer.
+
+    State: L arrays (n, H), 0 at first.
+    """
+
+    hidden: int
+    layers: int
+
+    def init(self, key: mx.array) -> Weights:
+        """Orthogonal (3H, H) matrices, biases 0, norm 1."""
+        keys = mx.random.split(key, self.layers)
+        return {
+            "layers": [recurrent_weights(k, self.hidden, 3) for k in keys],
+            "norm": {"weight": mx.ones(self.hidden)},
+        }
+
+    def initial_state(self, n: int) -> State:
+        """L arrays of zeros (n, H)."""
+        return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
+
+    def scan(
+        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+    ) -> tuple[mx.array, State]:
+        """T steps of S segments: see ``networks.Network``."""
+        x, after = h, []
+        for layer, first in zip(weights["layers"], state, strict=True):
+            h, last = gru(h, layer, first, keep)
+            after.append(last)
+        return mx.fast.rms_norm(h + x, weights["norm"]["weight"], EPSILON), after
+
+    def step(
+        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+    ) -> tuple[mx.array, State]:
+        """One step of n agents: see ``networks.Network``."""
+        h, state = self.scan(weights, h[None], state, None if keep is None else keep[None])
+        return h.squeeze(0), state

@@ -1,0 +1,140 @@
+"""LSTM layers as PyTorch defines them: gates i, f, g, o, two biases."""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from puffer_mlx.ops import fused, linear, recurrent_weight_gradient, steps_of
+from puffer_mlx.policy.activations import logistic, orthogonal, tanh
+
+Weights = list[dict[str, mx.array]]
+State = list[dict[str, mx.array]]
+
+
+def lstm_reference(
+    z: mx.array, weight: mx.array, h: mx.array, c: mx.array, keep: mx.array | None = None
+) -> tuple[mx.array, mx.array, mx.array]:
+    """The LSTM recurrence in plain MLX: what the fused forms are checked against.
+
+        i, f, g, o = z_t + W h_{t-1}
+        c_t = sigma(f) c_{t-1} + sigma(i) tanh(g),    h_t = sigma(o) tanh(c_t)
+
+    Args:
+        z: (T, S, 4H), the input's part of the gates, biases included.
+        weight: (4H, H).
+        h: (S, H), the output before the first step.
+        c: (S, H), the cell before the first step.
+        keep: (T, S), what h_{t-1} and c_{t-1} are multiplied by before step t; None is ones.
+
+    Returns:
+        Outputs (T, S, H), and h and c after the last step, (S, H).
+    """
+    out, across = [], weight.T
+    kept = [None] * len(z) if keep is None else steps_of(keep[..., None])
+    for z_t, keep_t in zip(steps_of(z), kept, strict=True):
+        if keep_t is not None:
+            h, c = h * keep_t, c * keep_t
+        i, f, g, o = mx.split(mx.addmm(z_t, h, across), 4, axis=-1)
+        c = logistic(f) * c + logistic(i) * tanh(g)  # type: ignore
+        h = logistic(o) * tanh(c)  # type: ignore
+        out.append(h)
+    return mx.stack(out), h, c
+
+
+@mx.custom_function
+def _recurrence(z: mx.array, weight: mx.array, h0: mx.array, c0: mx.array, keep: mx.array):
+    """The same, fused: h (T, S, H), c (T, S, H), activated gates (T, S, 4H)."""
+    return fused().lstm_forward(z, weight, h0, c0, keep)
+
+
+@_recurrence.vjp
+def _recurrence_vjp(primals, cotangents, outputs):
+    # The last h and c leave `lstm` through stop_gradient: only the outputs have a cotangent.
+    _, weight, h0, c0, keep = primals
+    h, c, gates = outputs
+    dz, dh0, dc0 = fused().lstm_backward(gates, weight, h0, c0, keep, h, c, cotangents[0])
+    dweight = recurrent_weight_gradient(dz, h, h0, keep)
+    return dz, dweight, dh0, dc0, mx.zeros_like(keep)
+
+
+def lstm(
+    x: mx.array,
+    layer: dict[str, mx.array],
+    state: dict[str, mx.array],
+    keep: mx.array | None = None,
+) -> tuple[mx.array, dict[str, mx.array]]:
+    """One LSTM layer over T steps; the inputs of all steps go through one product.
+
+    Args:
+        x: (T, S, H).
+        layer: weight_ih and weight_hh (4H, H), bias_ih and bias_hh (4H,).
+        state: h and c, (S, H), before the first step.
+        keep: (T, S), what the state is multiplied by before step t; None is ones.
+
+    Returns:
+        Outputs (T, S, H) and the state after the last step, which carries no gradient.
+    """
+    T, S, H = x.shape
+    bias = layer["bias_ih"] + layer["bias_hh"]
+    z = linear(x.reshape(T * S, H), layer["weight_ih"], bias).reshape(T, S, 4 * H)
+    if fused() is None:
+        out, h, c = lstm_reference(z, layer["weight_hh"], state["h"], state["c"], keep)
+    else:
+        keep = mx.ones((T, S)) if keep is None else keep
+        out, cells, _ = _recurrence(z, layer["weight_hh"], state["h"], state["c"], keep)  # type: ignore
+        if T == 1:
+            # One view of each output: MLX 0.32.4 can't compile two equal views of one output of a
+            # function that has several ("_Map_base::at").
+            h, c = out.squeeze(0), cells.squeeze(0)
+            out = h[None]
+        else:
+            h, c = out[-1], cells[-1]
+    return out, {"h": mx.stop_gradient(h), "c": mx.stop_gradient(c)}
+
+
+@dataclass(frozen=True)
+class LSTM:
+    """L LSTM layers, H wide, as PufferLib's torch classes.
+
+    State: for each layer h and c, (n, H), 0 at first.
+    """
+
+    hidden: int
+    layers: int
+
+    def init(self, key: mx.array) -> Weights:
+        """Orthogonal (4H, H) matrices, biases 0, as PufferLib 4.0 (3.0 keeps torch's default)."""
+        return [recurrent_weights(k, self.hidden, 4) for k in mx.random.split(key, self.layers)]
+
+    def initial_state(self, n: int) -> State:
+        """Zeros."""
+        return [{name: mx.zeros((n, self.hidden)) for name in "hc"} for _ in range(self.layers)]
+
+    def scan(
+        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+    ) -> tuple[mx.array, State]:
+        """T steps of S segments: see ``networks.Network``."""
+        after = []
+        for layer, first in zip(weights, state, strict=True):
+            h, last = lstm(h, layer, first, keep)
+            after.append(last)
+        return h, after
+
+    def step(
+        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+    ) -> tuple[mx.array, State]:
+        """One step of n agents: see ``networks.Network``."""
+        h, state = self.scan(weights, h[None], state, None if keep is None else keep[None])
+        return h.squeeze(0), state
+
+
+def recurrent_weights(key: mx.array, hidden: int, gates: int) -> dict[str, mx.array]:
+    """Initial weights of one LSTM (4 gates) or GRU (3) layer, names as PyTorch's."""
+    across, recurrent = mx.random.split(key)
+    shape = (gates * hidden, hidden)
+    return {
+        "weight_ih": orthogonal(across, shape),
+        "weight_hh": orthogonal(recurrent, shape),
+        "bias_ih": mx.zeros(shape[0]),
+        "bias_hh": mx.zeros(shape[0]),
+    }

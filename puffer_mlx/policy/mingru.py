@@ -1,0 +1,136 @@
+"""MinGRU: upstream's native network, a linear recurrence with gates that don't see the state."""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from puffer_mlx.ops import fused, linear, linear_gradients, steps_of
+from puffer_mlx.policy.activations import logistic, uniform
+
+Weights = list[dict[str, mx.array]]
+State = list[mx.array]
+
+
+def mingru_reference(
+    u: mx.array, x: mx.array, first: mx.array, keep: mx.array | None = None
+) -> tuple[mx.array, mx.array]:
+    """The MinGRU recurrence in plain MLX: what the fused forms are checked against.
+
+    With ``u = [hidden | gate | projection]``, z = sigma(gate), q = sigma(projection) and
+    g = hidden + 0.5 if hidden >= 0 else sigma(hidden):
+
+        s_t = s_{t-1} + z_t (g_t - s_{t-1}),    out_t = x_t + q_t (s_t - x_t)
+
+    Args:
+        u: (T, S, 3H).
+        x: (T, S, H), the layer's input.
+        first: (S, H), the state before the first step.
+        keep: (T, S), what s_{t-1} is multiplied by before step t; None is ones.
+
+    Returns:
+        Outputs and states, both (T, S, H).
+    """
+    hidden, gate, projection = mx.split(u, 3, axis=-1)
+    return _recurrence(hidden, gate, projection, x, first, keep)
+
+
+def _recurrence(hidden, gate, projection, x, first, keep):
+    """``mingru_reference`` of u's three parts, each (T, S, H)."""
+    z, q = logistic(gate), logistic(projection)
+    g = mx.where(hidden >= 0, hidden + 0.5, logistic(hidden))  # type: ignore
+    state, states = first, []
+    kept = [None] * len(x) if keep is None else steps_of(keep[..., None])
+    for z_t, g_t, keep_t in zip(steps_of(z), steps_of(g), kept, strict=True):  # type: ignore
+        state = state if keep_t is None else state * keep_t
+        state = state + z_t * (g_t - state)
+        states.append(state)
+    stacked = mx.stack(states)  # (T, S, H)
+    return x + q * (stacked - x), stacked
+
+
+@mx.custom_function
+def _layer(x: mx.array, weight: mx.array, first: mx.array, keep: mx.array):
+    """One layer, fused: x (T, S, H), weight (3H, H), first (S, H), keep (T, S).
+
+    Returns out, states, u.
+    """
+    T, S, H = x.shape
+    u = linear(x.reshape(T * S, H), weight).reshape(T, S, 3 * H)
+    out, states = fused().mingru_forward(u, x, first, keep)
+    return out, states, u
+
+
+@_layer.vjp
+def _layer_vjp(primals, cotangents, outputs):
+    # The states leave `mingru` through stop_gradient, so only the outputs' cotangent can be
+    # non-zero.
+    x, weight, first, keep = primals
+    _, states, u = outputs
+    T, S, H = x.shape
+    du, dx, dfirst = fused().mingru_backward(u, x, first, keep, states, cotangents[0])
+    du = du.reshape(T * S, 3 * H)
+    dx, dweight = linear_gradients(du, x.reshape(T * S, H), weight, add=dx.reshape(T * S, H))
+    return dx.reshape(T, S, H), dweight, dfirst, mx.zeros_like(keep)
+
+
+def mingru(
+    x: mx.array, weight: mx.array, first: mx.array, keep: mx.array | None = None
+) -> tuple[mx.array, mx.array]:
+    """One MinGRU layer over T steps: the fused form where there is one, else the reference.
+
+    Args:
+        x: (T, S, H).
+        weight: (3H, H), rows hidden, gate, projection.
+        first: (S, H), the state before the first step.
+        keep: (T, S), what the state is multiplied by before step t; None is ones.
+
+    Returns:
+        Outputs (T, S, H) and the state after the last step (S, H), which carries no gradient.
+    """
+    if fused() is None:
+        # three products: the parts of one are strided, and their gradient a full array each
+        hidden, gate, projection = (x @ rows.T for rows in mx.split(weight, 3))
+        out, states = _recurrence(hidden, gate, projection, x, first, keep)
+    else:
+        keep = mx.ones(x.shape[:2]) if keep is None else keep
+        out, states, _ = _layer(x, weight, first, keep)  # type: ignore
+    last = states.squeeze(0) if len(states) == 1 else states[-1]  # squeezing copies nothing
+    return out, mx.stop_gradient(last)
+
+
+@dataclass(frozen=True)
+class MinGRU:
+    """L MinGRU layers with highway connections, H wide, no biases.
+
+    State: L arrays (n, H), 0 at first, always >= 0.
+    """
+
+    hidden: int
+    layers: int
+
+    def init(self, key: mx.array) -> Weights:
+        """Each layer's weight (3H, H), uniform within ±1/sqrt(H)."""
+        shape = (3 * self.hidden, self.hidden)
+        keys = mx.random.split(key, self.layers)
+        return [{"weight": uniform(k, shape, self.hidden**-0.5)} for k in keys]
+
+    def initial_state(self, n: int) -> State:
+        """L arrays of zeros (n, H)."""
+        return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
+
+    def scan(
+        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+    ) -> tuple[mx.array, State]:
+        """T steps of S segments: see ``networks.Network``."""
+        after = []
+        for layer, first in zip(weights, state, strict=True):
+            h, last = mingru(h, layer["weight"], first, keep)
+            after.append(last)
+        return h, after
+
+    def step(
+        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+    ) -> tuple[mx.array, State]:
+        """One step of n agents: see ``networks.Network``."""
+        h, state = self.scan(weights, h[None], state, None if keep is None else keep[None])
+        return h.squeeze(0), state

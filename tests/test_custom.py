@@ -1,0 +1,162 @@
+"""`policy/custom.py`: a user's own classes, in the working directory."""
+
+import sys
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from oracles import named
+
+from puffer_mlx import config
+from puffer_mlx.errors import UserError
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.spec import ActionSpec, EnvSpec
+
+SPEC = EnvSpec("x", 6, np.dtype(np.uint8), ActionSpec((3,)))
+MINE = """
+import mlx.core as mx
+from mlx import nn
+
+class Wide(nn.Module):
+    def __init__(self, inputs, hidden):
+        super().__init__()
+        self.layers = [nn.Linear(inputs, 2 * hidden), nn.Linear(2 * hidden, hidden)]
+
+    def __call__(self, x):
+        return self.layers[1](nn.relu(self.layers[0](x)))
+
+class Scale:
+    def __init__(self, inputs, hidden):
+        self.hidden = hidden
+
+    def init(self, key):
+        return {"scale": mx.random.normal((self.hidden,), key=key)}
+
+    def __call__(self, weights, observations):
+        return observations[:, :1].astype(mx.float32) * weights["scale"]
+
+class Decay:
+    def __init__(self, hidden, layers):
+        self.hidden = hidden
+
+    def init(self, key):
+        return {"decay": mx.zeros(self.hidden)}
+
+    def initial_state(self, n):
+        return mx.zeros((n, self.hidden))
+
+    def step(self, weights, h, state, keep=None):
+        state = state if keep is None else state * keep[:, None]
+        state = mx.sigmoid(weights["decay"]) * state + h
+        return state, mx.stop_gradient(state)
+
+    def scan(self, weights, h, state, keep=None):
+        out = []
+        for t in range(len(h)):
+            y, state = self.step(weights, h[t], state, None if keep is None else keep[t])
+            out.append(y)
+        return mx.stack(out), state
+
+class Useless:
+    def __init__(self, *sizes):
+        pass
+
+function = len
+"""
+
+
+def generator() -> list:
+    """The global generator's state."""
+    return mx.random.state[0].tolist()  # type: ignore
+
+
+@pytest.fixture
+def mine(here):
+    (here / "mine.py").write_text(MINE)
+    yield
+    sys.modules.pop("mine", None)
+    sys.path.remove(str(here))
+
+
+def make(encoder="mine:Wide", network="MinGRU"):
+    size = config.Policy(hidden_size=4, num_layers=1)
+    return make_policy(SPEC, size, config.Torch(encoder=encoder, network=network))
+
+
+def test_an_mlx_module_is_an_encoder(mine):
+    policy = make()
+    weights = policy.init(mx.random.key(0))
+    names = [name for name, _ in named(weights["encoder"])]
+    assert sorted(names) == [f"layers.{i}.{kind}" for i in (0, 1) for kind in ("bias", "weight")]
+    observations = mx.random.randint(0, 9, (5, 3, 6)).astype(mx.uint8)
+    logits, values, _ = policy.scan(weights, observations, policy.initial_state(3))
+    assert logits.shape == (3, 15) and values.shape == (15,)
+
+    w = {name: np.array(a, np.float64) for name, a in named(weights["encoder"])}
+    x = np.array(observations[0], np.float64)
+    hidden = np.maximum(x @ w["layers.0.weight"].T + w["layers.0.bias"], 0)
+    expected = hidden @ w["layers.1.weight"].T + w["layers.1.bias"]
+    found = policy.encoder(weights["encoder"], observations[0])
+    np.testing.assert_allclose(np.array(found), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_its_weights_are_the_argument_and_get_gradients(mine):
+    policy = make()
+    weights = policy.init(mx.random.key(0))
+    observations = mx.ones((2, 6))
+
+    def scalar(weights):
+        return mx.sum(policy.encoder(weights, observations))
+
+    gradient = mx.compile(mx.grad(scalar))(weights["encoder"])
+    assert all(np.array(g).any() for _, g in named(gradient))
+    zero = {
+        "layers": [
+            {k: mx.zeros_like(v) for k, v in layer.items()}
+            for layer in weights["encoder"]["layers"]
+        ]
+    }
+    assert scalar(zero).item() == 0 and scalar(weights["encoder"]).item() != 0
+
+
+def test_its_initial_weights_come_from_the_key(mine):
+    one, same, other = (named(make().init(mx.random.key(k))) for k in (0, 0, 1))
+    before = generator()
+    make().init(mx.random.key(2))
+    assert generator() == before  # the global generator is left alone
+    assert all((np.array(a) == np.array(b)).all() for (_, a), (_, b) in zip(one, same, strict=True))
+    assert any(
+        (np.array(a) != np.array(b)).any() for (_, a), (_, b) in zip(one, other, strict=True)
+    )
+
+
+def test_functional_classes(mine):
+    policy = make("mine:Scale", "mine:Decay")
+    weights = policy.init(mx.random.key(0))
+    observations = mx.ones((4, 2, 6))
+    logits, _, state = policy.scan(weights, observations, policy.initial_state(2))
+    one = policy.initial_state(2)
+    for t in range(4):
+        out, _, one = policy.step(weights, observations[t], one)
+    np.testing.assert_allclose(np.array(logits)[:, -2:], np.array(out), rtol=1e-6)
+    np.testing.assert_allclose(np.array(one), np.array(state), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("nowhere:Wide", "No module named", "nowhere.py in this folder"),
+        ("mine:Narrow", "mine has no Narrow", "module:Class"),
+        ("mine:function", "not a class", "module:Class"),
+        ("mine:Useless", "lacks init", "docs/custom_policy.md"),
+    ],
+)
+def test_what_is_not_an_encoder_is_said(mine, name, message, hint):
+    with pytest.raises(UserError, match=message) as error:
+        make(name)
+    assert hint in str(error.value)
+
+
+def test_an_incomplete_network_is_said(mine):
+    with pytest.raises(UserError, match="lacks initial_state, scan, step"):
+        make(network="mine:Scale")

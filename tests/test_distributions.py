@@ -1,0 +1,232 @@
+"""`policy/distributions.py`: sampling, log-probabilities and entropies."""
+
+import mlx.core as mx
+import numpy as np
+import oracles
+import pytest
+from oracles import f64
+
+from puffer_mlx.policy.distributions import Categorical, Gaussian, distribution
+from puffer_mlx.spec import ActionSpec
+
+HEADS = pytest.mark.parametrize("sizes", [(4,), (3, 2, 5)])
+
+
+def normal(rng, *shape):
+    return rng.normal(size=shape).astype(np.float32)
+
+
+# ---- sampling ------------------------------------------------------------------------------------
+
+
+def test_noise():
+    heads = Categorical(ActionSpec((3, 2)))
+    noise = np.array(heads.noise(mx.random.key(0), (50, 1000)))
+    assert noise.shape == (50, 1000, 2) and noise.min() > 0 and noise.max() <= 1
+    np.testing.assert_allclose(noise.mean(axis=(0, 1)), 0.5, atol=0.01)
+    assert abs(np.corrcoef(noise[..., 0].ravel(), noise[..., 1].ravel())[0, 1]) < 0.02
+
+
+@HEADS
+def test_frequencies(sizes):
+    n = 40_000
+    heads = Categorical(ActionSpec(sizes))
+    logits = np.random.default_rng(sum(sizes)).normal(size=sum(sizes))
+    actions, _ = heads.sample(
+        mx.array(np.tile(logits[:, None], n), mx.float32), heads.noise(mx.random.key(7), (n,))
+    )
+    for head, logp in enumerate(oracles.head_log_probs(logits, sizes)):
+        counts = np.bincount(np.array(actions)[:, head].astype(int), minlength=sizes[head])
+        expected = n * np.exp(logp)
+        chi_square = ((counts - expected) ** 2 / expected).sum()
+        freedom = sizes[head] - 1
+        assert chi_square < freedom + 5 * (2 * freedom) ** 0.5, (counts, expected)
+
+
+def legal_masks(rng, n, sizes):
+    """(n, A): half of the actions legal, at least one of each head; any non-zero byte is legal."""
+    mask = (rng.random((n, sum(sizes))) < 0.5).astype(np.uint8) * 3
+    stops = np.cumsum(sizes)
+    for start, stop in zip(stops - sizes, stops, strict=True):
+        mask[np.arange(n), rng.integers(start, stop, n)] = 1
+    return mask
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@HEADS
+def test_inverse_of_the_distribution(sizes, masked):
+    rng = np.random.default_rng(len(sizes))
+    n = 4000
+    logits, uniforms = (
+        normal(rng, n, sum(sizes)) * 2,
+        (1 - rng.random((n, len(sizes)))).astype(np.float32),
+    )
+    uniforms[:40], uniforms[40:80] = 1.0, 1e-7
+    mask = legal_masks(rng, n, sizes) if masked else None
+    heads = Categorical(ActionSpec(sizes))
+    actions, logprobs = heads.sample(
+        mx.array(logits.T), mx.array(uniforms), None if mask is None else mx.array(mask)
+    )
+    actions = np.array(actions)
+    assert actions.shape == (n, len(sizes))
+    starts = np.cumsum(sizes) - sizes
+    for head, logp in enumerate(oracles.head_log_probs(f64(logits), sizes, mask)):
+        cdf, u = np.cumsum(np.exp(logp), axis=-1), f64(uniforms[:, head, None])
+        clear = (np.abs(cdf - u) > 1e-6).all(axis=-1)  # away from ties
+        assert clear.mean() > 0.9
+        first = np.argmax(cdf > u, axis=-1)  # the first whose running sum exceeds the uniform
+        np.testing.assert_array_equal(actions[clear, head], first[clear])
+        if mask is not None:
+            assert mask[np.arange(n), starts[head] + actions[:, head].astype(int)].all()
+            legal = mask[:40, starts[head] : starts[head] + sizes[head]] != 0
+            likely = (np.exp(logp[:40]) > 1e-5) | ~legal
+            last = sizes[head] - 1 - np.argmax(legal[:, ::-1], axis=-1)
+            whole = likely.all(axis=-1)
+            np.testing.assert_array_equal(actions[:40, head][whole], last[whole])  # at u = 1
+    expected, _ = oracles.log_prob_entropy(f64(logits), actions, sizes, mask)
+    np.testing.assert_allclose(np.array(logprobs), expected, rtol=2e-6, atol=4e-6)
+    again, _ = heads.log_prob_entropy(
+        mx.array(logits.T), mx.array(actions), None if mask is None else mx.array(mask)
+    )
+    np.testing.assert_array_equal(np.array(again), np.array(logprobs))
+
+
+def test_the_last_legal_action_takes_what_rounding_leaves():
+    heads = Categorical(ActionSpec((6,)))
+    mask = mx.array([[0, 1, 1, 1, 0, 0]], mx.uint8)
+    for seed in range(30):
+        logits = mx.array(normal(np.random.default_rng(seed), 6, 1))
+        actions, _ = heads.sample(logits, mx.array([[1.0]]), mask)
+        assert actions.item() == 3
+        actions, _ = heads.sample(logits, mx.array([[1.0]]))
+        assert actions.item() == 5
+
+
+def test_only_one_legal_action():
+    heads = Categorical(ActionSpec((4, 2)))
+    mask = mx.array([[0, 0, 1, 0, 1, 0]] * 100, mx.uint8)
+    logits = mx.array(normal(np.random.default_rng(0), 6, 100) * 50)
+    actions, logprobs = heads.sample(logits, heads.noise(mx.random.key(0), (100,)), mask)
+    np.testing.assert_array_equal(np.array(actions), [[2, 0]] * 100)
+    np.testing.assert_array_equal(np.array(logprobs), 0)
+    _, entropy = heads.log_prob_entropy(logits, actions, mask)
+    np.testing.assert_array_equal(np.array(entropy), 0)
+
+
+def test_logits_that_are_not_finite():
+    nan, inf = np.nan, np.inf
+    logits = mx.array([[nan, 5, -inf, nan, inf], [0, inf, 0, nan, inf], [0, 0, -inf, nan, -inf]])
+    heads = Categorical(ActionSpec((3,)))
+
+    def chosen(u):
+        actions, logprobs = heads.sample(logits, mx.full((5, 1), u))
+        assert np.isfinite(np.array(logprobs)).all()
+        return np.array(actions)[:, 0].tolist()
+
+    # nan counts as 0: uniform over three in the first and fourth columns. inf takes all, -inf
+    # nothing. Of two infinities the first takes all, as upstream: log(2) is lost beside 3.4e38, so
+    # both have probability 1
+    assert chosen(0.2) == [0, 1, 1, 0, 0]
+    assert chosen(0.6) == [1, 1, 1, 1, 0]
+    assert chosen(0.9) == [2, 1, 1, 2, 0]
+
+
+# ---- continuous ----------------------------------------------------------------------------------
+
+
+def gaussian(rng, a, n):
+    return mx.array(normal(rng, a, n)), mx.array(normal(rng, a, 1))
+
+
+@pytest.mark.parametrize("a", [1, 3])
+def test_gaussian_log_prob_and_entropy(a):
+    """Against the density, and against the entropy by numerical integration."""
+    rng = np.random.default_rng(a)
+    mean, logstd = gaussian(rng, a, 20)
+    actions = normal(rng, 20, a) * 3
+    found, entropy = Gaussian(ActionSpec((1,) * a)).log_prob_entropy(
+        (mean, logstd), mx.array(actions)
+    )
+    m, s = f64(mean).T, np.exp(f64(logstd))[:, 0]
+    density = np.exp(-0.5 * ((actions - m) / s) ** 2) / (s * np.sqrt(2 * np.pi))
+    np.testing.assert_allclose(np.array(found), np.log(density).sum(axis=-1), rtol=1e-5, atol=1e-5)
+    x = np.linspace(-12, 12, 200_001)
+    p = np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi)
+    standard = -(p * np.log(p)).sum() * (x[1] - x[0])  # of N(0, 1); a scale adds its logarithm
+    expected = a * standard + f64(logstd).sum()
+    assert entropy.shape == (20,)
+    np.testing.assert_allclose(np.array(entropy), expected, rtol=1e-5)
+
+
+def test_gaussian_golden():
+    # x = mean + std * noise = 1 + 2 * .5 = 2; log p = -.5 * .25 - .9189385 - log 2 = -1.7370857
+    one = Gaussian(ActionSpec((1,)))
+    outputs = mx.array([[1.0]]), mx.array([[np.log(2.0)]], dtype=mx.float32)
+    actions, logprob = one.sample(outputs, mx.array([[0.5]]))
+    assert actions.item() == pytest.approx(2)
+    assert logprob.item() == pytest.approx(-1.7370857, abs=1e-6)
+    # 1.4189385 + log 2 = 2.1120857
+    _, entropy = one.log_prob_entropy(outputs, actions)
+    assert entropy.item() == pytest.approx(2.1120857, abs=1e-6)
+    greedy, _ = one.sample(outputs, None)
+    assert greedy.item() == 1
+
+
+def test_gaussian_samples_have_its_mean_and_deviation():
+    heads = Gaussian(ActionSpec((1, 1)))
+    n = 40_000
+    mean = mx.array([[0.5], [-2.0]]) + mx.zeros((2, n))
+    logstd = mx.array([[-1.0], [0.7]])
+    noise = heads.noise(mx.random.key(3), (n,))
+    actions, logprobs = heads.sample((mean, logstd), noise)
+    assert actions.shape == (n, 2) and actions.dtype == mx.float32
+    np.testing.assert_allclose(np.array(actions).mean(axis=0), [0.5, -2], atol=0.03)
+    np.testing.assert_allclose(np.array(actions).std(axis=0), np.exp([-1, 0.7]), rtol=0.02)
+    assert abs(np.corrcoef(np.array(actions).T)[0, 1]) < 0.02
+    again, _ = heads.log_prob_entropy((mean, logstd), actions)
+    np.testing.assert_allclose(np.array(logprobs), np.array(again), rtol=0, atol=1e-6)
+
+
+def test_gaussian_gradient():
+    """By mean and log std: (x - mean) / std^2, and ((x - mean) / std)^2 - 1."""
+    rng = np.random.default_rng(0)
+    mean, logstd = gaussian(rng, 2, 6)
+    actions = mx.array(normal(rng, 6, 2))
+    heads = Gaussian(ActionSpec((1, 1)))
+
+    def scalar(mean, logstd):
+        return mx.sum(heads.log_prob_entropy((mean, logstd), actions)[0])
+
+    by_mean, by_logstd = mx.grad(scalar, argnums=(0, 1))(mean, logstd)
+    z = (f64(actions).T - f64(mean)) / np.exp(f64(logstd))
+    np.testing.assert_allclose(np.array(by_mean), z / np.exp(f64(logstd)), rtol=2e-5, atol=2e-5)
+    expected = (z**2 - 1).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(np.array(by_logstd), expected, rtol=2e-5, atol=2e-5)
+
+
+def test_a_mean_that_is_nan_acts_as_0():
+    heads = Gaussian(ActionSpec((1,)))
+    outputs = mx.array([[np.nan, 3.0]], dtype=mx.float32), mx.zeros((1, 1))
+    actions, logprobs = heads.sample(outputs, mx.array([[0.5], [0.5]]))
+    assert np.array(actions).ravel().tolist() == [0.5, 3.5]
+    assert np.isfinite(np.array(logprobs)).all()
+
+
+# ---- the most probable action --------------------------------------------------------------------
+
+
+def test_greedy_takes_the_largest_legal_logit_of_every_head():
+    heads = Categorical(ActionSpec((3, 2)))
+    logits = mx.array([[1.0, 5.0], [3.0, 0.0], [2.0, 1.0], [0.0, 1.0], [0.5, 0.0]])
+    actions, logprobs = heads.sample(logits, None)
+    assert np.array(actions).tolist() == [[1, 1], [0, 0]]
+    expected, _ = heads.log_prob_entropy(logits, actions)
+    np.testing.assert_array_equal(np.array(logprobs), np.array(expected))
+    mask = mx.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1]], mx.uint8)
+    actions, _ = heads.sample(logits, None, mask)
+    assert np.array(actions).tolist() == [[2, 0], [2, 1]]
+
+
+def test_the_distribution_of_an_action_space():
+    assert isinstance(distribution(ActionSpec((2, 3))), Categorical)
+    assert isinstance(distribution(ActionSpec((1, 1))), Gaussian)

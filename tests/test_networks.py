@@ -1,0 +1,180 @@
+"""`policy/networks.py`: every network keeps the contract, with and without resets."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_map
+from oracles import f64, named
+
+from puffer_mlx.policy.activations import orthogonal, tanh
+from puffer_mlx.policy.gru import gru, gru_reference
+from puffer_mlx.policy.lstm import lstm, lstm_reference
+from puffer_mlx.policy.networks import NETWORKS
+
+RECURRENT = pytest.mark.parametrize("name", ["MinGRU", "LSTM", "GRU"])
+EVERY = pytest.mark.parametrize("name", list(NETWORKS))
+
+
+def normal(rng, *shape):
+    return mx.array(rng.normal(size=shape).astype(np.float32))
+
+
+def network(name, hidden=8, layers=2, scale=1.5):
+    """A network whose weights and biases are all drawn, so that none is 0."""
+    made = NETWORKS[name](hidden, layers)
+    rng = np.random.default_rng(hidden + layers)
+    weights = made.init(mx.random.key(0))
+    drawn = tree_map(lambda w: scale * normal(rng, *w.shape) / hidden**0.5, weights)
+    return made, drawn
+
+
+def state_of(made, rng, n):
+    return tree_map(lambda a: mx.abs(normal(rng, *a.shape)), made.initial_state(n))
+
+
+def keep_of(rng, T, S, share=0.3):
+    return mx.array((rng.random((T, S)) > share).astype(np.float32))
+
+
+def close(found, expected, atol=3e-6):
+    for (name, a), (_, b) in zip(named(found), named(expected), strict=True):
+        np.testing.assert_allclose(np.array(a), np.array(b), rtol=0, atol=atol, err_msg=name)
+
+
+@EVERY
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize(("T", "layers"), [(1, 1), (7, 1), (11, 3), (64, 2)])
+def test_steps_equal_scan(path, name, T, layers, resets):
+    rng = np.random.default_rng(T)
+    S = 5
+    made, weights = network(name, layers=layers)
+    h, state = normal(rng, T, S, 8), state_of(made, rng, S)
+    keep = keep_of(rng, T, S) if resets else None
+    out, last = made.scan(weights, h, state, keep)
+    assert out.shape == h.shape
+    one, steps = state, []
+    for t in range(T):
+        x, one = made.step(weights, h[t], one, None if keep is None else keep[t])
+        steps.append(x)
+    close({"out": mx.stack(steps)}, {"out": out})
+    close(one, last)
+
+
+@EVERY
+@pytest.mark.parametrize("resets", [False, True])
+def test_a_compiled_step_and_scan_are_the_same(path, name, resets):
+    rng = np.random.default_rng(4)
+    made, weights = network(name)
+    h, state = normal(rng, 3, 5, 8), state_of(made, rng, 5)
+    keep = keep_of(rng, 3, 5) if resets else None
+    for function, x, k in (
+        (made.scan, h, keep),
+        (made.step, h[0], None if keep is None else keep[0]),
+    ):
+        out, after = function(weights, x, state, k)
+        again, then = mx.compile(function)(weights, x, state, k)
+        close({"out": again}, {"out": out})
+        close(then, after)
+
+
+@RECURRENT
+def test_a_reset_forgets_everything_before_it(path, name):
+    """From the step where keep is 0, the outputs are those of a fresh start there."""
+    rng = np.random.default_rng(1)
+    T, S, at = 9, 4, 5
+    made, weights = network(name)
+    h, state = normal(rng, T, S, 8), state_of(made, rng, S)
+    keep = np.ones((T, S), np.float32)
+    keep[at, ::2] = 0  # agents 0 and 2 only
+    out, _ = made.scan(weights, h, state, mx.array(keep))
+    plain, _ = made.scan(weights, h, state)
+    fresh, _ = made.scan(weights, h[at:], made.initial_state(S))
+    close({"before": out[:at], "others": out[:, 1::2]}, {"": plain[:at], "-": plain[:, 1::2]})
+    close({"reset": out[at:, ::2]}, {"": fresh[:, ::2]})
+    assert np.abs(np.array(plain[at:, ::2]) - np.array(out[at:, ::2])).max() > 0.01
+
+
+@RECURRENT
+def test_gradients_stop_at_a_reset(path, name):
+    """Rewards after a reset teach nothing about observations before it."""
+    rng = np.random.default_rng(2)
+    T, S, at = 6, 3, 4
+    made, weights = network(name, layers=1)
+    h, state = normal(rng, T, S, 8), state_of(made, rng, S)
+    keep = np.ones((T, S), np.float32)
+    keep[at] = 0
+
+    def late(h, keep):
+        return mx.sum(made.scan(weights, h, state, keep)[0][at:])
+
+    gradient = np.array(mx.grad(late)(h, mx.array(keep)))
+    assert not gradient[:at].any() and np.abs(gradient[at:]).min() > 0
+    assert np.abs(np.array(mx.grad(late)(h, mx.ones((T, S))))[:at]).max() > 1e-3
+
+
+@EVERY
+def test_the_last_state_carries_no_gradient(path, name):
+    rng = np.random.default_rng(3)
+    made, weights = network(name)
+    h, state = normal(rng, 4, 3, 8), state_of(made, rng, 3)
+
+    def scalar(weights, h):
+        _, last = made.scan(weights, h, state)
+        return sum((mx.sum(a) for _, a in named(last)), mx.array(0.0))
+
+    for gradient in mx.grad(scalar, argnums=(0, 1))(weights, h):
+        assert not any(np.array(g).any() for _, g in named(gradient))
+
+
+@pytest.mark.parametrize("T", [1, 6, 11])
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_fused_gradients_equal_those_of_the_reference(path, name, T):
+    """By the layer's input, every weight and the first state, with resets."""
+    rng = np.random.default_rng(20 + T)
+    S, H, gates = 5, 4, {"LSTM": 4, "GRU": 3}[name]
+    layer = {
+        "weight_ih": normal(rng, gates * H, H),
+        "weight_hh": normal(rng, gates * H, H),
+        "bias_ih": normal(rng, gates * H),
+        "bias_hh": normal(rng, gates * H),
+    }
+    x, h, c = normal(rng, T, S, H), normal(rng, S, H), normal(rng, S, H)
+    keep, direction = keep_of(rng, T, S), normal(rng, T, S, H)
+
+    def ours(x, layer, h, c):
+        if name == "GRU":
+            return gru(x, layer, h, keep)[0]
+        return lstm(x, layer, {"h": h, "c": c}, keep)[0]
+
+    def reference(x, layer, h, c):
+        z = x @ layer["weight_ih"].T + layer["bias_ih"]
+        if name == "GRU":
+            return gru_reference(z, layer["weight_hh"], layer["bias_hh"], h, keep)[0]
+        return lstm_reference(z + layer["bias_hh"], layer["weight_hh"], h, c, keep)[0]
+
+    def gradients(function):
+        scalar = lambda *a: mx.sum(function(*a) * direction)  # noqa: E731
+        return mx.grad(scalar, argnums=(0, 1, 2, 3))(x, layer, h, c)
+
+    close({"out": ours(x, layer, h, c)}, {"out": reference(x, layer, h, c)})
+    found, expected = gradients(ours), gradients(reference)
+    assert np.abs(np.array(expected[1]["weight_hh"])).max() > 0.05
+    close(list(found), list(expected), atol=2e-5)
+
+
+def test_tanh():
+    x = np.concatenate([np.linspace(-20, 20, 4001), [-1e4, 1e4, 0, -1e38, 1e38]]).astype(np.float32)
+    found = np.array(tanh(mx.array(x)))
+    np.testing.assert_allclose(found, np.tanh(f64(x)), rtol=0, atol=5e-7)
+
+
+@pytest.mark.parametrize("shape", [(8, 3), (3, 8), (5, 5)])
+def test_orthogonal_weights(shape):
+    w = f64(orthogonal(mx.random.key(1), shape, gain=2.0))
+    product = w.T @ w if shape[0] > shape[1] else w @ w.T
+    np.testing.assert_allclose(product, 4 * np.eye(min(shape)), atol=1e-5)
+    other = f64(orthogonal(mx.random.key(2), shape, gain=2.0))
+    assert np.abs(w - other).max() > 0.1
+    # no sign is preferred: the diagonals of many draws have both
+    signs = [np.sign(f64(orthogonal(mx.random.key(k), shape))[0, 0]) for k in range(20)]
+    assert {-1, 1} <= set(signs)
