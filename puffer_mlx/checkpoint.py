@@ -1,19 +1,59 @@
-"""Checkpoints of a run: ``checkpoint_dir/ENV/RUN_ID/``.
+"""Checkpoints of a run: folders that hold everything needed to go on exactly.
 
-    config.ini                   the effective configuration
-    0000000000262144.safetensors the weights after that many steps
-    0000000000262144.bin         the same as upstream's flat file
+    checkpoint_dir/ENV/RUN_ID/
+        config.ini                   the effective configuration
+        0000000000262144/            after that many steps
+            config.ini               the same
+            weights.safetensors      the policy; metadata: the environment's spec, the score
+            weights.bin              the same as upstream's flat file, where that can express it
+            state.safetensors        optimizer, random keys, recurrent states, environments, ...
+        best                         a link to the checkpoint with the best score
 
-Names and rhythm are upstream's: a checkpoint after every ``checkpoint_interval``-th epoch (counted
-from 0) and after the last one.
+A checkpoint is written after every ``checkpoint_interval``-th epoch (counted from 0) and after the
+last one, upstream's rhythm; the newest ``checkpoint_keep`` and the best are kept. Folders are
+published by rename: a killed run leaves whole checkpoints, and perhaps a name that begins with a
+dot.
 """
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import mlx.core as mx
+
+from puffer_mlx import config as configuration
 from puffer_mlx.config import Config, write_ini
 from puffer_mlx.errors import UserError
-from puffer_mlx.weights_io import save_bin, save_safetensors
+from puffer_mlx.files import publish_folder, publish_link, remove_folder
+from puffer_mlx.policy.policy import Policy, make_policy
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.weights_io import bin_fault, load_weights, save_bin, save_safetensors
+
+STEPS = "[0-9]" * 16  # the name of a checkpoint
+WEIGHTS, STATE, CONFIG, BEST = "weights.safetensors", "state.safetensors", "config.ini", "best"
+
+
+class State(NamedTuple):
+    """What a run needs besides its weights to go on.
+
+    Args:
+        arrays: by dotted name.
+        numbers: counters and what else is JSON.
+    """
+
+    arrays: dict[str, mx.array]
+    numbers: dict[str, Any]
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint's contents, without the state."""
+
+    folder: Path
+    config: Config
+    spec: EnvSpec
+    policy: Policy
+    weights: Any
+    step: int
 
 
 def run_folder(config: Config, run_id: str) -> Path:
@@ -28,7 +68,7 @@ def prepare(config: Config, run_id: str) -> Path:
         UserError: the folder can't be written.
     """
     folder = run_folder(config, run_id)
-    write_ini(config, folder / "config.ini")
+    write_ini(config, folder / CONFIG)
     return folder
 
 
@@ -37,40 +77,204 @@ def is_due(config: Config, epoch: int) -> bool:
     return epoch % config.base.checkpoint_interval == 0 or epoch == config.epochs - 1
 
 
-def path_of(folder: Path, steps: int) -> Path:
-    """The safetensors file of a run's weights after so many steps."""
-    return folder / f"{steps:016d}.safetensors"
+# ---- writing -------------------------------------------------------------------------------------
 
 
-def save(path: Path, weights: Any) -> None:
-    """Write the weights as safetensors, and as upstream's flat file beside it.
+def write_weights(
+    run_folder: Path,
+    step: int,
+    config: Config,
+    spec: EnvSpec,
+    policy: Policy,
+    weights: Any,
+    state: State | None = None,
+    score: float | None = None,
+) -> Path:
+    """Write a checkpoint, with or without what a run needs to go on.
+
+    Args:
+        run_folder: the run's folder.
+        step: environment steps so far.
+        config: the effective configuration.
+        spec: what the policy's environment shows and takes.
+        policy: which policy the weights are of.
+        weights: its weights.
+        state: from a trainer; None for weights from elsewhere.
+        score: of the policy, for telling the best.
+
+    Returns:
+        The checkpoint's folder.
 
     Raises:
-        UserError: they can't be written; nothing half-written is left.
+        UserError: it can't be written; nothing half-written is left.
     """
-    save_bin(weights, path.with_suffix(".bin"))
-    save_safetensors(weights, path)
+    folder = run_folder / f"{step:016d}"
+    metadata = {"puffer_mlx": "1", "spec": spec.to_json(), "score": json.dumps(score)}
+    with publish_folder(folder) as temporary:
+        write_ini(config, temporary / CONFIG)
+        save_safetensors(weights, temporary / WEIGHTS, metadata)
+        if bin_fault(policy) is None:
+            save_bin(policy, weights, temporary / "weights.bin")
+        if state is not None:
+            numbers = {"numbers": json.dumps(state.numbers)}
+            save_safetensors(state.arrays, temporary / STATE, numbers)
+    return folder
 
 
-def find_weights(path: str, config: Config) -> Path:
-    """The file that ``--load-model-path`` names: a file, a run's folder, or ``latest``.
+class Keeper:
+    """Saves a run's checkpoints, and keeps the newest and the best.
 
-    ``latest`` is the newest checkpoint of any run of this environment; of a folder, the one with
-    the most steps. Names that begin with a dot are what a killed run was writing.
+    Args:
+        folder: the run's.
+        config: its configuration; ``[sweep] metric`` and ``goal`` say what is best.
+    """
+
+    def __init__(self, folder: Path, config: Config) -> None:
+        self.folder, self.config = folder, config
+        sweep = config.sweep.get("sweep", {})
+        self._metric = f"env/{sweep.get('metric', 'score')}"
+        self._sign = -1 if sweep.get("goal", "maximize") == "minimize" else 1
+        self._sum = self._episodes = 0.0
+
+    def observe(self, logs: dict[str, float]) -> None:
+        """Take an epoch's record: a checkpoint's score is the mean since the one before."""
+        if self._metric in logs:
+            self._sum += logs[self._metric] * logs["env/n"]
+            self._episodes += logs["env/n"]
+
+    def save(
+        self, step: int, spec: EnvSpec, policy: Policy, weights: Any, state: State | None
+    ) -> Path:
+        """Write a checkpoint, and remove those that needn't be kept.
+
+        Raises:
+            UserError: it can't be written; those there were are still there.
+        """
+        score = self._sum / self._episodes if self._episodes else None
+        self._sum = self._episodes = 0.0
+        made = write_weights(self.folder, step, self.config, spec, policy, weights, state, score)
+        best = self.folder / BEST
+        if score is not None:
+            before = _score(best) if best.exists() else None
+            if before is None or self._sign * score >= self._sign * before:
+                publish_link(best, made.name)
+        keep = self.config.base.checkpoint_keep
+        for old in checkpoints(self.folder)[:-keep] if keep else []:
+            if old != made and not (best.exists() and old.samefile(best)):
+                remove_folder(old)
+        return made
+
+
+# ---- finding -------------------------------------------------------------------------------------
+
+
+def checkpoints(folder: Path, holding: str = WEIGHTS) -> list[Path]:
+    """A run's checkpoints that hold a file, by steps."""
+    return sorted(path for path in folder.glob(STEPS) if (path / holding).is_file())
+
+
+def find(path: str, config: Config, holding: str = WEIGHTS) -> Path:
+    """The checkpoint that ``latest``, a RUN_ID, a run's folder or a checkpoint's folder names.
+
+    ``latest`` is the newest checkpoint of any run of this environment; of a run, the one with the
+    most steps.
+
+    Args:
+        path: see above.
+        config: says where checkpoints are, and of which environment.
+        holding: the file that it must have: ``STATE`` of those that a run can go on from.
 
     Raises:
         UserError: there is none.
     """
     root = Path(config.base.checkpoint_dir) / config.env_name
     if path == "latest":
-        found = sorted(
-            root.rglob("[!.]*.safetensors"), key=lambda file: (file.stat().st_mtime_ns, file)
-        )
-    elif Path(path).is_dir():
-        root = Path(path)
-        found = sorted(root.glob("[!.]*.safetensors")) or sorted(root.glob("[!.]*.bin"))
+        found = [made for run in root.glob("*") for made in checkpoints(run, holding)]
+        found.sort(key=lambda made: ((made / holding).stat().st_mtime_ns, made))
     else:
-        return Path(path)
+        candidates = (Path(path), root / path)
+        root = next((folder for folder in candidates if folder.is_dir()), Path(path))
+        if (root / WEIGHTS).is_file():
+            return root.parent / root.resolve().name  # ``best`` is a link
+        found = checkpoints(root, holding)
     if not found:
-        raise UserError(f"there is no checkpoint in {root}", "train first, or name a file")
+        hint = "train first, or name a run's folder, a checkpoint's folder or latest"
+        runs = sorted(run.name for run in Path(config.base.checkpoint_dir).glob("*/*"))
+        if runs and path != "latest" and not root.is_dir():
+            hint = f"runs there are: {', '.join(runs[-3:])}"
+        raise UserError(f"there is no checkpoint in {root}", hint)
     return found[-1]
+
+
+def find_weights(path: str, config: Config) -> Path:
+    """The file that ``--load-model-path`` names: a file, or what ``find`` finds.
+
+    Raises:
+        UserError: there is none.
+    """
+    if Path(path).suffix and not Path(path).is_dir():
+        return Path(path)
+    return find(path, config) / WEIGHTS
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def load(folder: Path) -> Checkpoint:
+    """Read a checkpoint; its environment need not be there.
+
+    Raises:
+        UserError: it isn't a checkpoint, or is damaged.
+    """
+    path = folder / CONFIG
+    if not path.is_file():
+        raise UserError(f"{folder} has no {CONFIG}", "name a checkpoint's folder")
+    config = configuration.load(str(path))
+    metadata = _metadata(folder / WEIGHTS)
+    if "spec" not in metadata:
+        raise UserError(f"{folder / WEIGHTS} doesn't say what it is for", "import it first")
+    spec = EnvSpec.from_json(metadata["spec"])
+    policy = make_policy(spec, config.policy, config.torch)
+    like = policy.init(mx.random.key(0))
+    weights = load_weights(folder / WEIGHTS, like)
+    return Checkpoint(folder, config, spec, policy, weights, int(folder.name))
+
+
+def load_state(folder: Path) -> State:
+    """What a run needs to go on.
+
+    Raises:
+        UserError: the checkpoint has none, or it is damaged.
+    """
+    path = folder / STATE
+    if not path.is_file():
+        raise UserError(
+            f"{folder} has no {STATE}: it holds only weights",
+            f"start a new run from them: --load-model-path {folder}",
+        )
+    return State(_arrays(path), json.loads(_metadata(path)["numbers"]))
+
+
+def recorded(folder: Path) -> mx.array | None:
+    """Observations (T, S, D) that the run saw before this checkpoint, or None."""
+    path = folder / STATE
+    return _arrays(path).get("recorded") if path.is_file() else None
+
+
+def _read(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
+    try:
+        return mx.load(str(path), return_metadata=True)  # type: ignore
+    except (RuntimeError, ValueError, OSError) as error:
+        raise UserError(f"{path} can't be read: {error}", "the file is damaged") from None
+
+
+def _arrays(path: Path) -> dict[str, mx.array]:
+    return _read(path)[0]
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    return _read(path)[1]
+
+
+def _score(folder: Path) -> float | None:
+    return json.loads(_metadata(folder / WEIGHTS).get("score", "null"))

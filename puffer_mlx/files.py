@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,13 +37,77 @@ def publish(path: Path | str) -> Iterator[Path]:
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except OSError as error:
-        raise UserError(
-            f"can't write {path}: {error.strerror or error}",
-            "free some space, or choose a folder you can write to (--checkpoint-dir, --log-dir)",
-        ) from None
+        raise _unwritable(path, error) from None
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def publish_folder(path: Path | str) -> Iterator[Path]:
+    """Fill a folder under a temporary name, and rename it when the block ends without an error.
+
+    Args:
+        path: where the folder is to be; missing folders above it are made. One that is there
+            already is replaced.
+
+    Yields:
+        The temporary folder.
+
+    Raises:
+        UserError: as ``publish``.
+    """
+    path = Path(path)
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+        yield temporary
+        os.chmod(temporary, 0o777 & ~_umask())
+        _sync(temporary)
+        if path.is_dir():
+            remove_folder(path)
+        os.replace(temporary, path)
+        _sync(path.parent)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder; whoever looks meanwhile sees all of it, or none."""
+    doomed = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    os.replace(path, doomed)
+    shutil.rmtree(doomed)
+
+
+def publish_link(path: Path, target: str) -> None:
+    """Make, or move, a symbolic link."""
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    try:
+        temporary.symlink_to(target)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _sync(folder: Path) -> None:
+    """Have the disk know the names in a folder."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(
+        f"can't write {path}: {error.strerror or error}",
+        "free some space, or choose a folder you can write to (--checkpoint-dir, --log-dir)",
+    )
 
 
 def _umask() -> int:

@@ -16,19 +16,32 @@ class JsonLines:
     """Appends whole lines: one write for each record, undone if the disk takes only a part of it.
 
     Args:
-        path: the file; missing folders are made. An existing file is an error: two runs would mix.
+        path: the file; missing folders are made. An existing file is an error (two runs would mix)
+            unless ``position`` is given.
+        position: where a resumed run's log was when its checkpoint was written; what came after
+            that is cut off, since it will come again.
 
     Raises:
         UserError: the file can't be made, or (on a write) the disk is full.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, position: int | None = None) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "xb", buffering=0)  # noqa: SIM115
+            if position is None or not path.exists():  # a log that was removed begins anew
+                self._file = open(path, "xb", buffering=0)  # noqa: SIM115
+                return
+            self._file = open(path, "r+b", buffering=0)  # noqa: SIM115
+            self._file.truncate(min(position, self._file.seek(0, os.SEEK_END)))
+            self._file.seek(0, os.SEEK_END)
         except OSError as error:
             raise self._error(error) from None
+
+    @property
+    def position(self) -> int:
+        """Bytes written."""
+        return self._file.tell()
 
     def write(self, logs: dict[str, float]) -> None:
         """Append a record."""

@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import psutil
+from mlx.utils import tree_unflatten
 
 from puffer_mlx import loss, optim, priority
+from puffer_mlx.checkpoint import State
 from puffer_mlx.config import Config
 from puffer_mlx.cpu_ops import threads
 from puffer_mlx.errors import UserError
@@ -23,6 +26,7 @@ from puffer_mlx.update import compile_update
 from puffer_mlx.vec.base import VecEnv
 
 Logs = dict[str, float]
+RECORDED = 16  # agents whose last rollout a checkpoint keeps, for comparing exports
 
 
 def select_device(name: str) -> mx.Device:
@@ -47,7 +51,7 @@ class Trainer:
     Args:
         config: a valid configuration (``config.validate``).
         vec: environments with the configuration's agents and buffers; the caller closes them.
-        policy: upstream's native policy of the configured size if None.
+        policy: the one that the configuration describes if None.
         weights: initial weights; drawn from ``base.seed`` if None.
 
     Attributes:
@@ -61,9 +65,7 @@ class Trainer:
         self, config: Config, vec: VecEnv, policy: Policy | None = None, weights: Any = None
     ) -> None:
         self.config, self.vec = config, vec
-        self.policy = policy or make_policy(
-            vec.spec, config.policy.hidden_size, config.policy.num_layers
-        )
+        self.policy = policy or make_policy(vec.spec, config.policy, config.torch)
         init, self._key = mx.random.split(mx.random.key(config.base.seed))
         self.weights = self.policy.init(init) if weights is None else weights
         self.momentum = optim.muon_init(self.weights)
@@ -113,6 +115,66 @@ class Trainer:
             total = _merge_means(total, self._environment_logs())
             yield {"agent_steps": self.global_step, **total}
 
+    def state(self) -> State:
+        """Everything that a later ``restore`` needs, with the weights, to go on identically."""
+        environments = self.vec.state()
+        arrays = {
+            "momentum": self.momentum,
+            "key": self._key,
+            "recurrent": self._states,
+            "carry": self._slot.carry(),
+            "recorded": self._slot.observations[: self._slot.horizon, :RECORDED],
+        }
+        if environments is not None:
+            arrays["environments"] = mx.array(environments)
+        numbers = {
+            "epoch": self.epoch,
+            "global_step": self.global_step,
+            "uptime": time.perf_counter() - self._started,
+        }
+        return State(dict(named(arrays)), numbers)
+
+    def restore(self, weights: Any, state: State) -> bool:
+        """Go on where ``state`` was taken.
+
+        Args:
+            weights: the policy's, at that time.
+            state: from a trainer with the same policy, agents and buffers.
+
+        Returns:
+            Whether the environments go on too; if not, they start new episodes.
+
+        Raises:
+            UserError: the state is of another configuration.
+        """
+        arrays = dict(state.arrays)
+        environments = arrays.pop("environments", None)
+        going_on = environments is not None and self.vec.state() is not None
+        mine = {"momentum": self.momentum, "key": self._key}
+        if going_on:
+            mine |= {"recurrent": self._states, "carry": self._slot.carry()}
+        wrong = [
+            f"{name}: {arrays[name].shape if name in arrays else 'missing'}, expected {a.shape}"
+            for name, a in named(mine)
+            if name not in arrays or arrays[name].shape != a.shape
+        ]
+        if wrong:
+            raise UserError(
+                f"the run's state is of another configuration: {'; '.join(wrong[:3])}",
+                "go on with the run's own policy, vec.total_agents and vec.num_buffers",
+            )
+        if going_on:
+            self.vec.restore(np.asarray(environments))
+        found = tree_unflatten([(name, arrays[name]) for name, _ in named(mine)])
+        self.weights, self.momentum, self._key = weights, found["momentum"], found["key"]
+        if going_on:
+            self._states = found.get("recurrent", self._states)
+            self._slot.restore(found["carry"])
+        self.epoch, self.global_step = state.numbers["epoch"], state.numbers["global_step"]
+        self._started = time.perf_counter() - state.numbers["uptime"]
+        mx.eval(self.weights, self.momentum, self._states, self._key)
+        return going_on
+
     def _initial_states(self) -> list[Any]:
         n = self.vec.num_agents // self.vec.num_groups
         return [self.policy.initial_state(n) for _ in range(self.vec.num_groups)]
@@ -121,7 +183,7 @@ class Trainer:
         self.profiler.start()
         self._key, key = mx.random.split(self._key)
         shape = (self._slot.horizon, self.vec.num_agents)
-        noise = self.policy.decoder.noise(key, shape)
+        noise = self.policy.distribution.noise(key, shape)
         if self.config.base.reset_state:
             self._states = self._initial_states()
             mx.eval(self._states)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.blas import blas_name, raise_cache_limit
+from puffer_mlx.checkpoint import Checkpoint
 from puffer_mlx.config import Config, parse_command_line, unused_note
 from puffer_mlx.cpu_ops import threads
 from puffer_mlx.dashboard import Dashboard, abbreviate
@@ -38,7 +39,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--load-model-path",
         metavar="PATH",
-        help="start from weights: a .safetensors or .bin file, a run's folder, or latest",
+        help="start a new run from weights: a .safetensors or .bin file, or what --resume takes",
+    )
+    group.add_argument(
+        "--resume",
+        metavar="RUN",
+        help="go on with a run exactly where it was saved: latest, a RUN_ID, a run's folder or a"
+        " checkpoint's; its own configuration, changed by the other options given here",
     )
     group.add_argument(
         "--stop-at",
@@ -51,19 +58,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def train(config: Config, options: argparse.Namespace) -> None:
+def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | None) -> None:
     device = select_device(config.base.device)
     raise_cache_limit()
-    run_id = str(time.time_ns() // 1_000_000)
+    run_id = resumed.folder.parent.name if resumed else str(time.time_ns() // 1_000_000)
     with vec.make(config, threads()) as environments:
         if environments.unread:
             print(f"unused here: {', '.join(f'env.{key}' for key in environments.unread)}")
         trainer = Trainer(config, environments)
-        if options.load_model_path:
+        position = None
+        if resumed:
+            position = go_on(trainer, resumed)
+        elif options.load_model_path:
             path = checkpoint.find_weights(options.load_model_path, config)
             trainer.weights = load_weights(path, trainer.weights)
-        folder = checkpoint.prepare(config, run_id)
-        log = JsonLines(log_path(config, run_id))
+        folder = resumed.folder.parent if resumed else checkpoint.prepare(config, run_id)
+        keeper = checkpoint.Keeper(folder, config)
+        log = JsonLines(log_path(config, run_id), position)
         summary = {
             "Environment": config.env_name,
             "Parameters": abbreviate(trainer.parameters),
@@ -76,19 +87,25 @@ def train(config: Config, options: argparse.Namespace) -> None:
         if options.stop_at:
             total = min(total, -(-options.stop_at // config.batch_size) * config.batch_size)
         saved: Path | None = None
+        saved_epoch = trainer.epoch  # what there is to save is what was trained since
 
-        def save() -> None:
-            """Save the weights of the last epoch that ended, unless they are."""
-            nonlocal saved
-            path = checkpoint.path_of(folder, trainer.epoch * config.batch_size)
-            if trainer.epoch and saved != path:
-                checkpoint.save(path, trainer.weights)
-                saved = path
+        def save(whole: bool = True) -> None:
+            """Save the last epoch that ended, unless it is; not whole: only its weights."""
+            nonlocal saved, saved_epoch
+            if trainer.epoch == saved_epoch:
+                return
+            state = trainer.state() if whole else None
+            if state:
+                state.numbers["log_position"] = log.position
+            step = trainer.epoch * config.batch_size
+            saved = keeper.save(step, environments.spec, trainer.policy, trainer.weights, state)
+            saved_epoch = trainer.epoch
 
         try:
             with Dashboard(summary, total) as dashboard:
                 for logs in trainer:
                     log.write(logs)
+                    keeper.observe(logs)
                     if options.stop_at and trainer.global_step >= options.stop_at:
                         trainer.stop = True
                     dashboard.update(logs, last=trainer.stop or trainer.epoch == config.epochs)
@@ -99,14 +116,44 @@ def train(config: Config, options: argparse.Namespace) -> None:
                     log.write(evaluation)
         except UserError:  # a loss that isn't finite, a full disk: keep what can be kept
             with contextlib.suppress(UserError):
-                save()
+                save(whole=False)  # an epoch was under way, or its record is missing
             raise
         finally:
             log.close()
-        print(
-            f"saved {saved}" if saved else "stopped before the first epoch ended; nothing to save"
-        )
+        print(f"saved {saved}" if saved else "no epoch ended; nothing to save")
         print(f"log   {log.path}")
+
+
+def go_on(trainer: Trainer, resumed: Checkpoint) -> int:
+    """Have a trainer go on from a checkpoint; returns where the run's log was."""
+    state = checkpoint.load_state(resumed.folder)
+    exactly = trainer.restore(resumed.weights, state)
+    print(f"going on with {resumed.folder} after {trainer.epoch} epochs")
+    if not exactly:
+        print(
+            "environments restarted: this one can't save its state (MY_STATE in its binding.c),"
+            " so the run differs from an uninterrupted one"
+        )
+    return state.numbers["log_position"]
+
+
+def find_resumed(argv: list[str]) -> Checkpoint | None:
+    """The checkpoint that --resume names; its own configuration is what other options change."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("--resume", "--checkpoint-dir", "--checkpoint_dir"):
+        first.add_argument(name, dest=name[2:].replace("-", "_"), nargs="?")
+    given, _ = first.parse_known_args(argv[1:])
+    if not given.resume:
+        return None
+    directory = ["--checkpoint-dir", given.checkpoint_dir] if given.checkpoint_dir else []
+    config, _ = parse_command_line([argv[0], *directory])
+    made = checkpoint.load(checkpoint.find(given.resume, config, checkpoint.STATE))
+    if made.config.env_name != config.env_name:
+        raise UserError(
+            f"{made.folder} is a run of {made.config.env_name}, not of {config.env_name}",
+            f"python scripts/train.py {made.config.env_name} --resume {given.resume}",
+        )
+    return made
 
 
 def evaluate(trainer: Trainer, dashboard: Dashboard) -> dict[str, float]:
@@ -143,10 +190,15 @@ def main(argv: list[str]) -> int:
         if "--version" in argv:
             print(version_text())
             return 0
+        resumed = find_resumed(argv)
+        if resumed:
+            argv = [str(resumed.folder / checkpoint.CONFIG), *argv[1:]]
         config, options = parse_command_line(argv, add_options)
+        if resumed and options.load_model_path:
+            raise UserError("--resume and --load-model-path are given", "one of them")
         if note := unused_note(config):
             print(note)
-        train(config, options)
+        train(config, options, resumed)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -69,7 +69,7 @@ COMMAND_LINES = {  # words after the script's name -> what the message says
     "unknown env key": ("squared --env.width 3", "unknown option --env.width 3"),
     "env value the environment refuses": ("squared --env.size 12", "from 2 to 11"),
     "env value of no use": ("squared --env.size big", "env.size big is not a number"),
-    "unsupported part": ("squared --torch.network LSTM", "torch.network LSTM does not exist"),
+    "unsupported part": ("squared --torch.network RNN", "torch.network RNN does not exist"),
     "several at once": ("squared --train.gamma 2 --vec.num-buffers 3", "2 problems in the config"),
     "stop at nothing": ("squared --stop-at 0", "'0' is not a number of steps"),
     "stop before the beginning": ("squared --stop-at -5", "'-5' is not a number of steps"),
@@ -245,8 +245,9 @@ def test_a_loss_that_is_not_finite_leaves_the_last_good_weights(script, here, mo
     monkeypatch.setattr(script.Trainer, "_train", broken)
     code = script.main([*TINY, "--checkpoint-interval", "1000"])
     check_message(code, capsys.readouterr().err, "finite in epoch 1", "learning_rate")
-    found = sorted(path.name for path in Path("checkpoints").rglob("*.bin"))
-    assert found == [f"{BATCH:016d}.bin"]
+    (made,) = Path("checkpoints").glob("*/*/0*")
+    assert made.name == f"{BATCH:016d}"
+    assert (made / "state.safetensors").exists()
 
 
 # ---- a full disk ---------------------------------------------------------------------------------
@@ -273,8 +274,8 @@ def full(size: int, folder: Path, *more: str) -> subprocess.CompletedProcess[str
 
 FULL = {  # what doesn't fit -> the largest file, what the message names, files there are after it
     "the configuration": (100, "config.ini", 0),
-    "the first checkpoint": (4 * WEIGHTS - 1, f"{BATCH:016d}.bin", 2),  # config.ini, log
-    "its other form": (4 * WEIGHTS + 10, f"{BATCH:016d}.safetensors", 3),  # and the .bin
+    "the first checkpoint": (4 * WEIGHTS - 1, "weights.safetensors", 2),  # config.ini, log
+    "its state": (4 * WEIGHTS + 1000, "state.safetensors", 5),  # and a checkpoint without it
 }
 
 
@@ -287,21 +288,23 @@ def test_a_full_disk(compiled, tmp_path, what):
     assert all(not Path(file).name.startswith(".") for file in files(tmp_path))
     if count:
         assert [record["epoch"] for record in records(tmp_path)] == [1]
-    if count == 3:
-        assert only(tmp_path, "**/*.bin").stat().st_size == 4 * WEIGHTS
+    if count == 5:
+        made = only(tmp_path, "checkpoints/*/*/0*")
+        names = {path.name for path in made.iterdir()}
+        assert names == {"config.ini", "weights.safetensors", "weights.bin"}
 
 
 def test_a_disk_full_in_the_middle_of_the_log(compiled, tmp_path):
     """What was logged before is whole: no part of a record is left."""
-    size = only(compiled, f"kept/*/*/{BATCH:016d}.safetensors").stat().st_size
+    size = only(compiled, f"kept/*/*/{BATCH:016d}/state.safetensors").stat().st_size
     # A checkpoint just fits; the log outgrows it after a few epochs.
     epochs = 3 * EPOCHS
     done = full(size, tmp_path, "--train.total-timesteps", str(epochs * BATCH))
     check_message(done.returncode, done.stderr, "can't write the log logs/squared/", "--log-dir")
     assert 2 <= len(records(tmp_path)) < epochs
     assert size - 2000 < only(tmp_path, "logs/squared/*").stat().st_size <= size
-    # configuration, log, both forms of the first checkpoint and of the weights when it ended
-    assert len(files(tmp_path)) == 6
+    # configuration, log, the first checkpoint and the last weights, which no run can go on from
+    assert len(files(tmp_path)) == 2 + 4 + 3
 
 
 # ---- compilers -----------------------------------------------------------------------------------

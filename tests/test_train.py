@@ -20,6 +20,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import running
+from oracles import named
 from rich.console import Console
 from running import BATCH, EPOCHS, TINY, command, files, learned, only, records, run
 
@@ -31,6 +32,7 @@ from puffer_mlx.loss import METRICS
 LOSSES = {f"loss/{name}" for name in METRICS}
 LAST = f"{EPOCHS * BATCH:016d}"
 ESCAPE = "\x1b["
+CONTENTS = ("config.ini", "weights.safetensors", "weights.bin", "state.safetensors")
 
 
 def fetch(folder: Path, pattern: str) -> list[str]:
@@ -55,22 +57,23 @@ def test_a_run_leaves_checkpoints_a_log_and_nothing_else(whole):
     assert 0 <= time.time() - int(run_id) / 1000 < 600  # milliseconds since 1970
     # After epochs 0 and 4 counted from 0, and after the last: upstream's rhythm.
     steps = [f"{epochs * BATCH:016d}" for epochs in (1, 5, EPOCHS)]
-    expected = {f"{step}.{form}" for step in steps for form in ("bin", "safetensors")}
+    assert os.readlink(run_folder / "best") in steps
     assert files(folder) == {
         f"logs/squared/{run_id}.jsonl",
-        *(f"checkpoints/squared/{run_id}/{name}" for name in {*expected, "config.ini"}),
+        f"checkpoints/squared/{run_id}/config.ini",
+        *(f"checkpoints/squared/{run_id}/{step}/{name}" for step in steps for name in CONTENTS),
     }
 
 
 def test_both_forms_of_a_checkpoint_hold_the_same_weights(whole):
     run_folder = only(whole[0], "checkpoints/squared/*")
-    loaded = mx.load(str(run_folder / f"{LAST}.safetensors"))
+    loaded = mx.load(str(run_folder / LAST / "weights.safetensors"))
     assert isinstance(loaded, dict)
     shapes = {"encoder.weight": (8, 121), "decoder.weight": (6, 8), "network.0.weight": (24, 8)}
     assert {name: w.shape for name, w in loaded.items()} == shapes
-    data = (run_folder / f"{LAST}.bin").read_bytes()
+    data = (run_folder / LAST / "weights.bin").read_bytes()
     assert data == b"".join(np.array(loaded[name]).tobytes() for name in shapes)
-    assert data != (run_folder / f"{BATCH:016d}.bin").read_bytes()
+    assert data != (run_folder / f"{BATCH:016d}" / "weights.bin").read_bytes()
 
 
 def test_the_log_has_upstreams_keys_and_adds_up(whole):
@@ -121,7 +124,7 @@ def test_without_a_terminal_there_are_plain_lines(whole):
     assert " SPS | 0s left | " in progress[-1] and "entropy 1." in progress[-1]
     evaluation, saved, log = lines[-3:]
     assert evaluation.startswith("evaluation of the final weights: perf 0.")
-    assert re.fullmatch(rf"saved checkpoints/squared/\d+/{LAST}\.safetensors", saved)
+    assert re.fullmatch(rf"saved checkpoints/squared/\d+/{LAST}", saved)
     assert re.fullmatch(r"log   logs/squared/\d+\.jsonl", log)
 
 
@@ -136,18 +139,17 @@ def test_the_saved_configuration_loads_back_and_repeats_the_run(whole, tmp_path)
     again = run("train", ini, cwd=tmp_path)
     assert (again.returncode, again.stderr) == (0, "")
     assert list(map(learned, records(tmp_path))) == list(map(learned, records(folder)))
-    for form in "bin", "safetensors":
-        pattern = f"checkpoints/squared/*/*.{form}"
-        assert fetch(folder, pattern) == fetch(tmp_path, pattern) != []
-        for first in folder.glob(pattern):
-            second = only(tmp_path, f"checkpoints/squared/*/{first.name}")
-            assert first.read_bytes() == second.read_bytes()
+    found = list(folder.glob("checkpoints/squared/*/0*/weights.*"))
+    assert len(found) == 6
+    for first in found:
+        second = only(tmp_path, f"checkpoints/squared/*/{first.parent.name}/{first.name}")
+        assert first.read_bytes() == second.read_bytes()
 
 
 def test_another_seed_is_another_run(script, here, whole):
     assert script.main([*TINY, "--seed", "74"]) == 0
     assert learned(records(here)[0]) != learned(records(whole[0])[0])
-    last = f"checkpoints/squared/*/{LAST}.bin"
+    last = f"checkpoints/squared/*/{LAST}/weights.bin"
     assert only(here, last).read_bytes() != only(whole[0], last).read_bytes()
 
 
@@ -160,23 +162,24 @@ def test_load_model_path(script, here, whole, capsys):
     fresh = learned(records(whole[0])[0])
     runs = {}
     for kind, path in {
-        "bin": source / f"{LAST}.bin",
-        "safetensors": source / f"{LAST}.safetensors",
-        "folder": source,
+        "bin": source / LAST / "weights.bin",
+        "safetensors": source / LAST / "weights.safetensors",
+        "checkpoint": source / LAST,
+        "run": source,
         "latest": "latest",
     }.items():
         # Of two runs latest is the newer, though its name is smaller and its steps are fewer.
         store = here / kind / "store"
         now = time.time()
-        for name, copied, saved, when in (
+        for name, copied, kept, when in (
             ("1", LAST, f"{BATCH:016d}", now),
             ("2", f"{BATCH:016d}", LAST, now - 9),
         ):
-            (store / "squared" / name).mkdir(parents=True)
-            file = store / "squared" / name / f"{saved}.safetensors"
-            shutil.copy(source / f"{copied}.safetensors", file)
-            os.utime(file, (when, when))
-        (store / "squared" / "1" / ".half-x.safetensors").write_bytes(b"killed while writing")
+            shutil.copytree(source / copied, store / "squared" / name / kept)
+            os.utime(store / "squared" / name / kept / "weights.safetensors", (when, when))
+        half = store / "squared" / "1" / f".{LAST}-x"
+        half.mkdir()
+        (half / "weights.safetensors").write_bytes(b"killed while writing")
 
         os.chdir(here / kind)
         arguments = ["--checkpoint-dir", str(store), "--load-model-path", str(path)]
@@ -184,9 +187,9 @@ def test_load_model_path(script, here, whole, capsys):
         saved = re.findall("^saved (.*)$", capsys.readouterr().out, re.MULTILINE)
         runs[kind] = (
             [learned(record) for record in records(here / kind)],
-            Path(saved[0]).read_bytes(),
+            (Path(saved[0]) / "weights.bin").read_bytes(),
         )
-    assert runs["bin"] == runs["safetensors"] == runs["folder"] == runs["latest"]
+    assert all(runs[kind] == runs["bin"] for kind in runs)
     assert runs["bin"][0][0]["loss/total"] != fresh["loss/total"]
 
 
@@ -195,10 +198,10 @@ def test_stop_at(script, here, whole, capsys):
     assert script.main([*TINY, "--stop-at", str(BATCH + 1)]) == 0
     output = capsys.readouterr().out
     assert f"{2 * BATCH} of {2 * BATCH} steps" in output
-    assert output.splitlines()[-2].endswith(f"{2 * BATCH:016d}.safetensors")
+    assert output.splitlines()[-2].endswith(f"{2 * BATCH:016d}")
     assert "evaluation" not in output
     assert list(map(learned, records(here))) == list(map(learned, records(whole[0])))[:2]
-    assert fetch(here, "checkpoints/*/*/*.bin") == [f"{n * BATCH:016d}.bin" for n in (1, 2)]
+    assert fetch(here, "checkpoints/*/*/0*") == [f"{n * BATCH:016d}" for n in (1, 2)]
 
 
 def test_version(tmp_path):
@@ -219,7 +222,7 @@ def test_help_mentions_every_key(script, here, capsys, words):
             option = ("" if section == "base" else f"{section}.") + key.replace("_", "-")
             assert re.search(rf"^ +--{re.escape(option)} [A-Z]", text, re.MULTILINE), option
             assert " ".join(declared.help.split()) in " ".join(text.split()), option
-    for option in "--load-model-path", "--stop-at", "--version":
+    for option in "--load-model-path", "--resume", "--stop-at", "--version":
         assert option in text
     assert "squared" in text and "breakout" in text  # environments there are
     assert ("--env.size" in text) == (words[0] == "squared")
@@ -269,15 +272,14 @@ def check_whole_files(folder: Path) -> list[int]:
             config.load(str(path))
         elif path.suffix == ".jsonl":
             assert all(json.loads(line) for line in path.read_text().splitlines())
-        else:
-            assert re.fullmatch(r"\d{16}\.(bin|safetensors)", path.name)
-            like = mx.load(str(path.with_suffix(".safetensors")))
-            assert isinstance(like, dict)
-            assert path.suffix != ".bin" or path.stat().st_size == sum(
-                w.nbytes for w in like.values()
-            )
-            steps.append(int(path.stem))
-    assert len(steps) % 2 == 0
+        elif path.name != "best":
+            assert path.name in CONTENTS and re.fullmatch(r"\d{16}", path.parent.name), path
+            steps.append(int(path.parent.name))
+    for made in folder.glob("checkpoints/*/*/0*"):
+        assert {path.name for path in made.iterdir()} == set(CONTENTS)
+        like = checkpoint.load(made).weights
+        assert (made / "weights.bin").stat().st_size == sum(w.nbytes for _, w in named(like))
+        assert checkpoint.load_state(made).numbers["epoch"] * BATCH == int(made.name)
     return sorted(set(steps))
 
 
@@ -296,7 +298,7 @@ def test_a_signal_stops_at_the_end_of_an_epoch_and_saves(tmp_path, number):
     last = epochs[-1]["agent_steps"]
     assert check_whole_files(tmp_path)[-1] == last == len(epochs) * BATCH > BATCH
     saved, log = out.splitlines()[-2:]
-    assert saved == f"saved {only(tmp_path, f'**/{last:016d}.safetensors').relative_to(tmp_path)}"
+    assert saved == f"saved {only(tmp_path, f'checkpoints/*/*/{last:016d}').relative_to(tmp_path)}"
     assert log.startswith("log   ")
 
 
@@ -351,17 +353,17 @@ def test_a_signal_between_two_epochs_saves_too(script, here, monkeypatch, capsys
     monkeypatch.setattr(Dashboard, "update", update)
     assert script.main(TINY) == 0
     assert check_whole_files(here) == [BATCH, 3 * BATCH]
-    assert f"{3 * BATCH:016d}.safetensors" in capsys.readouterr().out
+    assert f"{3 * BATCH:016d}\n" in capsys.readouterr().out
 
 
 def test_an_interrupted_checkpoint_leaves_nothing(script, here, monkeypatch):
-    def interrupted(path, weights):
+    def interrupted(path, *_):
         Path(path).write_bytes(b"half")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(weights_io.mx, "save_safetensors", interrupted)
     assert script.main(TINY) == 130
-    assert fetch(here, "checkpoints/squared/*/*") == [f"{BATCH:016d}.bin", "config.ini"]
+    assert fetch(here, "checkpoints/squared/*/*") == ["config.ini"]
     assert fetch(here, "checkpoints/squared/*/.*") == []
 
 
@@ -417,7 +419,7 @@ def test_a_terminal_gets_a_dashboard(tmp_path):
         "Time of an epoch",
     ):
         assert words in text, words
-    assert f"{LAST}.safetensors" in "".join(text.split())  # a terminal may break the line
+    assert LAST in "".join(text.split())  # a terminal may break the line
     assert len(records(tmp_path)) == EPOCHS + 1
 
 

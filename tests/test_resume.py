@@ -1,0 +1,261 @@
+"""Resuming: the continued run is the uninterrupted one, bit for bit, whatever ended it."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from oracles import named
+from running import BATCH, EPOCHS, TINY, command, learned, only, records, run
+
+from puffer_mlx import checkpoint, config, vec
+from puffer_mlx.config_cli import known_envs
+from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx.trainer import Trainer
+from puffer_mlx.vec.native import environments_folder
+
+NATIVE = sorted(path.parent.name for path in environments_folder().glob("*/binding.c"))
+AGENTS, T = 16, 8
+SMALL = f"""
+    --device cpu --policy.hidden-size 8 --policy.num-layers 2 --vec.total-agents {AGENTS}
+    --vec.num-buffers 2 --train.horizon {T} --train.minibatch-size 64 --train.replay-ratio 1
+    --train.anneal-ent-coef True --vec.seed 5
+""".split()
+E, STOP = 6, 3  # epochs of a whole run, and after which it is interrupted
+
+
+@pytest.fixture
+def uncompiled():
+    """Kernels for every pair of environment and network would take minutes to compile."""
+    mx.disable_compile()
+    yield
+    mx.enable_compile()
+
+
+def configure(name, *more):
+    given = [*SMALL, "--train.total-timesteps", str(E * AGENTS * T), *more]
+    return config.load(name, given)
+
+
+def outcome(trainer, logs):
+    """All that must be the same, as bytes."""
+    state = trainer.state()
+    arrays = {**dict(named(trainer.weights)), **state.arrays}
+    found = {name: np.array(a).tobytes() for name, a in arrays.items()}
+    return found, [learned(record) for record in logs]
+
+
+def whole_and_continued(settings, folder):
+    """A whole run, and one that goes on from a checkpoint on the disk in another trainer."""
+    with vec.make(settings, 2) as environments:
+        trainer = Trainer(settings, environments)
+        whole = outcome(trainer, list(trainer))
+    with vec.make(settings, 1) as environments:  # and another number of threads
+        trainer = Trainer(settings, environments)
+        logs = [trainer.step() for _ in range(STOP)]
+        keeper = checkpoint.Keeper(folder, settings)
+        made = keeper.save(1, environments.spec, trainer.policy, trainer.weights, trainer.state())
+    del trainer
+    with vec.make(settings, 2) as environments:
+        trainer = Trainer(settings, environments)
+        found = checkpoint.load(made)
+        assert trainer.restore(found.weights, checkpoint.load_state(made))
+        assert trainer.epoch == STOP
+        return whole, outcome(trainer, [*logs, *trainer])
+
+
+def check_same(whole, continued):
+    assert whole[1] == continued[1]
+    assert whole[0].keys() == continued[0].keys()
+    assert [name for name in whole[0] if whole[0][name] != continued[0][name]] == []
+
+
+def test_every_native_environment_has_a_configuration():
+    assert NATIVE and set(NATIVE) <= set(known_envs())
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("name", NATIVE)
+def test_a_continued_run_is_the_whole_one(uncompiled, tmp_path, name, network):
+    """Weights, optimizer, keys, recurrent states, environments and records of every epoch."""
+    settings = configure(name, "--torch.network", network, "--torch.encoder", "DefaultEncoder")
+    whole, continued = whole_and_continued(settings, tmp_path)
+    check_same(whole, continued)
+    assert "environments" in whole[0]
+    assert len(whole[1]) == E and len({record["loss/total"] for record in whole[1]}) == E
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--reset-state", "False"],
+        ["--policy.reset-on-terminal", "True", "--torch.network", "LSTM"],
+        ["--policy.dialect", "torch"],
+        ["--policy.dialect", "puffer3", "--torch.network", "GRU"],
+        ["--train.advantage", "S", "--vec.num-buffers", "1"],
+        ["--vec.num-buffers", "16"],  # more than ten states
+    ],
+    ids=" ".join,
+)
+def test_with_other_settings(uncompiled, tmp_path, more):
+    check_same(*whole_and_continued(configure("squared", "--env.size", "3", *more), tmp_path))
+
+
+def test_images(uncompiled, tmp_path):
+    settings = configure("catch", "--torch.encoder", "NatureEncoder", "--vec.total-agents", "8")
+    check_same(*whole_and_continued(settings, tmp_path))
+
+
+def test_compiled(tmp_path):
+    settings = configure("squared", "--env.size", "3")
+    check_same(*whole_and_continued(settings, tmp_path))
+
+
+def test_environments_that_can_not_be_saved_start_again(uncompiled, tmp_path, monkeypatch):
+    settings = configure("squared", "--env.size", "3")
+    with vec.make(settings, 2) as environments:
+        monkeypatch.setattr(type(environments), "state", lambda _: None)
+        trainer = Trainer(settings, environments)
+        for _ in range(STOP):
+            trainer.step()
+        state = trainer.state()
+        assert "environments" not in state.arrays
+        other = Trainer(settings, environments)
+        carry = {name: np.array(row) for name, row in other._slot.carry().items()}
+        assert not other.restore(trainer.weights, state)
+        assert other.epoch == STOP and other.global_step == trainer.global_step
+        for name, row in other._slot.carry().items():  # as they started, not as they were saved
+            np.testing.assert_array_equal(np.array(row), carry[name])
+        assert len(list(other)) == E - STOP
+
+
+# ---- the script ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of an uninterrupted run."""
+    folder = tmp_path_factory.mktemp("whole")
+    done = run("train", *TINY, "--checkpoint-interval", 1, cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder
+
+
+def final(folder: Path) -> dict[str, bytes]:
+    last = only(folder, f"checkpoints/squared/*/{EPOCHS * BATCH:016d}")
+    kept = {name: (last / name).read_bytes() for name in ("weights.safetensors", "weights.bin")}
+    state = checkpoint.load_state(last)
+    del state.numbers["uptime"], state.numbers["log_position"]  # times, and bytes of times
+    arrays = {name: np.array(a).tobytes() for name, a in state.arrays.items()}
+    return kept | arrays | {"numbers": json.dumps(state.numbers).encode()}
+
+
+def test_resume_latest(whole, tmp_path):
+    """The same log, one log, the same checkpoints; the uptime goes on."""
+    first = run("train", *TINY, "--checkpoint-interval", 1, "--stop-at", 3 * BATCH, cwd=tmp_path)
+    assert first.returncode == 0
+    run_folder = only(tmp_path, "checkpoints/squared/*")
+    done = run("train", "squared", "--resume", "latest", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = f"going on with checkpoints/squared/{run_folder.name}/{3 * BATCH:016d} after 3 epochs"
+    assert shown in done.stdout and "restarted" not in done.stdout
+    assert list(map(learned, records(tmp_path))) == list(map(learned, records(whole)))
+    assert final(tmp_path) == final(whole)
+    uptimes = [record["uptime"] for record in records(tmp_path) if "uptime" in record]
+    assert uptimes == sorted(uptimes)
+
+
+def test_kill_9_at_any_moment(whole, tmp_path):
+    """Killed and resumed until it ends: the same files as the run nobody killed."""
+    words = command("train", *TINY, "--checkpoint-interval", 1)
+    rng = np.random.default_rng(0)
+    kills = 0
+    for _ in range(40):
+        process = subprocess.Popen(words, cwd=tmp_path, stdout=-1, stderr=-1, text=True)
+        try:
+            if kills < 4 and process.stdout:
+                for line in process.stdout:  # the run itself has begun
+                    if line.startswith("Environment"):
+                        break
+                time.sleep(rng.uniform(0, 0.3))
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+        if process.returncode == 0:
+            break
+        if list(tmp_path.glob("checkpoints/*/*/0*/state.safetensors")):
+            words = command("train", "squared", "--resume", "latest")
+        else:  # nothing to resume yet
+            subprocess.run(["rm", "-rf", "checkpoints", "logs"], cwd=tmp_path)
+    assert process.returncode == 0 and kills == 4
+    assert list(map(learned, records(tmp_path))) == list(map(learned, records(whole)))
+    assert final(tmp_path) == final(whole)
+
+
+def test_going_on_from_an_earlier_checkpoint_cuts_the_log(whole, tmp_path):
+    """A checkpoint by its path; records after it come again."""
+    for name in "checkpoints", "logs":
+        subprocess.run(["cp", "-r", whole / name, tmp_path], check=True)
+    run_folder = only(tmp_path, "checkpoints/squared/*")
+    kept = sorted(path for path in run_folder.glob("0*"))
+    done = run("train", "squared", "--resume", kept[-2], "--stop-at", 1, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    log = records(tmp_path)
+    assert list(map(learned, log)) == list(map(learned, records(whole)))[: len(log)]
+    assert log[-1]["epoch"] == int(kept[-2].name) // BATCH + 1
+
+
+def test_options_change_a_resumed_run(whole, tmp_path):
+    subprocess.run(["cp", "-r", whole / "checkpoints", tmp_path], check=True)
+    run_id = only(tmp_path, "checkpoints/squared/*").name
+    more = ["--train.total-timesteps", (EPOCHS + 2) * BATCH, "--eval-episodes", 0]
+    done = run("train", "squared", "--resume", run_id, *more, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    epochs = [record["epoch"] for record in records(tmp_path) if "epoch" in record]
+    assert epochs == [EPOCHS + 1, EPOCHS + 2]  # its log was gone: a new one begins
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["squared", "--resume", "17"], "no checkpoint in 17", "runs there are: "),
+        (["squared", "--resume"], "argument --resume: expected one argument", "--help"),
+        (["--resume", "latest"], "the first word must be an environment", "one of"),
+        (["breakout", "--resume", "latest"], "no checkpoint in checkpoints/breakout", "train"),
+        (["breakout", "--resume", "checkpoints/squared"], "no checkpoint in", "train first"),
+        (["squared", "--resume", "latest", "--load-model-path", "latest"], "are given", "one of"),
+        (
+            ["squared", "--resume", "latest", "--vec.total-agents", "16"],
+            "state is of another configuration: recurrent.0.0: (4, 8), expected (8, 8)",
+            "vec.total_agents",
+        ),
+        (
+            ["squared", "--resume", "latest", "--vec.num-buffers", "1"],
+            "state is of another configuration",
+            "vec.num_buffers",
+        ),
+        (
+            ["squared", "--resume", "latest", "--policy.hidden-size", "16"],
+            "state is of another configuration",
+            "policy",
+        ),
+    ],
+)
+def test_what_can_not_be_resumed(whole, script, monkeypatch, capsys, words, message, hint):
+    monkeypatch.chdir(whole)
+    assert script.main(words) == 2
+    error = capsys.readouterr().err
+    assert message in error and hint in error
+
+
+def test_a_run_of_another_environment(whole, script, monkeypatch, capsys):
+    monkeypatch.chdir(whole)
+    made = only(whole, "checkpoints/squared/*")
+    assert script.main(["breakout", "--resume", str(made)]) == 2
+    assert "is a run of squared, not of breakout" in capsys.readouterr().err
