@@ -1,0 +1,148 @@
+// catch: a ball falls, a paddle at the bottom catches it. Shows observations that are images.
+//
+// Each step the paddle moves (0 left, 1 stay, 2 right), then the ball: down, and to the side at a
+// drawn speed, bouncing off the walls. Where it reaches the paddle's rows it is caught (+1) or missed
+// (-1), and the next one appears at the top. An episode is a fixed number of balls.
+//
+// The agent sees pixels; how the ball moves to the side can't be told from one picture.
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SIZE 36  // pixels a side: what NatureEncoder's convolutions fit without a rest
+#define BALL_SIZE 3
+#define PADDLE_HEIGHT 2
+#define PADDLE_TOP (SIZE - PADDLE_HEIGHT)
+
+enum { LEFT, STAY, RIGHT };
+enum { DARK = 0, PADDLE = 128, BALL = 255 };  // pixels
+
+typedef struct {
+    float perf;            // balls caught, as a part of all
+    float score;           // balls caught
+    float episode_return;  // balls caught minus balls missed
+    float episode_length;  // steps
+    float n;
+} Log;
+
+typedef struct {
+    Log log;
+    unsigned char* observations;  // (36, 36, 1) pixels, row by row from the top
+    float* actions;               // (1,)
+    float* rewards;               // (1,)
+    float* terminals;             // (1,)
+    int num_agents;
+    unsigned int rng;
+
+    // Parameters; speeds are pixels per step.
+    int balls;  // of an episode
+    int paddle_width;
+    int paddle_speed;
+    int ball_speed;  // downwards
+    int max_drift;   // of a ball, to either side
+
+    int paddle_x;  // left column
+    int ball_x;    // left column
+    int ball_y;    // top row
+    int drift;     // of this ball; positive to the right
+    int dropped;   // balls that came down in this episode
+    int caught;
+    int tick;
+} Catch;
+
+static void fill(Catch* env, int x, int y, int width, int height, unsigned char pixel) {
+    for (int row = y; row < y + height; row++) {
+        memset(&env->observations[row * SIZE + x], pixel, (size_t)width);
+    }
+}
+
+static void paint_ball(Catch* env, unsigned char pixel) {
+    fill(env, env->ball_x, env->ball_y, BALL_SIZE, BALL_SIZE, pixel);
+}
+
+static void paint_paddle(Catch* env, unsigned char pixel) {
+    fill(env, env->paddle_x, PADDLE_TOP, env->paddle_width, PADDLE_HEIGHT, pixel);
+}
+
+static void launch_ball(Catch* env) {
+    env->ball_x = rand_r(&env->rng) % (SIZE - BALL_SIZE + 1);
+    env->ball_y = 0;
+    env->drift = rand_r(&env->rng) % (2 * env->max_drift + 1) - env->max_drift;
+    paint_ball(env, BALL);
+}
+
+void c_reset(Catch* env) {
+    memset(env->observations, DARK, SIZE * SIZE);
+    env->paddle_x = (SIZE - env->paddle_width) / 2;
+    env->dropped = 0;
+    env->caught = 0;
+    env->tick = 0;
+    paint_paddle(env, PADDLE);
+    launch_ball(env);
+}
+
+static void end_episode(Catch* env) {
+    env->terminals[0] = 1.0f;
+    env->log.perf += (float)env->caught / (float)env->balls;
+    env->log.score += (float)env->caught;
+    env->log.episode_return += (float)(2 * env->caught - env->balls);
+    env->log.episode_length += (float)env->tick;
+    env->log.n += 1.0f;
+    c_reset(env);
+}
+
+static void move_paddle(Catch* env) {
+    const float action = env->actions[0];
+    const int shift = action == (float)LEFT    ? -env->paddle_speed
+                      : action == (float)RIGHT ? env->paddle_speed
+                                               : 0;
+    const int rightmost = SIZE - env->paddle_width;
+    paint_paddle(env, DARK);
+    env->paddle_x += shift;
+    env->paddle_x = env->paddle_x < 0 ? 0 : env->paddle_x;
+    env->paddle_x = env->paddle_x > rightmost ? rightmost : env->paddle_x;
+    paint_paddle(env, PADDLE);
+}
+
+// A wall turns back what is left of the way to the side.
+static void move_ball(Catch* env) {
+    const int rightmost = SIZE - BALL_SIZE;
+    env->ball_y += env->ball_speed;
+    env->ball_x += env->drift;
+    if (env->ball_x < 0 || env->ball_x > rightmost) {
+        env->ball_x = (env->ball_x < 0 ? 0 : 2 * rightmost) - env->ball_x;
+        env->drift = -env->drift;
+    }
+}
+
+// Only the pixels that change are written; the rest is as the last step left it.
+void c_step(Catch* env) {
+    env->tick += 1;
+    move_paddle(env);
+    paint_ball(env, DARK);
+    move_ball(env);
+    if (env->ball_y + BALL_SIZE <= PADDLE_TOP) {
+        paint_ball(env, BALL);
+        return;
+    }
+    const bool caught = env->ball_x + BALL_SIZE > env->paddle_x &&
+                        env->ball_x < env->paddle_x + env->paddle_width;
+    env->rewards[0] = caught ? 1.0f : -1.0f;
+    env->caught += caught;
+    env->dropped += 1;
+    if (env->dropped == env->balls) {
+        end_episode(env);
+    } else {
+        launch_ball(env);
+    }
+}
+
+// Pictures are made in Python from the observation.
+void c_render(Catch* env) {
+    (void)env;
+}
+
+void c_close(Catch* env) {
+    (void)env;
+}

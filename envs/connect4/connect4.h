@@ -1,0 +1,180 @@
+// connect4: four in a row against a scripted opponent. Shows action masks.
+//
+// The board has 6 rows and 7 columns. The agent chooses a column, its stone falls to the lowest free
+// cell, and the opponent answers within the same step; who begins a game is drawn. Four stones in a
+// line win: +1 for the agent, -1 for the opponent, 0 if the board is full. Each ends the episode.
+//
+// A move into a full column, or into none, loses the game. The mask never allows it; only a caller
+// who ignores the mask can do it.
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROWS 6
+#define COLUMNS 7
+#define CELLS (ROWS * COLUMNS)
+
+enum { AGENT, OPPONENT, LANDING };  // planes of an observation; the first two are players too
+
+typedef struct {
+    float perf;            // 1 for a win, 0.5 for a draw, 0 for a loss
+    float score;           // 1, 0, -1: the mean is the rate of wins minus that of losses
+    float episode_return;  // sum of rewards, which is the score
+    float episode_length;  // moves of the agent
+    float draws;           // 1 for a draw, so that wins and losses can be told from the mean score
+    float n;
+} Log;
+
+typedef struct {
+    Log log;
+    unsigned char* observations;  // (3, 6, 7) zeros and ones, the top row first: the agent's stones,
+                                  // the opponent's, and the cells where the next ones would land
+    float* actions;               // (1,) a column
+    float* rewards;               // (1,)
+    float* terminals;             // (1,)
+    unsigned char* action_mask;   // (7,) 0 where the column is full
+    int num_agents;
+    unsigned int rng;
+
+    float opponent_skill;  // probability that the opponent looks for fours before it moves
+    int stones;            // on the board
+    int tick;              // moves of the agent in this game
+    int heights[COLUMNS];  // stones of each column
+    uint64_t boards[2];    // of each player: bit 7 * column + row, rows counted from the bottom.
+                           // Every seventh bit stays 0, so no line goes on in the next column.
+} Connect4;
+
+static inline uint64_t cell_bit(int column, int row) {
+    return (uint64_t)1 << (column * (ROWS + 1) + row);
+}
+
+static inline bool has_four(uint64_t board) {
+    static const int STEPS[4] = {1, ROWS, ROWS + 1, ROWS + 2};  // up, down right, right, up right
+    for (int i = 0; i < 4; i++) {
+        const uint64_t pairs = board & board >> STEPS[i];
+        if (pairs & pairs >> 2 * STEPS[i]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static inline bool is_full(const Connect4* env, int column) {
+    return env->heights[column] == ROWS;
+}
+
+static inline unsigned char* seen_cell(Connect4* env, int plane, int column, int row) {
+    return &env->observations[plane * CELLS + (ROWS - 1 - row) * COLUMNS + column];
+}
+
+// A column where a stone of this player would make four, or -1.
+static int find_four(const Connect4* env, int player) {
+    for (int column = 0; column < COLUMNS; column++) {
+        const uint64_t cell = cell_bit(column, env->heights[column]);
+        if (!is_full(env, column) && has_four(env->boards[player] | cell)) {
+            return column;
+        }
+    }
+    return -1;
+}
+
+static int random_column(Connect4* env) {
+    int open[COLUMNS];
+    int count = 0;
+    for (int column = 0; column < COLUMNS; column++) {
+        if (!is_full(env, column)) {
+            open[count++] = column;
+        }
+    }
+    return open[rand_r(&env->rng) % count];
+}
+
+// Win if possible, else keep the agent from winning, else anything.
+static int choose_column(Connect4* env) {
+    if ((double)rand_r(&env->rng) / 2147483648.0 < env->opponent_skill) {
+        int column = find_four(env, OPPONENT);
+        column = column < 0 ? find_four(env, AGENT) : column;
+        if (column >= 0) {
+            return column;
+        }
+    }
+    return random_column(env);
+}
+
+// Put a stone into a column that isn't full.
+static void drop(Connect4* env, int player, int column) {
+    const int row = env->heights[column];
+    env->boards[player] |= cell_bit(column, row);
+    env->heights[column] += 1;
+    env->stones += 1;
+    *seen_cell(env, player, column, row) = 1;
+    *seen_cell(env, LANDING, column, row) = 0;
+    if (is_full(env, column)) {
+        env->action_mask[column] = 0;
+    } else {
+        *seen_cell(env, LANDING, column, row + 1) = 1;
+    }
+}
+
+void c_reset(Connect4* env) {
+    memset(env->observations, 0, 3 * CELLS);
+    memset(env->action_mask, 1, COLUMNS);
+    memset(env->heights, 0, sizeof(env->heights));
+    memset(env->boards, 0, sizeof(env->boards));
+    env->stones = 0;
+    env->tick = 0;
+    for (int column = 0; column < COLUMNS; column++) {
+        *seen_cell(env, LANDING, column, 0) = 1;
+    }
+    if (rand_r(&env->rng) % 2 == 1) {
+        drop(env, OPPONENT, choose_column(env));
+    }
+}
+
+static void end_episode(Connect4* env, float reward) {
+    env->rewards[0] = reward;
+    env->terminals[0] = 1.0f;
+    env->log.perf += (1.0f + reward) / 2.0f;
+    env->log.score += reward;
+    env->log.episode_return += reward;
+    env->log.episode_length += (float)env->tick;
+    env->log.draws += reward == 0.0f ? 1.0f : 0.0f;
+    env->log.n += 1.0f;
+    c_reset(env);
+}
+
+// A player's move into an open column. True if it ended the game, in which `reward` is the agent's
+// for a win of this player.
+static bool move_ends(Connect4* env, int player, int column, float reward) {
+    drop(env, player, column);
+    const bool won = has_four(env->boards[player]);
+    if (!won && env->stones < CELLS) {
+        return false;
+    }
+    end_episode(env, won ? reward : 0.0f);
+    return true;
+}
+
+void c_step(Connect4* env) {
+    env->tick += 1;
+    const float action = env->actions[0];
+    const bool exists = action >= 0.0f && action < (float)COLUMNS;  // false for NaN too
+    if (!exists || is_full(env, (int)action)) {
+        end_episode(env, -1.0f);
+        return;
+    }
+    if (!move_ends(env, AGENT, (int)action, 1.0f)) {
+        move_ends(env, OPPONENT, choose_column(env), -1.0f);
+    }
+}
+
+// Pictures are made in Python from the observation.
+void c_render(Connect4* env) {
+    (void)env;
+}
+
+void c_close(Connect4* env) {
+    (void)env;
+}

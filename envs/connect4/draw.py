@@ -1,0 +1,18 @@
+"""A picture of one agent's observation: the board, the agent's stones cyan, the opponent's red."""
+
+import numpy as np
+
+ROWS, COLUMNS, CELL = 6, 7, 28  # the last in pixels
+DARK, EMPTY, AGENT, OPPONENT = (6, 24, 24), (20, 44, 44), (0, 187, 187), (187, 0, 0)
+
+
+def draw(observation: np.ndarray) -> np.ndarray:
+    """Draw the three planes (126,) of 6 x 7 cells as a picture (168, 196, 3) uint8."""
+    own, others = observation.reshape(3, ROWS, COLUMNS)[:2] != 0
+    cells = np.full((ROWS, COLUMNS, 3), EMPTY, np.uint8)
+    cells[own], cells[others] = AGENT, OPPONENT
+    picture = cells.repeat(CELL, axis=0).repeat(CELL, axis=1)
+    offsets = np.arange(CELL) - (CELL - 1) / 2
+    outside = offsets[:, None] ** 2 + offsets**2 > (CELL / 2 - 2) ** 2  # of the cell's disc
+    picture[np.tile(outside, (ROWS, COLUMNS))] = DARK
+    return picture

@@ -1,0 +1,240 @@
+"""connect4 against the rules of the game, written down a second time for boards of cells."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from native_envs import Stepper, make
+
+from puffer_mlx.errors import UserError
+
+ROWS, COLUMNS = 6, 7
+LINES = np.array(  # (69, 4), indices of the cells of a flat board
+    [
+        (row + down * np.arange(4)) * COLUMNS + column + right * np.arange(4)
+        for down, right in ((0, 1), (1, 0), (1, 1), (-1, 1))
+        for row in range(ROWS)
+        for column in range(COLUMNS)
+        if 0 <= row + 3 * down < ROWS and column + 3 * right < COLUMNS
+    ]
+)
+
+
+def has_four(board: np.ndarray) -> bool:
+    """Whether four cells in a line are set in a board (6, 7), the top row first."""
+    return bool(board.ravel()[LINES].all(axis=1).any())
+
+
+def open_columns(stones: np.ndarray) -> list[int]:
+    return [column for column in range(COLUMNS) if not stones[0, column]]
+
+
+def dropped(board: np.ndarray, stones: np.ndarray, column: int) -> np.ndarray:
+    """The board of a player after a move, with the stones of both before it."""
+    after = board.copy()
+    after[ROWS - 1 - int(stones[:, column].sum()), column] = True
+    return after
+
+
+def wins(board: np.ndarray, stones: np.ndarray) -> list[int]:
+    """The columns that would make four."""
+    return [c for c in open_columns(stones) if has_four(dropped(board, stones, c))]
+
+
+def planes(observation: np.ndarray) -> np.ndarray:
+    """The agent's stones, the opponent's, and the landing cells: (3, 6, 7) bool."""
+    assert observation.dtype == np.uint8 and observation.max() == 1
+    return observation.reshape(3, ROWS, COLUMNS) == 1
+
+
+def check_board(observation: np.ndarray, mask: np.ndarray) -> None:
+    """Stones rest on each other, and the landing cells and the mask follow from them."""
+    own, others, landing = planes(observation)
+    stones = own | others
+    assert not (own & others).any()
+    assert (stones[:-1] <= stones[1:]).all(), "a stone hangs in the air"
+    resting = np.vstack([stones[1:], np.ones((1, COLUMNS), bool)])
+    np.testing.assert_array_equal(landing, resting & ~stones)
+    np.testing.assert_array_equal(mask, ~stones[0])
+    assert int(others.sum()) - int(own.sum()) in (0, 1)  # it is the agent's turn
+
+
+def masks_of(stepper: Stepper) -> np.ndarray:
+    """The legal columns (N, 7), not 0 where legal."""
+    assert stepper.rows.masks is not None
+    return stepper.rows.masks
+
+
+def legal_moves(stepper: Stepper, wishes: np.ndarray) -> np.ndarray:
+    """Each agent's legal column with the largest wish (N, 7): (N, 1) float32."""
+    return np.argmax(wishes * (masks_of(stepper) != 0), axis=1)[:, None].astype(np.float32)
+
+
+class Referee:
+    """Checks a step of one game and counts what the opponent did."""
+
+    def __init__(self) -> None:
+        self.count: Counter[str] = Counter()
+
+    def judge(self, before, column, after, reward: float, terminal: float) -> None:
+        own, others, _ = planes(before)
+        own = dropped(own, own | others, column)
+        stones = own | others
+        if has_four(own):
+            assert (reward, terminal) == (1, 1)
+            self.count["won"] += 1
+            return
+        if stones.all():
+            assert (reward, terminal) == (0, 1)
+            self.count["drawn"] += 1
+            return
+        self.answer(own, others, after, reward, terminal)
+
+    def answer(self, own, others, after, reward: float, terminal: float) -> None:
+        """Judge the opponent's move."""
+        stones = own | others
+        winning, threats = wins(others, stones), wins(own, stones)
+        self.count["opponent_could"] += bool(winning)
+        if terminal:
+            lost = reward == -1
+            assert lost or (reward == 0 and stones.sum() == ROWS * COLUMNS - 1)
+            assert winning if lost else True
+            self.count["opponent_did"] += lost
+            self.count["lost" if lost else "drawn"] += 1
+            return
+        assert reward == 0
+        now, new, _ = planes(after)
+        np.testing.assert_array_equal(now, own)
+        options = {c: dropped(others, stones, c) for c in open_columns(stones)}
+        chosen = [c for c, board in options.items() if (board == new).all()]
+        assert len(chosen) == 1, "the opponent made one legal move"
+        assert chosen[0] not in winning
+        if threats and not winning:
+            self.count["could_block"] += 1
+            self.count["did_block"] += chosen[0] in threats
+
+
+def play(skill: float, agents: int, steps: int) -> tuple[Counter[str], dict[str, float]]:
+    """Random games, judged; what was counted, and the log."""
+    rng = np.random.default_rng(int(10 * skill))
+    referee = Referee()
+    with make("connect4", total_agents=agents, env={"opponent_skill": skill}) as vec:
+        stepper = Stepper(vec)
+        rows = stepper.rows
+        for _ in range(steps):
+            before, masks = rows.observations.copy(), masks_of(stepper).copy()
+            for observation, mask in zip(before, masks, strict=True):
+                check_board(observation, mask)
+            moves = legal_moves(stepper, rng.random(masks.shape))
+            stepper.step(moves)
+            for i in range(agents):
+                referee.judge(
+                    before[i],
+                    int(moves[i, 0]),
+                    rows.observations[i],
+                    float(rows.rewards[i]),
+                    float(rows.terminals[i]),
+                )
+        return referee.count, vec.log()
+
+
+def test_an_opponent_with_skill():
+    """It takes every win and blocks every threat; the log is the games' mean."""
+    count, log = play(1.0, agents=24, steps=60)
+    assert count["opponent_did"] == count["opponent_could"] == count["lost"] > 50
+    assert count["did_block"] == count["could_block"] > 10
+    games = count["won"] + count["lost"] + count["drawn"]
+    assert log["n"] == games
+    assert log["score"] == pytest.approx((count["won"] - count["lost"]) / games)
+    assert log["episode_return"] == log["score"]
+    assert log["perf"] == pytest.approx((count["won"] + 0.5 * count["drawn"]) / games)
+    assert log["draws"] == pytest.approx(count["drawn"] / games)
+    assert 3 < log["episode_length"] < 21
+
+
+def test_an_opponent_without_skill():
+    """It misses wins and blocks, and as a random player it wins half of the games."""
+    count, log = play(0.0, agents=24, steps=60)
+    assert 0 < count["opponent_did"] < 0.6 * count["opponent_could"]
+    assert 0 < count["did_block"] < 0.6 * count["could_block"]
+    assert abs(log["score"]) < 0.35
+
+
+def test_skill_is_a_probability():
+    """Half the time it looks; else it finds the winning column by chance, 1 in 7 or more."""
+    count, _ = play(0.5, agents=24, steps=60)
+    assert 0.45 < count["opponent_did"] / count["opponent_could"] < 0.8
+
+
+def test_who_begins_is_drawn():
+    with make("connect4", total_agents=400) as vec:
+        begun = Stepper(vec).rows.observations[:, 42:84].sum(axis=1)
+        assert set(begun) == {0, 1} and 150 < begun.sum() < 250
+
+
+def test_a_full_board_is_a_draw():
+    """About one random game in 400; the referee above knows when."""
+    rng = np.random.default_rng(0)
+    with make("connect4", total_agents=64, env={"opponent_skill": 0.0}) as vec:
+        stepper = Stepper(vec)
+        drawn = 0
+        for _ in range(500):
+            stones = stepper.rows.observations[:, :84].sum(axis=1)
+            rows = stepper.step(legal_moves(stepper, rng.random((64, COLUMNS))))
+            log, even = vec.log(), (rows.terminals == 1) & (rows.rewards == 0)
+            assert log.get("draws", 0) * log.get("n", 0) == pytest.approx(even.sum())
+            if log:
+                assert log["perf"] == pytest.approx((1 + log["score"]) / 2)
+            assert (stones[even] >= 40).all()
+            drawn += even.sum()
+        assert drawn > 5
+
+
+@pytest.mark.parametrize("action", [-1.0, 7.0, np.nan, np.inf, -np.inf, 1e30])
+def test_no_such_column_loses(action):
+    with make("connect4", total_agents=1) as vec:
+        stepper = Stepper(vec)
+        rows = stepper.step(np.array([[action]], np.float32))
+        assert (rows.rewards[0], rows.terminals[0]) == (-1, 1)
+        log = vec.log()
+        assert (log["perf"], log["score"], log["episode_length"]) == (0, -1, 1)
+        check_board(rows.observations[0], masks_of(stepper)[0])
+        assert rows.observations[0, :42].sum() == 0  # a new game
+
+
+def test_a_full_column_loses():
+    """Always column 3, until the mask forbids it; ignoring that ends the game."""
+    with make("connect4", total_agents=32, env={"opponent_skill": 0.0}) as vec:
+        stepper = Stepper(vec)
+        seen = 0
+        for _ in range(60):
+            full = masks_of(stepper)[:, 3] == 0
+            rows = stepper.step(np.full((32, 1), 3, np.float32))
+            assert (rows.rewards[full] == -1).all() and (rows.terminals[full] == 1).all()
+            seen += full.sum()
+        assert seen > 0
+
+
+def test_same_seed_same_games():
+    """A game depends on its own seed alone, not on what runs beside it."""
+    wishes = np.random.default_rng(0).random((40, 8, COLUMNS))
+
+    def games(seed: int, agents: int) -> np.ndarray:
+        with make("connect4", total_agents=agents, seed=seed) as vec:
+            stepper = Stepper(vec)
+            seen = []
+            for wish in wishes[:, -agents:]:
+                stepper.step(legal_moves(stepper, wish))
+                seen.append(stepper.rows.observations.copy())
+            return np.array(seen)
+
+    first = games(3, 8)
+    np.testing.assert_array_equal(first, games(3, 8))
+    np.testing.assert_array_equal(first[:, 4:], games(7, 4))
+    assert (first != games(4, 8)).any()
+
+
+@pytest.mark.parametrize("skill", [-0.1, 1.1, float("nan")])
+def test_skill_is_checked(skill):
+    with pytest.raises(UserError, match=r"opponent_skill.*0 to 1"):
+        make("connect4", total_agents=1, env={"opponent_skill": skill})

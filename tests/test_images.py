@@ -1,0 +1,171 @@
+"""Image encoders against torch's layers in float64: features, gradients, initial weights."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_map
+from oracles import f64, named
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.policy.images import Impala, Nature
+
+HIDDEN = 24
+
+
+def torch_conv(layer, x, **keywords):
+    from torch.nn import functional
+
+    weight = layer["weight"].permute(0, 3, 1, 2)
+    return functional.conv2d(x, weight, layer["bias"], **keywords)
+
+
+def torch_linear(layer, x):
+    """torch's images are channel first; the weight's columns are height, width, channel."""
+    return x.permute(0, 2, 3, 1).flatten(1) @ layer["weight"].T + layer["bias"]
+
+
+def torch_nature(weights, x):
+    for layer, stride in zip(weights["convs"], (4, 2, 1), strict=True):
+        x = torch_conv(layer, x, stride=stride).relu()
+    return torch_linear(weights["linear"], x).relu()
+
+
+def torch_impala(weights, x):
+    from torch.nn import functional
+
+    for block in weights["blocks"]:
+        x = torch_conv(block["conv"], x, padding=1)
+        x = functional.max_pool2d(x, 3, stride=2, padding=1)
+        for name in "res0", "res1":
+            inner = torch_conv(block[name]["conv0"], x.relu(), padding=1).relu()
+            x = x + torch_conv(block[name]["conv1"], inner, padding=1)
+    return torch_linear(weights["linear"], x.relu()).relu()
+
+
+CASES = [
+    (Nature, torch_nature, (36, 36, 1)),
+    (Nature, torch_nature, (84, 84, 4)),
+    (Nature, torch_nature, (41, 54, 3)),  # some pixels are in no window
+    (Impala, torch_impala, (36, 36, 1)),
+    (Impala, torch_impala, (84, 84, 4)),
+    (Impala, torch_impala, (5, 7, 3)),
+    (Impala, torch_impala, (1, 1, 2)),
+]
+
+
+def assert_close(found, expected, name=""):
+    """Within 1e-5 of the expected array's scale."""
+    found, expected = f64(found), f64(expected)
+    assert found.shape == expected.shape, name
+    scale = np.abs(expected).max()
+    assert scale > 0, f"{name}: nothing to compare"
+    np.testing.assert_allclose(found / scale, expected / scale, rtol=0, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "reference", "shape"),
+    CASES,
+    ids=[f"{case[0].__name__}-{'x'.join(map(str, case[2]))}" for case in CASES],
+)
+def test_torch_computes_the_same(path, encoder, reference, shape):
+    """Features and gradients by all weights, compiled."""
+    torch = pytest.importorskip("torch")
+    n = 3
+    rng = np.random.default_rng(sum(shape))
+    made = encoder(shape, HIDDEN)
+    weights = made.init(mx.random.key(1))
+    observations = rng.integers(0, 256, (n, int(np.prod(shape)))).astype(np.uint8)
+    probe = rng.normal(size=(n, HIDDEN))
+
+    @mx.compile
+    def features(weights, x):
+        return made(weights, x)
+
+    def scalar(weights, x, probe):
+        return mx.sum(made(weights, x) * probe)
+
+    gradients = mx.compile(mx.grad(scalar))
+    inputs = mx.array(observations)
+    out = features(weights, inputs)
+    assert out.dtype == mx.float32
+
+    theirs = tree_map(lambda w: torch.tensor(f64(w), requires_grad=True), weights)
+    images = torch.tensor(f64(observations).reshape(n, *shape) / 255).permute(0, 3, 1, 2)
+    expected = reference(theirs, images)
+    assert_close(out, expected.detach().numpy(), "features")
+    (expected * torch.tensor(probe)).sum().backward()
+    ours = gradients(weights, inputs, mx.array(probe.astype(np.float32)))
+    for (name, found), (_, tensor) in zip(named(ours), named(theirs), strict=True):
+        assert_close(found, tensor.grad.numpy(), name)
+
+
+@pytest.mark.parametrize("encoder", [Nature, Impala])
+def test_any_dtype(encoder):
+    rng = np.random.default_rng(0)
+    made = encoder((36, 36, 2), HIDDEN)
+    weights = made.init(mx.random.key(0))
+    observations = rng.integers(0, 256, (2, 36 * 36 * 2)).astype(np.uint8)
+    expected = made(weights, mx.array(observations))
+    for dtype in np.float32, np.int32:
+        found = made(weights, mx.array(observations.astype(dtype)))
+        np.testing.assert_array_equal(np.array(found), np.array(expected))
+
+
+def test_many_images_are_as_one_at_a_time():
+    rng = np.random.default_rng(0)
+    inputs = mx.array(rng.integers(0, 256, (5, 36 * 36)).astype(np.uint8))
+    for made in Nature((36, 36, 1), HIDDEN), Impala((36, 36, 1), HIDDEN):
+        weights = made.init(mx.random.key(0))
+        one = mx.concatenate([made(weights, row[None]) for row in inputs])
+        assert_close(made(weights, inputs), one)
+
+
+@pytest.mark.parametrize(
+    ("made", "shapes"),
+    [
+        (
+            Nature((84, 84, 4), 512),
+            {
+                "convs.0.weight": (32, 8, 8, 4),
+                "convs.1.weight": (64, 4, 4, 32),
+                "convs.2.weight": (64, 3, 3, 64),
+                "linear.weight": (512, 7 * 7 * 64),
+            },
+        ),
+        (
+            Impala((36, 36, 1), 256),
+            {
+                "blocks.0.conv.weight": (16, 3, 3, 1),
+                "blocks.1.conv.weight": (32, 3, 3, 16),
+                "blocks.1.res0.conv0.weight": (32, 3, 3, 32),
+                "blocks.2.res1.conv1.weight": (32, 3, 3, 32),
+                "linear.weight": (256, 5 * 5 * 32),
+            },
+        ),
+    ],
+    ids=["Nature", "Impala"],
+)
+def test_initial_weights(made, shapes):
+    """Uniform within ±1/sqrt(inputs of a unit), weights and biases, all different."""
+    weights = dict(named(made.init(mx.random.key(7))))
+    assert {name: weights[name].shape for name in shapes} == shapes
+    for name, weight in weights.items():
+        of = weights[name.removesuffix("bias") + "weight"] if name.endswith("bias") else weight
+        bound = np.prod(of.shape[1:]) ** -0.5
+        values = f64(weight).ravel()
+        assert np.abs(values).max() <= bound, name
+        assert np.abs(values).max() > 0.8 * bound, name
+        if values.size > 1000:
+            assert np.std(values) == pytest.approx(bound / 3**0.5, rel=0.1), name
+    firsts = [float(w.reshape(-1)[0]) for w in weights.values()]
+    assert len(set(firsts)) == len(firsts)
+    again = dict(named(made.init(mx.random.key(8))))
+    assert not mx.array_equal(again["linear.bias"], weights["linear.bias"])
+
+
+@pytest.mark.parametrize("shape", [(35, 36, 1), (36, 35, 1), (10, 12, 3)])
+def test_too_small_for_nature(shape):
+    with pytest.raises(UserError, match=f"36x36.*got {shape[0]}x{shape[1]}") as error:
+        Nature(shape, HIDDEN)
+    assert "ImpalaEncoder" in error.value.hint
+    assert Impala(shape, HIDDEN).init(mx.random.key(0))
