@@ -10,7 +10,9 @@
 | S | segments (agents) of a minibatch |
 """
 
-from dataclasses import dataclass
+import json
+import math
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -60,6 +62,12 @@ class EnvSpec:
         observation_dtype: ``uint8`` or ``float32``.
         action: the action space.
         mask_size: bytes of the action mask per agent (the sum of the head sizes), 0 without one.
+        observation_shape: (height, width, channels) of observations that are images, which are flat
+            in this order; empty if they are none.
+
+    Raises:
+        ValueError: ``observation_shape`` isn't three positive numbers with the product
+            ``observation_size``.
     """
 
     name: str
@@ -67,3 +75,31 @@ class EnvSpec:
     observation_dtype: np.dtype
     action: ActionSpec
     mask_size: int = 0
+    observation_shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        shape = self.observation_shape
+        if not shape:
+            return
+        if len(shape) != 3 or min(shape) < 1 or math.prod(shape) != self.observation_size:
+            raise ValueError(
+                f"an image of shape {shape} doesn't have {self.observation_size} elements"
+            )
+
+    def to_json(self) -> str:
+        """All of it as text, for files."""
+        fields = {
+            **asdict(self),
+            "observation_dtype": self.observation_dtype.name,
+            "action": self.action.sizes,
+        }
+        return json.dumps(fields)
+
+    @classmethod
+    def from_json(cls, text: str) -> "EnvSpec":
+        """What ``to_json`` wrote."""
+        fields = json.loads(text)
+        fields["observation_dtype"] = np.dtype(fields["observation_dtype"])
+        fields["action"] = ActionSpec(tuple(fields["action"]))
+        fields["observation_shape"] = tuple(fields["observation_shape"])
+        return cls(**fields)

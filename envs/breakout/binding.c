@@ -7,6 +7,7 @@
 #define ACT_SIZES {3}
 #define OBS_TENSOR_T FloatTensor
 #define MY_OBS_FULL  // every step writes all 118 numbers
+#define MY_STATE_PLAIN
 #define Env Breakout
 #include "vecenv.h"
 

@@ -39,6 +39,27 @@
 //     MY_OBS_FULL          ours: c_reset and c_step write every observation element every time, so
 //                          observations may point straight at the trainer's row (no copy); it
 //                          is valid only inside c_reset and c_step
+//     MY_OBS_SHAPE {h, w, c}   ours: observations are images, flat in the order height, width,
+//                          channels; the product is OBS_SIZE
+//     MY_STATE_PLAIN, MY_STATE   ours: training can be resumed in the middle of episodes; see below
+//
+// State. A run that is resumed goes on with the bits it would have had, if its environments can be
+// saved: if everything they know between two steps is in the struct, in memory the struct owns and
+// in the rows above. The stepper always saves the rows, log and rng, and never touches the pointers
+// to the rows. For the rest a binding chooses one of
+//
+//     MY_STATE_PLAIN       the struct holds no pointers but those above: its bytes are its state
+//     MY_STATE             the binding defines three functions:
+//         size_t my_state_size(const Env*)                      bytes needed at this moment
+//         void my_save_state(const Env*, void* to)              write them; `to` is all 0
+//         bool my_load_state(Env*, const void* from, size_t)    the inverse, after my_init, with or
+//                          without a c_reset before. The size is what was written, so it may differ
+//                          from my_state_size of now. False if that can't be; c_reset must then
+//                          still work. Both addresses are aligned to 16 bytes. Write no pointers,
+//                          so that equal states are equal bytes
+//
+// With neither, environments start anew when training is resumed. Constants from the configuration
+// needn't be saved: the state is refused if they, num_agents, or the sources have changed.
 //
 // What differs from upstream: a missing key doesn't abort (dict_get), a bad value can be refused
 // (dict_reject), counts that don't add up are errors, there is no OpenMP, and rand_r is glibc's

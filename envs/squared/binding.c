@@ -9,6 +9,9 @@
 #define NUM_ATNS 1               // one action per agent and step ...
 #define ACT_SIZES {5}            // ... with five choices
 #define OBS_TENSOR_T ByteTensor  // a byte per cell is a quarter of the memory of a float
+#define MY_STATE_PLAIN           // the struct has no pointers of its own, so that saving its bytes
+                                 // and the rows saves the game; with memory of your own, see
+                                 // MY_STATE in vecenv.h
 #define Env Squared
 #include "vecenv.h"
 

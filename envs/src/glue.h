@@ -10,6 +10,9 @@
 #if defined(MY_OBS_FULL) && defined(MY_USES_PERM)
 #error "MY_OBS_FULL can't be used with MY_USES_PERM: my_setup_perm keeps pointers to private rows"
 #endif
+#if defined(MY_STATE_PLAIN) && (defined(MY_STATE) || defined(MY_USES_PERM))
+#error "MY_STATE_PLAIN is for a struct without pointers of its own: not with MY_STATE, MY_USES_PERM"
+#endif
 
 #include "ops.h"
 
@@ -24,6 +27,9 @@ void my_shared_close(void* env);
 void* my_get(void* env, Dict* out);
 int my_put(void* env, Dict* kwargs);
 void my_setup_perm(StaticVec* vec, Env* env, int slot_base);
+size_t my_state_size(const Env* env);
+void my_save_state(const Env* env, void* to);
+bool my_load_state(Env* env, const void* from, size_t size);
 
 // Bytes of one observation element, by upstream's name: bindings with MY_USES_PERM call it.
 static inline size_t obs_element_size(void) {
@@ -36,10 +42,24 @@ _Static_assert(sizeof(puffer_act_sizes) / sizeof(int) == (NUM_ATNS),
 _Static_assert((OBS_SIZE) > 0, "OBS_SIZE must be positive");
 _Static_assert(sizeof(Log) % sizeof(float) == 0, "Log must have float members only");
 
+#ifdef MY_OBS_SHAPE
+static const int puffer_obs_shape[] = MY_OBS_SHAPE;
+_Static_assert(sizeof(puffer_obs_shape) == 3 * sizeof(int),
+               "MY_OBS_SHAPE must be {height, width, channels}");
+#else
+static const int puffer_obs_shape[3] = {0, 0, 0};
+#endif
+
 #ifdef MY_ACTION_MASK
 #define PUFFER_MASK_SIZE (MY_ACTION_MASK)
 #else
 #define PUFFER_MASK_SIZE 0
+#endif
+
+#ifdef MY_OBS_FULL
+#define PUFFER_OBS_FULL true
+#else
+#define PUFFER_OBS_FULL false
 #endif
 
 #define PUFFER_ROW_BYTES ((size_t)(OBS_SIZE) * sizeof(*((OBS_TENSOR_T*)0)->data))
@@ -162,8 +182,9 @@ static void puffer_step_envs(StaticVec* vec, const int* agents, int first, int e
 }
 
 // Log is read as an array of floats: upstream's rule, and the reason for the assertion above.
-static void puffer_take_log(StaticVec* vec, int first, int end, void* total) {
+static bool puffer_take_log(StaticVec* vec, int first, int end, void* total) {
     Env* envs = (Env*)vec->envs;
+    bool any = false;
     for (int e = first; e < end; e++) {
         if (envs[e].log.n == 0.0f) {
             continue;
@@ -174,7 +195,9 @@ static void puffer_take_log(StaticVec* vec, int first, int end, void* total) {
             ((float*)total)[i] += parts[i];
         }
         memset(&envs[e].log, 0, sizeof(Log));
+        any = true;
     }
+    return any;
 }
 
 static void puffer_write_log(void* total, Dict* out) {
@@ -191,6 +214,8 @@ static void puffer_write_log(void* total, Dict* out) {
     my_log(&mean, out);
     dict_set(out, "n", n);
 }
+
+#include "glue_state.h"
 
 static void puffer_close_envs(StaticVec* vec) {
     Env* envs = (Env*)vec->envs;
@@ -216,7 +241,10 @@ const PufferOps puffer_ops = {
     .num_atns = (NUM_ATNS),
     .act_sizes = puffer_act_sizes,
     .mask_size = PUFFER_MASK_SIZE,
+    .obs_shape = puffer_obs_shape,
+    .obs_full = PUFFER_OBS_FULL,
     .log_bytes = sizeof(Log),
+    .env_bytes = sizeof(Env),
     .create = puffer_create_envs,
     .num_agents = puffer_env_agents,
     .bind = puffer_bind_env,
@@ -224,6 +252,9 @@ const PufferOps puffer_ops = {
     .step = puffer_step_envs,
     .take_log = puffer_take_log,
     .write_log = puffer_write_log,
+    .state_size = PUFFER_STATE(puffer_state_size),
+    .save = PUFFER_STATE(puffer_save_env),
+    .load = PUFFER_STATE(puffer_load_env),
     .close = puffer_close_envs,
 };
 

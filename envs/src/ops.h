@@ -22,7 +22,10 @@ typedef struct {
     int num_atns;
     const int* act_sizes;  // (num_atns,)
     int mask_size;         // bytes per agent
+    const int* obs_shape;  // (3,) height, width, channels; zeros if observations are no images
+    bool obs_full;         // MY_OBS_FULL: the private rows of observations hold nothing
     size_t log_bytes;      // sizeof(Log)
+    size_t env_bytes;      // sizeof(Env)
 
     // Create vec->envs and vec->size. False if that failed; the dictionaries may say why.
     bool (*create)(StaticVec* vec, unsigned int seed, Dict* vec_kwargs, Dict* env_kwargs);
@@ -33,10 +36,16 @@ typedef struct {
     void (*reset)(StaticVec* vec, const int* agents, int first, int end, const PufferRows* out);
     void (*step)(StaticVec* vec, const int* agents, int first, int end, const PufferRows* out);
     // Add the logs of environments first..end-1 that finished an episode to *total (a Log), and
-    // clear them.
-    void (*take_log)(StaticVec* vec, int first, int end, void* total);
+    // clear them. False if there was none.
+    bool (*take_log)(StaticVec* vec, int first, int end, void* total);
     // Divide *total by its n and hand it to my_log. Nothing is set if no episode ended.
     void (*write_log)(void* total, Dict* out);
+    // What an environment needs to go on, besides its rows. All NULL if it can't be saved. `to` has
+    // room for state_size bytes, all 0; load is false, with the environment half loaded, if it
+    // finds that the bytes don't fit.
+    size_t (*state_size)(const StaticVec* vec, int env);
+    void (*save)(const StaticVec* vec, int env, void* to);
+    bool (*load)(StaticVec* vec, int env, const void* from, size_t size);
     // Close every environment that was created, and free vec->envs.
     void (*close)(StaticVec* vec);
 } PufferOps;

@@ -27,7 +27,8 @@ typedef struct {
     atomic_int next;   // first environment nobody has claimed; >= count if none is left
     atomic_int left;   // environments not done yet
     atomic_bool busy;  // written under the mutex
-    int holders;       // hold() minus release()
+    int holders;       // threads in hold(), or between it and release()
+    bool held;         // one of them is between the two
 } Group;
 
 struct PufferPool {
@@ -228,14 +229,16 @@ void puffer_pool_hold(PufferPool* pool, int index) {
     Group* group = &pool->groups[index];
     pthread_mutex_lock(&pool->mutex);
     group->holders += 1;
-    while (atomic_load(&group->busy)) {
+    while (group->held || atomic_load(&group->busy)) {
         pthread_cond_wait(&pool->done, &pool->mutex);
     }
+    group->held = true;
     pthread_mutex_unlock(&pool->mutex);
 }
 
 void puffer_pool_release(PufferPool* pool, int index) {
     pthread_mutex_lock(&pool->mutex);
+    pool->groups[index].held = false;
     pool->groups[index].holders -= 1;
     pthread_cond_broadcast(&pool->done);
     pthread_mutex_unlock(&pool->mutex);

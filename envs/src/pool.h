@@ -24,7 +24,8 @@ bool puffer_pool_begin(PufferPool* pool, int group);
 void puffer_pool_launch(PufferPool* pool, int group);
 // Block while the group is busy.
 void puffer_pool_wait(PufferPool* pool, int group);
-// Block while the group is busy, then keep begin() from returning until release().
+// Block while the group is busy or held, then keep begin() and hold() from returning until
+// release(). Who holds several groups takes them in ascending order.
 void puffer_pool_hold(PufferPool* pool, int group);
 void puffer_pool_release(PufferPool* pool, int group);
 

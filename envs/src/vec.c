@@ -1,254 +1,12 @@
-// See vec.h. Owns the memory, cuts the environments into groups, and says what is wrong with a
-// configuration. It knows the environment only through puffer_ops.
+// See vec.h: everything but creation (create.c). It knows the environment only through puffer_ops.
 
-#include "vec.h"
-
-#include <stdarg.h>
-
-#include "dict.h"
-#include "pool.h"
-
-#define SPARE_KEYS 256  // room for keys that are asked for and missing
-#define MAX_THREADS 256
-
-struct PufferVec {
-    StaticVec vec;
-    int* agents;       // (size + 1,) first agent of each environment, then N
-    PufferRows* rows;  // (Q,) where each group's step writes
-    PufferPool* pool;
-    Dict* vec_kwargs;
-    Dict* env_kwargs;
-    char* keys;  // the text of all keys
-};
-
-// ---- Text for people ----------------------------------------------------------------------------
-
-typedef struct {
-    char* at;
-    size_t left;
-} Text;
-
-static void say(Text* text, const char* format, ...) {
-    if (text->left == 0) {
-        return;
-    }
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(text->at, text->left, format, arguments);
-    va_end(arguments);
-    size_t used = length < 0 ? 0 : (size_t)length;
-    used = used < text->left ? used : text->left - 1;
-    text->at += used;
-    text->left -= used;
-}
-
-// Name the keys that were asked for and missing, then those that were refused. True if there were.
-static bool complain_about_keys(const Dict* dict, const char* section, Text* text) {
-    int missing = 0;
-    for (int i = 0; i < dict->size; i++) {
-        if (dict->items[i].missing) {
-            if (missing++ == 0) {
-                say(text, "missing keys in [%s]: ", section);
-            }
-            say(text, missing > 1 ? ", %s" : "%s", dict->items[i].key);
-        }
-    }
-    if (dict->full) {
-        say(text, ", and more than %d others", SPARE_KEYS);
-    }
-    if (missing > 0) {
-        return true;
-    }
-    for (int i = 0; i < dict->size; i++) {
-        const DictItem* item = &dict->items[i];
-        if (item->expected != NULL) {
-            say(text, "%s.%s is %g, expected %s\nchange %s in section [%s] of the configuration",
-                section, item->key, item->value, item->expected, item->key, section);
-            return true;
-        }
-    }
-    return false;
-}
-
-// ---- Creation -----------------------------------------------------------------------------------
-
-static Dict* copy_dict(int count, const char* const* keys, const double* values, char** room) {
-    Dict* dict = create_dict(count + SPARE_KEYS);
-    for (int i = 0; dict != NULL && i < count; i++) {
-        size_t bytes = strlen(keys[i]) + 1;
-        memcpy(*room, keys[i], bytes);
-        dict_set(dict, *room, values[i]);
-        *room += bytes;
-    }
-    return dict;
-}
-
-// Fill agents, buffer_env_starts and buffer_env_counts. False, with the reason, if the environments
-// don't fill the groups exactly.
-static bool assign_groups(PufferVec* self, Text* text) {
-    StaticVec* vec = &self->vec;
-    int agent = 0;
-    memset(vec->buffer_env_starts, 0, (size_t)vec->buffers * sizeof(int));
-    memset(vec->buffer_env_counts, 0, (size_t)vec->buffers * sizeof(int));
-    for (int e = 0; e < vec->size; e++) {
-        int count = puffer_ops.num_agents(vec, e);
-        if (count < 1) {
-            say(text, "environment %d has num_agents %d, expected at least 1\n"
-                "my_init (or my_vec_init) must set it", e, count);
-            return false;
-        }
-        int group = agent / vec->agents_per_buffer;
-        int end = (group + 1) * vec->agents_per_buffer;
-        if (agent + count > end || group >= vec->buffers) {
-            say(text, "vec.total_agents / vec.num_buffers is %d, but environment %d has %d agents, "
-                "of which only %d fit\nmake it a multiple of the agents per environment",
-                vec->agents_per_buffer, e, count, group >= vec->buffers ? 0 : end - agent);
-            return false;
-        }
-        if (vec->buffer_env_counts[group]++ == 0) {
-            vec->buffer_env_starts[group] = e;
-        }
-        self->agents[e] = agent;
-        agent += count;
-    }
-    self->agents[vec->size] = agent;
-    if (agent != vec->total_agents) {
-        say(text, "my_vec_init made %d environments with %d agents, expected vec.total_agents %d\n"
-            "make it fill all agents, or choose vec.total_agents to fit",
-            vec->size, agent, vec->total_agents);
-        return false;
-    }
-    return true;
-}
-
-static bool allocate_rows(StaticVec* vec) {
-    const size_t n = (size_t)vec->total_agents;
-    vec->observations = calloc(n, (size_t)puffer_ops.obs_size * (size_t)puffer_ops.obs_bytes);
-    vec->actions = calloc(n, (size_t)puffer_ops.num_atns * sizeof(float));
-    vec->rewards = calloc(n, sizeof(float));
-    vec->terminals = calloc(n, sizeof(float));
-    if (puffer_ops.mask_size > 0) {
-        vec->action_mask = calloc(n, (size_t)puffer_ops.mask_size);
-    }
-    vec->gpu_observations = vec->observations;
-    vec->gpu_actions = vec->actions;
-    vec->gpu_rewards = vec->rewards;
-    vec->gpu_terminals = vec->terminals;
-    vec->gpu_action_mask = vec->action_mask;
-    vec->obs_size = puffer_ops.obs_size;
-    vec->num_atns = puffer_ops.num_atns;
-    vec->action_mask_size = puffer_ops.mask_size;
-    return vec->observations != NULL && vec->actions != NULL && vec->rewards != NULL &&
-           vec->terminals != NULL && (puffer_ops.mask_size == 0 || vec->action_mask != NULL);
-}
-
-static void step_chunk(void* context, int group, int first, int end) {
-    PufferVec* self = context;
-    int start = self->vec.buffer_env_starts[group];
-    puffer_ops.step(&self->vec, self->agents, start + first, start + end, &self->rows[group]);
-}
-
-// Everything that can fail after the first allocation. False, with the reason in text.
-static bool build(PufferVec* self, int threads, unsigned int seed, Text* text) {
-    StaticVec* vec = &self->vec;
-    vec->buffer_env_starts = calloc((size_t)vec->buffers, sizeof(int));
-    vec->buffer_env_counts = calloc((size_t)vec->buffers, sizeof(int));
-    self->rows = calloc((size_t)vec->buffers, sizeof(PufferRows));
-    if (vec->buffer_env_starts == NULL || vec->buffer_env_counts == NULL || self->rows == NULL ||
-        self->vec_kwargs == NULL || self->env_kwargs == NULL) {
-        say(text, "out of memory");
-        return false;
-    }
-    dict_set(self->vec_kwargs, "total_agents", vec->total_agents);
-    dict_set(self->vec_kwargs, "num_buffers", vec->buffers);
-    dict_set(self->vec_kwargs, "num_threads", threads);
-    bool created = puffer_ops.create(vec, seed, self->vec_kwargs, self->env_kwargs);
-    if (complain_about_keys(self->env_kwargs, "env", text) ||
-        complain_about_keys(self->vec_kwargs, "vec", text)) {
-        return false;
-    }
-    if (!created && vec->size == 0) {
-        say(text, "no environment could be created for vec.total_agents %d", vec->total_agents);
-        return false;
-    }
-    self->agents = calloc((size_t)vec->size + 1, sizeof(int));
-    if (self->agents == NULL || !allocate_rows(vec)) {
-        say(text, "out of memory for %d agents", vec->total_agents);
-        return false;
-    }
-    if (!assign_groups(self, text)) {
-        return false;
-    }
-    for (int e = 0; e < vec->size; e++) {
-        puffer_ops.bind(vec, e, self->agents[e]);
-    }
-    threads = threads > vec->size ? vec->size : threads;
-    threads = threads > MAX_THREADS ? MAX_THREADS : threads;
-    threads = threads < 1 ? 1 : threads;
-    const int* counts = vec->buffer_env_counts;
-    self->pool = puffer_pool_create(threads, vec->buffers, counts, step_chunk, self);
-    if (self->pool == NULL) {
-        say(text, "%d threads could not be started\nlower vec.num_threads", threads);
-        return false;
-    }
-    return true;
-}
-
-PufferVec* puffer_create(int total_agents, int buffers, int threads, unsigned int seed, int num_vec,
-                         const char* const* vec_keys, const double* vec_values, int num_env,
-                         const char* const* env_keys, const double* env_values, char* text_at,
-                         size_t text_size) {
-    Text text = {text_at, text_size};
-    say(&text, "");
-    if (total_agents < 1 || buffers < 1) {
-        say(&text, "vec.total_agents %d and vec.num_buffers %d must be at least 1", total_agents,
-            buffers);
-        return NULL;
-    }
-    if (total_agents % buffers != 0) {
-        say(&text, "vec.total_agents %d is not a multiple of vec.num_buffers %d\n%d or %d",
-            total_agents, buffers, total_agents - total_agents % buffers,
-            total_agents - total_agents % buffers + buffers);
-        return NULL;
-    }
-    size_t bytes = 1;
-    for (int i = 0; i < num_vec; i++) {
-        bytes += strlen(vec_keys[i]) + 1;
-    }
-    for (int i = 0; i < num_env; i++) {
-        bytes += strlen(env_keys[i]) + 1;
-    }
-    PufferVec* self = calloc(1, sizeof(PufferVec));
-    char* room = malloc(bytes);
-    if (self == NULL || room == NULL) {
-        free(self);
-        free(room);
-        say(&text, "out of memory");
-        return NULL;
-    }
-    self->keys = room;
-    self->vec_kwargs = copy_dict(num_vec, vec_keys, vec_values, &room);
-    self->env_kwargs = copy_dict(num_env, env_keys, env_values, &room);
-    self->vec.total_agents = total_agents;
-    self->vec.buffers = buffers;
-    self->vec.agents_per_buffer = total_agents / buffers;
-    if (!build(self, threads, seed, &text)) {
-        puffer_close(self);
-        return NULL;
-    }
-    for (int i = 0, unread = 0; i < self->env_kwargs->size; i++) {
-        if (!self->env_kwargs->items[i].read) {
-            say(&text, unread++ ? ",%s" : "%s", self->env_kwargs->items[i].key);
-        }
-    }
-    return self;
-}
-
-// ---- Use ----------------------------------------------------------------------------------------
+#include "state.h"
+#include "vec_struct.h"
 
 int puffer_spec(int* out, int capacity) {
+    const int* shape = puffer_ops.obs_shape;
     int numbers[] = {PUFFER_ABI, puffer_ops.obs_size, puffer_ops.obs_is_float, puffer_ops.num_atns,
-                     puffer_ops.mask_size};
+                     puffer_ops.mask_size, shape[0], shape[1], shape[2]};
     const int fixed = (int)(sizeof(numbers) / sizeof(int));
     for (int i = 0; i < fixed + puffer_ops.num_atns && i < capacity; i++) {
         out[i] = i < fixed ? numbers[i] : puffer_ops.act_sizes[i - fixed];
@@ -256,21 +14,33 @@ int puffer_spec(int* out, int capacity) {
     return fixed + puffer_ops.num_atns;
 }
 
+int puffer_environments(const PufferVec* self) {
+    return self->vec.size;
+}
+
 int puffer_threads(const PufferVec* self) {
     return puffer_pool_threads(self->pool);
+}
+
+static void hold_all(PufferVec* self) {
+    for (int g = 0; g < self->vec.buffers; g++) {
+        puffer_pool_hold(self->pool, g);
+    }
+}
+
+static void release_all(PufferVec* self) {
+    for (int g = 0; g < self->vec.buffers; g++) {
+        puffer_pool_release(self->pool, g);
+    }
 }
 
 void puffer_reset(PufferVec* self, void* observations, float* rewards, float* terminals,
                   unsigned char* masks) {
     StaticVec* vec = &self->vec;
     PufferRows rows = {0, observations, rewards, terminals, masks};
-    for (int g = 0; g < vec->buffers; g++) {
-        puffer_pool_hold(self->pool, g);
-    }
+    hold_all(self);
     puffer_ops.reset(vec, self->agents, 0, vec->size, &rows);
-    for (int g = 0; g < vec->buffers; g++) {
-        puffer_pool_release(self->pool, g);
-    }
+    release_all(self);
 }
 
 int puffer_send(PufferVec* self, int group, const float* actions, void* observations,
@@ -291,28 +61,81 @@ void puffer_wait(PufferVec* self, int group) {
     puffer_pool_wait(self->pool, group);
 }
 
+// Hand the means of *total (a Log) to the caller: the number of keys, -1 if there are too many.
+static int report(void* total, const char** keys, double* values, int capacity) {
+    Dict* out = create_dict(capacity);
+    if (out == NULL) {
+        return -1;
+    }
+    puffer_ops.write_log(total, out);
+    const int size = out->full ? -1 : out->size;
+    for (int i = 0; i < size; i++) {
+        keys[i] = out->items[i].key;
+        values[i] = out->items[i].value;
+    }
+    puffer_free_dict(out);
+    return size;
+}
+
 int puffer_log(PufferVec* self, const char** keys, double* values, int capacity) {
     StaticVec* vec = &self->vec;
     void* total = calloc(1, puffer_ops.log_bytes);
-    Dict* out = create_dict(capacity);
-    int size = -1;
-    if (total != NULL && out != NULL) {
-        for (int g = 0; g < vec->buffers; g++) {
-            int first = vec->buffer_env_starts[g];
-            puffer_pool_hold(self->pool, g);
-            puffer_ops.take_log(vec, first, first + vec->buffer_env_counts[g], total);
-            puffer_pool_release(self->pool, g);
-        }
-        puffer_ops.write_log(total, out);
-        size = out->full ? -1 : out->size;
-        for (int i = 0; i < size; i++) {
-            keys[i] = out->items[i].key;
-            values[i] = out->items[i].value;
-        }
+    if (total == NULL) {
+        return -1;
     }
-    puffer_free_dict(out);
+    for (int g = 0; g < vec->buffers; g++) {
+        const int first = vec->buffer_env_starts[g];
+        puffer_pool_hold(self->pool, g);
+        puffer_ops.take_log(vec, first, first + vec->buffer_env_counts[g], total);
+        puffer_pool_release(self->pool, g);
+    }
+    const int size = report(total, keys, values, capacity);
     free(total);
     return size;
+}
+
+int puffer_next_log(PufferVec* self, int* env, const char** keys, double* values, int capacity) {
+    StaticVec* vec = &self->vec;
+    void* total = calloc(1, puffer_ops.log_bytes);
+    if (total == NULL) {
+        return -1;
+    }
+    bool found = false;
+    for (int g = 0; g < vec->buffers && !found; g++) {
+        const int end = vec->buffer_env_starts[g] + vec->buffer_env_counts[g];
+        if (*env >= end) {
+            continue;
+        }
+        puffer_pool_hold(self->pool, g);
+        while (*env < end && !(found = puffer_ops.take_log(vec, *env, *env + 1, total))) {
+            *env += 1;
+        }
+        puffer_pool_release(self->pool, g);
+    }
+    const int size = report(total, keys, values, capacity);
+    free(total);
+    return size;
+}
+
+int64_t puffer_save(PufferVec* self, void* to, int64_t capacity) {
+    if (puffer_ops.save == NULL) {
+        return -1;
+    }
+    hold_all(self);
+    const int64_t size = (int64_t)puffer_write_state(&self->vec, self->agents, NULL);
+    if (size <= capacity) {
+        puffer_write_state(&self->vec, self->agents, to);
+    }
+    release_all(self);
+    return size;
+}
+
+int puffer_load(PufferVec* self, const void* from, int64_t size, char* text_at, size_t text_size) {
+    Text text = {text_at, text_size};
+    hold_all(self);
+    const bool loaded = puffer_read_state(&self->vec, self->agents, from, (size_t)size, &text);
+    release_all(self);
+    return loaded ? 0 : -1;
 }
 
 double puffer_busy_seconds(PufferVec* self) {

@@ -1,4 +1,4 @@
-// The functions a shared library exports: what vec/native.py calls through ctypes.
+// The functions a shared library exports: what vec/library.py declares to ctypes.
 //
 // No function here aborts or prints. Functions that can be given wrong input return a code or, with
 // text, one message in the caller's buffer; a second line, if any, is a hint.
@@ -8,13 +8,14 @@
 
 #include "ops.h"
 
-#define PUFFER_ABI 1  // changes with any signature below; native.py checks it
+#define PUFFER_ABI 2  // changes with any signature below; library.py checks it
 #define PUFFER_EXPORT __attribute__((visibility("default")))
 
 typedef struct PufferVec PufferVec;
 
-// {PUFFER_ABI, observation elements, 1 if they are floats, heads, mask bytes, size of head 0, ...}:
-// at most `capacity` numbers are written; the return value is how many there are.
+// {PUFFER_ABI, observation elements, 1 if they are floats, heads, mask bytes, height, width and
+// channels of image observations (else 0, 0, 0), size of head 0, ...}: at most `capacity` numbers
+// are written; the return value is how many there are.
 PUFFER_EXPORT int puffer_spec(int* out, int capacity);
 
 // Create N = total_agents agents in `buffers` groups on the calling thread. NULL on failure, with
@@ -25,6 +26,8 @@ PUFFER_EXPORT PufferVec* puffer_create(int total_agents, int buffers, int thread
                                        const double* vec_values, int num_env,
                                        const char* const* env_keys, const double* env_values,
                                        char* text, size_t text_size);
+
+PUFFER_EXPORT int puffer_environments(const PufferVec* vec);
 
 // Number of threads that step (at most one per environment).
 PUFFER_EXPORT int puffer_threads(const PufferVec* vec);
@@ -42,9 +45,26 @@ PUFFER_EXPORT int puffer_send(PufferVec* vec, int group, const float* actions, v
 PUFFER_EXPORT void puffer_wait(PufferVec* vec, int group);
 
 // Means over the episodes that ended since the last call: the number of keys, 0 if no episode
-// ended, -1 if there are more than `capacity`. Keys live as long as the library. May be called from any
-// thread at any time: each group is read between two of its steps.
+// ended, -1 if there are more than `capacity`. Keys live as long as the library. May be called from
+// any thread at any time: each group is read between two of its steps.
 PUFFER_EXPORT int puffer_log(PufferVec* vec, const char** keys, double* values, int capacity);
+
+// The same for one environment: the first, from *env on, where an episode ended since its log was
+// taken. *env becomes its number.
+PUFFER_EXPORT int puffer_next_log(PufferVec* vec, int* env, const char** keys, double* values,
+                                  int capacity);
+
+// Write everything that stepping depends on to `to`, if it fits into `capacity` bytes, between two
+// steps of every group. The number of bytes needed (a multiple of 16), -1 if these environments
+// can't be saved.
+PUFFER_EXPORT int64_t puffer_save(PufferVec* vec, void* to, int64_t capacity);
+
+// Go on from what puffer_save wrote for as many environments with as many agents each; the numbers
+// of groups and threads may differ. `from` is aligned to 16 bytes. Waits for steps under way. 0, or
+// -1 with the reason in `text`: then nothing was changed, unless an environment's my_load_state
+// refused, after which the environments must be reset.
+PUFFER_EXPORT int puffer_load(PufferVec* vec, const void* from, int64_t size, char* text,
+                              size_t text_size);
 
 PUFFER_EXPORT double puffer_busy_seconds(PufferVec* vec);
 

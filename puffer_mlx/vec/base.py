@@ -61,6 +61,26 @@ class VecEnv(Protocol):
         """
         ...
 
+    def state(self) -> np.ndarray | None:
+        """Everything that stepping depends on, (bytes,) uint8; None if it can't be had.
+
+        Waits for steps under way. What ``log`` hasn't reported yet is in it. The rows that arrived
+        last aren't: they belong to the caller.
+        """
+        ...
+
+    def restore(self, state: np.ndarray) -> None:
+        """Go on from what ``state`` returned, bit for bit; instead of ``reset``, or later.
+
+        Writes no rows: to act next, the caller needs those that arrived before the state was saved,
+        and restores its own copy of them. Waits for steps under way.
+
+        Raises:
+            UserError: the state is damaged or belongs to other environments, or they can't be
+                restored; the message says which.
+        """
+        ...
+
     def busy_seconds(self) -> float:
         """Thread-seconds spent inside environment steps since creation."""
         ...

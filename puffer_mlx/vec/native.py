@@ -1,91 +1,38 @@
 """Native environments: PufferLib 4.0 folders of C, compiled on first use, stepped by a thread pool.
 
-The C side is ``envs/include/vecenv.h`` (the contract) and ``envs/src`` (``vec.h`` lists the
-functions called here). ctypes releases the interpreter lock during every call, so waiting never
-stops other Python threads.
+The C side is ``envs/include/vecenv.h`` (the contract) and ``envs/src``. ctypes releases the
+interpreter lock during every call, so waiting never stops other Python threads.
 """
 
 import ctypes
-import difflib
-import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from puffer_mlx.build import compile_shared, source_files
 from puffer_mlx.errors import UserError
-from puffer_mlx.spec import ActionSpec, EnvSpec
+from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.base import Rows
+from puffer_mlx.vec.library import (
+    compile_environment,
+    environments_folder,
+    find_environment,
+    keywords,
+    load,
+    numbers,
+    read_spec,
+    sources_digest,
+)
+from puffer_mlx.vec.state import pack, unpack
 
-_ABI = 1  # PUFFER_ABI in envs/src/vec.h
+__all__ = ["NativeVec", "compile_environment", "environments_folder", "find_environment"]
+
 _FLOAT32 = np.dtype(np.float32)
 _UINT8 = np.dtype(np.uint8)
 _MAX_LOG_KEYS = 256
-_FLAGS = [
-    "-O3",
-    "-DNDEBUG",
-    "-std=gnu11",
-    "-ffp-contract=off",  # fused multiply-add would change trajectories
-    "-fvisibility=hidden",
-    "-pthread",
-    "-Werror=implicit-function-declaration",  # a missing c_step is an error here, not when loading
-    "-Drand_r=puffer_rand_r",  # glibc's generator on every platform
-    "-lm",
-]
-
-
-def environments_folder() -> Path:
-    """The folder ``envs``: inside the installed package, or beside it in a checkout."""
-    package = Path(__file__).resolve().parent.parent
-    inside = package / "envs"
-    return inside if (inside / "include").is_dir() else package.parent / "envs"
-
-
-def find_environment(name: str) -> Path:
-    """The folder of a native environment that comes with puffer_mlx.
-
-    Raises:
-        UserError: there is none of this name; the message lists those there are.
-    """
-    root = environments_folder()
-    names = sorted(path.parent.name for path in root.glob("*/binding.c"))
-    if name in names:
-        return root / name
-    close = difflib.get_close_matches(name, names, 1, 0.5)
-    raise UserError(
-        f"there is no native environment {name!r}; there are: {', '.join(names) or 'none'}",
-        f"did you mean {close[0]!r}?" if close else f"environments are folders in {root}",
-    )
-
-
-def compile_environment(folder: Path | str) -> Path:
-    """Compile an environment's folder, if that wasn't done before, and return the shared library.
-
-    Args:
-        folder: holds ``binding.c`` and what it includes, in PufferLib 4.0's form.
-
-    Raises:
-        UserError: the folder or its ``binding.c`` is missing, there is no compiler, or it fails.
-    """
-    folder = Path(folder)
-    binding = folder / "binding.c"
-    if not binding.is_file():
-        what = "has no binding.c" if folder.is_dir() else "doesn't exist"
-        raise UserError(
-            f"the environment folder {folder} {what}",
-            "an environment is a folder with NAME.h and binding.c; copy envs/squared to begin one",
-        )
-    root = environments_folder()
-    stepper = source_files(root / "src")
-    headers = [*source_files(folder), *source_files(root / "include"), *stepper]
-    return compile_shared(
-        folder.resolve().name,
-        [binding, *(path for path in stepper if path.suffix == ".c")],
-        [*_FLAGS, f"-I{root / 'include'}", f"-I{folder}"],
-        depends=[path for path in headers if path != binding],
-    )
+_TEXT_BYTES = 4096
 
 
 class NativeVec:
@@ -102,6 +49,7 @@ class NativeVec:
         vec: further parameters from section [vec], for environments that create themselves.
 
     Attributes:
+        num_environments: how many share the N agents.
         num_threads: threads there are: not more than environments.
         unread: keys of ``env`` that no environment asked for, in the order given.
 
@@ -122,20 +70,20 @@ class NativeVec:
         vec: Mapping[str, Any] | None = None,
     ) -> None:
         self._handle: int | None = None
-        self._library = _load(compile_environment(folder))
+        self._library = load(compile_environment(folder))
         name = Path(folder).resolve().name
-        self.spec = _read_spec(name, self._library)
+        self.spec = read_spec(name, self._library)
         self.num_agents = total_agents
         self.num_groups = num_buffers
 
-        text = ctypes.create_string_buffer(4096)
+        text = ctypes.create_string_buffer(_TEXT_BYTES)
         self._handle = self._library.puffer_create(
             total_agents,
             num_buffers,
             num_threads,
             seed & 0xFFFFFFFF,
-            *_keywords(vec or {}),
-            *_keywords(env),
+            *keywords(vec or {}),
+            *keywords(env),
             text,
             len(text),
         )
@@ -147,8 +95,18 @@ class NativeVec:
                     f"the environment {name} reads them in my_init; add them to the configuration"
                 )
             raise UserError(f"{name}: {message}", hint)
-        read = set(_numbers(env)) - set(found.split(","))
+        given = numbers(env)
+        read = set(given) - set(found.split(","))
         self.unread = [key for key in env if key not in read]
+        self._identity: dict[str, str | int] = {
+            "environment": name,
+            "sources": sources_digest(folder),
+            "machine": f"{sys.byteorder}-endian, {8 * ctypes.sizeof(ctypes.c_void_p)} bits",
+            "vec.total_agents": total_agents,
+            **{f"env.{key}": repr(given[key]) for key in sorted(read)},
+            **{f"vec.{key}": repr(value) for key, value in sorted(numbers(vec or {}).items())},
+        }
+        self.num_environments = int(self._library.puffer_environments(self._handle))
         self.num_threads = int(self._library.puffer_threads(self._handle))
 
         n = total_agents // num_buffers
@@ -204,15 +162,66 @@ class NativeVec:
         Raises:
             UserError: the environment's my_log sets more than 256 keys.
         """
-        keys = (ctypes.c_char_p * _MAX_LOG_KEYS)()
-        values = (ctypes.c_double * _MAX_LOG_KEYS)()
-        size = self._library.puffer_log(self._open(), keys, values, _MAX_LOG_KEYS)
+        return self._means(self._library.puffer_log)
+
+    def episodes(self) -> list[dict[str, float]]:
+        """The same, for each environment on its own.
+
+        Returns:
+            One record per environment where an episode ended since the last call of this or of
+            ``log``, in the environments' order: what ``my_log`` sets, as means over its own
+            episodes, ``n`` their number, and ``env`` the environment's number (its agents are
+            counted through in this order). An environment of one agent that is asked after
+            every step ends at most one episode, so its records are those of single episodes.
+
+        Raises:
+            UserError: the environment's my_log sets more than 256 keys.
+        """
+        records = []
+        env = ctypes.c_int(0)
+        while record := self._means(self._library.puffer_next_log, ctypes.byref(env)):
+            records.append({**record, "env": float(env.value)})
+            env.value += 1
+        return records
+
+    def state(self) -> np.ndarray | None:
+        """Everything that stepping depends on; None if the binding.c has no MY_STATE macro.
+
+        Waits for steps under way. Equal states are equal bytes, whatever the numbers of threads and
+        groups. Episodes that ``log`` hasn't reported yet are in it.
+
+        Returns:
+            (bytes,) uint8, for ``restore``.
+        """
+        handle = self._open()
+        size = self._library.puffer_save(handle, None, -1)
         if size < 0:
-            raise UserError(f"{self.spec.name}: my_log sets more than {_MAX_LOG_KEYS} keys")
-        return {
-            (key or b"").decode(): value
-            for key, value in zip(keys[:size], values[:size], strict=True)
-        }
+            return None
+        while True:  # a step of another thread may come between and change the size
+            body = np.empty(size, np.uint8)
+            size = self._library.puffer_save(handle, body.ctypes.data, len(body))
+            if size <= len(body):
+                return pack(self._identity, body[:size])
+
+    def restore(self, state: np.ndarray) -> None:
+        """Go on from what ``state`` returned, bit for bit, without a reset.
+
+        The numbers of threads and groups may be others than where it was saved. No row is written:
+        the caller has what arrived before the state was saved. Waits for steps under way.
+
+        Raises:
+            UserError: the state is damaged, or was saved by another environment, other sources of
+                it, other parameters, agents or kind of machine. Nothing was changed then, except
+                if a my_load_state refused: reset the environments after that.
+        """
+        handle = self._open()
+        body = unpack(state, self._identity)
+        text = ctypes.create_string_buffer(_TEXT_BYTES)
+        if self._library.puffer_load(handle, body.ctypes.data, len(body), text, len(text)):
+            raise UserError(
+                f"{self.spec.name}: {text.value.decode(errors='replace')}",
+                "go on without the state: the environments start anew",
+            )
 
     def busy_seconds(self) -> float:
         """Thread-seconds spent inside environment steps since creation."""
@@ -239,6 +248,18 @@ class NativeVec:
         if not self._handle:
             raise RuntimeError(f"{self.spec.name}: the environments are closed")
         return self._handle
+
+    def _means(self, function: Any, *arguments: Any) -> dict[str, float]:
+        """Call a function of the library that fills keys and values."""
+        keys = (ctypes.c_char_p * _MAX_LOG_KEYS)()
+        values = (ctypes.c_double * _MAX_LOG_KEYS)()
+        size = function(self._open(), *arguments, keys, values, _MAX_LOG_KEYS)
+        if size < 0:
+            raise UserError(f"{self.spec.name}: my_log sets more than {_MAX_LOG_KEYS} keys")
+        return {
+            (key or b"").decode(): value
+            for key, value in zip(keys[:size], values[:size], strict=True)
+        }
 
     def _addresses(self, out: Rows, shapes: tuple[tuple[int, ...], ...]) -> tuple[int | None, ...]:
         """Addresses of the arrays of ``out``, checked against ``_shapes``."""
@@ -280,78 +301,3 @@ def _address(
         found += "" if array.flags.writeable else ", read-only"
     wanted = "writable and C-contiguous" if written else "C-contiguous"
     raise ValueError(f"{what}: expected {dtype} {shape}, {wanted}; found {found}")
-
-
-def _numbers(given: Mapping[str, Any]) -> dict[str, float]:
-    """The entries that can be converted to a float."""
-    numbers = {}
-    for key, value in given.items():
-        try:
-            numbers[key] = float(value)
-        except (TypeError, ValueError):
-            continue
-    return numbers
-
-
-def _keywords(given: Mapping[str, Any]) -> tuple[int, Any, Any]:
-    """Count, keys and values as C arrays."""
-    numbers = _numbers(given)
-    keys = (ctypes.c_char_p * len(numbers))(*(key.encode() for key in numbers))
-    return len(numbers), keys, (ctypes.c_double * len(numbers))(*numbers.values())
-
-
-def _load(path: Path) -> ctypes.CDLL:
-    """Load a compiled environment and declare the functions of ``envs/src/vec.h``."""
-    try:
-        library = ctypes.CDLL(os.fspath(path))
-        library.puffer_spec.argtypes = [ctypes.POINTER(ctypes.c_int), ctypes.c_int]
-    except (OSError, AttributeError) as error:
-        raise UserError(
-            f"the compiled environment can't be loaded: {error}",
-            f"define every function that vecenv.h asks for; if they are all there, delete {path}",
-        ) from None
-    pointer, number = ctypes.c_void_p, ctypes.c_int
-    strings, doubles = ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(ctypes.c_double)
-    rows = [pointer] * 4
-    keywords = [number, strings, doubles]
-    for name, result, arguments in (
-        (
-            "create",
-            pointer,
-            [number] * 3 + [ctypes.c_uint] + keywords * 2 + [pointer, ctypes.c_size_t],
-        ),
-        ("threads", number, [pointer]),
-        ("reset", None, [pointer, *rows]),
-        ("send", number, [pointer, number, pointer, *rows]),
-        ("wait", None, [pointer, number]),
-        ("log", number, [pointer, strings, doubles, number]),
-        ("busy_seconds", ctypes.c_double, [pointer]),
-        ("close", None, [pointer]),
-        ("rand_r", number, [ctypes.POINTER(ctypes.c_uint)]),
-    ):
-        function = getattr(library, f"puffer_{name}")
-        function.restype = result
-        function.argtypes = arguments
-    return library
-
-
-def _read_spec(name: str, library: ctypes.CDLL) -> EnvSpec:
-    """What one agent sees and does, according to the library."""
-    count = library.puffer_spec(None, 0)
-    numbers = (ctypes.c_int * count)()
-    library.puffer_spec(numbers, count)
-    abi, size, is_float, heads, mask_size, *sizes = numbers
-    assert abi == _ABI and len(sizes) == heads, (abi, heads, sizes)
-    try:
-        action = ActionSpec(tuple(sizes))
-    except ValueError as error:
-        raise UserError(
-            f"{name}: ACT_SIZES in binding.c: {error}",
-            "all sizes 1 is a continuous space; a discrete one has no head of size 1",
-        ) from None
-    if mask_size not in (0, action.logits):
-        raise UserError(
-            f"{name}: MY_ACTION_MASK in binding.c is {mask_size}, expected {action.logits}",
-            "a mask has one byte for every choice of every head: the sum of ACT_SIZES",
-        )
-    return EnvSpec(name, size, _FLOAT32 if is_float else _UINT8, action, mask_size)

@@ -1,0 +1,16 @@
+"""A picture of one agent's observation: the cue on its side, or nothing."""
+
+import numpy as np
+
+SIZE = 60  # pixels of either side
+DARK, LEFT, RIGHT = (6, 24, 24), (0, 187, 187), (187, 0, 0)
+
+
+def draw(observation: np.ndarray) -> np.ndarray:
+    """Draw the cue (1,), -1 left, 1 right and 0 none, as a picture (60, 120, 3) uint8."""
+    cue = float(observation[0])
+    picture = np.full((SIZE, 2 * SIZE, 3), DARK, np.uint8)
+    if cue != 0:
+        start = 0 if cue < 0 else SIZE
+        picture[:, start : start + SIZE] = LEFT if cue < 0 else RIGHT
+    return picture

@@ -1,0 +1,58 @@
+// memory: a cue, a pause, and then the question what the cue was, as in PufferLib 4.0.
+//
+// The first observation of an episode is the cue, -1 or 1; all others are 0. The action that ends
+// the episode, `length` actions later, must name the cue: 0 for -1, 1 for 1. Others don't matter.
+// Without memory the mean score is 0.5.
+//
+// Upstream draws cues with the C library's rand(), one generator for all threads; these come from
+// env->rng, so that the same seed gives the same episodes.
+
+#include <stdlib.h>
+
+typedef struct {
+    float score;  // 1 for the right answer, 0 otherwise
+    float n;
+} Log;
+
+typedef struct {
+    Log log;
+    float* observations;  // (1,)
+    float* actions;       // (1,)
+    float* rewards;       // (1,)
+    float* terminals;     // (1,)
+    int num_agents;
+    unsigned int rng;
+
+    int length;  // actions of an episode
+    int cue;     // -1 or 1
+    int tick;
+} Memory;
+
+void c_reset(Memory* env) {
+    env->cue = rand_r(&env->rng) % 2 == 0 ? -1 : 1;
+    env->observations[0] = (float)env->cue;
+    env->tick = 0;
+}
+
+void c_step(Memory* env) {
+    env->tick += 1;
+    env->observations[0] = 0.0f;
+    if (env->tick < env->length) {
+        return;
+    }
+    const float right = env->actions[0] == (env->cue < 0 ? 0.0f : 1.0f) ? 1.0f : 0.0f;
+    env->rewards[0] = right;
+    env->terminals[0] = 1.0f;
+    env->log.score += right;
+    env->log.n += 1.0f;
+    c_reset(env);
+}
+
+// Pictures are made in Python from the observation.
+void c_render(Memory* env) {
+    (void)env;
+}
+
+void c_close(Memory* env) {
+    (void)env;
+}

@@ -1,0 +1,216 @@
+// puffer_create: owns the memory, cuts the environments into groups, and says what is wrong with a
+// configuration. It knows the environment only through puffer_ops.
+
+#include "text.h"
+#include "vec_struct.h"
+
+#define SPARE_KEYS 256  // room for keys that are asked for and missing
+#define MAX_THREADS 256
+
+// ---- Keys and values ----------------------------------------------------------------------------
+
+// Name the keys that were asked for and missing, then those that were refused. True if there were.
+static bool complain_about_keys(const Dict* dict, const char* section, Text* text) {
+    int missing = 0;
+    for (int i = 0; i < dict->size; i++) {
+        if (dict->items[i].missing) {
+            if (missing++ == 0) {
+                puffer_say(text, "missing keys in [%s]: ", section);
+            }
+            puffer_say(text, missing > 1 ? ", %s" : "%s", dict->items[i].key);
+        }
+    }
+    if (dict->full) {
+        puffer_say(text, ", and more than %d others", SPARE_KEYS);
+    }
+    if (missing > 0) {
+        return true;
+    }
+    for (int i = 0; i < dict->size; i++) {
+        const DictItem* item = &dict->items[i];
+        if (item->expected != NULL) {
+            puffer_say(text,
+                       "%s.%s is %g, expected %s\nchange %s in section [%s] of the configuration",
+                       section, item->key, item->value, item->expected, item->key, section);
+            return true;
+        }
+    }
+    return false;
+}
+
+static Dict* copy_dict(int count, const char* const* keys, const double* values, char** room) {
+    Dict* dict = create_dict(count + SPARE_KEYS);
+    for (int i = 0; dict != NULL && i < count; i++) {
+        size_t bytes = strlen(keys[i]) + 1;
+        memcpy(*room, keys[i], bytes);
+        dict_set(dict, *room, values[i]);
+        *room += bytes;
+    }
+    return dict;
+}
+
+// ---- Creation -----------------------------------------------------------------------------------
+
+// Fill agents, buffer_env_starts and buffer_env_counts. False, with the reason, if the environments
+// don't fill the groups exactly.
+static bool assign_groups(PufferVec* self, Text* text) {
+    StaticVec* vec = &self->vec;
+    int agent = 0;
+    memset(vec->buffer_env_starts, 0, (size_t)vec->buffers * sizeof(int));
+    memset(vec->buffer_env_counts, 0, (size_t)vec->buffers * sizeof(int));
+    for (int e = 0; e < vec->size; e++) {
+        int count = puffer_ops.num_agents(vec, e);
+        if (count < 1) {
+            puffer_say(text, "environment %d has num_agents %d, expected at least 1\n"
+                "my_init (or my_vec_init) must set it", e, count);
+            return false;
+        }
+        int group = agent / vec->agents_per_buffer;
+        int end = (group + 1) * vec->agents_per_buffer;
+        if (agent + count > end || group >= vec->buffers) {
+            puffer_say(text,
+                "vec.total_agents / vec.num_buffers is %d, but environment %d has %d agents, "
+                "of which only %d fit\nmake it a multiple of the agents per environment",
+                vec->agents_per_buffer, e, count, group >= vec->buffers ? 0 : end - agent);
+            return false;
+        }
+        if (vec->buffer_env_counts[group]++ == 0) {
+            vec->buffer_env_starts[group] = e;
+        }
+        self->agents[e] = agent;
+        agent += count;
+    }
+    self->agents[vec->size] = agent;
+    if (agent != vec->total_agents) {
+        puffer_say(text,
+            "my_vec_init made %d environments with %d agents, expected vec.total_agents %d\n"
+            "make it fill all agents, or choose vec.total_agents to fit",
+            vec->size, agent, vec->total_agents);
+        return false;
+    }
+    return true;
+}
+
+static bool allocate_rows(StaticVec* vec) {
+    const size_t n = (size_t)vec->total_agents;
+    vec->observations = calloc(n, (size_t)puffer_ops.obs_size * (size_t)puffer_ops.obs_bytes);
+    vec->actions = calloc(n, (size_t)puffer_ops.num_atns * sizeof(float));
+    vec->rewards = calloc(n, sizeof(float));
+    vec->terminals = calloc(n, sizeof(float));
+    if (puffer_ops.mask_size > 0) {
+        vec->action_mask = calloc(n, (size_t)puffer_ops.mask_size);
+    }
+    vec->gpu_observations = vec->observations;
+    vec->gpu_actions = vec->actions;
+    vec->gpu_rewards = vec->rewards;
+    vec->gpu_terminals = vec->terminals;
+    vec->gpu_action_mask = vec->action_mask;
+    vec->obs_size = puffer_ops.obs_size;
+    vec->num_atns = puffer_ops.num_atns;
+    vec->action_mask_size = puffer_ops.mask_size;
+    return vec->observations != NULL && vec->actions != NULL && vec->rewards != NULL &&
+           vec->terminals != NULL && (puffer_ops.mask_size == 0 || vec->action_mask != NULL);
+}
+
+static void step_chunk(void* context, int group, int first, int end) {
+    PufferVec* self = context;
+    int start = self->vec.buffer_env_starts[group];
+    puffer_ops.step(&self->vec, self->agents, start + first, start + end, &self->rows[group]);
+}
+
+// Everything that can fail after the first allocation. False, with the reason in text.
+static bool build(PufferVec* self, int threads, unsigned int seed, Text* text) {
+    StaticVec* vec = &self->vec;
+    vec->buffer_env_starts = calloc((size_t)vec->buffers, sizeof(int));
+    vec->buffer_env_counts = calloc((size_t)vec->buffers, sizeof(int));
+    self->rows = calloc((size_t)vec->buffers, sizeof(PufferRows));
+    if (vec->buffer_env_starts == NULL || vec->buffer_env_counts == NULL || self->rows == NULL ||
+        self->vec_kwargs == NULL || self->env_kwargs == NULL) {
+        puffer_say(text, "out of memory");
+        return false;
+    }
+    dict_set(self->vec_kwargs, "total_agents", vec->total_agents);
+    dict_set(self->vec_kwargs, "num_buffers", vec->buffers);
+    dict_set(self->vec_kwargs, "num_threads", threads);
+    bool created = puffer_ops.create(vec, seed, self->vec_kwargs, self->env_kwargs);
+    if (complain_about_keys(self->env_kwargs, "env", text) ||
+        complain_about_keys(self->vec_kwargs, "vec", text)) {
+        return false;
+    }
+    if (!created && vec->size == 0) {
+        puffer_say(text, "no environment could be created for vec.total_agents %d",
+                   vec->total_agents);
+        return false;
+    }
+    self->agents = calloc((size_t)vec->size + 1, sizeof(int));
+    if (self->agents == NULL || !allocate_rows(vec)) {
+        puffer_say(text, "out of memory for %d agents", vec->total_agents);
+        return false;
+    }
+    if (!assign_groups(self, text)) {
+        return false;
+    }
+    for (int e = 0; e < vec->size; e++) {
+        puffer_ops.bind(vec, e, self->agents[e]);
+    }
+    threads = threads > vec->size ? vec->size : threads;
+    threads = threads > MAX_THREADS ? MAX_THREADS : threads;
+    threads = threads < 1 ? 1 : threads;
+    const int* counts = vec->buffer_env_counts;
+    self->pool = puffer_pool_create(threads, vec->buffers, counts, step_chunk, self);
+    if (self->pool == NULL) {
+        puffer_say(text, "%d threads could not be started\nlower vec.num_threads", threads);
+        return false;
+    }
+    return true;
+}
+
+PufferVec* puffer_create(int total_agents, int buffers, int threads, unsigned int seed, int num_vec,
+                         const char* const* vec_keys, const double* vec_values, int num_env,
+                         const char* const* env_keys, const double* env_values, char* text_at,
+                         size_t text_size) {
+    Text text = {text_at, text_size};
+    puffer_say(&text, "%s", "");
+    if (total_agents < 1 || buffers < 1) {
+        puffer_say(&text, "vec.total_agents %d and vec.num_buffers %d must be at least 1",
+                   total_agents, buffers);
+        return NULL;
+    }
+    if (total_agents % buffers != 0) {
+        puffer_say(&text, "vec.total_agents %d is not a multiple of vec.num_buffers %d\n%d or %d",
+            total_agents, buffers, total_agents - total_agents % buffers,
+            total_agents - total_agents % buffers + buffers);
+        return NULL;
+    }
+    size_t bytes = 1;
+    for (int i = 0; i < num_vec; i++) {
+        bytes += strlen(vec_keys[i]) + 1;
+    }
+    for (int i = 0; i < num_env; i++) {
+        bytes += strlen(env_keys[i]) + 1;
+    }
+    PufferVec* self = calloc(1, sizeof(PufferVec));
+    char* room = malloc(bytes);
+    if (self == NULL || room == NULL) {
+        free(self);
+        free(room);
+        puffer_say(&text, "out of memory");
+        return NULL;
+    }
+    self->keys = room;
+    self->vec_kwargs = copy_dict(num_vec, vec_keys, vec_values, &room);
+    self->env_kwargs = copy_dict(num_env, env_keys, env_values, &room);
+    self->vec.total_agents = total_agents;
+    self->vec.buffers = buffers;
+    self->vec.agents_per_buffer = total_agents / buffers;
+    if (!build(self, threads, seed, &text)) {
+        puffer_close(self);
+        return NULL;
+    }
+    for (int i = 0, unread = 0; i < self->env_kwargs->size; i++) {
+        if (!self->env_kwargs->items[i].read) {
+            puffer_say(&text, unread++ ? ",%s" : "%s", self->env_kwargs->items[i].key);
+        }
+    }
+    return self;
+}

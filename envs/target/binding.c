@@ -1,0 +1,27 @@
+// Connects target.h to the batch stepper; ../squared/binding.c explains each line.
+
+#include "target.h"
+
+#define OBS_SIZE 28       // per agent
+#define NUM_ATNS 2        // two heads ...
+#define ACT_SIZES {9, 5}  // ... turn and speed
+#define OBS_TENSOR_T FloatTensor
+#define MY_OBS_FULL
+#define MY_STATE_PLAIN  // the struct points at nothing of its own
+#define Env Target
+#include "vecenv.h"
+
+_Static_assert(OBS_SIZE == NUMBERS, "OBS_SIZE must be what write_observations writes");
+
+// [env] has no keys: the size of the world and the number of agents are part of the observation.
+void my_init(Env* env, Dict* kwargs) {
+    (void)kwargs;
+    env->num_agents = NUM_AGENTS;
+}
+
+void my_log(Log* log, Dict* out) {
+    dict_set(out, "perf", log->perf);
+    dict_set(out, "score", log->score);
+    dict_set(out, "episode_return", log->episode_return);
+    dict_set(out, "episode_length", log->episode_length);
+}

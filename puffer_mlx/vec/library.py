@@ -1,0 +1,203 @@
+"""Native environments as shared libraries: find a folder, compile it, load it, ask what it is.
+
+The C side is ``envs/include/vecenv.h`` (the contract) and ``envs/src`` (``vec.h`` lists the
+functions declared here).
+"""
+
+import ctypes
+import difflib
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from puffer_mlx.build import compile_shared, source_files
+from puffer_mlx.errors import UserError
+from puffer_mlx.spec import ActionSpec, EnvSpec
+
+_ABI = 2  # PUFFER_ABI in envs/src/vec.h
+_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
+_FLAGS = [
+    "-O3",
+    "-DNDEBUG",
+    "-std=gnu11",
+    "-ffp-contract=off",  # fused multiply-add would change trajectories
+    "-fvisibility=hidden",
+    "-pthread",
+    "-Werror=implicit-function-declaration",  # a missing c_step is an error here, not when loading
+    "-Drand_r=puffer_rand_r",  # glibc's generator on every platform
+    "-lm",
+]
+
+
+def environments_folder() -> Path:
+    """The folder ``envs``: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    inside = package / "envs"
+    return inside if (inside / "include").is_dir() else package.parent / "envs"
+
+
+def find_environment(name: str) -> Path:
+    """The folder of a native environment that comes with puffer_mlx.
+
+    Raises:
+        UserError: there is none of this name; the message lists those there are.
+    """
+    root = environments_folder()
+    names = sorted(path.parent.name for path in root.glob("*/binding.c"))
+    if name in names:
+        return root / name
+    close = difflib.get_close_matches(name, names, 1, 0.5)
+    raise UserError(
+        f"there is no native environment {name!r}; there are: {', '.join(names) or 'none'}",
+        f"did you mean {close[0]!r}?" if close else f"environments are folders in {root}",
+    )
+
+
+def environment_files(folder: Path | str) -> list[Path]:
+    """The sources and headers of an environment, by their paths relative to its folder.
+
+    All in the folder, and what they include with quotes from elsewhere, directly or not: an
+    environment may be a few lines around another one. The stepper's own aren't among them.
+    """
+    folder = Path(folder).resolve()
+    found = {path.resolve() for path in source_files(folder)}
+    waiting = sorted(found)
+    while waiting:
+        file = waiting.pop()
+        for name in _INCLUDE.findall(file.read_bytes()):
+            path = (file.parent / os.fsdecode(name)).resolve()
+            if path.is_file() and path not in found:
+                found.add(path)
+                waiting.append(path)
+    return sorted(found, key=lambda path: os.path.relpath(path, folder))
+
+
+def sources_digest(folder: Path | str) -> str:
+    """What tells two versions of an environment apart: a hash of its files, wherever they are."""
+    digest = hashlib.sha256()
+    for path in environment_files(folder):
+        content = path.read_bytes()
+        name = Path(os.path.relpath(path, Path(folder).resolve())).as_posix()
+        digest.update(f"{name} {len(content)}\0".encode() + content)
+    return digest.hexdigest()[:24]
+
+
+def compile_environment(folder: Path | str) -> Path:
+    """Compile an environment's folder, if that wasn't done before, and return the shared library.
+
+    Args:
+        folder: holds ``binding.c`` and what it includes, in PufferLib 4.0's form.
+
+    Raises:
+        UserError: the folder or its ``binding.c`` is missing, there is no compiler, or it fails.
+    """
+    folder = Path(folder)
+    binding = (folder / "binding.c").resolve()
+    if not binding.is_file():
+        what = "has no binding.c" if folder.is_dir() else "doesn't exist"
+        raise UserError(
+            f"the environment folder {folder} {what}",
+            "an environment is a folder with NAME.h and binding.c; copy envs/squared to begin one",
+        )
+    root = environments_folder()
+    stepper = source_files(root / "src")
+    headers = [*environment_files(folder), *source_files(root / "include"), *stepper]
+    return compile_shared(
+        folder.resolve().name,
+        [binding, *(path for path in stepper if path.suffix == ".c")],
+        [*_FLAGS, f"-I{root / 'include'}", f"-I{folder}"],
+        depends=[path for path in headers if path != binding],
+    )
+
+
+def load(path: Path) -> ctypes.CDLL:
+    """Load a compiled environment and declare the functions of ``envs/src/vec.h``."""
+    try:
+        library = ctypes.CDLL(os.fspath(path))
+        library.puffer_spec.argtypes = [ctypes.POINTER(ctypes.c_int), ctypes.c_int]
+    except (OSError, AttributeError) as error:
+        raise UserError(
+            f"the compiled environment can't be loaded: {error}",
+            f"define every function that vecenv.h asks for; if they are all there, delete {path}",
+        ) from None
+    pointer, number, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+    strings, doubles = ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(ctypes.c_double)
+    rows = [pointer] * 4
+    keywords = [number, strings, doubles]
+    text = [pointer, ctypes.c_size_t]
+    for name, result, arguments in (
+        (
+            "create",
+            pointer,
+            [number] * 3 + [ctypes.c_uint] + keywords * 2 + text,
+        ),
+        ("environments", number, [pointer]),
+        ("threads", number, [pointer]),
+        ("reset", None, [pointer, *rows]),
+        ("send", number, [pointer, number, pointer, *rows]),
+        ("wait", None, [pointer, number]),
+        ("log", number, [pointer, strings, doubles, number]),
+        ("next_log", number, [pointer, ctypes.POINTER(number), strings, doubles, number]),
+        ("save", long, [pointer, pointer, long]),
+        ("load", number, [pointer, pointer, long, *text]),
+        ("busy_seconds", ctypes.c_double, [pointer]),
+        ("close", None, [pointer]),
+        ("rand_r", number, [ctypes.POINTER(ctypes.c_uint)]),
+    ):
+        function = getattr(library, f"puffer_{name}")
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+def read_spec(name: str, library: ctypes.CDLL) -> EnvSpec:
+    """What one agent sees and does, according to the library."""
+    count = library.puffer_spec(None, 0)
+    out = (ctypes.c_int * count)()
+    library.puffer_spec(out, count)
+    abi, size, is_float, heads, mask_size, *rest = out
+    shape, sizes = tuple(rest[:3]), rest[3:]
+    assert abi == _ABI and len(sizes) == heads, (abi, heads, sizes)
+    try:
+        action = ActionSpec(tuple(sizes))
+    except ValueError as error:
+        raise UserError(
+            f"{name}: ACT_SIZES in binding.c: {error}",
+            "all sizes 1 is a continuous space; a discrete one has no head of size 1",
+        ) from None
+    if mask_size not in (0, action.logits):
+        raise UserError(
+            f"{name}: MY_ACTION_MASK in binding.c is {mask_size}, expected {action.logits}",
+            "a mask has one byte for every choice of every head: the sum of ACT_SIZES",
+        )
+    dtype = np.dtype(np.float32 if is_float else np.uint8)
+    try:
+        return EnvSpec(name, size, dtype, action, mask_size, shape if any(shape) else ())
+    except ValueError as error:
+        raise UserError(
+            f"{name}: MY_OBS_SHAPE in binding.c: {error}",
+            "it is {height, width, channels} of the observation, whose product is OBS_SIZE",
+        ) from None
+
+
+def numbers(given: Mapping[str, Any]) -> dict[str, float]:
+    """The entries that can be converted to a float."""
+    found = {}
+    for key, value in given.items():
+        try:
+            found[key] = float(value)
+        except (TypeError, ValueError):
+            continue
+    return found
+
+
+def keywords(given: Mapping[str, Any]) -> tuple[int, Any, Any]:
+    """Count, keys and values as C arrays."""
+    pairs = numbers(given)
+    keys = (ctypes.c_char_p * len(pairs))(*(key.encode() for key in pairs))
+    return len(pairs), keys, (ctypes.c_double * len(pairs))(*pairs.values())

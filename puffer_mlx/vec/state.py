@@ -1,0 +1,83 @@
+"""The state of environments as bytes that know what they belong to: nothing else loads them.
+
+| bytes | meaning |
+| --- | --- |
+| 8 | ``PUFENV01``: what this is, and the version of the format |
+| 32 | SHA-256 of all that follows |
+| 8 | bytes of the text, a little-endian number |
+| ... | JSON: the identity, from keys to values; filled up with spaces to a multiple of 16 bytes |
+| ... | the environments' own bytes |
+"""
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+
+import numpy as np
+
+from puffer_mlx.errors import UserError
+
+_MAGIC = b"PUFENV01"
+_HEAD = struct.Struct("<8s32sQ")
+_DIGEST = slice(8, 40)
+_ALIGNMENT = 16  # of the environments' bytes, as envs/src/vec.h wants them
+
+_DAMAGED = "the file is damaged or cut off; use another checkpoint"
+_OTHERWISE = "restore it where that is the same, or go on without it: the environments start anew"
+_SOURCES = "the environment's sources were changed since; " + _OTHERWISE
+
+Identity = Mapping[str, str | int]
+
+
+def pack(identity: Identity, body: np.ndarray) -> np.ndarray:
+    """Put in front of ``body`` (bytes,) uint8 what it belongs to.
+
+    Args:
+        identity: whatever must be the same where ``body`` is read, under names a person knows.
+        body: the environments' own bytes.
+
+    Returns:
+        (bytes,) uint8: the same for the same arguments.
+    """
+    text = json.dumps(dict(identity)).encode()
+    text = text.ljust(len(text) + -(_HEAD.size + len(text)) % _ALIGNMENT)
+    head = bytearray(_HEAD.pack(_MAGIC, b"", len(text)))
+    state = np.concatenate([np.frombuffer(head + text, np.uint8), body])
+    state[_DIGEST] = np.frombuffer(_digest(state), np.uint8)
+    return state
+
+
+def unpack(state: np.ndarray, identity: Identity) -> np.ndarray:
+    """What ``pack`` was given as ``body``, in memory of its own, aligned for the C side.
+
+    Args:
+        state: what ``pack`` returned.
+        identity: that of the environments which go on from it.
+
+    Raises:
+        UserError: it is no state, is damaged, or belongs to something else; the message names the
+            first difference.
+    """
+    if state.dtype != np.uint8 or state.ndim != 1 or bytes(state[: len(_MAGIC)]) != _MAGIC:
+        raise UserError(
+            "the state of the environments isn't in the format of this version",
+            f"it begins with {_MAGIC.decode()}; " + _OTHERWISE,
+        )
+    state = np.ascontiguousarray(state)
+    if _digest(state) != bytes(state[_DIGEST]):
+        raise UserError("the state of the environments doesn't match its checksum", _DAMAGED)
+    *_, length = _HEAD.unpack(bytes(state[: _HEAD.size]))
+    found = json.loads(bytes(state[_HEAD.size : _HEAD.size + length]))
+    for key in {**identity, **found}:
+        if found.get(key) != identity.get(key):
+            raise UserError(
+                f"the state of the environments was saved with {key} {found.get(key, 'absent')}, "
+                f"expected {identity.get(key, 'absent')}",
+                _SOURCES if key == "sources" else _OTHERWISE,
+            )
+    return state[_HEAD.size + length :].copy()
+
+
+def _digest(state: np.ndarray) -> bytes:
+    return hashlib.sha256(state[_DIGEST.stop :].data).digest()

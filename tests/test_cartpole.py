@@ -1,0 +1,235 @@
+"""cartpole and cartpole_continuous against upstream's recorded numbers, spec 10.3 and 12.7."""
+
+import platform
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from native_envs import Stepper
+
+from puffer_mlx.config import load
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.native import NativeVec, find_environment
+
+LEFT, RIGHT = 0, 1
+LIMITS = np.array([2.4, 12 * np.pi / 180])  # m, rad
+SAME_LIBM = sys.platform == "linux" and platform.machine() == "x86_64"
+OTHER = {  # parameters of which none is 1 or the default
+    "cart_mass": 0.7,
+    "pole_mass": 0.25,
+    "pole_length": 0.8,
+    "gravity": 3.7,
+    "force_mag": 6.0,
+    "dt": 0.03,
+}
+
+
+def make(name: str = "cartpole", agents: int = 1, **env: float) -> NativeVec:
+    return NativeVec(find_environment(name), total_agents=agents, env={**load(name).env, **env})
+
+
+def act(stepper: Stepper, action: float) -> np.ndarray:
+    """A copy of what the agents see after all did the same."""
+    actions = np.full((stepper.vec.num_agents, 1), action, np.float32)
+    return stepper.step(actions).observations.copy()
+
+
+def balance(seen: np.ndarray) -> np.ndarray:
+    """Push to the side the pole leans or falls to: (N, 4) observations to (N, 1) actions."""
+    x, x_dot, theta, theta_dot = seen.T.astype(np.float64)
+    wanted = theta + 0.3 * theta_dot + 0.05 * x + 0.1 * x_dot
+    return (wanted > 0).astype(np.float32)[:, None]
+
+
+def predict(seen: np.ndarray, force: np.ndarray, p: dict[str, float]) -> np.ndarray:
+    """The state after a step, (N, 4) float64: spec 10.3, "as in 4.0"."""
+    x, x_dot, theta, theta_dot = seen.T.astype(np.float64)
+    sine, cosine = np.sin(theta), np.cos(theta)
+    m = p["cart_mass"] + p["pole_mass"]
+    k = m + p["pole_mass"]
+    push = (force + k * theta_dot**2 * sine) / m
+    theta_acc = (p["gravity"] * sine - cosine * push) / (
+        p["pole_length"] * (4 / 3 - m * cosine**2 / m)
+    )
+    x_acc = push - k * theta_acc * cosine / m
+    dt = p["dt"]
+    return np.stack(
+        [x + dt * x_dot, x_dot + dt * x_acc, theta + dt * theta_dot, theta_dot + dt * theta_acc], 1
+    )
+
+
+def test_upstreams_recording(fixtures: Path):
+    """16 environments, 600 steps: everything, exactly where sinf and cosf are the recorder's.
+
+    Elsewhere the last bits differ, for at most the 20 steps that a random episode lasts: 1e-5.
+    """
+    recorded = np.load(fixtures / "puffer4_env_cartpole.npz", allow_pickle=False)
+    env = dict(zip(recorded["env_kwargs_keys"], recorded["env_kwargs_vals"], strict=True))
+    tolerance = 0.0 if SAME_LIBM else 1e-5
+    folder = find_environment("cartpole")
+    with NativeVec(folder, total_agents=16, num_buffers=2, num_threads=2, env=env) as vec:
+        stepper = Stepper(vec)
+        np.testing.assert_array_equal(stepper.rows.observations, recorded["obs"][0])
+        for step, actions in enumerate(recorded["actions"]):
+            rows = stepper.step(actions)
+            found, expected = rows.observations, recorded["obs"][step + 1]
+            np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+            np.testing.assert_array_equal(rows.rewards, recorded["rewards"][step])
+            np.testing.assert_array_equal(rows.terminals, recorded["terminals"][step])
+        log = vec.log()
+    assert list(log) == recorded["log_keys"].tolist()
+    np.testing.assert_array_equal(list(log.values()), recorded["log_vals"])
+
+
+def test_first_states():
+    with make(agents=2) as vec:
+        expected = [
+            [-0.03996228, 0.02396158, 0.02676871, -0.03144633],
+            [-0.02224125, 0.00419233, -0.02116227, 0.03963614],
+        ]
+        np.testing.assert_allclose(Stepper(vec).rows.observations, expected, rtol=0, atol=5e-9)
+
+
+@pytest.mark.parametrize("name", ["cartpole", "cartpole_continuous"])
+@pytest.mark.parametrize("env", [{}, OTHER], ids=["defaults", "others"])
+def test_one_step_is_the_formula(name: str, env: dict[str, float]):
+    n, ended = 64, 0
+    parameters = {**load(name).env, **env}
+    rng = np.random.default_rng(0)
+    with make(name, n, **env) as vec:
+        assert vec.spec.action.continuous == (name == "cartpole_continuous")
+        stepper = Stepper(vec)
+        for _ in range(200):
+            before = stepper.rows.observations.copy()
+            if vec.spec.action.continuous:
+                actions = rng.normal(0, 0.8, (n, 1)).astype(np.float32)
+                force = np.clip(actions[:, 0], -1, 1) * parameters["force_mag"]
+            else:
+                actions = rng.integers(0, 2, (n, 1)).astype(np.float32)
+                force = np.where(actions[:, 0] == RIGHT, 1, -1) * parameters["force_mag"]
+            expected = predict(before, force, parameters)
+            rows = stepper.step(actions)
+            distance = np.abs(expected[:, [0, 2]]) - LIMITS
+            assert np.abs(distance).min() > 1e-6  # none so close that rounding decides
+            over = (distance > 0).any(1)
+            np.testing.assert_array_equal(rows.terminals, over)
+            np.testing.assert_array_equal(rows.rewards, ~over)
+            found = rows.observations
+            np.testing.assert_allclose(found[~over], expected[~over], rtol=1e-5, atol=1e-5)
+            assert np.abs(found[over]).max(initial=0) <= 0.04 + 1e-8
+            ended += over.sum()
+        log = vec.log()
+    assert log["n"] == ended > n
+    assert log["pole_angle_termination"] == 1
+
+
+def test_time_is_up_and_not_terminal():
+    """200 steps; the last gives nothing, and the next state is another episode's first."""
+    with make(agents=8) as vec:
+        stepper = Stepper(vec)
+        for _ in range(199):
+            rows = stepper.step(balance(stepper.rows.observations))
+            assert (rows.rewards == 1).all() and not rows.terminals.any()
+        assert vec.log() == {}
+        before = rows.observations.copy()
+        rows = stepper.step(balance(before))
+        assert not rows.rewards.any() and not rows.terminals.any()
+        assert (np.abs(rows.observations) <= 0.04 + 1e-8).all()
+        assert (np.abs(before) > 0.04).any(1).all()
+        log = vec.log()
+    assert log == {
+        "score": 200.0,
+        "perf": pytest.approx(199 / 200),  # right, because everyone finished one episode
+        "episode_length": 200.0,
+        "x_threshold_termination": 0.0,
+        "pole_angle_termination": 0.0,
+        "max_steps_termination": 1.0,
+        "n": 8.0,
+    }
+
+
+def test_perf_is_upstreams_mistake():
+    """Assigned, then divided by the episodes: the last one's return / 200 / n."""
+    with make() as vec:
+        stepper = Stepper(vec)
+        lengths, length = [], 0
+        while len(lengths) < 3:
+            act(stepper, RIGHT)
+            length += 1
+            if stepper.rows.terminals[0]:
+                lengths.append(length)
+                length = 0
+        log = vec.log()
+    assert log["n"] == 3 and log["score"] == pytest.approx(np.mean(lengths))
+    assert log["perf"] == pytest.approx((lengths[-1] - 1) / 200 / 3)
+
+
+def test_leaving_the_rail():
+    """A pole of a kilometre hardly turns, so that it is the cart that ends the episode."""
+    with make(pole_length=1000) as vec:
+        stepper = Stepper(vec)
+        while not stepper.rows.terminals[0]:
+            before = stepper.rows.observations[0].copy()
+            act(stepper, LEFT)
+        assert -2.4 <= before[0] < -2.2 and abs(before[2]) < 0.1
+        log = vec.log()
+    assert (log["x_threshold_termination"], log["pole_angle_termination"]) == (1, 0)
+
+
+def test_continuous_actions():
+    """Half the action is half the force; they are clipped, and one that is no number is 0."""
+
+    def speed(action: float) -> float:
+        with make("cartpole_continuous") as vec:
+            return float(act(Stepper(vec), action)[0, 1])
+
+    none, half, full = speed(0), speed(0.5), speed(1)
+    assert full - half == pytest.approx(half - none, rel=1e-5) and full - none > 0.1
+    assert speed(7) == full and speed(-7) == speed(-1) == pytest.approx(2 * none - full)
+    for nothing in np.nan, np.inf, -np.inf:
+        assert speed(nothing) == none
+    with make() as vec:  # with two actions, one that is no number is left
+        one = act(Stepper(vec), np.nan)
+    with make() as vec:
+        np.testing.assert_array_equal(one, act(Stepper(vec), LEFT))
+
+
+@pytest.mark.parametrize(
+    ("name", "env", "message"),
+    [
+        ("cartpole", {"continuous": 1}, "expected 0 .*action is cartpole_continuous"),
+        ("cartpole", {"continuous": 0.5}, "env.continuous is 0.5, expected 0"),
+        ("cartpole_continuous", {"continuous": 0}, "expected 1 .*two actions is cartpole"),
+        ("cartpole", {"dt": 0}, r"env.dt is 0, expected a number above 0"),
+        ("cartpole", {"cart_mass": -1}, r"env.cart_mass is -1, expected a number above 0"),
+        ("cartpole", {"pole_mass": -1}, r"env.pole_mass is -1, expected at least 0"),
+        ("cartpole", {"pole_length": 1e-60}, "pole_length is 1e-60, expected a number above 0"),
+        ("cartpole", {"force_mag": 0}, r"env.force_mag is 0, expected a number above 0"),
+    ],
+)
+def test_values_that_make_no_sense(name: str, env: dict[str, float], message: str):
+    with pytest.raises(UserError, match=message):
+        make(name, 1, **env)
+
+
+def test_a_missing_key_is_named():
+    with pytest.raises(UserError, match=r"missing keys in \[env\]: cart_mass, .*, continuous"):
+        NativeVec(find_environment("cartpole"), total_agents=1, env={})
+
+
+@pytest.mark.parametrize("name", ["cartpole", "cartpole_continuous"])
+def test_picture(name: str):
+    draw = runpy.run_path(str(find_environment(name) / "draw.py"))["draw"]
+    with make(name) as vec:
+        first = draw(Stepper(vec).rows.observations[0])
+    assert first.dtype == np.uint8 and first.shape == (100, 200, 3)
+    wood = (187, 0, 0)
+    for x, theta in (-2.3, 0.2), (2.3, -0.2), (0.0, 0.0), (0.5, 0.7):
+        picture = draw(np.array([x, 0, theta, 0], np.float32))
+        rows, columns = np.nonzero((picture == wood).all(2))
+        assert abs(columns[rows == rows.max()].mean() - (100 + 40 * x)) < 2  # foot and tip
+        assert abs(columns[rows == rows.min()].mean() - (100 + 40 * x + 45 * np.sin(theta))) < 4
+        assert abs(rows.max() - rows.min() - 45 * np.cos(theta)) < 2
+    draw(np.array([90, 0, 3, 0], np.float32))  # far beyond what play reaches

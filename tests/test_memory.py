@@ -1,0 +1,99 @@
+"""memory against spec 10.5."""
+
+import runpy
+from typing import Any
+
+import numpy as np
+import pytest
+from native_envs import Stepper
+
+from puffer_mlx.config import load
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.native import NativeVec, find_environment
+
+FOLDER = find_environment("memory")
+
+
+def make(agents: int, length: float, **keywords: Any) -> NativeVec:
+    return NativeVec(FOLDER, total_agents=agents, env={"length": length}, **keywords)
+
+
+def answer(cue: np.ndarray) -> np.ndarray:
+    """The right action (N, 1) for cues (N,)."""
+    return (cue > 0).astype(np.float32)[:, None]
+
+
+def cues_of(agents: int, episodes: int, **keywords: Any) -> np.ndarray:
+    """(episodes, agents)"""
+    with make(agents, 1, **keywords) as vec:
+        stepper = Stepper(vec)
+        seen = []
+        for _ in range(episodes):
+            seen.append(stepper.rows.observations[:, 0].copy())
+            stepper.step(np.zeros((agents, 1), np.float32))
+    return np.array(seen)
+
+
+@pytest.mark.parametrize("length", [1, 2, 10])
+@pytest.mark.parametrize("right", [True, False])
+def test_the_last_action_must_name_the_cue(length: int, right: bool):
+    n, episodes = 32, 5
+    with make(n, length) as vec:
+        stepper = Stepper(vec)
+        for _ in range(episodes):
+            cue = stepper.rows.observations[:, 0].copy()
+            assert set(cue) == {-1, 1}
+            for tick in range(1, length + 1):
+                # All actions but the last are wrong where that is right: they must not count.
+                rows = stepper.step(answer(cue) if right == (tick == length) else answer(-cue))
+                over = tick == length
+                assert (rows.terminals == over).all()
+                assert (rows.rewards == (over and right)).all()
+                if not over:
+                    assert not rows.observations.any()
+        assert vec.log() == {"score": float(right), "n": float(n * episodes)}
+
+
+def test_cues_are_fair():
+    """Cues come from rand_r, even draws being -1: 12.1 gives those of the first environments."""
+    cues = cues_of(agents=400, episodes=200)
+    first = [  # rand_r's results for seeds 0 to 3
+        *([1012484, 1716955679, 1792309082], [476707713, 1186278907, 505671508]),
+        *([952403967, 656651735, 1367566158], [1430195325, 125974964, 80928584]),
+    ]
+    np.testing.assert_array_equal(cues[:3, :4].T, [[2 * (r % 2) - 1 for r in row] for row in first])
+    sigma = cues.size**-0.5
+    assert abs(cues.mean()) < 4 * sigma
+    for lag in range(1, 7):  # nothing to be learned from the cues before, which memory may hold
+        assert abs((cues[lag:] * cues[:-lag]).mean()) < 4 * sigma
+    assert (np.abs(cues.mean(0)) < 5 * 200**-0.5).all()
+
+
+def test_the_same_seed_is_the_same_episodes():
+    """Whatever the number of threads: upstream's rand() would be shared between them."""
+    one = cues_of(60, 50)
+    np.testing.assert_array_equal(one, cues_of(60, 50, num_threads=3))
+    np.testing.assert_array_equal(one[:, 7:], cues_of(60, 50, seed=7)[:, :-7])
+    assert (one != cues_of(60, 50, seed=7)).any()
+
+
+def test_length():
+    assert load("memory").env == {"length": 10}
+    with pytest.raises(UserError, match=r"missing keys in \[env\]: length"):
+        NativeVec(FOLDER, total_agents=1, env={})
+    for length in 0, -3:
+        with pytest.raises(UserError, match=f"env.length is {length}, expected a whole number"):
+            make(1, length)
+
+
+def test_picture():
+    draw = runpy.run_path(str(FOLDER / "draw.py"))["draw"]
+    with make(8, 4) as vec:
+        stepper = Stepper(vec)
+        cues = stepper.rows.observations.copy()
+        pause = draw(stepper.step(np.zeros((8, 1), np.float32)).observations[0])
+    left, right = draw(cues[cues[:, 0] < 0][0]), draw(cues[cues[:, 0] > 0][0])
+    for picture in left, right, pause:
+        assert picture.shape == (60, 120, 3) and picture.dtype == np.uint8
+    assert (left != pause).any() and (left[:, 60:] == pause[:, 60:]).all()
+    assert (right != pause).any() and (right[:, :60] == pause[:, :60]).all()

@@ -1,0 +1,204 @@
+"""target against spec 10.6 and an oracle in NumPy: eight agents and four goals in a world."""
+
+import runpy
+from typing import Any
+
+import numpy as np
+import pytest
+from native_envs import Stepper
+
+from puffer_mlx.config import load
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.native import NativeVec, find_environment
+from puffer_mlx.vec.stepping import random_actions
+
+FOLDER = find_environment("target")
+AGENTS, GOALS = 8, 4
+SIZE = np.array([952, 592])
+STILL = np.array([4, 2], np.float32)  # the actions that turn and accelerate nothing
+
+
+def make(agents: int, **keywords: Any) -> NativeVec:
+    return NativeVec(FOLDER, total_agents=agents, env=load("target").env, **keywords)
+
+
+class World:
+    """One world in float64; the rules one by one."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = seed
+        self.place = np.zeros((AGENTS, 2))
+        self.goals = np.zeros((GOALS, 2))
+        self.heading, self.speed, self.waited = np.zeros((3, AGENTS))
+        for spot in (*self.place, *self.goals):
+            spot[:] = self.anywhere()
+        self.rewards = np.zeros(AGENTS)
+        self.waits: list[float] = []  # of every goal reached
+        self.moved = self.twice = 0
+
+    def draw(self) -> int:
+        """rand_r: spec 12.1."""
+        result = 0
+        for bits in 11, 10, 10:
+            self.rng = (self.rng * 1103515245 + 12345) % 2**32
+            result = result << bits | (self.rng >> 16) % 2**bits
+        return result
+
+    def anywhere(self) -> list[int]:
+        return [self.draw() % size for size in SIZE]
+
+    def step(self, actions: np.ndarray) -> None:
+        """Actions (8, 2)."""
+        self.waited += 1
+        self.heading = np.clip(self.heading + (actions[:, 0] - 4) / 12, 0, 2 * np.pi)
+        self.speed = np.clip(self.speed + actions[:, 1] - 2, -20, 20)
+        ahead = np.stack([np.cos(self.heading), np.sin(self.heading)], 1)
+        self.place = np.clip(self.place + self.speed[:, None] * ahead, 0, SIZE)
+        for a in np.flatnonzero(self.waited % 512 == 0):
+            self.place[a] = self.anywhere()
+            self.moved += 1
+        self.rewards = np.zeros(AGENTS)
+        for a in range(AGENTS):
+            for goal in self.goals:
+                distance = np.hypot(*(goal - self.place[a]))
+                assert abs(distance - 64) > 1e-4  # none so close that rounding decides
+                if distance < 64:
+                    goal[:] = self.anywhere()
+                    self.twice += self.rewards[a] == 1
+                    self.rewards[a] = 1
+                    self.waits.append(self.waited[a])
+                    self.waited[a] = 0
+
+    def chase(self) -> np.ndarray:
+        """Actions (8, 2) that steer to the nearest goals at 8 pixels a step; 6 and 7 do nothing."""
+        way = self.goals - self.place[:, None]
+        x, y = way[np.arange(AGENTS), np.hypot(*way.T).T.argmin(1)].T
+        turn = np.rint(12 * (np.arctan2(y, x) % (2 * np.pi) - self.heading)) + 4
+        actions = np.stack([turn.clip(0, 8), np.where(self.speed < 8, 4, 2)], 1)
+        actions[6:] = STILL
+        return actions
+
+    def seen(self) -> np.ndarray:
+        """(8, 28)"""
+        goals = (self.goals - self.place[:, None]) / SIZE
+        others = (self.place - self.place[:, None]) / SIZE
+        own = [self.heading / (2 * np.pi), self.rewards, *(self.place / SIZE).T]
+        return np.hstack([goals.reshape(8, 8), others.reshape(8, 16), np.stack(own, 1)])
+
+
+def test_play_is_the_oracles():
+    """Some agents chase goals, some act at random, and two wait to be moved after 512 steps."""
+    worlds = [World(seed) for seed in range(4)]
+    n = AGENTS * len(worlds)
+    rng = np.random.default_rng(0)
+    with make(n, num_buffers=2, num_threads=2) as vec:
+        stepper = Stepper(vec)
+        assert vec.spec.action.sizes == (9, 5)
+        for _ in range(600):
+            found = stepper.rows.observations.reshape(-1, AGENTS, 28)
+            for row, world in zip(found, worlds, strict=True):
+                np.testing.assert_allclose(row, world.seen(), rtol=0, atol=1e-5)
+            actions = np.array([world.chase() for world in worlds], np.float32)
+            actions[:, 4:6] = random_actions(vec, 2 * len(worlds), rng).reshape(-1, 2, 2)
+            for world, action in zip(worlds, actions, strict=True):
+                world.step(action)
+            rows = stepper.step(actions.reshape(n, 2))
+            np.testing.assert_array_equal(rows.rewards, [r for w in worlds for r in w.rewards])
+            assert not rows.terminals.any()
+        log = vec.log()
+    waits = np.array([wait for world in worlds for wait in world.waits])
+    assert sum(world.moved for world in worlds) > 3
+    assert list(log) == ["perf", "score", "episode_return", "episode_length", "n"]
+    assert log["n"] == len(waits) > 150
+    assert (log["score"], log["episode_return"]) == (1, 1)
+    assert log["episode_length"] == pytest.approx(waits.mean(), rel=1e-5)
+    assert log["perf"] == pytest.approx(np.maximum(0, 1 - waits / 100).mean(), rel=1e-5)
+
+
+def test_two_goals_at_once():
+    """They are two in the log and one reward. Some agents of many worlds begin that way."""
+    worlds = [World(seed) for seed in range(400)]
+    n = AGENTS * len(worlds)
+    with make(n) as vec:
+        rows = Stepper(vec).step(np.tile(STILL, (n, 1)))
+        for world in worlds:
+            world.step(np.tile(STILL, (AGENTS, 1)))
+        np.testing.assert_array_equal(rows.rewards, [r for w in worlds for r in w.rewards])
+        seen = np.concatenate([world.seen() for world in worlds])
+        np.testing.assert_allclose(rows.observations, seen, rtol=0, atol=1e-6)
+        log = vec.log()
+    twice = sum(world.twice for world in worlds)
+    assert log["n"] == rows.rewards.sum() + twice and twice > 3
+
+
+def test_rows_are_agents():
+    """Row 8 w + a is agent a of world w, and sees the others from where it is."""
+    with make(48, num_buffers=3) as vec:
+        stepper = Stepper(vec)
+        rng = np.random.default_rng(1)
+        for _ in range(50):
+            rows = stepper.step(random_actions(vec, 48, rng))
+        seen = rows.observations.reshape(6, AGENTS, 28).astype(np.float64)
+    own, others = seen[..., 26:], seen[..., 8:24].reshape(6, AGENTS, AGENTS, 2)
+    np.testing.assert_allclose(own[:, :, None] + others, own[:, None].repeat(8, 1), atol=1e-6)
+    goals = own[:, :, None] + seen[..., :8].reshape(6, AGENTS, GOALS, 2)
+    np.testing.assert_allclose(goals, goals[:, :1].repeat(AGENTS, 1), atol=1e-6)
+    assert len(np.unique(goals[:, 0].round(5), axis=0)) == 6  # different worlds
+    assert (seen[..., 24] >= 0).all() and (seen[..., 24] <= 1).all()
+    assert (own >= 0).all() and (own <= 1).all()
+
+
+@pytest.mark.parametrize("agent", [0, 3, 7])
+def test_each_agent_acts_for_itself(agent: int):
+    """One agent of the second world turns by 4 / 12 rad and swims 2 pixels; nobody else moves."""
+    with make(2 * AGENTS) as vec:
+        stepper = Stepper(vec)
+        before = stepper.rows.observations.astype(np.float64)
+        actions = np.tile(STILL, (2 * AGENTS, 1))
+        row = AGENTS + agent
+        actions[row] = 8, 4
+        after = stepper.step(actions).observations.astype(np.float64)
+    step = np.array([np.cos(1 / 3), np.sin(1 / 3)]) * 2 / SIZE
+    np.testing.assert_allclose(after[row, 26:] - before[row, 26:], step, atol=1e-6)
+    assert after[row, 24] == pytest.approx(1 / 3 / (2 * np.pi))
+    rest = np.arange(2 * AGENTS) != row
+    np.testing.assert_array_equal(after[rest][:, [24, 26, 27]], before[rest][:, [24, 26, 27]])
+
+
+def test_speed_and_heading_have_ends():
+    """At most 20 pixels a step either way, and no turning through 0 or 2 pi: it is cut off."""
+    with make(AGENTS) as vec:
+        stepper = Stepper(vec)
+        for turn, speed, heading, last in (0, 4, 0, SIZE[0]), (0, 0, 0, 0), (8, 2, 1, 0):
+            steps = []
+            for _ in range(120):
+                x = stepper.rows.observations[:, 26].astype(np.float64) * SIZE[0]
+                rows = stepper.step(np.full((AGENTS, 2), [turn, speed], np.float32))
+                steps.append(np.abs(rows.observations[:, 26] * SIZE[0] - x))
+            assert (rows.observations[:, 24] == heading).all()
+            if turn == 0:
+                assert rows.observations[:, 26] * SIZE[0] == pytest.approx(last)
+                assert np.max(steps) == pytest.approx(20, abs=1e-3)
+
+
+def test_the_number_of_agents():
+    with pytest.raises(UserError, match="8 agents, of which only 4 fit"):
+        make(12)
+    assert load("target").env == {}
+
+
+def test_picture():
+    draw = runpy.run_path(str(FOLDER / "draw.py"))["draw"]
+    with make(AGENTS) as vec:
+        stepper = Stepper(vec)
+        seen = stepper.rows.observations.copy()
+        picture = draw(seen[0])
+        assert picture.shape == (124, 199, 3) and picture.dtype == np.uint8
+        for agent in range(AGENTS):
+            picture = draw(seen[agent])
+            x, y = seen[agent, 26:] * SIZE * 0.2 + 3
+            red = np.argwhere((picture == (187, 0, 0)).all(2)).mean(0)
+            assert np.hypot(*(red - [y, x])) < 1.5  # less the dot that shows its heading
+        for _ in range(4):
+            moved = draw(stepper.step(np.full((AGENTS, 2), 4, np.float32)).observations[0])
+        assert (moved != draw(seen[0])).any()
