@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from puffer_mlx.config import load
 from puffer_mlx.vec.base import Rows
-from puffer_mlx.vec.native import NativeVec, find_environment
+from puffer_mlx.vec.native import NativeVec, environments_folder, find_environment
 from puffer_mlx.vec.stepping import allocate_rows
 
-RELAY = Path(__file__).parent / "envs" / "relay"
+OURS = Path(__file__).parent / "envs"  # environments that only tests use
+RELAY = OURS / "relay"
 
 BREAKOUT = {
     "frameskip": 4,
@@ -33,12 +35,15 @@ PARAMETERS = {
     "squared": {"size": 11},
     "relay": {"length": 7, "sleep_ms": 0},
 }
+OTHERS = {"recall": {"length": 4}}
+SHIPPED = sorted(path.parent.name for path in environments_folder().glob("*/binding.c"))
 
 
 def make(name: str, **keywords: Any) -> NativeVec:
-    """A NativeVec of breakout, squared or relay."""
-    folder = RELAY if name == "relay" else find_environment(name)
-    return NativeVec(folder, **{"env": PARAMETERS[name], **keywords})
+    """A NativeVec of an environment of ours, or of one that is shipped, configured as shipped."""
+    folder = OURS / name if (OURS / name).is_dir() else find_environment(name)
+    env = PARAMETERS.get(name) or OTHERS.get(name) or load(name).env
+    return NativeVec(folder, **{"env": env, **keywords})
 
 
 def part(rows: Rows, first: int, end: int) -> Rows:
@@ -52,12 +57,13 @@ def part(rows: Rows, first: int, end: int) -> Rows:
 class Stepper:
     """All agents of a NativeVec in one set of rows."""
 
-    def __init__(self, vec: NativeVec) -> None:
-        """Allocate the rows and reset."""
+    def __init__(self, vec: NativeVec, reset: bool = True) -> None:
+        """Allocate the rows, and reset unless a state is restored instead."""
         self.vec = vec
         self.n = vec.num_agents // vec.num_groups
         self.rows = allocate_rows(vec, vec.num_agents)
-        vec.reset(self.rows)
+        if reset:
+            vec.reset(self.rows)
 
     def group(self, group: int) -> Rows:
         """The rows of a group."""

@@ -260,6 +260,13 @@ class CodedVec:
     def log(self) -> dict[str, float]:
         return {}
 
+    def state(self) -> Array:
+        return np.array(self.steps, np.int64).view(np.uint8)
+
+    def restore(self, state: Array) -> None:
+        assert self.pending == [None] * self.num_groups
+        self.steps = state.view(np.int64).tolist()
+
     def busy_seconds(self) -> float:
         return 0.0
 

@@ -18,7 +18,8 @@ from puffer_mlx import build
 from puffer_mlx.build import cache_directory
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Rows, VecEnv
-from puffer_mlx.vec.native import NativeVec, _load, compile_environment, find_environment
+from puffer_mlx.vec.library import load
+from puffer_mlx.vec.native import NativeVec, compile_environment, find_environment
 from puffer_mlx.vec.stepping import allocate_rows, measure_stepping, random_actions
 
 NAMES = list(PARAMETERS)
@@ -300,7 +301,7 @@ def test_seeds(name: str):
 
 def test_rand_r_is_glibcs():
     """Spec 12.1."""
-    library = _load(compile_environment(RELAY))
+    library = load(compile_environment(RELAY))
     for seed, expected in {
         0: [1012484, 1716955679, 1792309082, 229610924, 1639479903, 1362739833],
         1: [476707713, 1186278907, 505671508, 2137716191, 936145377, 1215825599],

@@ -1,6 +1,7 @@
 // Steps an environment the way vec/native.py does, for sanitizers, which can't look into a Python
-// process without help: several groups under way at once, logs from a second thread, a failing
-// creation, a second reset, and a close in the middle of steps.
+// process without help: several groups under way at once, logs and saved states from two
+// other threads, a failing creation, a second reset, a state that is restored elsewhere and refused
+// when it is cut off, and a close in the middle of steps.
 //
 // usage: driver AGENTS GROUPS THREADS STEPS [KEY=VALUE ...]
 
@@ -10,17 +11,77 @@
 #include "vec.h"
 
 static atomic_bool stop;
-static double episodes;
 
-static void* read_logs(void* vec) {
+typedef struct {
+    PufferVec* vec;
+    double episodes;
+} Reader;
+
+// A state in memory of exactly its size, or NULL.
+static unsigned char* save(PufferVec* vec, int64_t* size) {
+    int64_t needed = puffer_save(vec, NULL, -1);
+    unsigned char* state = NULL;
+    do {  // steps may come between and change the size
+        *size = needed;
+        free(state);
+        state = needed < 0 ? NULL : malloc((size_t)needed);
+        needed = state == NULL ? -1 : puffer_save(vec, state, needed);
+    } while (needed > *size);
+    *size = needed;
+    return state;
+}
+
+// Episodes that ended since they were counted last.
+static double count_episodes(PufferVec* vec) {
     const char* keys[64];
     double values[64];
-    while (!atomic_load(&stop)) {
-        int size = puffer_log(vec, keys, values, 64);
-        episodes += size > 0 ? values[size - 1] : 0.0;
+    int size = puffer_log(vec, keys, values, 64);
+    double count = size > 0 ? values[size - 1] : 0.0;
+    for (int env = 0; (size = puffer_next_log(vec, &env, keys, values, 64)) > 0; env++) {
+        count += values[size - 1];
+    }
+    return count;
+}
+
+// Saving now and then only: it stops all groups, and steps must have the time to meet.
+static void* read_on(void* argument) {
+    Reader* reader = argument;
+    for (int round = 0; !atomic_load(&stop); round++) {
+        reader->episodes += count_episodes(reader->vec);
+        if (round % 32 == 0) {
+            int64_t bytes;
+            free(save(reader->vec, &bytes));
+        }
         sched_yield();
     }
     return NULL;
+}
+
+// A part of a state must be refused, and the whole must come back as the same bytes.
+static bool restores(PufferVec* vec, const unsigned char* state, int64_t size) {
+    char text[512];
+    const int64_t cuts[] = {0, 16, 32, 48, 64, size / 32 * 16, size - 16};
+    for (size_t i = 0; i < sizeof(cuts) / sizeof(int64_t); i++) {
+        unsigned char* part = malloc((size_t)cuts[i] + 1);
+        memcpy(part, state, (size_t)cuts[i]);
+        if (puffer_load(vec, part, cuts[i], text, sizeof(text)) == 0) {
+            fprintf(stderr, "%d of %d bytes were accepted\n", (int)cuts[i], (int)size);
+            return false;
+        }
+        free(part);
+    }
+    if (puffer_load(vec, state, size, text, sizeof(text)) != 0) {
+        fprintf(stderr, "%s\n", text);
+        return false;
+    }
+    int64_t again;
+    unsigned char* same = save(vec, &again);
+    const bool equal = again == size && memcmp(same, state, (size_t)size) == 0;
+    if (!equal) {
+        fprintf(stderr, "the restored state is another\n");
+    }
+    free(same);
+    return equal;
 }
 
 int main(int argc, char** argv) {
@@ -42,12 +103,12 @@ int main(int argc, char** argv) {
     }
 
     char text[512];
-    if (puffer_create(agents, groups, threads, 0, 0, NULL, NULL, 0, NULL, NULL, text,
-                      sizeof(text)) != NULL) {
+    if (num_keys > 0 && puffer_create(agents, groups, threads, 0, 0, NULL, NULL, 0, NULL, NULL,
+                                      text, sizeof(text)) != NULL) {
         fprintf(stderr, "creation without any key should have failed\n");
         return 1;
     }
-    printf("%s\n", text);
+    printf("%s\n", num_keys > 0 ? text : "no keys");
     PufferVec* vec = puffer_create(agents, groups, threads, 3, 0, NULL, NULL, num_keys, keys,
                                    values, text, sizeof(text));
     if (vec == NULL) {
@@ -58,6 +119,7 @@ int main(int argc, char** argv) {
     // Every array has the exact size, so that a write beyond it is seen.
     int spec[32];
     puffer_spec(spec, 32);
+    const int* sizes = spec + 8;
     const size_t row = (size_t)spec[1] * (spec[2] ? sizeof(float) : 1);
     const size_t heads = (size_t)spec[3];
     const size_t mask = (size_t)spec[4];
@@ -69,10 +131,15 @@ int main(int argc, char** argv) {
     float* actions = malloc(n * heads * sizeof(float));
 
     puffer_reset(vec, observations, rewards, terminals, masks);
-    pthread_t reader;
-    pthread_create(&reader, NULL, read_logs, vec);
+    Reader readers[] = {{vec, 0.0}, {vec, 0.0}};
+    pthread_t reading[2];
+    for (int i = 0; i < 2; i++) {
+        pthread_create(&reading[i], NULL, read_on, &readers[i]);
+    }
     unsigned int random = 1;
     double total = 0.0;
+    unsigned char* state = NULL;
+    int64_t state_size = 0;
     for (int step = 0; step < steps; step++) {
         for (int g = 0; g < groups; g++) {
             const size_t first = (size_t)g * n;
@@ -80,7 +147,7 @@ int main(int argc, char** argv) {
             for (size_t i = 0; i < n; i++) {
                 total += rewards[first + i];
                 for (size_t h = 0; h < heads; h++) {
-                    actions[i * heads + h] = (float)(puffer_rand_r(&random) % spec[5 + h]);
+                    actions[i * heads + h] = (float)(puffer_rand_r(&random) % sizes[h]);
                 }
             }
             if (puffer_send(vec, g, actions, observations + first * row, rewards + first,
@@ -88,6 +155,9 @@ int main(int argc, char** argv) {
                 fprintf(stderr, "group %d was stepping\n", g);
                 return 1;
             }
+        }
+        if (step == steps / 4) {
+            state = save(vec, &state_size);
         }
         if (step == steps / 2) {
             for (int g = 0; g < groups; g++) {
@@ -97,9 +167,26 @@ int main(int argc, char** argv) {
         }
     }
     atomic_store(&stop, true);
-    pthread_join(reader, NULL);
+    double episodes = count_episodes(vec);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(reading[i], NULL);
+        episodes += readers[i].episodes;
+    }
     printf("reward %g, episodes %g, busy %g s\n", total, episodes, puffer_busy_seconds(vec));
     puffer_close(vec);
+
+    vec = puffer_create(agents, 1, 2, 5, 0, NULL, NULL, num_keys, keys, values, text, sizeof(text));
+    if (!restores(vec, state, state_size)) {
+        return 1;
+    }
+    float* all_actions = calloc((size_t)agents * heads, sizeof(float));
+    for (int step = 0; step < 50; step++) {
+        puffer_send(vec, 0, all_actions, observations, rewards, terminals, masks);
+        puffer_wait(vec, 0);
+    }
+    puffer_close(vec);
+    free(all_actions);
+    free(state);
     free(observations);
     free(rewards);
     free(terminals);

@@ -3,6 +3,7 @@
 #define NUM_ATNS 1
 #define ACT_SIZES {2}
 #define OBS_TENSOR_T FloatTensor
+#define MY_STATE_PLAIN
 #define Env Recall
 #include "vecenv.h"
 

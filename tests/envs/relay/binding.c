@@ -6,13 +6,13 @@
 #define MY_ACTION_MASK 5
 #define MY_VEC_INIT
 #define MY_VEC_CLOSE
+#define MY_STATE
 #define Env Relay
 #include "vecenv.h"
 
 void my_init(Env* env, Dict* kwargs) {
     env->length = (int)dict_get(kwargs, "length")->value;
     env->sleep_ms = (int)dict_get(kwargs, "sleep_ms")->value;
-    env->private_memory = malloc(64);
 }
 
 Env* my_vec_init(int* num_envs_out, int* buffer_env_starts, int* buffer_env_counts,
@@ -39,6 +39,35 @@ Env* my_vec_init(int* num_envs_out, int* buffer_env_starts, int* buffer_env_coun
 
 void my_vec_close(Env* envs) {
     free(envs[0].bonus);
+}
+
+// tick, count, then that many receipts.
+size_t my_state_size(const Env* env) {
+    return 2 * sizeof(int) + (size_t)env->count * sizeof(float);
+}
+
+void my_save_state(const Env* env, void* to) {
+    int* numbers = to;
+    numbers[0] = env->tick;
+    numbers[1] = env->count;
+    if (env->count > 0) {
+        memcpy(numbers + 2, env->receipts, (size_t)env->count * sizeof(float));
+    }
+}
+
+bool my_load_state(Env* env, const void* from, size_t size) {
+    const int* numbers = from;
+    if (size < 2 * sizeof(int) || numbers[1] < 0 ||
+        size != 2 * sizeof(int) + (size_t)numbers[1] * sizeof(float) ||
+        !make_room(env, numbers[1])) {
+        return false;
+    }
+    env->tick = numbers[0];
+    env->count = numbers[1];
+    if (env->count > 0) {
+        memcpy(env->receipts, numbers + 2, (size_t)env->count * sizeof(float));
+    }
+    return true;
 }
 
 void my_log(Log* log, Dict* out) {

@@ -1,7 +1,10 @@
 // relay: an environment for tests. Environment e has 1 + e % 3 agents and two heads, observations
-// are updated in place, actions are overwritten, and every row says whose it is.
+// are updated in place, actions are overwritten, every row says whose it is, and the memory an
+// environment owns grows within an episode.
 
+#include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 typedef struct {
@@ -24,10 +27,24 @@ typedef struct {
     int length;
     int tick;
     int sleep_ms;
-    float receipts;
-    float* private_memory;  // must be freed by c_close
-    float* bonus;           // shared by all, freed by my_vec_close
+    int count;        // rewards so far, of all agents
+    int room;         // for so many
+    float* receipts;  // (room,) those rewards; must be freed by c_close
+    float* bonus;     // shared by all, freed by my_vec_close
 } Relay;
+
+// Make room for `count` receipts. False if there is no memory.
+static bool make_room(Relay* env, int count) {
+    if (count > env->room) {
+        float* larger = realloc(env->receipts, (size_t)count * sizeof(float));
+        if (larger == NULL) {
+            return false;
+        }
+        env->receipts = larger;
+        env->room = count;
+    }
+    return true;
+}
 
 // Agent a may take choice (tick + a) % 3 of head 0 and both choices of head 1.
 static void write_masks(Relay* env) {
@@ -40,7 +57,7 @@ static void write_masks(Relay* env) {
 
 void c_reset(Relay* env) {
     env->tick = 0;
-    env->receipts = 0.0f;
+    env->count = 0;
     for (int a = 0; a < env->num_agents; a++) {
         unsigned char* row = env->observations + a * 4;
         row[0] = (unsigned char)env->index;
@@ -62,15 +79,19 @@ void c_step(Relay* env) {
         float* action = env->actions + a * 2;
         env->observations[a * 4 + 2] += 1;
         env->rewards[a] += action[0] + 10.0f * action[1] + *env->bonus;
-        env->receipts += env->rewards[a];
+        if (make_room(env, env->count + 1)) {
+            env->receipts[env->count++] = env->rewards[a];
+        }
         action[0] = action[1] = -1.0f;
     }
     if (over) {
         env->log.length += (float)env->tick;
-        env->log.receipts += env->receipts;
+        for (int i = 0; i < env->count; i++) {
+            env->log.receipts += env->receipts[i];
+        }
         env->log.n += 1.0f;
         env->tick = 0;
-        env->receipts = 0.0f;
+        env->count = 0;
         for (int a = 0; a < env->num_agents; a++) {
             env->terminals[a] = 1.0f;
             env->observations[a * 4 + 2] = 0;
@@ -84,5 +105,5 @@ void c_render(Relay* env) {
 }
 
 void c_close(Relay* env) {
-    free(env->private_memory);
+    free(env->receipts);
 }

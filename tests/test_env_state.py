@@ -1,0 +1,388 @@
+"""Native environments that are saved in the middle of episodes, and reports of single episodes."""
+
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from native_envs import OTHERS, PARAMETERS, RELAY, SHIPPED, Stepper, make
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.spec import ActionSpec, EnvSpec
+from puffer_mlx.vec.library import environment_files, sources_digest
+from puffer_mlx.vec.native import NativeVec, compile_environment, find_environment
+from puffer_mlx.vec.state import pack, unpack
+from puffer_mlx.vec.stepping import random_actions
+
+AGENTS = 48
+REFUSED = r"(checksum|format of this version)\n  hint: "
+NAMES = sorted({*SHIPPED, *PARAMETERS, *OTHERS})
+
+
+def saved(vec: NativeVec) -> np.ndarray:
+    state = vec.state()
+    assert state is not None
+    return state
+
+
+def play(stepper: Stepper, actions: list[np.ndarray]) -> list[np.ndarray]:
+    """All rows of each step."""
+    seen = []
+    for mine in actions:
+        rows = stepper.step(mine)
+        seen += [array.copy() for array in rows if array is not None]
+    return seen
+
+
+def history(vec: NativeVec, steps: int, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [random_actions(vec, vec.num_agents, rng) for _ in range(steps)]
+
+
+def edit(folder: Path, old: str, new: str, file: str = "binding.c") -> None:
+    """Replace text that must be there."""
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new))
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of squared's folder, and an empty cache."""
+    monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path / "cache"))
+    return Path(shutil.copytree(find_environment("squared"), tmp_path / "squared"))
+
+
+# ---- Going on ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_restored_goes_on_bit_for_bit(name: str, fresh: bool):
+    """In other threads and groups, another seed, before the first reset or in the middle."""
+    before = int(np.random.default_rng(len(name) + fresh).integers(1, 60))
+    with make(name, total_agents=AGENTS, num_buffers=2, num_threads=2) as vec:
+        stepper = Stepper(vec)
+        play(stepper, history(vec, before, seed=1))
+        state = saved(vec)
+        actions = history(vec, 250, seed=2)
+        seen, end, log = play(stepper, actions), saved(vec), vec.log()
+    with make(name, total_agents=AGENTS, num_threads=3, seed=9) as vec:
+        stepper = Stepper(vec, reset=not fresh)
+        if not fresh:
+            play(stepper, history(vec, 77, seed=3))
+        vec.restore(state)
+        np.testing.assert_array_equal(saved(vec), state)
+        for one, other in zip(play(stepper, actions), seen, strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(saved(vec), end)
+        assert vec.log() == log and log["n"] > 0  # episodes from before the state are in it
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_new_episode_after_a_restored_state(name: str):
+    with make(name, total_agents=AGENTS) as vec, make(name, total_agents=AGENTS, seed=4) as other:
+        stepper, twin = Stepper(vec), Stepper(other, reset=False)
+        play(stepper, history(vec, 20))
+        other.restore(saved(vec))
+        vec.reset(stepper.rows)
+        other.reset(twin.rows)
+        actions = history(vec, 30)
+        for one, its in zip(play(stepper, actions), play(twin, actions), strict=True):
+            np.testing.assert_array_equal(one, its)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_state_is_the_same_bytes(name: str):
+    states = []
+    for keywords in {}, {"num_buffers": 2, "num_threads": 3}:
+        with make(name, total_agents=AGENTS, **keywords) as vec:
+            play(Stepper(vec), history(vec, 30))
+            states += [saved(vec), saved(vec)]
+    for state in states[1:]:
+        np.testing.assert_array_equal(state, states[0])
+
+
+def test_memory_of_an_environment_grows_and_shrinks():
+    """relay keeps one number per agent and step of the episode, and has 1, 2 or 3 agents."""
+    with make("relay", total_agents=6) as vec:
+        stepper = Stepper(vec)
+        actions = history(vec, 6)
+        states = [saved(vec)]
+        for step in range(6):
+            play(stepper, actions[step : step + 1])
+            states.append(saved(vec))
+        sizes = [len(state) for state in states]
+        assert sizes == sorted(sizes) and sizes[-1] - sizes[0] >= 6 * 6 * 4 - 3 * 16
+        for at in 6, 0, 3:
+            vec.restore(states[at])
+            for step in range(at, 6):
+                play(stepper, actions[step : step + 1])
+                np.testing.assert_array_equal(saved(vec), states[step + 1])
+
+
+def test_saving_and_restoring_wait_for_steps_under_way():
+    env = {"length": 7, "sleep_ms": 100}
+    with make("relay", total_agents=6, num_buffers=2, env=env) as vec:
+        stepper = Stepper(vec)
+        first = saved(vec)
+        start = time.perf_counter()
+        vec.send(1, np.zeros((3, 2), np.float32), stepper.group(1))
+        second = saved(vec)
+        assert time.perf_counter() - start > 0.1
+        assert len(second) > len(first)  # it has the step's receipts
+        vec.wait(1)
+        vec.send(0, np.zeros((3, 2), np.float32), stepper.group(0))
+        vec.restore(first)
+        np.testing.assert_array_equal(saved(vec), first)
+
+
+def test_closed_environments_have_no_state():
+    vec = make("squared", total_agents=4)
+    state = saved(vec)
+    vec.close()
+    for use in vec.state, vec.episodes, lambda: vec.restore(state):
+        with pytest.raises(RuntimeError, match="closed"):
+            use()
+
+
+# ---- What is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "keywords", "message"),
+    [
+        ("recall", {}, "saved with environment squared, expected recall"),
+        ("squared", {"total_agents": 8}, r"saved with vec\.total_agents 4, expected 8"),
+        ("squared", {"env": {"size": 5}}, r"saved with env\.size 11\.0, expected 5\.0"),
+        ("squared", {"vec": {"bonus": 1}}, r"saved with vec\.bonus absent, expected 1\.0"),
+    ],
+)
+def test_states_of_others(name: str, keywords: dict, message: str):
+    with make("squared", total_agents=4) as vec:
+        state = saved(vec)
+    with make(name, **{"total_agents": 4, **keywords}) as vec:
+        before = saved(vec)
+        with pytest.raises(UserError, match=message + r"\n.*hint: .*start anew"):
+            vec.restore(state)
+        np.testing.assert_array_equal(saved(vec), before)
+
+
+def test_parameters_that_nobody_reads_may_differ():
+    with make("squared", total_agents=4) as vec:
+        state = saved(vec)
+    with make("squared", total_agents=4, env={"size": 11, "colour": 3}) as vec:
+        vec.restore(state)
+
+
+def test_the_state_of_other_sources(copied: Path):
+    with make("squared", total_agents=4) as vec:
+        state = saved(vec)
+    with NativeVec(copied, total_agents=4, env=PARAMETERS["squared"]) as vec:
+        vec.restore(state)  # the same files elsewhere
+    edit(copied, "3 * env->size", "4 * env->size", "squared.h")
+    with (
+        NativeVec(copied, total_agents=4, env=PARAMETERS["squared"]) as vec,
+        pytest.raises(UserError, match=r"with sources \w+, expected \w+\n.*were changed since"),
+    ):
+        vec.restore(state)
+
+
+def test_damaged_states():
+    with make("squared", total_agents=4) as vec:
+        state = saved(vec)
+        whole = bytes(state)
+        rng = np.random.default_rng(0)
+        head = whole.index(b"}") + 20
+        for at in [*range(head), *rng.integers(head, len(state), 50)]:
+            damaged = state.copy()
+            damaged[at] ^= 1 << rng.integers(8)
+            with pytest.raises(UserError, match=REFUSED):
+                vec.restore(damaged)
+        for length in 0, 7, 8, 20, 47, 48, head, len(state) // 2, len(state) - 1:
+            with pytest.raises(UserError, match=REFUSED):
+                vec.restore(state[:length])
+        for wrong in state.view(np.int8), np.array(state[0]), np.append(state, np.uint8(0)):
+            with pytest.raises(UserError, match=REFUSED):
+                vec.restore(wrong)
+        assert bytes(saved(vec)) == whole
+        padded = np.repeat(state, 2)[::2]  # not contiguous
+        vec.restore(padded)
+        assert bytes(saved(vec)) == whole
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda body: body[:0], "ends early"),
+        (lambda body: body[:40], "ends early"),  # in the record of the first environment
+        (lambda body: body[:-16], "ends early"),
+        (lambda body: np.append(body, np.zeros(16, np.uint8)), "goes on for 16 bytes"),
+        (
+            lambda body: with_number(body, 0, 8),
+            r"6 environments of 8 bytes and 12 agents.*expected",
+        ),
+        (lambda body: with_number(body, 2, 13), "and 13 agents"),
+        (lambda body: with_number(body, 4, 2), "environment 0 of the state has 2 agents, expected"),
+        (lambda body: with_number(body, 5, 2**63), "ends early"),  # bytes of its record
+        (lambda body: with_number(body, 5, 2**64 - 1), "ends early"),
+    ],
+)
+def test_states_of_another_layout(change, message: str):
+    """What the C side looks at itself, whatever the checksum says."""
+    with make("relay", total_agents=12) as vec:
+        stepper = Stepper(vec)
+        play(stepper, history(vec, 3))
+        body = change(unpack(saved(vec), vec._identity))
+        play(stepper, history(vec, 2))
+        state = saved(vec)
+        with pytest.raises(UserError, match=f"relay: .*{message}"):
+            vec.restore(pack(vec._identity, body))
+        np.testing.assert_array_equal(saved(vec), state)  # nothing was changed
+
+
+def with_number(body: np.ndarray, index: int, value: int) -> np.ndarray:
+    """A copy with another number: 0 to 3 are the head, 4 and 5 the first environment's record."""
+    numbers = body.copy()
+    numbers[: len(body) // 8 * 8].view(np.uint64)[index] = value
+    return numbers
+
+
+def test_an_environment_that_refuses_its_state():
+    with make("relay", total_agents=12) as vec:
+        stepper = Stepper(vec)
+        play(stepper, history(vec, 3))
+        body = unpack(saved(vec), vec._identity)
+        body[48:56].view(np.int32)[1] = 1000  # relay's number of receipts
+        with pytest.raises(UserError, match="relay: environment 0 can't load its"):
+            vec.restore(pack(vec._identity, body))
+        vec.reset(stepper.rows)
+        play(stepper, history(vec, 10))
+
+
+def test_environments_that_cannot_be_saved(copied: Path):
+    edit(copied, "#define MY_STATE_PLAIN", "//")
+    with NativeVec(copied, total_agents=4, env=PARAMETERS["squared"]) as vec:
+        assert vec.state() is None
+        with pytest.raises(UserError, match="neither MY_STATE_PLAIN nor MY_STATE"):
+            vec.restore(pack(vec._identity, np.zeros(32, np.uint8)))
+
+
+@pytest.mark.parametrize(
+    ("new", "message"),
+    [
+        ("#define MY_STATE_PLAIN\n#define MY_STATE", "struct without pointers of its own"),
+        ("#define MY_STATE_PLAIN\n#define MY_USES_PERM", "struct without pointers of its own"),
+        ("#define MY_STATE", "my_state_size|my_save_state|my_load_state"),
+    ],
+)
+def test_macros_that_contradict(copied: Path, new: str, message: str):
+    edit(copied, "#define MY_STATE_PLAIN ", new + "\n// ")
+    with pytest.raises(UserError, match=message):
+        NativeVec(copied, total_agents=4, env=PARAMETERS["squared"])
+
+
+# ---- Episodes of single environments -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["breakout", "squared", "relay"])
+def test_episodes_add_up_to_the_log(name: str):
+    with make(name, total_agents=AGENTS, num_buffers=2) as vec, make(name, total_agents=48) as twin:
+        actions = history(vec, 400)
+        play(Stepper(vec), actions)
+        play(Stepper(twin), actions)
+        records, log = vec.episodes(), twin.log()
+        assert vec.num_environments == (24 if name == "relay" else 48)
+        numbers = [record["env"] for record in records]
+        assert numbers == sorted(set(numbers)) and set(numbers) <= set(range(vec.num_environments))
+        weights = np.array([record["n"] for record in records])
+        assert weights.sum() == log["n"] and len(records) > 20
+        for key in log:
+            mean = np.average([record[key] for record in records], weights=weights)
+            assert mean == pytest.approx(log[key], rel=1e-5) or key == "n"
+        assert list(records[0]) == [*log, "env"]
+        assert vec.episodes() == [] and vec.log() == {}
+
+
+def test_episodes_one_by_one():
+    """Of agents that walk up: from row 5, the sixth step leaves the grid, or meets the target."""
+    with make("squared", total_agents=6, num_buffers=2) as vec:
+        stepper = Stepper(vec)
+        up = np.full((6, 1), 2, np.float32)
+        for step in range(1, 40):
+            rows = stepper.step(up)
+            if step == 9:
+                vec.log()  # takes those of the ninth step
+                continue
+            records = vec.episodes()
+            ended = np.flatnonzero(rows.terminals)
+            assert [record["env"] for record in records] == ended.tolist()
+            assert all(record["n"] == 1 for record in records)
+            returns = [record["episode_return"] for record in records]
+            np.testing.assert_array_equal(returns, rows.rewards[ended])
+
+
+def test_episodes_wait_for_steps_under_way():
+    with make("relay", total_agents=1, env={"length": 1, "sleep_ms": 100}) as vec:
+        stepper = Stepper(vec)
+        vec.send(0, np.ones((1, 2), np.float32), stepper.rows)
+        assert vec.episodes() == [{"length": 1.0, "receipts": 11.0, "n": 1.0, "env": 0.0}]
+
+
+# ---- Shapes of observations ----------------------------------------------------------------------
+
+
+def test_images_have_a_shape(copied: Path):
+    with make("squared", total_agents=4) as vec:
+        assert vec.spec.observation_shape == ()
+    edit(copied, "#define NUM_ATNS", "#define MY_OBS_SHAPE {11, 11, 1}\n#define NUM_ATNS")
+    with NativeVec(copied, total_agents=4, env=PARAMETERS["squared"]) as vec:
+        assert vec.spec.observation_shape == (11, 11, 1)
+        assert vec.spec.action.sizes == (5,)
+    for wrong, message in (
+        ("{11, 11, 2}", r"MY_OBS_SHAPE in binding\.c: .*\(11, 11, 2\) doesn't have 121 elements"),
+        ("{11, 11}", "must be {height, width, channels}"),
+    ):
+        edit(copied, "{11, 11, 1}", wrong)
+        with pytest.raises(UserError, match=message):
+            NativeVec(copied, total_agents=4, env=PARAMETERS["squared"])
+        edit(copied, wrong, "{11, 11, 1}")
+
+
+@pytest.mark.parametrize("shape", [(121,), (11, 11), (11, 11, 2), (-11, -11, 1), (1, 11, 11, 1)])
+def test_shapes_that_are_no_images(shape: tuple[int, ...]):
+    with pytest.raises(ValueError, match="121 elements"):
+        EnvSpec("x", 121, np.dtype(np.uint8), ActionSpec((5,)), observation_shape=shape)
+
+
+# ---- Environments made of others -----------------------------------------------------------------
+
+
+def test_an_environment_may_be_made_of_another(copied: Path):
+    wide = copied.parent / "wide"
+    wide.mkdir()
+    (wide / "binding.c").write_text('// no header of its own\n#  include "../squared/binding.c"\n')
+    names = [path.relative_to(copied.parent).as_posix() for path in environment_files(wide)]
+    assert names == ["squared/binding.c", "squared/squared.h", "wide/binding.c"]
+    first, digest = compile_environment(wide), sources_digest(wide)
+    assert first.name.startswith("wide-") and compile_environment(wide) == first
+    with NativeVec(wide, total_agents=2, env={"size": 5}) as vec:
+        assert vec.spec.name == "wide"
+    edit(copied, "3 * env->size", "4 * env->size", "squared.h")
+    assert compile_environment(wide) != first and sources_digest(wide) != digest
+
+
+def test_headers_that_include_each_other(copied: Path):
+    (copied / "a.h").write_text('#include "squared.h"\n#include "../b.h"\n#include "nowhere.h"\n')
+    (copied.parent / "b.h").write_text('#include "squared/a.h"\n')
+    names = [path.relative_to(copied.parent).as_posix() for path in environment_files(copied)]
+    assert names == ["b.h", "squared/a.h", "squared/binding.c", "squared/squared.h"]
+
+
+def test_every_environment_can_be_saved():
+    assert {"breakout", "squared"} <= set(SHIPPED)
+    assert not RELAY.is_relative_to(find_environment("squared").parent)
+    for name in SHIPPED:
+        with make(name, total_agents=AGENTS) as vec:
+            assert vec.state() is not None, f"{name}: define MY_STATE_PLAIN or MY_STATE"
