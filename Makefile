@@ -2,6 +2,7 @@
 #   make train ARGS="--train.total-timesteps 3_000_000"
 VENV ?= .venv
 ARGS ?=
+TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 CANDIDATES = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
@@ -9,7 +10,7 @@ CANDIDATES = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 .NOTPARALLEL:
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-train: $(VENV)/.test
+train: $(VENV)/.run
 	$(BIN)/python scripts/train.py breakout $(ARGS)
 
 test: $(VENV)/.test
@@ -30,8 +31,14 @@ clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# $(VENV)/.test, $(VENV)/.dev: this package, editable, with that extra of pyproject.toml.
+# This package, editable; $(VENV)/.test, $(VENV)/.dev: with that extra of pyproject.toml.
+$(VENV)/.run: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+# torch comes first: what depends on it takes the one that is there.
 $(VENV)/.%: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
 	$(BIN)/python -m pip install --quiet --editable '.[$*]'
 	@touch $@
 

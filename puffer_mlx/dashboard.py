@@ -8,24 +8,12 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 
-Logs = dict[str, float]
+from puffer_mlx.view import PHASES, Logs, View, abbreviate, duration
+
+__all__ = ["PHASES", "Dashboard", "abbreviate", "duration"]
 
 INTERVAL = 0.6  # seconds between two plain lines at least, upstream's rhythm
 REFRESH = 0.25  # seconds between two redraws at least
-
-# Phases as people read them: name of perf/*, label, indented under which.
-PHASES = (
-    ("rollout", "Rollout", ""),
-    ("eval_gpu", "act", "rollout"),
-    ("eval_env", "environment", "rollout"),
-    ("eval_copy", "copy", "rollout"),
-    ("train", "Train", ""),
-    ("train_advantage", "advantage", "train"),
-    ("train_gather", "gather", "train"),
-    ("train_forward", "gradients", "train"),
-    ("train_optimizer", "optimizer", "train"),
-    ("train_misc", "misc", "train"),
-)
 
 LINE = {  # what a plain line shows
     "env/score": "score",
@@ -34,26 +22,6 @@ LINE = {  # what a plain line shows
     "loss/total": "loss",
     "loss/entropy": "entropy",
 }
-
-
-def abbreviate(number: float) -> str:
-    """1_234_567 -> 1.2M."""
-    for unit in ("", "K", "M", "B"):
-        if abs(number) < (999.95 if unit else 999.5):  # what rounds to 1000 is 1.0 of the next
-            return f"{number:.1f}{unit}" if unit else f"{number:.0f}"
-        number /= 1000
-    return f"{number:.1f}T"
-
-
-def duration(seconds: float) -> str:
-    """3723 -> 1h 2m 3s, from the largest unit that isn't 0."""
-    minutes, s = divmod(int(seconds), 60)
-    hours, m = divmod(minutes, 60)
-    days, h = divmod(hours, 24)
-    parts = [(days, "d"), (h, "h"), (m, "m"), (s, "s")]
-    while len(parts) > 1 and not parts[0][0]:
-        parts.pop(0)
-    return " ".join(f"{value}{unit}" for value, unit in parts)
 
 
 class Dashboard:
@@ -68,15 +36,12 @@ class Dashboard:
     def __init__(
         self, summary: dict[str, str], total_steps: int, console: Console | None = None
     ) -> None:
-        self.summary, self.total_steps = summary, total_steps
+        self.view = View(summary, total_steps)
         self.console = console or Console()
         self._live = (
             Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
         )
-        self._logs: Logs = {}
         self._shown = float("-inf")
-        self._speed = 0.0
-        self._mark: tuple[float, float] | None = None  # uptime and steps at the last drawing
 
     def __enter__(self) -> Self:
         if self._live:
@@ -87,13 +52,13 @@ class Dashboard:
             self._live.update(Panel(words, border_style="cyan"), refresh=True)
         else:
             self.console.print(
-                ", ".join(f"{k} {v}" for k, v in self.summary.items()), soft_wrap=True
+                ", ".join(f"{k} {v}" for k, v in self.view.summary.items()), soft_wrap=True
             )
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._live:
-            if self._logs:
+            if self.view.logs:
                 self._live.update(self.render(), refresh=True)
             self._live.__exit__(None, None, None)
 
@@ -104,12 +69,12 @@ class Dashboard:
 
     def update(self, logs: Logs, last: bool = False) -> None:
         """Take a record; draw if the last drawing is old enough, or if this is the last record."""
-        self._logs = {**self._logs, **logs}  # statistics stay until there are newer ones
+        self.view.take(logs)
         now = time.perf_counter()
         if not last and now - self._shown < (REFRESH if self._live else INTERVAL):
             return
         self._shown = now
-        self._measure()
+        self.view.measure()
         if self._live:
             self._live.update(self.render(), refresh=True)
         else:
@@ -119,26 +84,13 @@ class Dashboard:
         """Print a line above the dashboard."""
         self.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
-    def _measure(self) -> None:
-        """Speed since the last drawing, from what the records say."""
-        uptime, steps = self._logs.get("uptime", 0.0), self._logs["agent_steps"]
-        if self._mark is None:
-            self._speed = self._logs.get("SPS", 0.0)
-        elif uptime > self._mark[0]:
-            self._speed = (steps - self._mark[1]) / (uptime - self._mark[0])
-        self._mark = uptime, steps
-
-    def _left(self) -> str:
-        steps = max(0.0, self.total_steps - self._logs["agent_steps"])
-        return duration(steps / self._speed) if self._speed else "unknown"
-
     def line(self) -> str:
         """One line for logs that aren't read live."""
-        logs = self._logs
+        view, logs = self.view, self.view.logs
         parts = [
-            f"{logs['agent_steps']:,.0f} of {self.total_steps:,} steps",
-            f"{abbreviate(self._speed)} SPS",
-            f"{self._left()} left",
+            f"{logs['agent_steps']:,.0f} of {view.total_steps:,} steps",
+            f"{abbreviate(view.speed)} SPS",
+            f"{view.left} left",
         ]
         for name, label in LINE.items():
             if name in logs:
@@ -147,40 +99,22 @@ class Dashboard:
 
     def render(self) -> Panel:
         """The whole picture."""
-        logs = self._logs
-        uptime = logs.get("uptime", 0.0)
-        facts = {
-            **self.summary,
-            "Steps": f"{abbreviate(logs['agent_steps'])} of {abbreviate(self.total_steps)}"
-            f" ({100 * logs['agent_steps'] / self.total_steps:.0f} %)",
-            "SPS": abbreviate(self._speed),
-            "Epoch": f"{logs.get('epoch', 0):.0f}",
-            "Uptime": duration(uptime),
-            "Left": self._left(),
-            "Memory": f"{logs.get('util/cpu_mem_gb', 0):.2f} GiB",
-        }
         top = Table.grid(expand=True, padding=(0, 2))
         top.add_column(ratio=1)  # the only one that may wrap: 80 columns are common
         top.add_column()
         top.add_column()
-        losses = {name: value for name, value in logs.items() if name.startswith("loss/")}
         top.add_row(
-            self._table("Run", facts),
+            self._table("Run", self.view.facts()),
             self._phases(),
-            self._table(
-                "Losses", {k.partition("/")[2]: f"{v:.4f}" for k, v in losses.items()}, wrap=False
-            ),
+            self._table("Losses", self.view.losses(), wrap=False),
         )
-        episodes = {k: v for k, v in logs.items() if k.startswith("env/")}
-        names = [k.partition("/")[2] for k in episodes]
-        values = [abbreviate(v) if k == "env/n" else f"{v:.3f}" for k, v in episodes.items()]
         stats = Table(
             title="Environment (per finished episode)", expand=True, box=None, title_justify="left"
         )
         for _ in range(3):
             stats.add_column(ratio=2, style="cyan")
             stats.add_column(ratio=1, justify="right")
-        cells = [cell for pair in zip(names, values, strict=True) for cell in pair]
+        cells = [cell for pair in self.view.statistics().items() for cell in pair]
         for i in range(0, len(cells), 6):
             stats.add_row(*cells[i : i + 6])
         if not cells:
@@ -197,11 +131,8 @@ class Dashboard:
         return table
 
     def _phases(self) -> Table:
-        perf = {name: self._logs.get(f"perf/{name}", 0.0) for name, _, _ in PHASES}
-        whole = (perf["rollout"] + perf["train"]) or 1.0
         rows = {}
-        for name, label, parent in PHASES:
-            if f"perf/{name}" in self._logs:
-                text = f"{perf[name] * 1000:5.0f} ms {100 * perf[name] / whole:3.0f} %"
-                rows[f"  {label}" if parent else f"[bold]{label}[/]"] = text
+        for label, parent, seconds, share in self.view.phases():
+            name = f"  {label}" if parent else f"[bold]{label}[/]"
+            rows[name] = f"{seconds * 1000:5.0f} ms {100 * share:3.0f} %"
         return self._table("Time of an epoch", rows, wrap=False)

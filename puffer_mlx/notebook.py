@@ -1,0 +1,275 @@
+"""A run in a notebook: one live figure with the dashboard's numbers, and pictures of the agent.
+
+    for logs in watch(trainer): ...
+    show(play(trainer.policy, trainer.weights, environments, draw, steps=300))
+
+Outside a notebook ``watch`` is the terminal's dashboard. matplotlib and IPython are imported where
+they are needed.
+"""
+
+import contextlib
+import io
+import signal
+import threading
+import time
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.dashboard import Dashboard
+from puffer_mlx.errors import UserError
+from puffer_mlx.pictures import Frame, gif_bytes
+from puffer_mlx.trainer import Trainer
+from puffer_mlx.view import Logs, View, abbreviate
+
+REFRESH = 1.0  # seconds between two drawings at least
+EFFORT = 0.1  # of the time, for drawing, at most
+SIZE, DPI = (10.0, 6.0), 90  # inches, dots per inch
+COLOURS = {"rollout": "Blues", "train": "Oranges"}  # of a phase's parts: matplotlib's colour maps
+
+
+def summary(trainer: Trainer) -> dict[str, str]:
+    """What doesn't change during a run, as the dashboard shows it."""
+    config, device = trainer.config, mx.default_device()
+    return {
+        "Environment": config.env_name,
+        "Parameters": abbreviate(trainer.parameters),
+        "Agents": f"{config.vec.total_agents:,} in {config.vec.num_buffers} groups",
+        "Device": "GPU" if device.type == device.type.gpu else "CPU",
+    }
+
+
+def watch(trainer: Trainer) -> Generator[Logs, None, None]:
+    """Train, and show how it goes: a figure that is drawn anew in its place.
+
+    Interrupting the kernel ends it after the epoch, a second time at once; the figure stays. A
+    trainer that was stopped can be watched again, and goes on.
+
+    Args:
+        trainer: is iterated over.
+
+    Yields:
+        The trainer's records, one for each epoch.
+
+    Raises:
+        UserError: in a notebook, matplotlib is missing.
+    """
+    total = trainer.config.epochs * trainer.config.batch_size
+    if not in_notebook():
+        with _interruptible(trainer), Dashboard(summary(trainer), total) as dashboard:
+            for logs in trainer:
+                dashboard.update(logs, last=trainer.epoch == trainer.config.epochs or trainer.stop)
+                yield logs
+        return
+    figure = LiveFigure(View(summary(trainer), total))
+    try:
+        with _interruptible(trainer):
+            for logs in trainer:
+                figure.update(logs)
+                yield logs
+    finally:
+        figure.finish()
+
+
+@contextlib.contextmanager
+def _interruptible(trainer: Trainer) -> Iterator[None]:
+    """Have the first Ctrl-C end a trainer's iteration after its epoch, and the second at once."""
+
+    def handle(*_: object) -> None:
+        nonlocal interrupted
+        if interrupted:
+            raise KeyboardInterrupt
+        interrupted = trainer.stop = True
+
+    interrupted = False
+    main = threading.current_thread() is threading.main_thread()  # others get no signals
+    before = signal.signal(signal.SIGINT, handle) if main else None
+    try:
+        yield
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, before)
+        if interrupted:
+            trainer.stop = False
+
+
+def show(frames: Iterable[Frame], fps: float = 15.0, scale: int = 1) -> Any:
+    """Frames as an endless GIF in the cell's output.
+
+    Args:
+        frames: from ``evaluate.play``.
+        fps: pictures per second, at most 50.
+        scale: pixels a side for each pixel.
+
+    Raises:
+        UserError: IPython or Pillow is missing, or ``pictures.gif_bytes`` finds something wrong.
+    """
+    display, image = _ipython()
+    display(image(data=gif_bytes(frames, fps, scale), format="gif"))
+
+
+def in_notebook() -> bool:
+    """Whether this runs in a Jupyter kernel, which can show pictures."""
+    try:
+        from IPython.core.getipython import get_ipython
+    except ImportError:
+        return False
+    return hasattr(get_ipython(), "kernel")
+
+
+class LiveFigure:
+    """A picture in a cell's output, replaced as records come.
+
+    Args:
+        view: what is shown.
+    """
+
+    def __init__(self, view: View) -> None:
+        _matplotlib()  # if it's missing, now and not after the first epoch
+        self.view = view
+        self._display, self._image = _ipython()
+        self._handle: Any = None
+        self._due = float("-inf")
+        self._stale = False
+
+    def update(self, logs: Logs) -> None:
+        """Take a record; draw if the last drawing is old enough."""
+        self.view.take(logs)
+        self._stale = True
+        if time.perf_counter() >= self._due:
+            self._draw()
+
+    def finish(self) -> None:
+        """Draw what hasn't been drawn yet."""
+        if self._stale:
+            self._draw()
+
+    def _draw(self) -> None:
+        began = time.perf_counter()
+        self.view.measure()
+        picture = self._image(data=png_bytes(self.view), format="png")
+        if self._handle is None:
+            self._handle = self._display(picture, display_id=True)
+        else:
+            self._handle.update(picture)
+        self._stale = False
+        now = time.perf_counter()
+        self._due = now + max(REFRESH, (now - began) / EFFORT)
+
+
+def png_bytes(view: View) -> bytes:
+    """A run as a picture: score and speed over steps, where the time goes, all numbers.
+
+    Args:
+        view: with at least one record.
+
+    Raises:
+        UserError: matplotlib is missing.
+    """
+    figure_class, canvas_class, colormaps = _matplotlib()
+    figure = figure_class(figsize=SIZE, dpi=DPI, layout="constrained")
+    canvas_class(figure)
+    axes = figure.subplot_mosaic(
+        [["score", "speed"], ["time", "time"], ["text", "text"]],
+        height_ratios=(5, 1.4, 4),
+    )
+    _curve(axes["score"], "score per episode", view.score_curve(), view.total_steps)
+    _curve(axes["speed"], "steps per second", view.speed_curve(), view.total_steps)
+    _time(axes["time"], view, colormaps)
+    _text(axes["text"], view)
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
+def _curve(axes: Any, title: str, curve: tuple[list[float], list[float]], total: int) -> None:
+    steps, values = curve
+    axes.plot(steps, values, color="tab:blue", marker="." if len(steps) < 30 else "")
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_xlim(0, total)
+    axes.set_ylim(bottom=min([0.0, *values]))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:g}" if value < 1e3 else short(value))
+    axes.tick_params(labelsize=8)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def short(number: float) -> str:
+    """1_500_000 -> 1.5M, 2_000_000 -> 2M."""
+    return abbreviate(number).replace(".0", "")
+
+
+def _time(axes: Any, view: View, colormaps: Any) -> None:
+    """An epoch's time as one bar; its parts if they were measured, else the two wholes."""
+    phases = view.phases()
+    divided = {phase.parent for phase in phases}
+    left = 0.0
+    for name, colours in COLOURS.items():
+        whole = [phase for phase in phases if phase.label.lower() == name]
+        parts = [phase for phase in phases if phase.parent == name] if name in divided else whole
+        for i, phase in enumerate(parts):
+            colour = colormaps[colours](0.75 - 0.6 * i / len(parts))
+            label = f"{phase.label.lower()} {100 * phase.share:.0f} %"
+            axes.barh(0, phase.share, left=left, color=colour, label=label)
+            left += phase.share
+    wholes = [phase for phase in phases if not phase.parent]
+    title = f"time of an epoch: {1000 * sum(phase.seconds for phase in wholes):,.0f} ms"
+    for phase in wholes:
+        title += f", {phase.label.lower()} {100 * phase.share:.0f} %"
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_xlim(0, max(1.0, left))
+    axes.set_axis_off()
+    if phases:
+        axes.legend(
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0.05),
+            ncols=10,
+            fontsize=8,
+            frameon=False,
+            handlelength=1,
+            columnspacing=1,
+        )
+
+
+def _text(axes: Any, view: View) -> None:
+    """Facts, losses and statistics as columns of text."""
+    axes.set_axis_off()
+    sections = (
+        ("run", view.facts()),
+        ("losses", view.losses()),
+        ("environment, per episode", view.statistics() or {"": "no episode has ended yet"}),
+    )
+    for i, (title, numbers) in enumerate(sections):
+        width = max((len(name) for name in numbers), default=0)
+        lines = [f"{name:{width}}  {value}" for name, value in numbers.items()]
+        style = {"va": "top", "fontsize": 8, "transform": axes.transAxes}
+        axes.text(i * 0.36, 1.0, title, fontweight="bold", **style)
+        axes.text(i * 0.36, 0.88, "\n".join(lines), family="monospace", **style)
+
+
+def _ipython() -> tuple[Any, Any]:
+    try:
+        from IPython.display import Image, display
+    except ImportError as error:
+        raise _missing(error) from None
+    return display, Image
+
+
+def _matplotlib() -> tuple[Any, Any, Any]:
+    """Figure, Agg's canvas (no window, and pyplot's state stays the user's), colour maps."""
+    try:
+        from matplotlib import colormaps
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise _missing(error) from None
+    return Figure, FigureCanvasAgg, colormaps
+
+
+def _missing(error: ImportError) -> UserError:
+    return UserError(
+        f"the notebook's pictures need {error.name}, which isn't installed",
+        "pip install 'puffer-mlx[notebook]'",
+    )

@@ -1,0 +1,186 @@
+"""What there is to see of a run, in words and numbers.
+
+``dashboard.py`` draws it in a terminal, ``notebook.py`` as a figure.
+"""
+
+from typing import NamedTuple
+
+Logs = dict[str, float]
+
+# Phases as people read them: name of perf/*, label, indented under which.
+PHASES = (
+    ("rollout", "Rollout", ""),
+    ("eval_gpu", "act", "rollout"),
+    ("eval_env", "environment", "rollout"),
+    ("eval_copy", "copy", "rollout"),
+    ("train", "Train", ""),
+    ("train_advantage", "advantage", "train"),
+    ("train_gather", "gather", "train"),
+    ("train_forward", "gradients", "train"),
+    ("train_optimizer", "optimizer", "train"),
+    ("train_misc", "misc", "train"),
+)
+
+SCORES = ("env/score", "env/episode_return")  # the first there is makes the curve
+POINTS = 512  # of the history at most, an even number; then neighbours are merged
+
+
+def abbreviate(number: float) -> str:
+    """1_234_567 -> 1.2M."""
+    for unit in ("", "K", "M", "B"):
+        if abs(number) < (999.95 if unit else 999.5):  # what rounds to 1000 is 1.0 of the next
+            return f"{number:.1f}{unit}" if unit else f"{number:.0f}"
+        number /= 1000
+    return f"{number:.1f}T"
+
+
+def duration(seconds: float) -> str:
+    """3723 -> 1h 2m 3s, from the largest unit that isn't 0."""
+    minutes, s = divmod(int(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    days, h = divmod(hours, 24)
+    parts = [(days, "d"), (h, "h"), (m, "m"), (s, "s")]
+    while len(parts) > 1 and not parts[0][0]:
+        parts.pop(0)
+    return " ".join(f"{value}{unit}" for value, unit in parts)
+
+
+class Phase(NamedTuple):
+    """A part of an epoch's time."""
+
+    label: str
+    parent: str  # the name of the phase it is a part of, "" for a whole
+    seconds: float
+    share: float  # of the epoch
+
+
+class Point(NamedTuple):
+    """A stretch of a run, by its end."""
+
+    steps: float  # at its end
+    seconds: float  # that its epochs took
+    score: float  # sum over the episodes that ended in it
+    episodes: float
+    records: int
+
+    def and_then(self, later: "Point") -> "Point":
+        """Both stretches as one."""
+        return Point(
+            later.steps,
+            self.seconds + later.seconds,
+            self.score + later.score,
+            self.episodes + later.episodes,
+            self.records + later.records,
+        )
+
+
+class View:
+    """A run as far as its records tell.
+
+    Args:
+        summary: facts that don't change (name -> text), environment first.
+        total_steps: when the run will be done.
+
+    Attributes:
+        logs: the newest value of everything; statistics stay until there are newer ones.
+        speed: steps per second between the last two calls of ``measure``.
+    """
+
+    def __init__(self, summary: dict[str, str], total_steps: int) -> None:
+        self.summary, self.total_steps = summary, total_steps
+        self.logs: Logs = {}
+        self.speed = 0.0
+        self._mark: tuple[float, float] | None = None  # uptime and steps at the last measurement
+        self._points: list[Point] = []
+        self._length = 1  # records of a point
+
+    def take(self, logs: Logs) -> None:
+        """Take a record; one without ``SPS`` (of an evaluation, say) adds nothing to curves."""
+        before = self.logs.get("agent_steps", 0.0)
+        self.logs = {**self.logs, **logs}
+        if "SPS" not in logs or "agent_steps" not in logs:
+            return
+        seconds = (logs["agent_steps"] - before) / logs["SPS"]
+        score = next((logs[name] for name in SCORES if name in logs), None)
+        episodes = 0.0 if score is None else logs.get("env/n", 1.0)
+        self._append(Point(logs["agent_steps"], seconds, (score or 0.0) * episodes, episodes, 1))
+
+    def measure(self) -> None:
+        """Set the speed since the last measurement, from what the records say."""
+        uptime, steps = self.logs.get("uptime", 0.0), self.logs["agent_steps"]
+        if self._mark is None:
+            self.speed = self.logs.get("SPS", 0.0)
+        elif uptime > self._mark[0]:
+            self.speed = (steps - self._mark[1]) / (uptime - self._mark[0])
+        self._mark = uptime, steps
+
+    @property
+    def left(self) -> str:
+        """The time to the end at the present speed."""
+        steps = max(0.0, self.total_steps - self.logs["agent_steps"])
+        return duration(steps / self.speed) if self.speed else "unknown"
+
+    def facts(self) -> dict[str, str]:
+        """What is known of the run as a whole."""
+        logs = self.logs
+        return {
+            **self.summary,
+            "Steps": f"{abbreviate(logs['agent_steps'])} of {abbreviate(self.total_steps)}"
+            f" ({100 * logs['agent_steps'] / self.total_steps:.0f} %)",
+            "SPS": abbreviate(self.speed),
+            "Epoch": f"{logs.get('epoch', 0):.0f}",
+            "Uptime": duration(logs.get("uptime", 0.0)),
+            "Left": self.left,
+            "Memory": f"{logs.get('util/cpu_mem_gb', 0):.2f} GiB",
+        }
+
+    def phases(self) -> list[Phase]:
+        """Where an epoch's time goes; wholes, each followed by its parts."""
+        perf = {name: self.logs.get(f"perf/{name}", 0.0) for name, _, _ in PHASES}
+        whole = (perf["rollout"] + perf["train"]) or 1.0
+        return [
+            Phase(label, parent, perf[name], perf[name] / whole)
+            for name, label, parent in PHASES
+            if f"perf/{name}" in self.logs
+        ]
+
+    def losses(self) -> dict[str, str]:
+        """The last epoch's losses."""
+        return {name: f"{value:.4f}" for name, value in self._section("loss").items()}
+
+    def statistics(self) -> dict[str, str]:
+        """The environment's own numbers, means per finished episode."""
+        return {
+            name: abbreviate(value) if name == "n" else f"{value:.3f}"
+            for name, value in self._section("env").items()
+        }
+
+    def score_curve(self) -> tuple[list[float], list[float]]:
+        """Steps, and the mean score of the episodes that ended up to there since the last point."""
+        ended = [point for point in self._points if point.episodes]
+        return [p.steps for p in ended], [p.score / p.episodes for p in ended]
+
+    def speed_curve(self) -> tuple[list[float], list[float]]:
+        """Steps, and steps per second since the last point; the first is left out: it compiles.
+
+        Of the epochs themselves: time between them, for drawing say, is nobody's.
+        """
+        pairs = list(zip(self._points, self._points[1:], strict=False))
+        return [after.steps for _, after in pairs], [
+            (after.steps - before.steps) / after.seconds for before, after in pairs
+        ]
+
+    def _append(self, point: Point) -> None:
+        """Lengthen the last point or begin one; when they are too many, make two of them one."""
+        if self._points and self._points[-1].records < self._length:
+            self._points[-1] = self._points[-1].and_then(point)
+            return
+        if len(self._points) == POINTS:
+            pairs = zip(self._points[::2], self._points[1::2], strict=True)
+            self._points = [first.and_then(second) for first, second in pairs]
+            self._length *= 2
+        self._points.append(point)
+
+    def _section(self, section: str) -> Logs:
+        parts = {name: name.partition("/") for name in self.logs}
+        return {parts[n][2]: value for n, value in self.logs.items() if parts[n][0] == section}

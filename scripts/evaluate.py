@@ -1,0 +1,323 @@
+#!/usr/bin/env python
+"""Score or watch a policy: python scripts/evaluate.py breakout --load-model-path latest [options].
+
+Environments, policy and seed are the checkpoint's; options win over them.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import puffer_mlx  # noqa: F401  before MLX: on Linux it gives MLX a fast BLAS
+
+# isort: split
+import mlx.core as mx
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from puffer_mlx import checkpoint, pictures, vec
+from puffer_mlx.blas import raise_cache_limit
+from puffer_mlx.config import Config, parse_command_line
+from puffer_mlx.cpu_ops import threads
+from puffer_mlx.errors import UserError
+from puffer_mlx.evaluate import Scores, play, score
+from puffer_mlx.files import publish
+from puffer_mlx.policy.policy import Policy, make_policy
+from puffer_mlx.screen import play_in_terminal
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.trainer import select_device
+from puffer_mlx.vec.native import NativeVec, find_environment
+from puffer_mlx.weights_io import load_weights
+
+EPISODES = 1000
+ENVIRONMENTS = 1024  # at once at most: the more, the less a step of one costs
+PER_AGENT = 10  # episodes at least of each of several agents, on average
+STEPS = 300  # of a file
+MAX_STEPS = 100_000
+FPS = 15.0
+SEEDS = 1_000_003  # from one --seed's environments to the next one's
+
+
+def number(kind: type, least: float, most: float = 1e12) -> Callable[[str], float]:
+    """A parser of numbers in a range; a whole one may be written 1_000 or 1e3."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not least <= value <= most or (kind is int and value != int(value)):
+            words = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {words} from {least:g} to {most:g}")
+        return kind(value)
+
+    return parse
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("this evaluation")
+    group.add_argument(
+        "--load-model-path",
+        metavar="PATH",
+        help="what to evaluate: a checkpoint's or a run's folder, a RUN_ID, latest, or a"
+        " .safetensors or .bin file of a policy as ENV's configuration describes it",
+    )
+    group.add_argument(
+        "--greedy",
+        action="store_true",
+        help="take the most probable action instead of drawing one",
+    )
+    group.add_argument(
+        "--episodes",
+        type=number(int, 1),
+        metavar="N",
+        help="episodes to score, at least; every environment plays the same number"
+        f" (default {EPISODES}; none with --gif, --mp4 or --terminal)",
+    )
+    group.add_argument(
+        "--max-steps",
+        type=number(int, 1),
+        metavar="N",
+        help=f"end the scoring after so many steps of every agent (default {MAX_STEPS:_})",
+    )
+    group.add_argument("--json", metavar="FILE", type=Path, help="write every episode to a file")
+    group.add_argument("--gif", metavar="FILE", type=Path, help="write a GIF of agent 0")
+    group.add_argument("--mp4", metavar="FILE", type=Path, help="write a video of agent 0")
+    group.add_argument(
+        "--terminal", action="store_true", help="show agent 0 in the terminal; Ctrl-C ends it"
+    )
+    length = group.add_mutually_exclusive_group()
+    length.add_argument(
+        "--steps",
+        type=number(int, 1),
+        metavar="N",
+        help=f"steps to show (default {STEPS}; --terminal: no end)",
+    )
+    length.add_argument(
+        "--seconds", type=number(float, 0.001), metavar="S", help="the same as a time"
+    )
+    group.add_argument(
+        "--fps", type=number(float, 0.1, 1000), help=f"steps a second (default {FPS:g})"
+    )
+    group.add_argument(
+        "--scale",
+        type=number(int, 1, 64),
+        help="pixels a side for each pixel of a file (default 1)",
+    )
+
+
+def settle(options: argparse.Namespace) -> None:
+    """Refuse options that would do nothing, and fill in what was left out.
+
+    Raises:
+        UserError: no policy is named, or an option needs another one.
+    """
+    if not options.load_model_path:
+        raise UserError(
+            "--load-model-path is missing: what is to be evaluated?",
+            "--load-model-path latest, or a run's or a checkpoint's folder",
+        )
+    files = options.gif or options.mp4
+    shown = files or options.terminal
+    if options.episodes is None:
+        options.episodes = 0 if shown else EPISODES
+    for needed, words, names in (
+        (options.episodes, "--episodes", ("json", "max_steps")),
+        (shown, "--gif, --mp4 or --terminal", ("steps", "seconds", "fps")),
+        (files, "--gif or --mp4", ("scale",)),
+    ):
+        for name in names:
+            if not needed and getattr(options, name) is not None:
+                option = name.replace("_", "-")
+                raise UserError(f"--{option} does nothing without {words}", "add it")
+    options.fps = options.fps or FPS
+    if options.seconds:
+        options.steps = max(1, round(options.seconds * options.fps))
+
+
+class Player(NamedTuple):
+    """Who plays where."""
+
+    config: Config
+    policy: Policy
+    weights: Any
+    agents: int  # of one environment
+
+
+def load(argv: list[str], config: Config, path: str) -> Player:
+    """What ``--load-model-path`` names, and the configuration to evaluate it with."""
+    if Path(path).suffix in (".safetensors", ".bin"):
+        with vec.make(config, 1) as probe:
+            policy = make_policy(probe.spec, config.policy, config.torch)
+            agents = probe.num_agents // probe.num_environments
+        return Player(config, policy, load_weights(path, policy.init(mx.random.key(0))), agents)
+    found = checkpoint.load(checkpoint.find(path, config))
+    files = [found.folder / "config.ini"]
+    config, _ = parse_command_line(argv, add_options, files)
+    for section in ("policy", "torch"):
+        own, asked = getattr(found.config, section), getattr(config, section)
+        if own != asked:
+            key = next(k for k, v in vars(own).items() if v != getattr(asked, k))
+            raise UserError(
+                f"{section}.{key} {getattr(asked, key)} contradicts the checkpoint's"
+                f" {getattr(own, key)}",
+                "leave it out: the policy is the checkpoint's",
+            )
+    with vec.make(config, 1) as probe:
+        if replace(probe.spec, name="") != replace(found.spec, name=""):
+            raise UserError(
+                f"{found.folder} is a policy for {described(found.spec)},"
+                f" but {config.env_name} has {described(probe.spec)}",
+                f"evaluate it on {found.config.env_name}",
+            )
+        agents = probe.num_agents // probe.num_environments
+    return Player(config, found.policy, found.weights, agents)
+
+
+def described(spec: EnvSpec) -> str:
+    """What an environment shows and takes, in words."""
+    shape = f" of shape {spec.observation_shape}" if spec.observation_shape else ""
+    mask = ", masked" if spec.mask_size else ""
+    return (
+        f"{spec.observation_size} {spec.observation_dtype} observations{shape}"
+        f" and action sizes {spec.action.sizes}{mask}"
+    )
+
+
+def environments(player: Player, count: int) -> NativeVec:
+    """So many environments, whose seeds no other --seed shares."""
+    config = player.config
+    settings = replace(
+        config.vec,
+        total_agents=count * player.agents,
+        num_buffers=1,
+        seed=(config.vec.seed + SEEDS * config.base.seed) % 2**31,
+    )
+    return vec.make(replace(config, vec=settings), threads())
+
+
+def measure(player: Player, options: argparse.Namespace) -> Scores:
+    """Play the episodes, with progress on a terminal."""
+    each = -(-options.episodes // ENVIRONMENTS)
+    if player.agents > 1:  # who of several agents ends first ends quickly: more episodes of each
+        each = max(each, min(PER_AGENT * player.agents, options.episodes))
+    console = Console(stderr=True)
+    columns = ("episodes", *Progress.get_default_columns()[1:2])
+    with (
+        environments(player, -(-options.episodes // each)) as envs,
+        Progress(
+            *columns,
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        ) as bar,
+    ):
+        task = bar.add_task("episodes", total=options.episodes)
+        return score(
+            player.policy,
+            player.weights,
+            envs,
+            options.episodes,
+            seed=player.config.base.seed,
+            greedy=options.greedy,
+            max_steps=options.max_steps or MAX_STEPS,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+
+
+def report(player: Player, options: argparse.Namespace, scores: Scores) -> str:
+    """The scores as a table."""
+    how = "greedy" if options.greedy else "stochastic"
+    lines = [
+        f"{player.config.env_name}: {scores.count:,} episodes, {scores.each} from each of"
+        f" {scores.environments} environments; {how}, seed {player.config.base.seed};"
+        f" {scores.steps:,} steps, {scores.seconds:.1f} s"
+    ]
+    if summary := scores.summary():
+        lines.append(f"{'':24}" + "".join(f"{n:>12}" for n in next(iter(summary.values()))._fields))
+        for name, spread in summary.items():
+            lines.append(f"{name:24}" + "".join(f"{value:12,.3f}" for value in spread))
+    if scores.unfinished:
+        lines.append(
+            f"{scores.unfinished} of {scores.environments} environments had not ended their"
+            f" episodes after {scores.steps:,} steps (--max-steps): long episodes are missing"
+        )
+    return "\n".join(lines)
+
+
+def record(player: Player, options: argparse.Namespace, scores: Scores) -> dict[str, Any]:
+    """The scores as JSON."""
+    return {
+        "environment": player.config.env_name,
+        "policy": options.load_model_path,
+        "greedy": options.greedy,
+        "seed": player.config.base.seed,
+        "steps": scores.steps,
+        "unfinished": scores.unfinished,
+        "summary": {name: spread._asdict() for name, spread in scores.summary().items()},
+        "episodes": scores.episodes,
+    }
+
+
+def show(player: Player, options: argparse.Namespace, draw: pictures.Draw) -> None:
+    """Write the files asked for, and play in the terminal."""
+
+    def frames(steps: int | None) -> Iterator[pictures.Frame]:
+        with environments(player, 1) as envs:
+            yield from play(
+                player.policy,
+                player.weights,
+                envs,
+                draw,
+                seed=player.config.base.seed,
+                greedy=options.greedy,
+                steps=steps,
+            )
+
+    for path, write in ((options.gif, pictures.write_gif), (options.mp4, pictures.write_mp4)):
+        if path:
+            write(frames(options.steps or STEPS), path, options.fps, options.scale or 1)
+            print(f"wrote {path}, {path.stat().st_size / 1000:,.0f} kB")
+    if options.terminal:
+        play_in_terminal(frames(options.steps), options.fps)
+
+
+def evaluate(argv: list[str]) -> None:
+    config, options = parse_command_line(argv, add_options)
+    settle(options)
+    select_device(config.base.device)
+    raise_cache_limit()
+    player = load(argv, config, options.load_model_path)
+    draw = None
+    if options.gif or options.mp4 or options.terminal:
+        draw = pictures.find_draw(find_environment(config.env_name))
+    if options.episodes:
+        scores = measure(player, options)
+        print(report(player, options, scores))
+        if options.json:
+            with publish(options.json) as path:
+                path.write_text(json.dumps(record(player, options, scores), indent=1) + "\n")
+    if draw:
+        show(player, options, draw)
+
+
+def main(argv: list[str]) -> int:
+    try:
+        evaluate(argv)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

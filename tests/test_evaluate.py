@@ -1,0 +1,529 @@
+"""Evaluation: whole episodes, each environment's first ones, acted as the policy was trained."""
+
+import json
+import math
+import statistics
+from typing import Any
+
+import mlx.core as mx
+import native_envs
+import numpy as np
+import pytest
+from films import gif_pages, read_video
+from mlx.utils import tree_map
+from running import files, load_script
+
+from puffer_mlx import checkpoint, config
+from puffer_mlx.evaluate import Scores, Spread, play, score
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.spec import ActionSpec, EnvSpec
+
+
+class Scripted:
+    """Environments of one agent whose episodes are written down: (length, score) one by one.
+
+    The observation is (environment, step since the reset), the reward step + environment / 100.
+    After the last one written down, episodes of one step with score 99 follow.
+    """
+
+    def __init__(self, scripts, groups=1, masked=False, per_record=1) -> None:
+        self.scripts, self.per_record = scripts, per_record
+        self.num_agents = self.num_environments = len(scripts)
+        self.num_groups = groups
+        mask = 3 if masked else 0
+        self.spec = EnvSpec("scripted", 2, np.dtype(np.float32), ActionSpec((3,)), mask)
+        self.sent = []
+
+    def reset(self, out):
+        self.tick, self.ended = 0, []
+        self.place = [(0, 0) for _ in self.scripts]  # episode, step in it
+        for rows in out:
+            if rows is not None:
+                rows[:] = 0
+        out.observations[:, 0] = np.arange(self.num_agents)
+        if out.masks is not None:
+            out.masks[:] = 1
+
+    def send(self, group, actions, out):
+        n = self.num_agents // self.num_groups
+        self.tick += group == 0
+        if group == 0:
+            self.sent.append([])
+        self.sent[-1] += actions[:, 0].tolist()
+        for i, env in enumerate(range(group * n, (group + 1) * n)):
+            episode, step = self.place[env]
+            plan = self.scripts[env]
+            length, points = plan[episode] if episode < len(plan) else (1, 99.0)
+            over = step + 1 == length
+            self.place[env] = (episode + 1, 0) if over else (episode, step + 1)
+            out.observations[i] = env, self.tick
+            out.rewards[i] = self.tick + env / 100
+            out.terminals[i] = over
+            if out.masks is not None:
+                out.masks[i] = (np.arange(3) != self.tick % 3) * 1
+            if over:
+                self.ended.append({"score": points, "length": float(length), "env": float(env)})
+
+    def wait(self, group):
+        pass
+
+    def episodes(self):
+        ended, self.ended = sorted(self.ended, key=lambda record: record["env"]), []
+        return [{**record, "n": float(self.per_record)} for record in ended]
+
+    def log(self):
+        return {}
+
+    def state(self):
+        return None
+
+    def restore(self, state):
+        raise NotImplementedError
+
+    def busy_seconds(self):
+        return 0.0
+
+    def close(self):
+        pass
+
+
+class Spy:
+    """In a policy's place: its state counts steps, and is its action; keeps what it was given."""
+
+    def __init__(self, reset_on_terminal=False) -> None:
+        self.reset_on_terminal = reset_on_terminal
+        self.distribution = self
+        self.seen = []
+
+    def noise(self, key, shape):
+        return mx.random.uniform(shape=(*shape, 1), key=key)
+
+    def initial_state(self, n):
+        return mx.zeros((n,))
+
+    def keep(self, terminals):
+        return 1 - terminals if self.reset_on_terminal else None
+
+    def act(self, weights, observations, state, noise, mask=None, keep=None):
+        state = (state if keep is None else state * keep) + 1
+        self.seen.append((observations, noise, mask, weights))
+        return state[:, None], state, state, state
+
+
+def spy() -> Any:
+    return Spy()
+
+
+def run(policy: Any, vec, episodes, **how) -> Scores:
+    return score(policy, "the weights", vec, episodes, **how)
+
+
+# ---- counting ------------------------------------------------------------------------------------
+
+
+def test_short_episodes_do_not_outvote_long_ones():
+    """Of ten episodes that end first nine would be short: the mean would be 0.9."""
+    vec = Scripted([[(1, 1.0)] * 50, [(9, 0.0)] * 5])
+    result = run(Spy(), vec, 10)
+    assert (result.environments, result.each, result.count) == (2, 5, 10)
+    assert result.values("score").tolist() == [1.0] * 5 + [0.0] * 5
+    assert result.summary()["score"].mean == 0.5
+    assert result.steps == 45 and result.unfinished == 0
+
+
+def test_every_environment_contributes_its_first_episodes_in_order():
+    vec = Scripted([[(2, 1.0), (3, 2.0), (1, 3.0)], [(4, 4.0), (1, 5.0)], [(1, 6.0), (1, 7.0)]])
+    result = run(Spy(), vec, 5)  # rounded up: two of each
+    assert [(r["env"], r["score"], r["length"]) for r in result.episodes] == [
+        (0, 1.0, 2),
+        (0, 2.0, 3),
+        (1, 4.0, 4),
+        (1, 5.0, 1),
+        (2, 6.0, 1),
+        (2, 7.0, 1),
+    ]
+    assert (result.each, result.count, result.steps) == (2, 6, 5)
+
+
+def test_spread_is_statistics():
+    points = [3.0, -1.0, 4.0, 1.5, 9.0, 2.0]
+    result = run(Spy(), Scripted([[(1, p)] for p in points]), 6)
+    assert set(result.summary()) == {"score", "length"}
+    spread = result.summary()["score"]
+    assert spread.mean == pytest.approx(statistics.mean(points))
+    assert spread.std == pytest.approx(statistics.stdev(points))
+    assert spread[2:] == (statistics.median(points), -1.0, 9.0)
+    assert result.summary()["length"] == Spread(1, 0, 1, 1, 1)
+
+
+def test_one_episode_has_no_spread():
+    assert run(Spy(), Scripted([[(3, 2.5)]]), 1).summary()["score"] == Spread(2.5, 0, 2.5, 2.5, 2.5)
+
+
+def test_a_record_of_several_episodes_counts_as_many():
+    """Agents of one environment may end together; what is too many isn't counted."""
+    result = run(Spy(), Scripted([[(1, 1.0), (1, 4.0)]], per_record=3), 5)
+    assert result.values("score").tolist() == [1.0, 1.0, 1.0, 4.0, 4.0]
+    assert [record["n"] for record in result.episodes] == [3.0, 2.0]
+    assert result.summary()["score"].mean == pytest.approx(11 / 5)
+
+
+def test_what_does_not_end_in_time_is_counted():
+    vec = Scripted([[(2, 1.0), (2, 2.0)], [(3, 3.0), (30, 4.0)]])
+    result = run(Spy(), vec, 4, max_steps=7)
+    assert (result.unfinished, result.count, result.steps) == (1, 3, 7)
+    assert result.values("score").tolist() == [1.0, 2.0, 3.0]
+    nothing = run(Spy(), vec, 4, max_steps=1)
+    assert (nothing.unfinished, nothing.count, nothing.summary()) == (2, 0, {})
+
+
+def test_episodes_from_before_do_not_count():
+    vec = Scripted([[(1, 5.0)]])
+    run(Spy(), vec, 1)
+    real = vec.reset
+
+    def reset(out):
+        real(out)
+        vec.ended = [{"score": 77.0, "length": 1.0, "env": 0.0}]
+
+    vec.reset = reset
+    assert run(Spy(), vec, 1).values("score").tolist() == [5.0]
+
+
+def test_progress():
+    seen = []
+    run(Spy(), Scripted([[(2, 1.0)], [(3, 1.0)]]), 2, progress=lambda *now: seen.append(now))
+    assert seen == [(0, 2), (1, 2), (2, 2)]
+
+
+# ---- acting --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_state_is_carried_through_episodes(groups):
+    """The state counts steps, and is what is sent."""
+    vec = Scripted([[(2, 1.0), (3, 1.0)], [(4, 1.0), (1, 1.0)]], groups)
+    run(Spy(), vec, 4)
+    assert vec.sent == [[1, 1], [2, 2], [3, 3], [4, 4], [5, 5]]
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_state_is_reset_where_the_policy_asks_for_it(groups):
+    """On the first observation of the next episode, which arrives with the terminal."""
+    vec = Scripted([[(2, 1.0), (3, 1.0)], [(4, 1.0), (1, 1.0)]], groups)
+    run(Spy(reset_on_terminal=True), vec, 4)
+    assert vec.sent == [[1, 1], [2, 2], [1, 3], [2, 4], [3, 1]]
+
+
+def test_the_policy_sees_what_arrived():
+    spy = Spy()
+    run(spy, Scripted([[(4, 1.0)], [(4, 1.0)]], masked=True), 2)
+    for t, (observations, _, mask, weights) in enumerate(spy.seen):
+        assert weights == "the weights"
+        assert np.array(observations).tolist() == [[0, t], [1, t]]
+        legal = [True] * 3 if t == 0 else [k != t % 3 for k in range(3)]
+        assert np.array(mask).tolist() == [legal, legal]
+    unmasked = Spy()
+    run(unmasked, Scripted([[(4, 1.0)]]), 1)
+    assert unmasked.seen[0][2] is None
+
+
+def test_noise_comes_from_the_seed_and_greedy_needs_none():
+    def noises(**how):
+        spy = Spy()
+        run(spy, Scripted([[(3, 1.0)], [(3, 1.0)]]), 2, **how)
+        return [None if noise is None else np.array(noise).tolist() for _, noise, _, _ in spy.seen]
+
+    first = noises(seed=1)
+    assert first == noises(seed=1) != noises(seed=2)
+    assert len({json.dumps(noise) for noise in first}) == 3  # of every step its own
+    assert noises(greedy=True, seed=1) == [None] * 3
+
+
+def squared(**how):
+    vec = native_envs.make("squared", total_agents=40, env={"size": 3}, seed=5, **how)
+    settings = config.load("squared", ["--policy.hidden-size", "8"])
+    policy = make_policy(vec.spec, settings.policy, settings.torch)
+    return vec, policy, policy.init(mx.random.key(3))
+
+
+def outcome(result: Scores):
+    return result.episodes, result.steps
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_evaluations_repeat_bit_for_bit(greedy):
+    """Whatever the groups and threads; a greedy one whatever the seed."""
+    results = []
+    for buffers, workers, seed in ((1, 1, 7), (4, 2, 7), (1, 1, 8)):
+        vec, policy, weights = squared(num_buffers=buffers, num_threads=workers)
+        with vec:
+            results.append(outcome(score(policy, weights, vec, 120, seed=seed, greedy=greedy)))
+    assert results[0] == results[1]
+    assert (results[0] == results[2]) == greedy
+
+
+def test_scores_are_the_environments_own():
+    """A policy of zeros, greedy, stays where it is: ten steps on a 3 x 3 grid, and -1."""
+    vec, policy, weights = squared()
+    with vec:
+        zeros = tree_map(mx.zeros_like, weights)
+        result = score(policy, zeros, vec, 80, greedy=True)
+        assert (result.count, result.environments, result.each) == (80, 40, 2)
+        assert result.summary()["score"] == Spread(-1, 0, -1, -1, -1)
+        assert result.summary()["episode_length"] == Spread(10, 0, 10, 10, 10)
+        random = score(policy, zeros, vec, 400)
+        assert -0.9 < random.summary()["score"].mean < -0.1
+
+
+# ---- frames --------------------------------------------------------------------------------------
+
+
+def test_play_shows_agent_0_and_what_happened():
+    vec = Scripted([[(2, 1.0), (3, 1.0)], [(1, 1.0)]])
+
+    def draw(observation):
+        assert observation.shape == (2,)
+        return np.full((1, 1, 3), observation[1], np.uint8)
+
+    frames = list(play(spy(), None, vec, draw, steps=7))
+    assert [frame.image.max() for frame in frames] == list(range(7))
+    assert [frame[1:] for frame in frames] == [
+        (0, 0, 0.0, 0.0, False),
+        (1, 0, 1.0, 1.0, False),
+        (2, 1, 2.0, 3.0, True),
+        (3, 1, 3.0, 3.0, False),
+        (4, 1, 4.0, 7.0, False),
+        (5, 2, 5.0, 12.0, True),
+        (6, 3, 6.0, 6.0, True),
+    ]
+    assert len(vec.sent) == 6  # nothing is played that isn't shown
+
+
+def test_pictures_stay_though_the_environment_goes_on():
+    vec = Scripted([[(9, 1.0)]])
+    kept = list(play(spy(), None, vec, lambda observation: observation, steps=4))
+    assert [frame.image.tolist() for frame in kept] == [[0, t] for t in range(4)]
+
+
+def test_play_without_end_is_taken_step_by_step():
+    vec = Scripted([[(2, 1.0)]])
+    frames = play(spy(), None, vec, lambda _: np.zeros((1, 1, 3), np.uint8))
+    assert [next(frames).step for _ in range(20)] == list(range(20))
+    assert len(vec.sent) == 19
+
+
+# ---- scripts/evaluate.py -------------------------------------------------------------------------
+
+STEP = 64
+
+
+@pytest.fixture
+def module(monkeypatch, here):
+    """scripts/evaluate.py in this process, in an empty working directory."""
+    device = mx.default_device()
+    module = load_script("evaluate")
+    monkeypatch.setattr(module, "raise_cache_limit", lambda: None)
+    monkeypatch.setattr(module, "threads", lambda: 2)
+    yield module
+    mx.set_default_device(device)
+
+
+@pytest.fixture
+def evaluate(module):
+    """Run it with a command line, of which more words may be given one by one."""
+    return lambda line, *more: module.main([*line.split(), *more])
+
+
+def save(env="squared", run="17", zero=True, words=()) -> str:
+    """A checkpoint of a small policy; zeros stay where they are when greedy."""
+    words = ["--policy.hidden-size", "8", "--policy.num-layers", "1", "--device", "cpu", *words]
+    settings = config.load(env, words)
+    with native_envs.make(env, total_agents=8, env=settings.env) as vec:
+        spec = vec.spec
+    policy = make_policy(spec, settings.policy, settings.torch)
+    weights = policy.init(mx.random.key(1))
+    if zero:
+        weights = tree_map(mx.zeros_like, weights)
+    folder = checkpoint.run_folder(settings, run)
+    return str(checkpoint.write_weights(folder, STEP, settings, spec, policy, weights))
+
+
+SMALL = ("--env.size", "3", "--seed", "4")
+
+
+def test_script_prints_the_spread(evaluate, here, capsys):
+    save(words=SMALL)
+    assert evaluate("squared --load-model-path latest --greedy --json out/x.json") == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    first, header, *rows = output.out.splitlines()
+    assert first.startswith(
+        "squared: 1,000 episodes, 1 from each of 1000 environments; greedy, seed 4; 10 steps, "
+    )
+    assert header.split() == ["mean", "std", "median", "min", "max"]
+    table = {row.split()[0]: row.split()[1:] for row in rows}
+    assert list(table) == ["perf", "score", "episode_return", "episode_length"]
+    assert table["score"] == ["-1.000", "0.000", "-1.000", "-1.000", "-1.000"]
+    assert table["episode_length"] == ["10.000", "0.000", "10.000", "10.000", "10.000"]
+    record = json.loads((here / "out" / "x.json").read_text())
+    assert len(record["episodes"]) == 1000 and record["episodes"][999]["env"] == 999
+    assert record["summary"]["score"] == Spread(-1, 0, -1, -1, -1)._asdict()
+    assert (record["environment"], record["greedy"], record["seed"]) == ("squared", True, 4)
+
+
+def test_script_environments_are_the_checkpoints_and_options_win(evaluate, capsys):
+    save(words=SMALL)
+    lengths = []
+    for words in ([], ["--env.size", "5"]):
+        line = "squared --load-model-path latest --greedy --episodes 4"
+        assert evaluate(line, *words) == 0
+        lengths.append(capsys.readouterr().out.splitlines()[-1].split()[1])
+    assert lengths == ["10.000", "16.000"]  # 3 * size, and one more
+
+
+def test_script_seeds(evaluate, here, capsys):
+    """Another seed is another evaluation, of other environments too."""
+    save(zero=False, words=SMALL)
+
+    def episodes(*words):
+        line = "squared --load-model-path 17 --episodes 50 --json x.json"
+        assert evaluate(line, *words) == 0
+        return json.loads((here / "x.json").read_text())["episodes"]
+
+    assert episodes() == episodes() == episodes("--seed", "4") != episodes("--seed", "5")
+    greedy = [episodes("--greedy", "--seed", seed) for seed in "445"]
+    assert greedy[0] == greedy[1] != greedy[2]
+    assert greedy[0] != episodes("--greedy", "--vec.seed", "1")
+
+
+@pytest.mark.parametrize("words", ["", "--greedy", "--seed 9"])
+def test_script_plays_and_scores_alike(evaluate, module, monkeypatch, words):
+    given = []
+    for name in "play", "score":
+        real = getattr(module, name)
+        record = lambda *args, real=real, **how: given.append(how) or real(*args, **how)  # noqa: E731
+        monkeypatch.setattr(module, name, record)
+    save(words=SMALL)
+    line = "squared --load-model-path 17 --episodes 2 --gif x.gif --steps 2"
+    assert evaluate(f"{line} {words}") == 0
+    assert len(given) == 2
+    for how in given:
+        assert how["greedy"] == ("--greedy" in words) and how["seed"] == (9 if "9" in words else 4)
+
+
+def test_script_takes_everything_that_names_a_policy(evaluate, here, capsys):
+    made = save(zero=False, words=SMALL)
+    save(run="18", words=SMALL)  # the latest: zeros
+    outputs = {}
+    bare = ["--policy.hidden-size", "8", "--policy.num-layers", "1", *SMALL]
+    for name, path, words in (
+        ("checkpoint", made, []),
+        ("run", "checkpoints/squared/17", []),
+        ("id", "17", []),
+        ("safetensors", f"{made}/weights.safetensors", bare),
+        ("bin", f"{made}/weights.bin", bare),
+        ("latest", "latest", []),
+    ):
+        line = "squared --episodes 20 --greedy --device cpu --load-model-path"
+        assert evaluate(line, path, *words) == 0
+        outputs[name] = capsys.readouterr().out.splitlines()[1:]
+    latest = outputs.pop("latest")
+    assert all(output == outputs["id"] != latest for output in outputs.values())
+
+
+def test_script_plays_many_episodes_of_several_agents(evaluate, capsys):
+    """Of target's eight agents the quick ones would be the first."""
+    save("target")
+    line = "target --load-model-path latest --episodes 200 --max-steps 300"
+    assert evaluate(line) == 0
+    assert " 67 from each of 3 environments" in capsys.readouterr().out
+
+
+def test_script_says_what_did_not_end(evaluate, capsys):
+    save(words=SMALL)
+    line = "squared --load-model-path latest --greedy --episodes 7 --max-steps 9"
+    assert evaluate(line) == 0
+    first, last = capsys.readouterr().out.splitlines()
+    assert "0 episodes, 1 from each of 7" in first
+    assert last.startswith("7 of 7 environments had not ended their episodes after 9 steps")
+
+
+def test_script_writes_pictures(evaluate, here, capsys):
+    save(zero=False, words=SMALL)
+    line = "squared --load-model-path latest --gif a/x.gif --mp4 x.mp4 --scale 2 --fps 10"
+    assert evaluate(f"{line} --seconds 1.2") == 0
+    output = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in output] == ["wrote a/x.gif", "wrote x.mp4"]
+    pages = gif_pages((here / "a" / "x.gif").read_bytes())
+    assert {image.shape for image, _ in pages} == {(396, 396, 3)}
+    assert sum(delay for _, delay in pages) == 1200
+    video = read_video(here / "x.mp4")
+    assert video.images.shape == (12, 396, 396, 3) and video.fps == 10
+
+
+def test_script_scores_and_shows_if_asked_for_both(evaluate, here, capsys):
+    save(words=SMALL)
+    line = "squared --load-model-path latest --episodes 3 --gif x.gif --steps 2"
+    assert evaluate(line) == 0
+    output = capsys.readouterr().out
+    assert "squared: 3 episodes" in output and "wrote x.gif" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("squared", "--load-model-path is missing"),
+        ("squared --load-model-path 99", "there is no checkpoint in 99"),
+        ("squared --load-model-path no.bin", "can't read no.bin"),
+        ("breakout --load-model-path latest", "there is no checkpoint"),
+        ("breakout --load-model-path checkpoints/squared/17", "121 uint8 observations and action"),
+        ("squared --load-model-path 17 --policy.num-layers 2", "policy.num_layers 2 contradicts"),
+        ("squared --load-model-path 17 --torch.network LSTM", "torch.network LSTM contradicts"),
+        ("squared --load-model-path 17 --env.size 1", "size"),
+        ("squared --load-model-path 17 --episodes 0", "--episodes"),
+        ("squared --load-model-path 17 --episodes 1.5", "--episodes"),
+        ("squared --load-model-path 17 --gif x.gif --fps nan", "--fps"),
+        ("squared --load-model-path 17 --gif x.gif --fps 60", "a GIF can't show 60 pictures"),
+        ("squared --load-model-path 17 --gif x.gif --steps 3 --seconds 1", "--seconds"),
+        ("squared --load-model-path 17 --steps 3", "--steps does nothing without --gif"),
+        ("squared --load-model-path 17 --terminal --scale 3", "--scale does nothing without"),
+        ("squared --load-model-path 17 --gif x.gif --json x.json", "--json does nothing without"),
+        ("squared --load-model-path 17 --terminal", "the output is not a terminal"),
+        ("squared --load-model-path 17 --stop-at 5", "unknown option --stop-at 5"),
+    ],
+)
+def test_script_errors(evaluate, here, capsys, words, expected):
+    save(words=SMALL)
+    before = files(here)
+    assert evaluate(words) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and "\n  hint: " in captured.err
+    assert expected in captured.err and captured.out == ""
+    assert files(here) == before
+
+
+def test_script_without_a_draw_function_still_scores(evaluate, module, here, monkeypatch, capsys):
+    save(words=SMALL)
+    monkeypatch.setattr(module, "find_environment", lambda name: here / name)
+    line = "squared --load-model-path 17 --episodes 5"
+    assert evaluate(f"{line} --gif x.gif") == 2
+    assert "squared has no pictures" in capsys.readouterr().err
+    assert evaluate(line) == 0
+
+
+def test_ctrl_c_while_scoring(evaluate, module, monkeypatch, capsys):
+    save(words=SMALL)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "score", interrupted)
+    assert evaluate("squared --load-model-path 17") == 130
+    assert capsys.readouterr().err == "stopped\n"
+
+
+def test_std_is_finite_for_every_count():
+    for n in 1, 2, 3:
+        summary = run(Spy(), Scripted([[(1, 1.0)]] * n), n).summary()
+        assert all(math.isfinite(x) for x in summary["score"])

@@ -1,0 +1,324 @@
+"""The notebook's figure, and the quickstart executed as its readers do, only shorter."""
+
+import base64
+import builtins
+import io
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+from nbclient import NotebookClient
+from PIL import Image
+from running import ROOT, TINY, files
+
+from puffer_mlx import config, notebook, vec
+from puffer_mlx.errors import UserError
+from puffer_mlx.notebook import LiveFigure, png_bytes, watch
+from puffer_mlx.trainer import Trainer
+from puffer_mlx.view import View
+
+QUICKSTART = ROOT / "docs" / "quickstart.ipynb"
+
+
+def view(*records: dict[str, float]) -> View:
+    shown = View({"Environment": "toy"}, 1000)
+    for logs in records:
+        shown.take(logs)
+    shown.measure()
+    return shown
+
+
+def record(epoch: int, **more: float) -> dict[str, float]:
+    return {"agent_steps": 100.0 * epoch, "SPS": 100.0, "epoch": epoch, **more}
+
+
+EPISODES = {"env/score": 3.0, "env/n": 5.0}
+PHASES = {"perf/rollout": 0.5, "perf/eval_gpu": 0.5, "perf/train": 0.5}
+
+
+def picture(data: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(data)) as image:
+        assert image.format == "PNG"
+        return np.asarray(image.convert("RGB")).astype(int)
+
+
+# ---- the figure ----------------------------------------------------------------------------------
+
+
+def test_every_number_is_in_the_figure(monkeypatch):
+    """Curves, bar and text, as matplotlib got them."""
+    from matplotlib.figure import Figure
+
+    drawn = []
+    real = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *a, **k: (drawn.append(self), real(self, *a, **k))
+    )
+    png_bytes(
+        view(
+            record(1, **EPISODES),
+            record(2),
+            record(4, **{**EPISODES, "env/score": 7.0, "loss/total": 0.5}, **PHASES),
+        )
+    )
+    (figure,) = drawn
+    score, speed, bar, text = figure.axes
+    assert score.lines[0].get_xydata().tolist() == [[100, 3], [400, 7]]
+    assert speed.lines[0].get_xydata().tolist() == [[200, 100], [400, 100]]
+    assert [axes.get_xlim() for axes in (score, speed)] == [(0, 1000)] * 2
+    assert score.get_ylim()[0] == speed.get_ylim()[0] == 0
+    shares = [(patch.get_x(), patch.get_width()) for patch in bar.patches]
+    assert shares == [(0, 0.5), (0.5, 0.5)]
+    labels = [label.get_text() for label in bar.get_legend().get_texts()]
+    assert labels == ["act 50 %", "train 50 %"]  # train's parts weren't measured
+    assert bar.get_title("left") == "time of an epoch: 1,000 ms, rollout 50 %, train 50 %"
+    words = "\n".join(text.get_text() for text in text.texts)
+    for line in (
+        "Environment  toy",
+        "400 of 1.0K (40 %)",
+        "total  0.5000",
+        "score  7.000",
+        "n      5",
+    ):
+        assert line in words, line
+
+
+def test_the_figure_needs_little():
+    empty = picture(png_bytes(view({"agent_steps": 1.0})))
+    full = picture(png_bytes(view(record(1, **EPISODES, **PHASES), record(2, **EPISODES))))
+    assert empty.shape == full.shape == (540, 900, 3)
+    assert np.abs(empty - full).max() > 100
+
+
+def test_scores_below_zero_are_seen():
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    axes = figure.subplots()
+    notebook._curve(axes, "score", ([1, 2], [-5.0, -1.0]), 10)
+    assert axes.get_ylim()[0] <= -5
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(1500, "1.5K"), (2_000_000, "2M"), (20_000, "20K"), (0, "0"), (10, "10")]
+)
+def test_short(number, text):
+    assert notebook.short(number) == text
+
+
+# ---- in a cell -----------------------------------------------------------------------------------
+
+
+class Screen:
+    """In IPython's place: pictures in the order they were shown, new ones and replaced ones."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.shown, self.replaced = [], []
+        monkeypatch.setattr(notebook, "_ipython", lambda: (self.display, self.image))
+        monkeypatch.setattr(notebook, "in_notebook", lambda: True)
+
+    @staticmethod
+    def image(data: bytes, format: str) -> tuple[str, bytes]:
+        return format, data
+
+    def display(self, image, display_id=False):
+        self.shown.append(image)
+        return self
+
+    def update(self, image):
+        self.replaced.append(image)
+
+
+@pytest.fixture
+def trainer():
+    settings = config.load("squared", TINY[1:])
+    with vec.make(settings, 1) as environments:
+        yield Trainer(settings, environments)
+
+
+def test_watch_passes_every_record_on_and_replaces_one_picture(monkeypatch, trainer):
+    screen = Screen(monkeypatch)
+    monkeypatch.setattr(notebook, "REFRESH", 0.0)
+    monkeypatch.setattr(notebook, "EFFORT", 1e9)
+    records = list(watch(trainer))
+    assert [logs["epoch"] for logs in records] == list(range(1, trainer.config.epochs + 1))
+    assert len(screen.shown) == 1 and len(screen.replaced) == len(records) - 1
+    assert {format for format, _ in screen.shown + screen.replaced} == {"png"}
+    first, last = picture(screen.shown[0][1]), picture(screen.replaced[-1][1])
+    assert np.abs(first - last).max() > 100
+
+
+@pytest.mark.parametrize("leave", ["end", "break", "error"])
+def test_the_last_record_is_seen_however_the_loop_is_left(monkeypatch, trainer, leave):
+    """Though it came too soon after the first drawing."""
+    screen = Screen(monkeypatch)
+    monkeypatch.setattr(notebook, "REFRESH", 1e9)
+    seen = []
+    monkeypatch.setattr(notebook, "png_bytes", lambda view: seen.append(view.logs["epoch"]) or b"")
+    watching = watch(trainer)
+    for logs in watching:
+        if leave != "end" and logs["epoch"] == 3:
+            break
+    if leave == "error":
+        with pytest.raises(KeyboardInterrupt):
+            watching.throw(KeyboardInterrupt)
+    watching.close()
+    assert seen == [1, trainer.config.epochs if leave == "end" else 3]
+    assert len(screen.shown) == len(screen.replaced) == 1
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_an_interrupt_ends_after_the_epoch_and_watching_again_goes_on(monkeypatch, trainer, inside):
+    Screen(monkeypatch)
+    monkeypatch.setattr(notebook, "in_notebook", lambda: inside)
+    before = signal.getsignal(signal.SIGINT)
+    epochs = []
+    for logs in watch(trainer):
+        epochs.append(logs["epoch"])
+        if logs["epoch"] == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+    assert epochs == [1, 2] and signal.getsignal(signal.SIGINT) is before
+    rest = [logs["epoch"] for logs in watch(trainer)]
+    assert rest == list(range(3, trainer.config.epochs + 1))
+
+
+def test_a_second_interrupt_ends_at_once(monkeypatch, trainer):
+    Screen(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        for _ in watch(trainer):
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.01)
+    assert trainer.epoch == 1 and not trainer.stop
+
+
+def test_watching_in_another_thread(monkeypatch, trainer):
+    """Where signals can't be handled. MLX's arrays belong to their thread: nothing is trained."""
+    Screen(monkeypatch)
+    monkeypatch.setattr(Trainer, "__iter__", lambda self: iter([record(1)]))
+    seen = []
+    thread = threading.Thread(target=lambda: seen.extend(watch(trainer)))
+    thread.start()
+    thread.join()
+    assert seen == [record(1)]
+
+
+def test_drawing_takes_a_part_of_the_time_only(monkeypatch):
+    Screen(monkeypatch)
+    clock = [0.0]
+
+    def draw(_):
+        clock[0] += 2.0
+        return b""
+
+    monkeypatch.setattr(notebook.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(notebook, "png_bytes", draw)
+    figure, drawn = LiveFigure(View({}, 10)), []
+    for epoch in range(100):
+        before = clock[0]
+        figure.update(record(epoch))
+        drawn.append(clock[0] > before)
+        clock[0] += 1.0
+    assert drawn[0] and 4 <= sum(drawn) <= 6  # 2 s of 22
+
+
+def test_outside_a_notebook_watch_is_the_dashboard(trainer, capsys):
+    records = list(watch(trainer))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Environment squared, Parameters 1.2K, Agents 8 in 2 groups, Device")
+    total = trainer.config.epochs * trainer.config.batch_size
+    assert lines[-1].startswith(f"{total} of {total} steps | ") and len(records) > 1
+
+
+@pytest.mark.parametrize("missing", ["matplotlib", "IPython"])
+def test_missing_libraries(monkeypatch, trainer, missing):
+    real = builtins.__import__
+
+    def without(name, *args, **how):
+        if name.split(".")[0] == missing:
+            raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+        return real(name, *args, **how)
+
+    monkeypatch.setattr(notebook, "in_notebook", lambda: True)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(
+        UserError, match=rf"need {missing}, .*\n  hint: pip install 'puffer-mlx\[no"
+    ):
+        next(watch(trainer))
+    assert trainer.epoch == 0
+
+
+# ---- docs/quickstart.ipynb -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """The quickstart's cells after a short run, and the folder it ran in."""
+    folder: Path = tmp_path_factory.mktemp("quickstart")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QUICKSTART_STEPS", "200_000")
+        patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+        book = nbformat.read(QUICKSTART, as_version=4)
+        where = {"metadata": {"path": str(folder)}}
+        NotebookClient(book, timeout=120, resources=where).execute()
+    return book, folder
+
+
+def outputs(book, text: str) -> list:
+    """The outputs of the one code cell that contains a text."""
+    (cell,) = [c for c in book.cells if c.cell_type == "code" and text in c.source]
+    return cell.outputs
+
+
+def data(book, text: str, kind: str) -> list[bytes]:
+    found = [output.get("data", {}).get(kind) for output in outputs(book, text)]
+    return [base64.b64decode(item) for item in found if item]
+
+
+def test_every_cell_of_the_quickstart_runs(executed):
+    book, folder = executed
+    codes = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert len(codes) == 7 and all(cell.execution_count for cell in codes)
+    for cell in codes:
+        for output in cell.outputs:
+            assert output.output_type != "error"
+            assert "Traceback" not in output.get("text", "")
+    made = files(folder)
+    checkpoint = next(name for name in made if name.endswith("/state.safetensors"))
+    assert checkpoint.startswith("checkpoints/breakout/quickstart/") and "breakout.bin" in made
+
+
+def test_the_quickstart_shows_one_live_picture_and_the_agent(executed):
+    book, _ = executed
+    (live,) = data(book, "watch(trainer)", "image/png")
+    assert picture(live).std() > 10
+    (gif,) = data(book, "show(play(", "image/gif")
+    with Image.open(io.BytesIO(gif)) as image:
+        assert getattr(image, "n_frames", 1) > 100
+    assert len(gif) < 1_000_000
+
+
+def test_the_quickstart_scores_and_exports(executed):
+    book, _ = executed
+    text = "".join(output.get("text", "") for output in outputs(book, "scores.summary()"))
+    assert [line.split()[0] for line in text.splitlines() if "±" in line] == [
+        "perf",
+        "score",
+        "episode_return",
+        "episode_length",
+    ]
+    (report,) = [output["text"] for output in outputs(book, "export(") if "text" in output]
+    assert "largest difference 0" in report
+
+
+def test_the_quickstart_is_kept_clean():
+    """Without outputs: its readers make their own."""
+    book = nbformat.read(QUICKSTART, as_version=4)
+    nbformat.validate(book)
+    codes = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs or cell.execution_count for cell in codes)
