@@ -1,44 +1,171 @@
 """Weights to files and back: safetensors, and upstream's flat ``.bin``.
 
 The flat file is headerless little-endian float32, every tensor row-major, in the order of the
-weights' dictionary: encoder, decoder (the value is its last row), network. It holds the policy that
-upstream's CUDA backend trains, tensor for tensor, so export is a write. Discrete policies with a
-hidden size divisible by 8 never need upstream's padding.
+weights' dictionary: encoder, decoder (the value is its last row), logstd of continuous actions,
+network. It holds the policy that upstream's CUDA backend trains, tensor for tensor.
+
+Upstream keeps all tensors in one array, where each begins at a multiple of 16 bytes: 8 numbers of
+its bf16 build (the default), 4 of its ``--float`` build. PufferLib 4.0 writes as many numbers of
+that array as the policy has. With room between tensors (after the logstd of 3 actions, say) the
+last numbers are therefore missing from its files; 5.0 writes the whole array. A hidden size
+divisible by 8 and discrete actions leave no room, and all these forms are the same.
 """
 
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_unflatten
+from mlx.utils import tree_map_with_path
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.files import publish
+from puffer_mlx.policy.decoders import Fused
+from puffer_mlx.policy.encoders import Linear
+from puffer_mlx.policy.mingru import MinGRU
+from puffer_mlx.policy.policy import Policy
 from puffer_mlx.trees import named
 
 Weights = Any
 
+BF16, FLOAT = 8, 4  # numbers that upstream's builds align tensors to
+ZIP = b"PK\x03\x04"  # how the files of torch.save begin
+_LSTM = [f"network.0.{name}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+_PARTS = ("encoder", "decoder.actions", "decoder.value")
+PUFFER3 = [f"{part}.{name}" for part in _PARTS for name in ("weight", "bias")] + _LSTM
 
-def save_safetensors(weights: Weights, path: Path) -> None:
+
+def save_safetensors(weights: Weights, path: Path, metadata: dict[str, str] | None = None) -> None:
     """Write weights under their dotted names (``encoder.weight``, ``network.0.weight``, ...)."""
     with publish(path) as temporary:
-        _writing(mx.save_safetensors, temporary, dict(named(weights)))
+        _writing(mx.save_safetensors, temporary, dict(named(weights)), metadata or {})
 
 
-def save_bin(weights: Weights, path: Path) -> None:
-    """Write weights as upstream's flat file."""
-    flat = np.concatenate([np.asarray(w, dtype="<f4").ravel() for _, w in named(weights)])
+# ---- the flat file -------------------------------------------------------------------------------
+
+
+class Flat(NamedTuple):
+    """Where the tensors of a policy are in a flat file.
+
+    Args:
+        places: first number and the one after the last, of each tensor in the array.
+        length: numbers in the file, from the array's beginning.
+    """
+
+    places: tuple[tuple[int, int], ...]
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Numbers of the whole array."""
+        return self.places[-1][1]
+
+    @property
+    def missing(self) -> int:
+        """Numbers of the policy that the file lacks, at its end."""
+        return self.end - self.length
+
+
+def flat_form(sizes: Sequence[int], alignment: int = BF16, whole: bool = False) -> Flat:
+    """The form of upstream's file for tensors of these sizes.
+
+    Args:
+        sizes: numbers of each tensor.
+        alignment: tensors begin at multiples of it: ``BF16`` or ``FLOAT``.
+        whole: PufferLib 5.0's file, which has the numbers that 4.0's lacks.
+    """
+    places, end = [], 0
+    for size in sizes:
+        start = -(-end // alignment) * alignment
+        end = start + size
+        places.append((start, end))
+    return Flat(tuple(places), end if whole else sum(sizes))
+
+
+def part_fault(policy: Policy) -> str | None:
+    """The part of a policy that isn't one of upstream's native policy; None if all are."""
+    for part, kind, wanted in (
+        (policy.encoder, Linear, "a linear encoder without bias (policy.dialect native)"),
+        (policy.decoder, Fused, "a decoder without biases (policy.dialect native)"),
+        (policy.network, MinGRU, "the network MinGRU"),
+    ):
+        if type(part) is not kind:
+            return f"{type(part).__name__}: the flat file holds {wanted}"
+    return None
+
+
+def bin_fault(policy: Policy, alignment: int = BF16) -> str | None:
+    """Why upstream's flat file can't hold this policy; None if it can, without a loss."""
+    if fault := part_fault(policy):
+        return fault
+    tensors = named(policy.init(mx.random.key(0)))  # nothing is computed: only shapes are asked for
+    form = flat_form([w.size for _, w in tensors], alignment)
+    return _loss(form, [name for name, _ in tensors]) if form.missing else None
+
+
+def _loss(form: Flat, names: list[str]) -> str:
+    """What a file lacks, in words."""
+    places = zip(names, form.places, strict=True)
+    of = [name for name, (_, stop) in places if stop > form.length]
+    return (
+        f"the flat file of PufferLib 4.0 lacks the last {form.missing} of {form.end} numbers,"
+        f" which are {', '.join(of)}'s"
+    )
+
+
+def save_bin(
+    policy: Policy,
+    weights: Weights,
+    path: Path,
+    alignment: int = BF16,
+    *,
+    whole: bool = False,
+    lossy: bool = False,
+) -> None:
+    """Write weights as upstream's flat file.
+
+    Args:
+        policy: what the weights are of.
+        weights: its weights.
+        path: the file.
+        alignment: which build of upstream reads it: ``BF16`` or ``FLOAT``.
+        whole: in PufferLib 5.0's form, which 4.0 refuses.
+        lossy: write a file that lacks numbers. PufferLib 4.0 goes on with numbers of its own.
+
+    Raises:
+        UserError: the file can't hold the policy, or not all of it; or it can't be written.
+    """
+    if fault := part_fault(policy):
+        raise UserError(fault, "export it with --to torch, safetensors or onnx")
+    tensors = named(weights)
+    form = flat_form([w.size for _, w in tensors], alignment, whole)
+    if form.missing and not lossy:
+        raise UserError(
+            _loss(form, [name for name, _ in tensors]),
+            "--lossy writes it all the same, --bin-whole writes PufferLib 5.0's form;"
+            " --to torch and --to safetensors keep everything",
+        )
+    array = np.zeros(form.end, "<f4")
+    for (start, stop), (_, w) in zip(form.places, tensors, strict=True):
+        array[start:stop] = np.asarray(w).ravel()
     with publish(path) as temporary:
-        temporary.write_bytes(flat.tobytes())
+        temporary.write_bytes(array[: form.length].tobytes())
 
 
-def load_weights(path: Path | str, like: Weights) -> Weights:
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weights:
     """Read weights from a ``.safetensors`` or ``.bin`` file.
+
+    Warns if the file is one of those of PufferLib 4.0 that lack numbers; they become 0.
 
     Args:
         path: the file; its suffix says which kind it is.
         like: weights of the policy they're for; gives names, order and shapes.
+        alignment: the build of upstream that wrote a ``.bin`` file, where its size can't tell.
 
     Raises:
         UserError: the file is missing, of another kind, damaged, or of another policy.
@@ -46,47 +173,94 @@ def load_weights(path: Path | str, like: Weights) -> Weights:
     path = Path(path)
     try:
         if path.suffix == ".bin":
-            return _read_bin(path, like)
+            return read_bin(path, like, alignment)
         if path.suffix == ".safetensors":
-            return _read_safetensors(path, like)
+            return read_safetensors(path, like)
     except OSError as error:
         raise UserError(f"can't read {path}: {error.strerror or error}", "check the path") from None
     raise UserError(f"{path} is neither a .safetensors nor a .bin file", "name one of a checkpoint")
 
 
-def _read_bin(path: Path, like: Weights) -> Weights:
+def read_bin(path: Path, like: Weights, alignment: int = BF16) -> Weights:
+    """``load_weights`` of a flat file, whatever its name; a missing one is an OSError."""
     tensors = named(like)
-    expected = 4 * sum(w.size for _, w in tensors)
     data = path.read_bytes()
-    if len(data) != expected:
-        shapes = ", ".join(f"{name} {w.shape}" for name, w in tensors)
+    if data.startswith(ZIP):
         raise UserError(
-            f"{path} has {len(data)} bytes, expected {expected}: float32 {shapes}",
-            "the file is cut off or of another policy;"
-            " compare policy.hidden_size and policy.num_layers",
+            f"{path} is a file of torch.save, whatever its name says",
+            f"import it: python scripts/import.py {path} ENV",
         )
-    flat = np.frombuffer(data, dtype="<f4")
-    if not np.isfinite(flat).all():
+    names = [name for name, _ in tensors]
+    if not (names == PUFFER3 or _native(names)):
+        raise UserError(
+            f"{path}: a flat file holds a policy of the native dialect with MinGRU,"
+            f" and this one has {', '.join(names)}",
+            "load a .safetensors file, or choose another policy.dialect and torch.network",
+        )
+    form = _form_of(path, len(data), tensors, alignment)
+    if form.missing:
+        warnings.warn(f"{path}: {_loss(form, names)}; they are 0 now", stacklevel=3)
+    array = np.zeros(form.end, "<f4")
+    array[: form.length] = np.frombuffer(data, "<f4")
+    if not np.isfinite(array).all():
         raise UserError(f"{path} holds numbers that aren't finite", "the file is damaged")
-    stops = np.cumsum([w.size for _, w in tensors])[:-1]
-    parts = np.split(flat, stops)
-    return tree_unflatten(
-        [
-            (name, mx.array(part.reshape(w.shape)))
-            for (name, w), part in zip(tensors, parts, strict=True)
-        ]
+    parts = dict(zip(names, form.places, strict=True))
+    return tree_map_with_path(
+        lambda name, w: mx.array(array[slice(*parts[name])].reshape(w.shape)), like
     )
 
 
-def _read_safetensors(path: Path, like: Weights) -> Weights:
+def _native(names: list[str]) -> bool:
+    """Whether these are the weights of upstream's native policy."""
+    first = ["encoder.weight", "decoder.weight"]
+    if "decoder.logstd" in names:
+        first.append("decoder.logstd")
+    return names == first + [f"network.{i}.weight" for i in range(len(names) - len(first))]
+
+
+def _form_of(path: Path, size: int, tensors: list, alignment: int) -> Flat:
+    """Which form a file of so many bytes has."""
+    sizes = [w.size for _, w in tensors]
+    if [name for name, _ in tensors] == PUFFER3:
+        alignment = 1  # 3.0 put one tensor after the other
+    forms = [flat_form(sizes, alignment)]
+    if alignment > 1:
+        forms += [flat_form(sizes, to, whole=True) for to in (alignment, BF16, FLOAT)]
+    for form in forms:
+        if size == 4 * form.length:
+            return form
+    expected = " or ".join(str(4 * n) for n in dict.fromkeys(form.length for form in forms))
+    shapes = ", ".join(f"{name} {w.shape}" for name, w in tensors)
+    raise UserError(
+        f"{path} has {size} bytes, expected {expected}: float32 {shapes}",
+        "the file is cut off or of another policy;"
+        " compare policy.hidden_size and policy.num_layers",
+    )
+
+
+def read_safetensors(path: Path, like: Weights) -> Weights:
+    """``load_weights`` of a safetensors file; a missing one is an OSError."""
+    return fit(path, read_tensors(path)[0], like)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
+    """The tensors of a safetensors file by name, and its metadata."""
     path.stat()  # a missing file is an OSError
     try:
-        loaded = mx.load(str(path))
+        tensors, metadata = mx.load(str(path), return_metadata=True)
     except (RuntimeError, ValueError) as error:
         raise UserError(
             f"{path} can't be read as safetensors: {error}", "the file is damaged"
         ) from None
-    assert isinstance(loaded, dict)
+    return tensors, metadata  # type: ignore
+
+
+def fit(path: Path, loaded: dict[str, mx.array], like: Weights) -> Weights:
+    """Tensors by our names as weights like others.
+
+    Raises:
+        UserError: there are others, of other shapes, or numbers that aren't finite.
+    """
     tensors = dict(named(like))
     wrong = [
         f"{name}: {loaded[name].shape if name in loaded else 'missing'}, expected {w.shape}"
@@ -98,7 +272,7 @@ def _read_safetensors(path: Path, like: Weights) -> Weights:
             f"{path} is of another policy: {'; '.join(wrong)}",
             "compare policy.hidden_size and policy.num_layers with the config.ini beside the file",
         )
-    weights = tree_unflatten([(name, loaded[name].astype(mx.float32)) for name in tensors])
+    weights = tree_map_with_path(lambda name, _: loaded[name].astype(mx.float32), like)
     if not all(mx.isfinite(w).all().item() for _, w in named(weights)):
         raise UserError(f"{path} holds numbers that aren't finite", "the file is damaged")
     return weights

@@ -14,23 +14,33 @@ import pytest
 from mlx.utils import tree_map
 from oracles import named
 
-from puffer_mlx import checkpoint, weights_io
-from puffer_mlx.config import Base, Config
+from puffer_mlx import weights_io
+from puffer_mlx.config import Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
-
-SAVE = {".bin": weights_io.save_bin, ".safetensors": weights_io.save_safetensors}
-KINDS = pytest.mark.parametrize("kind", SAVE)
+from puffer_mlx.weights_io import BF16, FLOAT, bin_fault, flat_form
 
 
-def make(D=118, H=64, L=2, sizes=(3,), seed=0):
+def policy_of(D=118, H=64, L=2, sizes=(3,), network="MinGRU", dialect="native"):
     spec = EnvSpec("x", D, np.dtype(np.float32), ActionSpec(sizes))
-    return make_policy(spec, H, L).init(mx.random.key(seed))
+    return make_policy(spec, Policy(H, L, dialect), Torch(network=network))
+
+
+def make(*shape, seed=0, **how):
+    return policy_of(*shape, **how).init(mx.random.key(seed))
 
 
 def small(seed=0):
-    return make(5, 4, 1, seed=seed)
+    return make(5, 8, 1, seed=seed)
+
+
+def save_bin(weights, path):
+    weights_io.save_bin(policy_of(), weights, path)  # of the policy, only the parts are asked for
+
+
+SAVE = {".bin": save_bin, ".safetensors": weights_io.save_safetensors}
+KINDS = pytest.mark.parametrize("kind", SAVE)
 
 
 def same(one, other):
@@ -67,7 +77,7 @@ def current_umask():
 def test_flat_file_is_upstreams(tmp_path):
     """Table 5.3: encoder, decoder and layers at byte 0, 30208, 31232 and 80384; 129536 in all."""
     weights, path = make(), tmp_path / "w.bin"
-    weights_io.save_bin(weights, path)
+    save_bin(weights, path)
     data = path.read_bytes()
     assert len(data) == 129536
     for at, w in (
@@ -100,6 +110,121 @@ def test_names_of_safetensors(tmp_path):
     }
 
 
+def test_metadata_of_safetensors(tmp_path):
+    weights_io.save_safetensors(small(), tmp_path / "w.safetensors", {"puffer_mlx": "1"})
+    assert weights_io.read_tensors(tmp_path / "w.safetensors")[1]["puffer_mlx"] == "1"
+
+
+# ---- flat files of continuous actions (5.2) ------------------------------------------------------
+
+# a policy of 3 dimensions: encoder (8, 5), decoder (4, 8), logstd (1, 3), network (24, 8)
+#   bf16 build:  0..40, 40..72, 72..75, 80..272; the file has 40 + 32 + 3 + 192 = 267 of 272 numbers
+#   float build: 0..40, 40..72, 72..75, 76..268; the file has 267 of 268
+FORMS = {BF16: (80, 5), FLOAT: (76, 1)}  # where the network begins, and how much is missing
+THREE = (5, 8, 1, (1, 1, 1))
+
+
+def drawn(*shape):
+    """Weights of which none is 0, the log standard deviations neither."""
+    rng = np.random.default_rng(sum(shape[:3]))
+    return tree_map(lambda w: mx.array(rng.normal(size=w.shape).astype(np.float32)), make(*shape))
+
+
+def flat(weights):
+    return {name: np.array(w).ravel() for name, w in named(weights)}
+
+
+@pytest.mark.parametrize("alignment", FORMS)
+def test_forms_of_continuous_policies(tmp_path, alignment):
+    """4.0's file lacks numbers, which read back as 0; 5.0's has all."""
+    policy, weights, path = policy_of(*THREE), drawn(*THREE), tmp_path / "w.bin"
+    network, missing = FORMS[alignment]
+    with pytest.raises(UserError, match=f"lacks the last {missing} of {network + 192} numbers"):
+        weights_io.save_bin(policy, weights, path, alignment)
+    assert not path.exists()
+
+    weights_io.save_bin(policy, weights, path, alignment, lossy=True)
+    data, parts = np.fromfile(path, "<f4"), flat(weights)
+    assert len(data) == 267
+    np.testing.assert_array_equal(data[40:72], parts["decoder.weight"])
+    np.testing.assert_array_equal(data[72:75], parts["decoder.logstd"])
+    assert not data[75:network].any()
+    np.testing.assert_array_equal(data[network:], parts["network.0.weight"][:-missing])
+    with pytest.warns(UserWarning, match=r"network\.0\.weight's; they are 0 now"):
+        loaded = flat(weights_io.load_weights(path, weights, alignment))
+    np.testing.assert_array_equal(loaded["decoder.logstd"], parts["decoder.logstd"])
+    found, expected = loaded["network.0.weight"], parts["network.0.weight"]
+    np.testing.assert_array_equal(found[:-missing], expected[:-missing])
+    assert not found[-missing:].any()
+
+    weights_io.save_bin(policy, weights, path, alignment, whole=True)
+    assert path.stat().st_size == 4 * (network + 192)
+    for wrong in FORMS:  # the size tells
+        assert same(weights_io.load_weights(path, weights, wrong), weights)
+
+
+def test_the_build_that_wrote_an_ambiguous_file(tmp_path):
+    """4 dimensions: room for 4 numbers in the bf16 build, none in the other; files as long."""
+    shape = 5, 8, 1, (1,) * 4
+    policy, weights, path = policy_of(*shape), drawn(*shape), tmp_path / "w.bin"
+    weights_io.save_bin(policy, weights, path, FLOAT)
+    assert same(weights_io.load_weights(path, weights, FLOAT), weights)
+    with pytest.warns(UserWarning, match="lacks the last 4 of 280"):
+        assert not same(weights_io.load_weights(path, weights), weights)
+
+
+def test_eight_dimensions_leave_no_room(tmp_path):
+    shape = 5, 8, 2, (1,) * 8
+    policy, weights, path = policy_of(*shape), drawn(*shape), tmp_path / "w.bin"
+    assert bin_fault(policy) is None
+    weights_io.save_bin(policy, weights, path)
+    assert same(weights_io.load_weights(path, weights), weights)
+
+
+def test_what_a_flat_file_can_hold():
+    assert bin_fault(policy_of()) is None
+    assert bin_fault(policy_of(5, 8, 1, (2, 3))) is None
+    for policy, word in (
+        (policy_of(dialect="torch"), "Affine"),
+        (policy_of(dialect="puffer3"), "AffineGelu"),
+        (policy_of(network="LSTM"), "LSTM"),
+        (policy_of(*THREE), "lacks the last 5 of 272"),
+    ):
+        assert word in str(bin_fault(policy))
+    assert bin_fault(policy_of(5, 8, 1, (1,) * 4), FLOAT) is None
+    # H = 4: the decoder begins at 24 instead of 20, the network at 40 as it would
+    assert "lacks the last 4 of 88" in str(bin_fault(policy_of(5, 4, 1)))
+    assert flat_form([20, 16, 48]).places == ((0, 20), (24, 40), (40, 88))
+
+
+@pytest.mark.parametrize("how", [{"dialect": "torch"}, {"network": "MLP"}, {"network": "GRU"}])
+def test_flat_files_of_policies_that_have_none(tmp_path, how):
+    path, policy = tmp_path / "w.bin", policy_of(5, 8, 1, **how)
+    like = policy.init(mx.random.key(0))
+    with pytest.raises(UserError, match="the flat file holds"):
+        weights_io.save_bin(policy, like, path)
+    path.write_bytes(b"\0" * 4 * sum(w.size for _, w in named(like)))
+    refused(path, "native dialect with MinGRU", like=like)
+
+
+def test_flat_files_of_3_0(tmp_path):
+    """One tensor after the other (5.7): encoder, decoder and value with biases, LSTM."""
+    like = make(5, 8, 1, (3,), network="LSTM", dialect="puffer3")
+    sizes = [40, 8, 24, 3, 8, 1, 256, 256, 32, 32]
+    data = np.arange(sum(sizes), dtype="<f4")
+    data.tofile(tmp_path / "w.bin")
+    loaded = flat(weights_io.load_weights(tmp_path / "w.bin", like))
+    names = "encoder.weight encoder.bias decoder.actions.weight decoder.actions.bias"
+    names += " decoder.value.weight decoder.value.bias network.0.weight_ih network.0.weight_hh"
+    names = [*names.split(), "network.0.bias_ih", "network.0.bias_hh"]
+    for name, part in zip(names, np.split(data, np.cumsum(sizes)[:-1]), strict=True):
+        np.testing.assert_array_equal(loaded[name], part, err_msg=name)
+
+
+def test_a_torch_file_named_bin(fixtures):
+    refused(fixtures / "puffer4_breakout_mingru.bin", "torch.save", "scripts/import.py")
+
+
 # ---- files that can't be read --------------------------------------------------------------------
 
 
@@ -129,15 +254,15 @@ def test_another_suffix(tmp_path):
         refused(tmp_path / name, ".safetensors", ".bin")
 
 
-@pytest.mark.parametrize("size", [0, 1, 335, 333, 337, 340, 332, 672])
+@pytest.mark.parametrize("size", [0, 1, 1055, 1053, 1057, 1060, 1052, 2112])
 def test_bin_of_another_size(tmp_path, size):
-    # (4 * 5 + 4 * 4 + 12 * 4) * 4 bytes = 336
+    # (8 * 5 + 4 * 8 + 24 * 8) * 4 bytes = 1056
     (tmp_path / "w.bin").write_bytes(b"\0" * size)
-    refused(tmp_path / "w.bin", f"{size} bytes", "expected 336", "(12, 4)")
+    refused(tmp_path / "w.bin", f"{size} bytes", "expected 1056:", "(24, 8)")
 
 
 def test_bin_of_zeros_is_fine(tmp_path):
-    (tmp_path / "w.bin").write_bytes(b"\0" * 336)
+    (tmp_path / "w.bin").write_bytes(b"\0" * 1056)
     loaded = weights_io.load_weights(tmp_path / "w.bin", small())
     assert same(loaded, tree_map(mx.zeros_like, small()))
 
@@ -146,7 +271,7 @@ def test_bin_of_zeros_is_fine(tmp_path):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_not_finite(tmp_path, kind, bad):
     weights = small()
-    weights["network"][0]["weight"][11, 3] = bad  # the last one
+    weights["network"][0]["weight"][23, 7] = bad  # the last one
     SAVE[kind](weights, tmp_path / f"w{kind}")
     refused(tmp_path / f"w{kind}", "finite")
 
@@ -154,14 +279,14 @@ def test_numbers_that_are_not_finite(tmp_path, kind, bad):
 def test_safetensors_of_another_policy(tmp_path):
     path = tmp_path / "w.safetensors"
     for other, word in (
-        (make(6, 4, 1), "encoder.weight: (4, 6), expected (4, 5)"),
-        (make(5, 4, 2), "network.1.weight: not in this policy"),
-        (make(5, 4, 1, (2,)), "decoder.weight: (3, 4), expected (4, 4)"),
+        (make(6, 8, 1), "encoder.weight: (8, 6), expected (8, 5)"),
+        (make(5, 8, 2), "network.1.weight: not in this policy"),
+        (make(5, 8, 1, (2,)), "decoder.weight: (3, 8), expected (4, 8)"),
     ):
         weights_io.save_safetensors(other, path)
         refused(path, word)
     weights_io.save_safetensors(small(), path)
-    refused(path, "network.1.weight: missing, expected (12, 4)", like=make(5, 4, 2))
+    refused(path, "network.1.weight: missing, expected (24, 8)", like=make(5, 8, 2))
 
 
 def test_damaged_safetensors(tmp_path):
@@ -280,89 +405,3 @@ def test_a_full_disk(tmp_path, kind):
     assert not done.stderr
     assert files(tmp_path) == [path.name]
     assert path.read_bytes() == before
-
-
-# ---- checkpoints ---------------------------------------------------------------------------------
-
-
-def config(tmp_path):
-    return Config("squared", base=Base(checkpoint_dir=str(tmp_path / "checkpoints")))
-
-
-def saved(folder, weights, steps):
-    path = checkpoint.path_of(folder, steps)
-    checkpoint.save(path, weights)
-    return path
-
-
-def test_checkpoint(tmp_path):
-    c = config(tmp_path)
-    folder = checkpoint.prepare(c, "17")
-    assert folder == tmp_path / "checkpoints" / "squared" / "17"
-    path = saved(folder, small(), 262144)
-    names = ["0000000000262144.bin", "0000000000262144.safetensors", "config.ini"]
-    assert files(folder) == names and path == folder / names[1]
-    for name in names[:2]:
-        assert same(weights_io.load_weights(folder / name, small(1)), small())
-
-
-def test_a_checkpoint_folder_that_can_not_be_written(tmp_path):
-    (tmp_path / "checkpoints").write_text("a file")
-    with pytest.raises(UserError, match="can't write"):
-        checkpoint.prepare(config(tmp_path), "17")
-    assert files(tmp_path) == ["checkpoints"]
-
-
-def test_checkpoint_rhythm(tmp_path):
-    c = config(tmp_path)
-    c.base.checkpoint_interval, c.train.total_timesteps = 4, 10 * c.batch_size
-    assert [e for e in range(10) if checkpoint.is_due(c, e)] == [0, 4, 8, 9]
-
-
-def test_finding_weights(tmp_path):
-    c = config(tmp_path)
-    with pytest.raises(UserError, match="no checkpoint") as caught:
-        checkpoint.find_weights("latest", c)
-    assert str(tmp_path / "checkpoints" / "squared") in str(caught.value)
-
-    one, two = (checkpoint.prepare(c, run) for run in ("1", "2"))
-    with pytest.raises(UserError, match="no checkpoint"):
-        checkpoint.find_weights(str(one), c)
-    paths = [
-        saved(folder, small(), steps)
-        for folder, steps in ((one, 900), (two, 1000), (one, 1100), (two, 500))
-    ]
-    for age, path in enumerate(paths):
-        os.utime(path, ns=(10**18, 10**18 + age))
-    assert checkpoint.find_weights("latest", c) == paths[3]  # the newest, of any run
-    assert checkpoint.find_weights(str(one), c) == paths[2]  # the most steps
-    assert checkpoint.find_weights(str(two), c) == paths[1]
-    assert checkpoint.find_weights(str(paths[0]), c) == paths[0]
-    missing = tmp_path / "nowhere.safetensors"
-    assert checkpoint.find_weights(str(missing), c) == missing
-    refused(missing, "No such file")
-
-    for path in paths[:2]:
-        path.unlink()
-    assert checkpoint.find_weights(str(two), c) == paths[3]
-    (two / paths[3].name).unlink()
-    assert checkpoint.find_weights(str(two), c) == two / "0000000000001000.bin"
-
-
-def test_what_a_killed_run_left_is_no_checkpoint(tmp_path):
-    """A run killed while it writes leaves its temporary file, the newest in the folder."""
-    c = config(tmp_path)
-    folder = checkpoint.prepare(c, "1")
-    temporaries = []
-    with pytest.MonkeyPatch.context() as patch:  # what the name would be
-        patch.setattr(os, "fsync", lambda _: temporaries.extend(p.name for p in folder.iterdir()))
-        path = saved(folder, small(), 100)
-    temporary = [name for name in temporaries if name.endswith(".safetensors")][-1]
-    assert temporary != path.name
-    (folder / temporary).write_bytes(path.read_bytes()[:100])
-    os.utime(folder / temporary, ns=(2 * 10**18, 2 * 10**18))
-    assert checkpoint.find_weights("latest", c) == path
-    assert checkpoint.find_weights(str(folder), c) == path
-    path.unlink()
-    with pytest.raises(UserError, match="no checkpoint"):
-        checkpoint.find_weights("latest", c)

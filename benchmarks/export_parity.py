@@ -1,0 +1,141 @@
+#!/usr/bin/env python
+"""Exports under PyTorch on a GPU: python benchmarks/export_parity.py [CHECKPOINT ...] [--help].
+
+Policies of every network, dialect and encoder (weights drawn, inputs random), and the checkpoints
+named (their recorded observations), are exported as state_dicts, read back into upstream's torch
+classes on CUDA, and run over whole sequences; TF32 is off on both sides. Prints the largest
+difference of any output and of the last state, relative to that output's largest number; ends with
+1 if one is above the bound.
+"""
+
+# ruff: noqa: I001
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ["MLX_ENABLE_TF32"] = "0"  # read when MLX starts
+
+import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
+import mlx.core as mx
+import numpy as np
+import torch
+from mlx.utils import tree_map
+
+from puffer_mlx import checkpoint
+from puffer_mlx.config import Policy, Torch
+from puffer_mlx.dialects import dialect_of, to_dialect
+from puffer_mlx.export import save_torch
+from puffer_mlx.files import publish
+from puffer_mlx.parity import compare, run, run_torch
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.spec import ActionSpec, EnvSpec
+from puffer_mlx.trainer import select_device
+from puffer_mlx.version import version_text
+
+BOUND = 1e-4
+DISCRETE, MULTI, CONTINUOUS = (4,), (3, 5, 2), (1, 1, 1)
+SHAPES = {"NatureEncoder": (84, 84, 4), "ImpalaEncoder": (36, 36, 1)}
+POLICIES = [  # dialect, network, layers, actions, encoder
+    *(("native", network, 2, DISCRETE, "DefaultEncoder") for network in ("MinGRU", "MLP")),
+    *(
+        ("torch", network, 2, sizes, "DefaultEncoder")
+        for network in ("MinGRU", "LSTM", "GRU", "MLP")
+        for sizes in (DISCRETE, MULTI, CONTINUOUS)
+    ),
+    *(("torch", "MinGRU", 1, DISCRETE, encoder) for encoder in SHAPES),
+    *(("puffer3", "LSTM", 1, sizes, "DefaultEncoder") for sizes in (DISCRETE, CONTINUOUS)),
+]
+
+
+class Case(NamedTuple):
+    """A policy to export, and what to run it on."""
+
+    name: str
+    policy: Any
+    weights: Any
+    observations: np.ndarray  # (T, S, D)
+
+
+def drawn(options: argparse.Namespace) -> Iterator[Case]:
+    rng = np.random.default_rng(0)
+    for dialect, network, layers, sizes, encoder in POLICIES:
+        shape = SHAPES.get(encoder, ())
+        D = int(np.prod(shape)) if shape else 118
+        dtype = np.dtype(np.uint8 if shape else np.float32)
+        spec = EnvSpec("drawn", D, dtype, ActionSpec(sizes), 0, shape)
+        settings = Policy(options.hidden, layers, dialect)
+        policy = make_policy(spec, settings, Torch(network=network, encoder=encoder))
+        weights = tree_map(
+            lambda w: w + mx.array(rng.uniform(-0.02, 0.02, w.shape).astype(np.float32)),
+            policy.init(mx.random.key(0)),
+        )
+        S = options.sequences if not shape else max(1, options.sequences // 16)
+        if shape:
+            observations = rng.integers(0, 256, (options.steps, S, D)).astype(np.uint8)
+        else:
+            observations = rng.normal(size=(options.steps, S, D)).astype(np.float32)
+        parts = dialect, network, f"{layers} layers", f"actions {list(sizes)}", encoder
+        yield Case(" ".join(parts), policy, weights, observations)
+
+
+def trained(paths: list[Path]) -> Iterator[Case]:
+    for path in paths:
+        made = checkpoint.load(path)
+        recorded = checkpoint.recorded(path)
+        assert recorded is not None, f"{path} has no recorded observations"
+        yield Case(str(path), made.policy, made.weights, np.array(recorded))
+
+
+def difference(case: Case, folder: Path, device: str) -> float:
+    """Export, read back, run on both sides."""
+    policy, weights = case.policy, case.weights
+    if dialect_of(policy) == "native":
+        policy, weights = to_dialect(policy, weights, "torch")
+    path = folder / "policy.pt"
+    save_torch(policy, weights, path)
+    tensors = torch.load(path, map_location=device, weights_only=True)
+    theirs = run_torch(policy, tensors, case.observations, device)
+    return compare(run(case.policy, case.weights, case.observations), theirs)[0]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("checkpoints", nargs="*", type=Path, metavar="CHECKPOINT")
+    parser.add_argument("--torch-device", default="cuda")
+    parser.add_argument("--device", choices=("auto", "cpu", "gpu"), default="auto", help="MLX's")
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--sequences", type=int, default=256)
+    parser.add_argument("--json", metavar="FILE", type=Path)
+    options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    select_device(options.device)
+    on = options.torch_device
+    name = torch.cuda.get_device_name() if on.startswith("cuda") else on
+    print(f"{version_text()}\ntorch {torch.__version__} on {name}\n")
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for case in (*drawn(options), *trained(options.checkpoints)):
+            found[case.name] = difference(case, Path(folder), on)
+            print(f"{found[case.name]:9.2e}  {case.name}", flush=True)
+    wrong = [name for name, value in found.items() if not value <= BOUND]
+    print(
+        f"\nlargest {max(found.values()):.2e}, bound {BOUND:g}: {'wrong' if wrong else 'all right'}"
+    )
+    if options.json:
+        with publish(options.json) as temporary:
+            settings = {key: str(value) for key, value in vars(options).items()}
+            record = {"torch": torch.__version__, "device": name, "settings": settings}
+            temporary.write_text(json.dumps({**record, "differences": found}, indent=1) + "\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

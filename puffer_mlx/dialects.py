@@ -1,0 +1,282 @@
+"""Policies from dialect to dialect, and their weights as the tensors of upstream's torch classes.
+
+A policy of the native dialect is one of the torch dialect whose biases are 0: the way there is
+exact, the way back only for those. The torch classes' tensors are ours under other names, with the
+channels of images first:
+
+| ours | torch, 4.0 | 3.0 |
+| --- | --- | --- |
+| ``encoder.*`` of a product | ``encoder.encoder.*`` | ``policy.encoder.0.*`` |
+| ``encoder.convs.i.*``, ``encoder.linear.*`` (Nature) | ``encoder.network.{2i}.*``, ``.7.*`` | |
+| ``encoder.blocks.i.*``, ``encoder.linear.*`` (Impala) | ``encoder.network.i.*``, ``.5.*`` | |
+| ``decoder.actions.*`` of discrete actions | ``decoder.decoder.*`` | ``policy.decoder.*`` |
+| ... of continuous ones | ``decoder.decoder_mean.*`` | ``policy.decoder_mean.*`` |
+| ``decoder.logstd`` | ``decoder.decoder_logstd`` | ``policy.decoder_logstd`` |
+| ``decoder.value.*`` | ``decoder.value_function.*`` | ``policy.value.*`` |
+| ``network.i.weight`` (MinGRU) | ``network.layers.i.weight`` | |
+| ``network.i.weight_ih`` ... (LSTM) | ``network.lstm.weight_ih_l{i}`` ... | ``lstm.weight_ih_l0`` |
+| ``network.layers.i.weight_ih`` ... (GRU) | ``network.gru.weight_ih_l{i}`` ... | |
+| ``network.norm.weight`` (GRU) | ``network.norm.weight`` | |
+| ``network.i.*`` (MLP) | ``network.net.{2i}.*`` | |
+
+LSTM and GRU have each tensor a second time: ``network.cell.{i}.weight_ih``, 3.0
+``cell.weight_ih``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_map_with_path
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.policy.decoders import Fused, Separate
+from puffer_mlx.policy.encoders import Affine, AffineGelu, Linear
+from puffer_mlx.policy.images import IMPALA, NATURE, Impala, Nature
+from puffer_mlx.policy.networks import GRU, LSTM, MLP, MinGRU
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.trees import named
+
+Weights = Any
+Tensors = dict[str, np.ndarray]
+
+LINEAR = {"native": Linear, "torch": Affine, "puffer3": AffineGelu}
+GATED = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of a layer of LSTM or GRU
+
+
+def dialect_of(policy: Policy) -> str:
+    """``native``, ``torch`` or ``puffer3``."""
+    if isinstance(policy.decoder, Fused):
+        return "native"
+    return "puffer3" if policy.decoder.orthogonal_init else "torch"
+
+
+# ---- from dialect to dialect ---------------------------------------------------------------------
+
+
+def to_dialect(policy: Policy, weights: Weights, dialect: str) -> tuple[Policy, Weights]:
+    """The same policy in another dialect, number for number.
+
+    Raises:
+        UserError: the dialect can't express it; the message names the part.
+    """
+    if dialect == dialect_of(policy):
+        return policy, weights
+    encoder, encoder_weights = _convert_encoder(policy.encoder, weights["encoder"], dialect)
+    decoder, decoder_weights = _convert_decoder(policy.decoder, weights["decoder"], dialect)
+    converted = {"encoder": encoder_weights, "decoder": decoder_weights}
+    return (
+        replace(policy, encoder=encoder, decoder=decoder),
+        {**converted, "network": weights["network"]},
+    )
+
+
+def _convert_encoder(encoder: Any, weights: Weights, dialect: str) -> tuple[Any, Weights]:
+    kind, wanted = type(encoder), LINEAR[dialect]
+    if kind not in LINEAR.values() or kind is wanted:
+        return encoder, weights
+    if AffineGelu in (kind, wanted):
+        raise UserError(
+            f"the encoder {kind.__name__} can't become {wanted.__name__}:"
+            " only the puffer3 dialect has a GELU behind its product",
+            f"keep the dialect {next(d for d, cls in LINEAR.items() if cls is kind)}",
+        )
+    made = wanted(encoder.inputs, encoder.hidden)
+    if wanted is Affine:
+        return made, {"weight": weights["weight"], "bias": mx.zeros(encoder.hidden)}
+    _refuse_bias("encoder.bias", weights["bias"])
+    return made, {"weight": weights["weight"]}
+
+
+def _convert_decoder(decoder: Any, weights: Weights, dialect: str) -> tuple[Any, Weights]:
+    action, hidden = decoder.action, decoder.hidden
+    extra = {"logstd": weights["logstd"]} if action.continuous else {}
+    if dialect != "native":
+        made = Separate(action, hidden, orthogonal_init=dialect == "puffer3")
+        if isinstance(decoder, Separate):
+            return made, weights
+        A, weight = action.logits, weights["weight"]
+        actions = {"weight": weight[:A], "bias": mx.zeros(A)}
+        value = {"weight": weight[A:], "bias": mx.zeros(1)}
+        return made, {**extra, "actions": actions, "value": value}
+    for part in "actions", "value":
+        _refuse_bias(f"decoder.{part}.bias", weights[part]["bias"])
+    rows = [weights[part]["weight"] for part in ("actions", "value")]
+    return Fused(action, hidden), {"weight": mx.concatenate(rows), **extra}
+
+
+def _refuse_bias(name: str, bias: mx.array) -> None:
+    largest = mx.max(mx.abs(bias)).item()
+    if largest:
+        raise UserError(
+            f"{name} is not 0 (largest {largest:.3g}), and the native dialect has no biases",
+            "keep the torch dialect; its files are --to torch, safetensors and onnx",
+        )
+
+
+# ---- the tensors of the torch classes ------------------------------------------------------------
+
+
+def torch_fault(policy: Policy) -> str | None:
+    """The part of a policy that upstream's torch classes of its dialect lack; None if none is."""
+    dialect, network = dialect_of(policy), policy.network
+    layers = getattr(network, "layers", 1)
+    if dialect == "puffer3":
+        if type(policy.encoder) is not AffineGelu:
+            return f"the encoder {type(policy.encoder).__name__}: PufferLib 3.0's is AffineGelu"
+        if type(network) is not LSTM or layers != 1:
+            return (
+                f"the network {type(network).__name__}, layers {layers}:"
+                " PufferLib 3.0's wrapper has LSTM with 1 layer"
+            )
+        return None
+    if dialect == "native":
+        return "the decoder Fused: the torch classes have two products (--dialect torch)"
+    if type(policy.encoder) not in (Affine, Nature, Impala):
+        return f"the encoder {type(policy.encoder).__name__}: PufferLib has no such class"
+    if type(network) not in (MinGRU, LSTM, GRU, MLP):
+        return f"the network {type(network).__name__}: PufferLib has no such class"
+    return None
+
+
+def torch_keys(policy: Policy) -> dict[str, list[str]]:
+    """The keys of a state_dict by our names, in its order; after the first, second names.
+
+    Raises:
+        UserError: see ``torch_fault``.
+    """
+    if fault := torch_fault(policy):
+        raise UserError(fault, "export it with --to safetensors or onnx")
+    old = dialect_of(policy) == "puffer3"
+    decoder = "decoder_mean" if policy.decoder.action.continuous else "decoder"
+    prefixes = {
+        "encoder.": "policy.encoder.0." if old else "encoder.encoder.",
+        "decoder.actions.": f"policy.{decoder}." if old else f"decoder.{decoder}.",
+        "decoder.logstd": "policy.decoder_logstd" if old else "decoder.decoder_logstd",
+        "decoder.value.": "policy.value." if old else "decoder.value_function.",
+    }
+    prefixes = {**_image_prefixes(policy.encoder), **prefixes}
+    network = dict(_network_keys(policy.network, "" if old else "network.", old))
+    keys = {}
+    for name, _ in named(policy.init(mx.random.key(0))):
+        if name in network:
+            keys[name] = network[name]
+        else:
+            ours = next(prefix for prefix in prefixes if name.startswith(prefix))
+            keys[name] = [prefixes[ours] + name.removeprefix(ours).replace("res", "res_block")]
+    return keys
+
+
+def _image_prefixes(encoder: Any) -> dict[str, str]:
+    if type(encoder) is Nature:
+        convs = {f"encoder.convs.{i}.": f"encoder.network.{2 * i}." for i in range(len(NATURE))}
+        return {**convs, "encoder.linear.": "encoder.network.7."}
+    if type(encoder) is Impala:
+        return {"encoder.blocks.": "encoder.network.", "encoder.linear.": "encoder.network.5."}
+    return {}
+
+
+def _network_keys(network: Any, prefix: str, old: bool) -> Iterator[tuple[str, list[str]]]:
+    """Each of the network's tensors: our name, and the keys."""
+    for i in range(network.layers):
+        if type(network) is MinGRU:
+            yield f"network.{i}.weight", [f"{prefix}layers.{i}.weight"]
+        elif type(network) is MLP:
+            for name in "weight", "bias":
+                yield f"network.{i}.{name}", [f"{prefix}net.{2 * i}.{name}"]
+        else:
+            ours, kind = ("network", "lstm") if type(network) is LSTM else ("network.layers", "gru")
+            cell = f"{prefix}cell." if old else f"{prefix}cell.{i}."
+            for name in GATED:
+                yield f"{ours}.{i}.{name}", [f"{prefix}{kind}.{name}_l{i}", cell + name]
+    yield "network.norm.weight", [f"{prefix}norm.weight"]
+
+
+def to_torch(policy: Policy, weights: Weights) -> Tensors:
+    """The state_dict of a policy of the torch or the puffer3 dialect, as float32 arrays.
+
+    Raises:
+        UserError: see ``torch_fault``.
+    """
+    keys, tensors = torch_keys(policy), {}
+    aliases: Tensors = {}
+    for name, w in named(weights):
+        array = _channels_first(policy.encoder, name, np.array(w, np.float32))
+        first, *others = keys[name]
+        tensors[first] = array
+        aliases.update(dict.fromkeys(others, array))
+    return {**tensors, **aliases}
+
+
+def from_torch(policy: Policy, tensors: Tensors) -> Weights:
+    """The inverse of ``to_torch``: weights of ``policy`` from a state_dict.
+
+    Raises:
+        UserError: keys or shapes aren't the policy's, or the second name of a tensor has others.
+    """
+    keys = torch_keys(policy)
+    like = policy.init(mx.random.key(0))
+    expected = {key for every in keys.values() for key in every}
+    wrong = [f"{key}: not in this policy" for key in tensors if key not in expected]
+
+    def take(name: str, w: mx.array) -> mx.array:
+        first, *others = keys[name]
+        shape = _channels_first(policy.encoder, name, np.empty(w.shape, np.float32)).shape
+        if first not in tensors or tensors[first].shape != shape:
+            found = tensors[first].shape if first in tensors else "missing"
+            wrong.append(f"{first}: {found}, expected {shape}")
+            return w
+        for other in others:
+            if other in tensors and not np.array_equal(tensors[other], tensors[first]):
+                wrong.append(f"{other}: differs from {first}, of which it is the second name")
+        return mx.array(_channels_last(policy.encoder, name, tensors[first]))
+
+    weights = tree_map_with_path(take, like)
+    if wrong:
+        more = f" and {len(wrong) - 6} more" if len(wrong) > 6 else ""
+        raise UserError(
+            f"the tensors are of another policy: {'; '.join(wrong[:6])}{more}",
+            "compare policy.* and torch.* with what it was trained with",
+        )
+    return weights
+
+
+def _channels_first(encoder: Any, name: str, array: np.ndarray) -> np.ndarray:
+    """A weight of an image encoder as torch has it; others as they are."""
+    if type(encoder) in (Nature, Impala) and name.startswith("encoder."):
+        if array.ndim == 4:
+            array = array.transpose(0, 3, 1, 2)  # (O, kh, kw, I) -> (O, I, kh, kw)
+        elif array.ndim == 2:  # columns (place, channel) -> (channel, place)
+            places = array.reshape(len(array), -1, _channels(encoder))
+            array = places.transpose(0, 2, 1).reshape(array.shape)
+    return np.ascontiguousarray(array)
+
+
+def _channels_last(encoder: Any, name: str, array: np.ndarray) -> np.ndarray:
+    """The inverse of ``_channels_first``."""
+    if type(encoder) in (Nature, Impala) and name.startswith("encoder."):
+        if array.ndim == 4:
+            array = array.transpose(0, 2, 3, 1)
+        elif array.ndim == 2:
+            places = array.reshape(len(array), _channels(encoder), -1)
+            array = places.transpose(0, 2, 1).reshape(array.shape)
+    return np.ascontiguousarray(array)
+
+
+def _channels(encoder: Any) -> int:
+    """Channels of what an image encoder's last convolution gives."""
+    return NATURE[-1][0] if type(encoder) is Nature else IMPALA[-1]
+
+
+def stacked_state(network: Any, state: Any) -> Tensors:
+    """A recurrent state as torch and ONNX have it: by name, each (L, n, H), or none.
+
+    The states of other networks than PufferLib's are left as they are.
+    """
+    if type(network) is LSTM:
+        return {part: np.stack([np.array(layer[part]) for layer in state]) for part in "hc"}
+    if type(network) in (MinGRU, GRU):
+        return {"state": np.stack([np.array(layer) for layer in state])}
+    return {f"state.{name}": np.array(array) for name, array in named(state)}

@@ -1,0 +1,140 @@
+"""A policy's step as an ONNX graph, and the weights out of such a file.
+
+| input, output | shape, float32 | |
+| --- | --- | --- |
+| ``observation`` | (n, D) | bytes as 0 to 255; images flat: height, width, channel |
+| ``state``, or ``h`` and ``c`` (LSTM) | (L, n, H) | none with MLP; zeros before the first step |
+| ``logits`` | (n, A) | of discrete actions, the heads one after the other |
+| ``mean``, ``logstd`` | (n, a) | of continuous ones |
+| ``value`` | (n,) | |
+| ``next_state``, or ``next_h`` and ``next_c`` | (L, n, H) | |
+
+The graph is written node by node rather than traced from PyTorch: the initialisers are our weights,
+bit for bit under our names, so a file can be read back, and PyTorch need not be there.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from puffer_mlx.dialects import stacked_state
+from puffer_mlx.errors import UserError
+from puffer_mlx.onnx_graph import Graph, decode, encode, remember
+from puffer_mlx.policy.encoders import Affine, AffineGelu, Linear
+from puffer_mlx.policy.images import Impala, Nature
+from puffer_mlx.policy.networks import GRU, LSTM, MLP, MinGRU
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.trees import named
+
+OPSET, IR = 17, 8  # of ONNX 1.12 (2022): runtimes at least as new can run the file
+Weights = Any
+
+
+def onnx_fault(policy: Policy) -> str | None:
+    """The part of a policy that has no graph here: a class of the user's own; None if all have."""
+    for what, part, known in (
+        ("encoder", policy.encoder, (Linear, Affine, AffineGelu, Nature, Impala)),
+        ("network", policy.network, (MinGRU, LSTM, GRU, MLP)),
+    ):
+        if type(part) not in known:
+            return f"the {what} {type(part).__name__} has no ONNX graph here"
+    return None
+
+
+def save_onnx(policy: Policy, weights: Weights, path: Path, metadata: dict[str, str]) -> None:
+    """Write the graph of one step; ``metadata`` goes into the model's properties.
+
+    Raises:
+        UserError: a part of the policy has no graph.
+        OSError: the file can't be written.
+    """
+    if fault := onnx_fault(policy):
+        raise UserError(fault, "export it with --to safetensors")
+    import onnx
+    from onnx import TensorProto, helper
+
+    graph = Graph(dict(named(weights)))
+    states = stacked_state(policy.network, policy.initial_state(1))
+    h = encode(graph, policy.encoder, "observation")
+    h, after = remember(graph, policy.network, h, list(states))
+    outputs = decode(graph, policy, h)
+    outputs |= {f"next_{name}": made for name, made in zip(states, after, strict=True)}
+    for name, made in outputs.items():
+        graph.node("Identity", [made], [name])
+
+    def declare(name: str, *shape: Any) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))
+
+    encoder: Any = policy.encoder
+    size = math.prod(encoder.shape) if hasattr(encoder, "shape") else encoder.inputs
+    action = ("n", policy.decoder.action.logits)
+    stacks = {name: (len(array), "n", array.shape[-1]) for name, array in states.items()}
+    shapes = {"value": ("n",), **{f"next_{name}": shape for name, shape in stacks.items()}}
+    model = helper.make_model(
+        helper.make_graph(
+            graph.nodes,
+            "step",
+            [declare("observation", "n", size)]
+            + [declare(name, *shape) for name, shape in stacks.items()],
+            [declare(name, *shapes.get(name, action)) for name in outputs],
+            graph.initialisers,
+        ),
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR,
+        producer_name="puffer_mlx",
+    )
+    helper.set_model_props(model, metadata)
+    onnx.checker.check_model(model, full_check=True)
+    path.write_bytes(model.SerializeToString())
+
+
+def read_onnx(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The weights of a file that ``save_onnx`` wrote, by our names, and its metadata.
+
+    Raises:
+        UserError: it isn't an ONNX file, or not one of ours.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+    from onnx import numpy_helper
+
+    try:
+        model = onnx.load_model_from_string(path.read_bytes())
+    except DecodeError as error:
+        raise UserError(f"{path} can't be read as ONNX: {error}", "the file is damaged") from None
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    if "puffer_mlx" not in metadata:
+        raise UserError(
+            f"{path} isn't one of puffer_mlx's ONNX files",
+            "only those that scripts/export.py wrote name their weights in a way known here",
+        )
+    tensors = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    return tensors, metadata
+
+
+def run_onnx(path: Path, observations: np.ndarray, state: dict[str, np.ndarray]) -> Any:
+    """Run a file step by step with onnxruntime.
+
+    Args:
+        path: of ``save_onnx``.
+        observations: (T, S, D), any dtype.
+        state: before the first step, by name, each (L, S, H).
+
+    Returns:
+        Outputs by name, each (T, S, ...), the last state among them under the state's own names.
+    """
+    import onnxruntime
+
+    session: Any = onnxruntime.InferenceSession(
+        path.read_bytes(), providers=["CPUExecutionProvider"]
+    )
+    names = [output.name for output in session.get_outputs()]
+    steps: list[Any] = []
+    for row in observations.astype(np.float32):
+        made = session.run(None, {"observation": row, **state})
+        found: Any = dict(zip(names, made, strict=True))
+        state = {name: found.pop(f"next_{name}") for name in state}
+        steps.append(found)
+    return {**{name: np.stack([step[name] for step in steps]) for name in steps[0]}, **state}

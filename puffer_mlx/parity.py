@@ -1,0 +1,102 @@
+"""One policy run by two programs: our outputs, PyTorch's, and how far apart they are.
+
+Outputs are float32 arrays by name: ``logits`` (T, S, A), or ``mean`` and ``logstd`` (T, S, a);
+``value`` (T, S); and the recurrent state after the last step, as ``dialects.stacked_state`` names
+it. All start from the zero state.
+"""
+
+import importlib
+import math
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from puffer_mlx.dialects import stacked_state
+from puffer_mlx.errors import UserError
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.spec import EnvSpec
+
+Weights = Any
+Outputs = dict[str, np.ndarray]
+STEPS, AGENTS = 32, 16  # of random observations
+
+
+def run(policy: Policy, weights: Weights, observations: np.ndarray) -> Outputs:
+    """Our outputs on observations (T, S, D)."""
+    T, S = observations.shape[:2]
+    outputs, values, state = policy.scan(weights, mx.array(observations), policy.initial_state(S))
+    found: Outputs = {"value": np.array(values).reshape(T, S)}
+    if policy.decoder.action.continuous:
+        mean, logstd = (np.array(part).T for part in outputs)
+        found["mean"] = mean.reshape(T, S, -1)
+        found["logstd"] = np.broadcast_to(logstd, found["mean"].shape)
+    else:
+        found["logits"] = np.array(outputs).T.reshape(T, S, -1)
+    return {**found, **stacked_state(policy.network, state)}
+
+
+def run_torch(
+    policy: Policy, tensors: dict[str, Any], observations: np.ndarray, device: str = "cpu"
+) -> Outputs:
+    """The outputs of upstream's classes with a state_dict, of a torch or puffer3 policy.
+
+    The second names of tensors may be missing; ``from_torch`` says what else is.
+    """
+    import torch
+
+    from puffer_mlx.torch_modules import make_module
+
+    module = make_module(policy).to(device)
+    tensors = {name: torch.as_tensor(w) for name, w in tensors.items()}
+    module.load_state_dict(tensors, strict=False)
+    with torch.no_grad():
+        sequences = torch.from_numpy(observations).to(device).transpose(0, 1)  # (S, T, D)
+        outputs, values, state = module(sequences)
+    names = ("mean", "logstd") if policy.decoder.action.continuous else ("logits",)
+    parts = outputs if policy.decoder.action.continuous else (outputs,)
+    found = {name: part.transpose(0, 1) for name, part in zip(names, parts, strict=True)}
+    found["value"] = values.T
+    found |= dict(zip(stacked_state(policy.network, policy.initial_state(1)), state, strict=True))
+    return {name: part.detach().cpu().numpy() for name, part in found.items()}
+
+
+def compare(expected: Outputs, found: Outputs) -> tuple[float, str]:
+    """The largest difference, relative to the largest expected number or 1, and whose it is."""
+    assert set(expected) == set(found), (set(expected), set(found))
+    worst = (-1.0, "")
+    for name, one in expected.items():
+        other = found[name]
+        assert one.shape == other.shape, (name, one.shape, other.shape)
+        scale = max(1.0, float(np.abs(one).max(initial=0)))
+        difference = float(np.abs(one - other).max(initial=0)) / scale
+        if not difference <= worst[0]:  # NaN is worst of all
+            worst = difference, name
+        if math.isnan(difference):
+            break
+    return worst
+
+
+def random_observations(spec: EnvSpec) -> np.ndarray:
+    """Observations (T, S, D), always the same: bytes uniform, floats standard normal."""
+    rng = np.random.default_rng(0)
+    shape = (STEPS, AGENTS, spec.observation_size)
+    if spec.observation_dtype == np.uint8:
+        return rng.integers(0, 256, shape, np.uint8)
+    return rng.normal(size=shape).astype(np.float32)
+
+
+def need(*packages: str) -> None:
+    """Check for packages that puffer_mlx itself doesn't need.
+
+    Raises:
+        UserError: one isn't installed.
+    """
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except ModuleNotFoundError as error:
+            extra = "torch" if package == "torch" else "onnx"
+            raise UserError(
+                f"{error.name} is not installed", f"pip install 'puffer-mlx[{extra}]'"
+            ) from None

@@ -1,0 +1,181 @@
+"""PufferLib's policies as PyTorch modules: structure and state_dict keys of upstream's classes.
+
+For checking exports, and for running them where PufferLib isn't installed; on any device. This file
+and ``torch_parts.py`` are the only ones that import torch when they are imported: import them
+inside functions.
+
+    module = make_module(policy)            # of our Policy, dialect torch or puffer3
+    module.load_state_dict(torch.load("breakout.pt", weights_only=True))
+    outputs, values, state = module.step(observations, state)
+
+``outputs`` are logits (..., A); of continuous actions a tuple of means and log standard deviations,
+both (..., a). A state is a tuple of tensors (L, n, H): one of MinGRU and GRU, h and c of LSTM, none
+of MLP. To forget, as ``policy.reset_on_terminal`` asks, multiply it by 0 before the step.
+"""
+
+from typing import Any
+
+import mlx.core as mx
+import torch
+from torch import Tensor, nn
+
+from puffer_mlx.dialects import dialect_of, torch_fault
+from puffer_mlx.errors import UserError
+from puffer_mlx.policy.policy import Policy as OurPolicy
+from puffer_mlx.spec import ActionSpec
+from puffer_mlx.torch_parts import (
+    GRU,
+    LSTM,
+    MLP,
+    DefaultDecoder,
+    DefaultEncoder,
+    ImpalaEncoder,
+    MinGRU,
+    NatureEncoder,
+    Network,
+    Outputs,
+    State,
+    share,
+)
+
+__all__ = ["LSTMWrapper", "Policy", "make_module"]
+
+
+class Composed(nn.Module):
+    """A policy of ``encode``, ``remember`` (sequences, or ``recall`` one step) and ``decode``."""
+
+    encode: Any
+    decode: Any
+    remember: Any
+    recall: Any
+    initial_state: Any
+
+    def forward(
+        self, observations: Tensor, state: State | None = None
+    ) -> tuple[Outputs, Tensor, State]:
+        """Observations (S, T, D), any dtype -> outputs, values (S, T), state; None is zeros."""
+        S, T = observations.shape[:2]
+        h = self.encode(observations.flatten(0, 1).float()).unflatten(0, (S, T))
+        h, after = self.remember(h, state or self.initial_state(S, h.device))
+        return *self.decode(h), after
+
+    def step(
+        self, observations: Tensor, state: State | None = None
+    ) -> tuple[Outputs, Tensor, State]:
+        """Observations (n, D), any dtype -> outputs, values (n,), next state; None is zeros."""
+        h = self.encode(observations.float())
+        h, after = self.recall(h, state or self.initial_state(len(h), h.device))
+        return *self.decode(h), after
+
+
+class Policy(Composed):
+    """4.0's: encoder, decoder, network."""
+
+    def __init__(self, encoder: nn.Module, decoder: nn.Module, network: Network) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+        self.network = network
+
+    def encode(self, observations: Tensor) -> Tensor:
+        """(n, D) -> (n, H)."""
+        return self.encoder(observations)
+
+    def decode(self, h: Tensor) -> tuple[Outputs, Tensor]:
+        """(..., H) -> outputs, values (...)."""
+        return self.decoder(h)
+
+    def remember(self, h: Tensor, state: State) -> tuple[Tensor, State]:
+        """(S, T, H) -> (S, T, H), state."""
+        return self.network(h, state)
+
+    def recall(self, h: Tensor, state: State) -> tuple[Tensor, State]:
+        """(n, H) -> (n, H), state."""
+        return self.network.step(h, state)
+
+    def initial_state(self, n: int, device: Any = None) -> State:
+        """Zeros: the state of n agents before their first step."""
+        return self.network.initial_state(n, device)
+
+
+class Default(nn.Module):
+    """3.0's: a product with GELU, and the decoder's products."""
+
+    decoder: nn.Module
+    decoder_mean: nn.Module
+
+    def __init__(self, inputs: int, action: ActionSpec, hidden: int) -> None:
+        super().__init__()
+        if action.continuous:
+            self.decoder_logstd = nn.Parameter(torch.zeros(1, action.heads))
+        self.encoder = nn.Sequential(nn.Linear(inputs, hidden), nn.GELU())
+        actions = nn.Linear(hidden, action.logits)
+        self.add_module("decoder_mean" if action.continuous else "decoder", actions)
+        self.value = nn.Linear(hidden, 1)
+        self.continuous = action.continuous
+
+    def decode(self, h: Tensor) -> tuple[Outputs, Tensor]:
+        """(..., H) -> outputs, values (...)."""
+        value = self.value(h).squeeze(-1)
+        if not self.continuous:
+            return self.decoder(h), value
+        mean = self.decoder_mean(h)
+        return (mean, self.decoder_logstd.expand_as(mean)), value
+
+
+class LSTMWrapper(Composed):
+    """3.0's: ``Default`` around one LSTM layer, and a cell that shares its tensors."""
+
+    def __init__(self, inputs: int, action: ActionSpec, hidden: int) -> None:
+        super().__init__()
+        self.policy = Default(inputs, action, hidden)
+        self.lstm = nn.LSTM(hidden, hidden)
+        self.cell = nn.LSTMCell(hidden, hidden)
+        share(self.lstm, [self.cell])
+
+    def encode(self, observations: Tensor) -> Tensor:
+        """(n, D) -> (n, H)."""
+        return self.policy.encoder(observations)
+
+    def decode(self, h: Tensor) -> tuple[Outputs, Tensor]:
+        """(..., H) -> outputs, values (...)."""
+        return self.policy.decode(h)
+
+    def remember(self, h: Tensor, state: State) -> tuple[Tensor, State]:
+        """(S, T, H) -> (S, T, H), state."""
+        out, after = self.lstm(h.transpose(0, 1), state)
+        return out.transpose(0, 1), after
+
+    def recall(self, h: Tensor, state: State) -> tuple[Tensor, State]:
+        """(n, H) -> (n, H), state."""
+        h, c = self.cell(h, (state[0][0], state[1][0]))
+        return h, (h[None], c[None])
+
+    def initial_state(self, n: int, device: Any = None) -> State:
+        """Zeros: the state of n agents before their first step."""
+        zeros = torch.zeros(1, n, self.lstm.hidden_size, device=device)
+        return zeros, zeros
+
+
+def make_module(policy: OurPolicy) -> Policy | LSTMWrapper:
+    """The module of a policy of the torch or the puffer3 dialect, with fresh weights.
+
+    Raises:
+        UserError: PufferLib has no class for a part of it.
+    """
+    if fault := torch_fault(policy):
+        raise UserError(fault, "convert it to the torch dialect first")
+    encoder: Any = policy.encoder
+    network: Any = policy.network
+    action, hidden = policy.decoder.action, policy.decoder.hidden
+    if dialect_of(policy) == "puffer3":
+        return LSTMWrapper(encoder.inputs, action, hidden)
+    if hasattr(encoder, "shape"):
+        cls = {"Nature": NatureEncoder, "Impala": ImpalaEncoder}[type(encoder).__name__]
+        features = encoder.init(mx.random.key(0))["linear"]["weight"].shape[1]  # only a shape
+        made = cls(encoder.shape, hidden, features)
+    else:
+        made = DefaultEncoder(encoder.inputs, hidden)
+    kinds = {cls.__name__: cls for cls in (MinGRU, LSTM, GRU, MLP)}
+    remembering = kinds[type(network).__name__](hidden, network.layers)
+    return Policy(made, DefaultDecoder(action, hidden), remembering)

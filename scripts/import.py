@@ -1,0 +1,122 @@
+#!/usr/bin/env python
+"""Make a checkpoint of another program's file: python scripts/import.py FILE ENV [options].
+
+FILE: PufferLib's .bin (of its CUDA or its torch backend), a state_dict (.pt; also 3.0's), or what
+scripts/export.py wrote. What the file tells of its policy becomes the configuration.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from puffer_mlx import checkpoint
+from puffer_mlx.config import Config, parse_command_line, write_ini
+from puffer_mlx.config_cli import option
+from puffer_mlx.detect import sizes_of
+from puffer_mlx.errors import UserError
+from puffer_mlx.export import TOLERANCE
+from puffer_mlx.importing import Found, difference, inspect, weights_of
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.trainer import select_device
+from puffer_mlx.trees import named
+from puffer_mlx.vec.library import compile_environment, find_environment, load, read_spec
+from puffer_mlx.weights_io import BF16, FLOAT
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s FILE ENV [options]"
+    group = parser.add_argument_group("this import")
+    group.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="the run's folder (default CHECKPOINT_DIR/ENV/RUN, RUN the time in milliseconds)",
+    )
+    group.add_argument(
+        "--bin-build",
+        choices=("bf16", "float"),
+        default="bf16",
+        help="PufferLib's build that wrote a flat file of continuous actions (default bf16)",
+    )
+
+
+def configure(found: Found, argv: list[str]) -> tuple[Config, EnvSpec, argparse.Namespace]:
+    """The configuration, with what the file tells before what the command line says."""
+    config, _ = parse_command_line(argv, add_options)
+    spec = environment(config)
+    if found.kind == "bin":
+        found.settings = sizes_of(found.path, spec, config)
+    told = [
+        word for key, text in found.settings.items() for word in (option(*key.split(".")), text)
+    ]
+    config, options = parse_command_line([argv[0], *told, *argv[1:]], add_options)
+    return config, spec, options
+
+
+def environment(config: Config) -> EnvSpec:
+    """What the environment shows and takes."""
+    folder = find_environment(config.env_name)
+    return read_spec(folder.name, load(compile_environment(folder)))
+
+
+def convert(argv: list[str]) -> None:
+    if any(word in ("-h", "--help") for word in argv):
+        parse_command_line([word for word in argv if word.startswith("-")], add_options)
+    if len(argv) < 2 or argv[0].startswith("-") or argv[1].startswith("-"):
+        raise UserError("the first two words must be a file and an environment", "FILE ENV")
+    found = inspect(Path(argv[0]))
+    config, spec, options = configure(found, argv[1:])
+    alignment = {"bf16": BF16, "float": FLOAT}[options.bin_build]
+    policy, weights = weights_of(found, spec, config, alignment)
+    compared = difference(found, policy, weights, spec)
+    if compared and not compared[0] <= TOLERANCE[found.kind]:
+        raise UserError(
+            f"{found.path}: {compared[1]} differs from what the file's own program computes by"
+            f" {compared[0]:.2g} of its scale, more than {TOLERANCE[found.kind]:g}",
+            "this is a defect of puffer_mlx: report it",
+        )
+    run = options.out or checkpoint.run_folder(config, str(time.time_ns() // 1_000_000))
+    write_ini(config, run / checkpoint.CONFIG)
+    made = checkpoint.write_weights(run, found.step, config, spec, policy, weights)
+    show(found, config, made, sum(w.size for _, w in named(weights)), compared)
+
+
+def show(
+    found: Found,
+    config: Config,
+    made: Path,
+    parameters: int,
+    compared: tuple[float, str] | None,
+) -> None:
+    parts = config.torch
+    policy = f"{parts.encoder}, {parts.network} {config.policy.hidden_size}x"
+    lines = {
+        "file": f"{found.path} ({found.kind})",
+        "policy": f"{policy}{config.policy.num_layers}, dialect {config.policy.dialect}",
+        "parameters": f"{parameters:,}",
+        "checkpoint": made,
+    }
+    if compared:
+        lines["largest difference"] = f"{compared[0]:.2g} of the scale of {compared[1]}"
+    for name, value in lines.items():
+        print(f"{name:<20}{value}")
+    settings = made / checkpoint.CONFIG
+    print(
+        f"score it            python scripts/evaluate.py {config.env_name} --load-model-path {made}"
+    )
+    print(f"train on            python scripts/train.py {settings} --load-model-path {made}")
+
+
+def main(argv: list[str]) -> int:
+    try:
+        select_device("cpu")
+        convert(argv)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

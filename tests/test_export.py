@@ -1,0 +1,512 @@
+"""`export.py`, `dialects.py`, `onnx_export.py`: what is written, compared, refused; the script."""
+
+import json
+import os
+import sys
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_map
+from oracles import named
+from running import load_script
+
+from puffer_mlx import checkpoint, export, importing, parity, weights_io
+from puffer_mlx.checkpoint import State
+from puffer_mlx.config import Base, Config, Policy, Torch
+from puffer_mlx.dialects import dialect_of, to_dialect, to_torch
+from puffer_mlx.errors import UserError
+from puffer_mlx.export import SUFFIXES, Format
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.spec import ActionSpec, EnvSpec
+
+DISCRETE, MULTI, CONTINUOUS, EIGHT = (3,), (3, 2), (1, 1, 1), (1,) * 8
+
+# name: dialect, network, layers, actions, encoder
+POLICIES = {
+    "native": ("native", "MinGRU", 2, DISCRETE, "DefaultEncoder"),
+    "native-continuous": ("native", "MinGRU", 1, CONTINUOUS, "DefaultEncoder"),
+    "native-eight": ("native", "MinGRU", 1, EIGHT, "DefaultEncoder"),
+    "native-lstm": ("native", "LSTM", 2, MULTI, "DefaultEncoder"),
+    "native-impala": ("native", "MinGRU", 1, DISCRETE, "ImpalaEncoder"),
+    "torch": ("torch", "MinGRU", 2, MULTI, "DefaultEncoder"),
+    "torch-continuous": ("torch", "MinGRU", 1, CONTINUOUS, "DefaultEncoder"),
+    "torch-lstm": ("torch", "LSTM", 2, DISCRETE, "DefaultEncoder"),
+    "torch-gru": ("torch", "GRU", 2, CONTINUOUS, "DefaultEncoder"),
+    "torch-mlp": ("torch", "MLP", 2, DISCRETE, "DefaultEncoder"),
+    "torch-nature": ("torch", "LSTM", 1, DISCRETE, "NatureEncoder"),
+    "torch-impala": ("torch", "GRU", 1, MULTI, "ImpalaEncoder"),
+    "puffer3": ("puffer3", "LSTM", 1, DISCRETE, "DefaultEncoder"),
+    "puffer3-continuous": ("puffer3", "LSTM", 1, CONTINUOUS, "DefaultEncoder"),
+    "puffer3-gru": ("puffer3", "GRU", 1, DISCRETE, "DefaultEncoder"),
+}
+IMPOSSIBLE = {  # what is asked for, and the part that the message names
+    ("native-lstm", "bin"): "LSTM: the flat file holds the network MinGRU",
+    ("native-impala", "bin"): "Impala: the flat file holds a linear encoder",
+    ("native-continuous", "bin"): "lacks the last 5 of",
+    ("puffer3", "bin"): "the encoder AffineGelu can't become Linear",
+    ("puffer3-continuous", "bin"): "the encoder AffineGelu can't become Linear",
+    ("puffer3-gru", "bin"): "the encoder AffineGelu can't become Linear",
+    ("puffer3-gru", "torch"): "the network GRU, layers 1: PufferLib 3.0's wrapper",
+    **{
+        (name, "bin"): r"encoder\.bias is not 0"
+        for name in ("torch", "torch-continuous", "torch-lstm", "torch-gru", "torch-mlp")
+    },
+    ("torch-nature", "bin"): r"decoder\.actions\.bias is not 0",
+    ("torch-impala", "bin"): r"decoder\.actions\.bias is not 0",
+}
+
+
+def config_of(dialect, network, layers, encoder, folder):
+    return Config(
+        "x",
+        base=Base(checkpoint_dir=str(folder)),
+        policy=Policy(16, layers, dialect),
+        torch=Torch(network=network, encoder=encoder),
+    )
+
+
+def spec_of(sizes, encoder):
+    shape = {"NatureEncoder": (36, 40, 2), "ImpalaEncoder": (9, 7, 3)}.get(encoder, ())
+    D = int(np.prod(shape)) if shape else 13
+    dtype = np.dtype(np.uint8 if shape else np.float32)
+    return EnvSpec("x", D, dtype, ActionSpec(sizes), 0, shape)
+
+
+def make(name, folder, run="17", step=1234, state=None, spec=None):
+    """A checkpoint of one of the policies, whose weights are all drawn."""
+    dialect, network, layers, sizes, encoder = POLICIES[name]
+    config = config_of(dialect, network, layers, encoder, folder / "checkpoints")
+    spec = spec or spec_of(sizes, encoder)
+    policy = make_policy(spec, config.policy, config.torch)
+    rng = np.random.default_rng(len(name))
+    weights = tree_map(
+        lambda w: w + 0.1 * mx.array(rng.normal(size=w.shape).astype(np.float32)),
+        policy.init(mx.random.key(0)),
+    )
+    run_folder = checkpoint.prepare(config, run)
+    made = checkpoint.write_weights(run_folder, step, config, spec, policy, weights, state)
+    return checkpoint.load(made)
+
+
+def same(one, other):
+    pairs = zip(named(one), named(other), strict=True)
+    return all(a[0] == b[0] and np.array_equal(a[1], b[1]) for a, b in pairs)
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir() if path.is_file())
+
+
+def suffix(kind):
+    return SUFFIXES[kind][0]
+
+
+# ---- there and back ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", SUFFIXES)
+@pytest.mark.parametrize("name", POLICIES)
+def test_export_and_import(tmp_path, name, kind):
+    """The same weights, bit for bit, or one error that names the part; outputs differ by less."""
+    made, path = make(name, tmp_path), tmp_path / f"w{suffix(kind)}"
+    if (name, kind) in IMPOSSIBLE:
+        with pytest.raises(UserError, match=IMPOSSIBLE[name, kind]) as caught:
+            export.export(made, Format(kind), path, None)
+        assert caught.value.hint and files(tmp_path) == []
+        return
+    report = export.export(made, Format(kind), path, None)
+    assert files(tmp_path) == [path.name] and report.path == path
+    assert report.tolerance == export.TOLERANCE[kind] <= 1e-5
+    assert 0 <= report.difference <= report.tolerance
+    expected, weights = to_dialect(made.policy, made.weights, report.dialect)
+    assert report.parameters == sum(w.size for _, w in named(weights))
+    assert report.tensors == len(named(weights))
+
+    found = importing.inspect(path)
+    assert found.kind == kind
+    config = made.config
+    if kind != "bin":  # what the file tells is all that there is to tell
+        settings = {key: found.settings[key] for key in found.settings if "reset" not in key}
+        assert settings == {
+            "policy.dialect": report.dialect,
+            "policy.hidden_size": "16",
+            "policy.num_layers": str(config.policy.num_layers),
+            "torch.network": config.torch.network,
+            "torch.encoder": config.torch.encoder,
+        }
+    config.policy.dialect = report.dialect
+    policy, loaded = importing.weights_of(found, made.spec, config)
+    assert policy == expected and same(loaded, weights)
+    difference = importing.difference(found, policy, loaded, made.spec)
+    assert (difference is None) == (kind in ("bin", "safetensors"))
+    assert difference is None or difference[0] <= 1e-5
+
+    if dialect_of(made.policy) == "native":  # and back to the dialect it came from
+        config.policy.dialect = "native"
+        policy, loaded = importing.weights_of(found, made.spec, config)
+        assert policy == made.policy and same(loaded, made.weights)
+
+
+def test_torch_files_are_upstreams(tmp_path, fixtures):
+    """Upstream's own keys and shapes, in its order; its loader is strict."""
+    torch = pytest.importorskip("torch")
+    for file, dialect, network, hidden, layers in (
+        ("puffer4_breakout_mingru.bin", "torch", "MinGRU", 64, 2),
+        ("puffer3_breakout_lstm.pt", "puffer3", "LSTM", 128, 1),
+    ):
+        expected = torch.load(fixtures / file, weights_only=True)
+        spec = EnvSpec("breakout", 118, np.dtype(np.float32), ActionSpec((3,)))
+        policy = make_policy(spec, Policy(hidden, layers, dialect), Torch(network=network))
+        export.save_torch(policy, policy.init(mx.random.key(0)), tmp_path / "w.pt")
+        found = torch.load(tmp_path / "w.pt", weights_only=True)
+        assert [(k, w.shape) for k, w in found.items()] == [
+            (k, w.shape) for k, w in expected.items()
+        ]
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("torch-mlp", ["network.net.0.weight", "network.net.0.bias", "network.net.2.weight"]),
+        (
+            "torch-gru",
+            ["network.gru.weight_ih_l1", "network.cell.1.bias_hh", "network.norm.weight"],
+        ),
+        ("torch-lstm", ["network.lstm.bias_hh_l0", "network.cell.0.weight_ih"]),
+        ("torch-continuous", ["decoder.decoder_logstd", "decoder.decoder_mean.weight"]),
+        ("torch-nature", ["encoder.network.4.bias", "encoder.network.7.weight"]),
+        (
+            "torch-impala",
+            ["encoder.network.2.res_block1.conv0.weight", "encoder.network.5.bias"],
+        ),
+        ("puffer3-continuous", ["policy.decoder_logstd", "policy.decoder_mean.bias"]),
+    ],
+)
+def test_keys_of_the_torch_classes(tmp_path, name, keys):
+    """As section 5.4 of the specification and upstream's classes have them."""
+    torch_modules = pytest.importorskip("puffer_mlx.torch_modules")
+    made = make(name, tmp_path)
+    tensors = to_torch(made.policy, made.weights)
+    assert set(keys) <= set(tensors)
+    assert set(tensors) == set(torch_modules.make_module(made.policy).state_dict())
+
+
+def test_a_policy_of_zero_biases_is_native(tmp_path):
+    """Torch to native is exact where there is nothing to lose."""
+    made = make("native", tmp_path)
+    policy, weights = to_dialect(made.policy, made.weights, "torch")
+    assert dialect_of(policy) == "torch"
+    back, again = to_dialect(policy, weights, "native")
+    assert back == made.policy and same(again, made.weights)
+    for part, name in (
+        (weights["encoder"], "encoder.bias"),
+        (weights["decoder"]["actions"], "decoder.actions.bias"),
+        (weights["decoder"]["value"], "decoder.value.bias"),
+    ):
+        part["bias"][0] = 1e-30
+        with pytest.raises(UserError, match=rf"^{name} is not 0 \(largest 1e-30\)"):
+            to_dialect(policy, weights, "native")
+        part["bias"][0] = 0
+
+
+# ---- what is compared ----------------------------------------------------------------------------
+
+
+def test_recorded_observations_are_what_is_compared_on(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(export, "run", lambda *a: seen.append(a[-1]) or parity.run(*a))
+    made, path = make("native", tmp_path), tmp_path / "w.safetensors"
+    recorded = np.random.default_rng(0).normal(size=(6, 4, 13)).astype(np.float32)
+    report = export.export(made, Format("safetensors"), path, mx.array(recorded))
+    assert report.observations == "4 sequences of 6 recorded observations"
+    assert len(seen) == 2 and all(np.array_equal(x, recorded) for x in seen)
+    report = export.export(made, Format("safetensors"), path, None)
+    assert report.observations == "16 sequences of 32 random (seed 0) observations"
+
+
+@pytest.mark.parametrize("kind", SUFFIXES)
+@pytest.mark.parametrize("at", ["encoder", "decoder", "network"])
+def test_a_file_that_differs_is_not_published(tmp_path, monkeypatch, kind, at):
+    """Whatever was wrong with a writer, what was there before stays."""
+    made, path = make("native", tmp_path), tmp_path / f"w{suffix(kind)}"
+    path.write_text("what was there")
+    write = export._write
+
+    def wrong(made, form, policy, weights, to):
+        worse = tree_map(lambda w: w, weights)
+        name, w = next((n, w) for n, w in named(worse) if n.startswith(at))
+        noise = 1e-3 * (np.arange(w.size) == w.size // 2).reshape(w.shape)
+        worse = tree_map_names(worse, name, lambda w: w + mx.array(noise.astype(np.float32)))
+        write(made, form, policy, worse, to)
+
+    monkeypatch.setattr(export, "_write", wrong)
+    with pytest.raises(UserError, match="would not be the same policy"):
+        export.export(made, Format(kind), path, None)
+    assert files(tmp_path) == [path.name] and path.read_text() == "what was there"
+    monkeypatch.setattr(export, "_write", write)
+    export.export(made, Format(kind), path, None)
+    assert path.read_bytes() != b"what was there"
+
+
+def tree_map_names(weights, name, function):
+    from mlx.utils import tree_map_with_path
+
+    return tree_map_with_path(lambda n, w: function(w) if n == name else w, weights)
+
+
+def test_numbers_that_are_not_finite_are_not_exported(tmp_path):
+    made = make("native", tmp_path)
+    made.weights["network"][0]["weight"][3, 3] = mx.nan
+    for kind in SUFFIXES:
+        with pytest.raises(UserError):
+            export.export(made, Format(kind), tmp_path / f"w{suffix(kind)}", None)
+    assert files(tmp_path) == []
+
+
+def test_compare():
+    one = {"a": np.array([1.0, -4.0]), "b": np.array([[0.1, 0.2]])}
+    two = {"a": np.array([1.0, -4.2]), "b": np.array([[0.1, 0.23]])}
+    difference, worst = parity.compare(one, two)  # .2 of 4; .03 of 1
+    assert worst == "a" and abs(difference - 0.05) < 1e-12
+    assert parity.compare(one, one)[0] == 0
+    difference, worst = parity.compare(one, {**one, "b": np.array([[0.1, np.nan]])})
+    assert worst == "b" and np.isnan(difference)
+
+
+def test_a_lossy_flat_file(tmp_path):
+    """Asked for, it is written, and says how much is lost."""
+    made, path = make("native-continuous", tmp_path), tmp_path / "w.bin"
+    report = export.export(made, Format("bin", lossy=True), path, None)
+    assert report.difference > 1e-4 and report.tolerance == np.inf
+    assert any("numbers of its own" in note for note in report.notes)
+    report = export.export(made, Format("bin", whole=True, lossy=True), path, None)
+    assert report.difference == 0 == report.tolerance and not report.notes
+    # 3 dimensions, float build: 16 * 13, 4 * 16, 3 and 1 empty, 48 * 16
+    report = export.export(made, Format("bin", alignment=weights_io.FLOAT, whole=True), path, None)
+    assert path.stat().st_size == 4 * (208 + 64 + 4 + 768) and report.difference == 0
+
+
+def test_notes(tmp_path):
+    spec = EnvSpec("x", 13, np.dtype(np.uint8), ActionSpec((3,)), 3)
+    made = make("torch-mlp", tmp_path, spec=spec)
+    path = tmp_path / "w.onnx"
+    assert any("masks" in note for note in export.export(made, Format("onnx"), path, None).notes)
+    made = make("torch-gru", tmp_path)
+    notes = export.export(made, Format("torch"), tmp_path / "w.pt", None).notes
+    assert any("GRU of several layers" in note for note in notes)
+    made.config.policy.reset_on_terminal = True
+    run = checkpoint.prepare(made.config, "18")
+    policy = make_policy(made.spec, made.config.policy, made.config.torch)
+    again = checkpoint.load(
+        checkpoint.write_weights(run, 1, made.config, made.spec, policy, made.weights)
+    )
+    notes = export.export(again, Format("onnx"), path, None).notes
+    assert any("reset_on_terminal" in note for note in notes)
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def test_paths(tmp_path):
+    made = make("native", tmp_path)
+    for kind in SUFFIXES:
+        with pytest.raises(UserError, match=rf"w\.txt: a file of kind {kind} is named"):
+            export.export(made, Format(kind), tmp_path / "w.txt", None)
+        inside = made.folder / f"weights{suffix(kind)}"
+        with pytest.raises(UserError, match="is a checkpoint, whose files are its own"):
+            export.export(made, Format(kind), inside, None)
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(UserError, match="can't write"):
+        export.export(made, Format("torch"), tmp_path / "file" / "w.pt", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "dialect", "word"),
+    [
+        ("native", "bin", "torch", "files of kind bin hold the native dialect, not torch"),
+        ("native", "torch", "native", "files of kind torch hold the torch or the puffer3"),
+        ("native", "onnx", "puffer3", "the encoder Linear can't become AffineGelu"),
+        ("puffer3", "safetensors", "torch", "the encoder AffineGelu can't become Affine:"),
+        ("torch-impala", "torch", "puffer3", "the encoder Impala: PufferLib 3.0's is AffineGelu"),
+    ],
+)
+def test_dialects_that_can_not_be(tmp_path, name, kind, dialect, word):
+    with pytest.raises(UserError, match=word):
+        export.export(
+            make(name, tmp_path), Format(kind, dialect), tmp_path / f"w{suffix(kind)}", None
+        )
+
+
+@pytest.mark.parametrize("kind", ["torch", "onnx"])
+def test_a_missing_package(tmp_path, monkeypatch, kind):
+    for name in ("torch", "onnx", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, name, None)  # import raises ModuleNotFoundError
+    with pytest.raises(UserError, match=f"{kind} is not installed") as caught:
+        export.export(make("native", tmp_path), Format(kind), tmp_path / f"w{suffix(kind)}", None)
+    assert caught.value.hint == f"pip install 'puffer-mlx[{kind}]'"
+    for other in "bin", "safetensors":  # need none
+        export.export(make("native", tmp_path), Format(other), tmp_path / f"w.{other}", None)
+
+
+CUSTOM = """
+import mlx.core as mx
+from mlx import nn
+
+class Encoder(nn.Module):
+    def __init__(self, inputs, hidden):
+        super().__init__()
+        self.layer = nn.Linear(inputs, hidden)
+
+    def __call__(self, x):
+        return mx.tanh(self.layer(x))
+"""
+
+
+def test_classes_of_the_users_own(here):
+    """Only safetensors holds them; its metadata names the class."""
+    (here / "users_own_encoder.py").write_text(CUSTOM)
+    config = config_of("torch", "LSTM", 1, "users_own_encoder:Encoder", here / "checkpoints")
+    spec = spec_of(DISCRETE, "")
+    policy = make_policy(spec, config.policy, config.torch)
+    weights = policy.init(mx.random.key(0))
+    run = checkpoint.prepare(config, "1")
+    made = checkpoint.load(checkpoint.write_weights(run, 1, config, spec, policy, weights))
+    for kind in "torch", "onnx", "bin":
+        with pytest.raises(UserError, match=r"Module|is not 0"):
+            export.export(made, Format(kind), here / f"w{suffix(kind)}", None)
+    export.export(made, Format("safetensors"), here / "w.safetensors", None)
+    found = importing.inspect(here / "w.safetensors")
+    assert found.settings["torch.encoder"] == "users_own_encoder:Encoder"
+    _, loaded = importing.weights_of(found, spec, config)
+    assert same(loaded, weights)
+
+
+# ---- ONNX ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["native", "torch-lstm", "torch-mlp", "torch-gru", "torch-nature"])
+def test_an_onnx_file(tmp_path, name):
+    """Inputs and outputs by name, any number of agents, an opset that older runtimes have."""
+    onnx = pytest.importorskip("onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    made, path = make(name, tmp_path), tmp_path / "w.onnx"
+    export.export(made, Format("onnx"), path, None)
+    model = onnx.load(path)
+    assert [(each.domain, each.version) for each in model.opset_import] == [("", 17)]
+    weights = {each.name: tuple(each.dims) for each in model.graph.initializer}
+    assert weights == {key: w.shape for key, w in named(made.weights)}
+
+    session = onnxruntime.InferenceSession(path)
+    states = {"LSTM": ["h", "c"], "MLP": []}.get(made.config.torch.network, ["state"])
+    assert [each.name for each in session.get_inputs()] == ["observation", *states]
+    actions = ["mean", "logstd"] if made.spec.action.continuous else ["logits"]
+    names = [each.name for each in session.get_outputs()]
+    assert names == [*actions, "value", *(f"next_{state}" for state in states)]
+    L, A = made.config.policy.num_layers, made.spec.action.logits
+    for n in 1, 5:
+        zeros = {state: np.zeros((L, n, 16), np.float32) for state in states}
+        row = np.zeros((n, made.spec.observation_size), np.float32)
+        found = dict(zip(names, session.run(None, {"observation": row, **zeros}), strict=True))
+        assert found["value"].shape == (n,)
+        assert all(found[action].shape == (n, A) for action in actions)
+        assert all(found[f"next_{state}"].shape == (L, n, 16) for state in states)
+
+
+def test_metadata(tmp_path):
+    made = make("torch-lstm", tmp_path)
+    export.export(made, Format("safetensors"), tmp_path / "w.safetensors", None)
+    metadata = importing.inspect(tmp_path / "w.safetensors").metadata
+    assert metadata["env"] == "x" and metadata["step"] == "1234"
+    assert json.loads(metadata["actions"]) == [3] and metadata["observation_size"] == "13"
+
+
+# ---- the script ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def export_script():
+    device = mx.default_device()
+    yield load_script("export")
+    mx.set_default_device(device)
+
+
+def test_which_checkpoint(here, export_script, capsys):
+    """A folder, a run's, its name, latest; of one environment, or of any."""
+    rng = np.random.default_rng(0)
+    observations = mx.array(rng.normal(size=(5, 4, 13)).astype(np.float32))
+    state = State({"recorded": observations}, {})
+    made = make("native", here, "17", 100, state)
+    other = make("torch-lstm", here, "18", 200)
+    (here / "checkpoints" / "x" / "17" / f"{100:016d}").touch()
+    for words, expected in (
+        ([str(made.folder)], made),
+        ([str(made.folder.parent)], made),
+        (["17"], made),
+        (["18"], other),
+        (["latest"], other),
+        (["latest", "--env", "x"], other),
+        (["17", "--checkpoint-dir", str(here / "checkpoints")], made),
+    ):
+        assert export_script.main([*words, "--to", "safetensors"]) == 0, words
+        printed = capsys.readouterr().out
+        step = expected.step
+        assert f"x_{step:016d}.safetensors" in printed and str(expected.folder.name) in printed
+        recorded = "4 sequences of 5 recorded" if step == 100 else "16 sequences of 32 random"
+        assert recorded in printed
+        assert files(here) == [f"x_{step:016d}.safetensors"]
+        (here / f"x_{step:016d}.safetensors").unlink()
+
+
+def test_the_newest_of_any_environment(here, export_script):
+    for env, step, age in (("x", 100, 1), ("y", 50, 3), ("z", 900, 2)):
+        made = make("native", here, "17", step)
+        moved = here / "checkpoints" / env / "17" / made.folder.name
+        moved.parent.mkdir(parents=True, exist_ok=True)
+        os.utime(made.folder.rename(moved) / "weights.safetensors", ns=(10**18, 10**18 + age))
+    root = here / "checkpoints"
+    for which, env, expected in (
+        ("latest", None, "y"),
+        ("latest", "z", "z"),
+        ("latest", "x", "x"),
+        ("17", None, "y"),
+        ("17", "x", "x"),
+    ):
+        assert export_script.find(which, root, env).parts[-3] == expected
+
+
+def test_what_the_script_prints(here, export_script, capsys):
+    make("native", here)
+    out = here / "deep" / "folder" / "w.pt"
+    assert export_script.main(["latest", "--to", "torch", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    parameters = 16 * 13 + 16 + 3 * 16 + 3 + 16 + 1 + 2 * 48 * 16
+    for line in (
+        f"bytes               {out.stat().st_size:,}",
+        "format              torch, dialect torch",
+        "tensors             8",
+        f"parameters          {parameters:,}",
+    ):
+        assert line in printed
+    assert "largest difference  " in printed and "allowed: 1e-05" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["17", "--to", "bin"], "there is no checkpoint 17|there is no checkpoint in"),
+        (["latest", "--to", "torch", "--lossy"], "--lossy does nothing without --to bin"),
+        (["latest", "--to", "torch", "--bin-build", "float"], "--bin-build does nothing"),
+    ],
+)
+def test_mistakes(here, export_script, capsys, words, message):
+    assert export_script.main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and "hint: " in error
+    assert any(part in error for part in message.split("|"))
+
+
+def test_runs_there_are(here, export_script, capsys):
+    make("native", here, "17")
+    assert export_script.main(["99", "--to", "bin"]) == 2
+    assert "17" in capsys.readouterr().err

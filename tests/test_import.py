@@ -1,0 +1,493 @@
+"""`importing.py`, `detect.py` and scripts/import.py: upstream's files, ours, and damaged ones."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_map
+from oracles import f64, named
+from running import load_script
+
+from puffer_mlx import checkpoint, export, importing, weights_io
+from puffer_mlx.config import Config, Policy, Torch
+from puffer_mlx.detect import sizes_of
+from puffer_mlx.dialects import dialect_of, stacked_state, to_torch
+from puffer_mlx.errors import UserError
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.spec import ActionSpec, EnvSpec
+
+BREAKOUT = EnvSpec("breakout", 118, np.dtype(np.float32), ActionSpec((3,)))
+SPEC = EnvSpec("x", 13, np.dtype(np.float32), ActionSpec((3,)))
+FIXTURES = {"4.0": "puffer4_breakout_mingru.bin", "3.0": "puffer3_breakout_lstm.pt"}
+
+
+def config_of(settings, **more):
+    """A configuration with a file's settings."""
+    config = Config("x")
+    for key, text in {**settings, **more}.items():
+        section, _, name = key.partition(".")
+        kind = type(getattr(getattr(config, section), name))
+        setattr(getattr(config, section), name, kind(text))
+    return config
+
+
+def policy_of(dialect="torch", network="MinGRU", layers=1, spec=SPEC):
+    return make_policy(spec, Policy(16, layers, dialect), Torch(network=network))
+
+
+def state_dict(policy, seed=0):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(seed)
+    weights = tree_map(
+        lambda w: mx.array(rng.normal(size=w.shape).astype(np.float32)),
+        policy.init(mx.random.key(0)),
+    )
+    return weights, {key: torch.from_numpy(w) for key, w in to_torch(policy, weights).items()}
+
+
+def same(one, other):
+    pairs = zip(named(one), named(other), strict=True)
+    return all(a[0] == b[0] and np.array_equal(a[1], b[1]) for a, b in pairs)
+
+
+def assert_close(found, expected):
+    """Within 1e-5 of the expected array's largest number."""
+    found, expected = f64(found), f64(expected)
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+# ---- upstream's own files and outputs ------------------------------------------------------------
+
+
+def imported(fixtures, version):
+    pytest.importorskip("torch")
+    found = importing.inspect(fixtures / FIXTURES[version])
+    return importing.weights_of(found, BREAKOUT, config_of(found.settings))
+
+
+def check_sequence(policy, weights, data, kind):
+    """Against (S, T, ...) arrays of upstream, from the zero state."""
+    observations = mx.array(data["seq_obs"].transpose(1, 0, 2))
+    T, S = observations.shape[:2]
+    logits, values, state = policy.scan(weights, observations, policy.initial_state(S))
+    found = np.array(logits).T.reshape(T, S, 3)
+    assert_close(found, data[f"seq_{kind}_logits"].transpose(1, 0, 2))
+    assert_close(np.array(values).reshape(T, S), data[f"seq_{kind}_values"].T)
+    actions = data["seq_actions"].reshape(S, T).T.reshape(T * S, 1).astype(np.float32)
+    logprob, entropy = policy.distribution.log_prob_entropy(logits, mx.array(actions))
+    for found, name in ((logprob, "seq_logprob"), (entropy, "seq_entropy")):
+        assert_close(np.array(found).reshape(T, S).T.ravel(), data[name])
+    return stacked_state(policy.network, state)
+
+
+@pytest.mark.parametrize("kind", ["train", "eval"])
+def test_outputs_of_4_0(path, fixtures, kind):
+    policy, weights = imported(fixtures, "4.0")
+    data = np.load(fixtures / "puffer4_breakout_mingru_forward.npz")
+    state = [mx.array(layer) for layer in data["state0"]]
+    logits, values, after = policy.step(weights, mx.array(data["obs"]), state)
+    assert_close(np.array(logits).T, data["logits"])
+    assert_close(values, data["value"][:, 0])
+    assert_close(np.stack([np.array(layer) for layer in after]), data["state1"])
+    last = check_sequence(policy, weights, data, kind)
+    assert_close(last["state"], data["seq_eval_final_state"])
+
+
+@pytest.mark.parametrize("kind", ["train", "eval"])
+def test_outputs_of_3_0(path, fixtures, kind):
+    policy, weights = imported(fixtures, "3.0")
+    data = np.load(fixtures / "puffer3_breakout_lstm_forward.npz")
+    state = [{"h": mx.array(data["h0"]), "c": mx.array(data["c0"])}]
+    logits, values, after = policy.step(weights, mx.array(data["obs"]), state)
+    assert_close(np.array(logits).T, data["logits"])
+    assert_close(values, data["value"][:, 0])
+    assert_close(after[0]["h"], data["h1"])
+    assert_close(after[0]["c"], data["c1"])
+    last = check_sequence(policy, weights, data, kind)
+    assert_close(last["h"], data["seq_train_final_h"])
+    assert_close(last["c"], data["seq_train_final_c"])
+
+
+@pytest.mark.parametrize(
+    ("version", "dialect", "network", "size"),
+    [("4.0", "torch", "MinGRU", (64, 2)), ("3.0", "puffer3", "LSTM", (128, 1))],
+)
+def test_what_upstreams_files_tell(fixtures, version, dialect, network, size):
+    pytest.importorskip("torch")
+    found = importing.inspect(fixtures / FIXTURES[version])
+    assert found.kind == "torch" and found.step == 0
+    assert found.settings == {
+        "policy.dialect": dialect,
+        "policy.hidden_size": str(size[0]),
+        "policy.num_layers": str(size[1]),
+        "torch.network": network,
+        "torch.encoder": "DefaultEncoder",
+    }
+
+
+# ---- state_dicts of all sorts --------------------------------------------------------------------
+
+
+def saved(path, contents):
+    import torch
+
+    torch.save(contents, path)
+    return path
+
+
+def read(path, spec=SPEC, /, **settings: Any):
+    found = importing.inspect(path)
+    return importing.weights_of(found, spec, config_of(found.settings, **settings))
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_keys_with_prefixes(tmp_path, prefix):
+    """Of parallel training and torch.compile; at the front, or in the middle."""
+    weights, tensors = state_dict(policy_of())
+    path = saved(tmp_path / "w.pt", {prefix + key: w for key, w in tensors.items()})
+    assert same(read(path)[1], weights)
+    middle = {key.replace(".", f".{prefix}", 1): w for key, w in tensors.items()}
+    assert same(read(saved(path, middle))[1], weights)
+
+
+def test_an_early_3_0_file(tmp_path):
+    """The wrapper was the LSTM itself, without a cell."""
+    weights, tensors = state_dict(policy_of("puffer3", "LSTM"))
+    early = {key.removeprefix("lstm."): w for key, w in tensors.items() if "cell" not in key}
+    assert "weight_ih_l0" in early
+    policy, loaded = read(saved(tmp_path / "w.pt", early))
+    assert same(loaded, weights) and dialect_of(policy) == "puffer3"
+    found = importing.inspect(tmp_path / "w.pt")
+    assert importing.difference(found, policy, loaded, SPEC)[0] <= 1e-5  # type: ignore
+
+
+def test_other_dtypes(tmp_path):
+    weights, tensors = state_dict(policy_of())
+    path = saved(tmp_path / "w.pt", {key: w.double() for key, w in tensors.items()})
+    assert same(read(path)[1], weights)
+    halves = saved(path, {key: w.bfloat16() for key, w in tensors.items()})
+    assert same(read(halves)[1], tree_map(lambda w: w.astype(mx.bfloat16).astype(w.dtype), weights))
+
+
+def changed(tensors, name, make):
+    tensors = dict(tensors)
+    tensors[name] = make(tensors[name].clone())
+    return tensors
+
+
+def set_first(value):
+    def change(w):
+        w.view(-1)[0] = value
+        return w
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: {k: w for k, w in d.items() if "layers.1" not in k}, None),
+        (
+            lambda d: {k: w for k, w in d.items() if k != "encoder.encoder.bias"},
+            r"encoder\.encoder\.bias: missing, expected \(16,\)",
+        ),
+        (
+            lambda d: {**d, "norm.weight": d["encoder.encoder.bias"]},
+            r"norm\.weight: not in this policy",
+        ),
+        (
+            lambda d: changed(d, "encoder.encoder.weight", lambda w: w[:, :-1]),
+            r"encoder\.encoder\.weight: \(16, 12\), expected \(16, 13\)",
+        ),
+        (
+            lambda d: changed(d, "network.layers.1.weight", set_first(float("nan"))),
+            r"network\.layers\.1\.weight holds numbers that aren't finite",
+        ),
+        (lambda d: {}, "isn't a policy of PufferLib 4.0's classes"),
+        (
+            lambda d: {k: w for k, w in d.items() if "value" not in k},
+            "isn't a policy of PufferLib 4.0's classes",
+        ),
+        (
+            lambda d: {k.replace("encoder.encoder", "encoder.conv1"): w for k, w in d.items()},
+            "isn't a policy of PufferLib 4.0's classes.*encoder.conv1",
+        ),
+        (lambda d: {"optimizer_state_dict": d, "global_step": 7}, "is not a state_dict of tensors"),
+        (lambda d: list(d.values()), "is not a state_dict of tensors"),
+    ],
+)
+def test_state_dicts_that_are_no_policy(tmp_path, change, message):
+    _, tensors = state_dict(policy_of(layers=2))
+    path = saved(tmp_path / "w.pt", change(tensors))
+    if message is None:  # one layer less is another policy, and whole
+        assert len(read(path)[1]["network"]) == 1
+        return
+    with pytest.raises(UserError, match=message) as caught:
+        read(path)
+    assert caught.value.hint
+
+
+def test_second_names_that_disagree(tmp_path):
+    _, tensors = state_dict(policy_of(network="LSTM"))
+    wrong = changed(tensors, "network.cell.0.bias_hh", set_first(9.0))
+    with pytest.raises(
+        UserError, match=r"cell\.0\.bias_hh: differs from network\.lstm\.bias_hh_l0"
+    ):
+        read(saved(tmp_path / "w.pt", wrong))
+
+
+def test_damaged_torch_files(tmp_path):
+    import torch
+
+    _, tensors = state_dict(policy_of())
+    path = saved(tmp_path / "w.pt", tensors)
+    whole = path.read_bytes()
+    for size in (10, 100, len(whole) // 2, len(whole) - 10):
+        path.write_bytes(whole[:size])
+        with pytest.raises(UserError, match="can't be read as a state_dict"):
+            importing.inspect(path)
+    torch.save(torch.nn.Linear(2, 2), path)  # a module, which would run code
+    with pytest.raises(UserError, match="can't be read as a state_dict") as caught:
+        importing.inspect(path)
+    assert "state_dict()" in caught.value.hint
+    path.write_bytes(b"PK\x03\x04" + whole[4:2000][::-1])
+    with pytest.raises(UserError, match="can't be read as a state_dict"):
+        importing.inspect(path)
+    torch.save(tensors, path, _use_new_zipfile_serialization=False)
+    assert importing.inspect(path).kind == "torch"
+
+
+def test_options_that_do_not_fit_the_file(tmp_path):
+    _, tensors = state_dict(policy_of())
+    path = saved(tmp_path / "w.pt", tensors)
+    for key, value in (
+        ("policy.hidden_size", 32),
+        ("policy.num_layers", 2),
+        ("torch.network", "GRU"),
+    ):
+        with pytest.raises(UserError, match="the tensors are of another policy"):
+            read(path, **{key: value})
+    with pytest.raises(UserError, match=r"encoder\.bias is not 0"):
+        read(path, **{"policy.dialect": "native"})
+    with pytest.raises(UserError, match="only the puffer3 dialect has a GELU"):
+        read(path, **{"policy.dialect": "puffer3"})
+
+
+# ---- files of other kinds ------------------------------------------------------------------------
+
+
+def test_files_of_no_kind(tmp_path):
+    for name, contents, message in (
+        ("w.txt", b"hello", "is neither a file of torch.save nor named"),
+        ("w.onnx", b"\x08\x00 not ONNX", "can't be read as ONNX"),
+        ("w.safetensors", b"garbage", "can't be read as safetensors"),
+    ):
+        (tmp_path / name).write_bytes(contents)
+        with pytest.raises(UserError, match=message) as caught:
+            importing.inspect(tmp_path / name)
+        assert caught.value.hint
+    for missing in ("missing.pt", "missing.onnx", "missing.safetensors", "missing.bin"):
+        with pytest.raises(UserError, match=f"can't read .*{missing}: No such file"):
+            importing.inspect(tmp_path / missing)
+
+
+def test_onnx_files_of_others(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    graph = onnx.helper.make_graph([], "empty", [], [])
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "w.onnx")
+    with pytest.raises(UserError, match="isn't one of puffer_mlx's ONNX files"):
+        importing.inspect(tmp_path / "w.onnx")
+
+
+@pytest.mark.parametrize("dialect", ["torch", "puffer3"])
+def test_names_do_not_tell_a_gelu(tmp_path, dialect):
+    """Without metadata (of a checkpoint, say) the dialect has to be asked for."""
+    policy = policy_of(dialect, "LSTM")
+    weights, path = policy.init(mx.random.key(0)), tmp_path / "w.safetensors"
+    weights_io.save_safetensors(weights, path)
+    with pytest.raises(UserError, match="doesn't tell its dialect") as caught:
+        read(path)
+    assert "--policy.dialect puffer3" in caught.value.hint
+    found, loaded = read(path, **{"policy.dialect": dialect})
+    assert found == policy and same(loaded, weights)
+
+
+def test_names_tell_the_rest(tmp_path):
+    for network in ("MinGRU", "LSTM", "GRU", "MLP"):
+        policy = policy_of("native", network, layers=2)
+        weights, path = policy.init(mx.random.key(0)), tmp_path / "w.safetensors"
+        weights_io.save_safetensors(weights, path)
+        found, loaded = read(path)
+        assert found == policy and same(loaded, weights)
+
+
+def test_a_policy_of_another_environment(tmp_path):
+    """Five logits are (5,) or (3, 2): only metadata tells."""
+    policy = policy_of(spec=EnvSpec("y", 13, SPEC.observation_dtype, ActionSpec((3, 2))))
+    weights, path = policy.init(mx.random.key(0)), tmp_path / "w.safetensors"
+    metadata = {"puffer_mlx": "1", "env": "y", "actions": "[3, 2]", "policy.dialect": "torch"}
+    metadata |= {"policy.hidden_size": "16", "policy.num_layers": "1"}
+    weights_io.save_safetensors(weights, path, metadata)
+    five = EnvSpec("x", 13, SPEC.observation_dtype, ActionSpec((5,)))
+    with pytest.raises(UserError, match=r"a policy for y: actions \[3, 2\], but x has \[5\]"):
+        read(path, five)
+
+
+# ---- flat files ----------------------------------------------------------------------------------
+
+
+def flat_file(tmp_path, spec, H, L, dialect="native", network="MinGRU", **how):
+    policy = make_policy(spec, Policy(H, L, dialect), Torch(network=network))
+    weights = tree_map(lambda w: w + 0.01, policy.init(mx.random.key(0)))
+    if dialect == "native":
+        weights_io.save_bin(policy, weights, tmp_path / "w.bin", **how)
+    else:
+        parts = [np.array(w, "<f4").ravel() for _, w in named(weights)]
+        np.concatenate(parts).tofile(tmp_path / "w.bin")
+    return weights, tmp_path / "w.bin"
+
+
+def read_flat(path, spec, **settings):
+    config = config_of(settings)
+    found = importing.inspect(path)
+    found.settings = sizes_of(path, spec, config)
+    config = config_of({**settings, **found.settings})
+    return importing.weights_of(found, spec, config)
+
+
+@pytest.mark.parametrize(("H", "L"), [(64, 2), (128, 1), (32, 3), (512, 4), (128, 4)])
+@pytest.mark.parametrize("sizes", [(3,), (2, 4, 9), (1,), (1, 1, 1)])
+def test_sizes_of_flat_files(tmp_path, H, L, sizes):
+    """A file's size tells hidden size and layers, whatever the configuration says."""
+    spec = EnvSpec("x", 118, np.dtype(np.float32), ActionSpec(sizes))
+    whole = spec.action.continuous
+    weights, path = flat_file(tmp_path, spec, H, L, whole=whole)
+    assert same(read_flat(path, spec)[1], weights)
+    told = sizes_of(path, spec, config_of({}))
+    expected = {"policy.hidden_size": str(H), "policy.num_layers": str(L)}
+    assert told == ({} if (H, L) == (128, 4) else expected)  # the defaults
+
+
+def test_sizes_that_make_as_many_numbers(tmp_path):
+    """16 x 1 and 10 x 5 are both 2720: the power of two, unless the configuration fits."""
+    weights, path = flat_file(tmp_path, BREAKOUT, 16, 1)
+    assert same(read_flat(path, BREAKOUT)[1], weights)
+    settings = {"policy.hidden_size": "10", "policy.num_layers": "5"}
+    assert sizes_of(path, BREAKOUT, config_of(settings)) == {}
+
+
+def test_sizes_that_are_no_power_of_two(tmp_path):
+    weights, path = flat_file(tmp_path, SPEC, 24, 3)
+    assert same(read_flat(path, SPEC)[1], weights)
+
+
+def test_flat_files_of_3_0(tmp_path):
+    weights, path = flat_file(tmp_path, SPEC, 32, 1, "puffer3", "LSTM")
+    policy, loaded = read_flat(path, SPEC, **{"policy.dialect": "puffer3", "torch.network": "LSTM"})
+    assert same(loaded, weights) and dialect_of(policy) == "puffer3"
+
+
+def test_a_flat_file_in_another_dialect(tmp_path):
+    weights, path = flat_file(tmp_path, SPEC, 128, 4)
+    policy, loaded = read_flat(path, SPEC, **{"policy.dialect": "torch"})
+    assert dialect_of(policy) == "torch" and not np.array(loaded["encoder"]["bias"]).any()
+    assert same(loaded["network"], weights["network"])
+
+
+@pytest.mark.parametrize("size", [0, 7, 129536 - 4, 129536 + 1])
+def test_flat_files_of_no_size(tmp_path, size):
+    (tmp_path / "w.bin").write_bytes(b"\0" * size)
+    with pytest.raises(UserError, match=f"has {size} bytes, which .* make for breakout") as caught:
+        read_flat(tmp_path / "w.bin", BREAKOUT)
+    assert caught.value.hint
+
+
+# ---- steps ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("0000000093847552.bin", 93847552),
+        ("breakout_0000000000001234.pt", 1234),
+        ("puffer4_breakout_mingru.bin", 0),
+        ("model_breakout_000300.pt", 0),
+        ("w.bin", 0),
+    ],
+)
+def test_steps_by_name(tmp_path, name, step):
+    assert importing.Found(tmp_path / name, "bin").step == step
+
+
+def test_steps_by_metadata(tmp_path):
+    found = importing.Found(tmp_path / "0000000093847552.x", "onnx", metadata={"step": "5"})
+    assert found.step == 5
+
+
+# ---- the script ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def script():
+    device = mx.default_device()
+    yield load_script("import")
+    mx.set_default_device(device)
+
+
+@pytest.mark.parametrize("version", FIXTURES)
+def test_upstreams_file_there_and_back(here, fixtures, script, capsys, version):
+    """Imported, it is a checkpoint; exported again, it is upstream's file, number for number."""
+    torch = pytest.importorskip("torch")
+    file = fixtures / FIXTURES[version]
+    assert script.main([str(file), "breakout", "--out", "run"]) == 0
+    printed = capsys.readouterr().out
+    folder = here / "run" / "0000000000000000"
+    made = checkpoint.load(folder)
+    for words in (
+        f"python scripts/evaluate.py breakout --load-model-path run/{folder.name}",
+        f"python scripts/train.py run/{folder.name}/config.ini --load-model-path run/{folder.name}",
+        "largest difference  ",
+    ):
+        assert words in printed
+    assert made.spec.observation_size == 118 and made.config.env_name == "breakout"
+    assert made.config.policy.dialect == {"4.0": "torch", "3.0": "puffer3"}[version]
+    assert made.config.train.learning_rate == 0.1  # the environment's file
+    export.export(made, export.Format("torch"), here / "again.pt", None)
+    again = torch.load(here / "again.pt", weights_only=True)
+    expected = torch.load(file, weights_only=True)
+    assert list(again) == list(expected)
+    assert all(torch.equal(again[key], expected[key]) for key in expected)
+
+
+def test_the_default_place(here, script):
+    spec = EnvSpec("squared", 121, np.dtype(np.uint8), ActionSpec((5,)))
+    weights, path = flat_file(here, spec, 64, 2)
+    path = path.rename(here / f"{4096:016d}.bin")
+    assert script.main([str(path), "squared", "--seed", "5"]) == 0
+    (made,) = here.glob("checkpoints/squared/*/0000000000004096")
+    assert made.parent.name.isdigit() and (made.parent / "config.ini").is_file()
+    found = checkpoint.load(made)
+    assert same(found.weights, weights) and found.step == 4096 and found.config.base.seed == 5
+    assert (made / "weights.bin").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "the first two words must be a file and an environment"),
+        (["w.bin"], "the first two words must be a file and an environment"),
+        (["w.bin", "--seed", "1"], "the first two words must be a file and an environment"),
+        (["nowhere.bin", "breakout"], "can't read nowhere.bin"),
+        (["w.bin", "breakin"], "no configuration has the environment 'breakin'"),
+        (["w.bin", "breakout", "--nonsense", "1"], "unknown option --nonsense 1"),
+        (["w.bin", "breakout"], "has 8 bytes, which no hidden size and layers make for breakout"),
+    ],
+)
+def test_mistakes(here, script, capsys, words, message):
+    (here / "w.bin").write_bytes(b"\0" * 8)
+    assert script.main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error and "hint: " in error
+    assert not (here / "checkpoints").exists()

@@ -1,0 +1,299 @@
+"""Every policy against upstream's torch classes and torch.distributions.
+
+Outputs, log-probabilities, entropies and gradients of a PPO loss; sequences, steps, resets.
+"""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import oracles
+import pytest
+from mlx.utils import tree_map
+from oracles import named
+
+from puffer_mlx.config import Policy, Torch
+from puffer_mlx.dialects import stacked_state, to_dialect, to_torch
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.spec import ActionSpec, EnvSpec
+
+torch = pytest.importorskip("torch")
+
+T, S, H = 9, 6, 16
+DISCRETE, MULTI, CONTINUOUS = (5,), (3, 2, 4), (1, 1, 1)
+
+CASES = {
+    f"{dialect}-{network}-{len(sizes)}x{max(sizes)}{'-masked' * masked}": (
+        dict(dialect=dialect, network=network, layers=layers),
+        sizes,
+        masked,
+    )
+    for dialect, network, layers, sizes, masked in (
+        ("native", "MinGRU", 2, DISCRETE, False),
+        ("native", "MinGRU", 1, MULTI, True),
+        ("native", "MinGRU", 2, CONTINUOUS, False),
+        ("native", "LSTM", 1, DISCRETE, False),
+        ("native", "GRU", 1, MULTI, False),
+        ("native", "MLP", 2, DISCRETE, True),
+        ("torch", "MinGRU", 2, DISCRETE, True),
+        ("torch", "MinGRU", 1, CONTINUOUS, False),
+        ("torch", "LSTM", 2, MULTI, True),
+        ("torch", "LSTM", 1, CONTINUOUS, False),
+        ("torch", "GRU", 2, DISCRETE, False),
+        ("torch", "GRU", 1, CONTINUOUS, False),
+        ("torch", "MLP", 1, MULTI, False),
+        ("torch", "MLP", 2, CONTINUOUS, False),
+        ("puffer3", "LSTM", 1, DISCRETE, False),
+        ("puffer3", "LSTM", 1, MULTI, True),
+        ("puffer3", "LSTM", 1, CONTINUOUS, False),
+    )
+}
+IMAGES = {
+    f"{encoder}-{'x'.join(map(str, shape))}": (encoder, shape)
+    for encoder, shape in (
+        ("NatureEncoder", (36, 40, 2)),
+        ("NatureEncoder", (47, 55, 1)),  # features of 2 x 3
+        ("ImpalaEncoder", (9, 12, 3)),
+    )
+}
+
+
+class Case:
+    """A policy with drawn weights, data for a loss, and the same as a torch module."""
+
+    def __init__(self, how, sizes, masked, shape=()):
+        rng = np.random.default_rng(sum(sizes) + len(shape))
+        D = int(np.prod(shape)) if shape else 20
+        action = ActionSpec(sizes)
+        dtype = np.dtype(np.uint8 if shape else np.float32)
+        self.spec = EnvSpec("x", D, dtype, action, sum(sizes) * masked, shape)
+        parts = Torch(network=how["network"], encoder=how.get("encoder", "DefaultEncoder"))
+        settings = Policy(H, how["layers"], how["dialect"])
+        self.policy = make_policy(self.spec, settings, parts)
+        self.weights = tree_map(
+            lambda w: w + 0.05 * mx.array(rng.normal(size=w.shape).astype(np.float32)),
+            self.policy.init(mx.random.key(0)),
+        )
+        if shape:
+            self.observations = rng.integers(0, 256, (T, S, D)).astype(np.uint8)
+        else:
+            self.observations = rng.normal(size=(T, S, D)).astype(np.float32)
+        state = self.policy.initial_state(S)
+        self.state = tree_map(lambda a: mx.array(rng.random(a.shape).astype(np.float32)), state)
+        self.keep = (rng.random((T, S)) > 0.3).astype(np.float32)
+        self.mask = None
+        n = T * S
+        if action.continuous:
+            self.actions = rng.normal(size=(n, action.heads)).astype(np.float32)
+        else:
+            heads = [rng.integers(0, size, n) for size in sizes]
+            self.actions = np.stack(heads, axis=-1).astype(np.float32)
+        if masked:  # what was done is legal
+            self.mask = rng.integers(0, 2, (n, sum(sizes))).astype(np.uint8)
+            for head, start in enumerate(np.cumsum((0, *sizes[:-1]))):
+                self.mask[np.arange(n), start + self.actions[:, head].astype(int)] = 1
+        self.old = rng.normal(-1.5, 0.3, n).astype(np.float32)
+        self.advantages, self.returns = rng.normal(size=(2, n)).astype(np.float32)
+
+    def module(self):
+        from puffer_mlx.torch_modules import make_module
+
+        dialect = "torch" if is_native(self.policy) else None
+        policy, weights = self.policy, self.weights
+        if dialect:
+            policy, weights = to_dialect(policy, weights, dialect)
+        made = make_module(policy)
+        tensors = {key: torch.from_numpy(w) for key, w in to_torch(policy, weights).items()}
+        made.load_state_dict(tensors)
+        return made
+
+
+def is_native(policy):
+    return type(policy.decoder).__name__ == "Fused"
+
+
+# ---- the loss, in both ---------------------------------------------------------------------------
+
+
+def ours(case, weights, keep):
+    outputs, values, state = case.policy.scan(
+        weights, mx.array(case.observations), case.state, None if keep is None else mx.array(keep)
+    )
+    mask = None if case.mask is None else mx.array(case.mask)
+    logprob, entropy = case.policy.distribution.log_prob_entropy(
+        outputs, mx.array(case.actions), mask
+    )
+    ratio, advantages = mx.exp(logprob - mx.array(case.old)), mx.array(case.advantages)
+    clipped = mx.clip(ratio, 0.8, 1.2)
+    pg = mx.mean(mx.maximum(-advantages * ratio, -advantages * clipped))
+    vl = 0.5 * mx.mean((values - mx.array(case.returns)) ** 2)
+    return pg + 1.2 * vl - 0.02 * mx.mean(entropy), (outputs, values, logprob, entropy, state)
+
+
+def theirs(case, module, keep) -> Any:
+    """By single steps where there are resets, else as a sequence."""
+    observations = torch.from_numpy(case.observations)
+    state = tuple(
+        torch.from_numpy(a) for a in stacked_state(case.policy.network, case.state).values()
+    )
+    if keep is None:
+        outputs, values, state = module(observations.transpose(0, 1), state)
+        outputs = tree(lambda a: a.transpose(0, 1), outputs)
+        values = values.T
+    else:
+        steps = []
+        for t in range(T):
+            kept = torch.from_numpy(keep[t])[:, None]
+            *step, state = module.step(observations[t], tuple(part * kept for part in state))
+            steps.append(step)
+        parts = zip(*(flat(outputs) for outputs, _ in steps), strict=True)
+        outputs: Any = tuple(torch.stack(part) for part in parts)
+        outputs = outputs if len(outputs) > 1 else outputs[0]
+        values = torch.stack([value for _, value in steps])
+    outputs, values = tree(lambda a: a.flatten(0, 1), outputs), values.flatten()
+    logprob, entropy = torch_log_prob_entropy(case, outputs)
+    ratio, advantages = torch.exp(logprob - torch.tensor(case.old)), torch.tensor(case.advantages)
+    clipped = ratio.clamp(0.8, 1.2)
+    pg = torch.maximum(-advantages * ratio, -advantages * clipped).mean()
+    vl = 0.5 * ((values - torch.tensor(case.returns)) ** 2).mean()
+    return pg + 1.2 * vl - 0.02 * entropy.mean(), (outputs, values, logprob, entropy, state)
+
+
+def torch_log_prob_entropy(case, outputs) -> Any:
+    from torch.distributions import Categorical, Normal
+
+    actions = torch.from_numpy(case.actions)
+    if case.spec.action.continuous:
+        mean, logstd = outputs
+        normal = Normal(mean, logstd.exp())
+        return normal.log_prob(actions).sum(-1), normal.entropy().sum(-1)
+    logits = outputs
+    if case.mask is not None:
+        logits = logits.masked_fill(torch.from_numpy(case.mask) == 0, -1e4)
+    heads = [Categorical(logits=part) for part in logits.split(case.spec.action.sizes, dim=-1)]
+    logprobs = [head.log_prob(actions[:, i]) for i, head in enumerate(heads)]
+    entropies = [head.entropy() for head in heads]
+    return torch.stack(logprobs).sum(0), torch.stack(entropies).sum(0)
+
+
+def flat(outputs):
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def tree(function, outputs) -> Any:
+    made = tuple(function(part) for part in flat(outputs))
+    return made if isinstance(outputs, tuple) else made[0]
+
+
+# ---- comparing -----------------------------------------------------------------------------------
+
+
+def f64(x):
+    return x.detach().double().numpy() if isinstance(x, torch.Tensor) else oracles.f64(x)
+
+
+def assert_close(name, found, expected, bound=1e-5):
+    """Within ``bound`` of the expected array's largest number."""
+    found, expected = f64(found), f64(expected)
+    assert found.shape == expected.shape, (name, found.shape, expected.shape)
+    scale = np.abs(expected).max()
+    assert scale > 1e-4, f"{name} is nothing to compare with"
+    np.testing.assert_allclose(found, expected, rtol=0, atol=bound * scale, err_msg=name)
+
+
+def check_forward(case, found, expected):
+    outputs, values, logprob, entropy, state = found
+    their_outputs, their_values, their_logprob, their_entropy, their_state = expected
+    names = ("mean", "logstd") if case.spec.action.continuous else ("logits",)
+    ours_flat = flat(outputs)
+    for name, a, b in zip(names, ours_flat, flat(their_outputs), strict=True):
+        a = np.array(a).T
+        assert_close(name, np.broadcast_to(a, b.shape), b)
+    assert_close("values", values, their_values)
+    assert_close("logprob", logprob, their_logprob)
+    assert_close("entropy", entropy, their_entropy)
+    stacked = stacked_state(case.policy.network, state)
+    for (name, a), b in zip(stacked.items(), their_state, strict=True):
+        assert_close(name, a, b)
+
+
+def check_gradients(case, gradients, module):
+    """Every parameter's; of the native dialect those that it has."""
+    expected = {name: w.grad for name, w in module.named_parameters()}
+    if is_native(case.policy):
+        heads = ("decoder_mean",) if case.spec.action.continuous else ("decoder",)
+        rows = [expected[f"decoder.{part}.weight"] for part in (*heads, "value_function")]
+        assert_close("decoder", gradients["decoder"]["weight"], torch.cat(rows))
+        assert_close("encoder", gradients["encoder"]["weight"], expected["encoder.encoder.weight"])
+        zeros = tree_map(mx.zeros_like, case.weights)
+        policy, gradients = to_dialect(
+            case.policy, {**zeros, "network": gradients["network"]}, "torch"
+        )
+        found = to_torch(policy, gradients)
+        expected = {name: g for name, g in expected.items() if name.startswith("network.")}
+    else:
+        found = to_torch(case.policy, gradients)
+    for name, gradient in expected.items():
+        assert_close(name, found[name], gradient)
+
+
+def check(case, resets):
+    keep = case.keep if resets else None
+    module = case.module()
+    (loss, found), gradients = mx.value_and_grad(lambda w: ours(case, w, keep))(case.weights)
+    their_loss, expected = theirs(case, module, keep)
+    check_forward(case, found, expected)
+    assert_close("loss", loss, their_loss)
+    their_loss.backward()
+    check_gradients(case, gradients, module)
+
+
+@pytest.mark.parametrize("resets", [False, True], ids=["sequence", "steps with resets"])
+@pytest.mark.parametrize("name", CASES)
+def test_policy(path, name, resets):
+    check(Case(*CASES[name]), resets)
+
+
+@pytest.mark.parametrize("resets", [False, True], ids=["sequence", "steps with resets"])
+@pytest.mark.parametrize("name", IMAGES)
+def test_images(name, resets):
+    encoder, shape = IMAGES[name]
+    how = dict(dialect="torch", network="MinGRU", layers=1, encoder=encoder)
+    check(Case(how, DISCRETE, False, shape), resets)
+
+
+@pytest.mark.parametrize("network", ["MinGRU", "LSTM", "GRU", "MLP"])
+@pytest.mark.parametrize("resets", [False, True], ids=["plain", "resets"])
+def test_our_steps_equal_torchs_sequence(network, resets):
+    """A policy that acts is the one that trains, ours and theirs."""
+    case = Case(dict(dialect="torch", network=network, layers=2), MULTI, False)
+    keep = case.keep if resets else np.ones((T, S), np.float32)
+    _, (outputs, values, *_, state) = theirs(case, case.module(), keep if resets else None)
+    ours_state, logits, ours_values = case.state, [], []
+    for t in range(T):
+        out, value, ours_state = case.policy.step(
+            case.weights, mx.array(case.observations[t]), ours_state, mx.array(keep[t])
+        )
+        logits.append(np.array(out).T)
+        ours_values.append(np.array(value))
+    assert_close("logits", np.concatenate(logits), outputs)
+    assert_close("values", np.concatenate(ours_values), values)
+    for a, b in zip(stacked_state(case.policy.network, ours_state).values(), state, strict=True):
+        assert_close("state", a, b)
+
+
+def test_a_difference_would_be_seen():
+    """One number of one tensor off by 1e-3 of its scale fails somewhere."""
+    case = Case(*CASES["torch-LSTM-3x4-masked"])
+    module = case.module()
+    _, expected = theirs(case, module, None)
+    for name, w in named(case.weights):
+        worse = tree_map(lambda a: a, case.weights)
+        part, *keys = name.split(".")
+        at = worse[part]
+        for key in keys[:-1]:
+            at = at[int(key) if key.isdigit() else key]
+        at[keys[-1]] = mx.array(np.array(w) + 1e-3 * (np.arange(w.size) == 1).reshape(w.shape))
+        if w.size > 1:
+            with pytest.raises(AssertionError):
+                check_forward(case, ours(case, worse, None)[1], expected)
