@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from puffer_mlx.blas import blas_name, raise_cache_limit
 from puffer_mlx.ops import fused
-from puffer_mlx.policy.networks import mingru, mingru_reference
+from puffer_mlx.policy.mingru import mingru, mingru_reference
 
 
 def log_space(x: mx.array, weight: mx.array, first: mx.array) -> mx.array:

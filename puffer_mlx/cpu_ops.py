@@ -1,4 +1,4 @@
-"""CPU operations as lazy graph nodes: ``csrc/cpu_ops.cpp``, built at first use and cached.
+"""CPU operations as lazy graph nodes: ``csrc/cpu_ops.cpp`` and headers, built at first use, cached.
 
 MLX's CPU backend runs elementwise operations on one thread and without vector transcendentals; the
 recurrence's gates cost more there than all matrix products together. The extension does gates,
@@ -72,11 +72,13 @@ def load() -> ModuleType | None:
     try:
         import nanobind
 
+        folder = Path(__file__).parent / "csrc"
         sources = [
-            Path(__file__).parent / "csrc" / "cpu_ops.cpp",
+            folder / "cpu_ops.cpp",
             Path(nanobind.__file__).parent / "src" / "nb_combined.cpp",
         ]
-        path = compile_shared("cpu_ops", sources, _flags(), compiler="c++")
+        headers = sorted(folder.glob("*.h"))
+        path = compile_shared("cpu_ops", sources, _flags(), compiler="c++", depends=headers)
         loader = importlib.machinery.ExtensionFileLoader("cpu_ops", str(path))
         spec = importlib.util.spec_from_loader("cpu_ops", loader)
         assert spec is not None

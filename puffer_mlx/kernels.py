@@ -1,68 +1,25 @@
-"""GPU kernels: one body text for Metal and CUDA, used where a benchmark says so.
+"""Fused operations on a GPU: the kernels of ``kernel_texts.py`` and ``recurrent_texts.py``.
 
-MLX compiles a kernel from source at first use. Metal and CUDA bodies differ only in how a thread
-finds its index, so each kernel here is one text and ``_INDEX`` adds the first line. One thread owns
-one channel of one segment and walks through time, so neighbouring threads read neighbouring memory.
+MLX compiles a kernel from source at first use, for Metal or CUDA. The functions are those of the
+CPU extension (``csrc/cpu_ops.cpp``), with the same arguments.
 
-Measured on the H200 against the pure MLX form: see ``benchmarks/RESULTS.md``. Not run on Metal: the
-text is checked by compiling it as C++ and running it thread by thread (``tests/test_kernels.py``).
+Measured on the H200 against the pure MLX forms: see ``benchmarks/RESULTS.md``. Not run on Metal:
+the texts are checked by compiling them as C++ and running them (``tests/test_kernels.py``).
 """
 
 import functools
 
 import mlx.core as mx
 
-THREADS = 256  # threads of one block (CUDA) or threadgroup (Metal)
+from puffer_mlx import kernel_texts, recurrent_texts
+from puffer_mlx.errors import UserError
 
-_INDEX = {
-    "metal": "uint i = thread_position_in_grid.x;\n",
-    "cuda": "using uint = unsigned int; uint i = blockIdx.x * blockDim.x + threadIdx.x;\n",
-}
-
-# u (T, S, 3H) = [hidden | gate | projection], x (T, S, H), first (S, H) -> out, states (T, S, H)
-MINGRU_FORWARD = r"""
-  if (i < (uint)(S * H)) {
-    float state = first[i];
-    uint k = i, j = (i / H) * 3 * H + i % H;
-    for (int t = 0; t < T; ++t) {
-      float hidden = u[j], z = 1.0f / (1.0f + exp(-u[j + H])), q = 1.0f / (1.0f + exp(-u[j + 2 *
-      H])); float g = hidden >= 0.0f ? hidden + 0.5f : 1.0f / (1.0f + exp(-hidden)); state += z * (g
-      - state); states[k] = state; out[k] = x[k] + q * (state - x[k]); k += S * H; j += 3 * S * H;
-    }
-  }
-"""
-
-# ... and states, dout (T, S, H) -> du (T, S, 3H), dx (T, S, H), dfirst (S, H)
-MINGRU_BACKWARD = r"""
-  if (i < (uint)(S * H)) {
-    float carry = 0.0f;
-    uint k = i + (uint)(T - 1) * S * H, j = (i / H) * 3 * H + i % H + (uint)(T - 1) * 3 * S * H;
-    for (int t = T - 1; t >= 0; --t) {
-      float hidden = u[j], z = 1.0f / (1.0f + exp(-u[j + H])), q = 1.0f / (1.0f + exp(-u[j + 2 *
-      H])); float g = hidden + 0.5f, slope = 1.0f;
-      if (hidden < 0.0f) { g = 1.0f / (1.0f + exp(-hidden)); slope = g * (1.0f - g); }
-      float before = t > 0 ? states[k - S * H] : first[i];
-      float d = dout[k], ds = carry + d * q;
-      du[j] = ds * z * slope;
-      du[j + H] = ds * (g - before) * z * (1.0f - z);
-      du[j + 2 * H] = d * (states[k] - x[k]) * q * (1.0f - q);
-      dx[k] = d * (1.0f - q);
-      carry = ds * (1.0f - z);
-      k -= S * H; j -= 3 * S * H;
-    }
-    dfirst[i] = carry;
-  }
-"""
-
-# delta, decay (T - 1, N) -> adv (T, N); M = T - 1
-DISCOUNT = r"""
-  if (i < (uint)N) {
-    float a = 0.0f;
-    uint k = i + (uint)M * N;
-    adv[k] = a;
-    for (int t = M - 1; t >= 0; --t) { k -= N; a = delta[k] + decay[k] * a; adv[k] = a; }
-  }
-"""
+THREADS = 256  # threads of one block (CUDA) or threadgroup (Metal), at most
+SHARED_BYTES = 32768  # shared memory of one block: Metal's limit
+ENOUGH_BLOCKS = 128  # blocks that keep a large GPU's cores busy
+ROWS = {"metal": (4, 2), "cuda": (8, 4, 2)}  # segments of a block to choose from, and 1
+CHUNK = {"metal": 4, "cuda": 8}  # inputs whose weights a thread reads ahead
+Shape = tuple[int, ...]
 
 
 def backend() -> str:
@@ -71,41 +28,71 @@ def backend() -> str:
 
 
 @functools.cache
-def _kernel(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...], body: str):
-    make = getattr(mx.fast, backend() + "_kernel")
-    return make(
+def _kernel(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]):
+    """The kernel whose text is called NAME."""
+    kind, text = backend(), name.upper()
+    module = kernel_texts if hasattr(kernel_texts, text) else recurrent_texts
+    return getattr(mx.fast, kind + "_kernel")(
         name=name,
         input_names=list(inputs),
         output_names=list(outputs),
-        source=_INDEX[backend()] + body,
+        header=kernel_texts.FUNCTIONS.replace("FUNCTION", kernel_texts.FUNCTION[kind]),
+        source=kernel_texts.HEADS[kind] + getattr(module, text),
     )
 
 
-def mingru_forward(u: mx.array, x: mx.array, first: mx.array) -> tuple[mx.array, mx.array]:
+def _launch(
+    name: str,
+    inputs: dict[str, mx.array],
+    outputs: dict[str, Shape],
+    threads: int,
+    block: int = THREADS,
+    **template: int,
+) -> list[mx.array]:
+    """Run a kernel of ``threads`` threads, ``block`` to a block: its outputs, float32."""
+    kernel = _kernel(name, tuple(inputs), tuple(outputs))
+    return kernel(
+        inputs=list(inputs.values()),
+        template=list(template.items()),
+        grid=(threads, 1, 1),
+        threadgroup=(block, 1, 1),
+        output_shapes=list(outputs.values()),
+        output_dtypes=[mx.float32] * len(outputs),
+    )
+
+
+def mingru_forward(
+    u: mx.array, x: mx.array, first: mx.array, keep: mx.array
+) -> tuple[mx.array, mx.array]:
     """MinGRU gates, recurrence and highway for T steps.
 
     Args:
         u: (T, S, 3H) float32, the layer's product ``x @ W.T``: hidden, gate, projection.
         x: (T, S, H) float32, the layer's input.
         first: (S, H) float32, the state before the first step.
+        keep: (T, S) float32, what the state is multiplied by before each step: 0 forgets.
 
     Returns:
         Outputs and states, both (T, S, H) float32.
     """
     T, S, H = x.shape
-    kernel = _kernel("mingru_forward", ("u", "x", "first"), ("out", "states"), MINGRU_FORWARD)
-    return kernel(
-        inputs=[u, x, first],
-        template=[("T", T), ("S", S), ("H", H)],
-        grid=(S * H, 1, 1),
-        threadgroup=(THREADS, 1, 1),
-        output_shapes=[x.shape, x.shape],
-        output_dtypes=[x.dtype, x.dtype],
+    out, states = _launch(
+        "mingru_forward",
+        {"u": u, "x": x, "first": first, "keep": keep},
+        {"out": x.shape, "states": x.shape},
+        threads=S * H,
+        **{"T": T, "S": S, "H": H},
     )
+    return out, states
 
 
 def mingru_backward(
-    u: mx.array, x: mx.array, first: mx.array, states: mx.array, dout: mx.array
+    u: mx.array,
+    x: mx.array,
+    first: mx.array,
+    keep: mx.array,
+    states: mx.array,
+    dout: mx.array,
 ) -> tuple[mx.array, mx.array, mx.array]:
     """Gradient of ``mingru_forward``'s outputs.
 
@@ -113,6 +100,7 @@ def mingru_backward(
         u: as given to the forward pass.
         x: as given to the forward pass.
         first: as given to the forward pass.
+        keep: as given to the forward pass.
         states: (T, S, H), as the forward pass returned them.
         dout: (T, S, H), gradient of the loss by the outputs.
 
@@ -121,31 +109,183 @@ def mingru_backward(
         (S, H).
     """
     T, S, H = x.shape
-    kernel = _kernel(
+    du, dx, dfirst = _launch(
         "mingru_backward",
-        ("u", "x", "first", "states", "dout"),
-        ("du", "dx", "dfirst"),
-        MINGRU_BACKWARD,
+        {"u": u, "x": x, "first": first, "keep": keep, "states": states, "dout": dout},
+        {"du": u.shape, "dx": x.shape, "dfirst": first.shape},
+        threads=S * H,
+        **{"T": T, "S": S, "H": H},
     )
-    return kernel(
-        inputs=[u, x, first, states, dout],
-        template=[("T", T), ("S", S), ("H", H)],
-        grid=(S * H, 1, 1),
-        threadgroup=(THREADS, 1, 1),
-        output_shapes=[u.shape, x.shape, first.shape],
-        output_dtypes=[u.dtype, x.dtype, first.dtype],
+    return du, dx, dfirst
+
+
+def rows_of_block(S: int, H: int, gates: int) -> int:
+    """R, the segments that a block of the LSTM or GRU kernels walks through time with.
+
+    More of them read the weights less often; fewer make more blocks. What a block shares, R H
+    numbers for each gate, must fit.
+
+    Raises:
+        UserError: not even one segment's fit.
+    """
+    chunk = 4 * CHUNK[backend()]
+    room = SHARED_BYTES // (4 * -(-gates * H // chunk) * chunk)
+    if room < 1:
+        most = SHARED_BYTES // (4 * chunk) * chunk // gates
+        raise UserError(
+            f"a recurrent layer {H} wide is too large for the GPU's kernel",
+            f"policy.hidden_size {most} at most, or run on the CPU",
+        )
+    return next((r for r in ROWS[backend()] if r <= room and r * ENOUGH_BLOCKS <= S), 1)
+
+
+def _recurrence(
+    name: str, inputs: dict[str, mx.array], outputs: dict[str, Shape], sizes: Shape, gates: int
+) -> list[mx.array]:
+    """Run an LSTM or GRU kernel; ``sizes`` are T, S, H."""
+    T, S, H = sizes
+    R, block = rows_of_block(S, H, gates), min(THREADS, -(-H // 32) * 32)
+    # of the product at each step: weights of one input for one channel, inputs, chunk of inputs
+    if name.endswith("forward"):
+        G, D, U = gates, H, CHUNK[backend()]
+    else:
+        G, D, U = 1, gates * H, 4 * CHUNK[backend()]
+    template = {"T": T, "S": S, "H": H, "R": R, "C": -(-H // block), "THREADS": block}
+    template |= {"G": G, "D": D, "U": U, "N": -(-D // U)}
+    return _launch(name, inputs, outputs, -(-S // R) * block, block, **template)
+
+
+def lstm_forward(
+    z: mx.array, weight_hh: mx.array, h0: mx.array, c0: mx.array, keep: mx.array
+) -> tuple[mx.array, mx.array, mx.array]:
+    """The LSTM recurrence for T steps; gates i, f, g, o.
+
+    Args:
+        z: (T, S, 4H) float32, the input's part of the gates, both biases included.
+        weight_hh: (4H, H).
+        h0: (S, H), the output before the first step.
+        c0: (S, H), the cell before the first step.
+        keep: (T, S), what h and c are multiplied by before each step: 0 forgets.
+
+    Returns:
+        h (T, S, H), c (T, S, H), and the gates after their activation (T, S, 4H).
+    """
+    T, S, H = *z.shape[:2], h0.shape[1]
+    h, c, gates = _recurrence(
+        "lstm_forward",
+        {"z": z, "weight": weight_hh.T, "h0": h0, "c0": c0, "keep": keep},
+        {"h": (T, S, H), "c": (T, S, H), "gates": z.shape},
+        (T, S, H),
+        4,
     )
+    return h, c, gates
+
+
+def lstm_backward(
+    gates: mx.array,
+    weight_hh: mx.array,
+    h0: mx.array,
+    c0: mx.array,
+    keep: mx.array,
+    h: mx.array,
+    c: mx.array,
+    dh: mx.array,
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Gradient of ``lstm_forward``'s h.
+
+    Args:
+        gates: (T, S, 4H), as the forward pass returned them.
+        weight_hh: as given to the forward pass.
+        h0: not read; what the weight's gradient needs.
+        c0: as given to the forward pass.
+        keep: as given to the forward pass.
+        h: not read; what the weight's gradient needs.
+        c: (T, S, H), as the forward pass returned it.
+        dh: (T, S, H), gradient of the loss by h.
+
+    Returns:
+        Gradients by z (T, S, 4H), by h0 and by c0 (S, H).
+    """
+    dz, dh0, dc0 = _recurrence(
+        "lstm_backward",
+        {"gates": gates, "weight": weight_hh, "c0": c0, "keep": keep, "c": c, "dh": dh},
+        {"dz": gates.shape, "dh0": c0.shape, "dc0": c0.shape},
+        c.shape,
+        4,
+    )
+    return dz, dh0, dc0
+
+
+def gru_forward(
+    z: mx.array, weight_hh: mx.array, bias_hh: mx.array, h0: mx.array, keep: mx.array
+) -> tuple[mx.array, mx.array]:
+    """The GRU recurrence for T steps; gates r, u, n.
+
+    Args:
+        z: (T, S, 3H) float32, the input's part of the gates, ``bias_ih`` included.
+        weight_hh: (3H, H).
+        bias_hh: (3H,).
+        h0: (S, H), the state before the first step.
+        keep: (T, S), what h is multiplied by before each step: 0 forgets.
+
+    Returns:
+        h (T, S, H), and r, u, n and n's part of W h + b, (T, S, 4H).
+    """
+    T, S, H = *z.shape[:2], h0.shape[1]
+    h, gates = _recurrence(
+        "gru_forward",
+        {"z": z, "weight": weight_hh.T, "bias": bias_hh, "h0": h0, "keep": keep},
+        {"h": (T, S, H), "gates": (T, S, 4 * H)},
+        (T, S, H),
+        3,
+    )
+    return h, gates
+
+
+def gru_backward(
+    gates: mx.array,
+    weight_hh: mx.array,
+    h0: mx.array,
+    keep: mx.array,
+    h: mx.array,
+    dh: mx.array,
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Gradient of ``gru_forward``'s h.
+
+    Args:
+        gates: (T, S, 4H), as the forward pass returned them.
+        weight_hh: as given to the forward pass.
+        h0: as given to the forward pass.
+        keep: as given to the forward pass.
+        h: (T, S, H), as the forward pass returned it.
+        dh: (T, S, H), gradient of the loss by h.
+
+    Returns:
+        Gradients by z and by W h + b, both (T, S, 3H), and by h0 (S, H).
+    """
+    T, S, H = h.shape
+    dz, dhidden, dh0 = _recurrence(
+        "gru_backward",
+        {"gates": gates, "weight": weight_hh, "h0": h0, "keep": keep, "h": h, "dh": dh},
+        {"dz": (T, S, 3 * H), "dhidden": (T, S, 3 * H), "dh0": (S, H)},
+        (T, S, H),
+        3,
+    )
+    return dz, dhidden, dh0
+
+
+def gelu_forward(x: mx.array) -> mx.array:
+    """Exact GELU x Phi(x), elementwise: any shape, float32."""
+    return _launch("gelu_forward", {"x": x}, {"y": x.shape}, x.size, N=x.size)[0]
+
+
+def gelu_backward(x: mx.array, dy: mx.array) -> mx.array:
+    """Gradient of ``gelu_forward`` for dL/dy = ``dy``, both of one shape."""
+    return _launch("gelu_backward", {"x": x, "dy": dy}, {"dx": x.shape}, x.size, N=x.size)[0]
 
 
 def discount(delta: mx.array, decay: mx.array) -> mx.array:
     """Backward recursion of ``ops.discount``: (T - 1, N) twice -> (T, N), float32."""
     M, N = delta.shape
-    kernel = _kernel("discount", ("delta", "decay"), ("adv",), DISCOUNT)
-    return kernel(
-        inputs=[delta, decay],
-        template=[("M", M), ("N", N)],
-        grid=(N, 1, 1),
-        threadgroup=(THREADS, 1, 1),
-        output_shapes=[(M + 1, N)],
-        output_dtypes=[delta.dtype],
-    )[0]
+    shapes = {"adv": (M + 1, N)}
+    return _launch("discount", {"delta": delta, "decay": decay}, shapes, N, M=M, N=N)[0]

@@ -27,14 +27,59 @@ def _threads_products() -> bool:
     return extension is not None and extension.has_gemm()
 
 
-def linear(x: mx.array, weight: mx.array) -> mx.array:
-    """Product x weight^T (n, M) of x (n, K) float32 and weight (M, K)."""
-    return _linear_rows(x, weight) if _threads_products() else x @ weight.T  # type: ignore
+def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
+    """Product x weight^T (n, M) of x (n, K) float32 and weight (M, K), plus bias (M,)."""
+    if _threads_products():
+        return _linear_rows(x, weight) if bias is None else _affine_rows(x, weight, bias)  # type: ignore
+    return x @ weight.T if bias is None else mx.addmm(bias, x, weight.T)
 
 
-def linear_columns(x: mx.array, weight: mx.array) -> mx.array:
-    """Product weight x^T (M, n) of x (n, K) float32 and weight (M, K)."""
-    return _linear_columns(x, weight) if _threads_products() else weight @ x.T  # type: ignore
+def linear_columns(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
+    """Product weight x^T (M, n) of x (n, K) float32 and weight (M, K), plus bias (M,)."""
+    if _threads_products():
+        return _linear_columns(x, weight) if bias is None else _affine_columns(x, weight, bias)  # type: ignore
+    y = weight @ x.T
+    return y if bias is None else y + bias[:, None]  # type: ignore
+
+
+def input_gradient(dy: mx.array, weight: mx.array, add: mx.array | None = None) -> mx.array:
+    """Gradient (n, K) of ``linear`` by its input, plus ``add`` (n, K): dy (n, M), weight (M, K)."""
+    if _threads_products():
+        return _extension().linear_input_gradient(dy, weight, False, add)
+    return dy @ weight if add is None else mx.addmm(add, dy, weight)
+
+
+def weight_gradient(dy: mx.array, x: mx.array) -> mx.array:
+    """Gradient (M, K) of ``linear`` by its weight: dy (n, M), x (n, K)."""
+    if _threads_products():
+        return _extension().linear_weight_gradient(dy, x, False)
+    return dy.T @ x
+
+
+def bias_gradient(dy: mx.array) -> mx.array:
+    """Gradient (M,) of ``linear`` by its bias: dy (n, M)."""
+    extension = _extension()
+    return mx.sum(dy, axis=0) if extension is None else extension.linear_bias_gradient(dy, False)
+
+
+def recurrent_weight_gradient(
+    dy: mx.array, states: mx.array, first: mx.array, keep: mx.array
+) -> mx.array:
+    """Gradient by a weight that multiplies the state before each step.
+
+    Args:
+        dy: (T, S, M), gradient by the products.
+        states: (T, S, H), after each step.
+        first: (S, H), before the first step.
+        keep: (T, S), what a state is multiplied by before the step that follows it.
+
+    Returns:
+        (M, H).
+    """
+    if _threads_products():
+        return _extension().recurrent_weight_gradient(dy, states, first, keep)
+    before = mx.concatenate([first[None], states[:-1]]) * keep[..., None]
+    return dy.reshape(-1, dy.shape[-1]).T @ before.reshape(-1, states.shape[-1])
 
 
 def linear_gradients(
@@ -51,38 +96,51 @@ def linear_gradients(
     Returns:
         (n, K) and (M, K).
     """
-    if _threads_products():
-        return _threaded_gradients(dy, x, weight, columns=False, add=add)
-    return mx.addmm(add, dy, weight), dy.T @ x
+    return input_gradient(dy, weight, add), weight_gradient(dy, x)
 
 
-def _threaded_gradients(dy, x, weight, columns: bool, add: mx.array | None = None):
-    """Gradients of ``_threaded_linear``'s product: by x, plus ``add``, and by the weight."""
-    extension = _extension()
-    return (
-        extension.linear_input_gradient(dy, weight, columns, add),
-        extension.linear_weight_gradient(dy, x, columns),
-    )
-
-
-def _threaded_linear(columns: bool):
+def _threaded_linear(columns: bool, biased: bool):
     """``linear``, or ``linear_columns`` if ``columns``, computed by the extension."""
 
     @mx.custom_function
-    def product(x: mx.array, weight: mx.array) -> mx.array:
-        return _extension().linear(x, weight, columns)
+    def product(x: mx.array, weight: mx.array, *bias: mx.array) -> mx.array:
+        return _extension().linear(x, weight, columns, *bias)
 
     @product.vjp
     def gradients(primals, dy, _):
-        x, weight = primals
-        return _threaded_gradients(dy, x, weight, columns)
+        x, weight = primals[:2]
+        extension = _extension()
+        found = (
+            extension.linear_input_gradient(dy, weight, columns),
+            extension.linear_weight_gradient(dy, x, columns),
+        )
+        return (*found, extension.linear_bias_gradient(dy, columns)) if biased else found
 
     return product
 
 
 # Made once: MLX may abort when a custom function goes while a compiled function refers to it.
-_linear_rows = _threaded_linear(columns=False)
-_linear_columns = _threaded_linear(columns=True)
+_linear_rows = _threaded_linear(columns=False, biased=False)
+_linear_columns = _threaded_linear(columns=True, biased=False)
+_affine_rows = _threaded_linear(columns=False, biased=True)
+_affine_columns = _threaded_linear(columns=True, biased=True)
+
+
+def gelu(x: mx.array) -> mx.array:
+    """Exact GELU x Phi(x) = x (1 + erf(x / sqrt(2))) / 2, elementwise: any shape, float32."""
+    if fused() is None:
+        return 0.5 * x * (1 + mx.erf(x * 0.5**0.5))
+    return _gelu(x)  # type: ignore
+
+
+@mx.custom_function
+def _gelu(x: mx.array) -> Any:
+    return fused().gelu_forward(x)
+
+
+@_gelu.vjp
+def _gelu_vjp(x, dy, _):
+    return fused().gelu_backward(x, dy)
 
 
 def steps_of(x: mx.array) -> list[mx.array]:

@@ -36,6 +36,16 @@ def path(request, monkeypatch):
 
 
 @pytest.fixture
+def extension():
+    """The CPU extension, its threads afterwards as they were."""
+    module = cpu_ops.load()
+    if module is None:
+        pytest.skip("the extension can't be built here")
+    yield module
+    module.set_threads(cpu_ops.threads())
+
+
+@pytest.fixture
 def here(tmp_path, monkeypatch):
     """An empty working directory."""
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,326 @@
+"""LSTM, GRU and MinGRU: forward and backward of one layer, and one step of acting, in each form.
+
+First the fused operations of the default device are checked against the pure MLX forms on the CPU;
+then forms take turns, so that a noisy machine disturbs all of them, and medians are printed: of the
+time on the clock, and of the processor time of all threads, which other processes disturb less.
+
+fused: the C extension on a CPU, the kernels of kernels.py on a GPU (there once for each R of --rows
+and U of --chunks, see recurrent_texts.py); pure: plain MLX, time-major; mlx.nn: MLX's own layers,
+without the gradient by their input; torch: with each number of threads of --threads on a CPU, cuDNN
+on a CUDA GPU, if torch is installed.
+"""
+
+# ruff: noqa: I001
+import argparse
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import puffer_mlx  # first: it chooses MLX's BLAS, before MLX loads
+import mlx.core as mx
+import mlx.nn as nn
+
+from puffer_mlx import kernels
+from puffer_mlx.blas import blas_name, raise_cache_limit
+from puffer_mlx.ops import fused, linear
+from puffer_mlx.policy.gru import gru, gru_reference
+from puffer_mlx.policy.lstm import lstm, lstm_reference
+from puffer_mlx.policy.mingru import mingru, mingru_reference
+
+Layer = dict[str, mx.array]
+Form = Callable[[], Any]  # runs once, to the end
+TOLERANCE = 1e-4  # of the largest number of an array
+PARTS = {"LSTM": 4, "GRU": 3, "MinGRU": 3}  # rows of a layer's weights, in H
+PRODUCTS = {"LSTM": 6, "GRU": 6, "MinGRU": 3}  # of a pass, each 2 T S H (parts H) operations
+
+
+def new_layer(name: str, hidden: int) -> Layer:
+    rows = PARTS[name] * hidden
+    shapes = {"weight_ih": (rows, hidden), "weight_hh": (rows, hidden)}
+    biases = {"bias_ih": (rows,), "bias_hh": (rows,)}
+    bound = hidden**-0.5
+    made = {k: mx.random.uniform(-bound, bound, s) for k, s in {**shapes, **biases}.items()}
+    return made if name != "MinGRU" else {"weight": made["weight_ih"]}
+
+
+def by_fused(name: str, layer: Layer, x: mx.array, first: mx.array, keep: mx.array) -> mx.array:
+    """Outputs (T, S, H) as the policy computes them."""
+    if name == "LSTM":
+        return lstm(x, layer, {"h": first, "c": first}, keep)[0]
+    if name == "GRU":
+        return gru(x, layer, first, keep)[0]
+    return mingru(x, layer["weight"], first, keep)[0]
+
+
+def by_reference(name: str, layer: Layer, x: mx.array, first: mx.array, keep: mx.array) -> mx.array:
+    """The same in plain MLX."""
+    T, S, H = x.shape
+    rows = x.reshape(T * S, H)
+    if name == "LSTM":
+        z = linear(rows, layer["weight_ih"], layer["bias_ih"] + layer["bias_hh"])
+        z = z.reshape(T, S, 4 * H)
+        return lstm_reference(z, layer["weight_hh"], first, first, keep)[0]
+    if name == "GRU":
+        z = linear(rows, layer["weight_ih"], layer["bias_ih"]).reshape(T, S, 3 * H)
+        return gru_reference(z, layer["weight_hh"], layer["bias_hh"], first, keep)[0]
+    u = linear(rows, layer["weight"]).reshape(T, S, 3 * H)
+    return mingru_reference(u, x, first, keep)[0]
+
+
+# ---- correctness ---------------------------------------------------------------------------------
+
+
+def recurrence(name: str) -> tuple[list[str], Callable, Callable, Callable]:
+    """What the fused kernels compute, without a GPU's products in TF32.
+
+    Returns:
+        names of inputs; forward; backward, of the inputs, forward's results and dh, giving the
+        gradients by those inputs that have one; the pure form's outputs.
+    """
+    module = fused()
+
+    def lstm_gradient(z, weight, h0, c0, keep, saved, dh):
+        h, c, gates = saved
+        return module.lstm_backward(gates, weight, h0, c0, keep, h, c, dh)
+
+    def gru_gradient(z, weight, bias, h0, keep, saved, dh):
+        h, gates = saved
+        dz, _, dh0 = module.gru_backward(gates, weight, h0, keep, h, dh)
+        return dz, dh0
+
+    def mingru_gradient(z, x, h0, keep, saved, dh):
+        return module.mingru_backward(z, x, h0, keep, saved[1], dh)
+
+    names, forward, backward, reference = {
+        "LSTM": ("z weight h0 c0 keep", module.lstm_forward, lstm_gradient, lstm_reference),
+        "GRU": ("z weight bias h0 keep", module.gru_forward, gru_gradient, gru_reference),
+        "MinGRU": ("z x h0 keep", module.mingru_forward, mingru_gradient, mingru_reference),
+    }[name]
+    return names.split(), forward, backward, lambda *a: reference(*a)[0]
+
+
+def check(name: str, hidden: int, T: int = 9, S: int = 37) -> float:
+    """The largest error of the fused outputs and gradients, in parts of the largest number."""
+    names, forward, backward, reference = recurrence(name)
+    H, parts = hidden, PARTS[name]
+    shapes = {"z": (T, S, parts * H), "weight": (parts * H, H), "bias": (parts * H,)}
+    shapes |= {"x": (T, S, H), "h0": (S, H), "c0": (S, H)}
+    given = [mx.random.normal(shapes[n]) * 0.3 for n in names if n != "keep"]
+    given.append((mx.random.uniform(shape=(T, S)) > 0.3).astype(mx.float32))
+    dh = mx.random.normal((T, S, H))
+    mx.eval(given, dh)
+    saved = forward(*given)
+    found = [saved[0], *backward(*given, saved, dh)]
+    mx.eval(found)
+    differentiable = [i for i, n in enumerate(names) if n in ("z", "x", "h0", "c0")]
+    device = mx.default_device()
+    mx.set_default_device(mx.cpu)
+    outputs = reference(*given)
+    gradients = mx.grad(lambda *a: mx.sum(reference(*a) * dh), argnums=differentiable)(*given)
+    expected = [outputs, *gradients]
+    mx.eval(expected)
+    errors: list[Any] = [
+        (mx.abs(a - b).max() / mx.maximum(1, mx.abs(b).max())).item()
+        for a, b in zip(found, expected, strict=True)
+    ]
+    mx.set_default_device(device)
+    return max(errors) if all(e == e for e in errors) else float("nan")
+
+
+# ---- forms ---------------------------------------------------------------------------------------
+
+
+def with_sizes(rows: int, chunk: int, function: Callable) -> Callable:
+    """``function``, the kernels traced in it with these sizes: R, and ``kernels.CHUNK``."""
+
+    def traced(*arguments):
+        with mock.patch.multiple(
+            kernels,
+            rows_of_block=lambda *_: rows,
+            CHUNK=dict.fromkeys(kernels.CHUNK, chunk),
+        ):
+            return function(*arguments)
+
+    return traced
+
+
+def run(function: Callable, *arguments: Any) -> Form:
+    return lambda: mx.eval(function(*arguments))
+
+
+def passes(form: Callable, name: str) -> Callable:
+    """Outputs' sum and all gradients of a layer."""
+    return mx.value_and_grad(
+        lambda layer, x, first, keep: form(name, layer, x, first, keep).sum(), argnums=(0, 1)
+    )
+
+
+def puffer_forms(
+    name: str, arrays: tuple, training: bool, sizes: list[tuple[int, int]]
+) -> dict[str, Form]:
+    """Fused (on a GPU for each R and U) and pure."""
+
+    def whole(form: Callable) -> Callable:
+        return passes(form, name) if training else lambda *a: form(name, *a)
+
+    forms = {"fused": run(mx.compile(whole(by_fused)), *arrays)}
+    on_gpu = mx.default_device() != mx.cpu
+    if on_gpu and name != "MinGRU":
+        for rows, chunk in sizes:
+            step = mx.compile(with_sizes(rows, chunk, whole(by_fused)))
+            forms[f"fused, R {rows}, U {chunk}"] = run(step, *arrays)
+    # a GPU's compiler takes minutes for 64 steps in one graph
+    pure = whole(by_reference)
+    forms["pure"] = run(pure if on_gpu else mx.compile(pure), *arrays)
+    return forms
+
+
+def mlx_form(name: str, x: mx.array, training: bool) -> dict[str, Form]:
+    H = x.shape[-1]
+    model = {"LSTM": nn.LSTM, "GRU": nn.GRU}[name](H, H)
+    batch_first = mx.contiguous(x.swapaxes(0, 1))
+
+    def forward(model: nn.Module, x: mx.array) -> mx.array:
+        out = model(x)
+        return out[0] if name == "LSTM" else out
+
+    def step(x: mx.array) -> Any:
+        return nn.value_and_grad(model, lambda x: forward(model, x).sum())(x)
+
+    mx.eval(model.parameters(), batch_first)
+    return {"mlx.nn": run(step if training else lambda x: forward(model, x), batch_first)}
+
+
+def torch_forms(
+    name: str, shape: tuple[int, ...], training: bool, threads: list[int]
+) -> dict[str, Form]:
+    """PyTorch's layer, unless PyTorch is missing, or has no GPU where MLX uses one."""
+    try:
+        import torch
+    except ImportError:
+        return {}
+    on_gpu = mx.default_device() != mx.cpu
+    if on_gpu and not torch.cuda.is_available():
+        return {}
+    device = "cuda" if on_gpu else "cpu"
+    model = getattr(torch.nn, name)(shape[-1], shape[-1]).to(device)
+    x = torch.randn(shape, device=device, requires_grad=training)
+
+    def step(threads: int) -> None:
+        torch.set_num_threads(threads)
+        with torch.set_grad_enabled(training):
+            out = model(x)[0]
+            if training:
+                model.zero_grad()
+                x.grad = None
+                out.sum().backward()
+        if on_gpu:
+            torch.cuda.synchronize()
+
+    if on_gpu:
+        return {"torch": lambda: step(1)}
+    return {f"torch, {n} threads": lambda n=n: step(n) for n in threads}
+
+
+# ---- timing --------------------------------------------------------------------------------------
+
+
+def alternate(forms: dict[str, Form], repeat: int) -> dict[str, dict[str, float]]:
+    """Milliseconds of each form: median and best on the clock, median of processor time."""
+    clock: dict[str, list[float]] = {name: [] for name in forms}
+    work: dict[str, list[float]] = {name: [] for name in forms}
+    for turn in range(repeat + 2):
+        for name, form in forms.items():
+            began, worked = time.perf_counter(), time.process_time()
+            form()
+            if turn >= 2:  # two rounds of warm-up: the first compiles
+                clock[name].append(1000 * (time.perf_counter() - began))
+                work[name].append(1000 * (time.process_time() - worked))
+    return {
+        name: {
+            "ms": statistics.median(clock[name]),
+            "best_ms": min(clock[name]),
+            "processor_ms": statistics.median(work[name]),
+        }
+        for name in forms
+    }
+
+
+def product_speed(rows: int, hidden: int) -> dict[str, float]:
+    """Operations per millisecond, on the clock and of processor time, of (rows, H) x (H, 4H)."""
+    x, weight = mx.random.normal((rows, hidden)), mx.random.normal((4 * hidden, hidden))
+    mx.eval(x, weight)
+    found = alternate({"product": run(linear, x, weight)}, 9)["product"]
+    return {key: 8 * rows * hidden**2 / found[key] for key in ("best_ms", "processor_ms")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--networks", default="LSTM,GRU,MinGRU")
+    parser.add_argument("--horizon", type=int, default=64, help="T")
+    parser.add_argument("--segments", type=int, default=1024, help="S")
+    parser.add_argument("--hidden", type=int, default=128, help="H")
+    parser.add_argument("--agents", type=int, default=4096, help="rows of one step of acting")
+    parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument("--rows", default="2,4,8", help="R of the GPU kernels")
+    parser.add_argument("--chunks", default="8,16", help="U of the GPU kernels")
+    parser.add_argument("--threads", default="1,2", help="of torch on a CPU")
+    parser.add_argument("--forms", default="", help="only those that hold one of these words")
+    parser.add_argument("--json", type=Path, help="write the numbers to this file")
+    options = parser.parse_args()
+    T, S, H = options.horizon, options.segments, options.hidden
+    lists = options.rows, options.chunks, options.threads
+    rows, chunks, threads = ([int(n) for n in given.split(",")] for given in lists)
+    sizes = list(itertools.product(rows, chunks))
+    raise_cache_limit()
+    assert fused() is not None, "the fused forms could not be built"
+    print(f"puffer_mlx {puffer_mlx.__version__}, {mx.default_device()}, BLAS {blas_name()}")
+    record: dict[str, Any] = {"device": str(mx.default_device()), **vars(options), "results": {}}
+    record["json"] = str(options.json)
+    for name in options.networks.split(","):
+        errors = [check(name, H)]
+        if name != "MinGRU" and mx.default_device() != mx.cpu:
+            errors += [with_sizes(r, u, check)(name, H) for r, u in sizes]
+        print(f"{name}: fused against pure, largest error {max(errors):.1e}")
+        if not all(error < TOLERANCE for error in errors):
+            raise SystemExit(f"{name}: the fused form is wrong")
+        for title, training, (steps, n) in (
+            ("forward and backward", True, (T, S)),
+            ("forward", False, (T, S)),
+            ("acting", False, (1, options.agents)),
+        ):
+            layer, x = new_layer(name, H), mx.random.normal((steps, n, H))
+            arrays = layer, x, mx.zeros((n, H)), mx.ones((steps, n))
+            mx.eval(arrays)
+            forms = puffer_forms(name, arrays, training, sizes)
+            if name != "MinGRU":
+                forms |= mlx_form(name, x, training)
+                forms |= torch_forms(name, (steps, n, H), training, threads)
+            words = options.forms.split(",")
+            chosen = {k: form for k, form in forms.items() if any(word in k for word in words)}
+            found = alternate(chosen, options.repeat)
+            title = f"{name} {title}, T {steps}, S {n}"
+            record["results"][title] = found
+            print(f"{title}, H {H}")
+            for form, ms in found.items():
+                print(
+                    f"  {form:18} {ms['ms']:9.2f} ms ({ms['best_ms']:.2f} at best),"
+                    f" {ms['processor_ms']:9.2f} ms of processor time"
+                )
+            if training and "fused" in found:
+                speed = product_speed(T * S, H)
+                work = PRODUCTS[name] * 2 * T * S * H * PARTS[name] * H
+                share = work / speed["best_ms"] / found["fused"]["best_ms"]
+                print(f"  products at the speed of a large one: {share:.0%} of the fused form")
+                record["results"][title]["fused"]["share_of_products"] = share
+    if options.json:
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

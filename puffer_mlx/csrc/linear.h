@@ -1,0 +1,165 @@
+// Linear layers: y = x W^T + b with x (n, K), W (M, K), b (M,) and y (n, M), or y (M, n) if `columns`.
+//
+// A BLAS that threads itself waits busily for its own threads, which on a shared machine costs several times the work;
+// here it computes one part at a time. Where no BLAS is set, MLX's own products are to be used instead (Accelerate).
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "arithmetic.h"
+#include "node.h"
+#include "threads.h"
+
+namespace puffer {
+
+using Gemm = void (*)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float* a,
+                      int lda, const float* b, int ldb, float beta, float* c, int ldc);
+inline Gemm gemm = nullptr;
+constexpr int kRowMajor = 101, kAsIs = 111, kTransposed = 112;
+
+inline void expect_linear(const Array& rows, const Array& weight, const char* what) {
+  expect(gemm != nullptr, "linear: no BLAS is set");
+  expect(rows.dtype() == mx::float32 && weight.dtype() == mx::float32, "linear: arrays must be float32");
+  expect(rows.ndim() == 2 && weight.ndim() == 2, what);
+}
+
+// Calls work(first row, last row + 1) for rows that one product takes: few enough to stay in a core's cache with what they
+// give. A product of 4096 rows takes up to 1.7 times as long.
+inline void over_products(int n, const std::function<void(int, int)>& work) {
+  constexpr int kRows = 512;
+  over_rows(n, 1, [&](int begin, int end) {
+    for (int row = begin; row < end; row += kRows) work(row, std::min(end, row + kRows));
+  });
+}
+
+inline Array linear(const Array& x, const Array& weight, bool columns, const std::optional<Array>& bias) {
+  expect_linear(x, weight, "linear: x (n, K) and weight (M, K) don't agree");
+  expect(x.shape(1) == weight.shape(1), "linear: x (n, K) and weight (M, K) don't agree");
+  int n = x.shape(0), K = x.shape(1), M = weight.shape(0);
+  if (bias) expect_shapes("linear: bias must be (M,) float32", {{*bias, {M}}});
+  auto kernel = [=, biased = bias.has_value()](const Buffers& in, const Outputs& to) {
+    auto a = floats(in, 0), w = floats(in, 1), b = biased ? floats(in, 2) : nullptr;
+    auto y = floats(to, 0);
+    over_products(n, [=](int begin, int end) {
+      auto rows = a + int64_t(begin) * K;
+      int count = end - begin;
+      float beta = b ? 1 : 0;
+      if (columns) {
+        for (int m = 0; b && m < M; ++m) std::fill_n(y + int64_t(m) * n + begin, count, b[m]);
+        gemm(kRowMajor, kAsIs, kTransposed, M, count, K, 1, w, K, rows, K, beta, y + begin, n);
+      } else {
+        for (int i = begin; b && i < end; ++i) std::memcpy(y + int64_t(i) * M, b, sizeof(float) * M);
+        gemm(kRowMajor, kAsIs, kTransposed, count, M, K, 1, rows, K, w, K, beta, y + int64_t(begin) * M, M);
+      }
+    });
+  };
+  Arrays inputs{x, weight};
+  if (bias) inputs.push_back(*bias);
+  return call("Linear", kernel, inputs, {columns ? mx::Shape{M, n} : mx::Shape{n, M}})[0];
+}
+
+// dx (n, K) = dy W, plus `add` (n, K) where given
+inline Array linear_input_gradient(const Array& dy, const Array& weight, bool columns,
+                                   const std::optional<Array>& add) {
+  expect_linear(dy, weight, "linear: dy and weight (M, K) don't agree");
+  int n = dy.shape(columns ? 1 : 0), M = weight.shape(0), K = weight.shape(1);
+  expect(dy.shape(columns ? 0 : 1) == M, "linear: dy and weight (M, K) don't agree");
+  if (add) expect_shapes("linear: what is added must be (n, K) float32", {{*add, {n, K}}});
+  auto kernel = [=, adds = add.has_value()](const Buffers& in, const Outputs& to) {
+    auto d = floats(in, 0), w = floats(in, 1), from = adds ? floats(in, 2) : nullptr;
+    auto dx = floats(to, 0);
+    over_products(n, [=](int begin, int end) {
+      int rows = end - begin;
+      auto out = dx + int64_t(begin) * K;
+      if (from && from != dx) std::memcpy(out, from + int64_t(begin) * K, sizeof(float) * rows * K);
+      float beta = from ? 1 : 0;
+      if (columns)
+        gemm(kRowMajor, kTransposed, kAsIs, rows, K, M, 1, d + begin, n, w, K, beta, out, K);
+      else
+        gemm(kRowMajor, kAsIs, kAsIs, rows, K, M, 1, d + int64_t(begin) * M, M, w, K, beta, out, K);
+    });
+  };
+  Arrays inputs{dy, weight};
+  if (add) inputs.push_back(*add);
+  return call("LinearInputGradient", kernel, inputs, {mx::Shape{n, K}}, {add ? 2 : -1})[0];
+}
+
+// to (size,) = the sum over runs of the rows [0, n) of what work(first row, rows, out) writes, added in order
+inline void sum_over_rows(int n, size_t size, float* to, const std::function<void(int, int, float*)>& work) {
+  int rows = std::max(n / 16, 1024), parts = (n + rows - 1) / rows;
+  std::vector<float> partial(parts * size);
+  Pool::shared().run(parts, [&](int part) {
+    work(part * rows, std::min(n - part * rows, rows), partial.data() + part * size);
+  });
+  std::memset(to, 0, sizeof(float) * size);
+  for (int part = 0; part < parts; ++part) {
+    for (size_t i = 0; i < size; ++i) to[i] += partial[part * size + i];
+  }
+}
+
+// dW (M, K) = dy^T x
+inline Array linear_weight_gradient(const Array& dy, const Array& x, bool columns) {
+  expect_linear(dy, x, "linear: dy and x (n, K) don't agree");
+  int n = x.shape(0), K = x.shape(1), M = dy.shape(columns ? 0 : 1);
+  expect(dy.shape(columns ? 1 : 0) == n, "linear: dy and x (n, K) don't agree");
+  auto kernel = [=](const Buffers& in, const Outputs& to) {
+    auto d = floats(in, 0), a = floats(in, 1);
+    sum_over_rows(n, size_t(M) * K, floats(to, 0), [=](int begin, int count, float* out) {
+      auto rows = a + int64_t(begin) * K;
+      if (columns)
+        gemm(kRowMajor, kAsIs, kAsIs, M, K, count, 1, d + begin, n, rows, K, 0, out, K);
+      else
+        gemm(kRowMajor, kTransposed, kAsIs, M, K, count, 1, d + int64_t(begin) * M, M, rows, K, 0, out, K);
+    });
+  };
+  return call("LinearWeightGradient", kernel, {dy, x}, {mx::Shape{M, K}})[0];
+}
+
+// db (M,) = the sum of dy over its n rows
+inline Array linear_bias_gradient(const Array& dy, bool columns) {
+  expect(dy.ndim() == 2 && dy.dtype() == mx::float32, "linear: dy must be (n, M), or (M, n), float32");
+  int n = dy.shape(columns ? 1 : 0), M = dy.shape(columns ? 0 : 1);
+  auto kernel = [=](const Buffers& in, const Outputs& to) {
+    auto d = floats(in, 0);
+    sum_over_rows(n, M, floats(to, 0), [=](int begin, int count, float* out) {
+      for (int i = begin; !columns && i < begin + count; ++i)
+        for (int m = 0; m < M; ++m) out[m] += d[int64_t(i) * M + m];
+      for (int m = 0; columns && m < M; ++m) {
+        Lanes sums = {};
+        for (int i = 0; i < count; i += kLanes) sums += Channels(i, count).load(d + int64_t(m) * n + begin);
+        for (int lane = 0; lane < kLanes; ++lane) out[m] += sums[lane];
+      }
+    });
+  };
+  return call("LinearBiasGradient", kernel, {dy}, {mx::Shape{M}})[0];
+}
+
+// dW (M, H) = sum over t and s of dy_ts times keep_ts h_(t-1)s, the latter `first` at t = 0: a recurrent weight's
+// gradient. dy (T, S, M), states h (T, S, H), first (S, H), keep (T, S)
+inline Array recurrent_weight_gradient(const Array& dy, const Array& states, const Array& first, const Array& keep) {
+  expect(gemm != nullptr, "recurrent_weight_gradient: no BLAS is set");
+  expect(dy.ndim() == 3 && states.ndim() == 3, "recurrent_weight_gradient: dy (T, S, M), states (T, S, H)");
+  int T = states.shape(0), S = states.shape(1), H = states.shape(2), M = dy.shape(2);
+  expect_shapes("recurrent_weight_gradient: dy (T, S, M), states (T, S, H), first (S, H), keep (T, S) don't agree",
+                {{dy, {T, S, M}}, {states, {T, S, H}}, {first, {S, H}}, {keep, {T, S}}});
+  auto kernel = [=](const Buffers& in, const Outputs& to) {
+    auto d = floats(in, 0), h = floats(in, 1), h0 = floats(in, 2), kept = floats(in, 3);
+    sum_over_rows(T * S, size_t(M) * H, floats(to, 0), [=](int begin, int count, float* out) {
+      std::vector<float> before(size_t(count) * H);
+      for (int i = 0; i < count; ++i) {
+        int k = begin + i;
+        auto from = k < S ? h0 + int64_t(k) * H : h + int64_t(k - S) * H;
+        for (int j = 0; j < H; ++j) before[size_t(i) * H + j] = kept[k] * from[j];
+      }
+      gemm(kRowMajor, kTransposed, kAsIs, M, H, count, 1, d + int64_t(begin) * M, M, before.data(), H, 0, out, H);
+    });
+  };
+  return call("RecurrentWeightGradient", kernel, {dy, states, first, keep}, {mx::Shape{M, H}})[0];
+}
+
+}  // namespace puffer

@@ -1,0 +1,121 @@
+// The LSTM recurrence as PyTorch defines it, gates i, f, g, o:
+//
+//   hp = keep_t h_{t-1},  cp = keep_t c_{t-1},  [i f g o] = z_t + W hp
+//   c_t = sigma(f) cp + sigma(i) tanh(g),       h_t = sigma(o) tanh(c_t)
+
+#pragma once
+
+#include "node.h"
+#include "product.h"
+#include "threads.h"
+
+namespace puffer {
+
+// One step of one row's `at`: sums = W h_{t-1}.
+inline void lstm_cell(Channels at, int H, const Lanes* sums, const float* z, float keep, const float* c_before,
+                      float* gates, float* c, float* h) {
+  Lanes i = logistic(at.load(z) + keep * sums[0]), f = logistic(at.load(z + H) + keep * sums[1]);
+  Lanes g = tanh(at.load(z + 2 * H) + keep * sums[2]), o = logistic(at.load(z + 3 * H) + keep * sums[3]);
+  Lanes cell = f * (keep * at.load(c_before)) + i * g;
+  at.store(gates, i);
+  at.store(gates + H, f);
+  at.store(gates + 2 * H, g);
+  at.store(gates + 3 * H, o);
+  at.store(c, cell);
+  at.store(h, o * tanh(cell));
+}
+
+// Gradient of `lstm_cell` for dL/dh_t = dh; `carry` enters as dL/dc_t from the next step and leaves as dL/dc_{t-1}.
+inline void lstm_cell_gradient(Channels at, int H, Lanes dh, const float* gates, float keep, const float* c_before,
+                               const float* c, float* carry, float* dz) {
+  Lanes i = at.load(gates), f = at.load(gates + H), g = at.load(gates + 2 * H), o = at.load(gates + 3 * H);
+  Lanes squashed = tanh(at.load(c)), dc = at.load(carry) + dh * o * (1.0f - squashed * squashed);
+  at.store(dz, dc * g * i * (1.0f - i));
+  at.store(dz + H, dc * (keep * at.load(c_before)) * f * (1.0f - f));
+  at.store(dz + 2 * H, dc * i * (1.0f - g * g));
+  at.store(dz + 3 * H, dh * squashed * o * (1.0f - o));
+  at.store(carry, keep * f * dc);
+}
+
+inline void lstm_forward(int T, int S, int H, const Buffers& in, const Outputs& to) {
+  auto z = floats(in, 0), weight = floats(in, 1), h0 = floats(in, 2), c0 = floats(in, 3), keep = floats(in, 4);
+  auto h = floats(to, 0), c = floats(to, 1), gates = floats(to, 2);
+  auto across = pack_parts<4>(weight, H);
+  auto walk = [=, &across](int begin, int end) {
+    for (int t = 0; t < T; ++t) {
+      auto step = int64_t(t) * S;
+      auto h_before = t ? h + (step - S) * H : h0, c_before = t ? c + (step - S) * H : c0;
+      auto row_of = [=](int s) { return h_before + int64_t(s) * H; };
+      multiply_rows(begin, end, across, H, row_of, [=](int s, int panel, const Lanes* sums) {
+        int64_t k = step + s;
+        lstm_cell({panel * kLanes, H}, H, sums, z + k * 4 * H, keep[k], c_before + int64_t(s) * H, gates + k * 4 * H,
+                  c + k * H, h + k * H);
+      });
+    }
+  };
+  over_rows(S, T, walk, kTileRows<4>);
+}
+
+inline void lstm_backward(int T, int S, int H, const Buffers& in, const Outputs& to) {
+  auto gates = floats(in, 0), weight = floats(in, 1), c0 = floats(in, 2), keep = floats(in, 3);
+  auto c = floats(in, 4), dh = floats(in, 5);
+  auto dz = floats(to, 0), dh0 = floats(to, 1), dc0 = floats(to, 2);
+  constexpr int V = 4;
+  auto across = pack_columns<V>(weight, 4 * H, H);
+  auto walk = [=, &across](int begin, int end) {
+    std::memset(dc0 + int64_t(begin) * H, 0, sizeof(float) * int64_t(end - begin) * H);  // dL/dc_t until t = 0
+    for (int t = T - 1; t >= 0; --t) {
+      auto step = int64_t(t) * S;
+      auto c_before = t ? c + (step - S) * H : c0;
+      bool last = t == T - 1;
+      auto row_of = [=](int s) { return dz + (step + (last ? 0 : S) + s) * 4 * H; };
+      multiply_rows(begin, end, across, last ? 0 : 4 * H, row_of, [=](int s, int panel, const Lanes* sums) {
+        int64_t k = step + s;
+        float kept = last ? 0.0f : keep[k + S];
+        for (int v = 0; v < V && (panel * V + v) * kLanes < H; ++v) {
+          Channels at((panel * V + v) * kLanes, H);
+          lstm_cell_gradient(at, H, at.load(dh + k * H) + kept * sums[v], gates + k * 4 * H, keep[k],
+                             c_before + int64_t(s) * H, c + k * H, dc0 + int64_t(s) * H, dz + k * 4 * H);
+        }
+      });
+    }
+    auto row_of = [=](int s) { return dz + int64_t(s) * 4 * H; };
+    multiply_rows(begin, end, across, 4 * H, row_of, [=](int s, int panel, const Lanes* sums) {
+      for (int v = 0; v < V && (panel * V + v) * kLanes < H; ++v)
+        Channels((panel * V + v) * kLanes, H).store(dh0 + int64_t(s) * H, keep[s] * sums[v]);
+    });
+  };
+  over_rows(S, T, walk, kTileRows<V>);
+}
+
+// ---- graph nodes ---------------------------------------------------------------------------------------------------
+
+inline void expect_lstm(const Array& z, const Array& weight, const Array& h0, const Array& c0, const Array& keep) {
+  expect(z.ndim() == 3 && h0.ndim() == 2, "lstm: gates must be (T, S, 4H), h0 (S, H)");
+  int T = z.shape(0), S = z.shape(1), H = h0.shape(1);
+  expect_shapes(
+      "lstm: gates (T, S, 4H), weight_hh (4H, H), h0 and c0 (S, H) and keep (T, S) must be float32 and agree",
+      {{z, {T, S, 4 * H}}, {weight, {4 * H, H}}, {h0, {S, H}}, {c0, {S, H}}, {keep, {T, S}}});
+}
+
+// z (T, S, 4H), weight (4H, H), h0, c0 (S, H), keep (T, S) -> h, c (T, S, H), activated gates (T, S, 4H)
+inline Arrays lstm_forward_node(const Array& z, const Array& weight, const Array& h0, const Array& c0,
+                                const Array& keep) {
+  expect_lstm(z, weight, h0, c0, keep);
+  int T = z.shape(0), S = z.shape(1), H = h0.shape(1);
+  auto kernel = [=](const Buffers& in, const Outputs& to) { lstm_forward(T, S, H, in, to); };
+  return call("LSTM", kernel, {z, weight, h0, c0, keep}, {{T, S, H}, {T, S, H}, z.shape()}, {-1, -1, 0});
+}
+
+// gates, weight, h0, c0, keep, h, c, dh (T, S, H) -> dz (T, S, 4H), dh0, dc0 (S, H). h0 and h are not read: they are
+// what the gradient of the weight needs.
+inline Arrays lstm_backward_node(const Array& gates, const Array& weight, const Array& h0, const Array& c0,
+                                 const Array& keep, const Array& h, const Array& c, const Array& dh) {
+  expect_lstm(gates, weight, h0, c0, keep);
+  int T = gates.shape(0), S = gates.shape(1), H = h0.shape(1);
+  expect_shapes("lstm: h, c and dh must be (T, S, H) float32", {{h, {T, S, H}}, {c, {T, S, H}}, {dh, {T, S, H}}});
+  auto kernel = [=](const Buffers& in, const Outputs& to) { lstm_backward(T, S, H, in, to); };
+  return call("LSTMGradient", kernel, {gates, weight, c0, keep, c, dh}, {gates.shape(), {S, H}, {S, H}}, {0});
+}
+
+}  // namespace puffer

@@ -1,0 +1,109 @@
+// MinGRU: gates, recurrence and highway, forward and backward, in one pass over memory each.
+//
+//   [hidden | gate | projection] = u_t,  z = sigma(gate),  q = sigma(projection)
+//   g = hidden + 0.5 if hidden >= 0 else sigma(hidden)
+//   s_t = (1 - z) keep_t s_{t-1} + z g,  out_t = q s_t + (1 - q) x_t
+
+#pragma once
+
+#include <cstring>
+
+#include "arithmetic.h"
+#include "node.h"
+#include "threads.h"
+
+namespace puffer {
+
+// One step of one row: u = [hidden | gate | projection], each H wide; the state before it is keep * previous.
+inline void mingru_cell(int H, const float* __restrict u, const float* __restrict x, float keep,
+                        const float* __restrict previous, float* __restrict out, float* __restrict state) {
+  for (int h = 0; h < H; ++h) {
+    float before = keep * previous[h];
+    float z = logistic(u[H + h]), q = logistic(u[2 * H + h]);
+    float negative = logistic(u[h]);
+    float g = u[h] >= 0.0f ? u[h] + 0.5f : negative;
+    float s = before + z * (g - before);
+    state[h] = s;
+    out[h] = x[h] + q * (s - x[h]);
+  }
+}
+
+// Gradient of `mingru_cell`; `carry` enters as dL/dstate from the next step and leaves as dL/dprevious.
+inline void mingru_cell_gradient(int H, const float* __restrict u, const float* __restrict x, float keep,
+                                 const float* __restrict previous, const float* __restrict state,
+                                 const float* __restrict dout, float* __restrict carry, float* __restrict du,
+                                 float* __restrict dx) {
+  for (int h = 0; h < H; ++h) {
+    float z = logistic(u[H + h]), q = logistic(u[2 * H + h]);
+    float negative = logistic(u[h]);
+    bool positive = u[h] >= 0.0f;
+    float g = positive ? u[h] + 0.5f : negative;
+    float slope = positive ? 1.0f : negative * (1.0f - negative);
+    float ds = carry[h] + dout[h] * q;
+    du[h] = ds * z * slope;
+    du[H + h] = ds * (g - keep * previous[h]) * z * (1.0f - z);
+    du[2 * H + h] = dout[h] * (state[h] - x[h]) * q * (1.0f - q);
+    dx[h] = dout[h] * (1.0f - q);
+    carry[h] = keep * ds * (1.0f - z);
+  }
+}
+
+inline void mingru_forward(int T, int S, int H, const Buffers& in, const Outputs& to) {
+  auto u = floats(in, 0), x = floats(in, 1), first = floats(in, 2), keep = floats(in, 3);
+  auto out = floats(to, 0), states = floats(to, 1);
+  over_rows(S, T, [=](int begin, int end) {
+    for (int t = 0; t < T; ++t) {
+      for (int s = begin; s < end; ++s) {
+        int64_t k = int64_t(t) * S + s;
+        const float* previous = t ? states + (k - S) * H : first + int64_t(s) * H;
+        mingru_cell(H, u + k * 3 * H, x + k * H, keep[k], previous, out + k * H, states + k * H);
+      }
+    }
+  });
+}
+
+inline void mingru_backward(int T, int S, int H, const Buffers& in, const Outputs& to) {
+  auto u = floats(in, 0), x = floats(in, 1), first = floats(in, 2), keep = floats(in, 3);
+  auto states = floats(in, 4), dout = floats(in, 5);
+  auto du = floats(to, 0), dx = floats(to, 1), dfirst = floats(to, 2);
+  over_rows(S, T, [=](int begin, int end) {
+    std::memset(dfirst + int64_t(begin) * H, 0, sizeof(float) * int64_t(end - begin) * H);
+    for (int t = T - 1; t >= 0; --t) {
+      for (int s = begin; s < end; ++s) {
+        int64_t k = int64_t(t) * S + s;
+        const float* previous = t ? states + (k - S) * H : first + int64_t(s) * H;
+        mingru_cell_gradient(H, u + k * 3 * H, x + k * H, keep[k], previous, states + k * H, dout + k * H,
+                             dfirst + int64_t(s) * H, du + k * 3 * H, dx + k * H);
+      }
+    }
+  });
+}
+
+// ---- graph nodes ---------------------------------------------------------------------------------------------------
+
+inline void expect_mingru(const Array& u, const Array& x, const Array& first, const Array& keep) {
+  expect(x.ndim() == 3, "mingru: x must be (T, S, H)");
+  int T = x.shape(0), S = x.shape(1), H = x.shape(2);
+  expect_shapes("mingru: u (T, S, 3H), x (T, S, H), first (S, H) and keep (T, S) must be float32 and agree",
+                {{u, {T, S, 3 * H}}, {x, x.shape()}, {first, {S, H}}, {keep, {T, S}}});
+}
+
+// u (T, S, 3H), x (T, S, H), first (S, H), keep (T, S) -> out (T, S, H), states (T, S, H)
+inline Arrays mingru_forward_node(const Array& u, const Array& x, const Array& first, const Array& keep) {
+  expect_mingru(u, x, first, keep);
+  int T = x.shape(0), S = x.shape(1), H = x.shape(2);
+  auto kernel = [=](const Buffers& in, const Outputs& to) { mingru_forward(T, S, H, in, to); };
+  return call("MinGRU", kernel, {u, x, first, keep}, {x.shape(), x.shape()});
+}
+
+// u, x, first, keep, states, dout (T, S, H) -> du (T, S, 3H), dx (T, S, H; the highway's part only), dfirst (S, H)
+inline Arrays mingru_backward_node(const Array& u, const Array& x, const Array& first, const Array& keep,
+                                   const Array& states, const Array& dout) {
+  expect_mingru(u, x, first, keep);
+  expect_shapes("mingru: states and dout must be (T, S, H) float32", {{states, x.shape()}, {dout, x.shape()}});
+  int T = x.shape(0), S = x.shape(1), H = x.shape(2);
+  auto kernel = [=](const Buffers& in, const Outputs& to) { mingru_backward(T, S, H, in, to); };
+  return call("MinGRUGradient", kernel, {u, x, first, keep, states, dout}, {u.shape(), x.shape(), first.shape()});
+}
+
+}  // namespace puffer

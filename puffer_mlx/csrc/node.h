@@ -1,0 +1,90 @@
+// Nodes of MLX's lazy graph that call a function with the memory of their inputs and outputs.
+
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "mlx/backend/cpu/encoder.h"
+#include "mlx/mlx.h"
+#include "mlx/primitives.h"
+
+namespace puffer {
+
+namespace mx = mlx::core;
+
+using Array = mx::array;
+using Arrays = std::vector<mx::array>;
+using Buffers = std::vector<const void*>;
+using Outputs = std::vector<void*>;
+
+// A node that calls `kernel` on the CPU stream with its inputs' and outputs' memory.
+class Call : public mx::Primitive {
+ public:
+  using Kernel = std::function<void(const Buffers&, const Outputs&)>;
+
+  // Output i takes the memory of input donors[i], if the graph needs that no longer; -1 and missing: of none.
+  Call(mx::Stream stream, const char* name, Kernel kernel, std::vector<int> donors)
+      : mx::Primitive(stream), name_(name), kernel_(std::move(kernel)), donors_(std::move(donors)) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    auto& encoder = mx::cpu::get_command_encoder(stream());
+    Buffers in;
+    Outputs to;
+    for (auto& input : inputs) {
+      encoder.set_input_array(input);
+      in.push_back(input.data<char>());
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      auto& output = outputs[i];
+      int donor = i < donors_.size() ? donors_[i] : -1;
+      if (donor >= 0 && inputs[donor].is_donatable() && inputs[donor].nbytes() == output.nbytes())
+        output.copy_shared_buffer(inputs[donor]);
+      else
+        output.set_data(mx::allocator::malloc(output.nbytes()));
+      encoder.set_output_array(output);
+      to.push_back(output.data<char>());
+    }
+    encoder.dispatch([kernel = kernel_, in = std::move(in), to = std::move(to)] { kernel(in, to); });
+  }
+
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
+    throw std::runtime_error("[cpu_ops] these operations run on a CPU stream only");
+  }
+
+  const char* name() const override { return name_; }
+
+ private:
+  const char* name_;
+  Kernel kernel_;
+  std::vector<int> donors_;
+};
+
+// Arrays that `kernel` computes, float32 unless `dtype` says otherwise; it gets its inputs C-contiguous.
+inline std::vector<mx::array> call(const char* name, Call::Kernel kernel, std::vector<mx::array> inputs,
+                                   std::vector<mx::Shape> shapes, std::vector<int> donors = {},
+                                   mx::Dtype dtype = mx::float32) {
+  auto stream = mx::default_stream(mx::Device::cpu);
+  for (auto& input : inputs) input = mx::contiguous(input, false, stream);
+  std::vector<mx::Dtype> dtypes(shapes.size(), dtype);
+  auto node = std::make_shared<Call>(stream, name, std::move(kernel), std::move(donors));
+  return mx::array::make_arrays(std::move(shapes), dtypes, node, inputs);
+}
+
+inline void expect(bool right, const char* what) {
+  if (!right) throw std::invalid_argument(what);
+}
+
+// That arrays are float32 and of these shapes.
+inline void expect_shapes(const char* what, const std::vector<std::pair<mx::array, mx::Shape>>& arrays) {
+  for (auto& [array, shape] : arrays) expect(array.shape() == shape && array.dtype() == mx::float32, what);
+}
+
+// The memory of input or output `i` as floats.
+inline const float* floats(const Buffers& in, int i) { return static_cast<const float*>(in[i]); }
+inline float* floats(const Outputs& to, int i) { return static_cast<float*>(to[i]); }
+
+}  // namespace puffer

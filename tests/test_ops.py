@@ -1,0 +1,132 @@
+"""Linear layers and their gradients, on both paths: products over threads, and plain MLX."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from oracles import f64
+from test_kernels import close, random_keep
+
+from puffer_mlx import ops
+
+# n, K, M: 2060 rows are three runs of partial sums and five parts
+SIZES = [(1, 1, 1), (5, 3, 2), (2060, 7, 19)]
+
+
+def arrays(*shapes, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_linear(path, sizes, columns, biased):
+    n, K, M = sizes
+    x, weight, bias, dy = arrays((n, K), (M, K), (M,), (n, M))
+    function = ops.linear_columns if columns else ops.linear
+    given = [x, weight, bias][: 2 + biased]
+    dy_given = dy.T.copy() if columns else dy
+
+    def loss(*a):
+        return mx.sum(function(*a) * mx.array(dy_given))
+
+    y = f64(x) @ f64(weight).T + (f64(bias) if biased else 0)
+    gradients = [f64(dy) @ f64(weight), f64(dy).T @ f64(x), f64(dy).sum(0)][: 2 + biased]
+    found = function(*map(mx.array, given))
+    close([found], [y.T if columns else y])
+    close(mx.grad(loss, argnums=list(range(len(given))))(*map(mx.array, given)), gradients)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_gradients_alone(path, sizes):
+    n, K, M = sizes
+    dy, x, weight, add = arrays((n, M), (n, K), (M, K), (n, K))
+    expected = [
+        f64(dy) @ f64(weight),
+        f64(dy) @ f64(weight) + f64(add),
+        f64(dy).T @ f64(x),
+        f64(dy).sum(0),
+    ]
+    dy, x, weight, add = map(mx.array, (dy, x, weight, add))
+    both = ops.linear_gradients(dy, x, weight, add)
+    found = [
+        ops.input_gradient(dy, weight),
+        ops.input_gradient(dy, weight, add),
+        ops.weight_gradient(dy, x),
+        ops.bias_gradient(dy),
+    ]
+    close([*found, *both], [*expected, *expected[1:3]])
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 5, 4, 7), (5, 411, 3, 8)])  # T, S, H, M
+def test_recurrent_weight_gradient(path, shape):
+    T, S, H, M = shape
+    dy, states, first = arrays((T, S, M), (T, S, H), (S, H))
+    keep = random_keep(np.random.default_rng(1), T, S)
+    expected = np.zeros((M, H))
+    for t in range(T):
+        before = f64(states[t - 1] if t else first) * keep[t, :, None]
+        expected += f64(dy[t]).T @ before
+    given = map(mx.array, (dy, states, first, keep))
+    close([ops.recurrent_weight_gradient(*given)], [expected])
+
+
+def test_results_do_not_depend_on_threads(extension):
+    if not extension.has_gemm():
+        pytest.skip("MLX's own products are used here")
+    n, K, M = SIZES[-1]
+    x, weight, bias, dy = map(mx.array, arrays((n, K), (M, K), (M,), (n, M)))
+    results = []
+    for threads in (1, 2, 5):
+        extension.set_threads(threads)
+        found = [ops.weight_gradient(dy, x), ops.bias_gradient(dy), ops.input_gradient(dy, weight)]
+        for function in (ops.linear, ops.linear_columns):
+            found.append(function(x, weight, bias))
+        results.append([np.array(a) for a in found])
+    for other in results[1:]:
+        for one, two in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+def test_what_is_added_stays_what_it_was(extension):
+    """The sum takes over its memory only where nothing else needs it."""
+    if not extension.has_gemm():
+        pytest.skip("MLX's own products are used here")
+    dy, weight, add = map(mx.array, arrays((40, 3), (3, 4), (40, 4)))
+    kept = np.array(add)
+    found = ops.input_gradient(dy, weight, add)
+    again = ops.input_gradient(dy, weight, add + 0)
+    mx.eval(found, again)
+    np.testing.assert_array_equal(np.array(add), kept)
+    np.testing.assert_array_equal(np.array(again), np.array(found))
+
+
+def test_wrong_arguments(extension):
+    if not extension.has_gemm():
+        pytest.skip("MLX's own products are used here")
+    x, weight, bias, dy = map(mx.array, arrays((5, 3), (2, 3), (2,), (5, 2)))
+    states, first, keep = mx.zeros((2, 5, 3)), mx.zeros((5, 3)), mx.zeros((2, 5))
+    steps = mx.zeros((2, 5, 4))
+    wrong = [
+        lambda: extension.linear(x[:, :2], weight, False),
+        lambda: extension.linear(x[0], weight, False),
+        lambda: extension.linear(x, weight.astype(mx.float16), True),
+        lambda: extension.linear(x, weight, False, bias[:1]),
+        lambda: extension.linear(x, weight, True, bias.astype(mx.int32)),
+        lambda: extension.linear_input_gradient(dy[:, :1], weight, False),
+        lambda: extension.linear_input_gradient(dy, weight, True),
+        lambda: extension.linear_input_gradient(dy, weight, False, x[:4]),
+        lambda: extension.linear_input_gradient(dy[0], weight, False),
+        lambda: extension.linear_weight_gradient(dy[:4], x, False),
+        lambda: extension.linear_weight_gradient(dy, x, True),
+        lambda: extension.linear_weight_gradient(dy.astype(mx.float16), x, False),
+        lambda: extension.linear_bias_gradient(dy[0], False),
+        lambda: extension.linear_bias_gradient(dy.astype(mx.int32), False),
+        lambda: extension.recurrent_weight_gradient(steps[:1], states, first, keep),
+        lambda: extension.recurrent_weight_gradient(steps, states, first[:4], keep),
+        lambda: extension.recurrent_weight_gradient(steps, states, first, keep[:, :4]),
+        lambda: extension.recurrent_weight_gradient(steps[0], states, first, keep),
+    ]
+    for call in wrong:
+        with pytest.raises(ValueError, match=r"^(linear|recurrent)"):
+            call()
