@@ -1,5 +1,9 @@
 """The one exception for all that a person can put right: what was found and expected, a fix."""
 
+import functools
+import sys
+from collections.abc import Callable, Sequence
+
 
 class UserError(Exception):
     """Bad input, reported as one message instead of a traceback.
@@ -16,3 +20,24 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+
+def reported(main: Callable[[list[str]], None]) -> Callable[[Sequence[str]], int]:
+    """Make a script's ``main(argv)`` return its exit code instead of raising.
+
+    0; 2 after a UserError, which is printed as one message; 130 after Ctrl-C.
+    """
+
+    @functools.wraps(main)
+    def run(argv: Sequence[str]) -> int:
+        try:
+            main(list(argv))
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr)
+            return 130
+        return 0
+
+    return run

@@ -21,7 +21,7 @@ from puffer_mlx.blas import blas_name, get_blas_threads, raise_cache_limit
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.cpu_ops import load as load_cpu_ops
 from puffer_mlx.cpu_ops import threads
-from puffer_mlx.errors import UserError
+from puffer_mlx.errors import reported
 from puffer_mlx.files import publish
 from puffer_mlx.trainer import Trainer, select_device
 from puffer_mlx.vec.stepping import measure_stepping
@@ -145,26 +145,22 @@ def table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main(argv: list[str]) -> int:
-    try:
-        config, options = parse_command_line(argv, add_options)
-        select_device(config.base.device)
-        raise_cache_limit()
-        load = os.getloadavg()
-        results = (bench_environment if options.env_only else bench_training)(config, options)
-        record = {
-            "environment": config.env_name,
-            "machine": machine(load),
-            "results": results,
-        }
-        print(table(record))
-        if options.json:
-            with publish(options.json) as path:
-                path.write_text(json.dumps(record, indent=2) + "\n")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+@reported
+def main(argv: list[str]) -> None:
+    config, options = parse_command_line(argv, add_options)
+    select_device(config.base.device)
+    raise_cache_limit()
+    load = os.getloadavg()
+    results = (bench_environment if options.env_only else bench_training)(config, options)
+    record = {
+        "environment": config.env_name,
+        "machine": machine(load),
+        "results": results,
+    }
+    print(table(record))
+    if options.json:
+        with publish(options.json) as path:
+            path.write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from puffer_mlx import checkpoint, pictures, vec
 from puffer_mlx.blas import raise_cache_limit
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.cpu_ops import threads
-from puffer_mlx.errors import UserError
+from puffer_mlx.errors import UserError, reported
 from puffer_mlx.evaluate import Scores, play, score
 from puffer_mlx.files import publish
 from puffer_mlx.policy.policy import Policy, make_policy
@@ -307,16 +307,9 @@ def evaluate(argv: list[str]) -> None:
         show(player, options, draw)
 
 
-def main(argv: list[str]) -> int:
-    try:
-        evaluate(argv)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
-    return 0
+@reported
+def main(argv: list[str]) -> None:
+    evaluate(argv)
 
 
 if __name__ == "__main__":

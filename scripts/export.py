@@ -12,7 +12,7 @@ from pathlib import Path
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import WEIGHTS
 from puffer_mlx.config import Base, Config
-from puffer_mlx.errors import UserError
+from puffer_mlx.errors import UserError, reported
 from puffer_mlx.export import DIALECTS, SUFFIXES, Format, Report, export
 from puffer_mlx.trainer import select_device
 from puffer_mlx.weights_io import BF16, FLOAT
@@ -116,27 +116,23 @@ def show(report: Report, kind: str) -> None:
         print(f"note: {note}")
 
 
-def main(argv: list[str]) -> int:
-    try:
-        options = parse(argv)
-        select_device("cpu")  # exact where it is compared with itself; plenty fast
-        folder = find(options.checkpoint, Path(options.checkpoint_dir), options.env)
-        made = checkpoint.load(folder)
-        form = Format(
-            options.to,
-            options.dialect,
-            alignment=ALIGNMENT[options.bin_build or "bf16"],
-            whole=options.bin_whole,
-            lossy=options.lossy,
-        )
-        name = f"{made.config.env_name}_{made.step:016d}{SUFFIXES[options.to][0]}"
-        print(f"{'checkpoint':<20}{folder}")
-        report = export(made, form, options.out or Path(name), checkpoint.recorded(folder))
-        show(report, options.to)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+@reported
+def main(argv: list[str]) -> None:
+    options = parse(argv)
+    select_device("cpu")  # exact where it is compared with itself; plenty fast
+    folder = find(options.checkpoint, Path(options.checkpoint_dir), options.env)
+    made = checkpoint.load(folder)
+    form = Format(
+        options.to,
+        options.dialect,
+        alignment=ALIGNMENT[options.bin_build or "bf16"],
+        whole=options.bin_whole,
+        lossy=options.lossy,
+    )
+    name = f"{made.config.env_name}_{made.step:016d}{SUFFIXES[options.to][0]}"
+    print(f"{'checkpoint':<20}{folder}")
+    report = export(made, form, options.out or Path(name), checkpoint.recorded(folder))
+    show(report, options.to)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from puffer_mlx import checkpoint
 from puffer_mlx.config import Config, parse_command_line, write_ini
 from puffer_mlx.config_cli import option
 from puffer_mlx.detect import sizes_of
-from puffer_mlx.errors import UserError
+from puffer_mlx.errors import UserError, reported
 from puffer_mlx.export import TOLERANCE
 from puffer_mlx.importing import Found, difference, inspect, weights_of
 from puffer_mlx.spec import EnvSpec
@@ -108,14 +108,10 @@ def show(
     print(f"train on            python scripts/train.py {settings} --load-model-path {made}")
 
 
-def main(argv: list[str]) -> int:
-    try:
-        select_device("cpu")
-        convert(argv)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+@reported
+def main(argv: list[str]) -> None:
+    select_device("cpu")
+    convert(argv)
 
 
 if __name__ == "__main__":

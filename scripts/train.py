@@ -14,7 +14,7 @@ from puffer_mlx.checkpoint import Checkpoint
 from puffer_mlx.config import Config, parse_command_line, unused_note
 from puffer_mlx.cpu_ops import threads
 from puffer_mlx.dashboard import Dashboard, abbreviate
-from puffer_mlx.errors import UserError
+from puffer_mlx.errors import UserError, reported
 from puffer_mlx.loggers import JsonLines, log_path
 from puffer_mlx.trainer import Trainer, select_device
 from puffer_mlx.version import version_text
@@ -185,27 +185,20 @@ def stop_on_signals(trainer: Trainer) -> None:
     signal.signal(signal.SIGTERM, handle)
 
 
-def main(argv: list[str]) -> int:
-    try:
-        if "--version" in argv:
-            print(version_text())
-            return 0
-        resumed = find_resumed(argv)
-        if resumed:
-            argv = [str(resumed.folder / checkpoint.CONFIG), *argv[1:]]
-        config, options = parse_command_line(argv, add_options)
-        if resumed and options.load_model_path:
-            raise UserError("--resume and --load-model-path are given", "one of them")
-        if note := unused_note(config):
-            print(note)
-        train(config, options, resumed)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
-    return 0
+@reported
+def main(argv: list[str]) -> None:
+    if "--version" in argv:
+        print(version_text())
+        return
+    resumed = find_resumed(argv)
+    if resumed:
+        argv = [str(resumed.folder / checkpoint.CONFIG), *argv[1:]]
+    config, options = parse_command_line(argv, add_options)
+    if resumed and options.load_model_path:
+        raise UserError("--resume and --load-model-path are given", "one of them")
+    if note := unused_note(config):
+        print(note)
+    train(config, options, resumed)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ LAYERS = (  # top down; a file's path without .py
     "policy/__init__ errors files build blas __init__ version spec precision distributed "
     "profiler config_schema config_cli config_check config",
     # 1: arithmetic, and the contract of an environment
-    "trees kernel_texts kernels cpu_ops cuda ops "
-    "policy/activations policy/encoders policy/images policy/mingru "
+    "trees kernel_texts recurrent_texts kernels cpu_ops cuda ops "
+    "policy/activations policy/recurrent policy/encoders policy/images policy/mingru "
     "policy/lstm policy/gru policy/mlp policy/networks policy/distributions policy/decoders "
     "policy/custom advantage priority loss optim vec/base",
     # 2: wholes made of them

@@ -1,15 +1,13 @@
 """Learning as a whole: what must be learned is, and what must not be isn't when a part is broken.
 
-`recall` (tests/envs/recall) shows a cue once and asks for it four actions later, so 0.5 is the most
+`memory` shows a cue once and asks for it four actions later, so 0.5 is the most
 a policy without memory can score. `squared` on a 3 x 3 grid needs none; random walks return -0.4.
 """
 
 from pathlib import Path
 
 import mlx.core as mx
-import numpy as np
 import pytest
-from native_envs import Stepper
 
 from puffer_mlx import loss, update
 from puffer_mlx.config import Base, Config, Policy, Train, Vec, validate
@@ -17,9 +15,9 @@ from puffer_mlx.policy import mingru
 from puffer_mlx.trainer import Trainer
 from puffer_mlx.vec.native import NativeVec, find_environment
 
-RECALL = Path(__file__).parent / "envs" / "recall"
+MEMORY = find_environment("memory")
 N, T, H = 128, 16, 16
-LENGTH = 4  # actions of an episode of recall: four episodes fit in a segment
+LENGTH = 4  # actions of an episode of memory: four episodes fit in a segment
 
 
 def train(folder: Path, epochs: int, seed: int = 0, agents: int = N, **env: float) -> list[float]:
@@ -46,8 +44,8 @@ def train(folder: Path, epochs: int, seed: int = 0, agents: int = N, **env: floa
         return [logs["env/score"] for logs in Trainer(config, vec)]
 
 
-def train_recall(epochs: int = 70, seed: int = 0) -> list[float]:
-    return train(RECALL, epochs, seed, length=LENGTH)
+def train_memory(epochs: int = 70, seed: int = 0) -> list[float]:
+    return train(MEMORY, epochs, seed, length=LENGTH)
 
 
 def train_squared(epochs: int = 40, seed: int = 0) -> list[float]:
@@ -59,41 +57,12 @@ def end(scores: list[float]) -> float:
     return sum(scores[-5:]) / 5
 
 
-# ---- the environment -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("answer", [0, 1])
-def test_recall_shows_a_cue_once_and_rewards_its_name(answer):
-    n = 64
-    with NativeVec(RECALL, total_agents=n, env={"length": LENGTH}) as vec:
-        stepper = Stepper(vec)
-        right, cues = 0, []
-        for _ in range(3):
-            cue = stepper.rows.observations[:, 0].copy()
-            assert set(cue) == {-1, 1}
-            cues.append(cue)
-            for tick in range(1, LENGTH + 1):
-                # All actions but the last are the wrong answer: they must not count.
-                action = answer if tick == LENGTH else 1 - answer
-                rows = stepper.step(np.full((n, 1), action, np.float32))
-                over = tick == LENGTH
-                assert (rows.terminals == over).all()
-                if not over:
-                    assert not rows.observations.any() and not rows.rewards.any()
-            np.testing.assert_array_equal(rows.rewards, cue == 2 * answer - 1)
-            right += int(rows.rewards.sum())
-        assert any((a != cues[0]).any() for a in cues[1:])  # cues are drawn anew
-        log = vec.log()
-        assert log["n"] == 3 * n
-        assert log["score"] == pytest.approx(right / (3 * n))
-
-
 # ---- what must be learned ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_recall_is_learned(seed):
-    scores = train_recall(seed=seed)
+def test_memory_is_learned(seed):
+    scores = train_memory(seed=seed)
     assert scores[0] < 0.6  # it began with guesses
     assert end(scores) > 0.95
 
@@ -163,9 +132,9 @@ def forget_training(monkeypatch):
         (forget_training, 0.6),
     ],
 )
-def test_a_broken_learner_does_not_learn_recall(monkeypatch, broken, most):
+def test_a_broken_learner_does_not_learn_memory(monkeypatch, broken, most):
     broken(monkeypatch)
-    assert end(train_recall()) < most
+    assert end(train_memory()) < most
 
 
 @pytest.mark.parametrize("broken", [negate_advantages, flip_policy_gradient])
@@ -175,6 +144,6 @@ def test_a_learner_of_the_wrong_sign_does_not_learn_squared(monkeypatch, broken)
 
 
 def test_squared_needs_no_memory(monkeypatch):
-    """So it is the memory that recall tests."""
+    """So it is the memory that the first task tests."""
     forget(monkeypatch)
     assert end(train_squared()) > 0.9

@@ -1,6 +1,7 @@
 """Resuming: the continued run is the uninterrupted one, bit for bit, whatever ended it."""
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -25,6 +26,7 @@ SMALL = f"""
     --vec.num-buffers 2 --train.horizon {T} --train.minibatch-size 64 --train.replay-ratio 1
     --train.anneal-ent-coef True --vec.seed 5
 """.split()
+LONG = 200  # epochs of a run that takes seconds
 E, STOP = 6, 3  # epochs of a whole run, and after which it is interrupted
 
 
@@ -145,8 +147,8 @@ def whole(tmp_path_factory):
     return folder
 
 
-def final(folder: Path) -> dict[str, bytes]:
-    last = only(folder, f"checkpoints/squared/*/{EPOCHS * BATCH:016d}")
+def final(folder: Path, epochs: int = EPOCHS) -> dict[str, bytes]:
+    last = only(folder, f"checkpoints/squared/*/{epochs * BATCH:016d}")
     kept = {name: (last / name).read_bytes() for name in ("weights.safetensors", "weights.bin")}
     state = checkpoint.load_state(last)
     del state.numbers["uptime"], state.numbers["log_position"]  # times, and bytes of times
@@ -169,33 +171,40 @@ def test_resume_latest(whole, tmp_path):
     assert uptimes == sorted(uptimes)
 
 
-def test_kill_9_at_any_moment(whole, tmp_path):
+def test_kill_9_at_any_moment(tmp_path):
     """Killed and resumed until it ends: the same files as the run nobody killed."""
-    words = command("train", *TINY, "--checkpoint-interval", 1)
-    rng = np.random.default_rng(0)
-    kills = 0
-    for _ in range(40):
-        process = subprocess.Popen(words, cwd=tmp_path, stdout=-1, stderr=-1, text=True)
+    more = ["--checkpoint-interval", 1, "--train.total-timesteps", LONG * BATCH]
+    for name in "killed", "whole":
+        (tmp_path / name).mkdir()
+    assert run("train", *TINY, *more, cwd=tmp_path / "whole").returncode == 0
+    folder, rng, kills = tmp_path / "killed", np.random.default_rng(0), 0
+    words = command("train", *TINY, *more)
+    for attempt in range(20):
+        process = subprocess.Popen(words, cwd=folder, stdout=-1, stderr=-1, text=True)
         try:
-            if kills < 4 and process.stdout:
-                for line in process.stdout:  # the run itself has begun
-                    if line.startswith("Environment"):
+            if attempt < 5 and process.stdout:
+                for line in process.stdout:
+                    if " steps | " in line:  # the first epoch has ended
                         break
-                time.sleep(rng.uniform(0, 0.3))
+                time.sleep(rng.uniform(0, 0.2))
                 process.send_signal(signal.SIGKILL)
-                kills += 1
             process.communicate(timeout=60)
         finally:
             process.kill()
+        kills += process.returncode == -signal.SIGKILL
         if process.returncode == 0:
             break
-        if list(tmp_path.glob("checkpoints/*/*/0*/state.safetensors")):
+        if list(folder.glob("checkpoints/*/*/0*/state.safetensors")):
             words = command("train", "squared", "--resume", "latest")
-        else:  # nothing to resume yet
-            subprocess.run(["rm", "-rf", "checkpoints", "logs"], cwd=tmp_path)
-    assert process.returncode == 0 and kills == 4
-    assert list(map(learned, records(tmp_path))) == list(map(learned, records(whole)))
-    assert final(tmp_path) == final(whole)
+        else:  # killed before anything was saved: the run begins anew
+            for name in "checkpoints", "logs":
+                shutil.rmtree(folder / name)
+    assert process.returncode == 0 and kills >= 3
+    found = [list(map(learned, records(tmp_path / name))) for name in ("killed", "whole")]
+    assert found[0] == found[1] and len(found[0]) == LONG + 1
+    assert final(tmp_path / "killed", LONG) == final(tmp_path / "whole", LONG)
+    left = [path.name for path in (folder / "checkpoints" / "squared").glob("*/.*")]
+    assert len(left) <= kills  # at most one unfinished folder for each kill
 
 
 def test_going_on_from_an_earlier_checkpoint_cuts_the_log(whole, tmp_path):

@@ -8,6 +8,7 @@ import mlx.core as mx
 from puffer_mlx.ops import bias_gradient, fused, linear, recurrent_weight_gradient, steps_of
 from puffer_mlx.policy.activations import logistic, tanh
 from puffer_mlx.policy.lstm import recurrent_weights
+from puffer_mlx.policy.recurrent import Recurrent, through_layers
 
 Weights = dict[str, Any]
 State = list[mx.array]
@@ -89,7 +90,7 @@ def gru(
 
 
 @dataclass(frozen=True)
-class GRU:
+class GRU(Recurrent):
     """L GRU layers, H wide, then RMSNorm(GRU(x) + x).
 
     Upstream's torch class adds and normalises once after the stack when it trains, but after every
@@ -117,15 +118,5 @@ class GRU:
         self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
         """T steps of S segments: see ``networks.Network``."""
-        x, after = h, []
-        for layer, first in zip(weights["layers"], state, strict=True):
-            h, last = gru(h, layer, first, keep)
-            after.append(last)
-        return mx.fast.rms_norm(h + x, weights["norm"]["weight"], EPSILON), after
-
-    def step(
-        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
-    ) -> tuple[mx.array, State]:
-        """One step of n agents: see ``networks.Network``."""
-        h, state = self.scan(weights, h[None], state, None if keep is None else keep[None])
-        return h.squeeze(0), state
+        out, state = through_layers(gru, weights["layers"], h, state, keep)
+        return mx.fast.rms_norm(out + h, weights["norm"]["weight"], EPSILON), state

@@ -6,6 +6,7 @@ import mlx.core as mx
 
 from puffer_mlx.ops import fused, linear, recurrent_weight_gradient, steps_of
 from puffer_mlx.policy.activations import logistic, orthogonal, tanh
+from puffer_mlx.policy.recurrent import Recurrent, through_layers
 
 Weights = list[dict[str, mx.array]]
 State = list[dict[str, mx.array]]
@@ -93,7 +94,7 @@ def lstm(
 
 
 @dataclass(frozen=True)
-class LSTM:
+class LSTM(Recurrent):
     """L LSTM layers, H wide, as PufferLib's torch classes.
 
     State: for each layer h and c, (n, H), 0 at first.
@@ -114,18 +115,7 @@ class LSTM:
         self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
         """T steps of S segments: see ``networks.Network``."""
-        after = []
-        for layer, first in zip(weights, state, strict=True):
-            h, last = lstm(h, layer, first, keep)
-            after.append(last)
-        return h, after
-
-    def step(
-        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
-    ) -> tuple[mx.array, State]:
-        """One step of n agents: see ``networks.Network``."""
-        h, state = self.scan(weights, h[None], state, None if keep is None else keep[None])
-        return h.squeeze(0), state
+        return through_layers(lstm, weights, h, state, keep)
 
 
 def recurrent_weights(key: mx.array, hidden: int, gates: int) -> dict[str, mx.array]:

@@ -6,6 +6,7 @@ import mlx.core as mx
 
 from puffer_mlx.ops import fused, linear, linear_gradients, steps_of
 from puffer_mlx.policy.activations import logistic, uniform
+from puffer_mlx.policy.recurrent import Recurrent, through_layers
 
 Weights = list[dict[str, mx.array]]
 State = list[mx.array]
@@ -99,7 +100,7 @@ def mingru(
 
 
 @dataclass(frozen=True)
-class MinGRU:
+class MinGRU(Recurrent):
     """L MinGRU layers with highway connections, H wide, no biases.
 
     State: L arrays (n, H), 0 at first, always >= 0.
@@ -122,15 +123,10 @@ class MinGRU:
         self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
         """T steps of S segments: see ``networks.Network``."""
-        after = []
-        for layer, first in zip(weights, state, strict=True):
-            h, last = mingru(h, layer["weight"], first, keep)
-            after.append(last)
-        return h, after
-
-    def step(
-        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
-    ) -> tuple[mx.array, State]:
-        """One step of n agents: see ``networks.Network``."""
-        h, state = self.scan(weights, h[None], state, None if keep is None else keep[None])
-        return h.squeeze(0), state
+        return through_layers(
+            lambda h, own, first, keep: mingru(h, own["weight"], first, keep),
+            weights,
+            h,
+            state,
+            keep,
+        )

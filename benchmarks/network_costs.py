@@ -1,0 +1,107 @@
+#!/usr/bin/env python
+"""What a network costs beside the MLP: python benchmarks/network_costs.py [--json FILE] [--help].
+
+Breakout's trainer with 4096 agents, one layer of 128 and each network in turn, epoch after epoch,
+so that a noisy machine disturbs all of them. Of each: acting (the policy's part of a rollout),
+training (K minibatches: gather, advantages, gradients, Muon), the whole epoch, medians, ratios to
+the MLP, and acting over training, per sample.
+"""
+
+# ruff: noqa: I001
+import argparse
+import json
+import os
+import statistics
+from pathlib import Path
+
+import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
+import mlx.core as mx
+
+from puffer_mlx import config, vec
+from puffer_mlx.blas import raise_cache_limit
+from puffer_mlx.cpu_ops import threads
+from puffer_mlx.files import publish
+from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx.trainer import Trainer, select_device
+from puffer_mlx.version import version_text
+
+
+def make(network: str, options: argparse.Namespace) -> Trainer:
+    settings = config.load(
+        "breakout",
+        [
+            *("--torch.network", network),
+            *("--policy.hidden-size", str(options.hidden)),
+            *("--policy.num-layers", "1"),
+            *("--policy.dialect", options.dialect),
+            *("--vec.num-buffers", str(options.buffers)),
+        ],
+    )
+    return Trainer(settings, vec.make(settings, threads()))
+
+
+def measure(trainers: dict[str, Trainer], options: argparse.Namespace) -> dict[str, dict]:
+    """Milliseconds of acting and training in each epoch of each network."""
+    times: dict[str, dict[str, list[float]]] = {
+        name: {"acting": [], "training": [], "gradients": [], "epoch": []} for name in trainers
+    }
+    for epoch in range(options.warm_up + options.epochs):
+        for name, trainer in trainers.items():
+            logs = trainer.step()
+            if epoch >= options.warm_up:
+                times[name]["acting"].append(1000 * logs["perf/eval_gpu"])
+                times[name]["training"].append(1000 * logs["perf/train"])
+                times[name]["gradients"].append(1000 * logs["perf/train_forward"])
+                times[name]["epoch"].append(1000 * (logs["perf/rollout"] + logs["perf/train"]))
+    medians = {
+        name: {phase: statistics.median(values) for phase, values in phases.items()}
+        for name, phases in times.items()
+    }
+    settings = next(iter(trainers.values())).config
+    trained = settings.minibatches * settings.train.minibatch_size / settings.batch_size
+    for found in medians.values():
+        for phase in ("acting", "training", "gradients", "epoch"):
+            found[f"{phase} / MLP"] = found[phase] / medians.get("MLP", found)[phase]
+        found["acting / training, per sample"] = found["acting"] / (found["training"] / trained)
+    return medians
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("--epochs", type=int, default=15, help="measured, of each network")
+    parser.add_argument("--warm-up", type=int, default=2)
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--buffers", type=int, default=2)
+    parser.add_argument("--dialect", default="native")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    select_device(options.device)
+    raise_cache_limit()
+    load = os.getloadavg()
+    trainers = {name: make(name, options) for name in options.networks.split(",")}
+    found = measure(trainers, options)
+    columns = list(next(iter(found.values())))
+    print(f"{mx.default_device()}, {threads()} cores, load before {load[0]:.2f}")
+    print(f"{'':32}" + "".join(f"{name:>10}" for name in found))
+    for column in columns:
+        print(f"{column:32}" + "".join(f"{values[column]:10.2f}" for values in found.values()))
+    for trainer in trainers.values():
+        trainer.vec.close()
+    if options.json:
+        record = {
+            "command": f"python benchmarks/network_costs.py --epochs {options.epochs}"
+            f" --buffers {options.buffers} --dialect {options.dialect}",
+            "device": str(mx.default_device()),
+            "cores": threads(),
+            "load_before": load,
+            "versions": version_text().splitlines(),
+            "milliseconds of an epoch, medians": found,
+        }
+        with publish(options.json) as path:
+            path.write_text(json.dumps(record, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
