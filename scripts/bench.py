@@ -138,10 +138,10 @@ def table(record: dict[str, Any]) -> str:
     lines = [
         f"{name:14} {value}" for name, value in record["machine"].items() if name != "versions"
     ]
-    lines += ["", f"{'':30}{'median':>14}{'min':>14}{'max':>14}"]
+    lines += ["", f"{'':30}{'median':>17}{'min':>17}{'max':>17}"]
     for name, value in record["results"].items():
         numbers = value.values() if isinstance(value, dict) else [value]
-        lines.append(f"{name:30}" + "".join(f"{number:14,.2f}" for number in numbers))
+        lines.append(f"{name:30}" + "".join(f"{number:17,.2f}" for number in numbers))
     return "\n".join(lines)
 
 

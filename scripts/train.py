@@ -134,7 +134,7 @@ def go_on(trainer: Trainer, resumed: Checkpoint) -> int:
             "environments restarted: this one can't save its state (MY_STATE in its binding.c),"
             " so the run differs from an uninterrupted one"
         )
-    return state.numbers["log_position"]
+    return state.numbers.get("log_position", 0)  # saved without a log, in a notebook say
 
 
 def find_resumed(argv: list[str]) -> Checkpoint | None:

@@ -220,6 +220,21 @@ def test_going_on_from_an_earlier_checkpoint_cuts_the_log(whole, tmp_path):
     assert log[-1]["epoch"] == int(kept[-2].name) // BATCH + 1
 
 
+def test_a_checkpoint_from_python_goes_on_too(whole, script, here):
+    """Written without a log, as the quickstart does."""
+    settings = config.load("squared", [*TINY[1:], "--checkpoint-interval", "1"])
+    with vec.make(settings, 2) as environments:
+        trainer = Trainer(settings, environments)
+        for _ in range(STOP):
+            trainer.step()
+        made = checkpoint.prepare(settings, "mine")
+        args = settings, environments.spec, trainer.policy, trainer.weights, trainer.state()
+        checkpoint.write_weights(made, trainer.global_step, *args)
+    assert script.main(["squared", "--resume", "mine"]) == 0
+    expected = [learned(record) for record in records(whole)]
+    assert [learned(record) for record in records(here)] == expected[STOP:]
+
+
 def test_options_change_a_resumed_run(whole, tmp_path):
     subprocess.run(["cp", "-r", whole / "checkpoints", tmp_path], check=True)
     run_id = only(tmp_path, "checkpoints/squared/*").name
