@@ -143,6 +143,37 @@ def _gelu_vjp(x, dy, _):
     return fused().gelu_backward(x, dy)
 
 
+EPSILON = 1.1920929e-07  # float32's, which torch's RMSNorm takes when none is given
+
+
+def add_rms_norm(x: mx.array, residual: mx.array, weight: mx.array) -> mx.array:
+    """RMSNorm of a sum: weight (x + residual) / sqrt(mean((x + residual)^2) + EPSILON) of each row.
+
+    Args:
+        x: (n, H) float32.
+        residual: (n, H) float32.
+        weight: (H,) float32.
+
+    Returns:
+        (n, H).
+    """
+    if _extension() is None:
+        return mx.fast.rms_norm(x + residual, weight, EPSILON)
+    return _add_rms_norm(x, residual, weight)[0]  # type: ignore
+
+
+@mx.custom_function
+def _add_rms_norm(x: mx.array, residual: mx.array, weight: mx.array) -> Any:
+    return tuple(_extension().add_rms_norm_forward(x, residual, weight, EPSILON))
+
+
+@_add_rms_norm.vjp
+def _add_rms_norm_vjp(primals, cotangents, outputs):
+    # The second output is for this function alone: its cotangent is 0.
+    dx, dweight = _extension().add_rms_norm_backward(*primals, outputs[1], cotangents[0])
+    return dx, dx, dweight
+
+
 def steps_of(x: mx.array) -> list[mx.array]:
     """The T steps of x (T, ...); ``x[t]`` would cost a full array for each t in the gradient."""
     T = x.shape[0]

@@ -71,6 +71,25 @@ def test_recurrent_weight_gradient(path, shape):
     close([ops.recurrent_weight_gradient(*given)], [expected])
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (2060, 19), (7, 64)])
+def test_add_rms_norm(path, shape):
+    H = shape[1]
+    x, residual, weight, dy = arrays(shape, shape, (H,), shape)
+    total = f64(x) + f64(residual)
+    rms = np.sqrt((total**2).mean(axis=1, keepdims=True) + ops.EPSILON)
+    expected = total / rms * f64(weight)
+    slope = f64(dy) * f64(weight)
+    by_sum = slope / rms - total * (slope * total).mean(axis=1, keepdims=True) / rms**3
+
+    def loss(*a):
+        return mx.sum(ops.add_rms_norm(*a) * mx.array(dy))
+
+    given = list(map(mx.array, (x, residual, weight)))
+    close([ops.add_rms_norm(*given)], [expected])
+    found = mx.compile(mx.grad(loss, argnums=(0, 1, 2)))(*given)
+    close(found, [by_sum, by_sum, (f64(dy) * total / rms).sum(axis=0)])
+
+
 def test_results_do_not_depend_on_threads(extension):
     if not extension.has_gemm():
         pytest.skip("MLX's own products are used here")
@@ -82,6 +101,7 @@ def test_results_do_not_depend_on_threads(extension):
         found = [ops.weight_gradient(dy, x), ops.bias_gradient(dy), ops.input_gradient(dy, weight)]
         for function in (ops.linear, ops.linear_columns):
             found.append(function(x, weight, bias))
+        found += mx.grad(lambda *a: mx.sum(ops.add_rms_norm(*a)), argnums=(0, 2))(dy, dy, bias)
         results.append([np.array(a) for a in found])
     for other in results[1:]:
         for one, two in zip(results[0], other, strict=True):

@@ -13,6 +13,7 @@
 #include "linear.h"
 #include "lstm.h"
 #include "mingru.h"
+#include "norm.h"
 #include "rows.h"
 #include "threads.h"
 
@@ -29,6 +30,8 @@ NB_MODULE(cpu_ops, m) {
   m.def("gru_backward", &gru_backward_node, "gates"_a, "weight_hh"_a, "h0"_a, "keep"_a, "h"_a, "dh"_a);
   m.def("gelu_forward", &gelu_forward, "x"_a);
   m.def("gelu_backward", &gelu_backward, "x"_a, "dy"_a);
+  m.def("add_rms_norm_forward", &add_rms_norm_forward, "x"_a, "residual"_a, "weight"_a, "epsilon"_a);
+  m.def("add_rms_norm_backward", &add_rms_norm_backward, "x"_a, "residual"_a, "weight"_a, "inverse"_a, "dy"_a);
   m.def("take_rows", &take_rows, "source"_a, "rows"_a, "steps"_a);
   m.def("discount", &discount, "delta"_a, "decay"_a);
   m.def("linear", &linear, "x"_a, "weight"_a, "columns"_a, "bias"_a = nb::none());

@@ -5,14 +5,20 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops import bias_gradient, fused, linear, recurrent_weight_gradient, steps_of
+from puffer_mlx.ops import (
+    add_rms_norm,
+    bias_gradient,
+    fused,
+    linear,
+    recurrent_weight_gradient,
+    steps_of,
+)
 from puffer_mlx.policy.activations import logistic, tanh
 from puffer_mlx.policy.lstm import recurrent_weights
 from puffer_mlx.policy.recurrent import Recurrent, through_layers
 
 Weights = dict[str, Any]
 State = list[mx.array]
-EPSILON = 1.1920929e-07  # float32's, which torch's RMSNorm takes when none is given
 
 
 def gru_reference(
@@ -119,4 +125,5 @@ class GRU(Recurrent):
     ) -> tuple[mx.array, State]:
         """T steps of S segments: see ``networks.Network``."""
         out, state = through_layers(gru, weights["layers"], h, state, keep)
-        return mx.fast.rms_norm(out + h, weights["norm"]["weight"], EPSILON), state
+        flat = out.reshape(-1, self.hidden), h.reshape(-1, self.hidden)
+        return add_rms_norm(*flat, weights["norm"]["weight"]).reshape(h.shape), state
