@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from puffer_mlx.ops import EPSILON
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.encoders import AffineGelu
-from puffer_mlx.policy.gru import EPSILON
 from puffer_mlx.policy.images import IMPALA, NATURE, Impala, Nature
 from puffer_mlx.policy.networks import GRU, LSTM, MLP, MinGRU
 from puffer_mlx.policy.policy import Policy

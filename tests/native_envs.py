@@ -35,14 +35,13 @@ PARAMETERS = {
     "squared": {"size": 11},
     "relay": {"length": 7, "sleep_ms": 0},
 }
-OTHERS = {"recall": {"length": 4}}
 SHIPPED = sorted(path.parent.name for path in environments_folder().glob("*/binding.c"))
 
 
 def make(name: str, **keywords: Any) -> NativeVec:
     """A NativeVec of an environment of ours, or of one that is shipped, configured as shipped."""
     folder = OURS / name if (OURS / name).is_dir() else find_environment(name)
-    env = PARAMETERS.get(name) or OTHERS.get(name) or load(name).env
+    env = PARAMETERS.get(name) or load(name).env
     return NativeVec(folder, **{"env": env, **keywords})
 
 

@@ -352,7 +352,7 @@ def test_the_working_directory_is_searched_before_the_package(tmp_path, monkeypa
     assert c.find_config("other") == Path("configs/other.ini")  # before mine.ini
     assert c.find_config("unnamed") == Path("configs/unnamed.ini")
     assert c.find_config("squared").is_absolute()  # the package's
-    with pytest.raises(UserError, match="known: breakout, .*other, .*squared"):
+    with pytest.raises(UserError, match=r"known: breakout, .*other, .*squared"):
         c.find_config("mine")  # it names its environments, and this is none of them
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from native_envs import OTHERS, PARAMETERS, RELAY, SHIPPED, Stepper, make
+from native_envs import PARAMETERS, RELAY, SHIPPED, Stepper, make
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -17,7 +17,7 @@ from puffer_mlx.vec.stepping import random_actions
 
 AGENTS = 48
 REFUSED = r"(checksum|format of this version)\n  hint: "
-NAMES = sorted({*SHIPPED, *PARAMETERS, *OTHERS})
+NAMES = sorted({*SHIPPED, *PARAMETERS})
 
 
 def saved(vec: NativeVec) -> np.ndarray:
@@ -153,7 +153,7 @@ def test_closed_environments_have_no_state():
 @pytest.mark.parametrize(
     ("name", "keywords", "message"),
     [
-        ("recall", {}, "saved with environment squared, expected recall"),
+        ("memory", {}, "saved with environment squared, expected memory"),
         ("squared", {"total_agents": 8}, r"saved with vec\.total_agents 4, expected 8"),
         ("squared", {"env": {"size": 5}}, r"saved with env\.size 11\.0, expected 5\.0"),
         ("squared", {"vec": {"bonus": 1}}, r"saved with vec\.bonus absent, expected 1\.0"),

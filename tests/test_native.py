@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from native_envs import BREAKOUT, PARAMETERS, RELAY, Stepper, make, part
+from native_envs import BREAKOUT, PARAMETERS, RELAY, SHIPPED, Stepper, make, part
 
 from puffer_mlx import build
 from puffer_mlx.build import cache_directory
@@ -22,12 +22,22 @@ from puffer_mlx.vec.library import load
 from puffer_mlx.vec.native import NativeVec, compile_environment, find_environment
 from puffer_mlx.vec.stepping import allocate_rows, measure_stepping, random_actions
 
-NAMES = list(PARAMETERS)
 SHAPES = {  # D, dtype, head sizes, mask bytes
     "breakout": (118, np.float32, (3,), 0),
-    "squared": (121, np.uint8, (5,), 0),
+    "cartpole": (4, np.float32, (2,), 0),
+    "cartpole_continuous": (4, np.float32, (1,), 0),
+    "catch": (36 * 36, np.uint8, (3,), 0),
+    "connect4": (126, np.uint8, (7,), 7),
+    "g2048": (16, np.uint8, (4,), 0),
+    "memory": (1, np.float32, (2,), 0),
     "relay": (4, np.uint8, (3, 2), 5),
+    "squared": (121, np.uint8, (5,), 0),
 }
+NAMES = list(SHAPES)  # target's eight agents don't fit these numbers: test_target.py
+
+
+def test_every_environment_is_here():
+    assert {*NAMES, "target"} == {*SHIPPED, "relay"}
 
 
 def trajectory(name: str, steps: int = 300, **keywords) -> tuple[list[np.ndarray], dict]:

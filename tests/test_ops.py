@@ -101,7 +101,9 @@ def test_results_do_not_depend_on_threads(extension):
         found = [ops.weight_gradient(dy, x), ops.bias_gradient(dy), ops.input_gradient(dy, weight)]
         for function in (ops.linear, ops.linear_columns):
             found.append(function(x, weight, bias))
-        found += mx.grad(lambda *a: mx.sum(ops.add_rms_norm(*a)), argnums=(0, 2))(dy, dy, bias)
+        found += mx.grad(lambda x, r, w: mx.sum(ops.add_rms_norm(x, r, w)), argnums=(0, 2))(
+            dy, dy, bias
+        )
         results.append([np.array(a) for a in found])
     for other in results[1:]:
         for one, two in zip(results[0], other, strict=True):

@@ -78,7 +78,7 @@ class Module:
         Modules draw from MLX's global generator, of which every thread has its own: the module is
         made in a thread that is seeded and ends.
         """
-        high, low = key.tolist()  # type: ignore
+        high, low = (int(part) for part in key.tolist())  # type: ignore
 
         def make() -> dict:
             mx.random.seed(high << 32 | low)
@@ -94,7 +94,6 @@ class Module:
 
     def __call__(self, weights: dict, observations: mx.array) -> mx.array:
         """Observations (n, D) as float32 -> features (n, H)."""
-        if self._module is None:
-            self._module = self._make()
-        self._module.update(weights)
-        return self._module(observations.astype(mx.float32))
+        module = self._module = self._module or self._make()
+        module.update(weights)
+        return module(observations.astype(mx.float32))  # type: ignore

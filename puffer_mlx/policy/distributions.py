@@ -122,7 +122,7 @@ class Gaussian:
     """Independent normal distributions. Outputs: means (a, n) and log standard deviations (a, 1).
 
     The standard deviations don't depend on the state. Actions are neither squashed nor clipped, as
-    upstream; environments clip. There are no masks.
+    upstream; environments clip. There are no masks: ``make_policy`` refuses them.
     """
 
     action: ActionSpec
@@ -132,7 +132,10 @@ class Gaussian:
         return mx.random.normal((*shape, self.action.heads), key=key)
 
     def sample(
-        self, outputs: tuple[mx.array, mx.array], noise: mx.array | None, mask: None = None
+        self,
+        outputs: tuple[mx.array, mx.array],
+        noise: mx.array | None,
+        mask: mx.array | None = None,
     ) -> tuple[mx.array, mx.array]:
         """Mean + std * noise: see ``Distribution``. A mean that is NaN counts as 0."""
         mean, logstd = outputs
@@ -141,7 +144,10 @@ class Gaussian:
         return actions.T, self._log_prob((mean, logstd), actions)
 
     def log_prob_entropy(
-        self, outputs: tuple[mx.array, mx.array], actions: mx.array, mask: None = None
+        self,
+        outputs: tuple[mx.array, mx.array],
+        actions: mx.array,
+        mask: mx.array | None = None,
     ) -> tuple[mx.array, mx.array]:
         """Sums over dimensions: see ``Distribution``.
 
