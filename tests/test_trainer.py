@@ -392,5 +392,6 @@ def test_memory_does_not_grow():
     c = configure(40)
     with squared(c) as environments:
         used = [mx.get_active_memory() for _ in Trainer(c, environments)]
-    # The least of a window: worker threads may be about to free something when it is read.
-    assert min(used[30:]) <= max(used[5:12]), used
+    # The least of each window: a reading may be too high, as worker threads may be about to free
+    # something, and never too low. Even four bytes an epoch are seen.
+    assert min(used[30:]) <= min(used[5:12]), used
