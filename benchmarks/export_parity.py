@@ -131,7 +131,8 @@ def main() -> int:
     )
     if options.json:
         with publish(options.json) as temporary:
-            settings = {key: str(value) for key, value in vars(options).items()}
+            given = {key: value for key, value in vars(options).items() if key != "json"}
+            settings = {key: str(value) for key, value in given.items()}
             record = {"torch": torch.__version__, "device": name, "settings": settings}
             temporary.write_text(json.dumps({**record, "differences": found}, indent=1) + "\n")
     return 1 if wrong else 0

@@ -25,13 +25,13 @@ from puffer_mlx.config_cli import (
     parse_options,
     read_ini,
 )
+from puffer_mlx.config_key import Key
 from puffer_mlx.config_schema import (
     KEYS,
     ONLY,
     UNUSED,
     Base,
     Config,
-    Key,
     Policy,
     Torch,
     Train,

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "puffer_mlx"
 LAYERS = (  # top down; a file's path without .py
     # 0: foundations
     "policy/__init__ errors files build blas __init__ version spec precision distributed "
-    "profiler config_schema config_cli config_check config",
+    "profiler config_key config_schema config_cli config_check config",
     # 1: arithmetic, and the contract of an environment
     "trees kernel_texts recurrent_texts kernels cpu_ops cuda ops "
     "policy/activations policy/recurrent policy/encoders policy/images policy/mingru "

@@ -1,0 +1,79 @@
+"""The declaration of one configuration key: type, default, unit, range and help."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+INT_MAX = 2**31 - 1  # the environments' C int
+CUSTOM = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"  # module:Class
+FLOAT_MAX = float(np.finfo(np.float32).max)  # training computes in float32
+
+
+@dataclass(frozen=True)
+class Key:
+    """The declaration of one key; the type of its default is the key's type.
+
+    Args:
+        default: the value if nothing sets it: an int, float, bool or str.
+        help: what it does, for `--help` and `default.ini`.
+        unit: what a number counts; empty for a pure number.
+        minimum: the smallest legal number.
+        maximum: the largest legal number.
+        above: legal numbers are larger than this.
+        below: legal numbers are smaller than this.
+        choices: the legal texts; empty if any text is legal.
+        custom: whether `module:Class` is legal too: a class of the user's own.
+    """
+
+    default: int | float | bool | str
+    help: str
+    unit: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[str, ...] = ()
+    custom: bool = False
+
+    @property
+    def bounds(self) -> str:
+        """The legal values in words; empty if only the type limits them."""
+        if self.minimum is not None and self.maximum is not None:
+            return f"{self.minimum:g} to {self.maximum:g}"
+        words = ("at least", self.minimum), ("above", self.above)
+        words += ("at most", self.maximum), ("below", self.below)
+        limits = " and ".join(f"{word} {limit:g}" for word, limit in words if limit is not None)
+        return limits or " or ".join((*self.choices, *(["module:Class"] if self.custom else [])))
+
+    def fault(self, value: object) -> tuple[str, str] | None:
+        """What is wrong with a value, and a legal one; None if it is legal."""
+        kind = type(self.default)
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            return f"{value!r} is not of type {kind.__name__}", f"for example {self.default!r}"
+        if isinstance(value, str):
+            if self.choices and value not in self.choices:
+                if self.custom and re.fullmatch(CUSTOM, value):
+                    return None
+                return f"{value or repr('')} does not exist here", self.bounds
+            if value in ("", "None") or len(value.splitlines()) != 1 or value != value.strip():
+                return f"{value!r} is not one line of text", f"for example {self.default}"
+        elif isinstance(value, (int, float)):
+            largest = self.maximum or (INT_MAX if kind is int else FLOAT_MAX)
+            legal = (
+                -largest <= value <= largest  # False for nan
+                and (self.minimum is None or value >= self.minimum)
+                and (self.above is None or value > self.above)
+                and (self.below is None or value < self.below)
+            )
+            if not legal:
+                most = f"at most {largest:_.0f}" if kind is int else f"at most {largest:g}"
+                hint = most if value > largest else self.bounds
+                return f"{value} is out of range", f"{hint}, for example {self.default}"
+        return None
+
+
+def key(default: Any, help: str, **limits: Any) -> Any:
+    """A dataclass field that carries its `Key`; the arguments are the Key's."""
+    return field(default=default, metadata={"key": Key(default, help, **limits)})
