@@ -12,37 +12,28 @@ from puffer_mlx.vec.stepping import allocate_rows
 
 OURS = Path(__file__).parent / "envs"  # environments that only tests use
 RELAY = OURS / "relay"
-
-BREAKOUT = {
-    "frameskip": 4,
-    "width": 576,
-    "height": 330,
-    "paddle_width": 62,
-    "paddle_height": 8,
-    "ball_width": 32,
-    "ball_height": 32,
-    "brick_width": 32,
-    "brick_height": 12,
-    "brick_rows": 6,
-    "brick_cols": 18,
-    "initial_ball_speed": 256,
-    "max_ball_speed": 448,
-    "paddle_speed": 620,
-    "continuous": False,
-}
-PARAMETERS = {
-    "breakout": BREAKOUT,
-    "squared": {"size": 11},
-    "relay": {"length": 7, "sleep_ms": 0},
-}
+OWN = {"relay": {"length": 7, "sleep_ms": 0}}  # their [env]; they have no configs/NAME.ini
 SHIPPED = sorted(path.parent.name for path in environments_folder().glob("*/binding.c"))
+NAMES = [*SHIPPED, *OWN]
+GROUP = 24  # agents, which environments of 1, of 8 (target) and of 1, 2, 3, 1, 2, ... (relay) fill
+
+
+def folder_of(name: str) -> Path:
+    """Where an environment of ours, or one that is shipped, is."""
+    return OURS / name if name in OWN else find_environment(name)
+
+
+def parameters(name: str) -> dict[str, Any]:
+    """Its [env], a copy: that of configs/NAME.ini, or OWN's."""
+    return dict(OWN[name] if name in OWN else load(name).env)
+
+
+BREAKOUT = parameters("breakout")
 
 
 def make(name: str, **keywords: Any) -> NativeVec:
     """A NativeVec of an environment of ours, or of one that is shipped, configured as shipped."""
-    folder = OURS / name if (OURS / name).is_dir() else find_environment(name)
-    env = PARAMETERS.get(name) or load(name).env
-    return NativeVec(folder, **{"env": env, **keywords})
+    return NativeVec(folder_of(name), **{"env": parameters(name), **keywords})
 
 
 def part(rows: Rows, first: int, end: int) -> Rows:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from native_envs import PARAMETERS, RELAY, SHIPPED, Stepper, make
+from native_envs import GROUP, NAMES, RELAY, SHIPPED, Stepper, make, parameters
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -15,9 +15,8 @@ from puffer_mlx.vec.native import NativeVec, compile_environment, find_environme
 from puffer_mlx.vec.state import pack, unpack
 from puffer_mlx.vec.stepping import random_actions
 
-AGENTS = 48
+AGENTS = 2 * GROUP
 REFUSED = r"(checksum|format of this version)\n  hint: "
-NAMES = sorted({*SHIPPED, *PARAMETERS})
 
 
 def saved(vec: NativeVec) -> np.ndarray:
@@ -179,11 +178,11 @@ def test_parameters_that_nobody_reads_may_differ():
 def test_the_state_of_other_sources(copied: Path):
     with make("squared", total_agents=4) as vec:
         state = saved(vec)
-    with NativeVec(copied, total_agents=4, env=PARAMETERS["squared"]) as vec:
+    with NativeVec(copied, total_agents=4, env=parameters("squared")) as vec:
         vec.restore(state)  # the same files elsewhere
     edit(copied, "3 * env->size", "4 * env->size", "squared.h")
     with (
-        NativeVec(copied, total_agents=4, env=PARAMETERS["squared"]) as vec,
+        NativeVec(copied, total_agents=4, env=parameters("squared")) as vec,
         pytest.raises(UserError, match=r"with sources \w+, expected \w+\n.*were changed since"),
     ):
         vec.restore(state)
@@ -263,7 +262,7 @@ def test_an_environment_that_refuses_its_state():
 
 def test_environments_that_cannot_be_saved(copied: Path):
     edit(copied, "#define MY_STATE_PLAIN", "//")
-    with NativeVec(copied, total_agents=4, env=PARAMETERS["squared"]) as vec:
+    with NativeVec(copied, total_agents=4, env=parameters("squared")) as vec:
         assert vec.state() is None
         with pytest.raises(UserError, match="neither MY_STATE_PLAIN nor MY_STATE"):
             vec.restore(pack(vec._identity, np.zeros(32, np.uint8)))
@@ -280,24 +279,27 @@ def test_environments_that_cannot_be_saved(copied: Path):
 def test_macros_that_contradict(copied: Path, new: str, message: str):
     edit(copied, "#define MY_STATE_PLAIN ", new + "\n// ")
     with pytest.raises(UserError, match=message):
-        NativeVec(copied, total_agents=4, env=PARAMETERS["squared"])
+        NativeVec(copied, total_agents=4, env=parameters("squared"))
 
 
 # ---- Episodes of single environments -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["breakout", "squared", "relay"])
+@pytest.mark.parametrize("name", NAMES)
 def test_episodes_add_up_to_the_log(name: str):
-    with make(name, total_agents=AGENTS, num_buffers=2) as vec, make(name, total_agents=48) as twin:
+    with (
+        make(name, total_agents=AGENTS, num_buffers=2) as vec,
+        make(name, total_agents=AGENTS) as twin,
+    ):
         actions = history(vec, 400)
         play(Stepper(vec), actions)
         play(Stepper(twin), actions)
         records, log = vec.episodes(), twin.log()
-        assert vec.num_environments == (24 if name == "relay" else 48)
+        assert vec.num_environments * {"relay": 2, "target": 8}.get(name, 1) == AGENTS
         numbers = [record["env"] for record in records]
         assert numbers == sorted(set(numbers)) and set(numbers) <= set(range(vec.num_environments))
         weights = np.array([record["n"] for record in records])
-        assert weights.sum() == log["n"] and len(records) > 20
+        assert weights.sum() == log["n"] and len(records) > vec.num_environments // 2
         for key in log:
             mean = np.average([record[key] for record in records], weights=weights)
             assert mean == pytest.approx(log[key], rel=1e-5) or key == "n"
@@ -337,7 +339,7 @@ def test_images_have_a_shape(copied: Path):
     with make("squared", total_agents=4) as vec:
         assert vec.spec.observation_shape == ()
     edit(copied, "#define NUM_ATNS", "#define MY_OBS_SHAPE {11, 11, 1}\n#define NUM_ATNS")
-    with NativeVec(copied, total_agents=4, env=PARAMETERS["squared"]) as vec:
+    with NativeVec(copied, total_agents=4, env=parameters("squared")) as vec:
         assert vec.spec.observation_shape == (11, 11, 1)
         assert vec.spec.action.sizes == (5,)
     for wrong, message in (
@@ -346,7 +348,7 @@ def test_images_have_a_shape(copied: Path):
     ):
         edit(copied, "{11, 11, 1}", wrong)
         with pytest.raises(UserError, match=message):
-            NativeVec(copied, total_agents=4, env=PARAMETERS["squared"])
+            NativeVec(copied, total_agents=4, env=parameters("squared"))
         edit(copied, wrong, "{11, 11, 1}")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from native_envs import BREAKOUT, PARAMETERS, RELAY, SHIPPED, Stepper, make, part
+from native_envs import BREAKOUT, GROUP, NAMES, RELAY, Stepper, make, parameters, part
 
 from puffer_mlx import build
 from puffer_mlx.build import cache_directory
@@ -32,23 +32,20 @@ SHAPES = {  # D, dtype, head sizes, mask bytes
     "memory": (1, np.float32, (2,), 0),
     "relay": (4, np.uint8, (3, 2), 5),
     "squared": (121, np.uint8, (5,), 0),
+    "target": (28, np.float32, (9, 5), 0),
 }
-NAMES = list(SHAPES)  # target's eight agents don't fit these numbers: test_target.py
 
 
-def test_every_environment_is_here():
-    assert {*NAMES, "target"} == {*SHIPPED, "relay"}
-
-
-def trajectory(name: str, steps: int = 300, **keywords) -> tuple[list[np.ndarray], dict]:
-    """Everything 48 agents see in `steps` random steps, and the log."""
+def trajectory(name: str, steps: int = 200, **keywords) -> tuple[list[np.ndarray], dict]:
+    """The bytes of all that 192 agents see in `steps` random steps, and the log."""
     seen = []
     rng = np.random.default_rng(0)
-    with make(name, total_agents=48, **keywords) as vec:
+    with make(name, total_agents=8 * GROUP, **keywords) as vec:
         stepper = Stepper(vec)
         for _ in range(steps):
-            rows = stepper.step(random_actions(vec, 48, rng))
-            seen.append(np.concatenate([a.reshape(-1) for a in rows if a is not None]))
+            rows = stepper.step(random_actions(vec, vec.num_agents, rng))
+            arrays = [array for array in rows if array is not None]
+            seen.append(np.concatenate([array.view(np.uint8).reshape(-1) for array in arrays]))
         return seen, vec.log()
 
 
@@ -57,10 +54,11 @@ def trajectory(name: str, steps: int = 300, **keywords) -> tuple[list[np.ndarray
 
 @pytest.mark.parametrize("name", NAMES)
 def test_spec(name: str):
+    assert name in SHAPES, f"give {name} a line in SHAPES"
     size, dtype, heads, mask = SHAPES[name]
-    with make(name, total_agents=12, num_buffers=2) as vec:
+    with make(name, total_agents=2 * GROUP, num_buffers=2) as vec:
         contract: VecEnv = vec
-        assert (contract.num_agents, contract.num_groups) == (12, 2)
+        assert (contract.num_agents, contract.num_groups) == (2 * GROUP, 2)
         spec = contract.spec
         assert (spec.name, spec.observation_size, spec.mask_size) == (name, size, mask)
         assert spec.observation_dtype == dtype
@@ -69,9 +67,9 @@ def test_spec(name: str):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_reset_writes_every_row(name: str):
-    with make(name, total_agents=12, num_buffers=2) as vec:
+    with make(name, total_agents=2 * GROUP, num_buffers=2) as vec:
         first = Stepper(vec).rows
-        rows = allocate_rows(vec, 12)
+        rows = allocate_rows(vec, vec.num_agents)
         for array in rows:
             if array is not None:
                 array.fill(7)
@@ -95,10 +93,14 @@ def test_results_do_not_depend_on_threads_and_groups(name: str):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_group_steps_alone(name: str):
     rng = np.random.default_rng(1)
-    with make(name, total_agents=12, num_buffers=2) as vec, make(name, total_agents=12) as twin:
+    agents = 2 * GROUP
+    with (
+        make(name, total_agents=agents, num_buffers=2) as vec,
+        make(name, total_agents=agents) as twin,
+    ):
         stepper, other = Stepper(vec), Stepper(twin)
         for _ in range(20):  # group 1 runs ahead, then group 0 catches up with the same actions
-            history = [random_actions(vec, 6, rng) for _ in range(5)]
+            history = [random_actions(vec, GROUP, rng) for _ in range(5)]
             before = stepper.group(0).observations.copy()
             for actions in history:
                 vec.send(1, actions, stepper.group(1))
@@ -113,21 +115,23 @@ def test_a_group_steps_alone(name: str):
                     np.testing.assert_array_equal(mine, its)
 
 
-def test_rows_are_written_where_they_were_asked_for():
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_are_written_where_they_were_asked_for(name: str):
     """Each step may go to other rows, as in a rollout; nothing else is touched."""
-    for name in NAMES:
-        with make(name, total_agents=12, num_buffers=2) as vec:
-            stepper = Stepper(vec)
-            storage = [allocate_rows(vec, 12) for _ in range(4)]
-            for rows in storage:
-                rows.observations.fill(77)
-            vec.send(1, random_actions(vec, 6, np.random.default_rng(0)), part(storage[2], 6, 12))
-            vec.wait(1)
-            touched = [(rows.observations != 77).any(axis=1) for rows in storage]
-            assert touched[2][6:].all() and not touched[2][:6].any()
-            assert not touched[0].any() and not touched[1].any() and not touched[3].any()
-            vec.send(0, random_actions(vec, 6, np.random.default_rng(0)), stepper.group(0))
-            vec.wait(0)
+    rng = np.random.default_rng(0)
+    with make(name, total_agents=2 * GROUP, num_buffers=2) as vec:
+        stepper = Stepper(vec)
+        storage = [allocate_rows(vec, vec.num_agents) for _ in range(4)]
+        for rows in storage:
+            rows.observations.fill(77)
+        second = part(storage[2], GROUP, 2 * GROUP)
+        vec.send(1, random_actions(vec, GROUP, rng), second)
+        vec.wait(1)
+        touched = [(rows.observations != 77).any(axis=1) for rows in storage]
+        assert touched[2][GROUP:].all() and not touched[2][:GROUP].any()
+        assert not touched[0].any() and not touched[1].any() and not touched[3].any()
+        vec.send(0, random_actions(vec, GROUP, rng), stepper.group(0))
+        vec.wait(0)
 
 
 def test_incremental_observations_masks_and_own_actions():
@@ -295,18 +299,29 @@ def test_arrays_are_checked():
         assert (good.observations[:, 2] == 1).all()
 
 
-@pytest.mark.parametrize("name", ["squared", "relay"])
+@pytest.mark.parametrize("name", NAMES)
 def test_seeds(name: str):
     """Environment i of seed s is environment i + s of seed 0."""
-    cut = 7 * 6 if name == "relay" else 42  # relay: 6 agents in three environments
-    with make(name, total_agents=48) as base, make(name, total_agents=48, seed=3) as shifted:
-        one, other = Stepper(base).rows.observations, Stepper(shifted).rows.observations
-        shift = 6 if name == "relay" else 3
-        columns = slice(3, 4) if name == "relay" else slice(None)  # relay's draw
-        np.testing.assert_array_equal(one[shift : shift + cut, columns], other[:cut, columns])
-        assert (one[:cut, columns] != other[:cut, columns]).any()
-    with make("squared", total_agents=4, seed=-1) as vec:  # wraps around, as unsigned does
-        Stepper(vec)
+    agents, rng = 4 * GROUP, np.random.default_rng(0)
+    shift = {"relay": 1 + 2 + 3, "target": 3 * 8}.get(name, 3)  # agents of three environments
+    columns = slice(3, 4) if name == "relay" else slice(None)  # relay's draw; the rest tell who
+    differ = False
+    with make(name, total_agents=agents) as base, make(name, total_agents=agents, seed=3) as moved:
+        one, other = Stepper(base), Stepper(moved)
+        for _ in range(60):
+            mine, its = one.rows.observations[:, columns], other.rows.observations[:, columns]
+            np.testing.assert_array_equal(mine[shift:], its[:-shift])
+            differ |= not np.array_equal(mine, its)
+            actions = np.repeat(random_actions(base, 1, rng), agents, axis=0)  # the same for all
+            one.step(actions)
+            other.step(actions)
+    assert differ
+
+
+def test_negative_seeds():
+    with make("squared", total_agents=4, seed=-1) as vec, make("squared", total_agents=4) as base:
+        mine, its = Stepper(vec).rows.observations, Stepper(base).rows.observations
+        np.testing.assert_array_equal(mine[1:], its[:-1])  # wraps around, as unsigned does
 
 
 def test_rand_r_is_glibcs():
@@ -482,7 +497,7 @@ def test_action_sizes_and_masks_are_checked(copy: Path):
     relay = Path(shutil.copytree(RELAY, copy.parent / "relay"))
     edit(relay, "MY_ACTION_MASK 5", "MY_ACTION_MASK 6")
     with pytest.raises(UserError, match=r"MY_ACTION_MASK in binding\.c is 6, expected 5"):
-        NativeVec(relay, total_agents=6, env=PARAMETERS["relay"])
+        NativeVec(relay, total_agents=6, env=parameters("relay"))
 
 
 def test_agents_that_an_environment_forgot(copy: Path):

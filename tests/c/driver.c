@@ -1,7 +1,7 @@
 // Steps an environment the way vec/native.py does, for sanitizers, which can't look into a Python
 // process without help: several groups under way at once, logs and saved states from two
 // other threads, a failing creation, a second reset, a state that is restored elsewhere and refused
-// when it is cut off, and a close in the middle of steps.
+// when it is cut off, and a close in the middle of steps. Actions are random, legal or not.
 //
 // usage: driver AGENTS GROUPS THREADS STEPS [KEY=VALUE ...]
 
@@ -16,6 +16,12 @@ typedef struct {
     PufferVec* vec;
     double episodes;
 } Reader;
+
+// A choice of a head, or a number from -2 to 2 if it is continuous, of size 1.
+static float draw_action(int size, unsigned int* random) {
+    const int number = puffer_rand_r(random);
+    return size == 1 ? (float)(number % 401 - 200) / 100.0f : (float)(number % size);
+}
 
 // A state in memory of exactly its size, or NULL.
 static unsigned char* save(PufferVec* vec, int64_t* size) {
@@ -147,7 +153,7 @@ int main(int argc, char** argv) {
             for (size_t i = 0; i < n; i++) {
                 total += rewards[first + i];
                 for (size_t h = 0; h < heads; h++) {
-                    actions[i * heads + h] = (float)(puffer_rand_r(&random) % sizes[h]);
+                    actions[i * heads + h] = draw_action(sizes[h], &random);
                 }
             }
             if (puffer_send(vec, g, actions, observations + first * row, rewards + first,
