@@ -134,6 +134,79 @@ def test_rows_are_written_where_they_were_asked_for(name: str):
         vec.wait(0)
 
 
+ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
+
+
+def whole_rollout(vec: NativeVec, steps: int) -> Rows:
+    """Rows of all agents for steps + 1 times, those of time 0 written."""
+    rows = [
+        np.zeros((steps + 1, *a.shape), a.dtype)
+        for a in allocate_rows(vec, vec.num_agents)
+        if a is not None
+    ]
+    rows = Rows(*rows, *[None] * (4 - len(rows)))
+    vec.reset(part(rows, 0, 1)._make(None if a is None else a[0] for a in rows))
+    return rows
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_whole_rollouts(name: str, threads: int):
+    """What C collects by itself is what stepping gives, for every part of the agents."""
+    steps, rng = 30, np.random.default_rng(4)
+    with (
+        make(name, total_agents=8 * GROUP, num_buffers=2, num_threads=threads) as vec,
+        make(name, total_agents=8 * GROUP) as twin,
+    ):
+        history = np.stack([random_actions(vec, vec.num_agents, rng) for _ in range(steps)])
+        actions, rows = np.full_like(history, np.nan), whole_rollout(vec, steps)
+        calls: list[tuple[int, int, int]] = []
+
+        def act(_, t: int, first: int, count: int) -> None:
+            calls.append((t, first, count))
+            actions[t, first : first + count] = history[t, first : first + count]
+
+        function = ACT(act)
+        address = ctypes.cast(function, ctypes.c_void_p).value or 0
+        found = vec.collect(steps, (address, 0), actions, rows, spans=1000)
+        np.testing.assert_array_equal(actions, history)  # everybody acted
+        stepper = Stepper(twin)
+        for t in range(steps + 1):
+            for mine, its in zip(rows, stepper.rows, strict=True):
+                np.testing.assert_array_equal(None if mine is None else mine[t], its)
+            if t < steps:
+                stepper.step(history[t])
+        np.testing.assert_array_equal(vec.state(), twin.state())
+        parts = {(first, count) for _, first, count in calls}
+        for first, count in parts:  # each part's steps in their order
+            assert [t for t, *own in calls if own == [first, count]] == list(range(steps))
+        assert sum(count for _, count in parts) == vec.num_agents and len(parts) >= threads
+        assert found.acting > 0 and found.stepping > 0
+        assert {first for _, first, _, _ in found.spans} == {first for first, _ in parts}
+        assert all(begin < end for _, _, begin, end in found.spans)
+
+
+def test_a_whole_rollout_is_refused_while_a_group_steps():
+    with make("relay", total_agents=12, num_buffers=2) as vec:
+        rows, actions = whole_rollout(vec, 2), np.zeros((2, 12, 2), np.float32)
+        stepper = Stepper(vec)
+        never = ACT(lambda *_: pytest.fail("acted"))
+        address = ctypes.cast(never, ctypes.c_void_p).value or 0
+        env = {"length": 7, "sleep_ms": 50}
+        with make("relay", total_agents=12, num_buffers=2, env=env) as busy:
+            slow = Stepper(busy)
+            busy.send(1, actions[0, :6], slow.group(1))
+            with pytest.raises(RuntimeError, match="stepping already"):
+                busy.collect(2, (address, 0), actions, rows)
+            busy.wait(1)
+            slow.step(actions[0])  # group 0 isn't left busy
+        with pytest.raises(ValueError, match=r"actions: expected float32 \(2, 12, 2\)"):
+            vec.collect(2, (address, 0), actions[:1], rows)
+        with pytest.raises(ValueError, match=r"rewards: expected float32 \(3, 12\)"):
+            vec.collect(2, (address, 0), actions, rows._replace(rewards=rows.rewards[:2]))
+        stepper.step(actions[0])
+
+
 def test_incremental_observations_masks_and_own_actions():
     """What relay.h computes, by hand: 12 agents are environments of 1, 2, 3, 1, 2, 3 agents."""
     with make("relay", total_agents=12, num_buffers=2, vec={"bonus": 0.5}) as vec:

@@ -73,7 +73,7 @@ def test_clean(name: str, sanitizer: str, tmp_path: Path):
 
 HOLD = "puffer_pool_hold(self->pool, g);\n        puffer_ops.take_log"
 HOLD_ALL = "hold_all(self);\n    const int64_t"
-CLAIM = "atomic_fetch_add(&group->next, group->chunk)"
+CLAIM = "atomic_fetch_add(&group->next, chunk)"
 BUGS = {  # sanitizer, file, text, its replacement, what the report says
     "copies too much": (
         "memory",
@@ -115,7 +115,7 @@ BUGS = {  # sanitizer, file, text, its replacement, what the report says
         "threads",
         "src/pool.c",
         CLAIM,
-        "group->next; atomic_store(&group->next, first + group->chunk)",
+        "group->next; atomic_store(&group->next, first + chunk)",
         "data race",
     ),
 }

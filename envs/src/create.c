@@ -1,6 +1,7 @@
 // puffer_create: owns the memory, cuts the environments into groups, and says what is wrong with a
 // configuration. It knows the environment only through puffer_ops.
 
+#include "collect.h"
 #include "text.h"
 #include "vec_struct.h"
 
@@ -115,6 +116,10 @@ static bool allocate_rows(StaticVec* vec) {
 static void step_chunk(void* context, int group, int first, int end) {
     PufferVec* self = context;
     int start = self->vec.buffer_env_starts[group];
+    if (self->collect != NULL) {
+        puffer_collect_part(self, start + first, start + end);
+        return;
+    }
     puffer_ops.step(&self->vec, self->agents, start + first, start + end, &self->rows[group]);
 }
 

@@ -23,7 +23,8 @@
 
 typedef struct {
     int count;         // environments
-    int chunk;         // environments claimed at a time
+    int usual;         // environments claimed at a time, if launch() is asked for no other number
+    atomic_int chunk;  // of the step under way
     atomic_int next;   // first environment nobody has claimed; >= count if none is left
     atomic_int left;   // environments not done yet
     atomic_bool busy;  // written under the mutex
@@ -63,11 +64,12 @@ static void work_on(PufferPool* pool, int index) {
     uint64_t start = now_ns();
     bool finished = false;
     for (;;) {
-        int first = atomic_fetch_add(&group->next, group->chunk);
+        const int chunk = atomic_load(&group->chunk);
+        int first = atomic_fetch_add(&group->next, chunk);
         if (first >= group->count) {
             break;
         }
-        int end = first + group->chunk < group->count ? first + group->chunk : group->count;
+        int end = first + chunk < group->count ? first + chunk : group->count;
         pool->run(pool->context, index, first, end);
         if (atomic_fetch_sub(&group->left, end - first) == end - first) {
             finished = true;
@@ -169,7 +171,7 @@ PufferPool* puffer_pool_create(int threads, int groups, const int* counts, Puffe
     for (int g = 0; g < groups; g++) {
         int chunk = threads == 1 ? counts[g] : counts[g] / (threads * CHUNKS_PER_THREAD);
         pool->groups[g].count = counts[g];
-        pool->groups[g].chunk = chunk < 1 ? 1 : chunk;
+        pool->groups[g].usual = chunk < 1 ? 1 : chunk;
         atomic_store(&pool->groups[g].next, counts[g]);
     }
     while (pool->num_threads < threads) {
@@ -196,14 +198,23 @@ bool puffer_pool_begin(PufferPool* pool, int index) {
     return idle;
 }
 
-void puffer_pool_launch(PufferPool* pool, int index) {
-    Group* group = &pool->groups[index];
+void puffer_pool_cancel(PufferPool* pool, int index) {
     pthread_mutex_lock(&pool->mutex);
+    atomic_store(&pool->groups[index].busy, false);
+    pthread_cond_broadcast(&pool->done);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+void puffer_pool_launch(PufferPool* pool, int index, int chunk) {
+    Group* group = &pool->groups[index];
+    chunk = chunk > 0 ? chunk : group->usual;
+    pthread_mutex_lock(&pool->mutex);
+    atomic_store(&group->chunk, chunk);
     atomic_store(&group->left, group->count);
     atomic_store(&group->next, 0);  // last: from here on a late thread may claim
     pool->launched[pool->num_launched++] = index;
     atomic_fetch_add(&pool->launches, 1);
-    if (pool->idle > 0 && group->chunk < group->count) {
+    if (pool->idle > 0 && chunk < group->count) {
         pthread_cond_broadcast(&pool->work);
     } else if (pool->idle > 0) {
         pthread_cond_signal(&pool->work);

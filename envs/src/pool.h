@@ -21,7 +21,10 @@ PufferPool* puffer_pool_create(int threads, int groups, const int* counts, Puffe
 
 // False if the group is busy already.
 bool puffer_pool_begin(PufferPool* pool, int group);
-void puffer_pool_launch(PufferPool* pool, int group);
+// Undo begin().
+void puffer_pool_cancel(PufferPool* pool, int group);
+// chunk: environments that a thread claims at a time; 0 is what suits a step.
+void puffer_pool_launch(PufferPool* pool, int group, int chunk);
 // Block while the group is busy.
 void puffer_pool_wait(PufferPool* pool, int group);
 // Block while the group is busy or held, then keep begin() and hold() from returning until

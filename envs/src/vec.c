@@ -53,7 +53,7 @@ int puffer_send(PufferVec* self, int group, const float* actions, void* observat
     const size_t heads = (size_t)puffer_ops.num_atns;
     memcpy(vec->actions + (size_t)group * n * heads, actions, n * heads * sizeof(float));
     self->rows[group] = (PufferRows){group * (int)n, observations, rewards, terminals, masks};
-    puffer_pool_launch(self->pool, group);
+    puffer_pool_launch(self->pool, group, 0);
     return 0;
 }
 

@@ -8,7 +8,7 @@
 
 #include "ops.h"
 
-#define PUFFER_ABI 2  // changes with any signature below; library.py checks it
+#define PUFFER_ABI 3  // changes with any signature below; library.py checks it
 #define PUFFER_EXPORT __attribute__((visibility("default")))
 
 typedef struct PufferVec PufferVec;
@@ -43,6 +43,30 @@ PUFFER_EXPORT int puffer_send(PufferVec* vec, int group, const float* actions, v
                               float* rewards, float* terminals, unsigned char* masks);
 
 PUFFER_EXPORT void puffer_wait(PufferVec* vec, int group);
+
+// What a thread did in puffer_collect: its number, its part's first agent, and when, in seconds of
+// CLOCK_MONOTONIC.
+typedef struct {
+    int thread;
+    int first;
+    double begin;
+    double end;
+} PufferSpan;
+
+// Choose the actions of agents first..first+count-1 at step t, from what arrived at t, and write
+// them to `actions`. Called from several threads at once, for different agents; for one agent in
+// the order of t.
+typedef void (*PufferAct)(void* context, int t, int first, int count);
+
+// `steps` times, act for all agents and step them, on the pool's threads, and return when that is
+// done: nothing else runs between a part's step and its next action. Rows are of N agents and
+// steps + 1 times: those of time 0 are there, those of t + 1 are written after actions (steps, N,
+// heads) of time t. seconds[0] and seconds[1] become the thread-seconds spent in `act` and in
+// steps. The number of spans, at most `capacity`; -1, and nothing done, if a group is stepping.
+PUFFER_EXPORT int puffer_collect(PufferVec* vec, int steps, PufferAct act, void* act_context,
+                                 const float* actions, void* observations, float* rewards,
+                                 float* terminals, unsigned char* masks, double* seconds,
+                                 PufferSpan* spans, int capacity);
 
 // Means over the episodes that ended since the last call: the number of keys, 0 if no episode
 // ended, -1 if there are more than `capacity`. Keys live as long as the library. May be called from

@@ -5,7 +5,7 @@ stepped on its own and asynchronously, so a policy can act for one while others 
 depend on the interleaving.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,25 @@ class Rows(NamedTuple):
     rewards: np.ndarray  # (n,) float32
     terminals: np.ndarray  # (n,) float32, 0 or 1
     masks: np.ndarray | None  # (n, mask_size) uint8, non-zero where an action is legal
+
+
+class Collected(NamedTuple):
+    """What ``collect`` measured, in thread-seconds, and who worked when."""
+
+    acting: float
+    stepping: float
+    spans: list[tuple[int, int, float, float]]  # thread, first agent, begin and end (perf_counter)
+
+
+@runtime_checkable
+class WholeRollouts(Protocol):
+    """Environments that collect a rollout without Python, if the policy's step is a C function."""
+
+    def collect(
+        self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
+    ) -> Collected:
+        """Act and step all agents ``steps`` times: see ``native.NativeVec.collect``."""
+        ...
 
 
 class VecEnv(Protocol):

@@ -19,7 +19,7 @@ from puffer_mlx.build import compile_shared, source_files
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
-_ABI = 2  # PUFFER_ABI in envs/src/vec.h
+_ABI = 3  # PUFFER_ABI in envs/src/vec.h
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
 _FLAGS = [
     "-O3",
@@ -55,6 +55,17 @@ def find_environment(name: str) -> Path:
     raise UserError(
         f"there is no native environment {name!r}; there are: {', '.join(names) or 'none'}",
         f"did you mean {close[0]!r}?" if close else f"environments are folders in {root}",
+    )
+
+
+class Span(ctypes.Structure):
+    """PufferSpan of envs/src/vec.h."""
+
+    _fields_ = (
+        ("thread", ctypes.c_int),
+        ("first", ctypes.c_int),
+        ("begin", ctypes.c_double),
+        ("end", ctypes.c_double),
     )
 
 
@@ -141,6 +152,7 @@ def load(path: Path) -> ctypes.CDLL:
         ("reset", None, [pointer, *rows]),
         ("send", number, [pointer, number, pointer, *rows]),
         ("wait", None, [pointer, number]),
+        ("collect", number, [pointer, number, *[pointer] * 3, *rows, *[pointer] * 2, number]),
         ("log", number, [pointer, strings, doubles, number]),
         ("next_log", number, [pointer, ctypes.POINTER(number), strings, doubles, number]),
         ("save", long, [pointer, pointer, long]),

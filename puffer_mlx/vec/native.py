@@ -6,6 +6,7 @@ interpreter lock during every call, so waiting never stops other Python threads.
 
 import ctypes
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.vec.base import Rows
+from puffer_mlx.vec.base import Collected, Rows
 from puffer_mlx.vec.library import (
+    Span,
     compile_environment,
     environments_folder,
     find_environment,
@@ -152,6 +154,40 @@ class NativeVec:
         if not 0 <= group < self.num_groups:
             raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
         self._wait(handle, group)
+
+    def collect(
+        self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
+    ) -> Collected:
+        """Act and step all agents ``steps`` times, without Python, and return when that is done.
+
+        Every thread takes some agents through all steps. The interpreter lock is free meanwhile.
+
+        Args:
+            steps: T.
+            act: addresses of a C function, PufferAct of ``envs/src/vec.h``, and of its context. It
+                reads what arrived, and writes ``actions``.
+            actions: (T, N, heads) float32, C-contiguous.
+            out: (T + 1, N, ...) rows; those of time 0 are there, the others are written.
+            spans: note when threads worked, at most so many times.
+
+        Raises:
+            ValueError: an array has another shape or dtype, or isn't C-contiguous.
+            RuntimeError: a group is stepping already, or the environments are closed.
+        """
+        N = self.num_agents
+        actions_at = _address(actions, (steps, N, self.spec.action.heads), _FLOAT32, "actions")
+        shapes = tuple((steps + 1, *shape) for shape in self._reset_shapes)
+        rows_at = self._addresses(out, shapes)
+        seconds, notes = (ctypes.c_double * 2)(), (Span * spans)()
+        began, clock = time.perf_counter(), time.clock_gettime(time.CLOCK_MONOTONIC)
+        found = self._library.puffer_collect(
+            self._open(), steps, *act, actions_at, *rows_at, seconds, notes, spans
+        )
+        if found < 0:
+            raise RuntimeError("a group is stepping already; wait for all of them first")
+        ahead = began - clock  # of the clock that spans are in
+        times = [(n.thread, n.first, n.begin + ahead, n.end + ahead) for n in notes[:found]]
+        return Collected(seconds[0], seconds[1], times)
 
     def log(self) -> dict[str, float]:
         """Means over the episodes that ended since the last call, with ``n`` their number.

@@ -63,6 +63,51 @@ static void* read_on(void* argument) {
     return NULL;
 }
 
+typedef struct {
+    float* actions;  // (steps, agents, heads)
+    const int* sizes;
+    size_t heads;
+    size_t agents;
+} Player;
+
+static void play(void* context, int t, int first, int count) {
+    const Player* player = context;
+    for (size_t i = (size_t)first; i < (size_t)(first + count); i++) {
+        unsigned int random = (unsigned int)(t * 7919) + (unsigned int)i;
+        for (size_t h = 0; h < player->heads; h++) {
+            player->actions[((size_t)t * player->agents + i) * player->heads + h] =
+                draw_action(player->sizes[h], &random);
+        }
+    }
+}
+
+// Two whole rollouts, into memory of exactly their size.
+static bool collects(PufferVec* vec, const int* spec, int agents) {
+    enum { STEPS = 20, SPANS = 8 };
+    const size_t n = (size_t)agents;
+    const size_t row = (size_t)spec[1] * (spec[2] ? sizeof(float) : 1);
+    const size_t mask = (size_t)spec[4];
+    Player player = {malloc(STEPS * n * (size_t)spec[3] * sizeof(float)), spec + 8,
+                     (size_t)spec[3], n};
+    unsigned char* observations = malloc((STEPS + 1) * n * row);
+    float* rewards = malloc((STEPS + 1) * n * sizeof(float));
+    float* terminals = malloc((STEPS + 1) * n * sizeof(float));
+    unsigned char* masks = malloc((STEPS + 1) * n * mask + 1);
+    double seconds[2];
+    PufferSpan spans[SPANS];
+    bool right = true;
+    for (int i = 0; i < 2; i++) {
+        right = right && puffer_collect(vec, STEPS, play, &player, player.actions, observations,
+                                        rewards, terminals, masks, seconds, spans, SPANS) > 0;
+    }
+    free(player.actions);
+    free(observations);
+    free(rewards);
+    free(terminals);
+    free(masks);
+    return right;
+}
+
 // A part of a state must be refused, and the whole must come back as the same bytes.
 static bool restores(PufferVec* vec, const unsigned char* state, int64_t size) {
     char text[512];
@@ -172,6 +217,14 @@ int main(int argc, char** argv) {
             puffer_reset(vec, observations, rewards, terminals, masks);
         }
     }
+    for (int g = 0; g < groups; g++) {
+        puffer_wait(vec, g);
+    }
+    if (!collects(vec, spec, agents)) {
+        fprintf(stderr, "no rollout was collected\n");
+        return 1;
+    }
+    puffer_send(vec, 0, actions, observations, rewards, terminals, masks);
     atomic_store(&stop, true);
     double episodes = count_episodes(vec);
     for (int i = 0; i < 2; i++) {

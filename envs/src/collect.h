@@ -1,0 +1,29 @@
+// Whole rollouts without the caller: see puffer_collect in vec.h.
+
+#ifndef PUFFER_COLLECT_H
+#define PUFFER_COLLECT_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "vec.h"
+
+#define PUFFER_PART_AGENTS 64  // that act together: their rows stay in a core's cache
+
+typedef struct PufferCollect {
+    int steps;
+    PufferAct act;
+    void* act_context;
+    const float* actions;
+    PufferRows rows;  // all agents', of step 0
+    PufferSpan* spans;
+    int capacity;
+    atomic_int num_spans;
+    atomic_uint_fast64_t act_ns;
+    atomic_uint_fast64_t step_ns;
+} PufferCollect;
+
+// All steps of environments first..end-1, counted through all groups.
+void puffer_collect_part(PufferVec* self, int first, int end);
+
+#endif
