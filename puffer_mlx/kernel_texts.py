@@ -3,6 +3,12 @@
 MinGRU's gates don't see the state, so one thread owns one channel of one segment and walks through
 time; neighbouring threads read neighbouring numbers. Shapes: ``csrc/mingru.h``. The texts of LSTM
 and GRU are in ``recurrent_texts.py``.
+
+``Low`` is the type in memory of activations, weights and their gradients: float, or one of 16 bits.
+What is loaded becomes float at once and is cast where it is stored: CUDA's types are ambiguous
+beside a float in ``?:``, and Metal's bfloat isn't made of a float without being asked to. States
+are float in memory too, or small steps would vanish from a running sum. The types of 16 bits are
+called half and bfloat in Metal (bfloat from 3.1 on: macOS 14) and __half and __nv_bfloat16 in CUDA.
 """
 
 # The first lines of a body. i: this thread's place in the grid; me: in its block; block: the block.
@@ -48,12 +54,13 @@ MINGRU_FORWARD = r"""
     float state = first[i];
     uint row = i / H, k = i, j = row * 3 * H + i % H;
     for (int t = 0; t < T; ++t) {
-      float hidden = u[j], z = logistic(u[j + H]), q = logistic(u[j + 2 * H]);
+      float hidden = (float)u[j], input = (float)x[k];
+      float z = logistic((float)u[j + H]), q = logistic((float)u[j + 2 * H]);
       float g = hidden >= 0.0f ? hidden + 0.5f : logistic(hidden);
       state *= keep[row];
       state += z * (g - state);
       states[k] = state;
-      out[k] = x[k] + q * (state - x[k]);
+      out[k] = (Low)(input + q * (state - input));
       k += S * H; j += 3 * S * H; row += S;
     }
   }
@@ -66,15 +73,15 @@ MINGRU_BACKWARD = r"""
     uint row = i / H + (uint)(T - 1) * S;
     uint k = i + (uint)(T - 1) * S * H, j = row * 3 * H + i % H;
     for (int t = T - 1; t >= 0; --t) {
-      float hidden = u[j], z = logistic(u[j + H]), q = logistic(u[j + 2 * H]);
+      float hidden = (float)u[j], z = logistic((float)u[j + H]), q = logistic((float)u[j + 2 * H]);
       float g = hidden + 0.5f, slope = 1.0f;
       if (hidden < 0.0f) { g = logistic(hidden); slope = g * (1.0f - g); }
       float before = keep[row] * (t > 0 ? states[k - S * H] : first[i]);
-      float d = dout[k], ds = carry + d * q;
-      du[j] = ds * z * slope;
-      du[j + H] = ds * (g - before) * z * (1.0f - z);
-      du[j + 2 * H] = d * (states[k] - x[k]) * q * (1.0f - q);
-      dx[k] = d * (1.0f - q);
+      float d = (float)dout[k], ds = carry + d * q;
+      du[j] = (Low)(ds * z * slope);
+      du[j + H] = (Low)(ds * (g - before) * z * (1.0f - z));
+      du[j + 2 * H] = (Low)(d * (states[k] - (float)x[k]) * q * (1.0f - q));
+      dx[k] = (Low)(d * (1.0f - q));
       carry = keep[row] * ds * (1.0f - z);
       k -= S * H; j -= 3 * S * H; row -= S;
     }
@@ -85,17 +92,17 @@ MINGRU_BACKWARD = r"""
 # x -> y; N numbers
 GELU_FORWARD = r"""
   if (i < (uint)N) {
-    float v = x[i], a = v < 0.0f ? -v : v;
-    y[i] = (v < 0.0f ? 0.0f : v) - (a > 13.0f ? 0.0f : a * normal_tail(v));
+    float v = (float)x[i], a = v < 0.0f ? -v : v;
+    y[i] = (Low)((v < 0.0f ? 0.0f : v) - (a > 13.0f ? 0.0f : a * normal_tail(v)));
   }
 """
 
 # x, dy -> dx
 GELU_BACKWARD = r"""
   if (i < (uint)N) {
-    float v = x[i], a = v < 0.0f ? -v : v;
-    float half = a > 13.0f ? 0.0f : 0.398942280f * a * exp(-0.5f * v * v) - normal_tail(v);
-    dx[i] = dy[i] * (v < 0.0f ? -half : 1.0f + half);
+    float v = (float)x[i], a = v < 0.0f ? -v : v;
+    float bell = a > 13.0f ? 0.0f : 0.398942280f * a * exp(-0.5f * v * v) - normal_tail(v);
+    dx[i] = (Low)((float)dy[i] * (v < 0.0f ? -bell : 1.0f + bell));
   }
 """
 

@@ -1,13 +1,17 @@
 """Fused operations on a GPU: the kernels of ``kernel_texts.py`` and ``recurrent_texts.py``.
 
 MLX compiles a kernel from source at first use, for Metal or CUDA. The functions are those of the
-CPU extension (``csrc/cpu_ops.cpp``), with the same arguments.
+CPU extension (``csrc/cpu_ops.cpp``), with the same arguments. Where that knows float32 alone,
+these take activations, weights and gradients in float32, bfloat16 or float16: the type of the
+first argument is the type of all of them, which the texts call ``Low``. What stays float32 in any
+case is in ``FLOAT32``. Metal has bfloat since 3.1 (macOS 14).
 
 Measured on the H200 against the pure MLX forms: see ``benchmarks/RESULTS.md``. Not run on Metal:
 the texts are checked by compiling them as C++ and running them (``tests/test_kernels.py``).
 """
 
 import functools
+import hashlib
 
 import mlx.core as mx
 
@@ -19,6 +23,9 @@ SHARED_BYTES = 32768  # shared memory of one block: Metal's limit
 ENOUGH_BLOCKS = 128  # blocks that keep a large GPU's cores busy
 ROWS = {"metal": (4, 2), "cuda": (8, 4, 2)}  # segments of a block to choose from, and 1
 CHUNK = {"metal": 4, "cuda": 8}  # inputs whose weights a thread reads ahead
+# Arrays by their names in the texts: states, gradients by states, and the recursion of advantages.
+FLOAT32 = {"first", "keep", "states", "dfirst", "delta", "decay", "adv"}
+FLOAT32 |= {"h0", "c0", "h", "c", "dh", "dh0", "dc0"}
 Shape = tuple[int, ...]
 
 
@@ -29,15 +36,21 @@ def backend() -> str:
 
 @functools.cache
 def _kernel(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]):
-    """The kernel whose text is called NAME."""
+    """The kernel whose text is called NAME.
+
+    MLX keeps compiled CUDA kernels on disk under their names: a hash makes another text another
+    name, so that a newer version of this package never runs an older one's kernel.
+    """
     kind, text = backend(), name.upper()
     module = kernel_texts if hasattr(kernel_texts, text) else recurrent_texts
+    header = kernel_texts.FUNCTIONS.replace("FUNCTION", kernel_texts.FUNCTION[kind])
+    source = kernel_texts.HEADS[kind] + getattr(module, text)
     return getattr(mx.fast, kind + "_kernel")(
-        name=name,
+        name=f"{name}_{hashlib.sha256((header + source).encode()).hexdigest()[:8]}",
         input_names=list(inputs),
         output_names=list(outputs),
-        header=kernel_texts.FUNCTIONS.replace("FUNCTION", kernel_texts.FUNCTION[kind]),
-        source=kernel_texts.HEADS[kind] + getattr(module, text),
+        header=header,
+        source=source,
     )
 
 
@@ -49,15 +62,21 @@ def _launch(
     block: int = THREADS,
     **template: int,
 ) -> list[mx.array]:
-    """Run a kernel of ``threads`` threads, ``block`` to a block: its outputs, float32."""
+    """Run a kernel of ``threads`` threads, ``block`` to a block: its outputs.
+
+    Every array gets the type that belongs to its name: what MLX compiled for one is never given
+    another.
+    """
     kernel = _kernel(name, tuple(inputs), tuple(outputs))
+    low = next((a.dtype for key, a in inputs.items() if key not in FLOAT32), mx.float32)
+    dtypes = {key: mx.float32 if key in FLOAT32 else low for key in (*inputs, *outputs)}
     return kernel(
-        inputs=list(inputs.values()),
-        template=list(template.items()),
+        inputs=[a.astype(dtypes[key]) for key, a in inputs.items()],
+        template=[("Low", low), *template.items()],
         grid=(threads, 1, 1),
         threadgroup=(block, 1, 1),
         output_shapes=list(outputs.values()),
-        output_dtypes=[mx.float32] * len(outputs),
+        output_dtypes=[dtypes[key] for key in outputs],
     )
 
 
@@ -67,13 +86,13 @@ def mingru_forward(
     """MinGRU gates, recurrence and highway for T steps.
 
     Args:
-        u: (T, S, 3H) float32, the layer's product ``x @ W.T``: hidden, gate, projection.
-        x: (T, S, H) float32, the layer's input.
+        u: (T, S, 3H), the layer's product ``x @ W.T``: hidden, gate, projection.
+        x: (T, S, H), the layer's input.
         first: (S, H) float32, the state before the first step.
         keep: (T, S) float32, what the state is multiplied by before each step: 0 forgets.
 
     Returns:
-        Outputs and states, both (T, S, H) float32.
+        Outputs, of u's dtype, and states, float32: both (T, S, H).
     """
     T, S, H = x.shape
     out, states = _launch(
@@ -106,7 +125,7 @@ def mingru_backward(
 
     Returns:
         Gradients by ``u`` (T, S, 3H), by ``x`` (T, S, H; the highway's part only) and by ``first``
-        (S, H).
+        (S, H), each of its array's dtype.
     """
     T, S, H = x.shape
     du, dx, dfirst = _launch(
@@ -161,14 +180,15 @@ def lstm_forward(
     """The LSTM recurrence for T steps; gates i, f, g, o.
 
     Args:
-        z: (T, S, 4H) float32, the input's part of the gates, both biases included.
+        z: (T, S, 4H), the input's part of the gates, both biases included.
         weight_hh: (4H, H).
-        h0: (S, H), the output before the first step.
-        c0: (S, H), the cell before the first step.
-        keep: (T, S), what h and c are multiplied by before each step: 0 forgets.
+        h0: (S, H) float32, the output before the first step.
+        c0: (S, H) float32, the cell before the first step.
+        keep: (T, S) float32, what h and c are multiplied by before each step: 0 forgets.
 
     Returns:
-        h (T, S, H), c (T, S, H), and the gates after their activation (T, S, 4H).
+        h (T, S, H) and c (T, S, H), float32, and the gates after their activation (T, S, 4H), of
+        z's dtype.
     """
     T, S, H = *z.shape[:2], h0.shape[1]
     h, c, gates = _recurrence(
@@ -201,10 +221,10 @@ def lstm_backward(
         keep: as given to the forward pass.
         h: not read; what the weight's gradient needs.
         c: (T, S, H), as the forward pass returned it.
-        dh: (T, S, H), gradient of the loss by h.
+        dh: (T, S, H) float32, gradient of the loss by h.
 
     Returns:
-        Gradients by z (T, S, 4H), by h0 and by c0 (S, H).
+        Gradients by z (T, S, 4H), of the gates' dtype, and by h0 and c0 (S, H), float32.
     """
     dz, dh0, dc0 = _recurrence(
         "lstm_backward",
@@ -222,14 +242,14 @@ def gru_forward(
     """The GRU recurrence for T steps; gates r, u, n.
 
     Args:
-        z: (T, S, 3H) float32, the input's part of the gates, ``bias_ih`` included.
+        z: (T, S, 3H), the input's part of the gates, ``bias_ih`` included.
         weight_hh: (3H, H).
         bias_hh: (3H,).
-        h0: (S, H), the state before the first step.
-        keep: (T, S), what h is multiplied by before each step: 0 forgets.
+        h0: (S, H) float32, the state before the first step.
+        keep: (T, S) float32, what h is multiplied by before each step: 0 forgets.
 
     Returns:
-        h (T, S, H), and r, u, n and n's part of W h + b, (T, S, 4H).
+        h (T, S, H) float32, and r, u, n and n's part of W h + b, (T, S, 4H), of z's dtype.
     """
     T, S, H = *z.shape[:2], h0.shape[1]
     h, gates = _recurrence(
@@ -258,10 +278,11 @@ def gru_backward(
         h0: as given to the forward pass.
         keep: as given to the forward pass.
         h: (T, S, H), as the forward pass returned it.
-        dh: (T, S, H), gradient of the loss by h.
+        dh: (T, S, H) float32, gradient of the loss by h.
 
     Returns:
-        Gradients by z and by W h + b, both (T, S, 3H), and by h0 (S, H).
+        Gradients by z and by W h + b, both (T, S, 3H) and of the gates' dtype, and by h0 (S, H),
+        float32.
     """
     T, S, H = h.shape
     dz, dhidden, dh0 = _recurrence(
@@ -275,7 +296,7 @@ def gru_backward(
 
 
 def gelu_forward(x: mx.array) -> mx.array:
-    """Exact GELU x Phi(x), elementwise: any shape, float32."""
+    """Exact GELU x Phi(x), elementwise: any shape."""
     return _launch("gelu_forward", {"x": x}, {"y": x.shape}, x.size, N=x.size)[0]
 
 

@@ -2,13 +2,35 @@
 
 On the CPU the fused forms are C (``cpu_ops.py``), on a GPU they are kernels (``kernels.py``). The
 default device at the time a function is traced decides.
+
+Activations and weights may be float32, bfloat16 or float16: a result has the dtype of what it was
+made of, and a gradient that of what it is a gradient by. Sums are taken in float32 everywhere; on a
+CPU, so is the rest, between casts (``low.py``). Recurrent states are float32, or many small steps
+would be rounded away.
 """
 
+import functools
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
 
 from puffer_mlx import cpu_ops, kernels
+from puffer_mlx.low import LOW, float32_on_cpu, in_float32
+
+# The operations that the extension has in common with the kernels, and which of their results stay
+# float32: states and gradients by states.
+FUSED: dict[str, tuple[int, ...]] = {
+    "mingru_forward": (1,),
+    "mingru_backward": (2,),
+    "lstm_forward": (0, 1),
+    "lstm_backward": (1, 2),
+    "gru_forward": (0,),
+    "gru_backward": (2,),
+    "gelu_forward": (),
+    "gelu_backward": (),
+    "discount": (),
+}
 
 
 def _extension() -> Any:
@@ -16,9 +38,19 @@ def _extension() -> Any:
     return cpu_ops.load() if mx.default_device() == mx.cpu else None
 
 
+@functools.cache
+def _for_any_dtype(extension: Any) -> SimpleNamespace:
+    """What is ``FUSED`` of the extension, which knows float32 alone."""
+    forms = {name: in_float32(getattr(extension, name), stay) for name, stay in FUSED.items()}
+    return SimpleNamespace(**forms)
+
+
 def fused() -> Any:
-    """The module with the fused operations of the default device, or None where there is none."""
-    return _extension() if mx.default_device() == mx.cpu else kernels
+    """The operations that are ``FUSED`` on the default device, or None where there are none."""
+    if mx.default_device() != mx.cpu:
+        return kernels
+    extension = _extension()
+    return None if extension is None else _for_any_dtype(extension)
 
 
 def _threads_products() -> bool:
@@ -28,20 +60,42 @@ def _threads_products() -> bool:
 
 
 def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
-    """Product x weight^T (n, M) of x (n, K) float32 and weight (M, K), plus bias (M,)."""
+    """Product x weight^T (n, M) of x (n, K) and weight (M, K), plus bias (M,).
+
+    x is cast to the weight's dtype, which is the result's too.
+    """
+    return _linear(x.astype(weight.dtype), weight, bias)
+
+
+@float32_on_cpu
+def _linear(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
     if _threads_products():
         return _linear_rows(x, weight) if bias is None else _affine_rows(x, weight, bias)  # type: ignore
-    return x @ weight.T if bias is None else mx.addmm(bias, x, weight.T)
+    if bias is None:
+        return x @ weight.T
+    return _low_affine(x, weight, bias) if x.dtype in LOW else mx.addmm(bias, x, weight.T)  # type: ignore
 
 
 def linear_columns(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
-    """Product weight x^T (M, n) of x (n, K) float32 and weight (M, K), plus bias (M,)."""
+    """Product weight x^T (M, n) of x (n, K) and weight (M, K), plus bias (M,): see ``linear``."""
+    return _columns(x.astype(weight.dtype), weight, bias)
+
+
+@float32_on_cpu
+def _columns(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
     if _threads_products():
         return _linear_columns(x, weight) if bias is None else _affine_columns(x, weight, bias)  # type: ignore
     y = weight @ x.T
-    return y if bias is None else y + bias[:, None]  # type: ignore
+    return y if bias is None else plus(y, bias[:, None])  # type: ignore
 
 
+@in_float32
+def plus(x: mx.array, y: mx.array) -> mx.array:
+    """Sum of which one part is broadcast: that one's gradient is a sum, taken in float32."""
+    return x + y
+
+
+@float32_on_cpu
 def input_gradient(dy: mx.array, weight: mx.array, add: mx.array | None = None) -> mx.array:
     """Gradient (n, K) of ``linear`` by its input, plus ``add`` (n, K): dy (n, M), weight (M, K)."""
     if _threads_products():
@@ -49,6 +103,7 @@ def input_gradient(dy: mx.array, weight: mx.array, add: mx.array | None = None) 
     return dy @ weight if add is None else mx.addmm(add, dy, weight)
 
 
+@float32_on_cpu
 def weight_gradient(dy: mx.array, x: mx.array) -> mx.array:
     """Gradient (M, K) of ``linear`` by its weight: dy (n, M), x (n, K)."""
     if _threads_products():
@@ -56,12 +111,14 @@ def weight_gradient(dy: mx.array, x: mx.array) -> mx.array:
     return dy.T @ x
 
 
+@in_float32
 def bias_gradient(dy: mx.array) -> mx.array:
     """Gradient (M,) of ``linear`` by its bias: dy (n, M)."""
     extension = _extension()
     return mx.sum(dy, axis=0) if extension is None else extension.linear_bias_gradient(dy, False)
 
 
+@float32_on_cpu
 def recurrent_weight_gradient(
     dy: mx.array, states: mx.array, first: mx.array, keep: mx.array
 ) -> mx.array:
@@ -69,16 +126,16 @@ def recurrent_weight_gradient(
 
     Args:
         dy: (T, S, M), gradient by the products.
-        states: (T, S, H), after each step.
-        first: (S, H), before the first step.
-        keep: (T, S), what a state is multiplied by before the step that follows it.
+        states: (T, S, H) float32, after each step.
+        first: (S, H) float32, before the first step.
+        keep: (T, S) float32, what a state is multiplied by before the step that follows it.
 
     Returns:
-        (M, H).
+        (M, H), of dy's dtype.
     """
     if _threads_products():
         return _extension().recurrent_weight_gradient(dy, states, first, keep)
-    before = mx.concatenate([first[None], states[:-1]]) * keep[..., None]
+    before = (mx.concatenate([first[None], states[:-1]]) * keep[..., None]).astype(dy.dtype)
     return dy.reshape(-1, dy.shape[-1]).T @ before.reshape(-1, states.shape[-1])
 
 
@@ -126,8 +183,20 @@ _affine_rows = _threaded_linear(columns=False, biased=True)
 _affine_columns = _threaded_linear(columns=True, biased=True)
 
 
+@mx.custom_function
+def _low_affine(x: mx.array, weight: mx.array, bias: mx.array) -> Any:
+    """``linear`` with bias in low precision on a GPU: MLX sums a bias's gradient in its dtype."""
+    return mx.addmm(bias, x, weight.T)
+
+
+@_low_affine.vjp
+def _low_affine_vjp(primals, dy, _):
+    return input_gradient(dy, primals[1]), weight_gradient(dy, primals[0]), bias_gradient(dy)
+
+
+@float32_on_cpu
 def gelu(x: mx.array) -> mx.array:
-    """Exact GELU x Phi(x) = x (1 + erf(x / sqrt(2))) / 2, elementwise: any shape, float32."""
+    """Exact GELU x Phi(x) = x (1 + erf(x / sqrt(2))) / 2, elementwise: any shape."""
     if fused() is None:
         return 0.5 * x * (1 + mx.erf(x * 0.5**0.5))
     return _gelu(x)  # type: ignore
@@ -146,16 +215,17 @@ def _gelu_vjp(x, dy, _):
 EPSILON = 1.1920929e-07  # float32's, which torch's RMSNorm takes when none is given
 
 
+@in_float32
 def add_rms_norm(x: mx.array, residual: mx.array, weight: mx.array) -> mx.array:
     """RMSNorm of a sum: weight (x + residual) / sqrt(mean((x + residual)^2) + EPSILON) of each row.
 
     Args:
-        x: (n, H) float32.
-        residual: (n, H) float32.
-        weight: (H,) float32.
+        x: (n, H).
+        residual: (n, H).
+        weight: (H,).
 
     Returns:
-        (n, H).
+        (n, H), of x's dtype; what is in between is float32.
     """
     if _extension() is None:
         return mx.fast.rms_norm(x + residual, weight, EPSILON)
@@ -183,6 +253,15 @@ def steps_of(x: mx.array) -> list[mx.array]:
     chunk = -(-T // 10)
     pieces = mx.split(x, parts or list(range(chunk, T, chunk)), axis=0)
     return [step for piece in pieces for step in steps_of(piece)]
+
+
+def factors_of(keep: mx.array | None, T: int) -> list[mx.array | None]:
+    """What each of T steps multiplies its state by, (S, 1): keep (T, S), or nothing.
+
+    Slices, as no gradient goes through ``keep``: those of ``steps_of`` make MLX 0.32.4 fail to
+    compile two layers that take the same ones ("_Map_base::at").
+    """
+    return [None if keep is None else keep[t, :, None] for t in range(T)]
 
 
 def discount(delta: mx.array, decay: mx.array) -> mx.array:

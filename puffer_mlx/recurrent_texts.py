@@ -17,7 +17,7 @@ _LOAD = r"""
         for (int v = 0; v < U * G; ++v) {
           uint input = at + v / G;
           input = D % U == 0 || input < D ? input : D - 1;  // beyond D, what it meets is 0
-          ahead[v / G][v % G] = weight[(input * G + v % G) * H + CHANNEL];
+          ahead[v / G][v % G] = (float)weight[(input * G + v % G) * H + CHANNEL];
         }
 """
 _START = r"""
@@ -80,7 +80,7 @@ _READ = r"""
         after_keep[r] = in && t < T - 1 ? keep[row + r + S] : 0.0f;
 #pragma unroll
         for (int gate = 0; gate < 4; ++gate)
-          saved[gate][r] = in ? gates[((row + r) * 4 + gate) * H + channel] : 0.0f;
+          saved[gate][r] = in ? (float)gates[((row + r) * 4 + gate) * H + channel] : 0.0f;
       }
 """
 _FORWARD_START = (
@@ -130,7 +130,7 @@ LSTM_FORWARD = (
 #pragma unroll
       for (int v = 0; v < 4 * R; ++v) {
         uint s = first + v % R;
-        sums[v / R][v % R] = s < S ? z[((t * S + s) * 4 + v / R) * H + channel] : 0.0f;
+        sums[v / R][v % R] = s < S ? (float)z[((t * S + s) * 4 + v / R) * H + channel] : 0.0f;
       }
 """
     + _FORWARD_PRODUCT
@@ -142,7 +142,8 @@ LSTM_FORWARD = (
         float input = logistic(sums[0][r]), forget = logistic(sums[1][r]);
         float g = squash(sums[2][r]), o = logistic(sums[3][r]);
         float cell = forget * cells[c_][r] + input * g, out = o * squash(cell);
-        gates[j] = input; gates[j + H] = forget; gates[j + 2 * H] = g; gates[j + 3 * H] = o;
+        gates[j] = (Low)input; gates[j + H] = (Low)forget;
+        gates[j + 2 * H] = (Low)g; gates[j + 3 * H] = (Low)o;
         c[row * H + channel] = cell;
         h[row * H + channel] = out;
         cells[c_][r] = kept[r] * cell;
@@ -169,8 +170,8 @@ GRU_FORWARD = (
 #pragma unroll
       for (int v = 0; v < 3 * R; ++v) {
         uint s = first + v % R;
-        sums[v / R][v % R] = bias[v / R * H + channel];
-        inputs[v / R][v % R] = s < S ? z[((t * S + s) * 3 + v / R) * H + channel] : 0.0f;
+        sums[v / R][v % R] = (float)bias[v / R * H + channel];
+        inputs[v / R][v % R] = s < S ? (float)z[((t * S + s) * 3 + v / R) * H + channel] : 0.0f;
       }
 """
     + _FORWARD_PRODUCT
@@ -182,7 +183,8 @@ GRU_FORWARD = (
         float reset = logistic(inputs[0][r] + sums[0][r]), hidden = sums[2][r];
         float u = logistic(inputs[1][r] + sums[1][r]), n = squash(inputs[2][r] + reset * hidden);
         float out = n + u * (before[t & 1][channel].of[r] - n);
-        gates[j] = reset; gates[j + H] = u; gates[j + 2 * H] = n; gates[j + 3 * H] = hidden;
+        gates[j] = (Low)reset; gates[j + H] = (Low)u;
+        gates[j + 2 * H] = (Low)n; gates[j + 3 * H] = (Low)hidden;
         h[row * H + channel] = out;
         before[(t + 1) & 1][channel].of[r] = kept[r] * out;
       }
@@ -230,7 +232,7 @@ LSTM_BACKWARD = (
                           dc * input * (1.0f - g * g), d * out * o * (1.0f - o)};
 #pragma unroll
         for (int gate = 0; gate < 4; ++gate) {
-          dz[((row + r) * 4 + gate) * H + channel] = parts[gate];
+          dz[((row + r) * 4 + gate) * H + channel] = (Low)parts[gate];
           after[gate * H + channel].of[r] = parts[gate];
         }
         carry[c_][r] = kept[r] * forget * dc;
@@ -284,8 +286,8 @@ GRU_BACKWARD = (
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
           uint to = ((row + r) * 3 + gate) * H + channel;
-          dz[to] = gate < 2 ? parts[gate] : dn;
-          dhidden[to] = parts[gate];
+          dz[to] = (Low)(gate < 2 ? parts[gate] : dn);
+          dhidden[to] = (Low)parts[gate];
           after[gate * H + channel].of[r] = parts[gate];
         }
         carry[c_][r] = d * u;

@@ -3,7 +3,9 @@
 The Metal text is the source that MLX generates, which `mx.export_function` records on any machine;
 the CUDA text is `kernels.py`'s own, its grid rounded up to whole blocks. Both get the arguments
 that `kernels.py`'s functions give. This covers syntax, indexing, bounds, barriers and arithmetic,
-not address spaces, timing or a GPU's own exp.
+not address spaces, timing or a GPU's own exp. The 16-bit types are stand-ins that allow no more
+conversions than a GPU's: Metal's half is a plain number, its bfloat is made of a float only by a
+cast; CUDA's two convert both ways, and so are ambiguous where a float could be meant as well.
 """
 
 import contextlib
@@ -27,7 +29,9 @@ SPAN = 4096  # numbers behind each array; nothing but a missing bounds check get
 SHIM = """
 #include <algorithm>
 #include <barrier>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <thread>
 #include <vector>
 using std::exp;
@@ -57,7 +61,31 @@ static void run_blocks(uint threads, uint size, Kernel kernel) {
 #define __syncthreads() meeting->arrive_and_wait()
 static uint3 blockDim;
 static thread_local uint3 blockIdx, threadIdx;
+static uint16_t round_to_bfloat(float x) {
+  uint32_t bits = std::bit_cast<uint32_t>(x);
+  if (x != x) return 0x7fc0;
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;  // to nearest, ties to even
+}
+static float widen(uint16_t bits) { return std::bit_cast<float>((uint32_t)bits << 16); }
+typedef _Float16 float16_t;
+struct bfloat16_t {
+  uint16_t bits;
+  explicit bfloat16_t(float x) : bits(round_to_bfloat(x)) {}
+  operator float() const { return widen(bits); }
+};
+struct __half {
+  _Float16 value;
+  __half(float x) : value((_Float16)x) {}
+  operator float() const { return (float)value; }
+};
+struct __nv_bfloat16 {
+  uint16_t bits;
+  __nv_bfloat16(float x) : bits(round_to_bfloat(x)) {}
+  operator float() const { return widen(bits); }
+};
 """
+CUDA_TYPES = {mx.float32: "float", mx.float16: "__half", mx.bfloat16: "__nv_bfloat16"}
+METAL_TYPES = {mx.float32: "float", mx.float16: "float16_t", mx.bfloat16: "bfloat16_t"}
 CUDA_KERNEL = """
 namespace {name} {{
 {header}
@@ -65,7 +93,7 @@ static void kernel({parameters}) {{
 {constants}
 {source}
 }}
-extern "C" void {name}_run(float** p, uint threads, uint block) {{
+extern "C" void {name}_run(void** p, uint threads, uint block) {{
   blockDim.x = block;
   run_blocks((threads + block - 1) / block * block, block, [=](Place at) {{
     blockIdx = at.block, threadIdx = at.me;
@@ -77,7 +105,7 @@ extern "C" void {name}_run(float** p, uint threads, uint block) {{
 METAL_KERNEL = """
 namespace {name} {{
 {source}
-extern "C" void {name}_run(float** p, uint threads, uint block) {{
+extern "C" void {name}_run(void** p, uint threads, uint block) {{
   run_blocks(threads, block, [=](Place at) {{ {call}({pointers}, {places}); }});
 }}
 }}
@@ -106,7 +134,7 @@ class Recorder:
 
         return call
 
-    def record(self, function: Callable[..., Any], *samples: np.ndarray) -> int:
+    def record(self, function: Callable[..., Any], *samples: np.ndarray | mx.array) -> int:
         """Append the C++ function `k<number>_run` for a kernel called with these inputs.
 
         Returns:
@@ -132,24 +160,51 @@ class Recorder:
             name=name,
             source=re.sub(r"\[\[.*?\]\]", "", source),
             call=instance[1],
-            pointers=_pointers(call),
+            pointers=_pointers(call, METAL_TYPES),
             places=", ".join(PLACES[place] for place in re.findall(r"uint3 (\w+) \[\[", source)),
         )
 
     def _cuda(self, name: str, call: dict[str, Any], _: str) -> str:
-        inputs = [f"const float* {p}" for p in call["input_names"]]
+        types = [CUDA_TYPES[dtype] + "*" for dtype in _dtypes(call)]
+        names = [*(f"const {name}" for name in call["input_names"]), *call["output_names"]]
         return CUDA_KERNEL.format(
             name=name,
             header=call["header"],
-            parameters=", ".join([*inputs, *(f"float* {p}" for p in call["output_names"])]),
-            constants="".join(f"constexpr int {k} = {v};\n" for k, v in call["template"]),
+            parameters=", ".join(f"{t} {name}" for t, name in zip(types, names, strict=True)),
+            constants="".join(map(_constant, call["template"])),
             source=call["source"],
-            pointers=_pointers(call),
+            pointers=_pointers(call, CUDA_TYPES),
         )
 
 
-def _pointers(call: dict[str, Any]) -> str:
-    return ", ".join(f"p[{i}]" for i in range(len(call["input_names"] + call["output_names"])))
+def _dtypes(call: dict[str, Any]) -> list[mx.Dtype]:
+    """Of a kernel's inputs and outputs."""
+    return [*(a.dtype for a in call["inputs"]), *call["output_dtypes"]]
+
+
+def _constant(argument: tuple[str, Any]) -> str:
+    name, value = argument
+    if isinstance(value, int):
+        return f"constexpr int {name} = {value};\n"
+    return f"using {name} = {CUDA_TYPES[value]};\n"
+
+
+def _pointers(call: dict[str, Any], types: dict[mx.Dtype, str]) -> str:
+    return ", ".join(f"({types[dtype]}*)p[{i}]" for i, dtype in enumerate(_dtypes(call)))
+
+
+def to_memory(array: np.ndarray, dtype: mx.Dtype) -> np.ndarray:
+    """Float32 numbers as they are in memory: rounded; bfloat16 as the bits, which NumPy has not."""
+    if dtype == mx.bfloat16:
+        return np.array(mx.array(array).astype(dtype).view(mx.uint16))
+    return array.astype(np.float16 if dtype == mx.float16 else np.float32)
+
+
+def from_memory(array: np.ndarray, dtype: mx.Dtype) -> np.ndarray:
+    """What `to_memory` made, as float32."""
+    if dtype == mx.bfloat16:
+        return np.array(mx.array(array).view(dtype).astype(mx.float32))
+    return array.astype(np.float32)
 
 
 @contextlib.contextmanager
@@ -192,16 +247,22 @@ class Compiled:
         self.library = ctypes.CDLL(str(library))
 
     def run(self, number: int, *inputs: np.ndarray) -> list[np.ndarray]:
-        """The outputs of kernel `number`, its inputs C-contiguous and in the kernel's order."""
+        """The outputs of kernel `number` as float32; float32 inputs in the kernel's order.
+
+        Both are in memory in the types that the kernel was recorded with.
+        """
         call = self.calls[number]
         assert [i.shape for i in inputs] == [i.shape for i in call["inputs"]]
         assert call["grid"][1:] == call["threadgroup"][1:] == (1, 1)
-        outputs = [np.full(np.prod(s) + SPAN, np.nan, np.float32) for s in call["output_shapes"]]
-        floats = ctypes.POINTER(ctypes.c_float)
-        padded = [np.concatenate([i.ravel(), np.full(SPAN, np.nan, np.float32)]) for i in inputs]
-        pointers = [a.ctypes.data_as(floats) for a in (*padded, *outputs)]
+        nothing = np.full(SPAN, np.nan, np.float32)
+        empty = [np.full(np.prod(s) + SPAN, np.nan, np.float32) for s in call["output_shapes"]]
+        padded = [np.concatenate([i.ravel(), nothing]) for i in inputs]
+        dtypes = _dtypes(call)
+        memory = [to_memory(a, d) for a, d in zip([*padded, *empty], dtypes, strict=True)]
+        pointers = [a.ctypes.data_as(ctypes.c_void_p) for a in memory]
         run = getattr(self.library, f"k{number}_run")
-        run((floats * len(pointers))(*pointers), call["grid"][0], call["threadgroup"][0])
+        run((ctypes.c_void_p * len(pointers))(*pointers), call["grid"][0], call["threadgroup"][0])
+        n, shapes = len(inputs), call["output_shapes"]
+        outputs = [from_memory(a, d) for a, d in zip(memory[n:], dtypes[n:], strict=True)]
         assert all(np.isnan(o[-SPAN:]).all() for o in outputs), "a thread wrote behind an output"
-        shapes = call["output_shapes"]
         return [o[:-SPAN].reshape(shape) for o, shape in zip(outputs, shapes, strict=True)]

@@ -1,14 +1,17 @@
 """`policy/custom.py`: a user's own classes, in the working directory."""
 
 import sys
+import threading
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx import nn
 from oracles import named
 
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
+from puffer_mlx.policy import custom
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -128,6 +131,34 @@ def test_its_initial_weights_come_from_the_key(mine):
     assert any(
         (np.array(a) != np.array(b)).any() for (_, a), (_, b) in zip(one, other, strict=True)
     )
+
+
+def test_each_thread_has_a_module_of_its_own():
+    """Two threads use a policy at once, each with its weights: acting and training overlap."""
+    both = threading.Barrier(2, timeout=60)
+
+    class Meets(nn.Module):
+        def __init__(self, inputs, hidden):
+            super().__init__()
+            self.scale = mx.ones(1)
+
+        def __call__(self, x):
+            both.wait()  # each has put its weights in
+            return x * self.scale
+
+    encoder, found = custom.Module(Meets, (1, 1)), {}
+
+    def run(scale):
+        weights = {"scale": mx.array([scale])}
+        found[scale] = encoder(weights, mx.ones((1, 1))).item()
+        mx.clear_streams()
+
+    threads = [threading.Thread(target=run, args=(scale,)) for scale in (2.0, 3.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {2.0: 2.0, 3.0: 3.0}
 
 
 def test_functional_classes(mine):

@@ -62,11 +62,12 @@ def test_steps_equal_scan(path, name, T, layers, resets):
 
 @EVERY
 @pytest.mark.parametrize("resets", [False, True])
-def test_a_compiled_step_and_scan_are_the_same(path, name, resets):
+@pytest.mark.parametrize("T", [3, 11])
+def test_a_compiled_step_and_scan_are_the_same(path, name, T, resets):
     rng = np.random.default_rng(4)
     made, weights = network(name)
-    h, state = normal(rng, 3, 5, 8), state_of(made, rng, 5)
-    keep = keep_of(rng, 3, 5) if resets else None
+    h, state = normal(rng, T, 5, 8), state_of(made, rng, 5)
+    keep = keep_of(rng, T, 5) if resets else None
     for function, x, k in (
         (made.scan, h, keep),
         (made.step, h[0], None if keep is None else keep[0]),

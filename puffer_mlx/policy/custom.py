@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import mlx.core as mx
 from mlx import nn
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.low import dtype_of
 
 
 def load_class(name: str) -> type:
@@ -62,6 +64,9 @@ def _checked(name: str, made: Any, *methods: str) -> Any:
 class Module:
     """An ``mlx.nn.Module`` as an encoder: its parameters are the weights, passed at every call.
 
+    Each thread has a module of its own to put them into: a policy may act in one thread while it is
+    trained in another.
+
     Args:
         cls: the module's class.
         arguments: what it is made with, ``(inputs, hidden)``.
@@ -70,7 +75,7 @@ class Module:
     def __init__(self, cls: type, arguments: tuple[int, int]) -> None:
         self.hidden = arguments[1]
         self._make = lambda: cls(*arguments)
-        self._module: nn.Module | None = None
+        self._own = threading.local()
 
     def init(self, key: mx.array) -> dict:
         """A new module's parameters; what the module draws comes from ``key``.
@@ -93,7 +98,8 @@ class Module:
                 thread.submit(mx.clear_streams).result()
 
     def __call__(self, weights: dict, observations: mx.array) -> mx.array:
-        """Observations (n, D) as float32 -> features (n, H)."""
-        module = self._module = self._module or self._make()
-        module.update(weights)
-        return module(observations.astype(mx.float32))  # type: ignore
+        """Observations (n, D), which the module gets in the weights' dtype -> features (n, H)."""
+        if not hasattr(self._own, "module"):
+            self._own.module = self._make()
+        self._own.module.update(weights)
+        return self._own.module(observations.astype(dtype_of(weights)))

@@ -2,6 +2,9 @@
 
 A discrete space gives logits (A, n); a continuous one means (a, n) and log standard deviations
 (a, 1), which are weights of their own (``logstd``, 0 at first). See ``distributions.py``.
+
+Outputs and values are float32 whatever the weights are: exponentials, sums and differences of them
+follow, and a loss.
 """
 
 from dataclasses import dataclass
@@ -34,9 +37,11 @@ class _Decoder:
         return {"logstd": mx.zeros((1, self.action.heads))} if self.action.continuous else {}
 
     def _outputs(self, weights: Weights, y: mx.array) -> tuple[Outputs, mx.array]:
-        """The product (A + 1, n) as outputs and values (n,)."""
-        outputs = (y[:-1], weights["logstd"].T) if self.action.continuous else y[:-1]
-        return outputs, y[-1]
+        """The product (A + 1, n) as outputs and values (n,), float32."""
+        y = y.astype(mx.float32)
+        if not self.action.continuous:
+            return y[:-1], y[-1]
+        return (y[:-1], weights["logstd"].astype(mx.float32).T), y[-1]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ Weights = dict[str, mx.array]
 
 
 class Encoder(Protocol):
-    """From observations (n, D), any dtype, to features (n, H) float32."""
+    """From observations (n, D), any dtype, to features (n, H) of the weights' dtype."""
 
     @property
     def hidden(self) -> int:
@@ -40,8 +40,8 @@ class Linear:
         return {"weight": uniform(key, (self.hidden, self.inputs), (2 / self.inputs) ** 0.5)}
 
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
-        """Observations (n, D), any dtype -> features (n, H) float32."""
-        return linear(observations.astype(mx.float32), weights["weight"])
+        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        return linear(observations, weights["weight"])
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Affine:
         }
 
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
-        """Observations (n, D), any dtype -> features (n, H) float32."""
-        return linear(observations.astype(mx.float32), weights["weight"], weights["bias"])
+        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        return linear(observations, weights["weight"], weights["bias"])
 
 
 @dataclass(frozen=True)
@@ -80,5 +80,5 @@ class AffineGelu:
         }
 
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
-        """Observations (n, D), any dtype -> features (n, H) float32."""
-        return gelu(linear(observations.astype(mx.float32), weights["weight"], weights["bias"]))
+        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        return gelu(linear(observations, weights["weight"], weights["bias"]))

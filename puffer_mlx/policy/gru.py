@@ -5,9 +5,11 @@ from typing import Any
 
 import mlx.core as mx
 
+from puffer_mlx.low import in_float32
 from puffer_mlx.ops import (
     add_rms_norm,
     bias_gradient,
+    factors_of,
     fused,
     linear,
     recurrent_weight_gradient,
@@ -41,8 +43,7 @@ def gru_reference(
         Outputs (T, S, H), which are the states, and the last of them (S, H).
     """
     out, across = [], weight.T
-    kept = [None] * len(z) if keep is None else steps_of(keep[..., None])
-    for z_t, keep_t in zip(steps_of(z), kept, strict=True):
+    for z_t, keep_t in zip(steps_of(z), factors_of(keep, len(z)), strict=True):
         h = h if keep_t is None else h * keep_t
         z_r, z_u, z_n = mx.split(z_t, 3, axis=-1)
         h_r, h_u, h_n = mx.split(mx.addmm(bias, h, across), 3, axis=-1)
@@ -51,6 +52,9 @@ def gru_reference(
         h = n + u * (h - n)  # type: ignore
         out.append(h)
     return mx.stack(out), h
+
+
+_reference_of_any = in_float32(gru_reference, stay=(0, 1))
 
 
 @mx.custom_function
@@ -78,21 +82,22 @@ def gru(
     Args:
         x: (T, S, H).
         layer: weight_ih and weight_hh (3H, H), bias_ih and bias_hh (3H,).
-        first: (S, H), the state before the first step.
-        keep: (T, S), what the state is multiplied by before step t; None is ones.
+        first: (S, H) float32, the state before the first step.
+        keep: (T, S) float32, what the state is multiplied by before step t; None is ones.
 
     Returns:
-        Outputs (T, S, H) and the state after the last step (S, H), which carries no gradient.
+        Outputs (T, S, H) of the weights' dtype, and the state after the last step (S, H) float32,
+        which carries no gradient.
     """
     T, S, H = x.shape
     z = linear(x.reshape(T * S, H), layer["weight_ih"], layer["bias_ih"]).reshape(T, S, 3 * H)
     if fused() is None:
-        out, last = gru_reference(z, layer["weight_hh"], layer["bias_hh"], first, keep)
+        out, last = _reference_of_any(z, layer["weight_hh"], layer["bias_hh"], first, keep)
     else:
         keep = mx.ones((T, S)) if keep is None else keep
         out, _ = _recurrence(z, layer["weight_hh"], layer["bias_hh"], first, keep)  # type: ignore
         last = out.squeeze(0) if T == 1 else out[-1]
-    return out, mx.stop_gradient(last)
+    return out.astype(z.dtype), mx.stop_gradient(last)
 
 
 @dataclass(frozen=True)
@@ -117,13 +122,14 @@ class GRU(Recurrent):
         }
 
     def initial_state(self, n: int) -> State:
-        """L arrays of zeros (n, H)."""
+        """L arrays of zeros (n, H), float32."""
         return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
 
     def scan(
         self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
         """T steps of S segments: see ``networks.Network``."""
+        h = h.astype(weights["norm"]["weight"].dtype)
         out, state = through_layers(gru, weights["layers"], h, state, keep)
         flat = out.reshape(-1, self.hidden), h.reshape(-1, self.hidden)
         return add_rms_norm(*flat, weights["norm"]["weight"]).reshape(h.shape), state

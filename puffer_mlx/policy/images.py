@@ -2,7 +2,8 @@
 
 Observations are flat (n, height * width * channels), row by row with the channels of a pixel
 together, and are divided by 255. Convolution weights are MLX's (O, kh, kw, I); what the last
-convolution gives is flattened in the order height, width, channel.
+convolution gives is flattened in the order height, width, channel. With 16-bit weights a GPU keeps
+everything in their type, but a CPU computes from end to end in float32.
 
 The forms are plain MLX, the same on every device, and what its CPU backend does fast. Milliseconds
 of a compiled forward, and of a forward and backward pass with respect to the weights, of 36x36x1
@@ -24,7 +25,8 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops import linear
+from puffer_mlx.low import float32_on_cpu
+from puffer_mlx.ops import linear, plus
 from puffer_mlx.policy.activations import uniform
 
 Shape = tuple[int, ...]  # of an image: height, width, channels
@@ -47,9 +49,16 @@ def _relu(x: mx.array) -> mx.array:
     return mx.maximum(x, 0)
 
 
-def _for_bytes(layer: Layer) -> Layer:
-    """The first layer for pixels from 0 to 255: dividing its weights is less than dividing them."""
-    return {**layer, "weight": layer["weight"] / 255}
+def _for_bytes(layer: Layer, images: mx.array) -> tuple[Layer, mx.array]:
+    """The first layer and its images, for pixels from 0 to 255.
+
+    Dividing the weights is less than dividing the pixels. But float16 would lose digits of weights
+    that small; so with 16-bit weights both sides share the division, the pixels' part being exact.
+    """
+    weight = layer["weight"]
+    if weight.dtype == mx.float32:
+        return {**layer, "weight": weight / 255}, images
+    return {**layer, "weight": weight * (256 / 255)}, images.astype(weight.dtype) / 256
 
 
 def _features(layer: Layer, images: mx.array) -> mx.array:
@@ -89,7 +98,7 @@ def _strided(layer: Layer, x: mx.array, stride: int) -> mx.array:
     if stride > 1:
         x, weight = _to_depth(x, stride), _to_depth(weight, stride)
     patches = _patches(x, size // stride)
-    flat = patches.reshape(-1, patches.shape[-1]).astype(mx.float32)
+    flat = patches.reshape(-1, patches.shape[-1])
     return linear(flat, weight.reshape(O, -1), layer["bias"]).reshape(*patches.shape[:3], O)
 
 
@@ -129,10 +138,13 @@ class Nature:
         return {"convs": convs, "linear": _layer((self.hidden, h * w * c), last)}
 
     def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
-        """Observations (n, D), any dtype -> features (n, H) float32."""
+        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        return float32_on_cpu(self._encode)(weights, observations)
+
+    def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
         first, *rest = weights["convs"]
-        x = observations.reshape(-1, *self.shape)
-        for layer, (_, _, stride) in zip([_for_bytes(first), *rest], NATURE, strict=True):
+        first, x = _for_bytes(first, observations.reshape(-1, *self.shape))
+        for layer, (_, _, stride) in zip([first, *rest], NATURE, strict=True):
             x = _relu(_strided(layer, x, stride))
         return _features(weights["linear"], x)
 
@@ -142,7 +154,7 @@ class Nature:
 
 def _same(layer: Layer, x: mx.array) -> mx.array:
     """A 3x3 convolution that keeps height and width."""
-    return mx.conv2d(x, layer["weight"], padding=1) + layer["bias"]
+    return plus(mx.conv2d(x, layer["weight"], padding=1), layer["bias"])
 
 
 def _halve(x: mx.array, axis: int) -> mx.array:
@@ -206,10 +218,15 @@ class Impala:
         return {"blocks": blocks, "linear": _layer((self.hidden, h * w * c), last)}
 
     def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
-        """Observations (n, D), any dtype -> features (n, H) float32."""
-        x = observations.reshape(-1, *self.shape).astype(mx.float32)
-        for i, block in enumerate(weights["blocks"]):
-            x = _same(_for_bytes(block["conv"]) if i == 0 else block["conv"], x)
+        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        return float32_on_cpu(self._encode)(weights, observations)
+
+    def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
+        first, *rest = weights["blocks"]
+        conv, x = _for_bytes(first["conv"], observations.reshape(-1, *self.shape))
+        x = x.astype(conv["weight"].dtype)
+        for block in ({**first, "conv": conv}, *rest):
+            x = _same(block["conv"], x)
             x = _halve(_halve(x, 1), 2)
             x = _residual(block["res1"], _residual(block["res0"], x))
         return _features(weights["linear"], _relu(x))

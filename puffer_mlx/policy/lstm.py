@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from puffer_mlx.ops import fused, linear, recurrent_weight_gradient, steps_of
+from puffer_mlx.low import in_float32
+from puffer_mlx.ops import factors_of, fused, linear, recurrent_weight_gradient, steps_of
 from puffer_mlx.policy.activations import logistic, orthogonal, tanh
 from puffer_mlx.policy.recurrent import Recurrent, through_layers
 
@@ -31,8 +32,7 @@ def lstm_reference(
         Outputs (T, S, H), and h and c after the last step, (S, H).
     """
     out, across = [], weight.T
-    kept = [None] * len(z) if keep is None else steps_of(keep[..., None])
-    for z_t, keep_t in zip(steps_of(z), kept, strict=True):
+    for z_t, keep_t in zip(steps_of(z), factors_of(keep, len(z)), strict=True):
         if keep_t is not None:
             h, c = h * keep_t, c * keep_t
         i, f, g, o = mx.split(mx.addmm(z_t, h, across), 4, axis=-1)
@@ -40,6 +40,9 @@ def lstm_reference(
         h = logistic(o) * tanh(c)  # type: ignore
         out.append(h)
     return mx.stack(out), h, c
+
+
+_reference_of_any = in_float32(lstm_reference, stay=(0, 1, 2))
 
 
 @mx.custom_function
@@ -69,17 +72,18 @@ def lstm(
     Args:
         x: (T, S, H).
         layer: weight_ih and weight_hh (4H, H), bias_ih and bias_hh (4H,).
-        state: h and c, (S, H), before the first step.
-        keep: (T, S), what the state is multiplied by before step t; None is ones.
+        state: h and c, (S, H) float32, before the first step.
+        keep: (T, S) float32, what the state is multiplied by before step t; None is ones.
 
     Returns:
-        Outputs (T, S, H) and the state after the last step, which carries no gradient.
+        Outputs (T, S, H) of the weights' dtype, and the state after the last step, float32, which
+        carries no gradient.
     """
     T, S, H = x.shape
     bias = layer["bias_ih"] + layer["bias_hh"]
     z = linear(x.reshape(T * S, H), layer["weight_ih"], bias).reshape(T, S, 4 * H)
     if fused() is None:
-        out, h, c = lstm_reference(z, layer["weight_hh"], state["h"], state["c"], keep)
+        out, h, c = _reference_of_any(z, layer["weight_hh"], state["h"], state["c"], keep)
     else:
         keep = mx.ones((T, S)) if keep is None else keep
         out, cells, _ = _recurrence(z, layer["weight_hh"], state["h"], state["c"], keep)  # type: ignore
@@ -90,7 +94,7 @@ def lstm(
             out = h[None]
         else:
             h, c = out[-1], cells[-1]
-    return out, {"h": mx.stop_gradient(h), "c": mx.stop_gradient(c)}
+    return out.astype(z.dtype), {"h": mx.stop_gradient(h), "c": mx.stop_gradient(c)}
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ class LSTM(Recurrent):
         return [recurrent_weights(k, self.hidden, 4) for k in mx.random.split(key, self.layers)]
 
     def initial_state(self, n: int) -> State:
-        """Zeros."""
+        """Zeros, float32."""
         return [{name: mx.zeros((n, self.hidden)) for name in "hc"} for _ in range(self.layers)]
 
     def scan(

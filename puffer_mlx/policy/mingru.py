@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from puffer_mlx.ops import fused, linear, linear_gradients, steps_of
+from puffer_mlx.low import in_float32
+from puffer_mlx.ops import factors_of, fused, linear, linear_gradients, steps_of
 from puffer_mlx.policy.activations import logistic, uniform
 from puffer_mlx.policy.recurrent import Recurrent, through_layers
 
@@ -40,13 +41,16 @@ def _recurrence(hidden, gate, projection, x, first, keep):
     z, q = logistic(gate), logistic(projection)
     g = mx.where(hidden >= 0, hidden + 0.5, logistic(hidden))  # type: ignore
     state, states = first, []
-    kept = [None] * len(x) if keep is None else steps_of(keep[..., None])
-    for z_t, g_t, keep_t in zip(steps_of(z), steps_of(g), kept, strict=True):  # type: ignore
+    factors = factors_of(keep, len(x))
+    for z_t, g_t, keep_t in zip(steps_of(z), steps_of(g), factors, strict=True):  # type: ignore
         state = state if keep_t is None else state * keep_t
         state = state + z_t * (g_t - state)
         states.append(state)
     stacked = mx.stack(states)  # (T, S, H)
     return x + q * (stacked - x), stacked
+
+
+_recurrence_of_any = in_float32(_recurrence, stay=(1,))
 
 
 @mx.custom_function
@@ -82,16 +86,18 @@ def mingru(
     Args:
         x: (T, S, H).
         weight: (3H, H), rows hidden, gate, projection.
-        first: (S, H), the state before the first step.
-        keep: (T, S), what the state is multiplied by before step t; None is ones.
+        first: (S, H) float32, the state before the first step.
+        keep: (T, S) float32, what the state is multiplied by before step t; None is ones.
 
     Returns:
-        Outputs (T, S, H) and the state after the last step (S, H), which carries no gradient.
+        Outputs (T, S, H) of the weight's dtype, and the state after the last step (S, H) float32,
+        which carries no gradient.
     """
+    x = x.astype(weight.dtype)
     if fused() is None:
         # three products: the parts of one are strided, and their gradient a full array each
-        hidden, gate, projection = (x @ rows.T for rows in mx.split(weight, 3))
-        out, states = _recurrence(hidden, gate, projection, x, first, keep)
+        hidden, gate, projection = (linear(x, rows) for rows in mx.split(weight, 3))
+        out, states = _recurrence_of_any(hidden, gate, projection, x, first, keep)
     else:
         keep = mx.ones(x.shape[:2]) if keep is None else keep
         out, states, _ = _layer(x, weight, first, keep)  # type: ignore
@@ -116,7 +122,7 @@ class MinGRU(Recurrent):
         return [{"weight": uniform(k, shape, self.hidden**-0.5)} for k in keys]
 
     def initial_state(self, n: int) -> State:
-        """L arrays of zeros (n, H)."""
+        """L arrays of zeros (n, H), float32."""
         return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
 
     def scan(

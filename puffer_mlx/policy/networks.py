@@ -1,6 +1,8 @@
 """Networks: what is between encoder and decoder, and remembers. The contract, and those there are.
 
 Weights and state are arguments; nothing here holds arrays. ``T`` times ``step`` equals ``scan``.
+Features may be of another dtype than the weights; they are cast. Outputs have the weights' dtype,
+states are float32.
 """
 
 from typing import Any, Protocol

@@ -5,6 +5,11 @@
 
 No part holds arrays; weights, recurrent state and randomness are arguments, so a snapshot of the
 weights is a reference.
+
+Each part computes in the dtype of the weights that it is given, float32, bfloat16 or float16: it
+casts its input to that. Recurrent states are float32 whatever the weights are, and so are the
+decoder's outputs, values, actions and log-probabilities. Gradients have the dtype of what they are
+by.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,141 @@
+"""GPU kernels of 16-bit arrays, as C++: compared bit by bit with their float32 forms."""
+
+import inspect
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from emulated_gpu import Compiled, from_memory, recording, to_memory
+from oracles import sigmoid
+from test_low_precision import EPSILON, LOW
+
+from puffer_mlx import kernels
+
+SIZES = {"T": 3, "S": 5, "H": 9}
+LONG = 2000
+FUNCTIONS = [  # in the order in which the kernels are recorded
+    *("mingru_forward", "mingru_backward", "lstm_forward", "lstm_backward"),
+    *("gru_forward", "gru_backward", "gelu_forward", "gelu_backward"),
+]
+
+
+def arguments(function):
+    """Random arguments of a function of ``kernels.py``, by name, float32."""
+    t, s, h = SIZES.values()
+    gates = 4 if function.startswith("lstm") else 3
+    backward_gates = 4 * h if function.startswith(("lstm", "gru")) else 3 * h
+    shapes = {
+        "u": (t, s, 3 * h),
+        "z": (t, s, gates * h),
+        "gates": (t, s, backward_gates),
+        "weight_hh": (gates * h, h),
+        "bias_hh": (gates * h,),
+        "keep": (t, s),
+        **dict.fromkeys(("first", "h0", "c0"), (s, h)),
+        **dict.fromkeys(("x", "states", "dout", "h", "c", "dh", "dy"), (t, s, h)),
+    }
+    rng = np.random.default_rng(len(function))
+    names = inspect.signature(getattr(kernels, function)).parameters
+    drawn = {name: rng.normal(size=shapes[name]).astype(np.float32) for name in names}
+    if "gates" in drawn:
+        drawn["gates"] = sigmoid(drawn["gates"]).astype(np.float32)
+    if "keep" in drawn:
+        drawn["keep"] = (drawn["keep"] > -0.5).astype(np.float32)
+    return drawn
+
+
+def as_given(drawn, dtype):
+    return [
+        mx.array(a).astype(mx.float32 if name in kernels.FLOAT32 else dtype)
+        for name, a in drawn.items()
+    ]
+
+
+@pytest.fixture(scope="module", params=["metal", "cuda"])
+def compiled(request, tmp_path_factory):
+    """FUNCTIONS in float32, then in bfloat16, then in float16; then a long MinGRU in the two."""
+    with recording(request.param) as recorder:
+        for dtype in (mx.float32, *EPSILON):
+            for function in FUNCTIONS:
+                given = as_given(arguments(function), dtype)
+                recorder.record(getattr(kernels, function), *given)
+        for dtype in EPSILON:
+            shapes = (LONG, 1, 12), (LONG, 1, 4)
+            first, keep = mx.zeros((1, 4)), mx.ones((LONG, 1))
+            given = [*(mx.zeros(shape, dtype) for shape in shapes), first, keep]
+            recorder.record(kernels.mingru_forward, *given)
+    return Compiled(recorder, tmp_path_factory.mktemp("kernels"))
+
+
+@LOW
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_kernels_differ_by_casts_alone(compiled, function, dtype):
+    """Low numbers in, the float32 kernel's numbers out: rounded, or bit by bit where float32."""
+    exact = FUNCTIONS.index(function)
+    number = exact + len(FUNCTIONS) * (1 + list(EPSILON).index(dtype))
+    call = compiled.calls[number]
+    names = [*call["input_names"], *call["output_names"]]
+    dtypes = [*(a.dtype for a in call["inputs"]), *call["output_dtypes"]]
+    wanted = [mx.float32 if name in kernels.FLOAT32 else dtype for name in names]
+    assert dtypes == wanted and dict(call["template"])["Low"] == dtype
+
+    drawn = arguments(function)
+    own = {"weight_hh": "weight", "bias_hh": "bias"}  # the texts' names
+    inputs = {own.get(name, name): a for name, a in drawn.items()}
+    if function.endswith("forward") and "weight" in inputs:
+        inputs["weight"] = inputs["weight"].T.copy()  # as the kernel gets it
+    order = [inputs[name] for name in call["input_names"]]
+    given = [from_memory(to_memory(a, t), t) for a, t in zip(order, dtypes, strict=False)]
+    for name, one, other, t in zip(
+        call["output_names"],
+        compiled.run(number, *given),
+        compiled.run(exact, *given),
+        call["output_dtypes"],
+        strict=True,
+    ):
+        assert np.abs(other).max() > 0
+        np.testing.assert_array_equal(one, from_memory(to_memory(other, t), t), err_msg=name)
+
+
+@LOW
+def test_small_steps_add_up_on_a_gpu(compiled, dtype):
+    number = 3 * len(FUNCTIONS) + list(EPSILON).index(dtype)
+    u = np.tile(np.repeat([0.5, -7, 0], 4), (LONG, 1, 1))
+    x, first, keep = np.ones((LONG, 1, 4)), np.zeros((1, 4)), np.ones((LONG, 1))
+    _, states = compiled.run(number, *(a.astype(np.float32) for a in (u, x, first, keep)))
+    np.testing.assert_allclose(states[-1], 1 - (1 - sigmoid(np.float64(-7))) ** LONG, rtol=1e-4)
+
+
+def test_every_array_has_the_type_of_its_name():
+    """Whatever it is given as: MLX would run what it compiled for another type."""
+    t, s, h = SIZES.values()
+    shapes = {"u": (t, s, 3 * h), "x": (t, s, h), "first": (s, h), "keep": (t, s)}
+    wrong = [mx.bfloat16, mx.float32, mx.float16, mx.int32]
+    given = [mx.zeros(shape, d) for shape, d in zip(shapes.values(), wrong, strict=True)]
+    with recording("cuda") as recorder:
+        recorder.record(kernels.mingru_forward, *given)
+    (call,) = recorder.calls
+    found = dict(zip(call["input_names"], (a.dtype for a in call["inputs"]), strict=True))
+    assert found == {
+        **dict.fromkeys(("u", "x"), mx.bfloat16),
+        **dict.fromkeys(("first", "keep"), mx.float32),
+    }
+    assert call["output_dtypes"] == [mx.bfloat16, mx.float32]
+
+
+def test_another_text_is_another_kernel(monkeypatch):
+    """MLX keeps compiled kernels on disk by name: an older version's must not be taken."""
+    names = []
+
+    def make(**given):
+        names.append(given["name"])
+        return None
+
+    monkeypatch.setattr(kernels, "backend", lambda: "cuda")
+    monkeypatch.setattr(mx.fast, "cuda_kernel", make)
+    for text in ("", "// another text"):
+        kernels._kernel.cache_clear()
+        monkeypatch.setattr(kernels.kernel_texts, "DISCOUNT", kernels.kernel_texts.DISCOUNT + text)
+        kernels._kernel("discount", ("delta", "decay"), ("adv",))
+    kernels._kernel.cache_clear()
+    assert names[0] != names[1] and all(name.startswith("discount_") for name in names)
