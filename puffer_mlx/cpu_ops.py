@@ -2,7 +2,7 @@
 
 MLX's CPU backend runs elementwise operations on one thread and without vector transcendentals; the
 recurrence's gates cost more there than all matrix products together. The extension does gates,
-recurrence and highway in one pass over memory on every core (measurements:
+recurrence and highway in one pass over memory on the cores that its stream has (measurements:
 ``benchmarks/RESULTS.md``). It needs a C++20 compiler; without one, everything works through pure
 MLX, only slower, and one line on standard error says so.
 """
@@ -15,6 +15,7 @@ import os
 import platform
 import sys
 import sysconfig
+import threading
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -64,9 +65,17 @@ def _flags() -> list[str]:
     return [*flags, "-mcpu=native"]
 
 
-@functools.cache
+_loading = threading.Lock()  # a learner and a collector may ask at the same time
+
+
 def load() -> ModuleType | None:
     """The extension, or None (saying so once) where it can't be had."""
+    with _loading:
+        return _load()
+
+
+@functools.cache
+def _load() -> ModuleType | None:
     if "PUFFER_MLX_NO_CPU_OPS" in os.environ:
         return None
     try:

@@ -2,24 +2,50 @@
 // time each; linear layers; GELU; a gather of segments. `cpu_ops.py` builds and loads this file.
 //
 // Shapes: T steps, S segments (rows), H channels; everything float32, C-contiguous and time-major.
-// Each operation splits its rows into parts, which a small pool of threads takes one after the other. What a part is and
-// in which order sums are taken depends on sizes alone, so results don't depend on the number of threads.
+// Each operation splits its rows into parts, which its stream's thread and helpers from a pool take one after the
+// other. What a part is and in which order sums are taken depends on sizes alone, so results don't depend on the number
+// of threads.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include "actor_binding.h"
 #include "gru.h"
 #include "linear.h"
 #include "lstm.h"
 #include "mingru.h"
 #include "norm.h"
 #include "rows.h"
+#include "shares.h"
 #include "threads.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace puffer;
+
+static Share& share_of(const mx::Stream& stream) {
+  expect(stream.device == mx::Device::cpu, "the stream must be a CPU's");
+  return Shares::all().of(stream.index);
+}
+
+// How many threads an operation on that stream may use; 0: the number of `set_threads`.
+static void set_width(const mx::Stream& stream, int threads) {
+  expect(threads >= 0, "set_width: threads must be at least 1, or 0 for the default");
+  share_of(stream).width = threads;
+}
+
+static int width(const mx::Stream& stream) {
+  int own = share_of(stream).width;
+  return own ? own : Shares::all().default_width();
+}
+
+// How many operations of this module may be under way on that stream; 0: as many as MLX lets. Evaluation waits where
+// one more would be too many, so nothing in the same graph may need a GPU, whose work begins only when evaluation ends.
+static void set_depth(const mx::Stream& stream, int operations) {
+  expect(operations >= 0, "set_depth: operations must be at least 1, or 0 for no limit");
+  share_of(stream).set_depth(operations);
+}
 
 NB_MODULE(cpu_ops, m) {
   m.def("mingru_forward", &mingru_forward_node, "u"_a, "x"_a, "first"_a, "keep"_a);
@@ -39,7 +65,12 @@ NB_MODULE(cpu_ops, m) {
   m.def("linear_weight_gradient", &linear_weight_gradient, "dy"_a, "x"_a, "columns"_a);
   m.def("linear_bias_gradient", &linear_bias_gradient, "dy"_a, "columns"_a);
   m.def("recurrent_weight_gradient", &recurrent_weight_gradient, "dy"_a, "states"_a, "first"_a, "keep"_a);
-  m.def("set_threads", [](int n) { Pool::shared().resize(n); }, "threads"_a);
+  m.def("set_threads", [](int n) { Shares::all().set_default_width(n); }, "threads"_a);
+  m.def("set_width", &set_width, "stream"_a, "threads"_a);
+  m.def("width", &width, "stream"_a);
+  m.def("set_depth", &set_depth, "stream"_a, "operations"_a);
+  m.def("depth", [](const mx::Stream& stream) { return share_of(stream).depth(); }, "stream"_a);
   m.def("set_gemm", [](uintptr_t address) { gemm = reinterpret_cast<Gemm>(address); }, "address"_a);
   m.def("has_gemm", [] { return gemm != nullptr; });
+  bind_actor(m);
 }

@@ -93,7 +93,7 @@ inline Array linear_input_gradient(const Array& dy, const Array& weight, bool co
 inline void sum_over_rows(int n, size_t size, float* to, const std::function<void(int, int, float*)>& work) {
   int rows = std::max(n / 16, 1024), parts = (n + rows - 1) / rows;
   std::vector<float> partial(parts * size);
-  Pool::shared().run(parts, [&](int part) {
+  run_parts(parts, [&](int part) {
     work(part * rows, std::min(n - part * rows, rows), partial.data() + part * size);
   });
   std::memset(to, 0, sizeof(float) * size);

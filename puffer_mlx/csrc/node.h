@@ -11,6 +11,8 @@
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/mlx.h"
 #include "mlx/primitives.h"
+#include "shares.h"
+#include "threads.h"
 
 namespace puffer {
 
@@ -21,7 +23,8 @@ using Arrays = std::vector<mx::array>;
 using Buffers = std::vector<const void*>;
 using Outputs = std::vector<void*>;
 
-// A node that calls `kernel` on the CPU stream with its inputs' and outputs' memory.
+// A node that calls `kernel` with its inputs' and outputs' memory on its CPU stream, with that stream's share as it is
+// when the node is evaluated.
 class Call : public mx::Primitive {
  public:
   using Kernel = std::function<void(const Buffers&, const Outputs&)>;
@@ -48,7 +51,14 @@ class Call : public mx::Primitive {
       encoder.set_output_array(output);
       to.push_back(output.data<char>());
     }
-    encoder.dispatch([kernel = kernel_, in = std::move(in), to = std::move(to)] { kernel(in, to); });
+    auto& share = Shares::all().of(stream().index);
+    int width = share.width ? share.width.load() : Shares::all().default_width();
+    bool counted = share.enter();
+    encoder.dispatch([=, &share, kernel = kernel_, in = std::move(in), to = std::move(to)] {
+      Share::Leave leave(share, counted);
+      width_here = width;
+      kernel(in, to);
+    });
   }
 
   void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {

@@ -1,4 +1,5 @@
-// A small pool of threads, and how an operation's rows are split among them.
+// A pool of threads that several CPU streams share, each with its own part of the cores, and how an operation's rows
+// are split among them.
 //
 // What a part is and in which order sums are taken depends on sizes alone, so results don't depend on the number of
 // threads.
@@ -6,15 +7,22 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 namespace puffer {
 
-// Runs `work(part)` for part = 0 .. parts - 1, the caller taking its share. One batch at a time.
+// How many threads the operation that runs on this thread may use, this one among them.
+inline thread_local int width_here = 1;
+
+// Threads that help with batches of parts. Batches of several callers run at the same time. A caller works on its own
+// batch until no part is left, so a batch ends even if no helper has time for it.
 class Pool {
  public:
   static Pool& shared() {
@@ -22,63 +30,85 @@ class Pool {
     return *pool;
   }
 
-  void resize(int threads) {
-    std::lock_guard<std::mutex> use(use_);
-    threads_ = std::max(1, threads);
-    while (static_cast<int>(workers_.size()) < threads_ - 1) {
-      workers_.emplace_back([this] { loop(); });
-      workers_.back().detach();
-    }
-  }
-
-  int threads() const { return threads_; }
-
-  void run(int parts, const std::function<void(int)>& work) {
-    if (parts == 1 || threads_ == 1) {
+  // Runs work(part) for part = 0 .. parts - 1 on at most `width` threads, the caller's among them. After an exception
+  // no further part begins; it is thrown again here.
+  void run(int parts, int width, const std::function<void(int)>& work) {
+    int helpers = std::min(parts, width) - 1;
+    if (helpers < 1) {
       for (int part = 0; part < parts; ++part) work(part);
       return;
     }
-    std::lock_guard<std::mutex> use(use_);
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      work_ = &work;
-      parts_ = parts;
-      next_ = 0;
-      unfinished_ = parts;
-    }
-    wake_.notify_all();
-    std::unique_lock<std::mutex> lock(mutex_);
-    drain(lock);
-    done_.wait(lock, [this] { return unfinished_ == 0; });
-    work_ = nullptr;
+    Batch batch(work, parts, helpers);
+    bool all = open(batch);
+    if (all) wake_.notify_all();
+    for (int i = 0; !all && i < helpers; ++i) wake_.notify_one();
+    batch.drain();
+    close(batch);
+    if (batch.error) std::rethrow_exception(batch.error);
   }
 
  private:
-  void loop() {
+  struct Batch {
+    const std::function<void(int)>& work;
+    const int parts, helpers;
+    std::atomic<int> next{0};
+    std::atomic<bool> failed{false};
+    std::exception_ptr error;  // written by whoever set `failed`
+    int places, inside = 0;    // helpers that may still come, and those at work; under the pool's mutex
+    std::condition_variable left;
+
+    Batch(const std::function<void(int)>& work, int parts, int helpers)
+        : work(work), parts(parts), helpers(helpers), places(helpers) {}
+
+    void drain() {  // takes parts until none is left
+      try {
+        for (int part; !failed && (part = next++) < parts;) work(part);
+      } catch (...) {
+        if (!failed.exchange(true)) error = std::current_exception();
+      }
+    }
+  };
+
+  bool open(Batch& batch) {  // whether it wants every worker there is
+    std::lock_guard<std::mutex> lock(mutex_);
+    wanted_ += batch.helpers;
+    try {
+      for (; workers_ < wanted_; ++workers_) std::thread([this] { serve(); }).detach();
+    } catch (const std::system_error&) {  // no more threads to be had: fewer helpers
+    }
+    open_.push_back(&batch);
+    return batch.helpers >= workers_;
+  }
+
+  void close(Batch& batch) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (batch.places > 0) open_.erase(std::find(open_.begin(), open_.end(), &batch));
+    batch.left.wait(lock, [&batch] { return batch.inside == 0; });
+    wanted_ -= batch.helpers;
+  }
+
+  void serve() {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      wake_.wait(lock, [this] { return work_ != nullptr && next_ < parts_; });
-      drain(lock);
-    }
-  }
-
-  void drain(std::unique_lock<std::mutex>& lock) {  // takes parts until none is left
-    while (work_ != nullptr && next_ < parts_) {
-      int part = next_++;
-      auto* work = work_;
+      wake_.wait(lock, [this] { return !open_.empty(); });
+      Batch& batch = *open_.front();
+      ++batch.inside;
+      if (--batch.places == 0) open_.erase(open_.begin());
       lock.unlock();
-      (*work)(part);
+      batch.drain();
       lock.lock();
-      if (--unfinished_ == 0) done_.notify_all();
+      if (--batch.inside == 0) batch.left.notify_one();  // under the lock: the batch is gone right after
     }
   }
 
-  std::mutex use_, mutex_;
-  std::condition_variable wake_, done_;
-  std::vector<std::thread> workers_;
-  const std::function<void(int)>* work_ = nullptr;
-  int threads_ = 1, parts_ = 0, next_ = 0, unfinished_ = 0;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<Batch*> open_;       // with places left, oldest first
+  int workers_ = 0, wanted_ = 0;  // threads there are; helpers that the batches under way may have
 };
+
+// Runs work(part) for part = 0 .. parts - 1 on as many threads as the operation that calls it may use.
+inline void run_parts(int parts, const std::function<void(int)>& work) { Pool::shared().run(parts, width_here, work); }
 
 // Splits rows [0, n) of T steps each into parts and calls work(first row, last row + 1). About 16 parts, so that a busy
 // core costs little, but none with less than 512 steps: waking a thread takes longer than those. Parts start at
@@ -87,7 +117,7 @@ inline void over_rows(int n, int T, const std::function<void(int, int)>& work, i
   int rows = std::max({1, n / 16, 512 / std::max(1, T)});
   rows = (rows + multiple - 1) / multiple * multiple;
   int parts = (n + rows - 1) / rows;
-  Pool::shared().run(parts, [&](int part) { work(part * rows, std::min(n, (part + 1) * rows)); });
+  run_parts(parts, [&](int part) { work(part * rows, std::min(n, (part + 1) * rows)); });
 }
 
 }  // namespace puffer

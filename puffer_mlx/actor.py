@@ -1,0 +1,239 @@
+"""A policy's whole step in C, for rollouts whose loop is in C.
+
+Through MLX a step of a policy is some 25 nodes of a graph and 0.1 ms of Python for each group of
+agents. The actor has no graph: a C function reads a rollout's rows, and writes choices and states,
+for any range of agents. It computes what ``Policy.act`` does; an agent's results don't depend on
+which others are acted for in the same call, to the last bit.
+"""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten
+
+from puffer_mlx import cpu_ops
+from puffer_mlx.ops import EPSILON
+from puffer_mlx.policy.decoders import Fused, Separate
+from puffer_mlx.policy.encoders import Affine, AffineGelu, Linear
+from puffer_mlx.policy.networks import GRU, LSTM, MLP, MinGRU
+from puffer_mlx.policy.policy import Policy
+
+Shape = tuple[int, ...]
+Weights = Any  # a tree of mx.array
+
+
+def make_actor(policy: Policy) -> "Actor | None":
+    """The policy's actor.
+
+    None where the policy has a part without a form in C (images, classes of the user's own), or
+    where there is no extension.
+    """
+    known = (
+        type(policy.encoder) in (Linear, Affine, AffineGelu)
+        and type(policy.network) in _LAYERS
+        and type(policy.decoder) in (Fused, Separate)
+    )
+    extension = cpu_ops.load() if known else None
+    return None if extension is None else Actor(policy, extension)
+
+
+class Actor:
+    """Acts during a rollout: ``prepare`` takes weights, ``bind`` memory; then C calls.
+
+    Args:
+        policy: one that ``make_actor`` takes.
+        extension: ``cpu_ops.load()``.
+    """
+
+    def __init__(self, policy: Policy, extension: Any) -> None:
+        action = policy.decoder.action
+        self._policy = policy
+        self._inputs: int = policy.encoder.inputs  # type: ignore
+        self._hidden = policy.network.hidden
+        self._native = extension.Actor(
+            self._inputs, self._hidden, list(action.sizes), action.continuous
+        )
+        self._ready = False
+        self._held: list[np.ndarray | None] = []  # what the native actor has addresses of
+
+    def prepare(self, weights: Weights) -> None:
+        """Take a copy of the weights to act with. Nobody may be acting.
+
+        Args:
+            weights: as ``Policy.init`` makes them, float32, in memory that the host can read.
+
+        Raises:
+            ValueError: an array has another shape or dtype.
+        """
+        self._ready = False
+        native, policy, H = self._native, self._policy, self._hidden
+        native.clear()
+        activated = type(policy.encoder) is AffineGelu
+        _dense(native, weights["encoder"], "encoder", (H, self._inputs), activated)
+        _LAYERS[type(policy.network)](native, weights["network"], H)
+        action = policy.decoder.action
+        decoder = weights["decoder"]
+        if type(policy.decoder) is Fused:
+            _dense(native, decoder, "decoder", (action.logits + 1, H))
+        else:
+            _heads(native, decoder, action.logits, H)
+        if action.continuous:
+            logstd = _floats(decoder["logstd"], (1, action.heads), "decoder.logstd")
+            native.logstd(_address(logstd))
+        self._ready = True
+
+    def bind(self, slot: Any, noise: np.ndarray, states: Any) -> tuple[int, int]:
+        """Say what memory to act on; it is kept alive until the next call.
+
+        Args:
+            slot: ``rollout.Views``, C-contiguous, with T or more rows of N agents. Observations
+                (float32 or uint8), terminals and masks are read, the others written.
+            noise: (T, N, heads) float32, from ``distribution.noise``.
+            states: the network's, a tree of (N, ...) float32 arrays; replaced in place.
+
+        Returns:
+            Addresses of ``void act(void* context, int t, int first, int count)``, which acts at
+            step t for agents [first, first + count), and of its context. Several threads may call
+            it at a time, each for other agents; it wants an agent's steps in order.
+
+        Raises:
+            ValueError: an array has another shape or dtype, isn't C-contiguous or can't be written.
+            RuntimeError: there are no weights.
+        """
+        if not self._ready:
+            raise RuntimeError("prepare(weights) comes before bind")
+        action = self._policy.decoder.action
+        T, N = slot.actions.shape[:2]
+        as_bytes = slot.observations.dtype == np.uint8
+        inputs = np.uint8 if as_bytes else np.float32
+        _check(slot.observations, (T, N, self._inputs), "observations", inputs)
+        _check(slot.terminals, (T, N), "terminals")
+        if slot.masks is not None:
+            if action.continuous:
+                raise ValueError("masks: expected None, as the actions are continuous")
+            _check(slot.masks, (T, N, action.logits), "masks", np.uint8)
+        _check(noise, (T, N, action.heads), "noise")
+        _check(slot.actions, (T, N, action.heads), "actions", written=True)
+        _check(slot.logprobs, (T, N), "logprobs", written=True)
+        _check(slot.values, (T, N), "values", written=True)
+        state = self._states(states, N)
+
+        ends = slot.terminals if self._policy.reset_on_terminal else None
+        read = [slot.observations, ends, slot.masks, noise]
+        self._held = [*read, slot.actions, slot.logprobs, slot.values, *state]
+        observed, *others = [_address(array) for array in self._held]
+        rows, states_at = others[:6], others[6:]
+        self._native.bind(N, observed, as_bytes, *rows, states_at)
+        return self._native.function(), self._native.context()
+
+    def _states(self, states: Any, N: int) -> list[np.ndarray]:
+        """The states' arrays in the order in which layers number them."""
+        expected = [name for name, _ in tree_flatten(self._policy.initial_state(1))]  # type: ignore
+        found: dict[str, np.ndarray] = dict(tree_flatten(states))  # type: ignore
+        if sorted(found) != sorted(expected):
+            raise ValueError(f"states: expected {expected}, found {list(found)}")
+        for name, array in found.items():
+            _check(array, (N, self._hidden), f"states.{name}", written=True, exact=True)
+        return [found[name] for name in expected]
+
+    def seconds(self) -> dict[str, float]:
+        """Thread-seconds since ``bind``: the policy's (``act``), and choosing (``sample``)."""
+        return {"act": self._native.acting(), "sample": self._native.sampling()}
+
+
+# ---- weights, in the order of the layers ---------------------------------------------------------
+
+
+def _dense(native: Any, own: Weights, name: str, shape: Shape, gelu: bool = False) -> None:
+    """A product (M, K), with a bias if the weights have one."""
+    weight = _floats(own["weight"], shape, f"{name}.weight")
+    bias = _floats(own["bias"], shape[:1], f"{name}.bias") if "bias" in own else None
+    native.dense(_address(weight), _address(bias), *shape, gelu)
+
+
+def _heads(native: Any, own: Weights, logits: int, H: int) -> None:
+    """``Separate``'s two heads as one product."""
+    parts = []
+    for name, rows in {"actions": logits, "value": 1}.items():
+        weight = _floats(own[name]["weight"], (rows, H), f"decoder.{name}.weight")
+        parts.append((weight, _floats(own[name]["bias"], (rows,), f"decoder.{name}.bias")))
+    weight, bias = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    native.dense(_address(weight), _address(bias), logits + 1, H, False)
+
+
+def _mlp(native: Any, weights: Weights, H: int) -> None:
+    for i, own in enumerate(weights):
+        _dense(native, own, f"network.{i}", (H, H), gelu=True)
+
+
+def _mingru(native: Any, weights: Weights, H: int) -> None:
+    for i, own in enumerate(weights):
+        weight = _floats(own["weight"], (3 * H, H), f"network.{i}.weight")
+        native.mingru(_address(weight), H, i)
+
+
+def _recurrent(own: Weights, name: str, rows: int, H: int) -> list[np.ndarray]:
+    """weight_ih, weight_hh, bias_ih, bias_hh of one layer."""
+    shapes = {
+        "weight_ih": (rows, H),
+        "weight_hh": (rows, H),
+        "bias_ih": (rows,),
+        "bias_hh": (rows,),
+    }
+    return [_floats(own[part], shape, f"{name}.{part}") for part, shape in shapes.items()]
+
+
+def _lstm(native: Any, weights: Weights, H: int) -> None:
+    for i, own in enumerate(weights):
+        across, recurrent, *biases = _recurrent(own, f"network.{i}", 4 * H, H)
+        both, bias = np.concatenate([across, recurrent], axis=1), biases[0] + biases[1]
+        native.lstm(_address(both), _address(bias), H, 2 * i)
+
+
+def _gru(native: Any, weights: Weights, H: int) -> None:
+    for i, own in enumerate(weights["layers"]):
+        arrays = _recurrent(own, f"network.layers.{i}", 3 * H, H)
+        native.gru(*map(_address, arrays), H, i)
+    norm = _floats(weights["norm"]["weight"], (H,), "network.norm.weight")
+    native.residual_norm(_address(norm), H, EPSILON)
+
+
+_LAYERS = {MinGRU: _mingru, LSTM: _lstm, GRU: _gru, MLP: _mlp}
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def _floats(array: mx.array, shape: Shape, name: str) -> np.ndarray:
+    """The numbers of a weight, C-contiguous."""
+    if array.dtype != mx.float32 or array.shape != shape:
+        found = f"{str(array.dtype).removeprefix('mlx.core.')} {array.shape}"
+        raise ValueError(f"weights: {name}: expected float32 {shape}, found {found}")
+    return np.ascontiguousarray(array)
+
+
+def _check(
+    array: np.ndarray,
+    shape: Shape,
+    name: str,
+    dtype: type = np.float32,
+    written: bool = False,
+    exact: bool = False,
+) -> None:
+    """That memory can be used as an array of that shape; it may have more rows unless ``exact``."""
+    rows = array.shape[:1] == shape[:1] if exact else array.shape[:1] >= shape[:1]
+    if rows and array.shape[1:] == shape[1:] and array.dtype == dtype:
+        flags = array.flags
+        if flags.c_contiguous and (flags.writeable or not written):
+            return
+    found = f"{array.dtype} {array.shape}"
+    found += "" if array.flags.c_contiguous else ", not C-contiguous"
+    found += "" if array.flags.writeable else ", read-only"
+    wanted = "writable and C-contiguous" if written else "C-contiguous"
+    raise ValueError(f"{name}: expected {np.dtype(dtype)} {shape}, {wanted}; found {found}")
+
+
+def _address(array: np.ndarray | None) -> int:
+    """Where an array is; 0 if there is none."""
+    return 0 if array is None else array.ctypes.data

@@ -1,0 +1,74 @@
+// The actor for Python (`actor.py`), which checks shapes, passes memory as addresses and keeps it alive.
+
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "actor.h"
+
+namespace puffer {
+
+// float32 memory, C-contiguous; 0: none.
+inline float* floats_at(uintptr_t address) { return reinterpret_cast<float*>(address); }
+
+inline void bind_rollout(Actor& actor, int64_t N, uintptr_t observations, bool bytes, uintptr_t terminals,
+                         uintptr_t masks, uintptr_t noise, uintptr_t actions, uintptr_t logprobs, uintptr_t values,
+                         const std::vector<uintptr_t>& states) {
+  Rollout rollout{N,
+                  reinterpret_cast<const void*>(observations),
+                  bytes,
+                  floats_at(terminals),
+                  reinterpret_cast<const uint8_t*>(masks),
+                  floats_at(noise),
+                  floats_at(actions),
+                  floats_at(logprobs),
+                  floats_at(values),
+                  {}};
+  for (auto address : states) rollout.states.push_back(floats_at(address));
+  actor.bind(std::move(rollout));
+}
+
+inline void bind_actor(nanobind::module_& m) {
+  namespace nb = nanobind;
+  using namespace nb::literals;
+  auto dense = [](Actor& actor, uintptr_t weight, uintptr_t bias, int M, int K, bool gelu) {
+    actor.add(make_dense(floats_at(weight), floats_at(bias), M, K, gelu));
+  };
+  auto mingru = [](Actor& actor, uintptr_t weight, int H, int state) {
+    actor.add(std::make_unique<MinGRULayer>(floats_at(weight), H, state));
+  };
+  auto lstm = [](Actor& actor, uintptr_t weight, uintptr_t bias, int H, int state) {
+    actor.add(std::make_unique<LSTMLayer>(floats_at(weight), floats_at(bias), H, state));
+  };
+  auto gru = [](Actor& actor, uintptr_t across, uintptr_t recurrent, uintptr_t bias, uintptr_t recurrent_bias, int H,
+                int state) {
+    actor.add(std::make_unique<GRULayer>(floats_at(across), floats_at(recurrent), floats_at(bias),
+                                         floats_at(recurrent_bias), H, state));
+  };
+  auto norm = [](Actor& actor, uintptr_t weight, int H, float epsilon) {
+    actor.add(std::make_unique<ResidualNorm>(floats_at(weight), H, epsilon));
+  };
+  auto logstd = [](Actor& actor, uintptr_t values) { actor.set_logstd(floats_at(values)); };
+  nb::class_<Actor>(m, "Actor")
+      .def(nb::init<int, int, std::vector<int>, bool>(), "inputs"_a, "hidden"_a, "sizes"_a, "continuous"_a)
+      .def("clear", &Actor::clear)
+      .def("dense", dense, "weight"_a, "bias"_a, "outputs"_a, "inputs"_a, "gelu"_a)
+      .def("mingru", mingru, "weight"_a, "hidden"_a, "state"_a)
+      .def("lstm", lstm, "weight"_a, "bias"_a, "hidden"_a, "state"_a)
+      .def("gru", gru, "weight_ih"_a, "weight_hh"_a, "bias_ih"_a, "bias_hh"_a, "hidden"_a, "state"_a)
+      .def("residual_norm", norm, "weight"_a, "hidden"_a, "epsilon"_a)
+      .def("logstd", logstd, "values"_a)
+      .def("bind", &bind_rollout, "agents"_a, "observations"_a, "bytes"_a, "terminals"_a, "masks"_a, "noise"_a,
+           "actions"_a, "logprobs"_a, "values"_a, "states"_a)
+      .def("function", [](Actor&) { return reinterpret_cast<uintptr_t>(&actor_act); })
+      .def("context", [](Actor& actor) { return reinterpret_cast<uintptr_t>(&actor); })
+      .def("acting", &Actor::acting)
+      .def("sampling", &Actor::sampling);
+}
+
+}  // namespace puffer

@@ -1,0 +1,533 @@
+"""`actor.py` and its C++: the same as the policy's step through MLX, for any agents at a time."""
+
+import ctypes
+import gc
+import os
+import shutil
+import subprocess
+import threading
+import weakref
+from pathlib import Path
+from typing import NamedTuple
+
+import mlx.core as mx
+import numpy as np
+import oracles
+import pytest
+from mlx.utils import tree_flatten, tree_map
+from oracles import f64, named
+
+import puffer_mlx
+from puffer_mlx import actor, config, cpu_ops
+from puffer_mlx.actor import make_actor
+from puffer_mlx.policy.mingru import MinGRU
+from puffer_mlx.policy.policy import Policy, make_policy
+from puffer_mlx.spec import ActionSpec, EnvSpec
+
+ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
+NETWORKS = pytest.mark.parametrize("network", ["MinGRU", "LSTM", "GRU", "MLP"])
+T, N = 8, 77  # N: no multiple of anything that rows are taken by
+
+
+class Views(NamedTuple):
+    """As ``rollout.Views``."""
+
+    observations: np.ndarray
+    terminals: np.ndarray
+    masks: np.ndarray | None
+    actions: np.ndarray
+    logprobs: np.ndarray
+    values: np.ndarray
+
+
+@pytest.fixture(autouse=True)
+def needs_extension(extension):
+    pass
+
+
+def policy_of(network="MinGRU", sizes=(3,), D=5, H=8, layers=2, dialect="native", reset=False):
+    spec = EnvSpec("test", D, np.dtype(np.float32), ActionSpec(sizes))
+    settings = config.Policy(
+        hidden_size=H, num_layers=layers, dialect=dialect, reset_on_terminal=reset
+    )
+    return make_policy(spec, settings, config.Torch(network=network))
+
+
+def weights_of(policy: Policy, seed=0):
+    """Three times those at the start, and no bias, norm or deviation as it is then."""
+    rng = np.random.default_rng(seed)
+
+    def draw(weight):
+        return 3 * weight + 0.3 * mx.array(rng.normal(size=weight.shape).astype(np.float32))
+
+    return tree_map(draw, policy.init(mx.random.key(seed)))
+
+
+class Case:
+    """A policy and a rollout's memory filled with numbers."""
+
+    def __init__(self, policy: Policy, T=T, N=N, masked=False, as_bytes=False, seed=0) -> None:
+        rng = np.random.default_rng(seed)
+        self.policy, self.T, self.N = policy, T, N
+        action, D = policy.decoder.action, policy.encoder.inputs  # type: ignore
+        self.weights = weights_of(policy, seed)
+        observations = rng.normal(size=(T + 1, N, D)).astype(np.float32)
+        if as_bytes:
+            observations = rng.integers(0, 256, (T + 1, N, D)).astype(np.uint8)
+            self.weights["encoder"]["weight"] /= 128
+        self.slot = Views(
+            observations,
+            (rng.random((T + 1, N)) < 0.2).astype(np.float32),
+            (rng.random((T + 1, N, action.logits)) < 0.5).astype(np.uint8) * 7 if masked else None,
+            *(np.zeros(shape, np.float32) for shape in [(T, N, action.heads), (T, N), (T, N)]),
+        )
+        self.noise = np.array(policy.distribution.noise(mx.random.key(seed), (T, N)))
+        self.first = tree_map(
+            lambda s: np.abs(rng.normal(size=s.shape)).astype(np.float32), policy.initial_state(N)
+        )
+        self.states = tree_map(np.copy, self.first)
+        self.actor = made(policy)
+        self.actor.prepare(self.weights)
+
+    def bind(self):
+        """The C function, its context an argument already."""
+        function, context = self.actor.bind(self.slot, self.noise, self.states)
+        return lambda *where: ACT(function)(context, *where)
+
+    def run(self) -> "Case":
+        act = self.bind()
+        for t in range(self.T):
+            act(t, 0, self.N)
+        return self
+
+    def found(self) -> list[np.ndarray]:
+        """Everything that acting wrote."""
+        states = [array for _, array in named(self.states)]
+        return [self.slot.actions, self.slot.logprobs, self.slot.values, *states]
+
+    def expected(self) -> list[np.ndarray]:
+        """The same through MLX."""
+        policy, slot, chosen = self.policy, self.slot, []
+        state = tree_map(mx.array, self.first)
+        for t in range(self.T):
+            mask = None if slot.masks is None else mx.array(slot.masks[t])
+            *rows, state = policy.act(
+                self.weights,
+                mx.array(slot.observations[t]),
+                state,
+                mx.array(self.noise[t]),
+                mask,
+                policy.keep(mx.array(slot.terminals[t])),
+            )
+            chosen.append([np.array(row) for row in rows])
+        states = [np.array(array) for _, array in named(state)]
+        return [np.stack(rows) for rows in zip(*chosen, strict=True)] + states
+
+
+def made(policy: Policy) -> actor.Actor:
+    found = make_actor(policy)
+    assert found is not None
+    return found
+
+
+def check(case: Case, atol=2e-6, most=0) -> None:
+    """That the actor found what MLX finds; at most so many samples are at a boundary of two.
+
+    Tolerances are relative to a policy's outputs, of which the values tell the size.
+    """
+    actions, logprobs, *others = case.run().found()
+    expected_actions, expected_logprobs, *expected = case.expected()
+    scale = max(1, np.abs(expected[0]).max())
+    same = np.isclose(actions, expected_actions, rtol=atol, atol=atol * scale).all(-1)
+    assert (~same).sum() <= most
+    logprobs_too = (logprobs[same], expected_logprobs[same])
+    for mine, theirs in [logprobs_too, *zip(others, expected, strict=True)]:
+        np.testing.assert_allclose(mine, theirs, rtol=atol, atol=atol * scale)
+
+
+# ---- what it computes ----------------------------------------------------------------------------
+
+
+@NETWORKS
+@pytest.mark.parametrize("dialect", ["native", "torch", "puffer3"])
+@pytest.mark.parametrize("sizes", [(3,), (2, 4), (1, 1, 1)])
+def test_every_part(network, dialect, sizes):
+    check(Case(policy_of(network, sizes, H=20, dialect=dialect, reset=True), masked=sizes[0] > 1))
+
+
+@NETWORKS
+@pytest.mark.parametrize("D", [1, 3, 118])
+@pytest.mark.parametrize("H", [8, 64, 100])
+def test_sizes(network, D, H):
+    check(Case(policy_of(network, (5,), D, H, layers=1 + D % 2), T=3), most=1)
+
+
+@pytest.mark.parametrize("logits", [2, 17, 40, 70])
+def test_many_choices(logits):
+    check(Case(policy_of("MLP", (logits, 2)), masked=True), most=1)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@NETWORKS
+def test_many_steps(network, reset):
+    check(Case(policy_of(network, reset=reset), T=64, N=20), atol=1e-5, most=1)
+
+
+@pytest.mark.parametrize("dialect", ["native", "puffer3"])
+def test_bytes(dialect):
+    case = Case(policy_of("MinGRU", (4,), D=21, dialect=dialect), as_bytes=True)
+    assert case.slot.observations.dtype == np.uint8 and case.slot.observations.max() > 250
+    check(case)
+
+
+def test_arrays_that_are_no_rows():
+    """Every other number of larger arrays, as weights."""
+    case = Case(policy_of("LSTM", dialect="torch"))
+    expected = case.expected()
+    thinned = tree_map(lambda w: mx.stack([w, 0 * w], axis=-1)[..., 0], case.weights)
+    mx.eval(thinned)
+    assert not np.asarray(thinned["encoder"]["weight"]).flags.c_contiguous
+    case.actor.prepare(thinned)
+    for mine, theirs in zip(case.run().found(), expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=2e-6, atol=2e-6)
+
+
+def test_new_weights_are_copied():
+    case = Case(policy_of())
+    case.actor.prepare(weights_of(case.policy, 1))
+    case.weights = weights_of(case.policy, 2)
+    owned = tree_map(lambda w: np.array(w), case.weights)
+    given = tree_map(mx.array, owned)
+    case.actor.prepare(given)
+    for array in (np.asarray(w) for _, w in tree_flatten(given)):  # type: ignore
+        array.fill(7)
+    check(case)
+
+
+# ---- choosing ------------------------------------------------------------------------------------
+
+
+def chooser(sizes, logits, **more) -> Case:
+    """Samples (n, A) of which the policy's outputs are `logits`: its observations, times 1."""
+    n, A = logits.shape
+    case = Case(policy_of("MLP", sizes, A, A, layers=0), T=1, N=n, **more)
+    case.weights["encoder"]["weight"] = mx.eye(A)
+    case.weights["decoder"]["weight"] = mx.concatenate([mx.eye(A), mx.zeros((1, A))])
+    case.slot.observations[0] = logits
+    case.actor.prepare(case.weights)
+    return case
+
+
+def check_choices(case: Case, sizes) -> None:
+    """Against float64; a uniform within 1e-5 of a boundary may be on either side.
+
+    A log-probability is a difference of numbers as large as the largest logit.
+    """
+    actions, logprobs, *_ = (array[0] for array in case.run().found())
+    logits, masks = f64(case.slot.observations[0]), case.slot.masks
+    legal = np.ones(logits.shape, bool) if masks is None else masks[0] != 0
+    start, total, exact, largest = 0, np.zeros(case.N), np.ones(case.N, bool), np.zeros(case.N)
+    for head, size in enumerate(sizes):
+        part = slice(start, start + size)
+        own = np.where(legal[:, part], logits[:, part], -1e4)
+        (logp,) = oracles.head_log_probs(own, (size,))
+        reached, uniform = np.exp(logp).cumsum(1), f64(case.noise[0, :, head, None])
+        last = np.where(legal[:, part], np.arange(size), 0).max(1)
+        expected = np.minimum((reached <= uniform).sum(1), last)
+        near = np.abs(reached - uniform).min(1) < 1e-5
+        found = actions[:, head].astype(int)
+        assert (found == expected)[~near].all() and near.mean() < 0.1
+        exact &= found == expected
+        total += np.take_along_axis(logp, expected[:, None], 1)[:, 0]
+        largest += np.abs(own.max(1))
+        start += size
+    error = np.abs(logprobs - total) - 1e-6 * np.abs(total)
+    assert (error <= 2e-6 + 2e-7 * largest)[exact].all()
+
+
+@pytest.mark.parametrize("scale", [0.1, 3, 300])
+@pytest.mark.parametrize("sizes", [(3,), (2, 5), (33,)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_choices(sizes, scale, masked):
+    logits = np.random.default_rng(0).normal(size=(3000, sum(sizes))).astype(np.float32) * scale
+    case = chooser(sizes, logits, masked=masked)
+    if case.slot.masks is not None:
+        case.slot.masks[0, :9] = 0  # no legal action at all
+    check_choices(case, sizes)
+
+
+@pytest.mark.parametrize("uniform", [2.0**-24, 0.5, 1.0])
+def test_the_only_legal_action(uniform):
+    A = 5
+    logits = np.random.default_rng(0).normal(size=(200, A)).astype(np.float32) * 50
+    case = chooser((A,), logits, masked=True)
+    only = np.arange(200) % A
+    case.slot = case.slot._replace(masks=(np.arange(A) == only[:, None])[None].astype(np.uint8))
+    case.noise[:] = uniform
+    actions, logprobs, *_ = case.run().found()
+    np.testing.assert_array_equal(actions[0, :, 0], only)
+    np.testing.assert_array_equal(logprobs[0], 0)
+
+
+def test_equal_chances():
+    """Of k legal actions the log-probability is that of 1 / k."""
+    k = np.arange(1, 70)
+    case = chooser((69,), np.zeros((69, 69), np.float32), masked=True)
+    legal = (k <= k[:, None]).astype(np.uint8)
+    case.slot = case.slot._replace(masks=legal[None])
+    _, logprobs, *_ = case.run().found()
+    np.testing.assert_allclose(logprobs[0], -np.log(k), rtol=2e-7)
+
+
+def test_uniforms_at_the_ends():
+    """1 takes the last action, however unlikely; the smallest one the first that has any chance."""
+    logits = np.tile(np.array([-200, 0, 1, -200], np.float32), (2, 1))
+    case = chooser((4,), logits)
+    case.noise[0, :, 0] = [1, 2.0**-24]
+    actions, logprobs, *_ = case.run().found()
+    np.testing.assert_array_equal(actions[0, :, 0], [3, 1])
+    np.testing.assert_allclose(logprobs[0], [-201.31326, -1.3132617], rtol=1e-6)
+
+
+def test_infinite_outputs():
+    """They become the largest numbers."""
+    case = Case(policy_of("MLP", (3,), 1, 1, layers=0), T=1, N=40)
+    case.weights["encoder"]["weight"] = mx.ones((1, 1))
+    case.weights["decoder"]["weight"] = mx.array([[3e38], [1], [-3e38], [1]])
+    case.slot.observations[:] = np.where(np.arange(40) % 2, 10, -10)[:, None]
+    case.actor.prepare(case.weights)
+    check(case)
+    np.testing.assert_array_equal(case.slot.actions[0, :, 0], np.where(np.arange(40) % 2, 0, 2))
+
+
+@pytest.mark.parametrize("sizes", [(4,), (1, 1)])
+@NETWORKS
+def test_nan_stays_where_it_is(network, sizes):
+    """An agent that sees NaN chooses at random, or its mean is 0; the others notice nothing."""
+    clean, case = (Case(policy_of(network, sizes, dialect="puffer3")) for _ in range(2))
+    case.slot.observations[:, ::5] = np.nan
+    clean.run()
+    actions, logprobs, values, *_ = case.run().found()
+    others = np.arange(N) % 5 > 0
+    for mine, theirs in zip(case.found()[:3], clean.found()[:3], strict=True):
+        np.testing.assert_array_equal(mine[:, others], theirs[:, others])
+    assert np.isnan(values[:, ~others]).all()
+    if sizes == (4,):
+        np.testing.assert_array_equal(actions[:, ~others], np.ceil(4 * case.noise - 1)[:, ~others])
+        np.testing.assert_allclose(logprobs[:, ~others], -np.log(4), rtol=1e-6)
+    else:
+        deviation = np.exp(np.array(case.weights["decoder"]["logstd"]))
+        expected = (deviation * case.noise)[:, ~others]
+        np.testing.assert_allclose(actions[:, ~others], expected, rtol=1e-6)
+
+
+# ---- any agents at a time ------------------------------------------------------------------------
+
+
+def assert_same_bits(case: Case, other: Case) -> None:
+    for mine, theirs in zip(case.found(), other.found(), strict=True):
+        assert mine.tobytes() == theirs.tobytes()
+
+
+@NETWORKS
+@pytest.mark.parametrize(("sizes", "H"), [((3,), 64), ((1, 1), 20), ((2, 40), 100)])
+def test_ranges(network, sizes, H):
+    """Agents in ranges of many sizes, in any order: the same to the last bit."""
+    rng = np.random.default_rng(0)
+    policy = policy_of(network, sizes, H=H, dialect="puffer3", reset=True)
+    whole, split = (Case(policy, T=4, N=203, masked=sizes[0] > 1) for _ in range(2))
+    whole.run()
+    act = split.bind()
+    for t in range(4):
+        cuts = [0, *sorted(rng.choice(np.arange(1, 203), 5 + 20 * t, replace=False)), 203]
+        for i in rng.permutation(len(cuts) - 1):
+            act(t, int(cuts[i]), int(cuts[i + 1] - cuts[i]))
+    assert_same_bits(split, whole)
+
+
+@NETWORKS
+def test_threads(network):
+    policy = policy_of(network, H=64, reset=True)
+    whole, split = (Case(policy, T=20, N=203) for _ in range(2))
+    whole.run()
+    act = split.bind()
+
+    def walk(first, count):
+        for t in range(20):
+            act(t, first, count)
+
+    threads = [threading.Thread(target=walk, args=(k, min(29, 203 - k))) for k in range(0, 203, 29)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert_same_bits(split, whole)
+
+
+def test_actors_take_turns_on_a_thread():
+    """What a thread keeps from one call to the next is large enough for the next actor too."""
+    cases = [Case(policy_of("LSTM", H=H, D=D)) for H, D in [(8, 200), (100, 1), (20, 300)]]
+    for t in range(T):
+        for case in cases:
+            act = case.bind()
+            act(t, 0, N)
+    for case in cases:
+        alone = Case(case.policy).run()
+        assert_same_bits(case, alone)
+
+
+# ---- Python --------------------------------------------------------------------------------------
+
+
+def test_policies_without_an_actor(monkeypatch):
+    image = EnvSpec("image", 48 * 48, np.dtype(np.uint8), ActionSpec((3,)), 0, (48, 48, 1))
+    parts = config.Torch(encoder="NatureEncoder")
+    assert make_actor(make_policy(image, config.Policy(hidden_size=8), parts)) is None
+
+    class Network(MinGRU):  # a user's own may do anything
+        pass
+
+    known = policy_of()
+    own = Policy(known.encoder, Network(8, 1), known.decoder)
+    assert make_actor(own) is None and make_actor(known) is not None
+
+    monkeypatch.setattr(cpu_ops, "load", lambda: None)
+    assert make_actor(known) is None
+
+
+def test_seconds():
+    case = Case(policy_of(H=64), N=1000)
+    case.bind()
+    assert case.actor.seconds() == {"act": 0, "sample": 0}
+    case.run()
+    first = case.actor.seconds()
+    assert 0 < first["sample"] < first["act"] < 10
+    act = case.bind()
+    act(0, 0, 1)
+    assert 0 < case.actor.seconds()["act"] < first["act"]
+
+
+def test_memory_is_kept():
+    case = Case(policy_of(reset=True), masked=True)
+    kept = [weakref.ref(array) for array in (case.noise, *case.slot, *case.states)]
+    case.bind()
+    native, policy = case.actor, case.policy
+    del case
+    gc.collect()
+    assert all(reference() is not None for reference in kept)
+    other = Case(policy)
+    other.actor = native
+    other.bind()
+    gc.collect()
+    assert all(reference() is None for reference in kept)
+
+
+def test_memory_before_weights():
+    case = Case(policy_of())
+    case.actor = made(case.policy)
+    with pytest.raises(RuntimeError, match="prepare"):
+        case.bind()
+
+
+def wrong_dtype(weights):
+    weights["network"][0]["weight"] = weights["network"][0]["weight"].astype(mx.float16)
+
+
+def wrong_shape(weights):
+    weights["encoder"]["weight"] = weights["encoder"]["weight"][:, 1:]
+
+
+def of_fewer_actions(weights):
+    weights["decoder"]["actions"]["bias"] = weights["decoder"]["actions"]["bias"][1:]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (wrong_dtype, r"network.0.weight: expected float32 \(24, 8\), found float16 \(24, 8\)"),
+        (wrong_shape, r"encoder.weight: expected float32 \(8, 5\), found float32 \(8, 4\)"),
+        (of_fewer_actions, r"decoder.actions.bias: expected float32 \(3,\), found float32 \(2,\)"),
+    ],
+)
+def test_wrong_weights(change, message):
+    case = Case(policy_of(dialect="torch"))
+    change(case.weights)
+    with pytest.raises(ValueError, match=message):
+        case.actor.prepare(case.weights)
+    with pytest.raises(RuntimeError, match="prepare"):
+        case.bind()
+
+
+def read_only(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        (
+            "observations",
+            lambda a: a.astype(np.int16),
+            r"observations: expected float32 \(8, 77, 5\)",
+        ),
+        ("observations", lambda a: a[:, :, :4].copy(), r"found float32 \(9, 77, 4\)"),
+        ("observations", lambda a: a[:7], r"found float32 \(7, 77, 5\)"),
+        ("terminals", lambda a: a[:, ::-1], "found float32 .*, not C-contiguous"),
+        ("masks", lambda a: a.astype(bool), r"masks: expected uint8 \(8, 77, 3\)"),
+        ("actions", read_only, "actions: expected .*, writable and .*, read-only"),
+        ("logprobs", lambda a: a.astype(np.float64), "logprobs: expected float32 .*found float64"),
+        ("values", lambda a: a[:, :-1].copy(), r"values: expected float32 \(8, 77\), .*\(8, 76\)"),
+        ("noise", lambda a: a[..., 0], r"noise: expected float32 \(8, 77, 1\)"),
+        ("states", lambda s: s[:1], r"states: expected \['0', '1'\], found \['0'\]"),
+        ("states", lambda s: [*s[:1], s[1][:-1]], r"states.1: expected float32 \(77, 8\), .*\(76"),
+        ("states", lambda s: [*s[:1], read_only(s[1])], "states.1: .*read-only"),
+    ],
+)
+def test_wrong_memory(name, change, message):
+    case = Case(policy_of(), masked=True)
+    if name in ("noise", "states"):
+        setattr(case, name, change(getattr(case, name)))
+    else:
+        case.slot = case.slot._replace(**{name: change(getattr(case.slot, name))})
+    with pytest.raises(ValueError, match=message):
+        case.bind()
+
+
+def test_continuous_actions_have_no_masks():
+    case = Case(policy_of(sizes=(1, 1)), masked=True)
+    with pytest.raises(ValueError, match="masks: expected None"):
+        case.bind()
+
+
+# ---- sanitizers ----------------------------------------------------------------------------------
+
+HEADERS = Path(puffer_mlx.__file__).parent / "csrc"
+SANITIZERS = {"memory": "-fsanitize=address,undefined", "threads": "-fsanitize=thread"}
+
+
+def run_driver(headers: Path, flags: list[str], program: Path) -> subprocess.CompletedProcess:
+    command = [
+        *(os.environ.get("CXX") or "c++").split(),
+        *("-O1", "-std=c++20", "-pthread", f"-I{headers}", *flags),
+        str(Path(__file__).parent / "c" / "actor.cpp"),
+        *("-o", str(program)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if "cannot find" in done.stderr and "san" in done.stderr:
+        pytest.skip(f"the compiler has no {flags}")
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=100)
+    if "unexpected memory mapping" in done.stderr and shutil.which("setarch"):
+        # ThreadSanitizer of older compilers can't live with much address randomisation.
+        command = ["setarch", "-R", str(program)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    return done
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_clean(sanitizer: str, tmp_path: Path):
+    flags = [SANITIZERS[sanitizer], "-fno-sanitize-recover=all"]
+    done = run_driver(HEADERS, flags, tmp_path / "driver")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "clean\n", "")

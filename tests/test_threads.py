@@ -1,0 +1,130 @@
+"""The pool and shares of the CPU extension under sanitizers: tests/c/pool.cpp, without MLX.
+
+One test plants bugs, to show that the others would see them.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import puffer_mlx
+
+HEADERS = Path(puffer_mlx.__file__).parent / "csrc"
+SANITIZERS = {"memory": "-fsanitize=address,undefined", "threads": "-fsanitize=thread"}
+
+
+def compile_driver(headers: Path, sanitizer: str, out: Path) -> None:
+    command = [
+        *(os.environ.get("CXX") or "c++").split(),
+        *("-O1", "-g", "-std=c++20", "-pthread"),
+        *([SANITIZERS[sanitizer], "-fno-sanitize-recover=all"] if sanitizer else []),
+        f"-I{headers}",
+        str(Path(__file__).parent / "c" / "pool.cpp"),
+        *("-o", str(out)),
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("there is no C++ compiler")
+    if "cannot find" in done.stderr and "san" in done.stderr:
+        pytest.skip(f"the compiler has no {SANITIZERS[sanitizer]}")
+    assert done.returncode == 0, done.stderr
+
+
+def run_driver(program: Path, batches: int, patience: int = 60) -> subprocess.CompletedProcess:
+    command = [str(program), "5", str(batches), str(patience)]
+    environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}  # a race may never end
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100)
+    if "unexpected memory mapping" in done.stderr and shutil.which("setarch"):
+        # ThreadSanitizer of older compilers can't live with much address randomisation.
+        done = subprocess.run(
+            ["setarch", "-R", *command],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=100,
+        )
+    return done
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_clean(sanitizer: str, tmp_path: Path):
+    compile_driver(HEADERS, sanitizer, tmp_path / "driver")
+    done = run_driver(tmp_path / "driver", 2000)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "clean\n", "")
+
+
+BUGS = {  # sanitizer or none, file, text, its replacement, what the report says
+    "a batch ends before its helpers": (
+        "threads",
+        "threads.h",
+        "    batch.left.wait(lock, [&batch] { return batch.inside == 0; });\n",
+        "",
+        "",  # whatever comes first
+    ),
+    "a part is taken twice": (
+        "threads",
+        "threads.h",
+        "next++",
+        "next.exchange(next + 1)",
+        "",
+    ),
+    "one helper too many": (
+        "",
+        "threads.h",
+        "width) - 1;",
+        "width) - (width < 2);",
+        "more threads than the width",
+    ),
+    "helpers for one batch at a time": (
+        "",
+        "threads.h",
+        "wanted_ += batch.helpers;",
+        "wanted_ = std::max(wanted_, batch.helpers);",
+        "too few threads took part",
+    ),
+    "fewer helpers are woken": (
+        "",
+        "threads.h",
+        "i < helpers; ++i) wake",
+        "i < helpers - 1; ++i) wake",
+        "too few threads took part",
+    ),
+    "exceptions are forgotten": (
+        "",
+        "threads.h",
+        "if (batch.error) std::rethrow_exception(batch.error);",
+        "",
+        "an exception was lost",
+    ),
+    "one operation too many": (
+        "",
+        "shares.h",
+        "under_way_ < depth_",
+        "under_way_ <= depth_",
+        "too many under way",
+    ),
+    "operations are counted without a lock": (
+        "threads",
+        "shares.h",
+        "std::lock_guard<std::mutex> lock(share_->mutex_);",
+        "",
+        "ThreadSanitizer",
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bugs_are_seen(bug: str, tmp_path: Path):
+    sanitizer, file, old, new, report = BUGS[bug]
+    for header in HEADERS.glob("*.h"):
+        shutil.copy(header, tmp_path)
+    text = (HEADERS / file).read_text()
+    assert old in text
+    (tmp_path / file).write_text(text.replace(old, new))
+    compile_driver(tmp_path, sanitizer, tmp_path / "driver")
+    done = run_driver(tmp_path / "driver", 20000, patience=1)
+    assert done.returncode != 0 and report in done.stderr, done.stdout + done.stderr
