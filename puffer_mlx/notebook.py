@@ -202,24 +202,30 @@ def short(number: float) -> str:
 
 
 def _time(axes: Any, view: View, colormaps: Any) -> None:
-    """An epoch's time as one bar; its parts if they were measured, else the two wholes."""
+    """An epoch's time as one bar; its parts if they were measured, else the two wholes.
+
+    Two bars, one below the other, where rollout and training go on at the same time.
+    """
     phases = view.phases()
     divided = {phase.parent for phase in phases}
-    left = 0.0
-    for name, colours in COLOURS.items():
+    left = right = 0.0
+    for row, (name, colours) in enumerate(COLOURS.items()):
         whole = [phase for phase in phases if phase.label.lower() == name]
         parts = [phase for phase in phases if phase.parent == name] if name in divided else whole
+        left = 0.0 if view.overlapped else left
         for i, phase in enumerate(parts):
             colour = colormaps[colours](0.75 - 0.6 * i / len(parts))
             label = f"{phase.label.lower()} {100 * phase.share:.0f} %"
-            axes.barh(0, phase.share, left=left, color=colour, label=label)
+            place = -row if view.overlapped else 0
+            axes.barh(place, phase.share, left=left, color=colour, label=label)
             left += phase.share
+        right = max(left, right)
     wholes = [phase for phase in phases if not phase.parent]
-    title = f"time of an epoch: {1000 * sum(phase.seconds for phase in wholes):,.0f} ms"
+    title = f"time of an epoch: {1000 * view.epoch_seconds:,.0f} ms"
     for phase in wholes:
         title += f", {phase.label.lower()} {100 * phase.share:.0f} %"
     axes.set_title(title, loc="left", fontsize=10)
-    axes.set_xlim(0, max(1.0, left))
+    axes.set_xlim(0, max(1.0, right))
     axes.set_axis_off()
     if phases:
         axes.legend(

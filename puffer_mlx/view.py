@@ -5,21 +5,35 @@
 
 from typing import NamedTuple
 
+from puffer_mlx.profiler import WAITS
+
 Logs = dict[str, float]
 
 # Phases as people read them: name of perf/*, label, indented under which.
 PHASES = (
     ("rollout", "Rollout", ""),
-    ("eval_gpu", "act", "rollout"),
+    ("eval_copy_in", "copy in", "rollout"),
+    ("eval_act", "act", "rollout"),
+    ("eval_sample", "sample", "rollout"),
+    ("eval_copy_out", "copy out", "rollout"),
+    ("eval_store", "store", "rollout"),
     ("eval_env", "environment", "rollout"),
-    ("eval_copy", "copy", "rollout"),
+    ("eval_misc", "misc", "rollout"),
+    ("eval_idle", "idle", "rollout"),
     ("train", "Train", ""),
+    ("train_copy", "copy", "train"),
+    ("train_recompute", "recompute", "train"),
     ("train_advantage", "advantage", "train"),
+    ("train_priorities", "priorities", "train"),
     ("train_gather", "gather", "train"),
-    ("train_forward", "gradients", "train"),
+    ("train_forward", "forward", "train"),
+    ("train_backward", "backward", "train"),
     ("train_optimizer", "optimizer", "train"),
+    ("train_write_back", "write back", "train"),
     ("train_misc", "misc", "train"),
+    ("train_wait", "wait", "train"),
 )
+MISC = {"rollout": "eval_misc", "train": "train_misc"}
 
 SCORES = ("env/score", "env/episode_return")  # the first there is makes the curve
 POINTS = 512  # of the history at most, an even number; then neighbours are merged
@@ -82,7 +96,8 @@ class View:
         total_steps: when the run will be done.
 
     Attributes:
-        logs: the newest value of everything; statistics stay until there are newer ones.
+        logs: the newest value of everything; statistics stay until there are newer ones, phases
+            are of one record.
         speed: steps per second between the last two calls of ``measure``.
     """
 
@@ -90,6 +105,7 @@ class View:
         self.summary, self.total_steps = summary, total_steps
         self.logs: Logs = {}
         self.speed = 0.0
+        self._spent: Logs = {}  # seconds of the run by perf/*
         self._mark: tuple[float, float] | None = None  # uptime and steps at the last measurement
         self._points: list[Point] = []
         self._length = 1  # records of a point
@@ -97,7 +113,11 @@ class View:
     def take(self, logs: Logs) -> None:
         """Take a record; one without ``SPS`` (of an evaluation, say) adds nothing to curves."""
         before = self.logs.get("agent_steps", 0.0)
-        self.logs = {**self.logs, **logs}
+        perf = {name: value for name, value in logs.items() if name.startswith("perf/")}
+        old = {n: v for n, v in self.logs.items() if not (perf and n.startswith("perf/"))}
+        self.logs = {**old, **logs}
+        for name, seconds in perf.items():
+            self._spent[name] = self._spent.get(name, 0.0) + seconds
         if "SPS" not in logs or "agent_steps" not in logs:
             return
         seconds = (logs["agent_steps"] - before) / logs["SPS"]
@@ -134,15 +154,60 @@ class View:
             "Memory": f"{logs.get('util/cpu_mem_gb', 0):.2f} GiB",
         }
 
-    def phases(self) -> list[Phase]:
-        """Where an epoch's time goes; wholes, each followed by its parts."""
-        perf = {name: self.logs.get(f"perf/{name}", 0.0) for name, _, _ in PHASES}
-        whole = (perf["rollout"] + perf["train"]) or 1.0
+    @property
+    def overlapped(self) -> bool:
+        """Whether rollout and training go on at the same time: one has waited for the other."""
+        return any(self._spent.get(f"perf/{name}", 0.0) > 0 for name in WAITS)
+
+    @property
+    def epoch_seconds(self) -> float:
+        """How long the last epoch took: as its record says, else by its phases."""
+        perf = self._perf()
+        if "perf/epoch" in self.logs:
+            return self.logs["perf/epoch"]
+        if not self.overlapped:
+            return perf["rollout"] + perf["train"]
+        sums = dict.fromkeys(MISC, 0.0)
+        for name, _, parent in PHASES:
+            if parent:
+                sums[parent] += perf[name]
+        return max(*sums.values(), perf["rollout"], perf["train"])
+
+    def phases(self, most: int | None = None) -> list[Phase]:
+        """Where an epoch's time goes; wholes, each followed by its parts.
+
+        A whole and its parts share the epoch; where rollout and training go on at the same time,
+        each of the two takes all of it, waiting included.
+
+        Args:
+            most: rows at most (but for the wholes, their misc and their waiting); what took least
+                of the run so far is added to misc. None: all that the run has spent time in.
+        """
+        perf, epoch = self._perf(), self.epoch_seconds or 1.0
+        rows = self._rows(most)
+        seconds = {name: sum(perf[part] for part in parts) for name, parts in rows.items()}
         return [
-            Phase(label, parent, perf[name], perf[name] / whole)
+            Phase(label, parent, seconds[name], seconds[name] / epoch)
             for name, label, parent in PHASES
-            if f"perf/{name}" in self.logs
+            if name in rows
         ]
+
+    def _perf(self) -> Logs:
+        return {name: self.logs.get(f"perf/{name}", 0.0) for name, _, _ in PHASES}
+
+    def _rows(self, most: int | None) -> dict[str, list[str]]:
+        """The phases to show, and which others are shown with each."""
+        spent = {name: self._spent.get(f"perf/{name}", 0.0) for name, _, _ in PHASES}
+        rows = {name: [name] for name in spent if spent[name] > 0}
+        whole = {name: parent for name, _, parent in PHASES if parent}
+        kept = {*MISC, *MISC.values(), *WAITS}
+        foldable = [name for name in rows if name not in kept]
+        for name in sorted(foldable, key=spent.__getitem__):
+            if most is None or len(rows) <= most:
+                break
+            misc = MISC[whole[name]]
+            rows[misc] = rows.get(misc, []) + rows.pop(name)
+        return rows
 
     def losses(self) -> dict[str, str]:
         """The last epoch's losses."""

@@ -1,5 +1,8 @@
 #!/usr/bin/env python
-"""Measure speed: python scripts/bench.py breakout [--env-only] [--json FILE] [--help]."""
+"""Measure speed: python scripts/bench.py breakout [--env-only] [--json FILE] [--help].
+
+python scripts/bench.py --sync needs no environment: it measures the machine.
+"""
 
 import argparse
 import datetime
@@ -16,14 +19,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx import vec
+from puffer_mlx import latency, vec
 from puffer_mlx.blas import blas_name, get_blas_threads, raise_cache_limit
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.cpu_ops import load as load_cpu_ops
 from puffer_mlx.cpu_ops import threads
-from puffer_mlx.errors import reported
+from puffer_mlx.devices import select_device
+from puffer_mlx.errors import UserError, reported
 from puffer_mlx.files import publish
-from puffer_mlx.trainer import Trainer, select_device
+from puffer_mlx.placement import rollout_cores
+from puffer_mlx.trainer import Trainer
 from puffer_mlx.vec.stepping import measure_stepping
 from puffer_mlx.version import version_text
 
@@ -63,6 +68,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--repeat", type=number(int, 1), default=3, help="--env-only measurements (default 3)"
+    )
+    group.add_argument(
+        "--sync",
+        action="store_true",
+        help="measure what starting work on a device, waiting and changing devices cost; ENV may"
+        " be left out",
     )
     group.add_argument("--json", metavar="FILE", type=Path, help="write the record to a file")
 
@@ -111,7 +122,7 @@ def bench_environment(config: Config, options: argparse.Namespace) -> dict[str, 
 
 
 def bench_training(config: Config, options: argparse.Namespace) -> dict[str, Any]:
-    with vec.make(config, threads()) as environments:
+    with vec.make(config, rollout_cores(config)) as environments:
         trainer = Trainer(config, environments)
         started = time.perf_counter()
         for _ in range(options.warm_up):
@@ -138,6 +149,8 @@ def table(record: dict[str, Any]) -> str:
     lines = [
         f"{name:14} {value}" for name, value in record["machine"].items() if name != "versions"
     ]
+    if "sync" in record:
+        return "\n".join([*lines, "", latency.table(record["sync"])])
     lines += ["", f"{'':30}{'median':>17}{'min':>17}{'max':>17}"]
     for name, value in record["results"].items():
         numbers = value.values() if isinstance(value, dict) else [value]
@@ -147,16 +160,19 @@ def table(record: dict[str, Any]) -> str:
 
 @reported
 def main(argv: list[str]) -> None:
+    if "--sync" in argv and argv[0].startswith("-"):
+        argv = ["default", *argv]
     config, options = parse_command_line(argv, add_options)
+    if options.sync and options.env_only:
+        raise UserError("--sync and --env-only are given", "one of them")
     select_device(config.base.device)
     raise_cache_limit()
     load = os.getloadavg()
-    results = (bench_environment if options.env_only else bench_training)(config, options)
-    record = {
-        "environment": config.env_name,
-        "machine": machine(load),
-        "results": results,
-    }
+    if options.sync:
+        record = {"machine": machine(load), "sync": latency.measure()}
+    else:
+        results = (bench_environment if options.env_only else bench_training)(config, options)
+        record = {"environment": config.env_name, "machine": machine(load), "results": results}
     print(table(record))
     if options.json:
         with publish(options.json) as path:

@@ -107,9 +107,26 @@ def test_environments_alone(script, tmp_path, capsys):
         assert rows(table)[name] == [f"{values[key]:,.2f}" for key in ("median", "min", "max")]
 
 
+@pytest.mark.parametrize("words", [["--sync"], ["squared", "--sync"]])
+def test_the_machine_without_an_environment(script, tmp_path, capsys, monkeypatch, words):
+    measured = {"smallest eval, us": {"cpu": {"median": 11.5, "min": 9, "max": 20}, "gpu": None}}
+    monkeypatch.setattr(script.latency, "measure", lambda: measured)
+    assert script.main([*words, "--device", "cpu", "--json", "record.json"]) == 0
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert set(record) == {"machine", "sync"} and set(record["machine"]) >= NAMES
+    assert record["sync"] == measured
+    table = capsys.readouterr().out
+    assert f"\ncores          {threads()}\n" in table
+    assert ["smallest", "eval,", "us", "11.50", "-"] in [line.split() for line in table.split("\n")]
+    assert files(tmp_path) == {"record.json"}
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        ("--sync --nosuch", "unknown option --nosuch"),
+        ("--sync --env-only", "--sync and --env-only are given"),
+        ("--epochs 1", "the first word must be an environment"),
         ("nosuch", "no configuration has the environment 'nosuch'"),
         ("squared --epochs two", "--epochs"),
         ("squared --epochs 0", "--epochs"),

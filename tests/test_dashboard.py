@@ -1,9 +1,14 @@
 """What a run's view tells from its records; how the terminal looks is in test_train.py."""
 
+import io
+
 import numpy as np
 import pytest
+from rich.console import Console
 
-from puffer_mlx.view import POINTS, View
+from puffer_mlx.advice import Setting
+from puffer_mlx.dashboard import Dashboard
+from puffer_mlx.view import PHASES, POINTS, View
 
 
 def record(epoch: int, score: float | None = None, n: float = 1.0, **more: float):
@@ -65,6 +70,80 @@ def test_phases_are_wholes_and_their_parts_with_shares_of_the_epoch():
     assert view(record(1)).phases() == []
 
 
+def spent(**seconds: float) -> dict[str, float]:
+    return {f"perf/{name}": value for name, value in seconds.items()}
+
+
+def test_phases_that_never_took_time_are_hidden():
+    """One that took some in an earlier epoch stays."""
+    shown = view(
+        record(1, **spent(rollout=0.5, eval_act=0.25, eval_env=0.25, eval_idle=0, train=0.5)),
+        record(2, **spent(rollout=0.5, eval_act=0.5, eval_env=0, train=0.5, train_wait=0)),
+    )
+    assert [phase.label for phase in shown.phases()] == ["Rollout", "act", "environment", "Train"]
+    assert not shown.overlapped
+
+
+def test_phases_are_of_one_record():
+    """A later record without some of them says that they took no time; one of none changes none."""
+    shown = view(record(1, **spent(rollout=0.5, eval_act=0.5, train=0.5)))
+    shown.take({"env/score": 1.0})
+    assert [phase.seconds for phase in shown.phases()] == [0.5, 0.5, 0.5]
+    shown.take(record(2, **spent(train=0.25)))
+    assert [phase.seconds for phase in shown.phases()] == [0, 0, 0.25]
+
+
+def test_side_by_side_each_half_takes_all_of_the_epoch():
+    """Waiting included; 0.8 s, in which the rollout was idle for 0.2."""
+    shown = view(
+        record(
+            1,
+            **spent(rollout=0.6, eval_act=0.4, eval_env=0.2, eval_idle=0.2),
+            **spent(train=0.7, train_forward=0.7, train_wait=0.1),
+        )
+    )
+    assert shown.overlapped and shown.epoch_seconds == pytest.approx(0.8)
+    shares = {(phase.parent, phase.label): phase.share for phase in shown.phases()}
+    assert shares["", "Rollout"] == pytest.approx(0.75)
+    assert shares["", "Train"] == pytest.approx(0.875)
+    for side in ("rollout", "train"):
+        parts = sum(share for (parent, _), share in shares.items() if parent == side)
+        assert parts == pytest.approx(1)
+
+
+def test_an_epoch_takes_as_long_as_its_record_says():
+    shown = view(record(1, **spent(rollout=0.6, train=0.8, epoch=1.6)))
+    assert [phase.share for phase in shown.phases()] == [pytest.approx(0.375), 0.5]
+
+
+def test_small_phases_become_misc_where_there_is_no_room():
+    """Small over the run: which are shown doesn't change from record to record."""
+    parts = {"eval_act": 0.3, "eval_store": 0.02, "eval_copy_out": 0.01, "eval_misc": 0.04}
+    more = {"train_forward": 0.4, "train_gather": 0.03, "train_wait": 0.001, "eval_idle": 0.002}
+    first = record(1, **spent(rollout=0.37, train=0.43, **parts, **more))
+    shown = view(first, {**first, **spent(eval_store=0.5, eval_act=0.0)})
+
+    def rows(most):
+        return {(phase.parent, phase.label): phase.seconds for phase in shown.phases(most)}
+
+    whole = rows(None)
+    assert len(whole) == 10 and whole == rows(10)
+    least = rows(0)
+    assert [label for _, label in least] == ["Rollout", "misc", "idle", "Train", "misc", "wait"]
+    for most in range(6, 10):
+        some = rows(most)
+        assert len(some) <= most
+        for side in ("rollout", "train"):
+            totals = [
+                sum(seconds for (parent, _), seconds in found.items() if parent == side)
+                for found in (whole, some)
+            ]
+            assert totals[0] == pytest.approx(totals[1])
+    # The shortest goes first: 0.01 of copying out twice, then gathering, though not of late.
+    assert set(whole) - set(rows(9)) == {("rollout", "copy out")}
+    assert rows(9)["rollout", "misc"] == pytest.approx(0.05)
+
+
 def test_losses_and_statistics_stay_until_there_are_newer_ones():
     shown = view(record(1, 2.5, 1234.0, **{"loss/total": 0.125}), record(2, **{"loss/total": 0.25}))
     assert shown.losses() == {"total": "0.2500"}
@@ -124,3 +203,64 @@ def test_merging_weighs_by_episodes():
     assert set(shown.speed_curve()[1]) == {400.0}
     shown.take(record(POINTS + 2, 1.0, 4.0))
     assert shown.score_curve()[1][-1] == 4 / 5
+
+
+# ---- the terminal's picture ----------------------------------------------------------------------
+
+SETTING = Setting("cpu", "cpu", False, "fp32", 4, 2, 2, 4096, 8192, 32)
+
+
+def full(**more: float) -> dict[str, float]:
+    """A record with everything there is."""
+    names = [name for name, _, parent in PHASES if parent]
+    losses = ("policy", "value", "entropy", "total", "old_kl", "kl", "clipfrac")
+    return {
+        **record(3, 1.0, 5.0, **spent(**dict.fromkeys(names, 0.01), rollout=0.07, train=0.1)),
+        **{f"loss/{name}": 0.1 for name in losses},
+        **{f"env/{name}": 0.5 for name in ("perf", "episode_return", "episode_length")},
+        **more,
+    }
+
+
+def picture(
+    height: int, more: dict[str, float] | None = None, setting: Setting | None = SETTING
+) -> list[str]:
+    """The lines of a terminal's picture, 80 columns wide."""
+    file = io.StringIO()
+    console = Console(file=file, width=80, height=height, force_terminal=True, color_system=None)
+    facts = {"Environment": "toy", "Parameters": "1.2M", "Agents": "4,096 in 2 groups"}
+    dashboard = Dashboard({**facts, "Device": "GPU", "Run": "1795"}, 10**6, console, setting)
+    dashboard.view.take(full(**(more or {})))
+    dashboard.view.measure()
+    console.print(dashboard.render())
+    return file.getvalue().splitlines()
+
+
+def test_the_picture_fits_a_small_terminal():
+    """80 x 24; a higher one shows every phase."""
+    low, high = picture(24), picture(50)
+    assert len(low) <= 24 < len(high) and max(map(len, low + high)) == 80
+    assert sum(" ms " in line for line in high) == len(PHASES)
+    assert 12 <= sum(" ms " in line for line in low) < len(PHASES)
+    for words in ("Rollout", "Train", "idle", "wait", "misc", "Why slow?", "episode_length"):
+        assert any(words in line for line in low), words
+
+
+def test_one_line_says_why_it_is_slow():
+    more = {"perf/eval_env": 0.5}
+    (line,) = [line for line in picture(40, more) if "Why slow?" in line]
+    assert "environment 7" in line and "--vec.num-threads 4 (now 2)" in line
+    assert not any("Why slow?" in line for line in picture(40, more, None))
+    assert any("wait for the third" in line for line in picture(40, {"epoch": 1.0}))
+
+
+def test_plain_output_ends_with_it():
+    def printed(setting):
+        file = io.StringIO()
+        with Dashboard({}, 1000, Console(file=file), setting) as dashboard:
+            dashboard.update(full(**{"perf/eval_env": 0.5}), last=True)
+        return file.getvalue().splitlines()
+
+    last = printed(SETTING)[-1]
+    assert last.startswith("why slow? environment 7") and last.endswith("(now 2)")
+    assert not any("slow" in line for line in printed(None))

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import numpy as np
@@ -38,7 +39,7 @@ def record(epoch: int, **more: float) -> dict[str, float]:
 
 
 EPISODES = {"env/score": 3.0, "env/n": 5.0}
-PHASES = {"perf/rollout": 0.5, "perf/eval_gpu": 0.5, "perf/train": 0.5}
+PHASES = {"perf/rollout": 0.5, "perf/eval_act": 0.5, "perf/train": 0.5}
 
 
 def picture(data: bytes) -> np.ndarray:
@@ -86,6 +87,20 @@ def test_every_number_is_in_the_figure(monkeypatch):
         "n      5",
     ):
         assert line in words, line
+
+
+def test_side_by_side_there_are_two_bars():
+    """Each as long as the epoch, waiting included."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    spent = {"rollout": 0.3, "eval_act": 0.3, "eval_idle": 0.1, "train": 0.4, "train_misc": 0.4}
+    shown = view(record(1, **{f"perf/{name}": value for name, value in spent.items()}))
+    axes: Any = Figure().subplots()
+    notebook._time(axes, shown, colormaps)
+    bars = [(p.get_y() + p.get_height() / 2, p.get_x(), p.get_width()) for p in axes.patches]
+    assert bars == [pytest.approx(bar) for bar in [(0, 0, 0.75), (0, 0.75, 0.25), (-1, 0, 1)]]
+    assert axes.get_title("left") == "time of an epoch: 400 ms, rollout 75 %, train 100 %"
 
 
 def test_the_figure_needs_little():

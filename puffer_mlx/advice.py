@@ -1,0 +1,201 @@
+"""Why is it slow: the phase that takes longest, and the one option that would help, if any does.
+
+A table of rules, tried in order; the first that fits the phase and the run wins. A rule must not
+advise what the run has already, or what its machine can't do.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from puffer_mlx.profiler import WAITS
+from puffer_mlx.view import PHASES, Logs
+
+COMPILING = 2  # epochs: the first compiles, the second is measured phase by phase, which does too
+NEAR = 3.0  # rollout and training within this factor of each other gain from overlap
+LARGE = 1_000_000  # weights from which a GPU's time goes into products, which bf16 shortens
+GROUPS = 8  # more than that and Python takes longer than acting
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What advice depends on: a run's options as they took effect, and its machine.
+
+    Args:
+        device: where it trains, ``cpu`` or ``gpu``.
+        rollout_device: where it acts, ``cpu`` or ``gpu``.
+        overlap: whether it collects and trains at the same time.
+        precision: ``fp32``, ``bf16`` or ``fp16``.
+        cores: that this process may use.
+        num_threads: that step environments; 0 is 1.
+        num_buffers: groups of agents.
+        total_agents: N.
+        minibatch_size: M; 0 if unknown.
+        minibatches: K.
+        parameters: weights of the policy; 0 if unknown.
+        has_gpu: whether MLX has a GPU here.
+    """
+
+    device: str
+    rollout_device: str
+    overlap: bool
+    precision: str
+    cores: int
+    num_threads: int
+    num_buffers: int
+    total_agents: int
+    minibatch_size: int = 0
+    minibatches: int = 1
+    parameters: int = 0
+    has_gpu: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Threads that step environments if there are cores for them."""
+        return max(1, self.num_threads)
+
+    @property
+    def groups(self) -> int:
+        """The largest sensible number of groups for the cores, which divides the agents."""
+        powers = (2**i for i in range(GROUPS.bit_length()))
+        fits = [n for n in powers if n <= min(self.cores, GROUPS) and self.total_agents % n == 0]
+        return max(fits)
+
+
+class Rule(NamedTuple):
+    """An option that helps where one of the phases takes longest."""
+
+    phases: str  # names, separated by spaces
+    fits: Callable[[Setting], bool]
+    option: Callable[[Setting], str]
+
+
+ACT = "eval_act eval_sample"
+LEARN = "train_recompute train_forward train_backward"
+EACH = "train_advantage train_priorities train_gather train_optimizer train_write_back"  # minibatch
+TRAIN = f"{LEARN} {EACH}"
+
+RULES = (
+    # On a CPU though there is a GPU.
+    Rule(
+        f"{ACT} {TRAIN}",
+        lambda s: s.has_gpu and s.device == "cpu",
+        lambda s: "--device gpu (now cpu)",
+    ),
+    Rule(
+        f"{ACT} train_copy",
+        lambda s: s.device == "gpu" and s.rollout_device == "cpu",
+        lambda s: "--train.rollout-device gpu (now cpu)",
+    ),
+    # A GPU's rollout: each group costs launches and copies; two hide the environments' steps.
+    Rule(
+        f"{ACT} eval_copy_in eval_copy_out eval_store",
+        lambda s: s.num_buffers > 2 and s.rollout_device == "gpu",
+        lambda s: f"--vec.num-buffers 2 (now {s.num_buffers})",
+    ),
+    Rule(
+        ACT,
+        lambda s: s.num_buffers == 1 and s.rollout_device == "gpu" and s.total_agents % 2 == 0,
+        lambda s: "--vec.num-buffers 2 (now 1)",
+    ),
+    Rule(
+        "eval_copy_in eval_copy_out",
+        lambda s: s.rollout_device == "gpu",
+        lambda s: "--train.rollout-device cpu (now gpu)",
+    ),
+    # A CPU's: a group is acted for by one stream.
+    Rule(
+        ACT,
+        lambda s: s.rollout_device == "cpu" and s.num_buffers < s.groups,
+        lambda s: f"--vec.num-buffers {s.groups} (now {s.num_buffers})",
+    ),
+    Rule(
+        "eval_env",
+        lambda s: s.threads < s.cores,
+        lambda s: f"--vec.num-threads {s.cores} (now {s.num_threads})",
+    ),
+    Rule(
+        "eval_env",
+        lambda s: s.num_buffers == 1 and s.total_agents % 2 == 0,
+        lambda s: "--vec.num-buffers 2 (now 1)",
+    ),
+    # Low precision is slow on a CPU, and pays on a GPU where products take the time.
+    Rule(
+        LEARN,
+        lambda s: s.device == "cpu" and s.precision != "fp32",
+        lambda s: f"--train.precision fp32 (now {s.precision})",
+    ),
+    Rule(
+        LEARN,
+        lambda s: s.device == "gpu" and s.precision == "fp32" and s.parameters >= LARGE,
+        lambda s: "--train.precision bf16 (now fp32)",
+    ),
+    # What is done once for each minibatch; all of training, where launches take the time.
+    Rule(
+        EACH,
+        lambda s: s.minibatches > 1 and s.minibatch_size > 0,
+        lambda s: f"--train.minibatch-size {2 * s.minibatch_size} (now {s.minibatch_size})",
+    ),
+    Rule(
+        LEARN,
+        lambda s: s.device == "gpu" and s.minibatches > 1 and 0 < s.parameters < LARGE,
+        lambda s: f"--train.minibatch-size {2 * s.minibatch_size} (now {s.minibatch_size})",
+    ),
+    Rule(
+        f"eval_act {LEARN}",
+        lambda s: not s.has_gpu and s.device == "cpu",
+        lambda s: "a GPU, or a smaller --policy.hidden-size or --policy.num-layers",
+    ),
+)
+
+
+def advice(logs: Logs, setting: Setting) -> str:
+    """One line: what takes longest, and what would help.
+
+    Args:
+        logs: the newest values, with ``perf/*``.
+        setting: the run's.
+
+    Returns:
+        for example ``environment 62 % of an epoch: --vec.num-threads 8 (now 4)``; empty where
+        phases aren't measured.
+    """
+    spent = {name: logs.get(f"perf/{name}", 0.0) for name, _, parent in PHASES if parent}
+    if not sum(spent.values()):
+        return ""
+    if logs.get("epoch", math.inf) <= COMPILING:
+        return "the first epochs compile kernels: wait for the third"
+    busy = {name: seconds for name, seconds in spent.items() if name not in WAITS}
+    rollout = sum(seconds for name, seconds in busy.items() if name.startswith("eval_"))
+    train = sum(busy.values()) - rollout
+    if _overlap_helps(setting, rollout, train):
+        return (
+            f"rollout {1000 * rollout:.0f} ms, then training {1000 * train:.0f} ms:"
+            " --train.overlap 1, if it still learns"
+        )
+    whole, share_of = "", "of an epoch"
+    if setting.overlap:  # only the longer half counts
+        waited = rollout and spent["train_wait"] >= spent["eval_idle"]
+        longer = "eval_" if waited else "train_"
+        busy = {name: seconds for name, seconds in busy.items() if name.startswith(longer)}
+        whole, share_of = f"{'rollout' if longer == 'eval_' else 'training'} is longer: ", "of it"
+    name = max(busy, key=busy.__getitem__)
+    share = busy[name] / (sum(busy.values()) or 1.0)
+    return f"{whole}{_label(name)} {100 * share:.0f} % {share_of}{_option(name, setting)}"
+
+
+def _overlap_helps(setting: Setting, rollout: float, train: float) -> bool:
+    """Whether two devices take turns, and neither is idle for most of the time."""
+    apart = setting.device == "gpu" and setting.rollout_device == "cpu"
+    return apart and not setting.overlap and max(rollout, train) <= NEAR * min(rollout, train)
+
+
+def _option(phase: str, setting: Setting) -> str:
+    rule = next((r for r in RULES if phase in r.phases.split() and r.fits(setting)), None)
+    return f": {rule.option(setting)}" if rule else "; no option shortens it"
+
+
+def _label(phase: str) -> str:
+    label, parent = next((label, parent) for name, label, parent in PHASES if name == phase)
+    return f"{parent} {label}" if label in ("misc", "copy") else label

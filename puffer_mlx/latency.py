@@ -1,0 +1,268 @@
+"""What it costs to start work on a device, to wait for it and to change between devices.
+
+``scripts/bench.py --sync`` prints it. These costs, not arithmetic, decide how many groups of agents
+pay, whether acting on the CPU beside a learning GPU does, and how far ahead updates may be queued.
+
+On CUDA a graph of the GPU must not use what ``mx.async_eval`` computes on the CPU: it would wait
+for ever (MLX 0.32). Here, what crosses from the CPU is evaluated in the same ``mx.eval``, or was
+before.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from puffer_mlx import cuda
+
+Spread = dict[str, float]  # median, min, max
+Results = dict[str, dict[str, Spread | None]]  # what was measured -> cpu, gpu -> numbers
+COLUMNS = ("cpu", "gpu")
+WARM_UP = 2  # runs that aren't counted
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured; the default takes about ten seconds on a CPU.
+
+    Args:
+        repeats: of each measurement.
+        nbytes: sizes of the round trips.
+        chains: lengths of the chains of tiny operations, the shorter one first.
+        queued: operations queued to see after how many ``async_eval`` blocks: CPU, GPU. Must be
+            more than that.
+        slow: elements of an operation that takes long, in little memory (a cumulative sum).
+        rows: of the small training step whose memory is measured; 64 -> 256 -> 1.
+        depths: numbers of those queued.
+    """
+
+    repeats: int = 15
+    nbytes: tuple[int, ...] = (4, 2**16, 2**21)
+    chains: tuple[int, int] = (100, 1000)
+    queued: tuple[int, int] = (300, 4000)
+    slow: int = 2**16
+    rows: int = 4096
+    depths: tuple[int, ...] = (1, 2, 4, 8)
+
+
+def measure(effort: Effort | None = None) -> Results:
+    """Everything on the CPU, and on the GPU if that is MLX's default device.
+
+    Returns:
+        by name and device: median, smallest and largest; None for a GPU that isn't measured.
+        Where two sides take part, the other is a CPU stream, in the CPU's column a second one.
+    """
+    effort = effort or Effort()
+    home, other = mx.default_stream(mx.cpu), mx.new_stream(mx.cpu)
+    results: Results = {}
+    gpu = mx.default_stream(mx.gpu) if mx.default_device() == mx.gpu else None
+    for column, stream, peer in (("cpu", home, other), ("gpu", gpu, gpu)):
+        found: dict[str, Spread] = {}
+        if stream is not None and peer is not None:
+            found = _device(effort, stream) | _between(effort, home, peer)
+        for name in found or results:
+            results.setdefault(name, {"cpu": None, "gpu": None})[column] = found.get(name)
+    return results
+
+
+def table(results: Results) -> str:
+    """Medians as lines of a name and a number for each device."""
+    lines = [f"{'median':46}" + "".join(f"{column.upper():>17}" for column in COLUMNS)]
+    for name, row in results.items():
+        cells = [f"{spread['median']:,.2f}" if spread else "-" for spread in row.values()]
+        lines.append(f"{name:46}" + "".join(f"{cell:>17}" for cell in cells))
+    lines += ["", "A fence, and what is beside the CPU: in the CPU's column, a second CPU stream."]
+    if all(row["gpu"] is None for row in results.values()):
+        why = "not measured: --device cpu" if mx.is_available(mx.gpu) else "none in this MLX"
+        lines.append(f"GPU: {why}")
+    return "\n".join(lines)
+
+
+def _device(effort: Effort, stream: mx.Stream) -> dict[str, Spread]:
+    """One device alone."""
+    one = _ready(mx.ones(1, stream=stream))
+    short, long = effort.chains
+    found = {"smallest eval, us": _us(effort, lambda: mx.eval(mx.add(one, one, stream=stream)))}
+    for nbytes in effort.nbytes:
+        found[f"host -> device -> host, {_size(nbytes)}, us"] = _us(
+            effort, _round_trip(nbytes, (stream,))
+        )
+    for length in (short, long):
+        pairs = [_timed(lambda n=length: _chain(one, n, stream)) for _ in _runs(effort)]
+        returned, done = zip(*pairs[WARM_UP:], strict=True)
+        found[f"chain of {length}: async_eval returns, us"] = _spread(returned, 1e6)
+        found[f"chain of {length}: done, us"] = _spread(done, 1e6)
+    first, last = (found[f"chain of {length}: done, us"] for length in (short, long))
+    each = (last["median"] - first["median"]) / (long - short)
+    found["one more tiny operation, us"] = _spread([max(0.0, each)])
+    queued = effort.queued[stream.device == mx.gpu]
+    found["operations queued before async_eval blocks"] = _depth(effort, queued, stream)
+    for depth in effort.depths:
+        name = f"memory of {depth} queued update{'s' if depth > 1 else ''}, MiB"
+        found[name] = _spread([_held(effort.rows, depth, stream) for _ in range(3)])
+    return found
+
+
+def _between(effort: Effort, home: mx.Stream, peer: mx.Stream) -> dict[str, Spread]:
+    """The CPU's default stream and another one, of the GPU or the CPU."""
+    found = {}
+    for nbytes in effort.nbytes:
+        found[f"CPU -> device -> CPU, one eval, {_size(nbytes)}, us"] = _us(
+            effort, _round_trip(nbytes, (home, peer, home))
+        )
+    found["a fence between CPU and device, us"] = _fence(effort, home, peer)
+    found["beside a CPU stream, times as fast"] = _overlap(effort, home, peer)
+    return found
+
+
+def _round_trip(nbytes: int, streams: tuple[mx.Stream, ...]) -> Callable[[], object]:
+    """Write on the host, compute on the streams one after the other, read on the host.
+
+    The buffer is the host's, as a rollout's are (``rollout.py``).
+    """
+    buffer = _ready(mx.zeros(max(1, nbytes // 4)))
+    view = np.asarray(buffer)
+    cuda.keep_on_host(view.ctypes.data, view.nbytes)
+    source, read = np.ones_like(view), np.empty_like(view)
+
+    def once() -> None:
+        np.copyto(view, source)
+        result = _through(buffer, streams)
+        mx.eval(result)
+        np.copyto(read, np.asarray(result))
+
+    return once
+
+
+def _fence(effort: Effort, home: mx.Stream, peer: mx.Stream) -> Spread:
+    """What three operations take longer if the second is elsewhere, by crossing; at least 0."""
+    one = _ready(mx.ones(1, stream=home))
+
+    def seconds(streams: tuple[mx.Stream, ...]) -> float:
+        began = time.perf_counter()
+        mx.eval(_through(one, streams))
+        return time.perf_counter() - began
+
+    alone, through = (home,) * 3, (home, peer, home)
+    more = [seconds(through) - seconds(alone) for _ in range(4 * effort.repeats)]
+    return _spread([max(0.0, each / 2) for each in more[WARM_UP:]], 1e6)
+
+
+def _through(array: mx.array, streams: tuple[mx.Stream, ...]) -> mx.array:
+    """One operation on each stream."""
+    for stream in streams:
+        array = mx.add(array, array, stream=stream)
+    return array
+
+
+def _chain(array: mx.array, length: int, stream: mx.Stream) -> mx.array:
+    for _ in range(length):
+        array = mx.add(array, array, stream=stream)
+    return array
+
+
+def _slow(length: int, elements: int, stream: mx.Stream) -> mx.array:
+    """A chain of operations that take long but little memory: one row is summed by one block."""
+    array = _ready(mx.zeros((1, elements), stream=stream))
+    for _ in range(length):
+        array = mx.cumsum(array, axis=1, stream=stream)
+    return array
+
+
+def _depth(effort: Effort, queued: int, stream: mx.Stream) -> Spread:
+    """Operations under way when ``async_eval`` returns: those that the rest of the time is for."""
+    pairs = [_timed(lambda: _slow(queued, effort.slow, stream)) for _ in range(5)]
+    return _spread([queued * (1 - returned / done) for returned, done in pairs[WARM_UP:]])
+
+
+def _held(rows: int, depth: int, stream: mx.Stream) -> float:
+    """MiB that ``depth`` updates, each from the one before, take beyond what was there."""
+
+    def loss(weights: list[mx.array], x: mx.array) -> mx.array:
+        return mx.mean(mx.square(mx.tanh(x @ weights[0]) @ weights[1]))
+
+    with mx.stream(stream):
+        weights = [mx.full((64, 256), 0.01), mx.full((256, 1), 0.01)]
+        x = mx.ones((rows, 64))
+        mx.eval(weights, x)
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        for _ in range(depth):
+            _, grads = mx.value_and_grad(loss)(weights, x)
+            weights = [w - 0.1 * g for w, g in zip(weights, grads, strict=True)]
+            mx.async_eval(weights)
+        mx.eval(weights)
+    return (mx.get_peak_memory() - before) / 2**20
+
+
+def _overlap(effort: Effort, home: mx.Stream, peer: mx.Stream) -> Spread:
+    """Time of two graphs one after the other, by their time in one eval; 2 is the best.
+
+    Few operations (MLX stops submitting at about 50 on a CPU), and of one duration on both.
+    """
+    elements, count = 8 * effort.slow, 8
+    seconds = {}
+    for stream in (home, peer):
+        pairs = [_timed(lambda s=stream: _slow(count, elements, s)) for _ in range(WARM_UP + 3)]
+        seconds[stream] = statistics.median(done for _, done in pairs[WARM_UP:])
+    counts = [max(1, round(count * min(8.0, seconds[home] / seconds[s]))) for s in (home, peer)]
+
+    def both(together: bool) -> float:
+        graphs = [_slow(n, elements, s) for n, s in zip(counts, (home, peer), strict=True)]
+        began = time.perf_counter()
+        if together:
+            mx.eval(graphs)
+        else:
+            for graph in graphs:
+                mx.eval(graph)
+        return time.perf_counter() - began
+
+    pairs = [(both(False), both(True)) for _ in _runs(effort)]
+    return _spread([apart / together for apart, together in pairs[WARM_UP:]])
+
+
+def _timed(build: Callable[[], mx.array]) -> tuple[float, float]:
+    """Seconds until ``async_eval`` of what is built returns, and until it is evaluated."""
+    array = build()
+    began = time.perf_counter()
+    mx.async_eval(array)
+    returned = time.perf_counter()
+    mx.eval(array)
+    return returned - began, time.perf_counter() - began
+
+
+def _us(effort: Effort, call: Callable[[], object]) -> Spread:
+    seconds = []
+    for _ in _runs(effort):
+        began = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - began)
+    return _spread(seconds[WARM_UP:], 1e6)
+
+
+def _runs(effort: Effort) -> range:
+    return range(WARM_UP + effort.repeats)
+
+
+def _ready(array: mx.array) -> Any:
+    mx.eval(array)
+    return array
+
+
+def _spread(values: Any, unit: float = 1.0) -> Spread:
+    return {
+        "median": unit * statistics.median(values),
+        "min": unit * min(values),
+        "max": unit * max(values),
+    }
+
+
+def _size(nbytes: int) -> str:
+    """65536 -> 64 KiB."""
+    if nbytes < 1024:
+        return f"{nbytes} B"
+    return f"{nbytes // 1024} KiB" if nbytes < 2**20 else f"{nbytes // 2**20} MiB"

@@ -1,0 +1,146 @@
+"""Every rule of "why slow?": when it speaks, and when the run has what it would advise."""
+
+from dataclasses import replace
+
+import pytest
+
+from puffer_mlx.advice import LARGE, RULES, Setting, advice
+from puffer_mlx.view import PHASES
+
+CPU = Setting("cpu", "cpu", False, "fp32", 4, 4, 4, 4096, 8192, 32, 200_000)
+GPU = Setting("gpu", "gpu", False, "fp32", 16, 16, 2, 4096, 8192, 32, 200_000, True)
+BOTH = replace(GPU, rollout_device="cpu", num_buffers=8)
+ALL = [name for name, _, parent in PHASES if parent]
+
+
+def logs(largest: str, **more: float) -> dict[str, float]:
+    """A record of epoch 30 in which one phase takes half the time."""
+    spent = {"eval_act": 0.1, "eval_env": 0.1, "train_forward": 0.1, "train_backward": 0.1}
+    spent.pop(largest, None)
+    spent[largest] = sum(spent.values())
+    return {"epoch": 30.0, **{f"perf/{name}": value for name, value in (spent | more).items()}}
+
+
+def advised(largest: str, setting: Setting, **more: float) -> str:
+    """The option alone; empty if there is none."""
+    text = advice(logs(largest, **more), setting)
+    if text.endswith("; no option shortens it"):
+        return ""
+    return text.rpartition(": ")[2]
+
+
+@pytest.mark.parametrize(
+    ("largest", "setting", "expected"),
+    [
+        # what a GPU would do
+        ("eval_act", replace(CPU, has_gpu=True), "--device gpu (now cpu)"),
+        ("train_optimizer", replace(CPU, has_gpu=True), "--device gpu (now cpu)"),
+        ("eval_act", replace(BOTH, overlap=True), "--train.rollout-device gpu (now cpu)"),
+        ("train_copy", replace(BOTH, overlap=True), "--train.rollout-device gpu (now cpu)"),
+        # groups on a GPU
+        ("eval_act", replace(GPU, num_buffers=8), "--vec.num-buffers 2 (now 8)"),
+        ("eval_copy_out", replace(GPU, num_buffers=8), "--vec.num-buffers 2 (now 8)"),
+        ("eval_store", replace(GPU, num_buffers=3), "--vec.num-buffers 2 (now 3)"),
+        ("eval_sample", replace(GPU, num_buffers=1), "--vec.num-buffers 2 (now 1)"),
+        ("eval_act", replace(GPU, num_buffers=1, total_agents=7), ""),
+        ("eval_act", GPU, ""),
+        ("eval_store", GPU, ""),
+        ("eval_copy_in", GPU, "--train.rollout-device cpu (now gpu)"),
+        # and on a CPU
+        ("eval_act", replace(CPU, num_buffers=2), "--vec.num-buffers 4 (now 2)"),
+        ("eval_act", replace(CPU, num_buffers=1, cores=3), "--vec.num-buffers 2 (now 1)"),
+        ("eval_act", replace(CPU, num_buffers=1, cores=64), "--vec.num-buffers 8 (now 1)"),
+        ("eval_act", replace(CPU, num_buffers=1, total_agents=6), "--vec.num-buffers 2 (now 1)"),
+        ("eval_sample", CPU, ""),
+        ("eval_sample", replace(CPU, num_buffers=8, cores=16), ""),
+        ("eval_act", CPU, "a GPU, or a smaller --policy.hidden-size or --policy.num-layers"),
+        # environments
+        ("eval_env", replace(CPU, num_threads=2), "--vec.num-threads 4 (now 2)"),
+        ("eval_env", replace(GPU, num_threads=0), "--vec.num-threads 16 (now 0)"),
+        ("eval_env", replace(CPU, num_threads=16, num_buffers=1), "--vec.num-buffers 2 (now 1)"),
+        ("eval_env", replace(CPU, num_buffers=1, total_agents=5), ""),
+        ("eval_env", CPU, ""),
+        ("eval_env", replace(CPU, num_threads=0, cores=1), ""),
+        # arithmetic
+        ("train_backward", replace(CPU, precision="bf16"), "--train.precision fp32 (now bf16)"),
+        ("train_forward", replace(GPU, parameters=LARGE), "--train.precision bf16 (now fp32)"),
+        ("train_forward", replace(GPU, parameters=LARGE, precision="fp16"), ""),
+        ("train_forward", GPU, "--train.minibatch-size 16384 (now 8192)"),
+        ("train_forward", replace(GPU, minibatches=1), ""),
+        ("train_recompute", CPU, "a GPU, or a smaller --policy.hidden-size or --policy.num-layers"),
+        # per minibatch
+        ("train_optimizer", CPU, "--train.minibatch-size 16384 (now 8192)"),
+        ("train_advantage", GPU, "--train.minibatch-size 16384 (now 8192)"),
+        ("train_optimizer", replace(CPU, minibatches=1), ""),
+        ("train_optimizer", replace(CPU, minibatch_size=0), ""),
+        # no rule
+        ("train_misc", CPU, ""),
+        ("eval_misc", GPU, ""),
+    ],
+)
+def test_the_option_for_the_largest_phase(largest, setting, expected):
+    assert advised(largest, setting) == expected
+
+
+def test_the_whole_line():
+    slow = replace(CPU, num_threads=1)
+    assert advice(logs("eval_env"), slow) == (
+        "environment 50 % of an epoch: --vec.num-threads 4 (now 1)"
+    )
+    assert advice(logs("eval_misc"), slow) == (
+        "rollout misc 50 % of an epoch; no option shortens it"
+    )
+
+
+def test_two_devices_that_take_turns():
+    """Halves of 0.3 and 0.1 s are within the factor; 0.41 and 0.1 aren't."""
+    near = {"perf/eval_env": 0.3, "perf/train_forward": 0.1, "epoch": 9.0}
+    line = "rollout 300 ms, then training 100 ms: --train.overlap 1, if it still learns"
+    assert advice(near, BOTH) == line
+    assert advice({"perf/eval_env": 0.1, "perf/train_forward": 0.3, "epoch": 9.0}, BOTH) != ""
+    far = near | {"perf/eval_env": 0.41}
+    for logs, setting in ((far, BOTH), (near, GPU), (near, CPU), (near, replace(BOTH, overlap=1))):
+        assert "overlap" not in advice(logs, setting)
+
+
+def test_overlapped_only_the_longer_half_counts():
+    """Who waits is the shorter one."""
+    setting = replace(BOTH, overlap=True, num_threads=4)
+    waits = {"train_wait": 0.2, "eval_idle": 0.01}
+    assert advice(logs("eval_env", **waits), setting) == (
+        "rollout is longer: environment 75 % of it: --vec.num-threads 16 (now 4)"
+    )
+    assert advice(logs("train_gather", **waits), setting) == (
+        "rollout is longer: act 50 % of it: --train.rollout-device gpu (now cpu)"
+    )
+    waits = {"train_wait": 0.01, "eval_idle": 0.2}
+    assert advice(logs("eval_env", **waits), setting) == (
+        "training is longer: forward 50 % of it: --train.minibatch-size 16384 (now 8192)"
+    )
+
+
+def test_the_last_epoch_has_no_rollout_beside_it():
+    last = {"epoch": 30.0, "perf/train_gather": 0.5, "perf/train_wait": 0.1, "perf/eval_act": 0.0}
+    text = advice(last, replace(BOTH, overlap=True))
+    assert text.startswith("training is longer: gather 100 % of it: ")
+
+
+def test_first_epochs_and_runs_without_a_profile():
+    assert "compile" in advice(logs("eval_act") | {"epoch": 2.0}, CPU)
+    assert "compile" not in advice(logs("eval_act") | {"epoch": 3.0}, CPU)
+    assert advice({"epoch": 9.0, "perf/rollout": 1.0, "perf/train": 1.0}, CPU) == ""
+
+
+def test_no_option_is_advised_at_the_value_it_has():
+    for setting in (CPU, GPU, BOTH, replace(CPU, has_gpu=True), replace(BOTH, overlap=True)):
+        for phase in ALL:
+            if phase in ("eval_idle", "train_wait"):
+                continue
+            words = advised(phase, setting).split()
+            if words and words[0].startswith("--") and "(now" in words:
+                assert words[1] != words[-1].rstrip(")")
+
+
+def test_rules_know_their_phases():
+    """A name that doesn't exist would never fit."""
+    assert {name for rule in RULES for name in rule.phases.split()} <= set(ALL)
