@@ -34,7 +34,7 @@ from puffer_mlx.files import publish
 from puffer_mlx.parity import compare, run, run_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
-from puffer_mlx.trainer import select_device
+from puffer_mlx.devices import select_device
 from puffer_mlx.version import version_text
 
 BOUND = 1e-4

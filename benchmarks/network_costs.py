@@ -22,7 +22,8 @@ from puffer_mlx.blas import raise_cache_limit
 from puffer_mlx.cpu_ops import threads
 from puffer_mlx.files import publish
 from puffer_mlx.policy.networks import NETWORKS
-from puffer_mlx.trainer import Trainer, select_device
+from puffer_mlx.devices import select_device
+from puffer_mlx.trainer import Trainer
 from puffer_mlx.version import version_text
 
 

@@ -29,6 +29,7 @@ from puffer_mlx.config_key import Key
 from puffer_mlx.config_schema import (
     KEYS,
     ONLY,
+    RENAMES,
     UNUSED,
     Base,
     Config,
@@ -120,7 +121,14 @@ def _assemble(env_name: str, settings: Iterable[Setting]) -> Config:
     """Understand settings, of which the last one for a key wins, and check the result."""
     config = Config(env_name=env_name)
     problems: list[UserError] = []
-    for setting in {setting.name: setting for setting in settings}.values():
+    chosen: dict[str, Setting] = {}
+    for setting in settings:
+        try:
+            plain = _renamed(setting)
+            chosen[plain.name] = plain
+        except UserError as problem:
+            problems.append(problem)
+    for setting in chosen.values():
         try:
             _place(config, setting)
         except UserError as problem:
@@ -128,6 +136,16 @@ def _assemble(env_name: str, settings: Iterable[Setting]) -> Config:
     fail(problems)
     validate(config)
     return config
+
+
+def _renamed(setting: Setting) -> Setting:
+    """A switch under the Metal port's name as the setting it means; any other as it is."""
+    if setting.name not in RENAMES:
+        return setting
+    section, key, off, on = RENAMES[setting.name]
+    if (word := _literal(setting.text).lower()) not in BOOLS:
+        raise UserError(f"{setting} is neither true nor false ({setting.origin})", "true or false")
+    return Setting(section, key, on if BOOLS[word] else off, setting.origin)
 
 
 def _place(config: Config, setting: Setting) -> None:
@@ -167,11 +185,14 @@ def _value(setting: Setting, declared: Key) -> int | float | bool | str:
     """
     _, _, text, origin = setting
     if isinstance(declared.default, str):
-        return _unquoted(text)
+        word = _unquoted(text)
+        return declared.aliases.get(word, word)
+    if declared.suffix and (word := _unquoted(text)).endswith(declared.suffix):
+        return word
     if isinstance(declared.default, bool):
         if (word := _literal(text).lower()) not in BOOLS:
             message = f"{setting} is neither true nor false ({origin})"
-            raise UserError(message, "true or false")
+            raise UserError(message, declared.bounds or "true or false")
         return BOOLS[word]
     number = _number(setting, declared.default)
     if isinstance(declared.default, float):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from puffer_mlx.config_schema import KEYS, SECTIONS, UNUSED, closest
+from puffer_mlx.config_schema import KEYS, RENAMES, SECTIONS, UNUSED, closest
 from puffer_mlx.errors import UserError
 
 COMMAND_LINE = "command line"  # the origin of a setting that no file gave
@@ -170,10 +170,17 @@ def build_parser(files: Sequence[Setting] = ()) -> argparse.ArgumentParser:
     """
     texts = {setting.name: setting.text for setting in files}
     unused = (f"{name}: {reason}" for name, reason in UNUSED.items())
+    renamed = (
+        f"{name}: {section}.{key} = {on} (0: {off})"
+        for name, (section, key, off, on) in RENAMES.items()
+    )
     parser = _Parser(
         usage="%(prog)s ENV [options]",
         description=f"ENV: the path of an .ini file, or one of {', '.join(known_envs())}.",
-        epilog="Accepted and unused:\n" + textwrap.indent("\n".join(unused), "  "),
+        epilog="Accepted and unused:\n"
+        + textwrap.indent("\n".join(unused), "  ")
+        + "\nAccepted under another name:\n"
+        + textwrap.indent("\n".join(renamed), "  "),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -192,7 +199,8 @@ def build_parser(files: Sequence[Setting] = ()) -> argparse.ArgumentParser:
     group = parser.add_argument_group("[env]", "The environment's own parameters; they need ENV.")
     shown = {option("env", s.key): s for s in files if s.section == "env"}
     helps = {s.name: f"default {s.text}".replace("%", "%%") for s in shown.values()}
-    for name, help in (helps | dict.fromkeys(UNUSED, argparse.SUPPRESS)).items():
+    hidden = dict.fromkeys([*UNUSED, *RENAMES], argparse.SUPPRESS)
+    for name, help in (helps | hidden).items():
         section, _, key = name.partition(".")
         group.add_argument(
             option(section, key), dest=name, default=argparse.SUPPRESS, metavar="FLOAT", help=help

@@ -25,6 +25,8 @@ class Key:
         below: legal numbers are smaller than this.
         choices: the legal texts; empty if any text is legal.
         custom: whether `module:Class` is legal too: a class of the user's own.
+        aliases: other spellings of choices.
+        suffix: of a bool, the ending of a file's name that is legal too.
     """
 
     default: int | float | bool | str
@@ -36,20 +38,26 @@ class Key:
     below: float | None = None
     choices: tuple[str, ...] = ()
     custom: bool = False
+    aliases: dict[str, str] = field(default_factory=dict)
+    suffix: str = ""
 
     @property
     def bounds(self) -> str:
         """The legal values in words; empty if only the type limits them."""
         if self.minimum is not None and self.maximum is not None:
             return f"{self.minimum:g} to {self.maximum:g}"
-        words = ("at least", self.minimum), ("above", self.above)
-        words += ("at most", self.maximum), ("below", self.below)
-        limits = " and ".join(f"{word} {limit:g}" for word, limit in words if limit is not None)
-        return limits or " or ".join((*self.choices, *(["module:Class"] if self.custom else [])))
+        sides = ("at least", self.minimum), ("above", self.above)
+        sides += ("at most", self.maximum), ("below", self.below)
+        limits = " and ".join(f"{side} {limit:g}" for side, limit in sides if limit is not None)
+        words = [*self.choices, *(["module:Class"] if self.custom else [])]
+        words += ["true", "false", f"a file {self.suffix}"] if self.suffix else []
+        return limits or " or ".join(words)
 
     def fault(self, value: object) -> tuple[str, str] | None:
         """What is wrong with a value, and a legal one; None if it is legal."""
         kind = type(self.default)
+        if self.suffix and isinstance(value, str) and value.endswith(self.suffix):
+            return None
         if type(value) is not kind and not (kind is float and type(value) is int):
             return f"{value!r} is not of type {kind.__name__}", f"for example {self.default!r}"
         if isinstance(value, str):

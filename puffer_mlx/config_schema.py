@@ -56,7 +56,11 @@ class Base:
     reset_state: bool = key(
         True, "Zero the recurrent state when a rollout starts; False carries it over."
     )
-    profile: bool = key(True, "Time the phases of every epoch.")
+    profile: bool | str = key(
+        True,
+        "Time the phases of every epoch; a file: also write a timeline for Perfetto.",
+        suffix=".json",
+    )
 
 
 @dataclass
@@ -74,7 +78,7 @@ class Vec:
     )
     num_threads: int = key(
         16,
-        "CPU threads that step environments, at most the machine's cores; 0 is 1.",
+        "CPU threads that step environments, and act on a CPU; at most the cores; 0 is 1.",
         unit="threads",
         minimum=0,
     )
@@ -181,6 +185,24 @@ class Train:
         "Advantage recursion: V as PufferLib on GPUs; S as its CPU extension. puffer_mlx only.",
         choices=("V", "S"),
     )
+    rollout_device: str = key(
+        "auto",
+        "Where the policy acts while it is trained on base.device; auto measures both once."
+        " puffer_mlx only.",
+        choices=("auto", "cpu", "gpu"),
+    )
+    overlap: bool = key(
+        False,
+        "Collect the next rollout while this one is trained on, with the weights from before: up to"
+        " twice as fast, but one update behind, which large learning rates don't bear. puffer_mlx"
+        " only.",
+    )
+    precision: str = key(
+        "fp32",
+        "Type of activations and gradients; weights and optimizer stay fp32. puffer_mlx only.",
+        choices=("fp32", "bf16", "fp16"),
+        aliases={"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"},
+    )
 
 
 SECTIONS: dict[str, type] = {
@@ -217,11 +239,22 @@ _UNUSED = (  # keys in PufferLib 4.0's own files that mean nothing here: why, se
     (_OLD, "rnn", "input_size hidden_size"),
     (_OLD, "train", "adam_beta1 adam_beta2 adam_eps optimizer update_epochs batch_size"),
     (_OLD, "train", "max_minibatch_size num_minibatches bptt_horizon use_rnn env num_envs name"),
-    (_OLD, "train", "project data_dir device precision cpu_offload torch_deterministic"),
+    (_OLD, "train", "project data_dir device cpu_offload torch_deterministic"),
     (_OLD, "train", "compile compile_mode compile_fullgraph"),
     (_OLD, "legacy", "cpu_offload torch_deterministic compile compile_fullgraph"),
 )
 UNUSED = {f"{section}.{key}": why for why, section, keys in _UNUSED for key in keys.split()}
+RENAMED = {  # names of the Metal port's switches: the key here, and what off and on mean
+    "cpu_inference": ("train", "rollout_device", "auto", "cpu"),
+    "train_fp16": ("train", "precision", "fp32", "fp16"),
+    "overlap": ("train", "overlap", "False", "True"),
+}
+RENAMES = {  # it takes them in [train] and without a section
+    f"{section}.{old}": new
+    for old, new in RENAMED.items()
+    for section in ("base", "train")
+    if (section, old) != new[:2]
+}
 ONLY = {  # unused keys whose other values ask for something that does not exist here
     "base.rank": 0,
     "base.world_size": 1,

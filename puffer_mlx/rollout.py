@@ -19,17 +19,20 @@ A lazy graph reads memory when it is *evaluated*: a slot may be rewritten only a
 that reads it is.
 """
 
-import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_map
 
 from puffer_mlx import cuda
-from puffer_mlx.profiler import Profiler
+from puffer_mlx.actor import Actor
+from puffer_mlx.devices import building
+from puffer_mlx.profiler import Lane
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.vec.base import Rows, VecEnv
+from puffer_mlx.trace import ACTING, ENVIRONMENTS
+from puffer_mlx.vec.base import Rows, VecEnv, WholeRollouts
 
 
 def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarray]:
@@ -39,6 +42,17 @@ def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarr
     view = np.asarray(array)
     cuda.keep_on_host(view.ctypes.data, view.nbytes)
     return array, view
+
+
+class Views(NamedTuple):
+    """What a policy reads and writes of a slot, as NumPy arrays: shapes as above."""
+
+    observations: np.ndarray
+    terminals: np.ndarray
+    masks: np.ndarray | None
+    actions: np.ndarray
+    logprobs: np.ndarray
+    values: np.ndarray
 
 
 class Slot:
@@ -78,6 +92,23 @@ class Slot:
         mx.eval(self.inputs, masks, self.ended)
         self.outputs = [[self._rows(t, g) for g in self.groups] for t in range(T + 1)]
 
+    @property
+    def views(self) -> Views:
+        """The same memory as NumPy arrays."""
+        return Views(
+            self._observations,
+            self._terminals,
+            self._masks,
+            self._actions,
+            self._logprobs,
+            self._values,
+        )
+
+    @property
+    def rows(self) -> Rows:
+        """What environments write, of all T + 1 steps."""
+        return Rows(self._observations, self._rewards, self._terminals, self._masks)
+
     def _rows(self, t: int, agents: slice = slice(None)) -> Rows:
         masks = None if self._masks is None else self._masks[t, agents]
         return Rows(
@@ -97,10 +128,16 @@ class Slot:
             if to is not None and source is not None:
                 np.copyto(to, source)
 
-    def carry(self) -> dict[str, mx.array]:
-        """Copies of row T, which the next rollout begins with, by field."""
-        rows = self._rows(self.horizon)._asdict()
+    def carry(self, row: int = -1) -> dict[str, mx.array]:
+        """Copies of row T, which the next rollout begins with, or of another, by field."""
+        rows = self._rows(row)._asdict()
         return {name: mx.array(row) for name, row in rows.items() if row is not None}
+
+    @property
+    def fields(self) -> dict[str, mx.array | None]:
+        """What training reads, by name; masks may be None."""
+        names = ("observations", "actions", "logprobs", "rewards", "terminals", "masks", "values")
+        return {name: getattr(self, name) for name in names}
 
     def restore(self, carry: dict[str, mx.array]) -> None:
         """Write what ``carry`` copied, of a slot of the same shapes, to row T."""
@@ -108,10 +145,9 @@ class Slot:
             if row is not None:
                 np.copyto(row, np.asarray(carry[name]))
 
-    def record(self, t: int, group: int, chosen: mx.array) -> np.ndarray:
+    def record(self, t: int, group: int, rows: np.ndarray) -> np.ndarray:
         """Store a group's choices (heads + 2, n) of step t; returns its actions (n, heads)."""
         agents = self.groups[group]
-        rows = np.asarray(chosen)
         actions = self._actions[t, agents]
         np.copyto(actions, rows[:-2].T)
         np.copyto(self._logprobs[t, agents], rows[-2])
@@ -119,26 +155,11 @@ class Slot:
         return actions
 
 
+SPANS = 4096  # of threads, that a traced rollout notes at most
+
 State = Any  # the network's, a tree of arrays
 # Returns actions, log-probabilities and values as rows of one array, and the next state.
 Act = Callable[..., tuple[mx.array, State]]
-
-
-_made = threading.local()  # a stream belongs to its thread, and MLX never gives one back
-
-
-def make_streams(cores: int, groups: int) -> list[mx.Stream]:
-    """Streams to act on: two on a CPU with two cores and two groups, else the default one.
-
-    MLX computes a CPU stream on one thread, and a group's step is too small to be worth splitting;
-    two groups at a time use two cores. On a GPU a second stream doesn't help small kernels.
-    """
-    device = mx.default_device()
-    if device != mx.cpu or min(cores, groups) < 2:
-        return [mx.default_stream(device)]
-    if not hasattr(_made, "streams"):
-        _made.streams = [mx.new_stream(mx.cpu), mx.new_stream(mx.cpu)]
-    return _made.streams
 
 
 def collect(
@@ -149,7 +170,7 @@ def collect(
     states: list[State],
     noise: mx.array,
     streams: list[mx.Stream],
-    profiler: Profiler,
+    lane: Lane,
 ) -> list[State]:
     """Fill a slot with T steps of all agents.
 
@@ -164,25 +185,41 @@ def collect(
         weights: the acting policy's, evaluated.
         states: recurrent state of each group, evaluated.
         noise: (T, N, heads), from ``distribution.noise``.
-        streams: from ``make_streams``; groups take turns on them.
-        profiler: gets the phases ``eval_gpu`` (acting), ``eval_copy`` and ``eval_env`` (waiting for
-            environments).
+        streams: from ``acting_streams``; groups take turns on them.
+        lane: gets the phases ``eval_copy_in``, ``eval_act`` (acting), ``eval_copy_out``,
+            ``eval_store`` and ``eval_env`` (waiting for environments).
 
     Returns:
         The groups' recurrent states after the last step.
     """
     states = list(states)
-    parts = [[noise[t, agents] for agents in slot.groups] for t in range(slot.horizon)]
+    with building, mx.stream(streams[0]):
+        parts = [[noise[t, agents] for agents in slot.groups] for t in range(slot.horizon)]
     mx.eval(parts)
-    profiler.lap("eval_gpu")
+    lane.lap("eval_copy_in")
+
+    trace = lane.trace
+    begun = [0.0] * len(slot.groups)  # when what is under way for a group began
 
     def finish(t: int, g: int, chosen: mx.array) -> None:
         mx.eval(chosen)
-        profiler.lap("eval_gpu")
-        actions = slot.record(t, g, chosen)
-        profiler.lap("eval_copy")
+        lane.lap("eval_act")
+        if trace:
+            trace.span(f"{ACTING} {g % len(streams)}", "act", begun[g], lane.now, group=g, step=t)
+        rows = np.asarray(chosen)
+        lane.lap("eval_copy_out")
+        actions = slot.record(t, g, rows)
+        lane.lap("eval_store")
+        begun[g] = lane.now
         vec.send(g, actions, slot.outputs[t + 1][g])
-        profiler.lap("eval_env")
+        lane.lap("eval_env")
+
+    def arrive(t: int, g: int) -> None:
+        vec.wait(g)
+        lane.lap("eval_env")
+        if trace and t:
+            trace.span(ENVIRONMENTS, "step", begun[g], lane.now, group=g, step=t - 1)
+        begun[g] = lane.now
 
     pending: tuple[int, int, mx.array] | None = None
     for t in range(slot.horizon):
@@ -190,9 +227,8 @@ def collect(
             if pending and pending[1] == g:  # the only group: nothing to overlap with
                 finish(*pending)
                 pending = None
-            vec.wait(g)
-            profiler.lap("eval_env")
-            with mx.stream(streams[g % len(streams)]):
+            arrive(t, g)
+            with building, mx.stream(streams[g % len(streams)]):
                 chosen, states[g] = act(
                     weights,
                     slot.inputs[t][g],
@@ -202,14 +238,58 @@ def collect(
                     slot.ended[t][g],
                 )
             mx.async_eval(chosen, states[g])
-            profiler.lap("eval_gpu")
+            lane.lap("eval_act")
             if pending:
                 finish(*pending)
             pending = t, g, chosen
     if pending:
         finish(*pending)
     for g in range(len(slot.groups)):
-        vec.wait(g)
+        arrive(slot.horizon, g)
     mx.eval(states)
-    profiler.lap("eval_env")
+    lane.lap("eval_env")
     return states
+
+
+def collect_in_c(
+    slot: Slot,
+    vec: WholeRollouts,
+    actor: Actor,
+    weights: dict,
+    states: list[State],
+    noise: mx.array,
+    lane: Lane,
+) -> list[State]:
+    """``collect`` with the policy's step in C: one call, in which every thread takes some agents.
+
+    Args:
+        slot: where to write; row 0 must be there (``Slot.begin``).
+        vec: the environments, none of them stepping.
+        actor: the policy's step.
+        weights: the acting policy's, evaluated, float32, for the CPU.
+        states: recurrent state of each group, evaluated.
+        noise: (T, N, heads), evaluated.
+        lane: gets the phases of ``collect``; acting and environments share the call's time as they
+            shared the threads'.
+
+    Returns:
+        The groups' recurrent states after the last step.
+    """
+    whole = tree_map(lambda *groups: np.concatenate([np.asarray(g) for g in groups]), *states)
+    actor.prepare(weights)
+    address = actor.bind(slot.views, np.asarray(noise), whole)
+    lane.lap("eval_copy_in")
+    trace = lane.trace
+    spans = SPANS if trace else 0
+    found = vec.collect(slot.horizon, address, slot.views.actions, slot.rows, spans)
+    lane.lap("eval_act")
+    sampling = actor.seconds()["sample"]
+    parts = {"eval_act": found.acting - sampling, "eval_sample": sampling}
+    lane.part("eval_act", {**parts, "eval_env": found.stepping})
+    for thread, first, begin, end in found.spans:
+        assert trace  # else there are none
+        trace.span(f"{ACTING} and stepping, thread {thread}", "rollout", begin, end, agent=first)
+    after = [tree_map(lambda a, g=g: mx.array(a[g]), whole) for g in slot.groups]
+    mx.eval(after)
+    lane.lap("eval_copy_out")
+    return after

@@ -6,6 +6,7 @@ for logs in trainer:
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -13,36 +14,22 @@ import numpy as np
 import psutil
 from mlx.utils import tree_unflatten
 
-from puffer_mlx import loss, optim, priority
+from puffer_mlx import optim, precision, priority
 from puffer_mlx.checkpoint import State
 from puffer_mlx.config import Config
-from puffer_mlx.cpu_ops import threads
+from puffer_mlx.devices import building, kind
 from puffer_mlx.errors import UserError
+from puffer_mlx.learner import Learned, Learner, Numbers
+from puffer_mlx.placement import place
 from puffer_mlx.policy.policy import Policy, make_policy
-from puffer_mlx.profiler import Profiler
-from puffer_mlx.rollout import Slot, collect, make_streams
+from puffer_mlx.profiler import SAMPLE_EVERY, Profiler
+from puffer_mlx.schedule import Collector, Rollout
 from puffer_mlx.trees import named
 from puffer_mlx.update import compile_update
 from puffer_mlx.vec.base import VecEnv
 
 Logs = dict[str, float]
 RECORDED = 16  # agents whose last rollout a checkpoint keeps, for comparing exports
-
-
-def select_device(name: str) -> mx.Device:
-    """Make ``auto``, ``cpu`` or ``gpu`` MLX's default device and return it.
-
-    Raises:
-        UserError: a GPU was asked for, and this MLX has none.
-    """
-    has_gpu = mx.is_available(mx.gpu)
-    if name == "gpu" and not has_gpu:
-        raise UserError(
-            "base.device is gpu, but this build of MLX has no GPU",
-            "--device cpu; or on Linux with an NVIDIA GPU: pip install 'puffer-mlx[cuda]'",
-        )
-    mx.set_default_device(mx.gpu if has_gpu and name != "cpu" else mx.cpu)
-    return mx.default_device()
 
 
 class Trainer:
@@ -53,32 +40,55 @@ class Trainer:
         vec: environments with the configuration's agents and buffers; the caller closes them.
         policy: the one that the configuration describes if None.
         weights: initial weights; drawn from ``base.seed`` if None.
+        like: of a run that goes on; where the configuration says ``auto``, as it was there.
 
     Attributes:
-        weights: the policy's current weights.
         epoch: epochs trained.
-        global_step: environment steps so far, summed over agents.
+        global_step: environment steps trained on so far, summed over agents.
         stop: set to True (from a signal handler, say) to end the iteration after the current epoch.
+        placement: where it acts and trains.
+        lag: updates that the acting weights are behind with ``train.overlap``: 1, or 0 for a run
+            whose results are those of one without, and whose halves take turns.
     """
 
     def __init__(
-        self, config: Config, vec: VecEnv, policy: Policy | None = None, weights: Any = None
+        self,
+        config: Config,
+        vec: VecEnv,
+        policy: Policy | None = None,
+        weights: Any = None,
+        like: State | None = None,
     ) -> None:
         self.config, self.vec = config, vec
         self.policy = policy or make_policy(vec.spec, config.policy, config.torch)
         init, self._key = mx.random.split(mx.random.key(config.base.seed))
-        self.weights = self.policy.init(init) if weights is None else weights
-        self.momentum = optim.muon_init(self.weights)
-        self.epoch, self.global_step, self.stop = 0, 0, False
-        self.profiler = Profiler(config.base.profile)
-        self._run = compile_update(self.policy, config.train)
-        self._slot = Slot(vec.spec, config.train.horizon, vec.num_agents, vec.num_groups)
-        self._slot.reset(vec)
-        self._streams = make_streams(threads(), vec.num_groups)
-        self._states = self._initial_states()
+        weights = self.policy.init(init) if weights is None else weights
+        scaler = precision.first_scaler(config.train.precision)
+        self._learned = Learned(weights, optim.muon_init(weights), scaler)
+        mx.eval(self._key, *self._learned.arrays())
+        self.epoch, self.global_step, self.stop, self.lag = 0, 0, False, 1
+        self.profiler = Profiler(bool(config.base.profile))
+        run = compile_update(self.policy, config.train)
+        numbers = like.numbers if like else {}
+        self.placement = place(config, vec.spec, self.policy, run, weights, numbers)
+        self._collector = Collector(
+            config, vec, self.policy, run, self.placement, self.profiler.rollout
+        )
+        self._learner = Learner(config, self.policy, run, self.placement, self.profiler.train)
+        self._acting: Any = None  # the next rollout's weights, where they aren't the newest
+        self._current: Rollout | None = None  # collected, and not trained on yet
+        self._draws: mx.array | None = None  # the key of its minibatches, once it is drawn
         self._started = time.perf_counter()
         self._process = psutil.Process()
-        mx.eval(self.weights, self.momentum, self._states, self._key)
+
+    @property
+    def weights(self) -> Any:
+        """The policy's current weights."""
+        return self._learned.weights
+
+    @weights.setter
+    def weights(self, weights: Any) -> None:
+        self._learned = replace(self._learned, weights=weights)
 
     @property
     def parameters(self) -> int:
@@ -91,15 +101,28 @@ class Trainer:
             yield self.step()
 
     def step(self) -> Logs:
-        """One epoch: a rollout of N * T steps, then K minibatches."""
+        """One epoch: a rollout of N * T steps, then K minibatches on it.
+
+        With ``train.overlap`` the next epoch's rollout is collected beside the minibatches. Nothing
+        is under way any more when this returns or raises, and a rollout that was collected isn't
+        lost: the next call goes on with it. A KeyboardInterrupt while this waits for the next
+        rollout comes after the epoch: its record is lost, the epoch isn't.
+        """
         began = time.perf_counter()
-        self._rollout()
-        trained = time.perf_counter()
-        losses = self._train()
-        ended = time.perf_counter()
-        self.profiler.train(ended - trained, self.profiler.samples(self.epoch))
-        self.epoch += 1
-        return self._logs(trained - began, ended - trained, losses)
+        self.profiler.begin(self.epoch)
+        self.profiler.train.start()
+        try:
+            rollout = self._current = self._current or self._rollout()
+            losses, seconds = self._train(rollout)
+        finally:
+            self._collector.settle()
+        if not self.lag:
+            self._begin_beside()
+            self._collector.settle()
+        if self.placement.overlap:
+            self.profiler.rollout.lap("eval_idle")  # nobody else uses the lane now
+        self.profiler.train.lap("train_wait" if self.placement.overlap else "train_misc")
+        return self._logs(time.perf_counter() - began, rollout, seconds, losses)
 
     def evaluate(self) -> Iterator[Logs]:
         """Rollouts without training, as upstream after its last epoch.
@@ -111,26 +134,42 @@ class Trainer:
         for _ in range(self.config.epochs // 2):
             if self.stop or total.get("env/n", 0) > self.config.base.eval_episodes:
                 return
-            self._rollout()
-            total = _merge_means(total, self._environment_logs())
+            try:
+                logs = self._rollout().logs
+            finally:
+                self._collector.settle()
+            self.global_step += self.config.batch_size
+            total = _merge_means(total, _environment_logs(logs))
             yield {"agent_steps": self.global_step, **total}
 
     def state(self) -> State:
-        """Everything that a later ``restore`` needs, with the weights, to go on identically."""
-        environments = self.vec.state()
+        """Everything that a later ``restore`` needs, with the weights, to go on identically.
+
+        A rollout that isn't trained on yet is not in it, but what it began from; without overlap,
+        what it ended with, since that is where the environments are.
+        """
+        begun = self._current.start if self._current else self._collector.begun
+        begun = begun if self.placement.overlap else None
+        environments = begun.environments if begun else self.vec.state()
+        slot = self._collector.slot
         arrays = {
-            "momentum": self.momentum,
-            "key": self._key,
-            "recurrent": self._states,
-            "carry": self._slot.carry(),
-            "recorded": self._slot.observations[: self._slot.horizon, :RECORDED],
+            "momentum": self._learned.momentum,
+            "scaler": self._learned.scaler,
+            "key": begun.key if begun else self._key,
+            "recurrent": begun.states if begun else self._collector.states,
+            "carry": begun.slot.carry(0) if begun else slot.carry(),
+            "recorded": slot.observations[: slot.horizon, :RECORDED],
         }
+        acting = begun.weights if begun else self._acting
+        if acting is not None and acting is not self.weights:
+            arrays["acting"] = acting
         if environments is not None:
             arrays["environments"] = mx.array(environments)
         numbers = {
             "epoch": self.epoch,
             "global_step": self.global_step,
             "uptime": time.perf_counter() - self._started,
+            "rollout_device": kind(self.placement.rollout),
         }
         return State(dict(named(arrays)), numbers)
 
@@ -150,9 +189,13 @@ class Trainer:
         arrays = dict(state.arrays)
         environments = arrays.pop("environments", None)
         going_on = environments is not None and self.vec.state() is not None
-        mine = {"momentum": self.momentum, "key": self._key}
+        learned, collector = self._learned, self._collector
+        mine = {"momentum": learned.momentum, "key": self._key, "scaler": learned.scaler}
         if going_on:
-            mine |= {"recurrent": self._states, "carry": self._slot.carry()}
+            mine |= {"recurrent": collector.states, "carry": collector.slot.carry()}
+        lags = self.placement.overlap and any(name.startswith("acting.") for name in arrays)
+        if lags:
+            mine["acting"] = learned.weights
         wrong = [
             f"{name}: {arrays[name].shape if name in arrays else 'missing'}, expected {a.shape}"
             for name, a in named(mine)
@@ -166,90 +209,65 @@ class Trainer:
         if going_on:
             self.vec.restore(np.asarray(environments))
         found = tree_unflatten([(name, arrays[name]) for name, _ in named(mine)])
-        self.weights, self.momentum, self._key = weights, found["momentum"], found["key"]
+        self._learned = Learned(weights, found["momentum"], found["scaler"])
+        self._key, self._acting = found["key"], found["acting"] if lags else None
+        self._current = self._draws = None
+        collector.discard()
         if going_on:
-            self._states = found.get("recurrent", self._states)
-            self._slot.restore(found["carry"])
+            collector.restore(found.get("recurrent", collector.states), found["carry"])
         self.epoch, self.global_step = state.numbers["epoch"], state.numbers["global_step"]
         self._started = time.perf_counter() - state.numbers["uptime"]
-        mx.eval(self.weights, self.momentum, self._states, self._key)
+        mx.eval(weights, arrays)
         return going_on
 
-    def _initial_states(self) -> list[Any]:
-        n = self.vec.num_agents // self.vec.num_groups
-        return [self.policy.initial_state(n) for _ in range(self.vec.num_groups)]
+    def _rollout(self) -> Rollout:
+        """The next rollout: the one that was begun beside the last training, or a new one."""
+        if not self._collector.waiting:
+            self._begin_rollout()
+            self.profiler.train.lap("train_misc")
+        rollout = self._collector.take()
+        if self.placement.overlap:
+            self.profiler.train.lap("train_wait")
+        else:
+            self.profiler.train.start()  # it was this thread's own work, in the other lane
+        return rollout
 
-    def _rollout(self) -> None:
-        self.profiler.start()
-        self._key, key = mx.random.split(self._key)
-        shape = (self._slot.horizon, self.vec.num_agents)
-        noise = self.policy.distribution.noise(key, shape)
-        if self.config.base.reset_state:
-            self._states = self._initial_states()
-            mx.eval(self._states)
-        self._slot.begin(self._slot)
-        self._states = collect(
-            self._slot,
-            self.vec,
-            self._run.act,
-            self.weights,
-            self._states,
-            noise,
-            self._streams,
-            self.profiler,
-        )
-        self.global_step += self.config.batch_size
+    def _begin_rollout(self) -> None:
+        weights = self.weights if self._acting is None else self._acting
+        self._key, self._acting = self._collector.begin(weights, self._key), None
+        self.profiler.train.lap("train_copy")  # of weights and noise, to where they are used
 
-    def _train(self) -> Logs:
-        """K minibatches, one lazy graph evaluated at its end (if sampled, after each phase)."""
-        slot, run = self._slot, self._run
-        K, S = self.config.minibatches, self.config.segments
-        lr, ent, beta = self._scheduled()
-        self._key, key = mx.random.split(self._key)
-        uniforms = 1 - mx.random.uniform(shape=(K, S), key=key)  # in (0, 1]
-        names = ("observations", "actions", "logprobs", "rewards", "terminals", "masks")
-        fields = {name: getattr(slot, name) for name in names}
-        weights, momentum = self.weights, self.momentum
-        values, ratios = slot.values, mx.ones_like(slot.values)
+    def _begin_beside(self) -> None:
+        """With overlap, begin the next epoch's rollout, if there is one and it isn't begun."""
+        more = self.epoch + self.lag < self.config.epochs
+        if self.placement.overlap and more and not self._collector.waiting:
+            self._begin_rollout()
+
+    def _train(self, rollout: Rollout) -> tuple[Logs, float]:
+        """Train on a rollout, the next one beside it; the losses, and seconds."""
+        began = time.perf_counter()
         sampled = self.profiler.samples(self.epoch)
+        with building:
+            numbers = self._scheduled()
+            if self._draws is None:
+                self._key, self._draws = mx.random.split(self._key)
+            shape = (self.config.minibatches, self.config.segments)
+            uniforms = 1 - mx.random.uniform(shape=shape, key=self._draws)  # in (0, 1]
+        self.profiler.train.lap("train_misc")
+        if self.lag:
+            self._begin_beside()
+        checked = self.epoch % SAMPLE_EVERY == 1
+        learned, losses, extra = self._learner.train(
+            rollout, self._learned, uniforms, numbers, sampled, checked
+        )
+        self._learned, self._current, self._draws = learned, None, None
+        self.epoch += 1
+        self.global_step += self.config.batch_size
+        self.profiler.train.lap("train_misc")
+        self.profiler.train.divide(sampled)
+        return losses, time.perf_counter() - began - extra
 
-        def mark(phase: str, *arrays: Any) -> None:
-            if sampled:
-                mx.eval(arrays)
-                self.profiler.lap(phase)
-
-        self.profiler.lap("train_misc")
-        metrics = []
-        for k in range(K):
-            rows, batch = run.prepare(fields, values, ratios, uniforms[k], beta)
-            mark("train_advantage", rows, batch)
-            minibatch = run.gather(fields, rows)
-            mark("train_gather", minibatch)
-            grads, measured, new_ratios, new_values = run.gradients(weights, *minibatch, batch, ent)
-            mark("train_forward", grads, measured, new_ratios, new_values)
-            weights, momentum, values, ratios = run.apply(
-                weights, momentum, grads, lr, values, ratios, rows, new_values, new_ratios
-            )
-            mark("train_optimizer", weights, momentum, values, ratios)
-            metrics.append(measured)
-        mean = mx.mean(mx.stack(metrics), axis=0)
-        mx.eval(weights, momentum, mean)
-        losses: Logs = {name: mean[i].item() for i, name in enumerate(loss.METRICS)}  # type: ignore
-        if not mx.isfinite(mean).all().item():
-            bad = [
-                name
-                for name, value in losses.items()
-                if value != value or abs(value) == float("inf")
-            ]
-            raise UserError(
-                f"the loss stopped being finite in epoch {self.epoch}: {', '.join(bad)}",
-                "lower train.learning_rate or train.max_grad_norm;"
-                " the weights before this epoch are kept",
-            )
-        self.weights, self.momentum = weights, momentum
-        return losses
-
-    def _scheduled(self) -> tuple[mx.array, mx.array, mx.array]:
+    def _scheduled(self) -> Numbers:
         """This epoch's learning rate, entropy coefficient and priority exponent."""
         train, epochs = self.config.train, self.config.epochs
         lr, ent = train.learning_rate, train.ent_coef
@@ -258,26 +276,30 @@ class Trainer:
         if train.anneal_ent_coef:
             ent = optim.cosine(ent, train.min_ent_coef_ratio * ent, self.epoch, epochs)
         beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, self.epoch, epochs)
-        return mx.array(lr), mx.array(ent), mx.array(beta)
+        return Numbers(mx.array(lr), mx.array(ent), mx.array(beta))
 
-    def _environment_logs(self) -> Logs:
-        return {f"env/{name}": float(value) for name, value in self.vec.log().items()}
-
-    def _logs(self, rollout: float, train: float, losses: Logs) -> Logs:
-        perf = self.profiler.take()
+    def _logs(self, wall: float, rollout: Rollout, train: float, losses: Logs) -> Logs:
+        phases = self.profiler.take()
+        if not any(seconds for name, seconds in phases.items() if name.startswith("eval_")):
+            phases = {name: s for name, s in phases.items() if not name.startswith("eval_")}
         return {
-            "SPS": self.config.batch_size / (rollout + train),
+            "SPS": self.config.batch_size / wall,
             "agent_steps": self.global_step,
             "uptime": time.perf_counter() - self._started,
             "epoch": self.epoch,
-            **self._environment_logs(),
+            **_environment_logs(rollout.logs),
             **{f"loss/{name}": value for name, value in losses.items()},
-            "perf/rollout": rollout,
+            "perf/rollout": rollout.seconds,
             "perf/train": train,
-            **{f"perf/{name}": value for name, value in perf.items()},
+            "perf/epoch": wall,
+            **{f"perf/{name}": value for name, value in phases.items()},
             "util/cpu_mem_gb": self._process.memory_info().rss / 2**30,
             "util/mlx_mem_gb": mx.get_active_memory() / 2**30,
         }
+
+
+def _environment_logs(logs: dict[str, float]) -> Logs:
+    return {f"env/{name}": float(value) for name, value in logs.items()}
 
 
 def _merge_means(total: Logs, new: Logs) -> Logs:

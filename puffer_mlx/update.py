@@ -1,23 +1,28 @@
 """One minibatch, as functions of values that are compiled in one place.
 
-    prepare:   advantages over all rows -> priorities -> draw S rows and their targets
-    gather:    the rows' observations, actions, masks and terminals
-    gradients: forward over (T, S), loss, gradients
-    apply:     clip, Muon, write the rows' new ratios and values back
+    targets:    advantages over all rows
+    draw:       priorities -> S rows and what is compared with them
+    gather:     the rows' observations, actions, masks and terminals
+    gradients:  forward over (T, S), loss, gradients
+    optimise:   clip, Muon; nothing if the loss or a gradient isn't finite
+    write_back: the rows' new ratios and values
 
-All four run for every minibatch: advantages change within an epoch once a row has been trained on,
-as upstream.
+All run for every minibatch: advantages change within an epoch once a row has been trained on, as
+upstream. ``act`` is the rollout's; ``logprobs`` is the forward pass alone, for comparing the two.
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+from mlx.utils import tree_map
 
-from puffer_mlx import priority
+from puffer_mlx import precision, priority
 from puffer_mlx.advantage import advantages
 from puffer_mlx.config import Train
-from puffer_mlx.loss import Minibatch, ppo_loss
+from puffer_mlx.devices import building
+from puffer_mlx.loss import METRICS, Minibatch, ppo_loss
 from puffer_mlx.ops import take_rows
 from puffer_mlx.optim import clip_by_global_norm, muon
 from puffer_mlx.policy.policy import Policy
@@ -26,13 +31,21 @@ Fields = dict[str, Any]  # the slot's arrays by name; masks may be None
 
 
 class Executables(NamedTuple):
-    """The functions of a run, compiled where that pays."""
+    """The functions of a run, compiled where that pays.
+
+    Another thread may build graphs for another device meanwhile: all but the first two, which run
+    on the rollout's device, hold ``building``.
+    """
 
     act: Callable[..., Any]
-    prepare: Callable[..., Any]
+    step: Callable[..., Any]
+    targets: Callable[..., Any]
+    draw: Callable[..., Any]
     gather: Callable[..., Any]
     gradients: Callable[..., Any]
-    apply: Callable[..., Any]
+    optimise: Callable[..., Any]
+    write_back: Callable[..., Any]
+    logprobs: Callable[..., Any]
 
 
 def compile_update(policy: Policy, train: Train) -> Executables:
@@ -54,10 +67,14 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         )
         return mx.concatenate([actions.T, logprobs[None], values[None]]), state
 
-    def prepare(fields: Fields, values, ratios, uniforms, beta):
-        """Draw the minibatch's rows (S,) and their targets."""
+    def step(weights, observations, state, terminals):
+        """``act`` without choosing: what of its time is the policy's."""
+        return policy.step(weights, observations, state, policy.keep(terminals))
+
+    def targets(fields: Fields, values, ratios):
+        """Advantages (T, N)."""
         T = values.shape[0]
-        adv = advantages(
+        return advantages(
             values,
             mx.clip(fields["rewards"][:T], -1, 1),
             fields["terminals"][:T],
@@ -68,6 +85,10 @@ def compile_update(policy: Policy, train: Train) -> Executables:
             c_clip=train.vtrace_c_clip,
             form=train.advantage,
         )
+
+    def draw(fields: Fields, adv, values, uniforms, beta):
+        """Draw the minibatch's rows (S,) and their targets."""
+        T = values.shape[0]
         p = priority.probabilities(adv, train.prio_alpha)
         rows = priority.draw(p, uniforms)
         weight = mx.broadcast_to(priority.importance(p, rows, beta), (T, rows.shape[0]))
@@ -94,15 +115,25 @@ def compile_update(policy: Policy, train: Train) -> Executables:
             take_rows(fields["terminals"], rows, T) if policy.reset_on_terminal else None,
         )
 
-    def gradients(weights, observations, actions, masks, terminals, batch: Minibatch, ent_coef):
+    def forward(weights, observations, actions, masks, terminals, state):
+        """Log-probabilities, entropies and values (T*S,) of T steps of S segments."""
+        keep = None if terminals is None else policy.keep(terminals)
+        low = precision.lower(weights, train.precision)
+        outputs, value, _ = policy.scan(low, observations, state, keep)
+        return *policy.distribution.log_prob_entropy(outputs, actions, masks), value
+
+    def gradients(
+        weights, observations, actions, masks, terminals, batch: Minibatch, ent_coef, scale
+    ):
         """Gradients, statistics, and the new ratios and values (T, S) of the rows."""
         T, S = observations.shape[:2]
+        scaled = train.precision == "fp16"
 
         def loss(weights):
-            keep = None if terminals is None else policy.keep(terminals)
             state = policy.initial_state(S)
-            outputs, value, _ = policy.scan(weights, observations, state, keep)
-            logprob, entropy = policy.distribution.log_prob_entropy(outputs, actions, masks)
+            logprob, entropy, value = forward(
+                weights, observations, actions, masks, terminals, state
+            )
             total, metrics = ppo_loss(
                 logprob,
                 entropy,
@@ -113,22 +144,59 @@ def compile_update(policy: Policy, train: Train) -> Executables:
                 vf_coef=train.vf_coef,
                 vf_clip_coef=train.vf_clip_coef,
             )
-            return total, metrics, mx.exp(logprob - batch.old_logprob), value
+            ratio = mx.exp(logprob - batch.old_logprob)
+            return total * scale if scaled else total, metrics, ratio, value
 
         (_, metrics, ratio, value), grads = mx.value_and_grad(loss)(weights)
+        if scaled:
+            grads = tree_map(lambda g: g * (1 / scale), grads)
         return grads, metrics, ratio.reshape(T, S), value.reshape(T, S)
 
-    def apply(weights, momentum, grads, lr, values, ratios, rows, new_values, new_ratios):
-        """New weights and momentum; values and ratios (T, N) with the rows' columns replaced."""
-        grads, _ = clip_by_global_norm(grads, train.max_grad_norm)
-        weights, momentum = muon(weights, grads, momentum, lr=lr, beta=train.beta1)
+    def optimise(weights, momentum, scaler, grads, metrics, lr):
+        """New weights, momentum and scaler, and whether (a scalar) the minibatch counted."""
+        grads, norm = clip_by_global_norm(grads, train.max_grad_norm)
+        ok = mx.isfinite(norm) & mx.isfinite(metrics[METRICS.index("total")])
+        new = muon(weights, grads, momentum, lr=lr, beta=train.beta1)
+        weights, momentum = precision.choose(ok, new, (weights, momentum))
+        return weights, momentum, precision.next_scaler(scaler, ok, train.precision), ok
+
+    def write_back(values, ratios, rows, new_values, new_ratios, ok):
+        """Values and ratios (T, N) with the rows' columns replaced, if the minibatch counted."""
         column = mx.broadcast_to(rows[None], new_values.shape)
-        values = mx.put_along_axis(values, column, new_values, axis=1)
-        ratios = mx.put_along_axis(ratios, column, new_ratios, axis=1)
-        return weights, momentum, values, ratios
+        new = (
+            mx.put_along_axis(values, column, new_values, axis=1),
+            mx.put_along_axis(ratios, column, new_ratios, axis=1),
+        )
+        return precision.choose(ok, new, (values, ratios))
+
+    def logprobs(weights, observations, actions, masks, terminals, state):
+        """Log-probabilities (T, S) of actions as training computes them."""
+        found, _, _ = forward(weights, observations, actions, masks, terminals, state)
+        return found.reshape(observations.shape[:2])
 
     # Only what runs often on large arrays is compiled. Each fused kernel costs its compiler 0.4 s
-    # on a CPU and seconds on a GPU, once for each constant in it: compiling `prepare` and `apply`
-    # (many constants, small arrays) made a first start half a minute longer on a CPU and minutes on
-    # a GPU, for 1 % of the speed.
-    return Executables(mx.compile(act), prepare, gather, mx.compile(gradients), apply)
+    # on a CPU and seconds on a GPU, once for each constant in it: compiling the rest (many
+    # constants, small arrays) made a first start half a minute longer on a CPU and minutes on a
+    # GPU, for 1 % of the speed.
+    return Executables(
+        act=mx.compile(act),
+        step=mx.compile(step),
+        targets=_alone(targets),
+        draw=_alone(draw),
+        gather=_alone(gather),
+        gradients=_alone(mx.compile(gradients)),
+        optimise=_alone(optimise),
+        write_back=_alone(write_back),
+        logprobs=_alone(mx.compile(logprobs)),
+    )
+
+
+def _alone(build: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, while no other thread builds a graph."""
+
+    @wraps(build)
+    def locked(*arguments):
+        with building:
+            return build(*arguments)
+
+    return locked

@@ -23,13 +23,13 @@ from puffer_mlx import checkpoint, pictures, vec
 from puffer_mlx.blas import raise_cache_limit
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.cpu_ops import threads
+from puffer_mlx.devices import select_device
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.evaluate import Scores, play, score
 from puffer_mlx.files import publish
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.screen import play_in_terminal
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.trainer import select_device
 from puffer_mlx.vec.native import NativeVec, find_environment
 from puffer_mlx.weights_io import load_weights
 

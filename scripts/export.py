@@ -12,9 +12,9 @@ from pathlib import Path
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import WEIGHTS
 from puffer_mlx.config import Base, Config
+from puffer_mlx.devices import select_device
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.export import DIALECTS, SUFFIXES, Format, Report, export
-from puffer_mlx.trainer import select_device
 from puffer_mlx.weights_io import BF16, FLOAT
 
 ALIGNMENT = {"bf16": BF16, "float": FLOAT}

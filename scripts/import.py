@@ -14,11 +14,11 @@ from puffer_mlx import checkpoint
 from puffer_mlx.config import Config, parse_command_line, write_ini
 from puffer_mlx.config_cli import option
 from puffer_mlx.detect import sizes_of
+from puffer_mlx.devices import select_device
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.export import TOLERANCE
 from puffer_mlx.importing import Found, difference, inspect, weights_of
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.trainer import select_device
 from puffer_mlx.trees import named
 from puffer_mlx.vec.library import compile_environment, find_environment, load, read_spec
 from puffer_mlx.weights_io import BF16, FLOAT

@@ -8,15 +8,19 @@ import sys
 import time
 from pathlib import Path
 
-from puffer_mlx import checkpoint, vec
+from puffer_mlx import capture, checkpoint, placement, vec
+from puffer_mlx.advice import Setting
 from puffer_mlx.blas import blas_name, raise_cache_limit
-from puffer_mlx.checkpoint import Checkpoint
+from puffer_mlx.checkpoint import Checkpoint, State
 from puffer_mlx.config import Config, parse_command_line, unused_note
 from puffer_mlx.cpu_ops import threads
 from puffer_mlx.dashboard import Dashboard, abbreviate
+from puffer_mlx.devices import has_gpu, kind, select_device
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.loggers import JsonLines, log_path
-from puffer_mlx.trainer import Trainer, select_device
+from puffer_mlx.placement import rollout_cores
+from puffer_mlx.trace import Trace
+from puffer_mlx.trainer import Trainer
 from puffer_mlx.version import version_text
 from puffer_mlx.weights_io import load_weights
 
@@ -32,6 +36,13 @@ def step_number(text: str) -> int:
             f"{text!r} is not a number of steps, for example 1_000_000"
         )
     return step
+
+
+def epochs_number(text: str) -> int:
+    """A positive whole number."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of epochs, for example 3")
+    return int(text)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -54,32 +65,57 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="end after the epoch that reaches this step, schedules unchanged",
     )
     group.add_argument(
+        "--profile-epochs",
+        metavar="N",
+        type=epochs_number,
+        default=3,
+        help="epochs in the timeline of --profile FILE.json, from the third of this start on"
+        " (default 3)",
+    )
+    group.add_argument(
+        "--gpu-capture",
+        metavar="FILE.gputrace",
+        type=Path,
+        help="Macs only: record what the GPU does, for Xcode; needs MTL_CAPTURE_ENABLED=1",
+    )
+    group.add_argument(
+        "--gpu-capture-epochs",
+        metavar="N",
+        type=epochs_number,
+        default=1,
+        help=f"epochs in it, at most {capture.MOST}: each may take gigabytes (default 1)",
+    )
+    group.add_argument(
         "--version", action="store_true", help="print versions, device and BLAS, and exit"
     )
 
 
 def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | None) -> None:
-    device = select_device(config.base.device)
+    select_device(config.base.device)
     raise_cache_limit()
     run_id = resumed.folder.parent.name if resumed else str(time.time_ns() // 1_000_000)
-    with vec.make(config, threads()) as environments:
+    with vec.make(config, rollout_cores(config)) as environments:
         if environments.unread:
             print(f"unused here: {', '.join(f'env.{key}' for key in environments.unread)}")
-        trainer = Trainer(config, environments)
+        state = checkpoint.load_state(resumed.folder) if resumed else None
+        trainer = Trainer(config, environments, like=state)
+        record = Recording(trainer, options)
         position = None
-        if resumed:
-            position = go_on(trainer, resumed)
+        if resumed and state:
+            position = go_on(trainer, resumed, state)
         elif options.load_model_path:
             path = checkpoint.find_weights(options.load_model_path, config)
             trainer.weights = load_weights(path, trainer.weights)
         folder = resumed.folder.parent if resumed else checkpoint.prepare(config, run_id)
         keeper = checkpoint.Keeper(folder, config)
         log = JsonLines(log_path(config, run_id), position)
+        for line in placement.notes(config, trainer.placement):
+            print(line)
         summary = {
             "Environment": config.env_name,
             "Parameters": abbreviate(trainer.parameters),
             "Agents": f"{config.vec.total_agents:,} in {config.vec.num_buffers} groups",
-            "Device": "GPU" if device.type == device.type.gpu else f"CPU, {blas_name()}",
+            "Device": device_text(trainer),
             "Run": run_id,
         }
         stop_on_signals(trainer)
@@ -102,8 +138,9 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
             saved_epoch = trainer.epoch
 
         try:
-            with Dashboard(summary, total) as dashboard:
+            with Dashboard(summary, total, setting=setting(trainer)) as dashboard, record:
                 for logs in trainer:
+                    record.epoch()
                     log.write(logs)
                     keeper.observe(logs)
                     if options.stop_at and trainer.global_step >= options.stop_at:
@@ -124,9 +161,68 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
         print(f"log   {log.path}")
 
 
-def go_on(trainer: Trainer, resumed: Checkpoint) -> int:
+class Recording:
+    """The timeline and the GPU capture that options ask for; wrong ones are errors at once.
+
+    Enter it before the first epoch, call ``epoch`` after each.
+    """
+
+    def __init__(self, trainer: Trainer, options: argparse.Namespace) -> None:
+        self.trainer = trainer
+        self.capture = None
+        if options.gpu_capture:
+            self.capture = capture.MetalCapture(options.gpu_capture, options.gpu_capture_epochs)
+        self.trace = options.trace and (options.trace, options.profile_epochs)
+
+    def __enter__(self) -> None:
+        if self.trace:  # counts from where the run goes on, which a resumed one knows only now
+            path, epochs = self.trace
+            self.trainer.profiler.trace = Trace(path, self.trainer.epoch + 2, epochs)
+        if self.capture:
+            self.capture.begin(self.trainer.epoch)
+
+    def epoch(self) -> None:
+        """An epoch has ended."""
+        if self.capture and not self.capture.end(self.trainer.epoch - 1):
+            self.capture.begin(self.trainer.epoch)
+
+    def __exit__(self, *_: object) -> None:
+        self.trainer.profiler.close()
+        if self.capture:
+            self.capture.close()
+        for made in (self.trace and self.trace[0], self.capture and self.capture.path):
+            if made and made.exists():
+                print(f"wrote {made}")
+
+
+def device_text(trainer: Trainer) -> str:
+    """Where it trains, and where it acts if that is elsewhere."""
+    place = trainer.placement
+    text = f"CPU, {blas_name()}" if kind(place.learner) == "cpu" else "GPU"
+    return text if place.rollout == place.learner else f"{text}; rollouts on the CPU"
+
+
+def setting(trainer: Trainer) -> Setting:
+    """What the dashboard's advice depends on."""
+    config, place = trainer.config, trainer.placement
+    return Setting(
+        device=kind(place.learner),
+        rollout_device=kind(place.rollout),
+        overlap=place.overlap,
+        precision=config.train.precision,
+        cores=threads(),
+        num_threads=config.vec.num_threads,
+        num_buffers=config.vec.num_buffers,
+        total_agents=config.vec.total_agents,
+        minibatch_size=config.train.minibatch_size,
+        minibatches=config.minibatches,
+        parameters=trainer.parameters,
+        has_gpu=has_gpu(),
+    )
+
+
+def go_on(trainer: Trainer, resumed: Checkpoint, state: State) -> int:
     """Have a trainer go on from a checkpoint; returns where the run's log was."""
-    state = checkpoint.load_state(resumed.folder)
     exactly = trainer.restore(resumed.weights, state)
     print(f"going on with {resumed.folder} after {trainer.epoch} epochs")
     if not exactly:
@@ -198,6 +294,9 @@ def main(argv: list[str]) -> None:
         raise UserError("--resume and --load-model-path are given", "one of them")
     if note := unused_note(config):
         print(note)
+    options.trace = None
+    if isinstance(config.base.profile, str):  # a file of this start, not of the run
+        options.trace, config.base.profile = Path(config.base.profile), True
     train(config, options, resumed)
 
 

@@ -10,7 +10,10 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
+from oracles import named
 from running import BATCH, EPOCHS, TINY, files, only, records, run
+
+from puffer_mlx import checkpoint
 
 WEIGHTS = 8 * 121 + 6 * 8 + 24 * 8  # numbers of TINY's policy: encoder, decoder, network
 
@@ -19,7 +22,7 @@ WEIGHTS = 8 * 121 + 6 * 8 + 24 * 8  # numbers of TINY's policy: encoder, decoder
 def no_training(script, monkeypatch):
     """What should have been refused fails at once."""
 
-    def began(*_):
+    def began(*_, **how):
         raise AssertionError("training began")
 
     monkeypatch.setattr(script, "Trainer", began)
@@ -232,22 +235,30 @@ def test_an_unwritable_folder(script, here, capsys, option):
 # ---- training that breaks -----------------------------------------------------------------------
 
 
-def test_a_loss_that_is_not_finite_leaves_the_last_good_weights(script, here, monkeypatch, capsys):
-    """The second epoch's rewards are NaN: the first one's weights are on the disk in the end."""
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_losses_that_are_not_finite_leave_the_last_good_weights(
+    script, here, monkeypatch, capsys, overlap
+):
+    """From the second epoch on rewards are NaN: the first one's weights are there in the end."""
     honest = script.Trainer._train
 
-    def broken(trainer):
-        if trainer.epoch == 1:
-            trainer.weights = dict(trainer.weights)
-            trainer._slot._rewards[:] = np.nan
-        return honest(trainer)
+    def broken(trainer, rollout):
+        if trainer.epoch > 0:
+            rollout.slot._rewards[:] = np.nan
+        return honest(trainer, rollout)
 
     monkeypatch.setattr(script.Trainer, "_train", broken)
-    code = script.main([*TINY, "--checkpoint-interval", "1000"])
-    check_message(code, capsys.readouterr().err, "finite in epoch 1", "learning_rate")
-    (made,) = Path("checkpoints").glob("*/*/0*")
-    assert made.name == f"{BATCH:016d}"
-    assert (made / "state.safetensors").exists()
+    more = ["--checkpoint-interval", "1000", "--train.replay-ratio", "3"]  # 6 minibatches an epoch
+    code = script.main([*TINY, *more, f"--train.overlap={overlap}"])
+    expected = "10 minibatches in a row were not finite, first in the rollout", "its rewards aren't"
+    check_message(code, capsys.readouterr().err, *expected)
+    first, last = sorted(Path("checkpoints").glob("*/*/0*"))
+    assert (first.name, last.name) == (f"{BATCH:016d}", f"{2 * BATCH:016d}")
+    assert (first / "state.safetensors").exists()
+    weights = [checkpoint.load(folder).weights for folder in (first, last)]
+    for (_, one), (_, other) in zip(*map(named, weights), strict=True):
+        assert np.isfinite(np.array(one)).all()
+        np.testing.assert_array_equal(one, other)  # the second epoch was skipped
 
 
 # ---- a full disk ---------------------------------------------------------------------------------

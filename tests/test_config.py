@@ -8,7 +8,7 @@ import pytest
 
 from puffer_mlx import config as c
 from puffer_mlx.config_cli import env_names
-from puffer_mlx.config_schema import KEYS, ONLY, SECTIONS, UNUSED
+from puffer_mlx.config_schema import KEYS, ONLY, RENAMES, SECTIONS, UNUSED
 from puffer_mlx.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +56,15 @@ WRONG_OPTIONS = [  # option, value, what the message names, what the hint offers
     ("--train.min-lr-ratio", "2", "train.min_lr_ratio 2.0 is out of range", "at most 1"),
     ("--train.anneal-lr", "maybe", "train.anneal_lr maybe is neither", "true or false"),
     ("--train.advantage", "W", "train.advantage W does not exist", "V or S"),
+    ("--train.rollout-device", "tpu", "train.rollout_device tpu does not exist", "auto or cpu or"),
+    ("--train.precision", "int8", "train.precision int8 does not exist", "fp32 or bf16 or fp16"),
+    ("--train.precision", "FP16", "train.precision FP16 does not exist", "fp32 or bf16 or fp16"),
+    ("--train.overlap", "2", "train.overlap 2 is neither true nor false", "true or false"),
+    ("--overlap", "maybe", "base.overlap maybe is neither true nor false", "true or false"),
+    ("--cpu-inference", "gpu", "base.cpu_inference gpu is neither true nor", "true or false"),
+    ("--train.train-fp16", "bf16", "train.train_fp16 bf16 is neither true nor", "true or false"),
+    ("--train.rollout-devise", "cpu", "unknown option --train.rollout-devise", "--train.rollout-d"),
+    ("--profile", "trace.txt", "base.profile trace.txt is neither", "or a file .json"),
     ("--train.gpus", "2", "train.gpus 2 is not supported: one process", "hint: 1"),
     ("--world-size", "4", "base.world_size 4 is not supported", "hint: 1"),
     ("--selfplay.enabled", "1", "selfplay.enabled 1 is not supported: there is no", "hint: 0"),
@@ -323,6 +332,121 @@ def test_no_key_is_both_declared_and_unused():
     declared = {f"{section}.{key}" for section, keys in KEYS.items() for key in keys}
     assert not declared & set(UNUSED)
     assert set(ONLY) <= set(UNUSED)
+
+
+# --- switches under the Metal port's names ---
+
+SWITCHES = [  # option, value -> where it is, and what it is there
+    ("--cpu-inference", "1", "rollout_device", "cpu"),
+    ("--cpu-inference", "0", "rollout_device", "auto"),
+    ("--train.cpu_inference", "True", "rollout_device", "cpu"),
+    ("--train.cpu-inference", "off", "rollout_device", "auto"),
+    ("--train-fp16", "1", "precision", "fp16"),
+    ("--train.train-fp16", "yes", "precision", "fp16"),
+    ("--train.train-fp16", "0", "precision", "fp32"),
+    ("--overlap", "1", "overlap", True),
+    ("--overlap", "False", "overlap", False),
+    ("--train.overlap", "1", "overlap", True),
+    ("--train.overlap", "false", "overlap", False),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "key", "expected"), SWITCHES)
+def test_switches_have_other_names_too(ini, option, value, key, expected):
+    """On the command line and in a file, where they are what they mean and not unused."""
+    name = option.removeprefix("--").replace("-", "_")
+    section, _, old = name.rpartition(".")
+    other = {"rollout_device": "gpu", "precision": "bf16", "overlap": not expected}[key]
+    before = f"[train]\n{key} = {other}\n"
+    for config in (
+        c.load(ini(before), [option, value]),
+        c.load(
+            ini(before), files=[Path(ini(f"[{section or 'base'}]\n{old} = {value}\n", "b.ini"))]
+        ),
+    ):
+        assert getattr(config.train, key) == expected
+        assert config.unused == []
+        assert not hasattr(config.train, old) or old == key
+    if expected not in ("auto", "fp32", False):  # of what isn't the default the origin is known
+        assert config.origins[f"train.{key}"].endswith("b.ini:2")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("[train]\noverlap = 1", "[base]\noverlap = 0", False),
+        ("[base]\noverlap = 0", "[train]\noverlap = 1", True),
+        ("[base]\noverlap = 1", "[train]\noverlap = 0", False),
+    ],
+)
+def test_the_later_of_two_names_wins(ini, first, second, expected):
+    config = c.load(ini(first), files=[Path(ini(second, "second.ini"))])
+    assert config.train.overlap is expected
+    argv = ["--overlap", str(not expected)]
+    config = c.load(ini(first), argv, files=[Path(ini(second, "second.ini"))])
+    assert config.train.overlap is not expected
+
+
+def test_of_two_names_on_the_command_line_the_later_wins():
+    options = ["--train.precision=bf16", "--train-fp16=1"]
+    assert c.load("breakout", options).train.precision == "fp16"
+    assert c.load("breakout", options[::-1]).train.precision == "bf16"
+    options = ["--train.rollout-device=auto", "--train.cpu-inference=1"]
+    assert c.load("breakout", options).train.rollout_device == "cpu"
+    assert c.load("breakout", options[::-1]).train.rollout_device == "auto"
+
+
+def test_help_tells_the_other_names(capsys):
+    with pytest.raises(SystemExit):
+        c.parse_command_line(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for name, (section, key, off, on) in RENAMES.items():
+        assert f"{name}: {section}.{key} = {on} (0: {off})" in shown
+    assert len(RENAMES) == 5
+
+
+def test_no_other_name_is_declared_or_unused():
+    declared = {f"{section}.{key}" for section, keys in KEYS.items() for key in keys}
+    assert not set(RENAMES) & (declared | set(UNUSED))
+    assert {f"{section}.{key}" for section, key, _, _ in RENAMES.values()} <= declared
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        *(("fp32", "fp32"), ("bf16", "bf16"), ("fp16", "fp16")),
+        *(("float32", "fp32"), ("bfloat16", "bf16"), ("float16", "fp16")),
+    ],
+)
+def test_precisions_have_pufferlib_3s_names_too(ini, tmp_path, word, expected):
+    for config in (
+        c.load("breakout", ["--train.precision", word]),
+        c.load(ini(f"[train]\nprecision = {word}\n")),
+        c.load(ini(f"[train]\nprecision = '{word}'\n")),
+    ):
+        assert config.train.precision == expected
+        c.write_ini(config, tmp_path / "again.ini")
+        assert f"precision = {expected}\n" in (tmp_path / "again.ini").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *(("True", True), ("1", True), ("off", False), ("0", False)),
+        *(("trace.json", "trace.json"), ("out/my trace.json", "out/my trace.json")),
+        ("'1.json'", "1.json"),
+    ],
+)
+def test_profile_is_a_switch_or_a_file(ini, tmp_path, text, expected):
+    for config in (
+        c.load("breakout", ["--profile", text]),
+        c.load(ini(f"[base]\nprofile = {text}\n")),
+    ):
+        assert config.base.profile == expected
+        assert type(config.base.profile) is type(expected)
+        c.validate(config)
+        c.write_ini(config, tmp_path / "again.ini")
+        assert c.load(str(tmp_path / "again.ini")).base.profile == expected
 
 
 # --- what wins ---

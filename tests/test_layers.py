@@ -16,28 +16,31 @@ PACKAGE = Path(__file__).parents[1] / "puffer_mlx"
 
 LAYERS = (  # top down; a file's path without .py
     # 0: foundations
-    "policy/__init__ errors files build blas __init__ version spec precision distributed "
-    "profiler config_key config_schema config_cli config_check config",
+    "policy/__init__ errors files build blas __init__ version spec distributed "
+    "trace profiler config_key config_schema config_cli config_check config",
     # 1: arithmetic, and the contract of an environment
-    "trees kernel_texts recurrent_texts kernels cpu_ops cuda ops "
+    "trees precision devices worker low kernel_texts recurrent_texts kernels cpu_ops streams cuda "
+    "capture ops "
     "policy/activations policy/recurrent policy/encoders policy/images policy/mingru "
     "policy/lstm policy/gru policy/mlp policy/networks policy/distributions policy/decoders "
     "policy/custom advantage priority loss optim vec/base",
     # 2: wholes made of them
     "policy/policy vec/stepping vec/state vec/library vec/native vec/gym vec/puffer vec/__init__",
     # 3: what a trainer is made of
-    "rollout update schedule weights_io checkpoint",
+    "actor rollout update placement schedule learner weights_io checkpoint",
     # 4
     "trainer",
     # 5: consumers
-    "loggers view dashboard pictures screen evaluate notebook sweep "
-    "dialects detect torch_parts torch_modules onnx_graph onnx_export parity export importing",
+    "loggers view advice dashboard latency pictures screen evaluate notebook sweep "
+    "dialects detect torch_parts torch_modules onnx_graph onnx_export parity export importing "
+    "checks/__init__ checks/tools checks/coded checks/halves checks/arithmetic checks/placing "
+    "checks/overlap checks/mixed checks/upkeep checks/items",
 )
 ORDER = {module: place for place, module in enumerate(" ".join(LAYERS).split())}
 LEVEL = {module: level for level, row in enumerate(LAYERS) for module in row.split()}
 
-NUMPY_AND_MLX = {"rollout", "weights_io"}  # memory and files: the only ones below the trainer
-MLX_ONLY = {"advantage", "priority", "loss", "optim", "ops", "kernels", "cpu_ops", "update"}
+NUMPY_AND_MLX = {"actor", "rollout", "weights_io"}  # memory and files: the only ones so low
+MLX_ONLY = {"advantage", "priority", "loss", "optim", "low", "ops", "kernels", "cpu_ops", "update"}
 GUESTS = {"torch", "pufferlib", "wandb", "tensorboard", "optuna", "matplotlib", "gymnasium"}
 GUESTS |= {"imageio", "imageio_ffmpeg", "PIL", "IPython", "onnx", "onnxruntime"}
 TORCH_ROOM = {"torch_parts", "torch_modules"}  # modules of PyTorch, themselves guests elsewhere

@@ -100,11 +100,26 @@ def test_a_continued_run_is_the_whole_one(uncompiled, tmp_path, name, network):
         ["--policy.dialect", "puffer3", "--torch.network", "GRU"],
         ["--train.advantage", "S", "--vec.num-buffers", "1"],
         ["--vec.num-buffers", "16"],  # more than ten states
+        ["--train.overlap", "1"],
+        ["--train.overlap", "1", "--reset-state", "False", "--torch.network", "LSTM"],
+        ["--train.overlap", "1", "--train.precision", "bf16", "--policy.dialect", "torch"],
+        ["--train.precision", "fp16"],
     ],
     ids=" ".join,
 )
 def test_with_other_settings(uncompiled, tmp_path, more):
     check_same(*whole_and_continued(configure("squared", "--env.size", "3", *more), tmp_path))
+
+
+@pytest.mark.parametrize("network", ["MinGRU", "GRU"])
+@pytest.mark.parametrize("name", ["breakout", "memory", "target"])
+def test_an_overlapped_run(uncompiled, tmp_path, name, network):
+    """The rollout that was collected beside the last epoch comes again, by the same weights."""
+    more = ["--train.overlap", "1", "--torch.network", network]
+    whole, continued = whole_and_continued(configure(name, *more), tmp_path)
+    check_same(whole, continued)
+    saved = checkpoint.load_state(only(tmp_path, "0*"))
+    assert any(array.startswith("acting.") for array in saved.arrays)
 
 
 def test_images(uncompiled, tmp_path):
@@ -127,10 +142,13 @@ def test_environments_that_can_not_be_saved_start_again(uncompiled, tmp_path, mo
         state = trainer.state()
         assert "environments" not in state.arrays
         other = Trainer(settings, environments)
-        carry = {name: np.array(row) for name, row in other._slot.carry().items()}
+        carry = {name: np.array(row) for name, row in other._collector.slot.carry().items()}
         assert not other.restore(trainer.weights, state)
         assert other.epoch == STOP and other.global_step == trainer.global_step
-        for name, row in other._slot.carry().items():  # as they started, not as they were saved
+        for (
+            name,
+            row,
+        ) in other._collector.slot.carry().items():  # as they started, not as they were saved
             np.testing.assert_array_equal(np.array(row), carry[name])
         assert len(list(other)) == E - STOP
 
@@ -171,9 +189,11 @@ def test_resume_latest(whole, tmp_path):
     assert uptimes == sorted(uptimes)
 
 
-def test_kill_9_at_any_moment(tmp_path):
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_kill_9_at_any_moment(tmp_path, overlap):
     """Killed and resumed until it ends: the same files as the run nobody killed."""
     more = ["--checkpoint-interval", 1, "--train.total-timesteps", LONG * BATCH]
+    more += ["--train.overlap", overlap]
     for name in "killed", "whole":
         (tmp_path / name).mkdir()
     assert run("train", *TINY, *more, cwd=tmp_path / "whole").returncode == 0

@@ -1,6 +1,5 @@
 """The slot law: from environment to minibatch, a row is one agent's and one time's throughout."""
 
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -8,10 +7,11 @@ import numpy as np
 import oracles
 import pytest
 
-from puffer_mlx import profiler
 from puffer_mlx.config import Policy, Train
 from puffer_mlx.policy.policy import make_policy
-from puffer_mlx.rollout import Slot, collect, make_streams
+from puffer_mlx.profiler import Lane
+from puffer_mlx.rollout import Slot, collect
+from puffer_mlx.streams import acting_streams
 from puffer_mlx.update import compile_update
 
 T, N = 5, 12
@@ -30,13 +30,13 @@ class Run:
         self.slot.reset(self.vec)
         self.states = [self.policy.initial_state(N // groups) for _ in range(groups)]
         self.update = compile_update(self.policy, train or Train(horizon=T))
-        self.profiler = profiler.Profiler()
+        self.lane = Lane("rollout")
         self.rollouts = 0
 
     def rollout(self):
         self.slot.begin(self.slot)
         self.noise = self.policy.distribution.noise(mx.random.key(self.rollouts), (T, N))
-        self.profiler.start()
+        self.lane.start()
         self.states = collect(
             self.slot,
             self.vec,
@@ -44,8 +44,8 @@ class Run:
             self.weights,
             self.states,
             self.noise,
-            make_streams(2, len(self.slot.groups)),
-            self.profiler,
+            acting_streams(mx.Device(mx.cpu), 2, len(self.slot.groups)),
+            self.lane,
         )
         self.rollouts += 1
 
@@ -157,7 +157,8 @@ def test_minibatch_rows_come_from_one_agent_and_one_time(dtype):
     # values that tell where they're from
     values = mx.array(oracles.CodedVec.code(np.arange(N)[None], np.arange(T)[:, None]), mx.float32)
     uniforms = mx.array([0.01, 0.35, 0.35, 0.7, 0.999, 0.5, 0.2])
-    rows, batch = update.prepare(fields, values, mx.ones((T, N)), uniforms, mx.array(0.4))
+    adv = update.targets(fields, values, mx.ones((T, N)))
+    rows, batch = update.draw(fields, adv, values, uniforms, mx.array(0.4))
     observations, actions, masks, terminals = update.gather(fields, rows)
     assert terminals is None  # of a policy that doesn't reset
     S = len(uniforms)
@@ -198,33 +199,11 @@ def test_minibatch_rows_come_from_one_agent_and_one_time(dtype):
     )
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """The profiler's clock, moved by `clock.now += seconds`."""
-    fake = SimpleNamespace(now=100.0)
-    fake.perf_counter = lambda: fake.now
-    monkeypatch.setattr(profiler, "time", fake)
-    return fake
-
-
-def test_streams_are_made_once_and_belong_to_a_thread():
-    """MLX refuses a stream in a thread that didn't make it, and never gives a stream back."""
-
-    def rollout():
-        Run(2).rollout()
-        assert make_streams(2, 2) is make_streams(2, 4)
-        return make_streams(2, 2)
-
-    mine = rollout()
-    with ThreadPoolExecutor(1) as pool:
-        theirs = pool.submit(rollout).result()
-        pool.submit(mx.clear_streams).result()
-    assert not set(map(str, mine)) & set(map(str, theirs))
-    assert make_streams(1, 8) == make_streams(8, 1) == [mx.default_stream(mx.cpu)]
-
-
-def test_laps_sum_to_the_whole(clock, monkeypatch):
+def test_laps_sum_to_the_whole(monkeypatch):
+    """Of a clock that only environments and the policy move."""
+    clock = SimpleNamespace(now=100.0)
     run = Run(2)
+    run.lane = Lane("rollout", clock=lambda: clock.now)
 
     def slow(function, seconds):
         def call(*arguments):
@@ -236,47 +215,22 @@ def test_laps_sum_to_the_whole(clock, monkeypatch):
     monkeypatch.setattr(run.vec, "wait", slow(run.vec.wait, 1.0))
     monkeypatch.setattr(run.vec, "send", slow(run.vec.send, 0.5))
     run.update = run.update._replace(act=slow(run.update.act, 0.25))
+    monkeypatch.setattr(run.slot, "record", slow(run.slot.record, 0.125))
     began = clock.now
     run.rollout()
-    phases = run.profiler.take()
-    assert set(phases) == {"eval_env", "eval_gpu", "eval_copy"}
+    phases = run.lane.take()
+    assert set(phases) == {"eval_copy_in", "eval_act", "eval_copy_out", "eval_store", "eval_env"}
     assert sum(phases.values()) == clock.now - began
-    # 2 * T waits and 2 at the end, 2 * T sends; 2 * T times acting
+    # 2 * T waits and 2 at the end, 2 * T sends; 2 * T times acting and storing
     assert phases["eval_env"] == 2 * (T + 1) + T
-    assert phases["eval_gpu"] == 0.25 * 2 * T
-    assert run.profiler.take() == {}
+    assert phases["eval_act"] == 0.25 * 2 * T
+    assert phases["eval_store"] == 0.125 * 2 * T
+    assert phases["eval_copy_in"] == phases["eval_copy_out"] == 0
+    assert not any(run.lane.take().values())
 
 
 def test_a_profiler_that_is_off_says_nothing():
     run = Run(2)
-    run.profiler = profiler.Profiler(enabled=False)
+    run.lane = Lane("rollout", enabled=False)
     run.rollout()
-    assert run.profiler.take() == {}
-
-
-def test_sampled_shares_divide_the_training_between(clock):
-    """A sampled epoch measures its phases; the following ones are divided as it was."""
-    times = profiler.Profiler()
-    assert [e for e in range(45) if times.samples(e)] == [1, 21, 41]
-
-    def epoch(sampled, seconds):
-        times.start()
-        clock.now += 1
-        times.lap("train_misc")  # what the trainer does before its first minibatch, in every epoch
-        if sampled:
-            for phase, duration in (("train_gather", 4), ("train_forward", 8)):
-                clock.now += duration
-                times.lap(phase)
-        times.train(seconds, sampled)
-        return times.take()
-
-    assert epoch(False, 7) == {}  # before the first sample there is no division
-    sampled = epoch(True, 16)
-    assert {name: s for name, s in sampled.items() if s} == {
-        "train_misc": 4,  # 1 before the minibatches, 3 that no lap was charged for
-        "train_gather": 4,
-        "train_forward": 8,
-    }
-    for seconds in (32, 8):
-        between = epoch(False, seconds)
-        assert between == {name: s * seconds / 16 for name, s in sampled.items()}
+    assert run.lane.take() == {}

@@ -1,0 +1,79 @@
+"""Which device computes what, how arrays get from one to the other, and one lock.
+
+MLX's default *device* is one variable of the process, which ``with mx.stream(s)`` sets. Operations
+take the device that is the default while they are built, and so do the fused forms (``ops.py``).
+Where two threads build graphs for two devices, each does so while it holds ``building``; evaluating
+needs no lock, since a graph knows its streams.
+"""
+
+import threading
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_map
+
+from puffer_mlx.errors import UserError
+
+building = threading.RLock()
+
+
+def select_device(name: str) -> mx.Device:
+    """Make ``auto``, ``cpu`` or ``gpu`` MLX's default device and return it.
+
+    Raises:
+        UserError: a GPU was asked for, and this MLX has none.
+    """
+    if name == "gpu" and not has_gpu():
+        raise UserError(
+            "base.device is gpu, but this build of MLX has no GPU",
+            "--device cpu; or on Linux with an NVIDIA GPU: pip install 'puffer-mlx[cuda]'",
+        )
+    mx.set_default_device(mx.gpu if has_gpu() and name != "cpu" else mx.cpu)
+    return mx.default_device()
+
+
+def has_gpu() -> bool:
+    """Whether this build of MLX has a GPU here."""
+    return mx.is_available(mx.gpu)
+
+
+def kind(device: mx.Device) -> str:
+    """``cpu`` or ``gpu``."""
+    return "gpu" if device == mx.gpu else "cpu"
+
+
+def unified() -> bool:
+    """Whether CPU and GPU compute on the same memory: on Apple silicon, and where there is no GPU.
+
+    Elsewhere a GPU has its own. What both read, a rollout say, is the host's then.
+    """
+    return mx.metal.is_available() or not has_gpu()
+
+
+def for_cpu(tree: Any) -> Any:
+    """Arrays of the GPU as the CPU may read them, for as long as it likes.
+
+    Where memory is unified these are the arrays themselves. Elsewhere they are copies: MLX moves an
+    array that the host touches to the host for good, and the GPU would read it from there.
+    """
+    if unified():
+        return tree
+    with building, mx.stream(mx.gpu):
+        copies = tree_map(_copy, tree)
+    mx.eval(copies)
+    return copies
+
+
+def for_gpu(tree: Any) -> Any:
+    """Arrays of the host as a GPU reads them fastest: copies in its own memory, if it has one.
+
+    Not evaluated: the copy is made when it is first needed.
+    """
+    if unified():
+        return tree
+    return tree_map(_copy, tree)
+
+
+def _copy(array: mx.array | None) -> mx.array | None:
+    """A copy where the default device allocates, not evaluated; None stays None."""
+    return None if array is None else array * mx.array(1, array.dtype)

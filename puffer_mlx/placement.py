@@ -1,0 +1,253 @@
+"""Where the policy acts and where it is trained, and how ``auto`` finds out.
+
+Acting is many small steps, each of which the host waits for. A GPU takes them in less time from
+some number of agents on, which depends on the machine, the policy and the groups; so it is
+measured: the rollout's own code, on both devices, with environments that stand still.
+"""
+
+import ctypes
+import hashlib
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.actor import make_actor
+from puffer_mlx.build import cache_directory
+from puffer_mlx.config import Config
+from puffer_mlx.cpu_ops import threads
+from puffer_mlx.devices import building, for_cpu, has_gpu, kind
+from puffer_mlx.errors import UserError
+from puffer_mlx.files import publish
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.precision import lower
+from puffer_mlx.profiler import Lane
+from puffer_mlx.rollout import Slot, collect, collect_in_c
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.streams import acting_streams
+from puffer_mlx.update import Executables
+from puffer_mlx.vec.base import Collected
+from puffer_mlx.version import version_text
+
+STEPS = 4  # of one measurement
+PART = 64  # agents that a thread acts for at a time, as envs/src/collect.h
+BUDGET = 0.8  # seconds for each device, kernels compiled
+# Overlapped, acting on the CPU costs nothing while it is the shorter half; a GPU that acts has no
+# time to train. So there the CPU may be slower by this factor, a guess at training's share.
+PATIENCE = 2.0
+
+
+_ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
+
+
+@dataclass
+class Placement:
+    """Where a run computes.
+
+    Attributes:
+        learner: the device that trains: MLX's default one.
+        rollout: the device that acts.
+        overlap: whether the next rollout is collected beside training.
+        precision: what the policy is trained in.
+        reason: why it acts there, one line; empty where there was no choice.
+    """
+
+    learner: mx.Device
+    rollout: mx.Device
+    overlap: bool = False
+    precision: str = "fp32"
+    reason: str = ""
+
+    @property
+    def acting_precision(self) -> str:
+        """What the policy acts in: the learner's on its device, fp32 elsewhere."""
+        return "fp32" if self.rollout != self.learner else self.precision
+
+    @property
+    def away(self) -> bool:
+        """Whether acting and training round differently: another device, or another type."""
+        return self.rollout != self.learner or self.acting_precision != self.precision
+
+
+def place(
+    config: Config,
+    spec: EnvSpec,
+    policy: Policy,
+    run: Executables,
+    weights: Any,
+    before: Mapping[str, Any],
+) -> Placement:
+    """The placement that a configuration asks for; measured if it leaves that open.
+
+    Args:
+        config: a valid configuration.
+        spec: of the environments.
+        policy: what acts.
+        run: its compiled functions.
+        weights: evaluated.
+        before: of the run that goes on, ``rollout_device``: what ``auto`` was.
+
+    Raises:
+        UserError: acting on a GPU was asked for, and this MLX has none.
+    """
+    learner = mx.default_device()
+    overlap = config.train.overlap
+    found = Placement(learner, learner, overlap, config.train.precision)
+    wanted = config.train.rollout_device
+    if wanted == "gpu" and not has_gpu():
+        raise UserError(
+            "train.rollout_device is gpu, but this build of MLX has no GPU",
+            "--train.rollout-device cpu, or auto",
+        )
+    if wanted == "auto" and learner == mx.gpu:
+        wanted = before.get("rollout_device", wanted)
+        found.reason = f"rollouts on the {wanted.upper()}, as before"
+    if wanted == "cpu" or (learner == mx.cpu and wanted == "auto"):
+        found.rollout = mx.Device(mx.cpu)
+    elif wanted == "gpu":
+        found.rollout = mx.Device(mx.gpu)
+    else:
+        measure = partial(_calibrate, config, spec, policy, run, weights)
+        seconds, cached = _cached(config, spec, measure)
+        found.rollout, found.reason = _choose(seconds, overlap)
+        found.reason += " (measured before)" if cached else ""
+    return found
+
+
+def rollout_cores(config: Config) -> int:
+    """Cores for environments and for acting on a CPU: half of them if training needs the rest."""
+    alone = mx.default_device() == mx.cpu and config.train.overlap
+    return max(1, threads() // 2) if alone else threads()
+
+
+def notes(config: Config, placement: Placement) -> list[str]:
+    """What to tell about a placement before the run: the reason, and switches that can't help."""
+    lines = [placement.reason] if placement.reason else []
+    if placement.overlap and placement.rollout == placement.learner == mx.gpu:
+        lines.append(
+            "train.overlap: one GPU does both halves, so they take turns and the policy still lags;"
+            " hint: --train.rollout-device cpu, or --train.overlap 0"
+        )
+    elif placement.overlap and placement.learner == mx.cpu:
+        count = threads()
+        lines.append(
+            f"train.overlap: no GPU, so each half has its own part of {count} cores"
+            if count > 1
+            else "train.overlap: one core does both halves; hint: --train.overlap 0"
+        )
+    if placement.precision != "fp32" and placement.learner == mx.cpu:
+        lines.append(
+            f"train.precision {placement.precision}: CPUs compute in fp32 and only store less;"
+            " hint: fp32 is faster here"
+        )
+    return lines
+
+
+def _choose(seconds: dict[str, float], overlap: bool) -> tuple[mx.Device, str]:
+    """The device to act on, and why, from the seconds of a step on each."""
+    cpu, gpu = seconds["cpu"], seconds["gpu"]
+    chosen = "cpu" if cpu <= gpu * (PATIENCE if overlap else 1.0) else "gpu"
+    other = "gpu" if chosen == "cpu" else "cpu"
+    reason = (
+        f"rollouts on the {chosen.upper()}: a step of all agents takes"
+        f" {1000 * seconds[chosen]:.2f} ms, on the {other.upper()} {1000 * seconds[other]:.2f} ms"
+    )
+    if overlap and gpu < cpu <= gpu * PATIENCE:
+        reason += ", which overlaps with training"
+    return mx.Device(getattr(mx, chosen)), reason
+
+
+class _Still:
+    """Environments that don't move: a rollout of them is acting alone."""
+
+    def __init__(self, num_agents: int, num_groups: int, pool: ThreadPoolExecutor) -> None:
+        self.num_agents, self.num_groups, self._pool = num_agents, num_groups, pool
+
+    def send(self, group: int, actions: Any, out: Any) -> None:
+        pass
+
+    def wait(self, group: int) -> None:
+        pass
+
+    def collect(
+        self, steps: int, act: tuple[int, int], actions: Any, out: Any, spans: int = 0
+    ) -> Collected:
+        """Each part of the agents acts ``steps`` times, on any thread."""
+        function = _ACT(act[0])
+
+        def part(first: int) -> None:
+            for t in range(steps):
+                function(act[1], t, first, min(PART, self.num_agents - first))
+
+        list(self._pool.map(part, range(0, self.num_agents, PART)))
+        return Collected(0.0, 0.0, [])
+
+
+def _calibrate(
+    config: Config, spec: EnvSpec, policy: Policy, run: Executables, weights: Any
+) -> dict[str, float]:
+    """Seconds of one step of all agents on each device, medians; a few steps, compiled before."""
+    agents, groups = config.vec.total_agents, config.vec.num_buffers
+    slot, actor = Slot(spec, STEPS, agents, groups), make_actor(policy)
+    lane = Lane("", enabled=False)
+    found = {}
+    with ThreadPoolExecutor(threads()) as pool:
+        vec: Any = _Still(agents, groups, pool)
+        for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
+            home = device == mx.default_device()
+            acting = lower(weights, config.train.precision) if home else for_cpu(weights)
+            streams = acting_streams(device, threads(), groups)
+            with building, mx.stream(streams[0]):
+                states = [policy.initial_state(agents // groups) for _ in range(groups)]
+                noise = policy.distribution.noise(mx.random.key(0), (STEPS, agents))
+            mx.eval(acting, states, noise)
+            rollout = partial(collect, slot, vec, run.act, acting, states, noise, streams, lane)
+            if actor and device == mx.cpu:
+                rollout = partial(collect_in_c, slot, vec, actor, acting, states, noise, lane)
+            found[kind(device)] = _median_seconds(rollout) / STEPS
+    return found
+
+
+def _median_seconds(work: Callable[[], object]) -> float:
+    """Of up to five calls within ``BUDGET``, after one that compiles."""
+    work()
+    times: list[float] = []
+    end = time.perf_counter() + BUDGET
+    while not times or (len(times) < 5 and time.perf_counter() < end):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def _cached(
+    config: Config, spec: EnvSpec, measure: Callable[[], dict[str, float]]
+) -> tuple[dict[str, float], bool]:
+    """The measurement for this machine and configuration, made unless it was made before."""
+    facts = {
+        "spec": spec.to_json(),
+        "versions": version_text(),
+        "cores": threads(),
+        "gpu": str(mx.device_info(mx.gpu).get("device_name", "")),
+        "agents": [config.vec.total_agents, config.vec.num_buffers],
+        "policy": [vars(config.policy), vars(config.torch), config.train.precision],
+    }
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+    path = cache_directory() / f"rollout_device-{digest}.json"
+    try:
+        found = json.loads(path.read_text())
+        return {"cpu": float(found["cpu"]), "gpu": float(found["gpu"])}, True
+    except (OSError, ValueError, KeyError, TypeError):
+        found = measure()
+    try:
+        with publish(path) as temporary:
+            temporary.write_text(json.dumps(found))
+    except UserError:  # a cache that can't be written costs the next start a measurement
+        pass
+    return found, False

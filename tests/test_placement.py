@@ -1,0 +1,466 @@
+"""Where a run acts, how that is measured, and old log-probabilities where it acts elsewhere."""
+
+import json
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import oracles
+import pytest
+from oracles import named
+
+from puffer_mlx import config, placement
+from puffer_mlx import trainer as trainer_module
+from puffer_mlx.errors import UserError
+from puffer_mlx.placement import PATIENCE, Placement, notes, place
+from puffer_mlx.precision import lower
+from puffer_mlx.trainer import Trainer
+
+CPU, GPU = mx.Device(mx.cpu), mx.Device(mx.gpu)
+T, N, S = 4, 10, 4  # segments don't divide the agents
+OPTIONS = f"""
+    --device cpu --env.size 3 --policy.hidden-size 8 --policy.num-layers 2
+    --vec.total-agents {N} --vec.num-buffers 2 --train.horizon {T} --train.minibatch-size {S * T}
+    --train.learning-rate 0.02 --train.total-timesteps {6 * N * T}
+""".split()
+
+
+@pytest.fixture(autouse=True)
+def uncompiled():
+    mx.disable_compile()
+    yield
+    mx.enable_compile()
+
+
+def configure(*more: str) -> config.Config:
+    return config.load("squared", [*OPTIONS, *more])
+
+
+def start(*more: str) -> Any:
+    return Trainer(configure(*more), oracles.SmallVec(N, 2, (3, 2), masked=True))
+
+
+class Fake(SimpleNamespace):
+    """``mlx.core`` with something else here and there."""
+
+    def __getattr__(self, name):
+        return getattr(mx, name)
+
+
+def parts(trainer: Any) -> Any:
+    """What ``place`` and ``_calibrate`` get of a trainer."""
+    run = trainer._collector._run
+    return trainer.config, trainer.vec.spec, trainer.policy, run, trainer.weights
+
+
+def placed(arguments: Any, before: dict[str, Any] | None = None) -> Placement:
+    c, spec, policy, run, weights = arguments
+    return place(c, spec, policy, run, weights, before or {})
+
+
+# ---- what is asked for ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cpu"])
+def test_without_a_gpu_it_acts_on_the_cpu_and_measures_nothing(monkeypatch, wanted):
+    def measured(*_):
+        raise AssertionError("measured")
+
+    monkeypatch.setattr(placement, "_calibrate", measured)
+    monkeypatch.setattr(placement, "_cached", measured)
+    found = start(f"--train.rollout-device={wanted}").placement
+    assert (found.learner, found.rollout, found.reason) == (CPU, CPU, "")
+    assert not found.away and not found.overlap and notes(configure(), found) == []
+
+
+def test_a_gpu_that_is_not_there():
+    trainer = start()
+    trainer.config.train.rollout_device = "gpu"
+    with pytest.raises(UserError) as caught:
+        placed(parts(trainer))
+    assert "train.rollout_device is gpu, but this build of MLX has no GPU" in caught.value.message
+    assert "--train.rollout-device cpu" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("learner", "rollout", "precision", "acts_in", "away"),
+    [
+        (CPU, CPU, "fp32", "fp32", False),
+        (CPU, CPU, "bf16", "bf16", False),
+        (GPU, GPU, "fp16", "fp16", False),
+        (GPU, GPU, "fp32", "fp32", False),
+        (GPU, CPU, "fp32", "fp32", True),
+        (GPU, CPU, "bf16", "fp32", True),
+        (CPU, GPU, "fp16", "fp32", True),
+    ],
+)
+def test_what_it_acts_in(learner, rollout, precision, acts_in, away):
+    found = Placement(learner, rollout, precision=precision)
+    assert (found.acting_precision, found.away) == (acts_in, away)
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch):
+    """A GPU that is MLX's default device, as far as ``place`` knows; nothing is computed there."""
+
+    arguments = parts(start())
+    monkeypatch.setattr(placement, "mx", Fake(gpu=mx.gpu, default_device=lambda: GPU))
+    monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    seconds: dict[str, float] = {"cpu": 0.001, "gpu": 0.003}
+    calls = []
+
+    def measured(*_):
+        calls.append(1)
+        return seconds, False
+
+    monkeypatch.setattr(placement, "_cached", measured)
+    return arguments, seconds, calls
+
+
+@pytest.mark.parametrize(
+    ("rollout", "overlap", "faster", "before", "expected"),
+    [
+        ("auto", False, "cpu", {}, (CPU, 1)),
+        ("auto", False, "gpu", {}, (GPU, 1)),
+        ("auto", True, "cpu", {}, (CPU, 1)),
+        # What is asked for is done, whatever is faster and was before.
+        ("cpu", False, "gpu", {}, (CPU, 0)),
+        ("cpu", True, "gpu", {"rollout_device": "gpu"}, (CPU, 0)),
+        ("gpu", False, "cpu", {"rollout_device": "cpu"}, (GPU, 0)),
+        # A run that goes on does what it did.
+        ("auto", False, "gpu", {"rollout_device": "cpu"}, (CPU, 0)),
+        ("auto", True, "cpu", {"rollout_device": "gpu"}, (GPU, 0)),
+    ],
+)
+def test_where_a_gpu_trains(on_a_gpu, rollout, overlap, faster, before, expected):
+    (c, *rest), seconds, calls = on_a_gpu
+    seconds.update({"cpu": 9.0, "gpu": 9.0} | {faster: 0.001})
+    c.train.rollout_device, c.train.overlap = rollout, overlap
+    found = placed((c, *rest), before)
+    assert (found.rollout, len(calls)) == expected
+    assert (found.learner, found.overlap) == (GPU, overlap)
+    assert bool(found.reason) == (rollout == "auto")
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("wanted", ["auto", "cpu"])
+def test_a_checkpoint_says_where_it_acted(monkeypatch, wanted, overlap):
+    """So a trainer that goes on from it needn't measure, and acts in the same way."""
+    more = f"--train.rollout-device={wanted}", f"--train.overlap={overlap}"
+    first, given = start(*more), []
+    first.step()
+    state = first.state()
+    assert state.numbers["rollout_device"] == "cpu"
+
+    def asked(*arguments):
+        given.append(arguments[-1])
+        return place(*arguments)
+
+    monkeypatch.setattr(trainer_module, "place", asked)
+    environments = oracles.SmallVec(N, 2, (3, 2), masked=True)
+    trainer = Trainer(configure(*more), environments, like=state)
+    assert given == [state.numbers]
+    assert trainer.placement.overlap is overlap
+    assert trainer.restore(first.weights, state)
+
+
+@pytest.mark.parametrize(
+    ("learner", "rollout", "more", "cores", "words"),
+    [
+        (GPU, GPU, ["--train.overlap", "1"], 8, ["one GPU does both halves"]),
+        (GPU, CPU, ["--train.overlap", "1"], 8, []),
+        (CPU, CPU, ["--train.overlap", "1"], 8, ["each half has its own part of 8 cores"]),
+        (CPU, CPU, ["--train.overlap", "1"], 1, ["one core does both halves"]),
+        (CPU, CPU, ["--train.precision", "bf16"], 8, ["train.precision bf16: CPUs compute in fp"]),
+        (GPU, GPU, ["--train.precision", "bf16"], 8, []),
+        (GPU, CPU, [], 8, []),
+        (
+            CPU,
+            CPU,
+            ["--train.precision", "fp16", "--train.overlap", "1"],
+            2,
+            ["each half has its own part of 2 cores", "train.precision fp16"],
+        ),
+    ],
+)
+def test_switches_that_can_not_help_are_noted(monkeypatch, learner, rollout, more, cores, words):
+    monkeypatch.setattr(placement, "threads", lambda: cores)
+    c = configure(*more)
+    overlap, kind = c.train.overlap, c.train.precision
+    found = notes(c, Placement(learner, rollout, overlap, kind))
+    assert len(found) == len(words)
+    for line, expected in zip(found, words, strict=True):
+        assert expected in line and "\n" not in line
+    reason = Placement(learner, rollout, overlap, kind, "because")
+    assert notes(c, reason) == ["because", *found]
+
+
+# ---- what is measured ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cpu", "gpu", "overlap", "chosen"),
+    [
+        (1.0, 2.0, False, "cpu"),
+        (2.0, 1.0, False, "gpu"),
+        (1.0, 1.0, False, "cpu"),
+        (1.01, 1.0, False, "gpu"),
+        (1.0, 2.0, True, "cpu"),
+        (1.9, 1.0, True, "cpu"),  # the slower one, which leaves the GPU to training
+        (PATIENCE, 1.0, True, "cpu"),
+        (PATIENCE + 0.01, 1.0, True, "gpu"),
+        (50.0, 1.0, True, "gpu"),
+    ],
+)
+def test_the_device_of_less_seconds(cpu, gpu, overlap, chosen):
+    seconds = {"cpu": cpu / 1000, "gpu": gpu / 1000}
+    device, reason = placement._choose(seconds, overlap)
+    assert device == {"cpu": CPU, "gpu": GPU}[chosen]
+    other = {"cpu": "gpu", "gpu": "cpu"}[chosen]
+    expected = (
+        f"rollouts on the {chosen.upper()}: a step of all agents takes"
+        f" {1000 * seconds[chosen]:.2f} ms, on the {other.upper()} {1000 * seconds[other]:.2f} ms"
+    )
+    if chosen == "cpu" and cpu > gpu:
+        expected += ", which overlaps with training"
+    assert reason == expected
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(placement, "cache_directory", lambda: tmp_path / "cache")
+    (tmp_path / "cache").mkdir()
+    return tmp_path / "cache"
+
+
+def measurements() -> tuple[Callable[[], dict[str, float]], list[int]]:
+    """A measurement that comes out differently every time, and its calls."""
+    calls: list[int] = []
+
+    def measure():
+        calls.append(1)
+        return {"cpu": float(len(calls)), "gpu": 0.5}
+
+    return measure, calls
+
+
+SPEC = oracles.SmallVec(N, 2).spec
+
+
+def test_a_measurement_is_made_once_for_each_configuration(cache, monkeypatch):
+    measure, calls = measurements()
+    assert placement._cached(configure(), SPEC, measure) == ({"cpu": 1.0, "gpu": 0.5}, False)
+    assert placement._cached(configure(), SPEC, measure) == ({"cpu": 1.0, "gpu": 0.5}, True)
+    others = [
+        (configure("--policy.hidden-size", "16"), SPEC),
+        (configure("--vec.num-buffers", "1"), SPEC),
+        (configure("--torch.network", "LSTM"), SPEC),
+        (configure("--train.precision", "bf16"), SPEC),
+        (configure(), oracles.SmallVec(N, 2, (3, 2)).spec),
+    ]
+    for count, (c, spec) in enumerate(others, 2):
+        found, cached = placement._cached(c, spec, measure)
+        assert (found["cpu"], cached) == (count, False)
+    monkeypatch.setattr(placement, "threads", lambda: 99)  # another machine
+    assert not placement._cached(configure(), SPEC, measure)[1]
+    monkeypatch.setattr(placement, "version_text", lambda: "of tomorrow")
+    assert not placement._cached(configure(), SPEC, measure)[1]
+    # what doesn't matter: learning, and how long
+    assert placement._cached(configure("--train.gamma", "0.5", "--seed", "9"), SPEC, measure)[1]
+    assert len(calls) == len(others) + 3
+    names = [path.name for path in cache.iterdir()]
+    assert len(names) == len(calls) and all(name.endswith(".json") for name in names)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "half a fi", "[]", "3", '{"cpu": 1}', '{"cpu": "fast", "gpu": 1}', "null"]
+)
+def test_a_damaged_measurement_is_made_again(cache, text):
+    measure, calls = measurements()
+    placement._cached(configure(), SPEC, measure)
+    (path,) = cache.iterdir()
+    path.write_text(text)
+    assert placement._cached(configure(), SPEC, measure) == ({"cpu": 2.0, "gpu": 0.5}, False)
+    assert json.loads(path.read_text()) == {"cpu": 2.0, "gpu": 0.5}
+    assert len(calls) == 2
+
+
+def test_a_cache_that_can_not_be_written_costs_a_measurement(cache):
+    cache.rmdir()
+    cache.write_text("a file")
+    measure, calls = measurements()
+    for _ in range(2):
+        found, cached = placement._cached(configure(), SPEC, measure)
+        assert found["gpu"] == 0.5 and not cached
+    assert len(calls) == 2 and cache.read_text() == "a file"
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """Both devices are the CPU; the second is taken for a GPU."""
+    names = iter(("cpu", "gpu") * 9)
+    monkeypatch.setattr(placement, "mx", Fake(gpu=mx.cpu, default_device=lambda: GPU))
+    monkeypatch.setattr(placement, "kind", lambda _: next(names))
+
+
+@pytest.mark.parametrize("in_c", [True, False])
+def test_measuring_both_devices_changes_nothing_else(two, monkeypatch, in_c):
+    if not in_c:
+        monkeypatch.setattr(placement, "make_actor", lambda _: None)
+    trainer, other = start(), start()
+    random: Any = mx.random.state
+    environments, key = trainer.vec.state(), np.array(random[0])
+    before = [np.array(a) for a in trainer._collector.slot.fields.values()]
+    began = time.perf_counter()
+    seconds = placement._calibrate(*parts(trainer))
+    wall = time.perf_counter() - began
+    assert set(seconds) == {"cpu", "gpu"}
+    assert min(seconds.values()) > 0
+    assert placement.STEPS * sum(seconds.values()) < wall < 2 * (placement.BUDGET + 1)
+    np.testing.assert_array_equal(trainer.vec.state(), environments)
+    np.testing.assert_array_equal(random[0], key)
+    for array, kept in zip(trainer._collector.slot.fields.values(), before, strict=True):
+        np.testing.assert_array_equal(array, kept)
+    list(trainer)
+    list(other)
+    for (_, one), (_, two) in zip(named(trainer.weights), named(other.weights), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_auto_measures_once_and_then_remembers(cache, monkeypatch):
+    """What a trainer does that trains on a GPU: the device that trains isn't the CPU."""
+    calls = []
+
+    def calibrate(*_):
+        calls.append(1)
+        return {"cpu": 0.001, "gpu": 0.003}
+
+    c, *rest = parts(start())
+    monkeypatch.setattr(placement, "_calibrate", calibrate)
+    monkeypatch.setattr(placement, "mx", Fake(gpu=mx.gpu, default_device=lambda: GPU))
+    found = placed((c, *rest))
+    assert (found.learner, found.rollout) == (GPU, CPU) and found.away
+    assert found.reason.startswith("rollouts on the CPU: a step of all agents takes 1.00 ms")
+    again = placed((c, *rest))
+    assert again.rollout == CPU and again.reason == f"{found.reason} (measured before)"
+    assert len(calls) == 1
+
+
+# ---- old log-probabilities -----------------------------------------------------------------------
+
+
+def copies(slot: Any) -> dict[str, np.ndarray]:
+    return {name: np.array(array) for name, array in slot.fields.items() if array is not None}
+
+
+def watch_fields(trainer: Any) -> list[tuple[Any, dict[str, np.ndarray], dict[str, np.ndarray]]]:
+    """Of every rollout: what it began from, the slot's fields, and what training reads instead."""
+    real, seen = trainer._learner._fields, []
+
+    def fields(rollout, *arguments):
+        result = real(rollout, *arguments)
+        assert result["logprobs"] is not rollout.slot.logprobs
+        read = {name: np.array(a) for name, a in result.items() if a is not None}
+        seen.append((rollout.start, copies(rollout.slot), read))
+        return result
+
+    trainer._learner._fields = fields
+    return seen
+
+
+def f64_weights(weights: Any) -> Any:
+    return {
+        part: [{"weight": oracles.f64(layer["weight"])} for layer in w]
+        if isinstance(w, list)
+        else {"weight": oracles.f64(w["weight"])}
+        for part, w in weights.items()
+    }
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("reset", [True, False])
+@pytest.mark.parametrize("network", ["MinGRU", "MLP", "LSTM"])
+def test_recomputed_ones_are_of_the_weights_and_states_that_acted(
+    monkeypatch, network, reset, overlap
+):
+    """Both in fp32 here, so they are what the rollout stored, but for rounding."""
+    monkeypatch.setattr(Placement, "away", property(lambda _: True))
+    more = [f"--reset-state={reset}", "--torch.network", network, f"--train.overlap={overlap}"]
+    trainer = start(*more, "--policy.reset-on-terminal", "True")
+    read = watch_fields(trainer)
+    list(trainer)
+    assert len(read) == 6
+    for _, stored, ours in read:
+        acted = ours["logprobs"] - np.log(ours.get("lag", 1.0))  # lag: of the present policy to it
+        assert acted.shape == (T, N)
+        np.testing.assert_allclose(acted, stored["logprobs"], rtol=0, atol=1e-5)
+    assert np.abs(read[-1][1]["logprobs"] - read[0][1]["logprobs"]).max() > 0.01
+
+
+def test_the_states_that_acted_are_needed():
+    """The case above can fail: from a zero state a later rollout is another one."""
+    trainer = start("--reset-state=False", "--train.learning-rate=0")
+    seen = []
+    for _ in range(2):
+        trainer.step()
+        seen.append(copies(trainer._collector.slot))
+    slot, weights = seen[1], f64_weights(trainer.weights)
+    observations = np.concatenate([s["observations"][:T] for s in seen])
+    carried = oracles.policy(weights, observations)[0][T:]
+    zero = oracles.policy(weights, slot["observations"][:T])[0]
+    found = [
+        oracles.log_prob_entropy(logits, slot["actions"], (3, 2), slot["masks"][:T])[0]
+        for logits in (carried, zero)
+    ]
+    np.testing.assert_allclose(slot["logprobs"], found[0], rtol=0, atol=1e-5)
+    assert np.abs(slot["logprobs"] - found[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("reset", [True, False])
+@pytest.mark.parametrize("kind", ["bf16", "fp16"])
+def test_acting_in_fp32_and_training_in_less(monkeypatch, kind, reset):
+    """The first ratios are 1 again with log-probabilities of the training path, not with stored
+    ones. Epoch 1 is one where that is checked whatever it costs."""
+    monkeypatch.setattr(Placement, "acting_precision", "fp32")
+    errors = {}
+    for recomputed in (True, False):
+        monkeypatch.setattr(Placement, "away", property(lambda _, r=recomputed: r))
+        trainer = start(f"--train.precision={kind}", f"--reset-state={reset}")
+        logs = [trainer.step() for _ in range(2)]
+        errors[recomputed] = logs[1]["loss/first_ratio_error"]
+        if reset:
+            assert "loss/first_ratio_error" in logs[0]
+    epsilon = {"bf16": 2**-8, "fp16": 2**-11}[kind]
+    assert errors[True] < 1e-6
+    assert epsilon / 50 < errors[False] < 16 * epsilon
+
+
+@pytest.mark.parametrize("network", ["MinGRU", "LSTM", "MLP"])
+def test_recomputing_in_bf16_is_a_scan_in_bf16(monkeypatch, network):
+    """By the policy itself, all agents at once, from the states that acted."""
+    monkeypatch.setattr(Placement, "acting_precision", "fp32")
+    trainer = start("--train.precision=bf16", "--reset-state=False", "--torch.network", network)
+    assert trainer.placement.away
+    read = watch_fields(trainer)
+    for _ in range(3):
+        trainer.step()
+    (began, stored, ours), policy = read[-1], trainer.policy
+    groups, found = began.states, ours["logprobs"]
+    slot = {name: mx.array(array) for name, array in stored.items()}
+    trees = [named(states) for states in groups]
+    whole = [mx.concatenate([array for _, array in same]) for same in zip(*trees, strict=True)]
+    if network == "LSTM":
+        state = [{"h": h, "c": c} for h, c in zip(whole[::2], whole[1::2], strict=True)]
+        assert [name for name, _ in trees[0]][:2] == ["0.h", "0.c"]
+    else:
+        state = whole
+    outputs, _, _ = policy.scan(lower(began.weights, "bf16"), slot["observations"][:T], state, None)
+    expected, _ = policy.distribution.log_prob_entropy(
+        outputs, slot["actions"].reshape(T * N, -1), slot["masks"][:T].reshape(T * N, -1)
+    )
+    # products of other sizes may sum in another order: less than half a step of bf16
+    np.testing.assert_allclose(found, np.array(expected).reshape(T, N), rtol=0, atol=2e-3)
+    assert 1e-5 < np.abs(found - stored["logprobs"]).max() < 0.1

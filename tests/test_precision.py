@@ -1,0 +1,491 @@
+"""Mixed precision: the scale, skipped minibatches, and what is said when it can't go on."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import oracles
+import pytest
+from oracles import named
+from running import BATCH, TINY, learned, records
+
+from puffer_mlx import checkpoint, config, precision, vec
+from puffer_mlx.errors import UserError
+from puffer_mlx.loss import METRICS
+from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx.trainer import Trainer
+
+T, N, K = 4, 8, 2
+EPSILON = {"fp32": 2**-23, "bf16": 2**-8, "fp16": 2**-11}  # half a step between numbers near 1
+LOW = ("bf16", "fp16")
+OPTIONS = f"""
+    --device cpu --env.size 3 --policy.hidden-size 8 --policy.num-layers 2
+    --vec.total-agents {N} --vec.num-buffers 2 --train.horizon {T} --train.minibatch-size 16
+    --train.learning-rate 0.02
+""".split()
+
+
+@pytest.fixture(autouse=True)
+def uncompiled():
+    mx.disable_compile()
+    yield
+    mx.enable_compile()
+
+
+def start(kind: str, *more: str, epochs: int = 8, sizes=(3, 2), masked: bool = True) -> Trainer:
+    given = [*OPTIONS, f"--train.precision={kind}", f"--train.total-timesteps={epochs * N * T}"]
+    environments = oracles.SmallVec(N, 2, sizes, masked)
+    return Trainer(config.load("squared", [*given, *more]), environments)
+
+
+def bits(tree: Any) -> list[bytes]:
+    return [np.array(a).tobytes() for _, a in named(tree)]
+
+
+def scaler(trainer: Trainer) -> dict[str, float]:
+    return {name: a.item() for name, a in trainer._learned.scaler.items()}  # type: ignore
+
+
+def set_scale(trainer: Trainer, scale: float) -> None:
+    state = {**trainer._learned.scaler, "scale": mx.array(scale)}
+    trainer._learned = replace(trainer._learned, scaler=state)
+
+
+def wrap(trainer: Trainer, **functions: Callable[..., Any]) -> None:
+    """Replace the learner's functions; each gets the real one first."""
+    run = trainer._learner.run
+    wrapped = {
+        name: lambda *arguments, name=name, f=f: f(getattr(run, name), *arguments)
+        for name, f in functions.items()
+    }
+    trainer._learner.run = run._replace(**wrapped)
+
+
+# ---- the scale -----------------------------------------------------------------------------------
+
+
+class Scale:
+    """Dynamic loss scaling, as the module's text says it, in Python."""
+
+    def __init__(self, kind: str, interval: int, scale: float) -> None:
+        self.fp16, self.interval = kind == "fp16", interval
+        self.scale, self.skipped = scale, 0
+        self.good = self.in_a_row = self.longest = 0
+
+    def __call__(self, ok: bool) -> None:
+        if ok:
+            self.good, self.in_a_row = self.good + 1, 0
+        else:
+            self.good, self.in_a_row = 0, self.in_a_row + 1
+            self.skipped += 1
+        self.longest = max(self.longest, self.in_a_row)
+        if not self.fp16:
+            return
+        if not ok:
+            self.scale = max(1.0, self.scale / 2)
+        elif self.good == self.interval:
+            self.scale, self.good = min(2.0**24, self.scale * 2), 0
+
+
+@pytest.mark.parametrize("kind", precision.DTYPES)
+def test_the_scale_against_python(kind, monkeypatch):
+    """From many good minibatches to many bad ones: both bounds are met."""
+    monkeypatch.setattr(precision, "GROWTH_INTERVAL", 3)
+    rng = np.random.default_rng(0)
+    state, mine = precision.first_scaler(kind), Scale(kind, 3, 65536.0 if kind == "fp16" else 1.0)
+    assert {name: a.dtype for name, a in state.items()} == {
+        "scale": mx.float32,
+        **dict.fromkeys(("good", "skipped", "in_a_row", "longest"), mx.int32),
+    }
+    seen = set()
+    for probability in (0.97, 0.3, 0.9):
+        for ok in rng.random(150) < probability:
+            state = precision.next_scaler(state, mx.array(bool(ok)), kind)
+            mine(bool(ok))
+            found = {name: a.item() for name, a in state.items()}
+            assert found == {name: getattr(mine, name) for name in found}
+            seen.add(found["scale"])
+    assert seen == ({2.0**i for i in range(25)} if kind == "fp16" else {1.0})
+    assert mine.longest > 5
+
+
+def test_the_scale_grows_after_two_hundred_good_minibatches():
+    state = precision.first_scaler("fp16")
+    for expected in (65536.0, 2 * 65536.0):
+        assert state["scale"].item() == expected
+        for _ in range(200):
+            assert state["scale"].item() == expected
+            state = precision.next_scaler(state, mx.array(True), "fp16")
+    # a bad one starts the count anew
+    for ok in [True] * 199 + [False] + [True] * 199:
+        state = precision.next_scaler(state, mx.array(ok), "fp16")
+    assert state["scale"].item() == 2 * 65536.0
+
+
+def test_weights_in_the_type_that_computes():
+    weights = {"a": mx.ones((2, 3)), "b": [mx.zeros(4)]}
+    assert precision.lower(weights, "fp32") is weights
+    for kind, dtype in (("bf16", mx.bfloat16), ("fp16", mx.float16)):
+        low = precision.lower(weights, kind)
+        assert [(name, a.dtype, a.shape) for name, a in named(low)] == [
+            ("a", dtype, (2, 3)),
+            ("b.0", dtype, (4,)),
+        ]
+    assert all(a.dtype == mx.float32 for _, a in named(weights))
+
+
+# ---- minibatches that aren't finite --------------------------------------------------------------
+
+
+class Unchanged:
+    """Checks that a skipped minibatch writes no values and ratios, and a good one its own."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.counted: list[bool] = []
+        wrap(trainer, write_back=self.write_back)
+
+    def write_back(self, real, *arguments):
+        *_, values, ratios, rows, new_values, new_ratios, ok = arguments
+        after = real(*arguments)
+        self.counted.append(bool(ok.item()))
+        expected = [np.array(values), np.array(ratios)]
+        for array, new in zip(expected, (new_values, new_ratios), strict=True):
+            if self.counted[-1]:
+                array[:, np.array(rows)] = np.array(new)
+        assert bits(list(after)) == [array.tobytes() for array in expected]
+        return after
+
+
+def test_a_scale_that_overflows_skips_and_halves():
+    trainer = start("fp16")
+    trainer.step()
+    before = bits([trainer.weights, trainer._learned.momentum])
+    set_scale(trainer, 2.0**40)
+    unchanged = Unchanged(trainer)
+    logs = trainer.step()
+    assert unchanged.counted == [False] * K
+    assert bits([trainer.weights, trainer._learned.momentum]) == before
+    assert (logs["loss/skipped_steps"], logs["loss/scale"]) == (K, 2.0 ** (40 - K))
+    assert "loss/total" not in logs
+    assert all(np.isfinite(value) for value in logs.values())
+    set_scale(trainer, 65536.0)
+    logs = trainer.step()
+    assert unchanged.counted[K:] == [True] * K
+    assert np.isfinite(logs["loss/total"]) and logs["loss/skipped_steps"] == K
+    assert bits([trainer.weights, trainer._learned.momentum]) != before
+
+
+def test_a_scale_that_is_too_large_comes_down_by_itself():
+    """Then it trains like one that never was; in the end by about what the other one did."""
+    trainer = start("fp16", epochs=12)
+    set_scale(trainer, 2.0**28)
+    logs = list(trainer)
+    skipped = logs[-1]["loss/skipped_steps"]
+    assert 1 <= skipped < precision.TOLERATED
+    assert logs[-1]["loss/scale"] == 2.0 ** (28 - skipped)
+    assert all(np.isfinite(record["loss/total"]) for record in logs[-4:])
+    assert logs[-1]["loss/skipped_steps"] == logs[-4]["loss/skipped_steps"]
+
+
+@pytest.mark.parametrize("kind", precision.DTYPES)
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_one_gradient_that_is_not_finite_is_as_if_it_were_not_drawn(kind, value):
+    """In every precision; the scale changes in fp16 only."""
+    trainer = start(kind)
+    trainer.step()
+    calls = []
+
+    def gradients(real, *arguments):
+        grads, *rest = real(*arguments)
+        calls.append(len(calls))
+        if len(calls) == 2:  # one number of one tensor
+            layer = grads["network"][1]["weight"]
+            layer = mx.where(mx.arange(layer.size).reshape(layer.shape) == 7, value, layer)
+            grads = {**grads, "network": [grads["network"][0], {"weight": layer}]}
+        return grads, *rest
+
+    wrap(trainer, gradients=gradients)
+    before = trainer._learned
+    trained: list[Any] = []
+
+    def optimise(real, *arguments):
+        result = real(*arguments)
+        trained.append(result)
+        return result
+
+    wrap(trainer, optimise=optimise)
+    unchanged = Unchanged(trainer)
+    logs = trainer.step()
+    assert unchanged.counted == [True, False]
+    # what there is after the epoch is what there was after its first minibatch
+    assert bits([trainer.weights, trainer._learned.momentum]) == bits(list(trained[0][:2]))
+    assert bits(trainer.weights) != bits(before.weights)
+    assert logs["loss/skipped_steps"] == 1 and scaler(trainer)["in_a_row"] == 1
+    assert all(np.isfinite(logs[f"loss/{name}"]) for name in METRICS)
+    expected = 32768.0 if kind == "fp16" else 1.0
+    assert scaler(trainer)["scale"] == expected
+    assert ("loss/scale" in logs) == (kind == "fp16")
+
+
+def test_losses_are_means_over_the_minibatches_that_counted():
+    found = []
+    trainer = start("fp32")
+
+    def gradients(real, *arguments):
+        grads, metrics, *rest = real(*arguments)
+        if len(found) == 1:
+            metrics = metrics * np.nan
+        found.append(np.array(metrics))
+        return grads, metrics, *rest
+
+    wrap(trainer, gradients=gradients)
+    logs = trainer.step()
+    np.testing.assert_array_equal([logs[f"loss/{name}"] for name in METRICS], found[0])
+    assert logs["loss/skipped_steps"] == 1
+
+
+class Broken(oracles.SmallVec):
+    """Observations of some agents are NaN from some step on."""
+
+    agents, after = N, 2 * T
+
+    def rows(self, agents, k):
+        observations, *others = super().rows(agents, k)
+        if k > self.after:
+            observations[agents < self.agents] = np.nan
+        return [observations, *others]
+
+
+def broken(part: str) -> tuple[Callable[..., Any], str]:
+    """A function of the learner that breaks one part of a minibatch."""
+
+    def targets(real, *arguments):
+        return real(*arguments) * np.nan
+
+    def forward(real, weights, *arguments):
+        return real(
+            {**weights, "decoder": {"weight": weights["decoder"]["weight"] * np.nan}}, *arguments
+        )
+
+    def backward(real, *arguments):
+        grads, *rest = real(*arguments)
+        return {**grads, "encoder": {"weight": grads["encoder"]["weight"] * np.inf}}, *rest
+
+    return {
+        "advantages": (targets, "targets"),
+        "forward": (forward, "gradients"),
+        "backward": (backward, "gradients"),
+    }[part]
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("kind", precision.DTYPES)
+@pytest.mark.parametrize("part", ["rollout", "advantages", "forward", "backward"])
+def test_ten_in_a_row_end_the_run_and_name_where_it_began(part, kind, overlap):
+    more = ["--train.replay-ratio", "2.5", f"--train.overlap={overlap}"]  # 5 minibatches an epoch
+    trainer = start(kind, *more)
+    if part == "rollout":
+        trainer = Trainer(trainer.config, Broken(N, 2, (3, 2), True))
+        trainer.step()
+    trainer.step()
+    if part != "rollout":
+        function, name = broken(part)
+        wrap(trainer, **{name: function})
+    before = bits([trainer.weights, trainer._learned.momentum])
+    state = scaler(trainer)
+    assert state["skipped"] == 0
+    assert trainer.step()["loss/skipped_steps"] == 5
+    kept = trainer._learned
+    with pytest.raises(UserError) as caught:
+        trainer.step()
+    assert trainer._learned is kept
+    assert bits([trainer.weights, trainer._learned.momentum]) == before
+    message, hint = caught.value.message, caught.value.hint
+    words = {"rollout": "the rollout", "advantages": "the advantages"}
+    where = words.get(part, f"the {part} pass")
+    assert message == f"10 minibatches in a row were not finite, first in {where}"
+    expected = {
+        "rollout": "its observations, values aren't: check the environment",
+        "advantages": "lower train.gamma or train.gae_lambda",
+    }.get(part, "lower train.learning_rate")
+    if kind != "fp32" and part.endswith("ward"):
+        expected += ", or --train.precision fp32"
+    assert hint == f"{expected}; the last good weights are kept"
+
+
+def test_an_agent_whose_observations_are_not_finite_is_not_drawn():
+    """One of eight: its advantages aren't finite, so its rows have no priority."""
+    environments = Broken(N, 2, (3, 2), True)
+    environments.agents = 1
+    trainer = Trainer(start("fp32").config, environments)
+    drawn = []
+
+    def gather(real, fields, rows):
+        drawn.append((trainer.epoch, set(np.array(rows).tolist())))
+        return real(fields, rows)
+
+    wrap(trainer, gather=gather)
+    logs = list(trainer)
+    assert logs[-1]["loss/skipped_steps"] == 0 and np.isfinite(logs[-1]["loss/total"])
+    assert any(0 in rows for epoch, rows in drawn if epoch < 2)
+    assert not any(0 in rows for epoch, rows in drawn if epoch >= 2)
+
+
+def test_ten_with_a_good_one_between_go_on():
+    """Nine in a row are tolerated, again and again."""
+    trainer = start("fp32", epochs=20)
+    count = [0]
+
+    def gradients(real, *arguments):
+        grads, *rest = real(*arguments)
+        count[0] += 1
+        bad = count[0] % 10 != 0
+        return {
+            **grads,
+            "encoder": {"weight": grads["encoder"]["weight"] * (np.nan if bad else 1)},
+        }, *rest
+
+    wrap(trainer, gradients=gradients)
+    logs = list(trainer)
+    assert logs[-1]["loss/skipped_steps"] == 20 * K * 0.9
+    assert scaler(trainer)["longest"] == 9
+
+
+def test_a_scale_that_always_overflows_names_the_backward_pass():
+    """Nothing but the scaled gradients overflows: losses are of the loss that isn't scaled."""
+    trainer = start("fp16", epochs=20)
+    set_scale(trainer, 2.0**60)
+    with pytest.raises(UserError, match="first in the backward pass"):
+        list(trainer)
+    assert trainer.epoch == 4  # two minibatches each; the fifth epoch's last is the tenth
+
+
+def test_the_script_says_it_and_keeps_the_last_good_checkpoint(script, here, monkeypatch, capsys):
+    """With the scaler's state, from which the run goes on once the cause is gone."""
+    honest = script.Trainer._train
+
+    def breaks(trainer, rollout):
+        if trainer.epoch == 2:
+            function, name = broken("backward")
+            wrap(trainer, **{name: function})
+        return honest(trainer, rollout)
+
+    monkeypatch.setattr(script.Trainer, "_train", breaks)
+    more = ["--checkpoint-interval", "1", "--train.replay-ratio", "5"]  # 10 minibatches an epoch
+    code = script.main([*TINY, *more, "--train.precision", "fp16"])
+    stderr = capsys.readouterr().err
+    assert code == 2 and "Traceback" not in stderr
+    assert "error: 10 minibatches in a row were not finite, first in the backward pass" in stderr
+    assert "hint: lower train.learning_rate, or --train.precision fp32; the last good" in stderr
+    *_, made = sorted(Path("checkpoints").glob("*/*/0*"))
+    assert made.name == f"{2 * BATCH:016d}"
+    assert all(np.isfinite(np.array(w)).all() for _, w in named(checkpoint.load(made).weights))
+    arrays = checkpoint.load_state(made).arrays
+    state = {n.partition(".")[2]: a.item() for n, a in arrays.items() if n.startswith("scaler.")}
+    assert state == {"scale": 65536.0, "good": 20, "skipped": 0, "in_a_row": 0, "longest": 0}
+
+    monkeypatch.setattr(script.Trainer, "_train", honest)
+    assert script.main(["squared", "--resume", "latest"]) == 0
+    logs = [record for record in records(here) if "epoch" in record]
+    assert [record["epoch"] for record in logs] == [1, 2, 3, 4, 5, 6]
+    assert all(np.isfinite(record["loss/total"]) for record in logs)
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("kind", LOW)
+def test_going_on_with_the_scale(kind, overlap, monkeypatch):
+    """It falls at first and grows later: both are gone on with, bit for bit."""
+    monkeypatch.setattr(precision, "GROWTH_INTERVAL", 5)
+    monkeypatch.setattr(precision, "FIRST_SCALE", 2.0**24)
+    whole = start(kind, f"--train.overlap={overlap}")
+    logs = [learned(record) for record in whole]
+    if kind == "fp16":
+        scales = [record["loss/scale"] for record in logs]
+        assert scales[0] < 2.0**24 and max(np.diff(scales)) > 0
+        assert logs[-1]["loss/skipped_steps"] > 0
+    for epoch in range(0, 8, 3):
+        first = start(kind, f"--train.overlap={overlap}")
+        for _ in range(epoch):
+            first.step()
+        trainer = start(kind, f"--train.overlap={overlap}")
+        trainer.restore(first.weights, first.state())
+        assert [learned(record) for record in trainer] == logs[epoch:]
+        ours, theirs = (dict(t.state().arrays) for t in (trainer, whole))
+        assert bits([trainer.weights, ours]) == bits([whole.weights, theirs])
+
+
+# ---- what trains ---------------------------------------------------------------------------------
+
+
+def check_trains(trainer: Trainer, like: Trainer) -> None:
+    """Two epochs: finite, fp32 weights and optimizer, about the losses of fp32."""
+    kind = trainer.config.train.precision
+    before = bits(trainer.weights)
+    for _ in range(2):
+        logs, expected = trainer.step(), like.step()
+        assert logs["loss/skipped_steps"] == 0
+        for name in METRICS:
+            assert np.isfinite(logs[f"loss/{name}"])
+        for name in "value", "entropy":  # of 8 segments: what rounding changes is visible
+            assert logs[f"loss/{name}"] == pytest.approx(expected[f"loss/{name}"], rel=0.1)
+        assert logs["loss/first_ratio_error"] < 16 * EPSILON[kind]
+        assert expected["loss/first_ratio_error"] < 1e-5
+    arrays = [*named(trainer.weights), *named(trainer._learned.momentum)]
+    assert {a.dtype for _, a in arrays} == {mx.float32}
+    assert all(np.isfinite(np.array(a)).all() for _, a in arrays)
+    assert bits(trainer.weights) != before
+
+
+@pytest.mark.parametrize("dialect", ["native", "torch"])
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("kind", LOW)
+def test_every_network_trains(kind, network, dialect):
+    more = ["--torch.network", network, "--policy.dialect", dialect]
+    check_trains(start(kind, *more), start("fp32", *more))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "masked"), [((5,), False), ((3, 2), False), ((3, 2), True), ((1, 1), False)], ids=str
+)
+@pytest.mark.parametrize("kind", LOW)
+def test_every_action_space_trains(kind, sizes, masked):
+    """One head, two, with masks, continuous."""
+    how = {"sizes": sizes, "masked": masked}
+    check_trains(start(kind, **how), start("fp32", **how))
+
+
+@pytest.mark.parametrize("kind", LOW)
+def test_images_train(kind):
+    def images(kind):
+        given = [*OPTIONS[:2], *OPTIONS[4:], "--torch.encoder", "NatureEncoder"]
+        given += ["--policy.dialect", "torch", "--train.total-timesteps", str(8 * N * T)]
+        c = config.load("catch", [*given, f"--train.precision={kind}"])
+        return Trainer(c, vec.make(c, 2))
+
+    check_trains(images(kind), images("fp32"))
+
+
+@pytest.mark.parametrize("kind", LOW)
+def test_learning_is_in_that_precision(kind):
+    """Observations, weights and gradients go through it: the results differ from fp32's, a bit."""
+    low, full = start(kind), start("fp32")
+    low.step()
+    full.step()
+    one, other = (
+        np.concatenate([np.array(w).ravel() for _, w in named(t.weights)]) for t in (low, full)
+    )
+    difference = np.abs(one - other).max()
+    assert 0 < difference < 0.05
+    fields = [dict(t._collector.slot.fields) for t in (low, full)]
+    values = [np.array(f["values"]) for f in fields]
+    assert 0 < np.abs(values[0] - values[1]).max() < 16 * EPSILON[kind]
+
+
+def test_the_note_on_the_loss_scale_is_only_for_fp16():
+    for kind in precision.DTYPES:
+        logs = start(kind).step()
+        assert ("loss/scale" in logs) == (kind == "fp16")
+        assert logs["loss/skipped_steps"] == 0

@@ -1,0 +1,605 @@
+"""Rollouts beside training: what that must not change, and how it stops, fails and goes on."""
+
+import gc
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import native_envs
+import numpy as np
+import oracles
+import pytest
+from oracles import named
+from running import learned
+
+from puffer_mlx import checkpoint, config, schedule, vec
+from puffer_mlx.ops import take_rows
+from puffer_mlx.trace import ROLLOUT, TRAIN, Trace
+from puffer_mlx.trainer import Trainer
+
+Before = Callable[[str, int], None]  # gets "send" or "wait", and the group
+
+T, E = 4, 5  # steps of a rollout, epochs of a run
+AGENTS = {"coded": 8, "squared": 8, "breakout": 8, "relay": 12}  # groups of six fill relay's
+OPTIONS = f"""
+    --device cpu --policy.hidden-size 8 --policy.num-layers 2 --vec.num-buffers 2
+    --train.horizon {T} --train.minibatch-size 16 --train.learning-rate 0.02 --vec.seed 5
+""".split()
+
+
+@pytest.fixture(autouse=True)
+def uncompiled():
+    """Each thread compiles for itself: seconds for each test."""
+    mx.disable_compile()
+    yield
+    mx.enable_compile()
+
+
+def configure(name: str, overlap: bool, *more: str, epochs: int = E) -> config.Config:
+    known = name if name in ("squared", "breakout") else "squared"
+    size = ["--env.size", "3"] if known == "squared" else []
+    agents = AGENTS[name]
+    numbers = ["--vec.total-agents", agents, "--train.total-timesteps", epochs * agents * T]
+    given = [*OPTIONS, *size, *map(str, numbers), f"--train.overlap={overlap}", *more]
+    return config.load(known, given)
+
+
+def environments(c: config.Config, name: str) -> Any:
+    if name == "coded":
+        return oracles.SmallVec(c.vec.total_agents, 2, (3, 2), masked=True)
+    if name == "relay":
+        counts = {"total_agents": c.vec.total_agents, "num_buffers": 2, "num_threads": 2}
+        return native_envs.make("relay", seed=5, **counts)
+    return vec.make(c, 2)
+
+
+def start(
+    name: str, overlap: bool, *more: str, epochs: int = E, before: Before | None = None
+) -> Any:
+    """A trainer. Its environments are behind ``before`` if that is given."""
+    c = configure(name, overlap, *more, epochs=epochs)
+    made = environments(c, name)
+    return Trainer(c, Through(made, before) if before else made)
+
+
+class Through:
+    """Other environments, with something before every call; not more than the contract."""
+
+    def __init__(self, inner: Any, before: Before) -> None:
+        self.inner, self.before = inner, before
+        self.spec, self.num_agents = inner.spec, inner.num_agents
+        self.num_groups = inner.num_groups
+        self.reset, self.log, self.state = inner.reset, inner.log, inner.state
+        self.restore, self.close = inner.restore, inner.close
+        self.busy_seconds = inner.busy_seconds
+
+    def send(self, group, actions, out):
+        self.before("send", group)
+        self.inner.send(group, actions, out)
+
+    def wait(self, group):
+        self.before("wait", group)
+        self.inner.wait(group)
+
+
+class Failure(Exception):
+    pass
+
+
+class FailingOnce:
+    """Raises at the n-th send since it was made; notes which threads send."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+        self.threads: set[str] = set()
+
+    def __call__(self, call, group):
+        self.threads.add(threading.current_thread().name)
+        self.left -= call == "send"
+        if call == "send" and self.left == 0:
+            raise Failure("the environment broke")
+
+
+def copies(rollout: schedule.Rollout) -> dict[str, np.ndarray]:
+    fields = rollout.slot.fields
+    return {name: np.array(array) for name, array in fields.items() if array is not None}
+
+
+def watch_rollouts(trainer: Trainer) -> list[dict[str, np.ndarray]]:
+    """Copies of every rollout, taken when training takes it: then nothing is under way."""
+    seen, take = [], trainer._collector.take
+
+    def watched():
+        rollout = take()
+        seen.append(copies(rollout))
+        return rollout
+
+    trainer._collector.take = watched
+    return seen
+
+
+def check_same(one: Any, other: Any) -> None:
+    """Trees of arrays, bit for bit."""
+    mine, theirs = dict(named(one)), dict(named(other))
+    assert mine.keys() == theirs.keys()
+    different = [n for n in mine if np.array(mine[n]).tobytes() != np.array(theirs[n]).tobytes()]
+    assert not different
+
+
+def told(logs: dict[str, float]) -> dict[str, float]:
+    """What of a record depends on the seed only; the deviation isn't found in every epoch."""
+    return {k: v for k, v in learned(logs).items() if k != "loss/first_ratio_error"}
+
+
+def outcome(trainer: Trainer) -> dict[str, Any]:
+    return {"weights": trainer.weights, **trainer.state().arrays}
+
+
+# ---- what it computes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reset", [True, False])
+@pytest.mark.parametrize("name", AGENTS)
+def test_without_updates_rollouts_are_those_of_a_serial_run(name, reset):
+    """Every field of every slot, and what the environments report of it."""
+    more = ["--train.learning-rate", "0", f"--reset-state={reset}"]
+    found = []
+    for overlap in (False, True):
+        trainer = start(name, overlap, *more, epochs=12)
+        rollouts = watch_rollouts(trainer)
+        logs = [{k: v for k, v in r.items() if k.startswith("env/")} for r in trainer]
+        found.append((rollouts, logs))
+    (serial, serial_logs), (overlapped, overlapped_logs) = found
+    assert serial_logs == overlapped_logs
+    assert len(serial) == len(overlapped) == 12
+    for one, other in zip(serial, overlapped, strict=True):
+        check_same(one, other)
+    assert len({one["observations"].tobytes() for one in serial}) > 6
+    if name in ("squared", "relay"):
+        assert sum(record.get("env/n", 0) for record in serial_logs) > 4
+
+
+@pytest.mark.parametrize("reset", [True, False])
+@pytest.mark.parametrize("name", AGENTS)
+def test_without_lag_a_run_is_the_serial_one(name, reset):
+    serial, overlapped = (
+        start(name, overlap, f"--reset-state={reset}") for overlap in (False, True)
+    )
+    overlapped.lag = 0
+    began = np.array(serial.weights["encoder"]["weight"])
+    assert [told(logs) for logs in serial] == [told(logs) for logs in overlapped]
+    check_same(outcome(serial), outcome(overlapped))
+    assert np.abs(np.array(serial.weights["encoder"]["weight"]) - began).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_weights_that_act_are_those_before_the_last_update(name):
+    """A serial run whose rollouts are given the older weights by hand is the overlapped one."""
+    overlapped, by_hand = start(name, True), start(name, False)
+    newest = start(name, False)
+    rollouts, expected, other = map(watch_rollouts, (overlapped, by_hand, newest))
+    before = overlapped.weights
+    for epoch in range(E):
+        now = overlapped.weights
+        by_hand._acting = before if epoch else None
+        newest.weights = now
+        logs = told(overlapped.step())
+        assert logs == told(by_hand.step())
+        check_same(rollouts[-1], expected[-1])
+        check_same(overlapped.weights, by_hand.weights)
+        newest.step()
+        same = np.array_equal(rollouts[-1]["values"], other[-1]["values"])
+        assert same == (epoch == 0), "the case is too easy"
+        before = now
+
+
+def test_a_rollout_for_an_epoch_that_never_comes_is_not_collected():
+    trainer = start("coded", True)
+    rollouts = watch_rollouts(trainer)
+    assert len(list(trainer)) == E == len(rollouts)
+    assert not trainer._collector.waiting
+    assert trainer.vec.steps == [E * T, E * T]
+
+
+def test_evaluation_after_an_overlapped_run_acts_by_the_last_weights():
+    trainer = start("coded", True)
+    list(trainer)
+    rollouts = watch_rollouts(trainer)
+    evaluation = list(trainer.evaluate())
+    assert len(evaluation) == len(rollouts) == E // 2
+    weights = {
+        part: [{"weight": oracles.f64(layer["weight"])} for layer in w]
+        if isinstance(w, list)
+        else {"weight": oracles.f64(w["weight"])}
+        for part, w in trainer.weights.items()
+    }
+    for rollout in rollouts:
+        _, values = oracles.policy(weights, rollout["observations"][:T])
+        np.testing.assert_allclose(rollout["values"], values, rtol=0, atol=1e-5)
+
+
+# ---- slots ---------------------------------------------------------------------------------------
+
+ARRIVING = ("observations", "rewards", "terminals", "masks")
+
+
+class Watch:
+    """Which slot is written and which is trained on at any time; and what training reads.
+
+    Training sleeps now and then, and reads again whatever it gathers: ``check`` compares that with
+    what the environments sent.
+    """
+
+    def __init__(self, trainer: Any, sleep: Callable[[], None]) -> None:
+        self.trainer, self.sleep = trainer, sleep
+        self.writing: Any = None
+        self.reading: Any = None
+        self.both = 0  # minibatches with a rollout beside them
+        self.kept: list[tuple[np.ndarray, dict[str, mx.array]]] = []
+        collector, learner = trainer._collector, trainer._learner
+        self._collect, collector._collect = collector._collect, self.collect
+        self._train, learner.train = learner.train, self.train
+        self._run = learner.run
+        learner.run = learner.run._replace(gather=self.gather, gradients=self.gradients)
+
+    def collect(self, slot, *arguments):
+        assert slot is not self.reading
+        self.writing = slot
+        try:
+            return self._collect(slot, *arguments)
+        finally:
+            self.writing = None
+
+    def train(self, rollout, *arguments):
+        assert self.writing is not rollout.slot
+        self.reading = rollout.slot
+        try:
+            return self._train(rollout, *arguments)
+        finally:
+            self.reading = None
+
+    def gather(self, fields, rows):
+        self.both += self.writing is not None
+        slot = self.reading.fields
+        read = {n: take_rows(a, rows, T) for n, a in slot.items() if a is not None}
+        observations, actions, masks, terminals = self._run.gather(fields, rows)
+        read |= {"seen": observations, "done": actions, "legal": masks, "ended": terminals}
+        self.kept.append((np.array(rows), {n: a for n, a in read.items() if a is not None}))
+        self.sleep()
+        return observations, actions, masks, terminals
+
+    def gradients(self, *arguments):
+        self.sleep()
+        return self._run.gradients(*arguments)
+
+    def check(self, epoch: int, rollout: dict[str, np.ndarray]) -> None:
+        """Each row is one agent's, of this epoch's times, and whole."""
+        environments, k = self.trainer.vec.inner, epoch * T + np.arange(T)
+        sent = np.concatenate([np.stack(sent[-2 * T :]) for sent in environments.sent], axis=1)
+        first = len(environments.sent[0]) - len(environments.sent[0][-2 * T :])
+        for agents, read in self.kept:
+            read = {name: np.array(array) for name, array in read.items()}
+            for name in "actions", "logprobs", "values":  # the policy's: as when it was taken
+                assert np.array_equal(read[name], rollout[name][:, agents]), name
+            assert np.array_equal(read["actions"], sent[k - first][:, agents])
+            for t, step in enumerate(k):
+                expected = dict(zip(ARRIVING, environments.rows(agents, step), strict=True))
+                for name, array in expected.items():
+                    assert np.array_equal(read[name][t], np.float32(array)), (name, step)
+            assert np.array_equal(read["seen"], read["observations"])
+            assert np.array_equal(read["done"], read["actions"].reshape(read["done"].shape))
+            assert np.array_equal(read["legal"], read["masks"].reshape(read["legal"].shape))
+            assert np.array_equal(read["ended"], read["terminals"])
+        self.kept = []
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_no_slot_is_torn_in_a_thousand_epochs_of_random_length(overlap):
+    """Both halves sleep at random, so each is the longer one at times, in all orders."""
+    epochs = 1000 if overlap else 50
+    rng = {name: np.random.default_rng(i) for i, name in enumerate(("environments", "training"))}
+
+    def sleep(name, share):
+        if rng[name].random() < share:
+            time.sleep(rng[name].uniform(0, 0.002))
+
+    more = ["--policy.reset-on-terminal", "True", "--policy.num-layers", "1"]
+    before = lambda *_: sleep("environments", 0.1)  # noqa: E731
+    trainer = start("coded", overlap, *more, epochs=epochs, before=before)
+    rollouts = watch_rollouts(trainer)
+    watch = Watch(trainer, lambda: sleep("training", 0.3))
+    for epoch in range(epochs):
+        trainer.step()
+        watch.check(epoch, rollouts.pop())
+    assert trainer.vec.inner.steps == [epochs * T, epochs * T]
+    assert (watch.both > epochs / 4) if overlap else not watch.both
+
+
+def test_both_halves_work_at_the_same_time(tmp_path):
+    """As the timeline shows it; one after the other without overlap."""
+    epochs = 12
+    for overlap in (False, True):
+        path = tmp_path / f"{overlap}.json"
+        before = lambda *_: time.sleep(0.001)  # noqa: E731
+        trainer = start("coded", overlap, epochs=epochs, before=before)
+        trainer.profiler.trace = Trace(path, 1, epochs)
+        real = trainer._learner.run
+
+        def gradients(*arguments, real=real):
+            time.sleep(0.002)
+            return real.gradients(*arguments)
+
+        trainer._learner.run = real._replace(gradients=gradients)
+        list(trainer)
+        trainer.profiler.close()
+        events = json.loads(path.read_text())["traceEvents"]
+        rows = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+        spans = {ROLLOUT: [], TRAIN: []}
+        for event in events:
+            waits = event["name"] in ("train_wait", "eval_idle")
+            if event["ph"] == "X" and not waits and rows[event["tid"]] in spans:
+                begin = event["ts"]
+                spans[rows[event["tid"]]].append((begin, begin + event["dur"]))
+        marks = [e["ts"] for e in events if e["name"].startswith("epoch ")]
+        assert len(marks) == epochs - 1 and spans[ROLLOUT] and spans[TRAIN]
+        shared = [
+            max(begin, b)
+            for begin, end in spans[TRAIN]
+            for b, e in spans[ROLLOUT]
+            if min(end, e) - max(begin, b) > 1  # a microsecond: times are rounded
+        ]
+        epochs_shared = set(np.searchsorted(marks, shared).tolist())
+        # the last epoch has no next rollout
+        assert len(epochs_shared) >= epochs - 3 if overlap else not shared
+
+
+def test_memory_is_a_slot_and_the_weights_more():
+    used = {}
+    for overlap in (False, True):
+        gc.collect()  # what tests before left, so that nothing of it is freed meanwhile
+        before = mx.get_active_memory()
+        trainer = start("squared", overlap, "--policy.hidden-size", "64", epochs=200)
+        used[overlap] = [mx.get_active_memory() - before for _ in trainer]
+        slot = sum(a.nbytes for a in trainer._collector.slot.fields.values() if a is not None)
+        weights = sum(w.nbytes for _, w in named(trainer.weights))
+        del trainer
+    # A reading may be too high: worker threads may be about to free something. The least isn't.
+    for readings in used.values():
+        assert min(readings[150:]) <= min(readings[5:50])
+    more = min(used[True][5:]) - min(used[False][5:])
+    assert 0 < more <= slot + weights + 32768, (more, slot, weights)
+
+
+# ---- what stops it -------------------------------------------------------------------------------
+
+
+def nothing(call: str, group: int) -> None:
+    pass
+
+
+class Whole(NamedTuple):
+    """A run that nothing stops."""
+
+    records: list[dict[str, float]]
+    weights: list[Any]  # before every epoch, and at the end
+    end: dict[str, Any]
+
+
+def undisturbed(name: str, *more: str, before: Before | None = nothing) -> Whole:
+    trainer = start(name, True, *more, before=before)
+    records, weights = [], [trainer.weights]
+    for logs in trainer:
+        records.append(told(logs))
+        weights.append(trainer.weights)
+    return Whole(records, weights, outcome(trainer))
+
+
+def under_way(trainer: Trainer) -> bool:
+    """Whether a rollout is being collected."""
+    job = trainer._collector._job
+    return isinstance(job, Future) and not job.done()
+
+
+def check_goes_on(
+    trainer: Trainer, name: str, whole: Whole, before: Before | None = nothing
+) -> None:
+    """Nothing is under way. A new trainer goes on from the state as the whole run did, and so does
+    the trainer itself."""
+    assert not under_way(trainer)
+    check_same(trainer.weights, whole.weights[trainer.epoch])
+    other = start(name, True, before=before)
+    assert other.restore(trainer.weights, trainer.state()) and other.epoch == trainer.epoch
+    for going in (other, trainer):
+        epoch = going.epoch
+        assert [told(logs) for logs in going] == whole.records[epoch:]
+        check_same(outcome(going), whole.end)
+
+
+@pytest.mark.parametrize("at", ["first", "middle", "last"])
+@pytest.mark.parametrize("name", ["coded", "relay", "breakout"])
+def test_an_environment_that_breaks_beside_training(name, at):
+    """It shows at the step that needs the rollout, and the next one begins it again."""
+    whole = undisturbed(name)
+    sends = 2 * T  # of a rollout
+    n = {"first": 2 * sends + 1, "middle": 2 * sends + T, "last": 3 * sends}[at]
+    fails = FailingOnce(n)
+    trainer = start(name, True, before=fails)
+    assert [told(trainer.step()) for _ in range(2)] == whole.records[:2]
+    with pytest.raises(Failure):
+        trainer.step()
+    assert trainer.epoch == 2
+    check_goes_on(trainer, name, whole)
+    assert fails.threads == {"collector"}  # the second attempt too: streams are a thread's own
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("name", ["squared", "relay", "breakout"])
+def test_a_rollout_in_c_that_breaks_beside_training(name, after):
+    """Before its first step, or after its last one."""
+    whole = undisturbed(name, before=None)
+    trainer = start(name, True)
+    collect, left = trainer.vec.collect, [3]
+
+    def breaks(*arguments):
+        left[0] -= 1
+        if after or left[0]:
+            collected = collect(*arguments)
+        if not left[0]:
+            raise Failure
+        return collected
+
+    trainer.vec.collect = breaks
+    for _ in range(2):
+        trainer.step()
+    with pytest.raises(Failure):
+        trainer.step()
+    check_goes_on(trainer, name, whole, before=None)
+    assert left[0] < -1  # not by other means
+
+
+def test_an_environment_that_breaks_every_time():
+    broken = [False]
+
+    def breaks(call, group):
+        if broken[0]:
+            raise Failure
+
+    trainer = start("coded", True, before=breaks)
+    trainer.step()
+    broken[0] = True
+    trainer.step()  # its rollout is there
+    for _ in range(3):
+        with pytest.raises(Failure):
+            trainer.step()
+    broken[0] = False
+    check_goes_on(trainer, "coded", undisturbed("coded"))
+
+
+def once(function: Callable[..., Any], n: int, error: BaseException) -> Callable[..., Any]:
+    """The function, but its n-th call raises."""
+    left = [n]
+
+    def call(*arguments, **how):
+        left[0] -= 1
+        if not left[0]:
+            raise error
+        return function(*arguments, **how)
+
+    return call
+
+
+@pytest.mark.parametrize("error", [Failure, KeyboardInterrupt])
+@pytest.mark.parametrize("function", ["targets", "gradients", "write_back"])
+@pytest.mark.parametrize("name", ["coded", "squared"])
+def test_training_that_breaks(name, function, error):
+    """In the first minibatch of an epoch or its second, with the next rollout beside it."""
+    whole = undisturbed(name)
+    for n in (1, 4, 7):
+        trainer = start(name, True, before=nothing)
+        run = trainer._learner.run
+        trainer._learner.run = run._replace(**{function: once(getattr(run, function), n, error())})
+        epoch = (n - 1) // 2
+        assert [told(trainer.step()) for _ in range(epoch)] == whole.records[:epoch]
+        with pytest.raises(error):
+            trainer.step()
+        assert trainer.epoch == epoch
+        check_goes_on(trainer, name, whole)
+
+
+@pytest.mark.parametrize("n", range(1, 2 * E))
+def test_ctrl_c_while_a_rollout_is_waited_for(monkeypatch, n):
+    """In ``take`` (odd) or in ``settle``: the rollout is finished first, and isn't lost."""
+    whole = undisturbed("coded")
+    trainer = start("coded", True, before=lambda *_: time.sleep(0.002))  # so there is a wait
+    monkeypatch.setattr(schedule, "wait", once(wait, n, KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        list(trainer)
+    assert not under_way(trainer)
+    assert trainer.epoch == n // 2  # an epoch that only waits for the next rollout is trained
+    check_goes_on(trainer, "coded", whole)
+
+
+def test_ctrl_c_during_the_evaluation(monkeypatch):
+    """No thread steps the environments when it is out: they may be closed then."""
+    trainer = start("coded", True, before=lambda *_: time.sleep(0.002))
+    list(trainer)
+    monkeypatch.setattr(schedule, "wait", once(wait, 1, KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        list(trainer.evaluate())
+    assert trainer._collector.waiting and not under_way(trainer)
+
+
+def test_training_that_breaks_without_overlap():
+    """The rollout is lost; what is saved are environments and rows that belong together."""
+    trainer = start("coded", False)
+    trainer.step()
+    run = trainer._learner.run
+    trainer._learner.run = run._replace(gradients=once(run.gradients, 2, Failure()))
+    with pytest.raises(Failure):
+        trainer.step()
+    state = trainer.state()
+    other = start("coded", False)
+    other.restore(trainer.weights, state)
+    assert other.vec.steps == [2 * T, 2 * T]
+    rollouts = watch_rollouts(other)
+    other.step()
+    expected = [other.vec.rows(np.arange(8), 2 * T + t)[0] for t in range(T)]
+    np.testing.assert_array_equal(rollouts[0]["observations"][:T], np.asarray(expected, np.float32))
+
+
+def test_restoring_forgets_what_was_collected():
+    whole = undisturbed("coded")
+    trainer = start("coded", True)
+    trainer.step()
+    weights, state = trainer.weights, trainer.state()
+    run = trainer._learner.run
+    trainer._learner.run = run._replace(gradients=once(run.gradients, 2, Failure()))
+    with pytest.raises(Failure):
+        trainer.step()
+    trainer.restore(weights, state)
+    assert trainer.epoch == 1
+    check_goes_on(trainer, "coded", whole)
+
+
+@pytest.mark.parametrize("network", ["MinGRU", "LSTM"])
+@pytest.mark.parametrize("reset", [True, False])
+@pytest.mark.parametrize("name", AGENTS)
+def test_going_on_after_any_epoch(tmp_path, name, reset, network):
+    """Through the files of a checkpoint."""
+    more = [f"--reset-state={reset}", "--torch.network", network]
+    records, weights, end = undisturbed(name, *more, before=None)
+    trainer = start(name, True, *more)
+    keeper = checkpoint.Keeper(tmp_path, trainer.config)
+    for epoch in range(E):
+        check_same(trainer.weights, weights[epoch])
+        what = trainer.vec.spec, trainer.policy, trainer.weights, trainer.state()
+        saved = keeper.save(epoch, *what)
+        other = start(name, True, *more)
+        assert other.restore(checkpoint.load(saved).weights, checkpoint.load_state(saved))
+        assert [told(logs) for logs in other] == records[epoch:]
+        check_same(outcome(other), end)
+        assert told(trainer.step()) == records[epoch]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_going_on_with_overlap_changed(overlap):
+    """Not identical, since the lag changes, but from the same weights and environments."""
+    trainer = start("relay", overlap)
+    for _ in range(3):
+        trainer.step()
+    other = start("relay", not overlap)
+    assert other.restore(trainer.weights, trainer.state())
+    rollouts, mine = map(watch_rollouts, (other, trainer))
+    logs = list(other)
+    assert [record["epoch"] for record in logs] == [4, 5]
+    assert all(np.isfinite(record["loss/total"]) for record in logs)
+    list(trainer)
+    for name in ("observations", "masks"):  # both begin with what the environments last sent
+        np.testing.assert_array_equal(mine[0][name][0], rollouts[0][name][0])
+    # The lag is gone at once, or there is none before an update.
+    same = [np.array_equal(a["values"], b["values"]) for a, b in zip(mine, rollouts, strict=True)]
+    assert same == ([False, False] if overlap else [True, False])
