@@ -1,0 +1,267 @@
+#!/usr/bin/env python
+"""What overlapping gains: python benchmarks/overlap.py ENV [options] [--json FILE] [--help].
+
+One process measures in turns, for one configuration:
+
+    rollout alone      in the thread, on the streams and with the cores that it has when overlapped
+    training alone     the same rollout again and again
+    overlapped         iterations of `train.overlap 1`
+    serial             iterations of `train.overlap 0`, each half with the whole machine
+    serial, all on the GPU   the same acting on the learner's device, where that is another one
+
+The longer half is what an overlapped iteration can't be shorter than. Compiling isn't measured.
+
+`--cores 0-0,1-1` (Linux) gives the rollout the first set of cores and training the second: Python
+threads, MLX streams and environments. A thread inherits its cores from the one that makes it, so
+each set is put in force while its threads are made. What can't be divided like that is the pool of
+helper threads, which both halves' products share: exact with one core each, where there are none.
+"""
+
+# ruff: noqa: I001
+import argparse
+import json
+import os
+import resource
+import shlex
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
+import mlx.core as mx
+
+from puffer_mlx import vec
+from puffer_mlx.blas import raise_cache_limit
+from puffer_mlx.checks.halves import Halves
+from puffer_mlx.config import Config, parse_command_line
+from puffer_mlx.cpu_ops import load as load_cpu_ops
+from puffer_mlx.cpu_ops import threads
+from puffer_mlx.devices import kind, select_device
+from puffer_mlx.errors import UserError, reported
+from puffer_mlx.files import publish
+from puffer_mlx.placement import rollout_cores
+from puffer_mlx.streams import learner_width
+from puffer_mlx.trainer import Trainer
+from puffer_mlx.version import version_text
+from puffer_mlx.worker import Worker, worker
+
+MORE = 50  # epochs that a run is longer than what is measured, so that no end is near
+Cores = tuple[set[int], set[int]]  # the rollout's and training's
+Measure = Callable[[], float]  # seconds of one rollout, training or iteration
+
+
+def cores(text: str) -> Cores:
+    """`0-3,4-7`: two sets, each a range of cores or one core."""
+    try:
+        bounds = [[int(end) for end in part.split("-")] for part in text.split(",")]
+        rollout, training = (set(range(part[0], part[-1] + 1)) for part in bounds)
+    except ValueError:
+        rollout = training = set()
+    if not rollout or not training:
+        raise argparse.ArgumentTypeError(f"{text!r} is not two sets of cores, for example 0-0,1-1")
+    return rollout, training
+
+
+def count(text: str) -> int:
+    """A positive whole number."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 up")
+    return int(text)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("this benchmark")
+    group.add_argument("--epochs", type=count, default=5, help="of each kind in a round (5)")
+    group.add_argument("--repeat", type=count, default=5, help="rounds (5)")
+    group.add_argument("--warm-up", type=count, default=3, help="epochs before (3)")
+    group.add_argument(
+        "--cores", type=cores, metavar="A-B,C-D", help="the rollout's cores and training's (Linux)"
+    )
+    group.add_argument("--json", metavar="FILE", type=Path, help="write the record to a file")
+
+
+# ---- threads and their cores ---------------------------------------------------------------------
+
+
+def check_cores(divided: Cores) -> None:
+    """Raise a UserError where cores can't be divided like that."""
+    if not hasattr(os, "sched_setaffinity"):
+        raise UserError("--cores needs Linux: elsewhere threads can't be bound", "leave it out")
+    allowed = os.sched_getaffinity(0)
+    if missing := (divided[0] | divided[1]) - allowed:
+        raise UserError(
+            f"--cores names core {min(missing)}, and this process may use {sorted(allowed)}",
+            "two sets of those",
+        )
+    if divided[0] & divided[1]:
+        raise UserError("--cores: the two sets have a core in common", "0-0,1-1 for example")
+
+
+@contextmanager
+def running_on(allowed: set[int] | None) -> Iterator[None]:
+    """The calling thread, and those that it makes meanwhile, on these cores; None: on any."""
+    if allowed is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, allowed)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+# ---- what is measured ----------------------------------------------------------------------------
+
+
+def overlapped(config: Config, divided: Cores | None, stack: ExitStack) -> Halves:
+    """The overlapped trainer, its learner in this thread, its threads on their cores."""
+    rollout, training = divided or (None, None)
+    with running_on(training):
+        mx.eval(mx.add(mx.array(1.0), 1.0, stream=mx.cpu))  # makes this thread's stream
+    number = len(rollout) if rollout else rollout_cores(config)
+    with running_on(rollout):
+        worker()  # its thread makes the acting streams
+        environments = stack.enter_context(vec.make(config, number))
+    trainer = Trainer(config, environments)
+    if rollout and training:
+        trainer._collector._cores = len(rollout)
+        if trainer.placement.learner == mx.cpu:
+            learner_width(len(training))
+        os.sched_setaffinity(0, training)
+    return Halves(trainer)
+
+
+def serial(config: Config, stack: ExitStack) -> Measure:
+    """Iterations in a thread of its own, whose streams have the whole machine."""
+    thread = Worker("serial")
+    stack.callback(thread.close)
+
+    def make() -> Halves:
+        return Halves(Trainer(config, stack.enter_context(vec.make(config, rollout_cores(config)))))
+
+    halves = thread.submit(make).result()
+    return lambda: thread.submit(halves.iteration).result()
+
+
+def prepare(argv: list[str], options: argparse.Namespace, stack: ExitStack) -> dict[str, Measure]:
+    """Everything to measure, by name, compiled; the overlapped trainer comes last."""
+    found: dict[str, Measure] = {}
+    together = settings(argv, options, "--train.overlap", "1")
+    apart = settings(argv, options, "--train.overlap", "0")
+    found["serial"] = serial(apart, stack)
+    acts = kind(mx.default_device())
+    if apart.train.rollout_device not in ("auto", acts):
+        elsewhere = settings(argv, options, "--train.overlap=0", f"--train.rollout-device={acts}")
+        found[f"serial, all on the {acts.upper()}"] = serial(elsewhere, stack)
+    for measure in found.values():  # makes the helper threads too, before cores are divided
+        for _ in range(options.warm_up):
+            measure()
+    halves = overlapped(together, options.cores, stack)
+    for _ in range(options.warm_up):
+        halves.iteration()
+    alone = {
+        "rollout alone": halves.rollout,
+        "training alone": halves.training,
+        "overlapped": halves.iteration,
+    }
+    for measure in alone.values():
+        measure()
+    return alone | found
+
+
+def settings(argv: list[str], options: argparse.Namespace, *more: str) -> Config:
+    """The configuration with further options, of a run that is long enough."""
+    config, _ = parse_command_line([*argv, *more], add_options)
+    epochs = options.warm_up + options.repeat * options.epochs + MORE
+    config.train.total_timesteps = max(config.train.total_timesteps, epochs * config.batch_size)
+    config.base.profile = False  # a sampled epoch takes longer
+    return config
+
+
+def measure(found: dict[str, Measure], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Milliseconds of each, a list of the rounds' medians; and the peak of MLX's memory in it."""
+    rounds: dict[str, dict[str, Any]] = {name: {"ms": [], "mlx_peak_gib": 0.0} for name in found}
+    for _ in range(options.repeat):
+        for name, once in found.items():
+            mx.reset_peak_memory()
+            seconds = statistics.median(once() for _ in range(options.epochs))
+            row = rounds[name]
+            row["ms"].append(1000 * seconds)
+            row["mlx_peak_gib"] = max(row["mlx_peak_gib"], mx.get_peak_memory() / 2**30)
+    return rounds
+
+
+# ---- what is told --------------------------------------------------------------------------------
+
+
+def conclude(rounds: dict[str, dict[str, Any]], steps: int) -> dict[str, float]:
+    """Medians over the rounds of times, steps per second and ratios; ratios within a round."""
+    times = {name: row["ms"] for name, row in rounds.items()}
+    halves = list(zip(times["rollout alone"], times["training alone"], strict=True))
+    ideal = [max(pair) for pair in halves]
+    found = {f"{name}, ms": statistics.median(values) for name, values in times.items()}
+    found["the longer half, ms"] = statistics.median(ideal)
+    found["longer half / shorter"] = statistics.median(max(p) / min(p) for p in halves)
+    found["overlapped / the longer half"] = _ratio(times["overlapped"], ideal)
+    for name, values in times.items():
+        if name.startswith("serial"):
+            found[f"speed-up over {name}"] = _ratio(values, times["overlapped"])
+    for name, values in times.items():
+        if not name.endswith("alone"):
+            found[f"steps/s, {name}"] = 1000 * steps / statistics.median(values)
+    for name, row in rounds.items():
+        if not name.endswith("alone"):
+            found[f"MLX's peak memory, {name}, GiB"] = row["mlx_peak_gib"]
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return found | {"peak resident memory, all trainers, GiB": peak / 2**30}
+
+
+def _ratio(above: list[float], below: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(above, below, strict=True))
+
+
+def table(found: dict[str, float], rounds: dict[str, dict[str, Any]]) -> str:
+    lines = [f"{'':42}{'median':>14}{'min':>14}{'max':>14}"]
+    for name, value in found.items():
+        line = f"{name:42}{value:14,.2f}"
+        if spread := rounds.get(name.removesuffix(", ms"), {}).get("ms"):
+            line += f"{min(spread):14,.2f}{max(spread):14,.2f}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+@reported
+def main(argv: list[str]) -> None:
+    config, options = parse_command_line(argv, add_options)
+    if options.cores:
+        check_cores(options.cores)
+    select_device(config.base.device)
+    raise_cache_limit()
+    load_cpu_ops()
+    load, number = os.getloadavg(), threads()  # before this thread gives up some of them
+    with ExitStack() as stack:
+        rounds = measure(prepare(argv, options, stack), options)
+    found = conclude(rounds, config.batch_size)
+    print(f"{mx.default_device()}, {number} cores, load before {load[0]:.2f}")
+    print(table(found, rounds))
+    if options.json:
+        record = {
+            "command": shlex.join(["python", *sys.argv]),
+            "device": str(mx.default_device()),
+            "cores": number,
+            "load_before": [round(x, 2) for x in load],
+            "versions": version_text().splitlines(),
+            "results": found,
+            "rounds": rounds,
+        }
+        with publish(options.json) as path:
+            path.write_text(json.dumps(record, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

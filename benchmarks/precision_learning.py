@@ -1,0 +1,337 @@
+#!/usr/bin/env python
+"""What precision and overlap do to learning: python benchmarks/precision_learning.py [--help].
+
+Trains tasks (`scripts/train.py` with a few options) with each variant over the same seeds and the
+same number of steps: a precision, with `+overlap` for `--train.overlap 1`. Of each run: the *tail*,
+the mean score of the last tenth of its steps, and the *area*, the mean score over all of them. Each
+seed's ratio to the first variant's (fp32 unless said otherwise), the median over the seeds, and a
+90 % interval of that median (bootstrap over seeds, 10,000 resamples, seeded).
+
+Gate, for tail and area of each variant and task: median ratio >= 0.95 and the interval's lower end
+>= 0.90. The exit code is 1 where one fails, or a run did. Speed and memory beside it are those of
+`--jobs` runs at a time: only ratios tell.
+
+Options of the configuration go to `train.py`: `--device gpu --train.rollout-device gpu`. With
+`--out FOLDER` runs are kept, and those that are there already aren't run again: a benchmark may be
+done in pieces. `--runs FOLDER` only reads.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from learning import metric
+
+from puffer_mlx import config
+from puffer_mlx.errors import UserError, reported
+from puffer_mlx.files import publish
+
+TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
+TASKS = {  # name -> what follows `python scripts/train.py`
+    "breakout": "breakout",
+    "memory": "memory --policy.num-layers 2 --train.total-timesteps 20_000_000",
+    "memory-LSTM": "memory --torch.network LSTM --train.total-timesteps 20_000_000",
+    "squared": "squared --train.total-timesteps 5_000_000",
+}
+VARIANTS = ("fp32", "bf16", "fp16", "fp32+overlap")
+PRECISIONS = ("fp32", "bf16", "fp16")
+TAIL = 0.1  # of a run's steps
+MEDIAN, LOWER = 0.95, 0.90  # the gate
+RESAMPLES, COVERAGE = 10_000, 0.9
+WARM_UP = 3  # epochs that compile everything; so many are left out of speeds, too
+DONE = "done.json"  # beside a run's log when it has ended well
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: a task, a variant and a seed, and where it is kept."""
+
+    task: str
+    variant: str
+    seed: int
+    root: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.root / self.task / self.variant / str(self.seed)
+
+    @property
+    def done(self) -> bool:
+        return (self.folder / DONE).is_file()
+
+
+# ---- running -------------------------------------------------------------------------------------
+
+
+def command(run: Run, more: list[str]) -> list[str]:
+    """The words after `train.py`."""
+    precision, _, overlap = run.variant.partition("+")
+    return [
+        *TASKS[run.task].split(),
+        *("--train.precision", precision),
+        *("--train.overlap", "1" if overlap else "0"),
+        *("--seed", str(run.seed), "--vec.seed", str(1000 * run.seed)),
+        *("--eval-episodes", "0"),  # the curve is what counts
+        *more,
+    ]
+
+
+def check_done(run: Run, more: list[str]) -> None:
+    """Raise a UserError if a run that is kept is of another command."""
+    words = json.loads((run.folder / DONE).read_text())["command"]
+    if words != ["train.py", *command(run, more)]:
+        raise UserError(
+            f"{run.folder} was made by {' '.join(words)}", "the same options, or another --out"
+        )
+
+
+def train(run: Run, more: list[str]) -> str:
+    """Train to the end, in the run's folder; what went wrong, or nothing."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    for log in run.folder.glob("logs/*/*.jsonl"):
+        log.unlink()  # of a run that was stopped
+    words, began = command(run, more), time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, TRAIN, *words], cwd=run.folder, capture_output=True, text=True
+    )
+    if done.returncode:
+        return done.stderr.strip()[-2000:]
+    facts = {"command": ["train.py", *words], "seconds": time.perf_counter() - began}
+    with publish(run.folder / DONE) as path:
+        path.write_text(json.dumps(facts) + "\n")
+    return ""
+
+
+def warm_up(tasks: list[str], variants: list[str], more: list[str], jobs: int) -> None:
+    """Compile every kernel once: runs that start together would each compile all of them."""
+
+    def compile_all(task: str, variant: str) -> None:
+        words = command(Run(task, variant, 0, Path()), more)
+        settings = config.load(words[0], words[1:])
+        steps = str(min(WARM_UP, settings.epochs) * settings.batch_size)
+        with tempfile.TemporaryDirectory() as folder:
+            train_words = [sys.executable, TRAIN, *words, "--stop-at", steps]
+            done = subprocess.run(train_words, cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            raise UserError(
+                f"{task} doesn't start with {variant}:\n{done.stderr.strip()[-2000:]}",
+                f"python scripts/train.py {' '.join(words)}",
+            )
+
+    precisions = dict.fromkeys(variant.partition("+")[0] for variant in variants)
+    first = [(task, precision) for task, precision in product(tasks, precisions)]
+    compile_all(*first[0])  # the environment and the extension are compiled here
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(lambda pair: compile_all(*pair), first[1:]))
+
+
+def run_all(runs: list[Run], options: argparse.Namespace) -> dict[Run, str]:
+    """Train what isn't trained yet; what went wrong, by run."""
+    for run in runs:
+        if run.done:
+            check_done(run, options.more)
+    left = [run for run in runs if not run.done]
+    if len(left) > 1:
+        pairs = list(dict.fromkeys(run.task for run in left)), options.variants
+        warm_up(*pairs, options.more, options.jobs)
+
+    def one(run: Run) -> str:
+        problem = train(run, options.more)
+        print(f"{run.task} {run.variant} {run.seed}: {problem or 'done'}", file=sys.stderr)
+        return problem
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        problems = list(pool.map(one, left))
+    return {run: problem for run, problem in zip(left, problems, strict=True) if problem}
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def numbers(run: Run, score: str | None) -> dict[str, float]:
+    """Tail, area, steps, speed and memory of a run that is done, by a score of its log."""
+    logs = sorted(run.folder.glob("logs/*/*.jsonl"))
+    if len(logs) != 1:
+        raise UserError(
+            f"{run.folder} has {len(logs)} logs, expected one", "remove the folder and run it again"
+        )
+    records = [json.loads(line) for line in logs[0].read_text().splitlines()]
+    records = [record for record in records if "SPS" in record]  # an evaluation has none
+    name = f"env/{score}" if score else metric(TASKS[run.task].split()[0])
+    scored = [record for record in records if record.get("env/n")]
+    if scored and name not in scored[0]:
+        have = (key[4:] for key in scored[0] if key.startswith("env/"))
+        raise UserError(f"{run.task} has no score {name[4:]!r}", f"one of {', '.join(have)}")
+    steps = np.array([record["agent_steps"] for record in records], float)
+    tail = [record for record in scored if record["agent_steps"] > (1 - TAIL) * steps[-1]]
+    if not tail:
+        raise UserError(
+            f"no episode of {run.folder} ended in the last {TAIL:.0%} of its steps",
+            "train for longer: --train.total-timesteps",
+        )
+    at = [record["agent_steps"] for record in scored]
+    scores = [record[name] for record in scored]
+    return {
+        "tail": float(np.average([r[name] for r in tail], weights=[r["env/n"] for r in tail])),
+        "area": float(np.interp(steps, at, scores).mean()),
+        "steps": float(steps[-1]),
+        "SPS": statistics.median(r["SPS"] for r in records[WARM_UP:] or records),
+        "host, GiB": max(record["util/cpu_mem_gb"] for record in records),
+        "MLX, GiB": max(record["util/mlx_mem_gb"] for record in records),
+        "skipped": max(record.get("loss/skipped_steps", 0) for record in records),
+    }
+
+
+def interval(ratios: list[float]) -> tuple[float, float]:
+    """A bootstrap interval of the median."""
+    picks = np.random.default_rng(0).integers(0, len(ratios), (RESAMPLES, len(ratios)))
+    medians = np.median(np.array(ratios)[picks], axis=1)
+    low, high = np.quantile(medians, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
+    return float(low), float(high)
+
+
+def compare(found: dict[Run, dict[str, float]], task: str, variant: str, base: str) -> dict:
+    """A variant's ratios to the base over the seeds that both have, and whether it passes."""
+    own, other = (
+        {run.seed: row for run, row in found.items() if (run.task, run.variant) == (task, name)}
+        for name in (variant, base)
+    )
+    seeds = sorted(own.keys() & other.keys())
+    row: dict[str, Any] = {"seeds": seeds, "passed": True}
+    for name in ("tail", "area"):
+        if any(other[seed][name] <= 0 for seed in seeds):
+            raise UserError(
+                f"{task}: a {name} of {base} isn't positive, so there is no ratio to it",
+                "another --score, or more steps",
+            )
+        if any(own[seed]["steps"] != other[seed]["steps"] for seed in seeds):
+            raise UserError(
+                f"{task}: {variant} and {base} weren't trained for equal steps",
+                "remove the runs and train them with one command",
+            )
+        ratios = [own[seed][name] / other[seed][name] for seed in seeds]
+        median = statistics.median(ratios) if ratios else float("nan")  # which passes nothing
+        low, high = interval(ratios) if ratios else (median, median)
+        row[name] = {"median": median, "low": low, "high": high, "ratios": ratios}
+        row["passed"] &= median >= MEDIAN and low >= LOWER
+    for name in ("tail", "area", "SPS", "host, GiB", "MLX, GiB", "skipped"):
+        row[f"{name}, median"] = statistics.median(own[s][name] for s in seeds) if seeds else 0.0
+    return row
+
+
+def table(task: str, rows: dict[str, dict]) -> str:
+    heads = ("tail", "ratio", "90 %", "area", "ratio", "90 %", "SPS", "MLX GiB", "seeds", "")
+    widths = (10, 8, 15, 10, 8, 15, 12, 9, 7, 8)
+    cells = [f"{task:16}", *(f"{head:>{width}}" for head, width in zip(heads, widths, strict=True))]
+    lines = ["".join(cells)]
+    for variant, row in rows.items():
+        values = []
+        for name in ("tail", "area"):
+            ratio = row[name]
+            values += [f"{row[f'{name}, median']:.3f}", f"{ratio['median']:.3f}"]
+            values.append(f"{ratio['low']:.3f}-{ratio['high']:.3f}")
+        values += [f"{row['SPS, median']:,.0f}", f"{row['MLX, GiB, median']:.2f}"]
+        values += [str(len(row["seeds"])), "pass" if row["passed"] else "FAIL"]
+        cells = [f"{value:>{width}}" for value, width in zip(values, widths, strict=True)]
+        lines.append("".join([f"{variant:16}", *cells]))
+    return "\n".join(lines)
+
+
+# ---- the command line ----------------------------------------------------------------------------
+
+
+def names(known: tuple[str, ...]) -> Any:
+    """A parser of names with commas between them."""
+
+    def parse(text: str) -> list[str]:
+        found = text.split(",")
+        if wrong := [name for name in found if name not in known]:
+            raise argparse.ArgumentTypeError(f"no {wrong[0]!r}; there are {', '.join(known)}")
+        return found
+
+    return parse
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    variants = tuple(f"{p}{o}" for o in ("", "+overlap") for p in PRECISIONS)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    tasks = ",".join(TASKS)
+    parser.add_argument("--tasks", type=names(tuple(TASKS)), default="breakout,memory", help=tasks)
+    parser.add_argument(
+        "--variants",
+        type=names(variants),
+        default=",".join(VARIANTS),
+        help=f"the first is what the others are compared with; of {', '.join(variants)}",
+    )
+    parser.add_argument("--seeds", type=int, default=5, help="how many (5)")
+    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--score", help="of the environment (default: its [sweep] metric)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="keep runs there, go on with them"
+    )
+    where.add_argument("--runs", type=Path, metavar="FOLDER", help="only read runs kept there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record to a file")
+    options, options.more = parser.parse_known_args(argv)
+    if options.runs and options.more:
+        raise UserError(f"--runs trains nothing: {options.more[0]} has no use", "leave it out")
+    if options.runs and not options.runs.is_dir():
+        raise UserError(f"there is no folder {options.runs}", "what --out has named")
+    if min(options.seeds, options.jobs) < 1:
+        raise UserError("--seeds and --jobs are at least 1", "--seeds 5 --jobs 1")
+    return options
+
+
+@reported
+def main(argv: list[str]) -> None:
+    options = parse(argv)
+    with tempfile.TemporaryDirectory() as temporary:
+        root = options.runs or options.out or Path(temporary)
+        seeds = range(options.first_seed, options.first_seed + options.seeds)
+        triples = product(options.tasks, seeds, options.variants)  # a seed's variants together
+        runs = [Run(task, variant, seed, root.absolute()) for task, seed, variant in triples]
+        problems = {} if options.runs else run_all(runs, options)
+        found = {run: numbers(run, options.score) for run in runs if run.done}
+    report = {
+        task: {name: compare(found, task, name, options.variants[0]) for name in options.variants}
+        for task in options.tasks
+    }
+    print("\n\n".join(table(task, rows) for task, rows in report.items()))
+    failed = [f"{t} {v}" for t, rows in report.items() for v, r in rows.items() if not r["passed"]]
+    failed += [f"{r.task} {r.variant}, seed {r.seed}: {why}" for r, why in problems.items()]
+    if options.json:
+        record = {
+            "command": ["python", *sys.argv],
+            "date": datetime.date.today().isoformat(),
+            "cores": os.cpu_count(),
+            "at a time": options.jobs,
+            "failed": failed,
+            "tasks": report,
+        }
+        with publish(options.json) as path:
+            path.write_text(json.dumps(record, indent=1) + "\n")
+    gate = f"median ratio >= {MEDIAN}, lower end >= {LOWER}"
+    print(f"\n{gate}: {'failed by ' + '; '.join(failed) if failed else 'all pass'}")
+    if failed:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,262 @@
+"""Items: fused operations and whole policies, against pure MLX in float32 on the CPU."""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from puffer_mlx import config, ops
+from puffer_mlx.checks.tools import UNIT, Effort, Skipped, at_most, on, require, unit
+from puffer_mlx.policy.gru import gru_reference
+from puffer_mlx.policy.lstm import lstm_reference
+from puffer_mlx.policy.mingru import mingru_reference
+from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx.policy.policy import Policy, make_policy
+from puffer_mlx.precision import DTYPES, lower
+from puffer_mlx.spec import ActionSpec, EnvSpec
+from puffer_mlx.trees import named
+
+T, S, H = 16, 70, 48  # no multiple of a block
+# Of the largest number: the reference rounds only its inputs, a fused form what it stores too. In
+# float32 it is the order of sums, over T steps.
+FUSED_BOUND = {"fp32": 2e-5, "bf16": 6 * UNIT["bf16"], "fp16": 6 * UNIT["fp16"]}
+SCAN = 16  # of ``unit``: how far a policy's steps and its scan may be apart
+GRADIENTS = 8  # of ``unit``: how far gradients by one array may be off, by their norm
+
+Arrays = list[np.ndarray]
+
+
+def difference(found: Any, expected: Any) -> float:
+    """The largest difference, relative to the largest expected number."""
+    found, expected = (np.array(a.astype(mx.float32)) for a in (found, expected))
+    require(found.shape == expected.shape, f"shape {found.shape}, expected {expected.shape}")
+    return float(np.abs(found - expected).max() / max(1e-6, np.abs(expected).max()))
+
+
+# ---- fused operations ----------------------------------------------------------------------------
+
+
+class Case:
+    """Random inputs of one operation, and how both forms are called.
+
+    Args:
+        shapes: of the inputs that are differentiated or multiplied, low where asked for.
+        states: shapes of inputs that stay float32.
+        fused: of (operations, low inputs, float32 inputs, gradient by the output): output and
+            gradients.
+        reference: of the same inputs; the output.
+        places: of the inputs, all counted, that ``fused`` returns gradients by.
+    """
+
+    def __init__(
+        self,
+        shapes: list[tuple[int, ...]],
+        states: list[tuple[int, ...]],
+        fused: Callable[..., Any],
+        reference: Callable[..., mx.array],
+        places: tuple[int, ...],
+    ) -> None:
+        rng = np.random.default_rng(0)
+        self.low: Arrays = [rng.normal(size=shape).astype(np.float32) * 0.5 for shape in shapes]
+        self.states: Arrays = [
+            np.abs(rng.normal(size=shape)).astype(np.float32) for shape in states
+        ]
+        self.keep = (rng.random((T, S)) > 0.2).astype(np.float32)
+        self.cotangent = rng.normal(size=(T, S, H)).astype(np.float32)
+        self.fused, self.reference, self.places = fused, reference, places
+
+    def run(self, device: mx.Device, dtype: mx.Dtype) -> list[mx.array] | None:
+        """The fused form on a device; None where it has none."""
+        with on(device):
+            module = ops.fused()
+            if module is None:
+                return None
+            low = [mx.array(a).astype(dtype) for a in self.low]
+            rest = [mx.array(a) for a in (*self.states, self.keep)]
+            found = self.fused(module, low, rest, mx.array(self.cotangent).astype(dtype))
+            mx.eval(found)
+        return found
+
+    def expect(self, dtype: mx.Dtype) -> list[mx.array]:
+        """Pure MLX in float32 on the CPU, of the same rounded inputs."""
+        with on(mx.Device(mx.cpu)):
+            rounded = [mx.array(a).astype(dtype).astype(mx.float32) for a in self.low]
+            inputs = [*rounded, *(mx.array(a) for a in self.states)]
+            cotangent = mx.array(self.cotangent).astype(dtype).astype(mx.float32)
+            keep = mx.array(self.keep)
+            (out,), grads = mx.vjp(lambda *a: [self.reference(*a, keep)], inputs, [cotangent])
+            found = [out, *(grads[place] for place in self.places)]
+            mx.eval(found)
+        return found
+
+
+def _mingru(module, low, rest, dout):
+    out, states = module.mingru_forward(*low, *rest)
+    return [out, *module.mingru_backward(*low, *rest, states, dout)]
+
+
+def _lstm(module, low, rest, dh):
+    h, c, gates = module.lstm_forward(*low, *rest)
+    weight, dh = low[1], dh.astype(mx.float32)
+    return [h, *module.lstm_backward(gates, weight, *rest, h, c, dh)]
+
+
+def _gru(module, low, rest, dh):
+    h, gates = module.gru_forward(*low, *rest)
+    dh = dh.astype(mx.float32)
+    dz, _, dh0 = module.gru_backward(gates, low[1], *rest, h, dh)
+    return [h, dz, dh0]
+
+
+def _gelu(module, low, _, dy):
+    return [module.gelu_forward(*low), module.gelu_backward(*low, dy)]
+
+
+def _norm(module, low, _, dy):
+    x, residual, weight = low
+    rows = [x.reshape(-1, H), residual.reshape(-1, H), weight]
+    (out,), grads = mx.vjp(lambda *a: [ops.add_rms_norm(*a)], rows, [dy.reshape(-1, H)])
+    return [out.reshape(x.shape), grads[0].reshape(x.shape), grads[2]]
+
+
+def _norm_reference(x, residual, weight, _):
+    total = x + residual
+    return weight * total * mx.rsqrt(mx.mean(total**2, axis=-1, keepdims=True) + ops.EPSILON)
+
+
+def cases() -> dict[str, Case]:
+    """The operations with a fused form, by name; ``discount`` apart."""
+    steps, first = (T, S, H), (S, H)
+    return {
+        "MinGRU": Case(
+            [(T, S, 3 * H), steps], [first], _mingru, lambda *a: mingru_reference(*a)[0], (0, 1, 2)
+        ),
+        "LSTM": Case(
+            [(T, S, 4 * H), (4 * H, H)],
+            [first, first],
+            _lstm,
+            lambda *a: lstm_reference(*a)[0],
+            (0, 2, 3),
+        ),
+        "GRU": Case(
+            [(T, S, 3 * H), (3 * H, H), (3 * H,)],
+            [first],
+            _gru,
+            lambda *a: gru_reference(*a)[0],
+            (0, 3),
+        ),
+        "GELU": Case([steps], [], _gelu, lambda x, _: 0.5 * x * (1 + mx.erf(x * 0.5**0.5)), (0,)),
+        "RMSNorm": Case([steps, steps, (H,)], [], _norm, _norm_reference, (0, 2)),
+    }
+
+
+def _discount(device: mx.Device) -> float:
+    rng = np.random.default_rng(0)
+    delta, decay = rng.normal(size=(2, T - 1, S)).astype(np.float32)
+    expected = np.zeros((T, S))
+    for t in reversed(range(T - 1)):
+        expected[t] = delta[t] + decay[t].astype(np.float64) * expected[t + 1]
+    with on(device):
+        found = ops.discount(mx.array(delta), mx.array(decay))
+        mx.eval(found)
+    return difference(found, mx.array(expected.astype(np.float32)))
+
+
+def fused(device: mx.Device, precision: str) -> str:
+    """Every fused operation, forward and backward, in one precision."""
+    dtype, worst = DTYPES[precision], (0.0, "")
+    for name, case in cases().items():
+        found = case.run(device, dtype)
+        if found is None:
+            raise Skipped("no C extension here: everything is pure MLX")
+        for i, (ours, expected) in enumerate(zip(found, case.expect(dtype), strict=True)):
+            what = f"{name} {f'gradient {i}' if i else 'output'}"
+            off = difference(ours, expected)
+            at_most(what, off, FUSED_BOUND[precision])
+            worst = max(worst, (off, what))
+    if precision == "fp32":
+        worst = max(worst, (_discount(device), "discount"))
+    return at_most(worst[1], worst[0], FUSED_BOUND[precision])
+
+
+# ---- whole policies ------------------------------------------------------------------------------
+
+
+def _policy(network: str) -> Policy:
+    spec = EnvSpec("check", 20, np.dtype(np.float32), ActionSpec((5,)), 0)
+    sizes = config.Policy(hidden_size=H, num_layers=2)
+    return make_policy(spec, sizes, config.Torch(network=network))
+
+
+def _inputs() -> mx.array:
+    rng = np.random.default_rng(1)
+    return mx.array(rng.normal(size=(T, S, 20)).astype(np.float32))
+
+
+def steps_and_scan(effort: Effort) -> str:
+    """T times ``act`` is ``scan``, for every network and precision on the default device."""
+    worst = (0.0, "", 1.0)  # share of its bound, what, bound
+    for network in NETWORKS:
+        policy, observations = _policy(network), _inputs()
+        weights = policy.init(mx.random.key(0))
+        for precision in DTYPES:
+            low = lower(weights, precision)
+            outputs, values, _last = policy.scan(low, observations, policy.initial_state(S))
+            logprobs = mx.max(outputs, axis=0) - mx.logsumexp(outputs, axis=0)
+            state, found = policy.initial_state(S), []
+            for t in range(T):
+                actions, chosen, value, state = policy.act(low, observations[t], state, None)
+                require(actions.dtype == mx.float32, f"actions are {actions.dtype}")
+                found.append(mx.stack([chosen, value]))
+            mx.eval(found, values, logprobs)
+            bound = SCAN * unit(precision)
+            for i, expected in enumerate((logprobs, values)):
+                ours = mx.concatenate([rows[i] for rows in found])
+                off = difference(ours, expected)
+                what = f"{network} {precision} {('log-probabilities', 'values')[i]}"
+                at_most(what, off, bound)
+                worst = max(worst, (off / bound, what, bound))
+    return at_most(worst[1], worst[0] * worst[2], worst[2])
+
+
+def gradients(effort: Effort) -> str:
+    """A policy's gradients on the default device against float32 on the CPU, array by array."""
+    worst = (0.0, "", 1.0)
+    rng = np.random.default_rng(2)
+    factors = [rng.normal(size=shape).astype(np.float32) for shape in ((5, T * S), (T * S,))]
+    for network in NETWORKS:
+        policy = _policy(network)
+        with on(mx.Device(mx.cpu)):
+            weights = policy.init(mx.random.key(0))
+            expected = _gradients(policy, weights, "fp32", factors)
+        for precision in DTYPES:
+            bound = max(_gradient_bound(network, unit(precision)), 1e-5)
+            for name, ours in _gradients(policy, weights, precision, factors).items():
+                off = float(np.linalg.norm(ours - expected[name]) / np.linalg.norm(expected[name]))
+                what = f"{network} {precision} gradient by {name}"
+                at_most(what, off, bound)
+                worst = max(worst, (off / bound, what, bound))
+    return at_most(worst[1], worst[0] * worst[2], worst[2])
+
+
+def _gradient_bound(network: str, rounding: float) -> float:
+    """MinGRU's candidate has a kink at 0: what rounding carries across it has another gradient.
+
+    The number of those grows with the rounding, so their norm does with its root.
+    """
+    return rounding**0.5 if network == "MinGRU" else GRADIENTS * rounding
+
+
+def _gradients(policy: Policy, weights: Any, precision: str, factors: Arrays) -> dict[str, Any]:
+    """Gradients of a sum of outputs and values by float32 weights, by name, in float64."""
+
+    def total(weights: Any) -> mx.array:
+        low = lower(weights, precision)
+        outputs, values, _ = policy.scan(low, _inputs(), policy.initial_state(S))
+        by_outputs, by_values = map(mx.array, factors)
+        return mx.sum(outputs * by_outputs) + mx.sum(values * by_values)
+
+    grads = dict(named(mx.grad(total)(weights)))
+    require(all(g.dtype == mx.float32 for g in grads.values()), "a gradient isn't float32")
+    return {name: np.array(g).astype(np.float64) for name, g in grads.items()}

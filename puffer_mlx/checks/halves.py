@@ -1,0 +1,70 @@
+"""The two halves of an iteration, each alone: what an overlapped one is measured against."""
+
+import time
+
+import mlx.core as mx
+
+from puffer_mlx.devices import building
+from puffer_mlx.schedule import Rollout
+from puffer_mlx.trainer import Logs, Trainer
+
+
+class Halves:
+    """Times a trainer's rollout, its training, and both as it does them; in seconds.
+
+    What is timed alone runs as it would in the whole: the rollout in its thread, on its streams and
+    its share of the cores, the training on its own. The three may be called in any order.
+
+    Args:
+        trainer: between two steps; its run must be long enough for all iterations.
+
+    Attributes:
+        logs: the record of the last iteration.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.logs: Logs = {}
+        self._newest: Rollout | None = None
+
+    def rollout(self) -> float:
+        """Collect a rollout, the learner idle; overlapped training goes on with it."""
+        self._take()
+        began = time.perf_counter()
+        self.trainer._begin_rollout()
+        self._take()
+        return time.perf_counter() - began
+
+    def training(self) -> float:
+        """Train on a rollout, the collector idle; what is learned is forgotten."""
+        trainer = self.trainer
+        self._take()
+        if self._newest is None:
+            self.rollout()
+        assert self._newest is not None
+        shape = trainer.config.minibatches, trainer.config.segments
+        began = time.perf_counter()
+        with building:
+            numbers = trainer._scheduled()
+            uniforms = 1 - mx.random.uniform(shape=shape, key=trainer._key)
+        trainer._learner.train(
+            self._newest, trainer._learned, uniforms, numbers, sampled=False, checked=False
+        )
+        return time.perf_counter() - began
+
+    def iteration(self) -> float:
+        """A step of the trainer: both halves at once with ``train.overlap``, else in turns."""
+        if self.trainer.placement.overlap and not self.trainer._current:
+            self._take()
+            if not self.trainer._current:  # else the first one would collect two rollouts
+                self.rollout()
+        began = time.perf_counter()
+        self.logs = self.trainer.step()
+        return time.perf_counter() - began
+
+    def _take(self) -> None:
+        """Take the rollout that has been begun, if one has."""
+        trainer = self.trainer
+        if trainer._collector.waiting:
+            self._newest = trainer._collector.take()
+            trainer._current = self._newest if trainer.placement.overlap else None

@@ -1,0 +1,124 @@
+"""Every item, in the order in which they run: what is small and basic first."""
+
+import functools
+import os
+import traceback
+from collections.abc import Callable
+from typing import NamedTuple
+
+import mlx.core as mx
+import psutil
+
+from puffer_mlx.checks import arithmetic, mixed, overlap, placing, upkeep
+from puffer_mlx.checks.tools import Effort, Failed, Skipped, need_gpu
+from puffer_mlx.cpu_ops import threads
+from puffer_mlx.errors import UserError
+from puffer_mlx.precision import DTYPES
+from puffer_mlx.version import version_text
+
+PASS, FAIL, SKIP = "PASS", "FAIL", "SKIP"
+
+
+class Item(NamedTuple):
+    """One thing to check.
+
+    Args:
+        name: short, without spaces.
+        title: what holds if it passes.
+        check: returns the number behind it; raises Skipped or Failed, or anything that went wrong.
+    """
+
+    name: str
+    title: str
+    check: Callable[[Effort], str]
+
+
+class Verdict(NamedTuple):
+    """What became of an item; ``text`` is the number behind it, or why."""
+
+    verdict: str
+    text: str
+    details: str = ""  # of an exception that nobody expected
+
+
+def machine(effort: Effort) -> str:
+    """Always passes; what a report needs."""
+    lines = dict(line.split(maxsplit=1) for line in version_text().splitlines())
+    memory = psutil.virtual_memory().total / 2**30
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    facts = f"{threads()} cores, {memory:.0f} GiB, load {load:.1f}"
+    return f"{lines['device']}; {lines['platform']}; {facts}; MLX {lines['MLX']}"
+
+
+def _on_cpu(precision: str, effort: Effort) -> str:
+    return arithmetic.fused(mx.Device(mx.cpu), precision)
+
+
+def _on_gpu(precision: str, effort: Effort) -> str:
+    need_gpu()
+    return arithmetic.fused(mx.Device(mx.gpu), precision)
+
+
+def _kernels() -> list[Item]:
+    found = []
+    for device, check in (("cpu", _on_cpu), ("gpu", _on_gpu)):
+        for name in DTYPES:
+            what = f"fused operations of the {device.upper()} in {name} against plain MLX"
+            found.append(Item(f"kernels-{device}-{name}", what, functools.partial(check, name)))
+    return found
+
+
+ITEMS = (
+    Item("machine", "machine and versions", machine),
+    *_kernels(),
+    Item("steps", "steps of a policy are its scan", arithmetic.steps_and_scan),
+    Item("gradients", "a policy's gradients, against float32 on the CPU", arithmetic.gradients),
+    Item("round-trip", "arrays from CPU to GPU and back", placing.round_trip),
+    Item("where-to-act", "auto finds the device to act on", placing.where_to_act),
+    Item("same-epoch", "an epoch on the GPU as on the CPU", placing.same_epoch),
+    Item("first-ratios", "old log-probabilities are the training path's", placing.first_ratios),
+    Item("rollouts", "overlap: rollouts as in a serial run", overlap.same_rollouts),
+    Item("losses", "overlap without lag: losses as in a serial run", overlap.same_losses),
+    Item("torn-slots", "overlap: no torn slot", overlap.no_torn_slot),
+    Item("exceptions", "overlap: an exception loses nothing", overlap.exceptions),
+    Item("resume", "overlap: a run goes on exactly", overlap.resume),
+    Item("overlap", "overlap: both halves at once", overlap.real),
+    Item("precisions", "every precision trains", mixed.trains),
+    Item("overflow", "an overflow is skipped", mixed.skips),
+    Item("not-finite", "ten skipped steps in a row stop the run", mixed.stops),
+    Item("memory", "memory stays", upkeep.memory),
+    Item("profile", "the profile adds up", upkeep.profile),
+    Item("profile-cost", "the profile costs little", upkeep.profile_cost),
+    Item("trace", "a timeline is written", upkeep.trace),
+    Item("capture", "a GPU capture is written", upkeep.capture),
+    Item("files", "checkpoint, export, import: one policy", upkeep.files),
+    Item("learns", "a minute of Breakout learns", upkeep.learns),
+)
+
+
+def judge(item: Item, effort: Effort) -> Verdict:
+    """Run an item; never raises but for what ends the process."""
+    try:
+        return Verdict(PASS, item.check(effort))
+    except Skipped as reason:
+        return Verdict(SKIP, str(reason))
+    except Failed as reason:
+        return Verdict(FAIL, str(reason))
+    except UserError as error:
+        return Verdict(FAIL, str(error), traceback.format_exc())
+    except Exception as error:
+        return Verdict(FAIL, f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+def known(names: list[str] | None = None) -> list[Item]:
+    """The items of these names, in their order; all if None.
+
+    Raises:
+        UserError: there is none of a name.
+    """
+    if names is None:
+        return list(ITEMS)
+    table = {item.name: item for item in ITEMS}
+    if wrong := [name for name in names if name not in table]:
+        raise UserError(f"there is no item {wrong[0]!r}", f"there are {', '.join(table)}")
+    return [item for item in ITEMS if item.name in names]

@@ -1,0 +1,220 @@
+"""Items: rollout and training go on at the same time, and nothing but time tells."""
+
+import json
+import random
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from puffer_mlx import config
+from puffer_mlx.checkpoint import State
+from puffer_mlx.checks.coded import Coded, Faulty, pause
+from puffer_mlx.checks.halves import Halves
+from puffer_mlx.checks.tools import (
+    Effort,
+    apart,
+    at_most,
+    repeatable,
+    require,
+    trainer,
+)
+from puffer_mlx.trace import ROLLOUT, TRAIN, Trace
+from puffer_mlx.trainer import Logs, Trainer
+from puffer_mlx.view import MISC, WAITS
+
+OVERLAP, SERIAL = ("--train.overlap", "1"), ("--train.overlap", "0")
+TOGETHER = 1.15  # an overlapped iteration, beside the longer half
+MEETING = 0.2  # of the shorter half's time, that the other half must be at work meanwhile
+IDLE = {*WAITS, *MISC.values()}
+CODED = (16, 2)  # agents and groups
+
+Spans = list[tuple[float, float]]
+
+
+def timed(effort: Effort) -> list[str]:
+    """Options of runs that are timed: Breakout, acting on the CPU."""
+    agents, buffers = effort.agents, "8"
+    if mx.default_device() == mx.cpu:  # in the same time
+        agents, buffers = min(agents, 1024), "2"
+    return [
+        *("--vec.total-agents", str(agents), "--vec.num-buffers", buffers),
+        *("--train.minibatch-size", str(16 * agents), "--train.total-timesteps", "1e12"),
+        *("--train.rollout-device", "cpu"),
+    ]
+
+
+# ---- real ----------------------------------------------------------------------------------------
+
+
+def recorded(made: Trainer, epochs: int) -> dict[str, Any]:
+    """A trace of a trainer's next epochs but one."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        made.profiler.trace = Trace(path, made.epoch + 1, epochs)
+        for _ in range(epochs + 2):
+            made.step()
+        made.profiler.close()
+        return json.loads(path.read_text())
+
+
+def work(trace: dict[str, Any], row: str) -> Spans:
+    """When a lane was at work: begin and end in microseconds.
+
+    Waiting is left out, and what has no name: the other half's work, if it weren't beside.
+    """
+    events = trace["traceEvents"]
+    rows = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    spans = [e for e in events if e["ph"] == "X" and rows[e["tid"]] == row]
+    return [(e["ts"], e["ts"] + e["dur"]) for e in spans if e["name"] not in IDLE]
+
+
+def meeting(one: Spans, other: Spans) -> float:
+    """The time that both were at work, as a share of the one that worked less."""
+    both = sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in one for b in other)
+    return both / min(sum(end - begin for begin, end in spans) for spans in (one, other))
+
+
+def real(effort: Effort) -> str:
+    """Spans of both halves meet with overlap, never without; an iteration is the longer half."""
+    shares, times = {}, [0.0]
+    for name, options in (("serial", SERIAL), ("overlapped", OVERLAP)):
+        with trainer(*options, env="breakout", base=timed(effort)) as made:
+            trace = recorded(made, 3)
+            shares[name] = meeting(work(trace, ROLLOUT), work(trace, TRAIN))
+            if options == OVERLAP:
+                times = measured(Halves(made), rounds=3 if effort.quick else 7)
+    rollout, training, both = times
+    met = f"{shares['overlapped']:.0%} of the shorter half beside the other"
+    require(shares["overlapped"] >= MEETING, f"{met} (at least {MEETING:.0%})")
+    require(shares["serial"] <= 1e-6, f"serial halves met: {shares['serial']:.2g}")
+    text = f"rollout {rollout:.0f} ms, training {training:.0f} ms, both {both:.0f} ms"
+    ratio = both / max(rollout, training)
+    if mx.default_device() == mx.cpu or effort.quick:
+        # A CPU's cores do both, and other processes' work; little work is mostly its beginning.
+        return f"{met}; {text}, {ratio:.2f} of the longer (not judged on a CPU or with --quick)"
+    at_most(f"{text}: both / the longer", ratio, TOGETHER)
+    return f"{met}; {text}, {ratio:.2f} of the longer (at most {TOGETHER})"
+
+
+def measured(halves: Halves, rounds: int) -> list[float]:
+    """Milliseconds of a rollout, of training, and of an overlapped iteration; medians, in turns."""
+    kinds = (halves.rollout, halves.training, halves.iteration)
+    for kind in kinds:
+        kind()
+    rows = [[1000 * kind() for kind in kinds] for _ in range(rounds)]
+    return [statistics.median(column) for column in zip(*rows, strict=True)]
+
+
+# ---- safe ----------------------------------------------------------------------------------------
+
+
+def watched(made: Trainer, look: Callable[[Any], None]) -> None:
+    """Have every slot looked at before and after it is trained on."""
+    real_train = made._learner.train
+
+    def train(rollout: Any, *arguments: Any, **more: Any) -> Any:
+        look(rollout.slot)
+        result = real_train(rollout, *arguments, **more)
+        look(rollout.slot)
+        return result
+
+    made._learner.train = train
+
+
+def same_rollouts(effort: Effort) -> str:
+    """With a learning rate of 0 the lag means nothing: serial and overlapped rollouts are equal."""
+    runs: list[list[dict[str, np.ndarray]]] = []
+    for options in (SERIAL, OVERLAP):
+        seen: list[dict[str, np.ndarray]] = []
+
+        def look(slot: Any, seen: list = seen) -> None:
+            fields = slot.fields.items()
+            seen.append({name: np.array(a) for name, a in fields if a is not None})
+
+        with trainer(*options, "--train.learning-rate", "0") as made:
+            watched(made, look)
+            for _ in range(4):
+                made.step()
+        runs.append(seen)
+    for k, (one, other) in enumerate(zip(*runs, strict=True)):
+        for name in one:
+            equal = np.array_equal(one[name], other[name])
+            require(equal, f"{name} of rollout {k // 2} are different")
+    return f"{len(runs[0]) // 2} rollouts, {len(runs[0][0])} fields, every number"
+
+
+def same_losses(effort: Effort) -> str:
+    """Overlap without a lag keeps threads and streams, and gives a serial run's losses."""
+    runs = []
+    for options, lag in ((SERIAL, 1), (OVERLAP, 0)):
+        with trainer(*options) as made:
+            made.lag = lag
+            runs.append([made.step() for _ in range(4)])
+    return at_most("losses apart by", apart(*runs), repeatable())
+
+
+def no_torn_slot(effort: Effort) -> str:
+    """Threads that pause at random never see a slot that is half of another rollout."""
+    agents, groups = CODED
+    options = [
+        *("--vec.total-agents", str(agents), "--vec.num-buffers", str(groups)),
+        *("--train.horizon", "4", "--train.minibatch-size", "32", "--train.learning-rate", "0"),
+        *("--policy.hidden-size", "8", "--policy.num-layers", "1"),
+        *("--train.total-timesteps", "1e12", "--train.rollout-device", "cpu", *OVERLAP),
+    ]
+    environments, generator, firsts = Coded(agents, groups), random.Random(1), []
+    made = Trainer(config.load("squared", options), environments)
+    watched(made, lambda slot: firsts.append(environments.check(slot)))
+    run = made._learner.run
+
+    def targets(*arguments: Any) -> Any:
+        pause(generator)  # between minibatches
+        return run.targets(*arguments)
+
+    made._learner.run = run._replace(targets=targets)
+    for _ in range(effort.skewed):
+        made.step()
+    expected = [4 * k for k in range(effort.skewed) for _ in range(2)]
+    require(firsts == expected, "rollouts were left out or trained on twice")
+    return f"{effort.skewed:,} iterations, every field of every slot before and after"
+
+
+def undisturbed(epochs: int) -> list[Logs]:
+    """The records of an overlapped run."""
+    with trainer(*OVERLAP) as made:
+        return [made.step() for _ in range(epochs)]
+
+
+def exceptions(effort: Effort) -> str:
+    """An environment that fails beside training costs nothing: the next step tries again."""
+    expected = undisturbed(5)
+    raised, logs = 0, []
+    with trainer(*OVERLAP, wrap=lambda real: Faulty(real, 2)) as made:
+        while len(logs) < len(expected):
+            try:
+                logs.append(made.step())
+            except OSError:
+                raised += 1
+                require(raised < 3, "it goes on failing")
+    require(raised == 1, f"the exception came {raised} times, expected once")
+    return f"raised once; {at_most('losses apart by', apart(logs, expected), repeatable())}"
+
+
+def resume(effort: Effort) -> str:
+    """A run that goes on from a state, with a rollout collected and not trained on, is the same."""
+    expected = undisturbed(5)
+    with trainer(*OVERLAP) as made:
+        logs = [made.step() for _ in range(3)]
+        weights, state = made.weights, made.state()
+        copied = State(
+            {name: mx.array(np.array(a)) for name, a in state.arrays.items()}, state.numbers
+        )
+    with trainer(*OVERLAP) as made:
+        require(made.restore(weights, copied), "environments didn't go on")
+        logs += [made.step() for _ in range(2)]
+    return at_most("losses apart by", apart(logs, expected), repeatable())

@@ -1,0 +1,153 @@
+"""What the items share: how they pass, fail and are skipped, small trainers, devices."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from puffer_mlx import config, vec
+from puffer_mlx.devices import has_gpu
+from puffer_mlx.placement import rollout_cores
+from puffer_mlx.trainer import Logs, Trainer
+from puffer_mlx.trees import named
+
+# One size for most items: a GPU's compiler takes seconds for each new one.
+SMALL = [
+    *("--vec.total-agents", "64", "--vec.num-buffers", "2", "--env.size", "3"),
+    *("--policy.hidden-size", "32", "--policy.num-layers", "1"),
+    *("--train.horizon", "16", "--train.minibatch-size", "512", "--train.rollout-device", "cpu"),
+    *("--train.overlap", "0", "--train.total-timesteps", "1e9"),
+]
+UNIT = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11}  # rounding, relative
+TF32 = 2.0**-11  # of products' inputs on CUDA, MLX's default for float32
+REORDERED = 1e-3  # what a GPU may make of one sum in two runs, after a few epochs
+
+
+class Skipped(Exception):
+    """The item doesn't apply to this machine, or not to this run; says why."""
+
+
+class Failed(Exception):
+    """The item found what it looked for; says what, and what was expected."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is done.
+
+    Args:
+        quick: whether what needs a quiet machine, or a minute, is skipped.
+        skewed: iterations of the search for torn slots.
+        epochs: of runs whose memory is watched.
+        agents: of runs that are timed.
+    """
+
+    quick: bool = False
+    skewed: int = 1000
+    epochs: int = 300
+    agents: int = 4096
+
+
+QUICK = Effort(quick=True, skewed=100, epochs=60, agents=256)
+
+
+def require(condition: bool, text: str) -> None:
+    """Fail with a text unless a condition holds."""
+    if not condition:
+        raise Failed(text)
+
+
+def at_most(name: str, value: float, bound: float) -> str:
+    """Fail unless ``value <= bound`` (a NaN isn't); returns both as text."""
+    text = f"{name} {value:.3g} (at most {bound:.3g})"
+    require(value <= bound, text)
+    return text
+
+
+def need_gpu() -> None:
+    """Skip an item where MLX has no GPU, or isn't to use it."""
+    if not has_gpu():
+        raise Skipped("this MLX has no GPU")
+    if mx.default_device() != mx.gpu:
+        raise Skipped("--device cpu")
+
+
+def need_time(effort: Effort) -> None:
+    """Skip an item of a quick run."""
+    if effort.quick:
+        raise Skipped("not with --quick")
+
+
+def unit(precision: str) -> float:
+    """Rounding of an activation, or of a product's input, on the default device."""
+    tf32 = mx.default_device() == mx.gpu and not mx.metal.is_available()
+    return max(UNIT[precision], TF32) if tf32 else UNIT[precision]
+
+
+@contextmanager
+def on(device: mx.Device) -> Iterator[None]:
+    """Make a device the default one meanwhile."""
+    before = mx.default_device()
+    mx.set_default_device(device)
+    try:
+        yield
+    finally:
+        mx.set_default_device(before)
+
+
+@contextmanager
+def trainer(
+    *options: str,
+    env: str = "squared",
+    base: Sequence[str] = SMALL,
+    wrap: Callable[[Any], Any] = lambda environments: environments,
+    weights: Any = None,
+) -> Iterator[Trainer]:
+    """A trainer of an environment, closed at the end.
+
+    Args:
+        options: of the configuration; they win over ``base``.
+        env: the environment.
+        base: options of the configuration.
+        wrap: what becomes of the environments before the trainer gets them.
+        weights: initial ones.
+    """
+    settings = config.load(env, [*base, *options])
+    with vec.make(settings, rollout_cores(settings)) as environments:
+        yield Trainer(settings, wrap(environments), weights=weights)
+
+
+def losses(logs: Logs) -> dict[str, float]:
+    """The losses of a record."""
+    return {name: value for name, value in logs.items() if name.startswith("loss/")}
+
+
+def apart(runs: Sequence[Logs], others: Sequence[Logs]) -> float:
+    """The largest difference between the losses of two runs, relative to the number or 1."""
+    require(len(runs) == len(others), f"{len(runs)} epochs and {len(others)}")
+    worst = 0.0
+    for one, other in zip(map(losses, runs), map(losses, others), strict=True):
+        shared = one.keys() & other.keys() - {"loss/first_ratio_error"}
+        require("loss/total" in shared, f"an epoch without losses: {one or other}")
+        for name in shared:
+            difference = abs(one[name] - other[name]) / max(1.0, abs(other[name]))
+            worst = difference if not difference <= worst else worst  # a NaN stays
+    return worst
+
+
+def repeatable() -> float:
+    """How far two runs of the same work may be apart: 0 on a CPU."""
+    return 0.0 if mx.default_device() == mx.cpu else REORDERED
+
+
+def flat(tree: Any) -> np.ndarray:
+    """All numbers of a tree of arrays, float32."""
+    return np.concatenate([np.array(a.astype(mx.float32)).ravel() for _, a in named(tree)])
+
+
+def changed(weights: Any, before: np.ndarray) -> bool:
+    """Whether any number of a tree isn't what it was."""
+    return not np.array_equal(flat(weights), before)

@@ -1,0 +1,226 @@
+#!/usr/bin/env python
+"""Check a machine: python scripts/check_gpu.py [--quick] [--json FILE] [--help].
+
+Runs everything that only a machine itself can tell: kernels against plain MLX, CPU against GPU,
+overlap, precision, profile, files, learning. A verdict for each item with the number behind it:
+PASS, FAIL, or SKIP and why. The exit code is 1 if any item fails.
+
+About five minutes with a GPU, whose kernels are compiled at the first start; with --quick one.
+Items run in a process of their own: one that dies (a GPU's error may end a process) or doesn't
+answer is a FAIL, and those after it run all the same.
+"""
+
+import argparse
+import faulthandler
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from rich.console import Console
+from rich.text import Text
+
+from puffer_mlx.blas import raise_cache_limit
+from puffer_mlx.checks.items import FAIL, PASS, SKIP, Item, Verdict, judge, known
+from puffer_mlx.checks.tools import QUICK, Effort
+from puffer_mlx.devices import select_device
+from puffer_mlx.errors import reported
+from puffer_mlx.files import publish
+from puffer_mlx.version import version_text
+
+STYLE = {PASS: "green", FAIL: "bold red", SKIP: "yellow"}
+WORKER = "--worker"  # what the process that runs items is started with
+LAST_WORDS = 20.0  # seconds that it may take to end
+Lines: TypeAlias = "queue.SimpleQueue[str]"
+
+
+def unchecked(_: Effort) -> str:
+    raise AssertionError("judged from outside")
+
+
+ENDS = Item("end", "their process ends cleanly", unchecked)
+
+
+class Result(NamedTuple):
+    """An item's verdict, and the seconds that it took."""
+
+    item: Item
+    verdict: Verdict
+    seconds: float
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="less of everything, and no item that takes a minute"
+    )
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "gpu"), default="auto", help="where to train"
+    )
+    parser.add_argument("--only", metavar="ITEM", nargs="+", help="these items")
+    parser.add_argument("--list", action="store_true", help="show the items, and exit")
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=float,
+        default=300.0,
+        help="an item that takes longer is ended (default 300)",
+    )
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the record to a file")
+    parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+# ---- the process that runs items -----------------------------------------------------------------
+
+
+def work(items: list[Item], options: argparse.Namespace) -> None:
+    """Run items; a line of JSON on standard output for each, and nothing else there."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what the items print
+    faulthandler.enable()  # says where, if a signal ends the process
+    select_device(options.device)
+    raise_cache_limit()
+    for item in items:
+        faulthandler.dump_traceback_later(0.9 * options.timeout)  # and where, if it hangs
+        verdict = judge(item, QUICK if options.quick else Effort())
+        answers.write(json.dumps(verdict) + "\n")
+
+
+def results(items: list[Item], options: argparse.Namespace, argv: list[str]) -> Iterator[Result]:
+    """Each item's result as it comes, from as many processes as that takes."""
+    left = list(items)
+    while left:
+        words = [*argv, WORKER, "--only", *(item.name for item in left)]
+        command = [sys.executable, str(Path(__file__).resolve()), *words]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            lines: Lines = queue.SimpleQueue()
+            threading.Thread(target=_read, args=(process, lines), daemon=True).start()
+            try:
+                answered = True
+                while left and answered:
+                    began = time.perf_counter()
+                    answered, verdict = _answer(process, lines, options.timeout)
+                    yield Result(left.pop(0), verdict, time.perf_counter() - began)
+                if answered:
+                    began = time.perf_counter()
+                    yield Result(ENDS, _end(process), time.perf_counter() - began)
+            finally:
+                process.kill()  # does nothing to one that has ended
+
+
+def _read(process: subprocess.Popen[str], lines: Lines) -> None:
+    """A thread: the process's lines, then an empty one."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.put(line)
+    lines.put("")
+
+
+def _answer(process: subprocess.Popen[str], lines: Lines, timeout: float) -> tuple[bool, Verdict]:
+    """Whether there was an answer, and the next verdict: a failure if there was none."""
+    try:
+        line = lines.get(timeout=timeout)
+    except queue.Empty:
+        return False, Verdict(FAIL, f"no answer after {timeout:g} seconds; ended")
+    if line:
+        return True, Verdict(*json.loads(line))
+    return False, Verdict(FAIL, f"its process died: {_code(process.wait())}")
+
+
+def _end(process: subprocess.Popen[str]) -> Verdict:
+    """Of the last process, which has no more to do."""
+    try:
+        code = process.wait(timeout=LAST_WORDS)
+    except subprocess.TimeoutExpired:
+        return Verdict(FAIL, f"it was still there after {LAST_WORDS:g} seconds")
+    return Verdict(FAIL if code else PASS, _code(code))
+
+
+def _code(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+# ---- what is shown -------------------------------------------------------------------------------
+
+
+def show(console: Console, result: Result) -> None:
+    item, verdict, seconds = result
+    line = Text.assemble(
+        (f"{verdict.verdict}  ", STYLE[verdict.verdict]),
+        (item.title, "bold"),
+        (f"  {item.name}, {seconds:.1f} s", "dim"),
+    )
+    console.print(line, soft_wrap=True)
+    for part in verdict.text.splitlines():
+        console.print(Text(f"      {part}"), soft_wrap=True)
+    if verdict.details:
+        print(verdict.details, file=sys.stderr)
+
+
+def summary(found: list[Result], seconds: float) -> Text:
+    counts = {name: sum(r.verdict.verdict == name for r in found) for name in STYLE}
+    words = {PASS: "passed", FAIL: "failed", SKIP: "skipped"}
+    text = Text()
+    for name, count in counts.items():
+        text.append(f"{count} {words[name]}", STYLE[name] if count else "dim")
+        text.append(", " if name != SKIP else f", in {seconds:.0f} s")
+    return text
+
+
+@reported
+def check(argv: list[str]) -> None:
+    options = parse(argv)
+    items = known(options.only)
+    if options.list:
+        for item in items:
+            print(f"{item.name:18} {item.title}")
+        return
+    if options.worker:
+        work(items, options)
+        return
+    select_device(options.device)
+    argv = [*(["--quick"] if options.quick else []), "--device", options.device]
+    argv += ["--timeout", str(options.timeout)]
+    console, began, found = Console(highlight=False), time.perf_counter(), []
+    for result in results(items, options, argv):
+        show(console, result)
+        found.append(result)
+    seconds = time.perf_counter() - began
+    console.print(summary(found, seconds))
+    if options.json:
+        rows = {r.item.name: {**r.verdict._asdict(), "seconds": r.seconds} for r in found}
+        record = {
+            "command": ["python", *sys.argv],
+            "versions": version_text().splitlines(),
+            "seconds": seconds,
+            "items": rows,
+        }
+        with publish(options.json) as path:
+            path.write_text(json.dumps(record, indent=2) + "\n")
+    if failed := [r.item.name for r in found if r.verdict.verdict == FAIL]:
+        raise Failure(failed)
+
+
+class Failure(Exception):
+    """Some items failed."""
+
+
+def main(argv: list[str]) -> int:
+    try:
+        return check(argv)
+    except Failure:
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

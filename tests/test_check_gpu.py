@@ -1,0 +1,322 @@
+"""scripts/check_gpu.py: a healthy machine passes, a fault fails its item and hides no other."""
+
+import json
+import os
+import shutil
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx.utils import tree_map
+from running import ROOT, files, run
+
+from puffer_mlx import importing, ops, precision, schedule, trace, trainer
+from puffer_mlx.checks import arithmetic, coded, upkeep
+from puffer_mlx.checks.items import FAIL, ITEMS, PASS, SKIP, Item, judge, known
+from puffer_mlx.checks.tools import QUICK, Effort
+from puffer_mlx.devices import has_gpu
+from puffer_mlx.errors import UserError
+from puffer_mlx.learner import Learner
+from puffer_mlx.policy.mingru import MinGRU
+from puffer_mlx.profiler import Lane
+from puffer_mlx.rollout import Slot
+
+NEED_GPU = {"kernels-gpu-fp32", "kernels-gpu-bf16", "kernels-gpu-fp16"}
+NEED_GPU |= {"round-trip", "where-to-act", "same-epoch", "capture"}
+NEED_TIME = {"profile-cost", "learns"}
+
+
+@pytest.fixture
+def cpu():
+    device = mx.default_device()
+    mx.set_default_device(mx.cpu)
+    yield
+    mx.set_default_device(device)
+
+
+def item(name: str) -> Item:
+    (found,) = known([name])
+    return found
+
+
+def test_a_healthy_machine(tmp_path):
+    done = run("check_gpu", "--quick", "--device", "cpu", "--json", "record.json", cwd=tmp_path)
+    rows = json.loads((tmp_path / "record.json").read_text())["items"]
+    wrong = {name: row for name, row in rows.items() if row["verdict"] == FAIL}
+    assert (done.returncode, wrong, done.stderr) == (0, {}, "")
+    assert list(rows) == [*(item.name for item in ITEMS), "end"]
+    skipped = {name for name, row in rows.items() if row["verdict"] == SKIP}
+    assert skipped == NEED_GPU | NEED_TIME
+    assert all(row["text"] and row["seconds"] >= 0 for row in rows.values())
+    summary = f"{len(rows) - len(skipped)} passed, 0 failed, {len(skipped)} skipped"
+    assert summary in done.stdout
+    for item in ITEMS:
+        assert item.title in done.stdout
+    assert files(tmp_path) == {"record.json"}
+
+
+# ---- faults in a process of their own ------------------------------------------------------------
+
+
+def planted(folder: Path, *faults: tuple[str, str, str]) -> dict[str, str]:
+    """A copy of the package with faults (file, what is there, what becomes of it) for Python."""
+    shutil.copytree(
+        ROOT / "puffer_mlx", folder / "puffer_mlx", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    for name in ("configs", "envs"):
+        (folder / name).symlink_to(ROOT / name)
+    for file, old, new in faults:
+        path = folder / "puffer_mlx" / file
+        text = path.read_text()
+        assert text.count(old) == 1, f"{file} has changed: plant another fault"
+        path.write_text(text.replace(old, new))
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+def verdicts(folder: Path) -> dict[str, str]:
+    rows = json.loads((folder / "record.json").read_text())["items"]
+    return {name: row["verdict"] for name, row in rows.items()}
+
+
+def test_one_fault_fails_one_item(tmp_path):
+    """Steps that overflow are counted, and taken all the same."""
+    environment = planted(tmp_path, ("precision.py", "mx.where(ok, a, b)", "a"))
+    words = ["--quick", "--device", "cpu", "--json", "record.json"]
+    only = ["--only", "losses", "overflow", "trace", "files"]
+    done = run("check_gpu", *words, *only, cwd=tmp_path, env=environment)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert verdicts(tmp_path) == {
+        **dict.fromkeys(("losses", "trace", "files", "end"), PASS),
+        "overflow": FAIL,
+    }
+    assert "weights or momentum changed in a skipped step" in done.stdout
+    assert "4 passed, 1 failed, 0 skipped" in done.stdout
+
+
+def test_a_process_that_dies_or_hangs_hides_no_other_item(tmp_path):
+    environment = planted(
+        tmp_path,
+        ("checks/items.py", "lines = dict(", "os.abort(); lines = dict("),
+        ("checks/upkeep.py", "spans = [event for", "time.sleep(60); spans = [event for"),
+    )
+    words = ["--quick", "--device", "cpu", "--json", "record.json", "--timeout", "8"]
+    only = ["--only", "machine", "losses", "trace", "files"]
+    done = run("check_gpu", *words, *only, cwd=tmp_path, env=environment)
+    assert done.returncode == 1
+    assert verdicts(tmp_path) == {
+        **dict.fromkeys(("losses", "files", "end"), PASS),
+        **dict.fromkeys(("machine", "trace"), FAIL),
+    }
+    assert "its process died: SIGABRT" in done.stdout and "Fatal Python error" in done.stderr
+    assert "no answer after 8 seconds" in done.stdout and "upkeep.py" in done.stderr
+
+
+def test_names(tmp_path):
+    done = run("check_gpu", "--list", cwd=tmp_path)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [i.name for i in ITEMS]
+    done = run("check_gpu", "--only", "losses", "nonsense", cwd=tmp_path)
+    assert done.returncode == 2 and "no item 'nonsense'" in done.stderr
+    with pytest.raises(UserError, match="torn-slots"):
+        known(["nonsense"])
+    if not has_gpu():
+        done = run("check_gpu", "--device", "gpu", cwd=tmp_path)
+        assert done.returncode == 2 and "has no GPU" in done.stderr
+
+
+# ---- every item finds what it looks for ----------------------------------------------------------
+
+
+def wrong_operations(patch):
+    real = ops.fused()
+    forms = {name: getattr(real, name) for name in ops.FUSED}
+    wrong = {**forms, "gelu_backward": lambda x, dy: 1.1 * forms["gelu_backward"](x, dy)}
+    patch.setattr(ops, "fused", lambda: SimpleNamespace(**wrong))
+
+
+def wrong_step(patch):
+    real = MinGRU.step
+
+    def step(self, *arguments):
+        out, state = real(self, *arguments)
+        return out, [0.9 * layer for layer in state]
+
+    patch.setattr(MinGRU, "step", step)
+
+
+def wrong_cast(patch):
+    """What trains in low precision isn't what acts."""
+
+    def cast(weights, name):
+        low = precision.DTYPES[name]
+        return weights if name == "fp32" else tree_map(lambda w: (1.2 * w).astype(low), weights)
+
+    patch.setattr(arithmetic, "lower", cast)
+    patch.setattr(precision, "lower", cast)
+
+
+def nan_cast(patch):
+    def cast(weights, name):
+        return weights if name == "fp32" else tree_map(lambda w: w * float("nan"), weights)
+
+    patch.setattr(precision, "lower", cast)
+
+
+def no_carry(patch):
+    real = Slot.begin
+    patch.setattr(Slot, "begin", lambda self, _: real(self, self))
+
+
+def always_a_lag(patch):
+    patch.setattr(trainer.Trainer, "lag", property(lambda _: 1, lambda _, lag: None), raising=False)
+
+
+def one_slot(patch):
+    real = schedule.Collector.begin
+
+    def begin(self, *arguments):
+        self._slots = [self.slot, self.slot]
+        return real(self, *arguments)
+
+    patch.setattr(schedule.Collector, "begin", begin)
+
+
+def no_way_back(patch):
+    patch.setattr(coded.Faulty, "restore", lambda self, state: None, raising=False)
+
+
+def forgetful_restore(patch):
+    real = trainer.Trainer.restore
+
+    def restore(self, *arguments):
+        going_on = real(self, *arguments)
+        self._acting = None
+        return going_on
+
+    patch.setattr(trainer.Trainer, "restore", restore)
+
+
+def no_thread(patch):
+    def submit(job):
+        future: Future = Future()
+        future.set_result(job())
+        return future
+
+    patch.setattr(schedule, "worker", lambda: SimpleNamespace(submit=submit))
+
+
+def steps_that_count(patch):
+    patch.setattr(precision, "choose", lambda ok, new, old: new)
+
+
+def silent_error(patch):
+    patch.setattr(Learner, "_not_finite", lambda *_: UserError("something isn't finite"))
+
+
+def leak(patch):
+    real, kept = trainer.Trainer._logs, []
+
+    def logs(self, *arguments):
+        kept.append(mx.zeros(100_000))
+        mx.eval(kept[-1])
+        return real(self, *arguments)
+
+    patch.setattr(trainer.Trainer, "_logs", logs)
+
+
+def lost_laps(patch):
+    real = Lane.lap
+
+    def lap(self, phase, *more):
+        real(self, phase, *more) if phase != "eval_act" else self.start()
+
+    patch.setattr(Lane, "lap", lap)
+
+
+def no_durations(patch):
+    real = trace.Trace._document
+
+    def document(self, lost):
+        made = real(self, lost)
+        for event in made["traceEvents"]:
+            event.pop("dur", None)
+        return made
+
+    patch.setattr(trace.Trace, "_document", document)
+
+
+def changed_import(patch):
+    real = importing.weights_of
+
+    def weights_of(*arguments: Any):
+        policy, weights = real(*arguments)
+        return policy, tree_map(lambda w: w + 1e-7, weights)
+
+    patch.setattr(importing, "weights_of", weights_of)
+
+
+FAULTS = {
+    "kernels-cpu-fp32": (wrong_operations, "GELU gradient 1"),
+    "kernels-cpu-bf16": (wrong_operations, "GELU gradient 1"),
+    "steps": (wrong_step, "MinGRU"),
+    "gradients": (wrong_cast, "gradient by"),
+    "first-ratios": (wrong_cast, "ratios of bf16"),
+    "rollouts": (no_carry, "observations of rollout"),
+    "losses": (always_a_lag, "losses apart by"),
+    "torn-slots": (one_slot, "torn slot"),
+    "exceptions": (no_way_back, "losses apart by"),
+    "resume": (forgetful_restore, "losses apart by"),
+    "overlap": (no_thread, "beside the other"),
+    "precisions": (nan_cast, "bf16"),
+    "overflow": (steps_that_count, "changed in a skipped step"),
+    "not-finite": (silent_error, "another phase"),
+    "memory": (leak, "bytes left behind"),
+    "profile": (lost_laps, "sum off by"),
+    "trace": (no_durations, "lacks dur"),
+    "files": (changed_import, "bin changed"),
+}
+
+
+def test_every_item_has_a_fault():
+    other = NEED_GPU | NEED_TIME | {"machine", "kernels-cpu-fp16"}
+    assert set(FAULTS) == {item.name for item in ITEMS} - other
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults(cpu, monkeypatch, tmp_path, name):
+    monkeypatch.chdir(tmp_path)
+    plant, words = FAULTS[name]
+    plant(monkeypatch)
+    verdict = judge(item(name), QUICK)
+    assert verdict.verdict == FAIL and words in verdict.text
+
+
+def test_learning_is_judged(cpu, monkeypatch, tmp_path):
+    """By the score of what a minute gives; too few steps are no verdict."""
+    monkeypatch.chdir(tmp_path)
+    real = upkeep.trainer
+    small = ("--env.size", "3", "--vec.total-agents", "64", "--train.minibatch-size", "4096")
+
+    def tiny(*options, env, **more):
+        return real(*options, *small, env="squared", **more)
+
+    monkeypatch.setattr(upkeep, "trainer", tiny)
+    monkeypatch.setattr(upkeep, "STEPS", 5 * 64 * 64)
+    monkeypatch.setattr(upkeep, "SCORE", -2.0)
+    assert judge(item("learns"), Effort()).verdict == PASS
+    monkeypatch.setattr(upkeep, "SCORE", 2.0)
+    verdict = judge(item("learns"), Effort())
+    assert verdict.verdict == FAIL and "at least 2" in verdict.text
+    monkeypatch.setattr(upkeep, "MINUTE", 0.0)
+    assert judge(item("learns"), Effort()).verdict == SKIP
+
+
+def test_what_nobody_expected_is_a_failure_with_details():
+    def check(effort):
+        raise ZeroDivisionError("by nothing")
+
+    verdict = judge(Item("x", "y", check), QUICK)
+    assert verdict.verdict == FAIL and verdict.text == "ZeroDivisionError: by nothing"
+    assert "in check" in verdict.details
