@@ -150,6 +150,14 @@ def find_config(name: str) -> Path:
     raise UserError(f"no configuration has the environment {name!r}", hint)
 
 
+class _Last(argparse.Action):
+    """Stores a value, and puts it behind those of all options before: the last spelling wins."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        vars(namespace).pop(self.dest, None)
+        setattr(namespace, self.dest, values)
+
+
 class _Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are UserErrors."""
 
@@ -191,6 +199,7 @@ def build_parser(files: Sequence[Setting] = ()) -> argparse.ArgumentParser:
             facts = (declared.unit, declared.bounds, f"default {texts.get(name, declared.default)}")
             group.add_argument(
                 option(section, key),
+                action=_Last,
                 dest=name,
                 default=argparse.SUPPRESS,  # leaves no trace where it isn't given
                 metavar=WORDS[type(declared.default)],
@@ -203,7 +212,12 @@ def build_parser(files: Sequence[Setting] = ()) -> argparse.ArgumentParser:
     for name, help in (helps | hidden).items():
         section, _, key = name.partition(".")
         group.add_argument(
-            option(section, key), dest=name, default=argparse.SUPPRESS, metavar="FLOAT", help=help
+            option(section, key),
+            action=_Last,
+            dest=name,
+            default=argparse.SUPPRESS,
+            metavar="FLOAT",
+            help=help,
         )
     return parser
 

@@ -396,6 +396,11 @@ def test_of_two_names_on_the_command_line_the_later_wins():
     assert c.load("breakout", options[::-1]).train.rollout_device == "auto"
 
 
+def test_an_option_that_is_repeated_under_another_name():
+    words = "--train.precision bf16 --train.train-fp16 1 --train.precision bf16"
+    assert c.load("breakout", words.split()).train.precision == "bf16"
+
+
 def test_help_tells_the_other_names(capsys):
     with pytest.raises(SystemExit):
         c.parse_command_line(["--help"])

@@ -367,9 +367,10 @@ def test_memory_is_a_slot_and_the_weights_more():
         slot = sum(a.nbytes for a in trainer._collector.slot.fields.values() if a is not None)
         weights = sum(w.nbytes for _, w in named(trainer.weights))
         del trainer
-    # A reading may be too high: worker threads may be about to free something. The least isn't.
+    # A reading may be too high: worker threads may be about to free something. The least of many is
+    # off by a few numbers at most; what grows by 8 bytes an epoch is seen.
     for readings in used.values():
-        assert min(readings[150:]) <= min(readings[5:50])
+        assert min(readings[150:]) <= min(readings[5:50]) + 1024
     more = min(used[True][5:]) - min(used[False][5:])
     assert 0 < more <= slot + weights + 32768, (more, slot, weights)
 

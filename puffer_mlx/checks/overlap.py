@@ -30,7 +30,7 @@ from puffer_mlx.view import MISC, WAITS
 OVERLAP, SERIAL = ("--train.overlap", "1"), ("--train.overlap", "0")
 TOGETHER = 1.15  # an overlapped iteration, beside the longer half
 MEETING = 0.2  # of the shorter half's time, that the other half must be at work meanwhile
-IDLE = {*WAITS, *MISC.values()}
+IDLE = {*WAITS, *MISC.values(), "train_copy"}  # handing weights over is no training
 CODED = (16, 2)  # agents and groups
 
 Spans = list[tuple[float, float]]
@@ -65,7 +65,7 @@ def recorded(made: Trainer, epochs: int) -> dict[str, Any]:
 def work(trace: dict[str, Any], row: str) -> Spans:
     """When a lane was at work: begin and end in microseconds.
 
-    Waiting is left out, and what has no name: the other half's work, if it weren't beside.
+    Waiting is left out, and what would hold the other half's work, if it weren't beside.
     """
     events = trace["traceEvents"]
     rows = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
