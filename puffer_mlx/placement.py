@@ -197,7 +197,7 @@ def _calibrate(
     slot, actor = Slot(spec, STEPS, agents, groups), make_actor(policy)
     lane = Lane("", enabled=False)
     found = {}
-    with ThreadPoolExecutor(threads()) as pool:
+    with ThreadPoolExecutor(max(1, min(config.vec.num_threads, threads()))) as pool:
         vec: Any = _Still(agents, groups, pool)
         for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
             home = device == mx.default_device()
@@ -235,7 +235,7 @@ def _cached(
         "versions": version_text(),
         "cores": threads(),
         "gpu": str(mx.device_info(mx.gpu).get("device_name", "")),
-        "agents": [config.vec.total_agents, config.vec.num_buffers],
+        "agents": [config.vec.total_agents, config.vec.num_buffers, config.vec.num_threads],
         "policy": [vars(config.policy), vars(config.torch), config.train.precision],
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
