@@ -175,23 +175,29 @@ class Learner:
     def _logprobs(self, rollout: Rollout, fields: Fields) -> mx.array:
         """Log-probabilities (T, N) of all actions, a minibatch's number of segments at a time."""
         N, S = fields["actions"].shape[1], self.config.segments
-        parts = []
+        states, parts = self._first_states(rollout), []
         for begin in range(0, N, S):
             first = max(0, min(begin, N - S))  # equal sizes: other ones are compiled again
             with building:
                 rows = mx.arange(first, min(first + S, N), dtype=mx.int32)
-            found = self._behaviour(rollout, rows, self.run.gather(fields, rows))
+            found = self._behaviour(rollout, states, rows, self.run.gather(fields, rows))
             with building:
                 parts.append(found[:, begin - first :])
             mx.async_eval(parts[-1])
         with building:
             return mx.concatenate(parts, axis=1)
 
-    def _behaviour(self, rollout: Rollout, rows: mx.array, minibatch: tuple) -> mx.array:
-        """Log-probabilities (T, S) of rows by the weights and from the states that acted."""
+    def _first_states(self, rollout: Rollout) -> Any:
+        """Recurrent states (N, ...) of all agents when the rollout began."""
         with building:
             states = tree_map(lambda *groups: mx.concatenate([*groups]), *rollout.start.states)
-            states = for_gpu(states) if self._from_host else states
+            return for_gpu(states) if self._from_host else states
+
+    def _behaviour(
+        self, rollout: Rollout, states: Any, rows: mx.array, minibatch: tuple
+    ) -> mx.array:
+        """Log-probabilities (T, S) of rows by the weights and from the states that acted."""
+        with building:
             states = tree_map(lambda state: mx.take(state, rows, axis=0), states)
         return self.run.logprobs(rollout.start.weights, *minibatch, states)
 
@@ -211,7 +217,7 @@ class Learner:
         if not self._comparable:
             if not checked:
                 return None
-            acted = self._behaviour(rollout, rows, minibatch)
+            acted = self._behaviour(rollout, self._first_states(rollout), rows, minibatch)
             with building:
                 T = acted.shape[0]
                 new_ratios = mx.exp(acted - take_rows(fields["logprobs"], rows, T))

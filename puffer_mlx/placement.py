@@ -105,8 +105,8 @@ def place(
             "train.rollout_device is gpu, but this build of MLX has no GPU",
             "--train.rollout-device cpu, or auto",
         )
-    if wanted == "auto" and learner == mx.gpu:
-        wanted = before.get("rollout_device", wanted)
+    if wanted == "auto" and learner == mx.gpu and "rollout_device" in before:
+        wanted = before["rollout_device"]
         found.reason = f"rollouts on the {wanted.upper()}, as before"
     if wanted == "cpu" or (learner == mx.cpu and wanted == "auto"):
         found.rollout = mx.Device(mx.cpu)

@@ -92,7 +92,7 @@ class Collector:
         # On the cores alone each half has its own; else each would wait for the other's pieces.
         self._cores = rollout_cores(config)
         if placement.learner == mx.cpu:  # of all cores, unless some are the rollout's
-            learner_width(max(0, threads() - self._cores))
+            learner_width(threads() - self._cores)
         shape = (config.train.horizon, vec.num_agents, vec.num_groups)
         self._slots = [Slot(vec.spec, *shape) for _ in range(2 if self.overlap else 1)]
         self.slot = self._slots[0]

@@ -224,7 +224,6 @@ class Trainer:
         """The next rollout: the one that was begun beside the last training, or a new one."""
         if not self._collector.waiting:
             self._begin_rollout()
-            self.profiler.train.lap("train_misc")
         rollout = self._collector.take()
         if self.placement.overlap:
             self.profiler.train.lap("train_wait")

@@ -18,7 +18,6 @@ from puffer_mlx.dashboard import Dashboard, abbreviate
 from puffer_mlx.devices import has_gpu, kind, select_device
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.loggers import JsonLines, log_path
-from puffer_mlx.placement import rollout_cores
 from puffer_mlx.trace import Trace
 from puffer_mlx.trainer import Trainer
 from puffer_mlx.version import version_text
@@ -94,7 +93,7 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
     select_device(config.base.device)
     raise_cache_limit()
     run_id = resumed.folder.parent.name if resumed else str(time.time_ns() // 1_000_000)
-    with vec.make(config, rollout_cores(config)) as environments:
+    with vec.make(config, placement.rollout_cores(config)) as environments:
         if environments.unread:
             print(f"unused here: {', '.join(f'env.{key}' for key in environments.unread)}")
         state = checkpoint.load_state(resumed.folder) if resumed else None

@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +39,24 @@ def run(name: str, *argv: object, cwd: Path, **how: Any) -> subprocess.Completed
         command(name, *argv), cwd=cwd, capture_output=True, text=True, timeout=120, **how
     )
     done.stderr = errors(done.stderr)
+    return done
+
+
+def sanitized(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program that was compiled with a sanitizer."""
+    environment = {
+        **os.environ,
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "TSAN_OPTIONS": "halt_on_error=1",  # what comes after a race may never end
+    }
+
+    def start(words: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(words, capture_output=True, text=True, env=environment, timeout=100)
+
+    done = start(command)
+    if "unexpected memory mapping" in done.stderr and shutil.which("setarch"):
+        # ThreadSanitizer of older compilers can't live with much address randomisation.
+        done = start(["setarch", "-R", *command])
     return done
 
 

@@ -3,12 +3,10 @@
 import ctypes
 import gc
 import os
-import shutil
 import subprocess
 import threading
 import weakref
 from pathlib import Path
-from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -16,28 +14,19 @@ import oracles
 import pytest
 from mlx.utils import tree_flatten, tree_map
 from oracles import f64, named
+from running import sanitized
 
 import puffer_mlx
 from puffer_mlx import actor, config, cpu_ops
 from puffer_mlx.actor import make_actor
 from puffer_mlx.policy.mingru import MinGRU
 from puffer_mlx.policy.policy import Policy, make_policy
+from puffer_mlx.rollout import Views
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
 ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
 NETWORKS = pytest.mark.parametrize("network", ["MinGRU", "LSTM", "GRU", "MLP"])
 T, N = 8, 77  # N: no multiple of anything that rows are taken by
-
-
-class Views(NamedTuple):
-    """As ``rollout.Views``."""
-
-    observations: np.ndarray
-    terminals: np.ndarray
-    masks: np.ndarray | None
-    actions: np.ndarray
-    logprobs: np.ndarray
-    values: np.ndarray
 
 
 @pytest.fixture(autouse=True)
@@ -518,12 +507,7 @@ def run_driver(headers: Path, flags: list[str], program: Path) -> subprocess.Com
     if "cannot find" in done.stderr and "san" in done.stderr:
         pytest.skip(f"the compiler has no {flags}")
     assert done.returncode == 0, done.stderr
-    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=100)
-    if "unexpected memory mapping" in done.stderr and shutil.which("setarch"):
-        # ThreadSanitizer of older compilers can't live with much address randomisation.
-        command = ["setarch", "-R", str(program)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    return done
+    return sanitized([str(program)])
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from native_envs import GROUP, NAMES, folder_of, parameters
+from running import sanitized
 
 from puffer_mlx.vec.native import environments_folder, find_environment
 
@@ -41,23 +42,7 @@ def compile_driver(folder: Path, sanitizer: str, out: Path, stepper: Path | None
 
 def run_driver(program: Path, name: str, steps: int) -> subprocess.CompletedProcess:
     keys = [f"{key}={float(value)!r}" for key, value in parameters(name).items()]
-    command = [str(program), str(4 * GROUP), "4", "3", str(steps), *keys]
-    environment = {
-        **os.environ,
-        "UBSAN_OPTIONS": "print_stacktrace=1",
-        "TSAN_OPTIONS": "halt_on_error=1",  # what comes after a race may never end
-    }
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100)
-    if "unexpected memory mapping" in done.stderr and shutil.which("setarch"):
-        # ThreadSanitizer of older compilers can't live with much address randomisation.
-        done = subprocess.run(
-            ["setarch", "-R", *command],
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=100,
-        )
-    return done
+    return sanitized([str(program), str(4 * GROUP), "4", "3", str(steps), *keys])
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)

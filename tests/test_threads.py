@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from running import sanitized
 
 import puffer_mlx
 
@@ -35,19 +36,7 @@ def compile_driver(headers: Path, sanitizer: str, out: Path) -> None:
 
 
 def run_driver(program: Path, batches: int, patience: int = 60) -> subprocess.CompletedProcess:
-    command = [str(program), "5", str(batches), str(patience)]
-    environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1"}  # a race may never end
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100)
-    if "unexpected memory mapping" in done.stderr and shutil.which("setarch"):
-        # ThreadSanitizer of older compilers can't live with much address randomisation.
-        done = subprocess.run(
-            ["setarch", "-R", *command],
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=100,
-        )
-    return done
+    return sanitized([str(program), "5", str(batches), str(patience)])
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
