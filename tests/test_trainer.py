@@ -439,5 +439,5 @@ def test_memory_does_not_grow():
     with squared(c) as environments:
         used = [mx.get_active_memory() for _ in Trainer(c, environments)]
     # The least of each window: a reading may be too high, as worker threads may be about to free
-    # something, and never too low. Even four bytes an epoch are seen.
-    assert min(used[30:]) <= min(used[5:12]), used
+    # something. Some tens of bytes come and go; four bytes an epoch would be a hundred.
+    assert min(used[30:]) <= min(used[5:12]) + 64, used
