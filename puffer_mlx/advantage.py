@@ -21,6 +21,8 @@ def advantages(
     rho_clip: float,
     c_clip: float,
     form: str = "V",
+    finals: mx.array | None = None,
+    bootstrap: bool = True,
 ) -> mx.array:
     """Advantages by a backward recursion that starts with adv[T-1] = 0.
 
@@ -33,6 +35,10 @@ def advantages(
 
     The forms agree where rho = 1. Source: PufferLib 4.0; V is also 3.0's.
 
+    Where an episode's last observation is in row t + 1 (``finals``), n is 0 if it terminated there,
+    and 1 if it was truncated, so its value stands for the rest; the last observation itself, whose
+    action was ignored, has delta = 0 and so adv = 0.
+
     Args:
         values: (T, N), as are ``rewards``, ``terminals`` (0 or 1) and ``ratios``.
         rewards: see above.
@@ -44,6 +50,8 @@ def advantages(
         rho_clip: upper bound of rho.
         c_clip: upper bound of c.
         form: ``V`` or ``S``.
+        finals: (T, N), 0 or ``TERMINATED`` or ``TRUNCATED`` of ``vec/base.py``; None is zeros.
+        bootstrap: False: truncated is as good as terminated.
 
     Returns:
         (T, N) float32.
@@ -51,14 +59,20 @@ def advantages(
     Raises:
         ValueError: shapes differ, or an unknown form.
     """
-    shapes = [a.shape for a in (values, rewards, terminals, ratios)]
+    inputs = [values, rewards, terminals, ratios, *([] if finals is None else [finals])]
+    shapes = [a.shape for a in inputs]
     if len(set(shapes)) != 1:
-        raise ValueError(f"values, rewards, terminals and ratios differ in shape: {shapes}")
+        raise ValueError(f"values, rewards, terminals, ratios, finals differ in shape: {shapes}")
     if form not in ("V", "S"):
         raise ValueError(f"the form of the advantage is V or S, not {form!r}")
     rho = mx.minimum(ratios[:-1], rho_clip)
     going = 1 - terminals[1:]
+    if finals is not None:
+        over = finals == 1 if bootstrap else finals > 0
+        going = going * (1 - over[1:])
     target = gamma * values[1:] * going - values[:-1]
     delta = rho * (rewards[1:] + target) if form == "V" else rho * rewards[1:] + target
+    if finals is not None:
+        delta = mx.where(finals[:-1] > 0, 0, delta)
     decay = (gamma * gae_lambda) * mx.minimum(ratios[:-1], c_clip) * going
     return discount(delta, decay)

@@ -6,6 +6,7 @@
             config.ini               the same
             weights.safetensors      the policy; metadata: the environment's spec, the score
             weights.bin              the same as upstream's flat file, where that can express it
+            normalization.safetensors    statistics of observations and rewards, if there are any
             state.safetensors        optimizer, random keys, recurrent states, environments, ...
         best                         a link to the checkpoint with the best score
 
@@ -16,6 +17,7 @@ dot.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,10 +29,12 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.files import publish_folder, publish_link, remove_folder
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.spec import EnvSpec
+from puffer_mlx.vec.base import Remembers, VecEnv
 from puffer_mlx.weights_io import bin_fault, load_weights, save_bin, save_safetensors
 
 STEPS = "[0-9]" * 16  # the name of a checkpoint
 WEIGHTS, STATE, CONFIG, BEST = "weights.safetensors", "state.safetensors", "config.ini", "best"
+MEMORY = "normalization.safetensors"
 
 
 class State(NamedTuple):
@@ -58,7 +62,7 @@ class Checkpoint(NamedTuple):
 
 def run_folder(config: Config, run_id: str) -> Path:
     """Where a run's checkpoints are."""
-    return Path(config.base.checkpoint_dir) / config.env_name / run_id
+    return Path(config.base.checkpoint_dir) / config.slug / run_id
 
 
 def prepare(config: Config, run_id: str) -> Path:
@@ -89,6 +93,7 @@ def write_weights(
     weights: Any,
     state: State | None = None,
     score: float | None = None,
+    memory: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a checkpoint, with or without what a run needs to go on.
 
@@ -101,6 +106,7 @@ def write_weights(
         weights: its weights.
         state: from a trainer; None for weights from elsewhere.
         score: of the policy, for telling the best.
+        memory: what the environments have learned (``vec.base.Remembers``).
 
     Returns:
         The checkpoint's folder.
@@ -115,6 +121,9 @@ def write_weights(
         save_safetensors(weights, temporary / WEIGHTS, metadata)
         if bin_fault(policy) is None:
             save_bin(policy, weights, temporary / "weights.bin")
+        if memory:
+            arrays = {name: mx.array(array, mx.float32) for name, array in memory.items()}
+            save_safetensors(arrays, temporary / MEMORY, {"puffer_mlx": "1"})
         if state is not None:
             numbers = {"numbers": json.dumps(state.numbers)}
             save_safetensors(state.arrays, temporary / STATE, numbers)
@@ -143,16 +152,23 @@ class Keeper:
             self._episodes += logs["env/n"]
 
     def save(
-        self, step: int, spec: EnvSpec, policy: Policy, weights: Any, state: State | None
+        self,
+        step: int,
+        spec: EnvSpec,
+        policy: Policy,
+        weights: Any,
+        state: State | None,
+        memory: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Write a checkpoint, and remove those that needn't be kept.
+        """Write a checkpoint (``write_weights``), and remove those that needn't be kept.
 
         Raises:
             UserError: it can't be written; those there were are still there.
         """
         score = self._sum / self._episodes if self._episodes else None
         self._sum = self._episodes = 0.0
-        made = write_weights(self.folder, step, self.config, spec, policy, weights, state, score)
+        about = self.config, spec, policy, weights, state, score, memory
+        made = write_weights(self.folder, step, *about)
         best = self.folder / BEST
         if score is not None:
             before = _score(best) if best.exists() else None
@@ -187,7 +203,7 @@ def find(path: str, config: Config, holding: str = WEIGHTS) -> Path:
     Raises:
         UserError: there is none.
     """
-    root = Path(config.base.checkpoint_dir) / config.env_name
+    root = Path(config.base.checkpoint_dir) / config.slug
     if path == "latest":
         found = [made for run in root.glob("*") for made in checkpoints(run, holding)]
         found.sort(key=lambda made: ((made / holding).stat().st_mtime_ns, made))
@@ -253,6 +269,27 @@ def load_state(folder: Path) -> State:
             f"start a new run from them: --load-model-path {folder}",
         )
     return State(_arrays(path), json.loads(_metadata(path)["numbers"]))
+
+
+def memory(folder: Path) -> dict[str, mx.array]:
+    """What the environments had learned, for ``vec.base.Remembers``; empty if nothing."""
+    path = folder / MEMORY
+    return _arrays(path) if path.is_file() else {}
+
+
+def recall(vec: VecEnv, folder: Path, frozen: bool = False) -> None:
+    """Have environments go on from what they had learned at a checkpoint, if they learn anything.
+
+    Args:
+        vec: the environments; call it before they are reset.
+        folder: the checkpoint's, or any other folder that weights are from.
+        frozen: they are to learn no more.
+
+    Raises:
+        UserError: they need statistics, and there are none, or of another kind.
+    """
+    if isinstance(vec, Remembers):
+        vec.remember(memory(folder), frozen)  # type: ignore
 
 
 def recorded(folder: Path) -> mx.array | None:

@@ -18,13 +18,11 @@ from puffer_mlx.config_cli import (
     COMMAND_LINE,
     Setting,
     build_parser,
-    config_folders,
-    env_names,
-    find_config,
-    known_envs,
+    env_options,
     parse_options,
     read_ini,
 )
+from puffer_mlx.config_files import Named, find_config, known_envs, named
 from puffer_mlx.config_key import Key
 from puffer_mlx.config_schema import (
     KEYS,
@@ -96,30 +94,22 @@ def parse_command_line(
         UserError: anything wrong, all of it in one message.
     """
     name, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
+    found = named(name) if name else Named("", "", [])
     if not name and "-h" not in words and "--help" not in words:
-        hint = f"ENV [options], ENV one of {', '.join(known_envs())}"
+        hint = f"ENV [options], ENV one of {', '.join(known_envs())}, gym:ID, …"
         raise UserError(f"the first word must be an environment ({COMMAND_LINE})", hint)
-    settings = _read_files(name, files) if name else []
-    parser = build_parser(settings)
+    paths = [*found.files, *map(Path, files)] if name else []
+    settings = [setting for path in paths for setting in read_ini(path)]
+    parser = build_parser(settings, env_options(words) if ":" in found.env_name else [])
     if extra is not None:
         extra(parser)
     given, own = parse_options(parser, words)
-    path_name = env_names(find_config(name))[0] if name.endswith(".ini") else name
-    return _assemble(path_name, [*settings, *given]), own
+    return _assemble(found, [*settings, *given]), own
 
 
-def _read_files(name: str, files: Sequence[str | Path]) -> list[Setting]:
-    """The settings of default.ini, the environment's file and further files, in that order."""
-    defaults = (folder / "default.ini" for folder in config_folders())
-    paths = [path for path in defaults if path.is_file()][:1]
-    if name != "default":
-        paths.append(find_config(name))
-    return [setting for path in (*paths, *map(Path, files)) for setting in read_ini(path)]
-
-
-def _assemble(env_name: str, settings: Iterable[Setting]) -> Config:
+def _assemble(found: Named, settings: Iterable[Setting]) -> Config:
     """Understand settings, of which the last one for a key wins, and check the result."""
-    config = Config(env_name=env_name)
+    config = Config(env_name=found.env_name, source=found.source)
     problems: list[UserError] = []
     chosen: dict[str, Setting] = {}
     for setting in settings:
@@ -157,6 +147,11 @@ def _place(config: Config, setting: Setting) -> None:
         setattr(getattr(config, section), key, value)
         if value != declared.default:
             config.origins[name] = origin
+    elif name == "env.source":
+        beside = Path() if origin == COMMAND_LINE else Path(origin.rpartition(":")[0]).parent
+        config.source = str((beside / _unquoted(text)).resolve())
+    elif section == "env" and config.python:
+        config.env[key] = _argument(text)
     elif section == "env" and _parsed(text) is None and origin != COMMAND_LINE:
         config.unused.append(f"{name} ({text!r} is not a number)")  # upstream skips it silently
     elif section == "env":
@@ -230,6 +225,14 @@ def _parsed(text: str) -> int | float | None:
     return None
 
 
+def _argument(text: str) -> int | float | bool | str:
+    """A text as an argument of a Python function: a number, True, False, else the text itself."""
+    if (word := _literal(text).lower()) in ("true", "false"):
+        return BOOLS[word]
+    number = _parsed(text)
+    return _unquoted(text) if number is None else number
+
+
 def _literal(text: str) -> str:
     """A text without a comment behind it: upstream reads Python literals, which may have one."""
     return text.partition("#")[0].strip()
@@ -268,7 +271,9 @@ def ini_text(config: Config, comments: bool = False) -> str:
                 block.append(f"# {declared.help}" + (f" ({facts})" if facts else ""))
             block.append(f"{key} = {_text(getattr(getattr(config, section), key))}")
         blocks.append(block)
-    blocks.append(["[env]", *(f"{k} = {v!r}".removesuffix(".0") for k, v in config.env.items())])
+    source = [f"source = {_text(config.source)}"] if config.source else []
+    own = (f"{k} = {_env_text(v, config.python)}" for k, v in config.env.items())
+    blocks.append(["[env]", *source, *own])
     for section, lines in config.sweep.items():
         texts = (f"{key} = {text}".replace("\n", "\n\t") for key, text in lines.items())
         blocks.append([f"[{section}]", *texts])
@@ -280,6 +285,15 @@ def _text(value: int | float | bool | str) -> str:
     if isinstance(value, str):
         return value if value == _unquoted(value) else f'"{value}"'
     return f"{value:_}" if type(value) is int and value >= 1_000_000 else str(value)
+
+
+def _env_text(value: int | float | bool | str, python: bool) -> str:
+    """An environment's parameter: the text that reads back as the same, type included."""
+    if not python:
+        return repr(value).removesuffix(".0")
+    if not isinstance(value, str):
+        return repr(value)
+    return value if _argument(value) == value else f'"{value}"'
 
 
 def write_ini(config: Config, path: str | Path) -> None:

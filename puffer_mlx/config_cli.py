@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from puffer_mlx.config_files import known_envs
 from puffer_mlx.config_schema import KEYS, RENAMES, SECTIONS, UNUSED, closest
 from puffer_mlx.errors import UserError
 
@@ -104,52 +105,6 @@ def _shown(path: Path) -> str:
         return str(path)
 
 
-def config_folders() -> list[Path]:
-    """The folders searched for environments: `./configs`, then the package's."""
-    package = Path(__file__).resolve().parent
-    shipped = package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
-    return [folder for folder in (Path("configs"), shipped) if folder.is_dir()]
-
-
-def env_names(path: Path) -> list[str]:
-    """The environments a file is for: the words of its [base] env_name, else the file's name."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:  # reading its settings will say what is wrong
-        return [path.stem]
-    found = re.search(r"^env_name[ \t]*[=:](.*)$", text, re.MULTILINE | re.IGNORECASE)
-    words = found[1].split() if found else []
-    return words if words and words != ["None"] else [path.stem]
-
-
-def known_envs() -> list[str]:
-    """Every environment that has a file."""
-    files = (path for folder in config_folders() for path in folder.rglob("*.ini"))
-    return sorted({name for path in files for name in env_names(path)} - {"default"})
-
-
-def find_config(name: str) -> Path:
-    """The file of an environment, or of a path that ends in `.ini`.
-
-    Upstream's rule: the file whose [base] env_name, split at white space, contains the name.
-
-    Raises:
-        UserError: there is none.
-    """
-    if name.endswith(".ini"):
-        if Path(name).is_file():
-            return Path(name)
-        raise UserError(f"there is no file {name}", "name an .ini file that exists")
-    for folder in config_folders():
-        for path in sorted(folder.rglob("*.ini"), key=lambda path: (path.stem != name, path)):
-            if name in env_names(path):
-                return path
-    known = known_envs()
-    near = closest(name, known)
-    hint = (f"did you mean {near}? " if near else "") + "known: " + ", ".join(known)
-    raise UserError(f"no configuration has the environment {name!r}", hint)
-
-
 class _Last(argparse.Action):
     """Stores a value, and puts it behind those of all options before: the last spelling wins."""
 
@@ -170,11 +125,20 @@ def option(section: str, key: str) -> str:
     return "--" + ("" if section == "base" else f"{section}.") + key.replace("_", "-")
 
 
-def build_parser(files: Sequence[Setting] = ()) -> argparse.ArgumentParser:
+def env_options(argv: Sequence[str]) -> list[str]:
+    """The names of the [env] keys that a command line gives, whatever they are."""
+    found = (word.partition("=")[0] for word in _spelled(argv) if word.startswith("--env."))
+    return [f"env.{name.removeprefix('--env.').replace('-', '_')}" for name in found]
+
+
+def build_parser(
+    files: Sequence[Setting] = (), others: Sequence[str] = ()
+) -> argparse.ArgumentParser:
     """A parser with an option for every declared key, every unused one and every [env] key.
 
     Args:
         files: what the files say: the defaults that help shows; its [env] keys become options.
+        others: further [env] keys: a Python environment takes what its function takes.
     """
     texts = {setting.name: setting.text for setting in files}
     unused = (f"{name}: {reason}" for name, reason in UNUSED.items())
@@ -184,7 +148,8 @@ def build_parser(files: Sequence[Setting] = ()) -> argparse.ArgumentParser:
     )
     parser = _Parser(
         usage="%(prog)s ENV [options]",
-        description=f"ENV: the path of an .ini file, or one of {', '.join(known_envs())}.",
+        description=f"ENV: one of {', '.join(known_envs())}; gym:ID, one of Gymnasium's;"
+        " module:factory, Python; a folder in PufferLib's form; or the path of an .ini file.",
         epilog="Accepted and unused:\n"
         + textwrap.indent("\n".join(unused), "  ")
         + "\nAccepted under another name:\n"
@@ -208,15 +173,16 @@ def build_parser(files: Sequence[Setting] = ()) -> argparse.ArgumentParser:
     group = parser.add_argument_group("[env]", "The environment's own parameters; they need ENV.")
     shown = {option("env", s.key): s for s in files if s.section == "env"}
     helps = {s.name: f"default {s.text}".replace("%", "%%") for s in shown.values()}
-    hidden = dict.fromkeys([*UNUSED, *RENAMES], argparse.SUPPRESS)
-    for name, help in (helps | hidden).items():
+    helps.setdefault("env.source", "a folder of C sources in PufferLib's form")
+    hidden = dict.fromkeys([*UNUSED, *RENAMES, *others], argparse.SUPPRESS)
+    for name, help in (hidden | helps).items():
         section, _, key = name.partition(".")
         group.add_argument(
             option(section, key),
             action=_Last,
             dest=name,
             default=argparse.SUPPRESS,
-            metavar="FLOAT",
+            metavar="PATH" if name == "env.source" else "FLOAT",
             help=help,
         )
     return parser

@@ -15,8 +15,10 @@ key that it lacks says "puffer_mlx only".
 | E | epochs of the run | `Config.epochs` |
 """
 
+import re
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from typing import Any
 
 import numpy as np
 
@@ -86,6 +88,29 @@ class Vec:
         0,
         "Environment i starts from seed + i. puffer_mlx only: PufferLib reads no seed here.",
         minimum=0,
+    )
+    backend: str = key(
+        "auto",
+        "How Python environments are stepped: vector, their own vectorised form; sync, one after"
+        " the other; async, a process each; auto is the fastest that applies. puffer_mlx only.",
+        choices=("auto", "vector", "sync", "async"),
+        aliases={"Serial": "sync", "Multiprocessing": "async", "PufferEnv": "vector"},
+    )
+    timeout: float = key(
+        60.0,
+        "A Python environment's process that takes longer for a step is reported and ended."
+        " puffer_mlx only.",
+        unit="seconds",
+        above=0,
+    )
+    normalize_observations: bool = key(
+        False,
+        "Subtract the observations' running mean and divide by their deviation; the statistics are"
+        " the checkpoint's. puffer_mlx only.",
+    )
+    normalize_rewards: bool = key(
+        False,
+        "Divide rewards by the running deviation of the discounted return. puffer_mlx only.",
     )
 
 
@@ -174,6 +199,14 @@ class Train:
     vtrace_c_clip: float = key(
         1.0, "Largest importance ratio of the advantage recursion.", minimum=0
     )
+    reward_clip: float = key(
+        1.0, "Rewards are clamped to +- this; PufferLib's is 1. puffer_mlx only.", above=0
+    )
+    bootstrap_truncated: bool = key(
+        False,
+        "An episode that a time limit ended is worth its last observation's value; PufferLib counts"
+        " it as over. For environments that tell the two apart (Gymnasium's). puffer_mlx only.",
+    )
     prio_alpha: float = key(
         0.8, "Segments are drawn by |advantage| to this power; 0 is uniform.", minimum=0, maximum=1
     )
@@ -234,7 +267,7 @@ _UNUSED = (  # keys in PufferLib 4.0's own files that mean nothing here: why, se
     (_SELFPLAY, "vec", "num_frozen_banks frozen_bank_pct"),
     (_SELFPLAY, "vec", "frozen_bank_hidden_size frozen_bank_num_layers"),
     (_OLD, "base", "package policy_name rnn_name"),
-    (_OLD, "vec", "backend num_envs num_workers num_agents batch_size zero_copy"),
+    (_OLD, "vec", "num_envs num_workers num_agents batch_size zero_copy"),
     (_OLD, "policy", "num_units cnn_channels continuous num_drones is_training"),
     (_OLD, "rnn", "input_size hidden_size"),
     (_OLD, "train", "adam_beta1 adam_beta2 adam_eps optimizer update_epochs batch_size"),
@@ -271,7 +304,8 @@ class Config:
     Args:
         env_name: the environment.
         base: section [base]; likewise vec, policy, torch and train.
-        env: the environment's own parameters.
+        env: the environment's own parameters; floats, and for Python's also int, bool and str.
+        source: the folder of its C sources, if it isn't one that comes with puffer_mlx.
         sweep: section name -> its keys and texts, for [sweep] and every [sweep.*].
         unused: names of keys that were given, are accepted and do nothing here.
         origins: name of a key that isn't at its default -> where it was set: "breakout.ini:12".
@@ -280,13 +314,24 @@ class Config:
     env_name: str = ""
     base: Base = field(default_factory=Base)
     vec: Vec = field(default_factory=Vec)
-    env: dict[str, float] = field(default_factory=dict)
+    env: dict[str, Any] = field(default_factory=dict)
+    source: str = ""
     policy: Policy = field(default_factory=Policy)
     torch: Torch = field(default_factory=Torch)
     train: Train = field(default_factory=Train)
     sweep: dict[str, dict[str, str]] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list, compare=False)
     origins: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def python(self) -> bool:
+        """Whether the environment is one of Python: ``gym:ID`` or ``module:factory``."""
+        return ":" in self.env_name
+
+    @property
+    def slug(self) -> str:
+        """The environment's name as a file's name: gym:ALE/Pong-v5 is gym-ALE-Pong-v5."""
+        return re.sub(r"[^\w.+=-]+", "-", self.env_name).strip("-.")
 
     @property
     def batch_size(self) -> int:

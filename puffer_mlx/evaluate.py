@@ -10,30 +10,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.pictures import Draw, Frame
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.vec.base import Rows, VecEnv
+from puffer_mlx.vec.base import ScoredVec, VecEnv
 from puffer_mlx.vec.stepping import allocate_rows
 
 Episode = dict[str, float]  # what the environment's my_log says of it; n episodes if they are means
-
-
-class ScoredVec(VecEnv, Protocol):
-    """Environments that tell of every episode, ``NativeVec`` for one."""
-
-    num_environments: int
-
-    def episodes(self) -> list[Episode]:
-        """A record of each environment where an episode ended since the last call.
-
-        With its number ``env`` and the number ``n`` of those episodes, over which it is a mean.
-        """
-        ...
 
 
 class Spread(NamedTuple):
@@ -116,11 +103,7 @@ class _Player:
         mx.eval(actions, self._state)
         chosen = np.array(actions)
         for group, agents in enumerate(self._groups):
-            masks = None if rows.masks is None else rows.masks[agents]
-            out = Rows(
-                rows.observations[agents], rows.rewards[agents], rows.terminals[agents], masks
-            )
-            self._vec.send(group, chosen[agents], out)
+            self._vec.send(group, chosen[agents], rows.part(agents))
         for group in range(len(self._groups)):
             self._vec.wait(group)
 

@@ -68,4 +68,4 @@ class JsonLines:
 
 def log_path(config: Config, run_id: str) -> Path:
     """Where a run's records go."""
-    return Path(config.base.log_dir) / config.env_name / f"{run_id}.jsonl"
+    return Path(config.base.log_dir) / config.slug / f"{run_id}.jsonl"

@@ -8,6 +8,7 @@ its row, the policy reads it, nothing is copied in between. Storage is time-majo
 | observations | (T + 1, N, D) | what the action of row t was chosen from |
 | rewards, terminals | (T + 1, N) | what *arrived with* observation t: action t - 1's outcome |
 | masks | (T + 1, N, A) | which actions are legal at t (uint8; None without a mask) |
+| finals | (T + 1, N) | 1, 2 where observation t is an episode's last; None: ``VecEnv.finals`` |
 | actions | (T, N, heads) | chosen at t; float32, discrete ids as whole numbers |
 | logprobs, values | (T, N) | of that choice, by the policy that acted |
 
@@ -63,9 +64,12 @@ class Slot:
         horizon: T.
         agents: N.
         groups: Q; must divide N.
+        finals: whether the environments tell last observations (``VecEnv.finals``).
     """
 
-    def __init__(self, spec: EnvSpec, horizon: int, agents: int, groups: int) -> None:
+    def __init__(
+        self, spec: EnvSpec, horizon: int, agents: int, groups: int, finals: bool = False
+    ) -> None:
         T, N = horizon, agents
         self.horizon = T
         dtype = mx.uint8 if spec.observation_dtype == np.uint8 else mx.float32
@@ -78,6 +82,7 @@ class Slot:
         self.masks, self._masks = None, None
         if spec.mask_size:
             self.masks, self._masks = _shared((T + 1, N, spec.mask_size), mx.uint8)
+        self.finals, self._finals = _shared((T + 1, N), mx.float32) if finals else (None, None)
 
         n = N // groups
         self.groups = [slice(g * n, (g + 1) * n) for g in range(groups)]
@@ -107,16 +112,12 @@ class Slot:
     @property
     def rows(self) -> Rows:
         """What environments write, of all T + 1 steps."""
-        return Rows(self._observations, self._rewards, self._terminals, self._masks)
+        return Rows(
+            self._observations, self._rewards, self._terminals, self._masks, self._finals
+        )
 
     def _rows(self, t: int, agents: slice = slice(None)) -> Rows:
-        masks = None if self._masks is None else self._masks[t, agents]
-        return Rows(
-            self._observations[t, agents],
-            self._rewards[t, agents],
-            self._terminals[t, agents],
-            masks,
-        )
+        return self.rows.part(t, agents)
 
     def reset(self, vec: VecEnv) -> None:
         """Start all environments; the rollout that begins next continues from here."""
@@ -135,9 +136,9 @@ class Slot:
 
     @property
     def fields(self) -> dict[str, mx.array | None]:
-        """What training reads, by name; masks may be None."""
-        names = ("observations", "actions", "logprobs", "rewards", "terminals", "masks", "values")
-        return {name: getattr(self, name) for name in names}
+        """What training reads, by name; masks and finals may be None."""
+        names = "observations actions logprobs rewards terminals masks finals values"
+        return {name: getattr(self, name) for name in names.split()}
 
     def restore(self, carry: dict[str, mx.array]) -> None:
         """Write what ``carry`` copied, of a slot of the same shapes, to row T."""

@@ -94,7 +94,7 @@ class Collector:
         if placement.learner == mx.cpu:  # of all cores, unless some are the rollout's
             learner_width(threads() - self._cores)
         shape = (config.train.horizon, vec.num_agents, vec.num_groups)
-        self._slots = [Slot(vec.spec, *shape) for _ in range(2 if self.overlap else 1)]
+        self._slots = [Slot(vec.spec, *shape, vec.finals) for _ in range(2 if self.overlap else 1)]
         self.slot = self._slots[0]
         self.slot.reset(vec)
         self.states = self._fresh = self._initial_states()

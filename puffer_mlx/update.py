@@ -27,7 +27,7 @@ from puffer_mlx.ops import take_rows
 from puffer_mlx.optim import clip_by_global_norm, muon
 from puffer_mlx.policy.policy import Policy
 
-Fields = dict[str, Any]  # the slot's arrays by name; masks may be None
+Fields = dict[str, Any]  # the slot's arrays by name; masks and finals may be None
 
 
 class Executables(NamedTuple):
@@ -76,9 +76,11 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         T = values.shape[0]
         return advantages(
             values,
-            mx.clip(fields["rewards"][:T], -1, 1),
+            mx.clip(fields["rewards"][:T], -train.reward_clip, train.reward_clip),
             fields["terminals"][:T],
             ratios,
+            finals=None if fields.get("finals") is None else fields["finals"][:T],
+            bootstrap=train.bootstrap_truncated,
             gamma=train.gamma,
             gae_lambda=train.gae_lambda,
             rho_clip=train.vtrace_rho_clip,
@@ -92,6 +94,8 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         p = priority.probabilities(adv, train.prio_alpha)
         rows = priority.draw(p, uniforms)
         weight = mx.broadcast_to(priority.importance(p, rows, beta), (T, rows.shape[0]))
+        if fields.get("finals") is not None:  # their actions had no effect
+            weight = mx.where(take_rows(fields["finals"], rows, T) > 0, 0, weight)
         return rows, Minibatch(
             old_logprob=take_rows(fields["logprobs"], rows, T).reshape(-1),
             old_value=take_rows(values, rows, T).reshape(-1),

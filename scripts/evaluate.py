@@ -16,6 +16,7 @@ import puffer_mlx  # noqa: F401  before MLX: on Linux it gives MLX a fast BLAS
 
 # isort: split
 import mlx.core as mx
+import numpy as np
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
@@ -30,10 +31,14 @@ from puffer_mlx.files import publish
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.screen import play_in_terminal
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.vec.native import NativeVec, find_environment
+from puffer_mlx.vec.base import ScoredVec
+from puffer_mlx.vec.native import find_environment
+from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.weights_io import load_weights
 
 EPISODES = 1000
+EPISODES_IN_PYTHON = 100
+NOTHING = np.zeros((1, 1, 3), np.uint8)  # the picture of what is seen elsewhere
 ENVIRONMENTS = 1024  # at once at most: the more, the less a step of one costs
 PER_AGENT = 10  # episodes at least of each of several agents, on average
 STEPS = 300  # of a file
@@ -76,7 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=number(int, 1),
         metavar="N",
         help="episodes to score, at least; every environment plays the same number"
-        f" (default {EPISODES}; none with --gif, --mp4 or --terminal)",
+        f" (default {EPISODES}, {EPISODES_IN_PYTHON} in Python; none if it is shown)",
     )
     group.add_argument(
         "--max-steps",
@@ -90,12 +95,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--terminal", action="store_true", help="show agent 0 in the terminal; Ctrl-C ends it"
     )
+    group.add_argument(
+        "--window",
+        action="store_true",
+        help="show it in the environment's own window: its c_render, which needs raylib installed",
+    )
     length = group.add_mutually_exclusive_group()
     length.add_argument(
         "--steps",
         type=number(int, 1),
         metavar="N",
-        help=f"steps to show (default {STEPS}; --terminal: no end)",
+        help=f"steps to show (default {STEPS}; --terminal, --window: no end)",
     )
     length.add_argument(
         "--seconds", type=number(float, 0.001), metavar="S", help="the same as a time"
@@ -110,7 +120,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def settle(options: argparse.Namespace) -> None:
+def settle(options: argparse.Namespace, config: Config) -> None:
     """Refuse options that would do nothing, and fill in what was left out.
 
     Raises:
@@ -122,18 +132,24 @@ def settle(options: argparse.Namespace) -> None:
             "--load-model-path latest, or a run's or a checkpoint's folder",
         )
     files = options.gif or options.mp4
-    shown = files or options.terminal
+    shown = options.shown = files or options.terminal or options.window
     if options.episodes is None:
-        options.episodes = 0 if shown else EPISODES
+        usual = EPISODES_IN_PYTHON if config.python else EPISODES
+        options.episodes = 0 if shown else usual
     for needed, words, names in (
         (options.episodes, "--episodes", ("json", "max_steps")),
-        (shown, "--gif, --mp4 or --terminal", ("steps", "seconds", "fps")),
+        (shown, "--gif, --mp4, --terminal or --window", ("steps", "seconds")),
+        (files or options.terminal, "--gif, --mp4 or --terminal", ("fps",)),
         (files, "--gif or --mp4", ("scale",)),
     ):
         for name in names:
             if not needed and getattr(options, name) is not None:
                 option = name.replace("_", "-")
                 raise UserError(f"--{option} does nothing without {words}", "add it")
+    if options.window and config.python:
+        raise UserError(
+            f"--window shows what is in C; {config.env_name} is in Python", "--terminal, or --gif"
+        )
     options.fps = options.fps or FPS
     if options.seconds:
         options.steps = max(1, round(options.seconds * options.fps))
@@ -146,6 +162,7 @@ class Player(NamedTuple):
     policy: Policy
     weights: Any
     agents: int  # of one environment
+    folder: Path  # of the checkpoint
 
 
 def load(argv: list[str], config: Config, path: str) -> Player:
@@ -154,7 +171,8 @@ def load(argv: list[str], config: Config, path: str) -> Player:
         with vec.make(config, 1) as probe:
             policy = make_policy(probe.spec, config.policy, config.torch)
             agents = probe.num_agents // probe.num_environments
-        return Player(config, policy, load_weights(path, policy.init(mx.random.key(0))), agents)
+        weights = load_weights(path, policy.init(mx.random.key(0)))
+        return Player(config, policy, weights, agents, Path(path).parent)
     found = checkpoint.load(checkpoint.find(path, config))
     files = [found.folder / "config.ini"]
     config, _ = parse_command_line(argv, add_options, files)
@@ -175,7 +193,7 @@ def load(argv: list[str], config: Config, path: str) -> Player:
                 f"evaluate it on {found.config.env_name}",
             )
         agents = probe.num_agents // probe.num_environments
-    return Player(config, found.policy, found.weights, agents)
+    return Player(config, found.policy, found.weights, agents, found.folder)
 
 
 def described(spec: EnvSpec) -> str:
@@ -188,8 +206,8 @@ def described(spec: EnvSpec) -> str:
     )
 
 
-def environments(player: Player, count: int) -> NativeVec:
-    """So many environments, whose seeds no other --seed shares."""
+def environments(player: Player, count: int, render: bool = False) -> ScoredVec:
+    """So many environments, whose seeds no other --seed shares; ``render``: to be drawn."""
     config = player.config
     settings = replace(
         config.vec,
@@ -197,12 +215,16 @@ def environments(player: Player, count: int) -> NativeVec:
         num_buffers=1,
         seed=(config.vec.seed + SEEDS * config.base.seed) % 2**31,
     )
-    return vec.make(replace(config, vec=settings), threads())
+    made = vec.make(replace(config, vec=settings), threads(), render=render)
+    checkpoint.recall(made, player.folder, frozen=True)
+    return made
 
 
 def measure(player: Player, options: argparse.Namespace) -> Scores:
     """Play the episodes, with progress on a terminal."""
-    each = -(-options.episodes // ENVIRONMENTS)
+    config = player.config
+    most = config.vec.total_agents // player.agents if config.python else ENVIRONMENTS
+    each = -(-options.episodes // most)
     if player.agents > 1:  # who of several agents ends first ends quickly: more episodes of each
         each = max(each, min(PER_AGENT * player.agents, options.episodes))
     console = Console(stderr=True)
@@ -265,16 +287,16 @@ def record(player: Player, options: argparse.Namespace, scores: Scores) -> dict[
     }
 
 
-def show(player: Player, options: argparse.Namespace, draw: pictures.Draw) -> None:
-    """Write the files asked for, and play in the terminal."""
+def show(player: Player, options: argparse.Namespace, draw: pictures.Draw | None) -> None:
+    """Write the files asked for, and play in the terminal or in a window."""
 
-    def frames(steps: int | None) -> Iterator[pictures.Frame]:
-        with environments(player, 1) as envs:
+    def frames(steps: int | None, draw: pictures.Draw | None = draw) -> Iterator[pictures.Frame]:
+        with environments(player, 1, render=True) as envs:
             yield from play(
                 player.policy,
                 player.weights,
                 envs,
-                draw,
+                drawing(envs, draw),
                 seed=player.config.base.seed,
                 greedy=options.greedy,
                 steps=steps,
@@ -286,24 +308,36 @@ def show(player: Player, options: argparse.Namespace, draw: pictures.Draw) -> No
             print(f"wrote {path}, {path.stat().st_size / 1000:,.0f} kB")
     if options.terminal:
         play_in_terminal(frames(options.steps), options.fps)
+    if options.window:
+        for _ in frames(options.steps, None):  # the environment's c_render keeps the time
+            pass
+
+
+def drawing(envs: ScoredVec, draw: pictures.Draw | None) -> pictures.Draw:
+    """What makes the picture of a step: the environment itself, or its draw.py."""
+    if draw is None:
+        return lambda _: NOTHING if (image := envs.render()) is None else image
+    if isinstance(envs, Normalized):
+        return lambda observation: draw(envs.raw(observation))
+    return draw
 
 
 def evaluate(argv: list[str]) -> None:
     config, options = parse_command_line(argv, add_options)
-    settle(options)
+    settle(options, config)
     select_device(config.base.device)
     raise_cache_limit()
     player = load(argv, config, options.load_model_path)
     draw = None
-    if options.gif or options.mp4 or options.terminal:
-        draw = pictures.find_draw(find_environment(config.env_name))
+    if (options.gif or options.mp4 or options.terminal) and not config.python:
+        draw = pictures.find_draw(Path(config.source or find_environment(config.env_name)))
     if options.episodes:
         scores = measure(player, options)
         print(report(player, options, scores))
         if options.json:
             with publish(options.json) as path:
                 path.write_text(json.dumps(record(player, options, scores), indent=1) + "\n")
-    if draw:
+    if options.shown:
         show(player, options, draw)
 
 

@@ -6,6 +6,7 @@ the way to PufferLib on CUDA and back.
 """
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from puffer_mlx.config import Base, Config
 from puffer_mlx.devices import select_device
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.export import DIALECTS, SUFFIXES, Format, Report, export
+from puffer_mlx.files import publish
 from puffer_mlx.weights_io import BF16, FLOAT
 
 ALIGNMENT = {"bf16": BF16, "float": FLOAT}
@@ -116,6 +118,16 @@ def show(report: Report, kind: str) -> None:
         print(f"note: {note}")
 
 
+def carry_statistics(folder: Path, beside: Path) -> None:
+    """Write what observations must be normalised by beside an exported file, and say so."""
+    if not checkpoint.memory(folder):
+        return
+    made = beside.with_name(f"{beside.name}.{checkpoint.MEMORY}")
+    with publish(made) as temporary:
+        shutil.copyfile(folder / checkpoint.MEMORY, temporary)
+    print(f"note: this policy wants normalised observations (puffer_mlx/vec/normalize.py): {made}")
+
+
 @reported
 def main(argv: list[str]) -> None:
     options = parse(argv)
@@ -129,10 +141,11 @@ def main(argv: list[str]) -> None:
         whole=options.bin_whole,
         lossy=options.lossy,
     )
-    name = f"{made.config.env_name}_{made.step:016d}{SUFFIXES[options.to][0]}"
+    name = f"{made.config.slug}_{made.step:016d}{SUFFIXES[options.to][0]}"
     print(f"{'checkpoint':<20}{folder}")
     report = export(made, form, options.out or Path(name), checkpoint.recorded(folder))
     show(report, options.to)
+    carry_statistics(folder, report.path)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from puffer_mlx.errors import UserError, reported
 from puffer_mlx.loggers import JsonLines, log_path
 from puffer_mlx.trace import Trace
 from puffer_mlx.trainer import Trainer
+from puffer_mlx.vec.base import Remembers
 from puffer_mlx.version import version_text
 from puffer_mlx.weights_io import load_weights
 
@@ -94,9 +95,13 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
     raise_cache_limit()
     run_id = resumed.folder.parent.name if resumed else str(time.time_ns() // 1_000_000)
     with vec.make(config, placement.rollout_cores(config)) as environments:
-        if environments.unread:
-            print(f"unused here: {', '.join(f'env.{key}' for key in environments.unread)}")
+        if unused := vec.unused(config, environments):
+            print(f"unused here: {', '.join(unused)}")
+        if config.python:
+            print(environments.description)
         state = checkpoint.load_state(resumed.folder) if resumed else None
+        if source := weights_folder(config, options, resumed):
+            checkpoint.recall(environments, source)
         trainer = Trainer(config, environments, like=state)
         record = Recording(trainer, options)
         position = None
@@ -133,7 +138,9 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
             if state:
                 state.numbers["log_position"] = log.position
             step = trainer.epoch * config.batch_size
-            saved = keeper.save(step, environments.spec, trainer.policy, trainer.weights, state)
+            memory = environments.memory() if isinstance(environments, Remembers) else None
+            about = environments.spec, trainer.policy, trainer.weights
+            saved = keeper.save(step, *about, state, memory)
             saved_epoch = trainer.epoch
 
         try:
@@ -158,6 +165,16 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
             log.close()
         print(f"saved {saved}" if saved else "no epoch ended; nothing to save")
         print(f"log   {log.path}")
+
+
+def weights_folder(
+    config: Config, options: argparse.Namespace, resumed: Checkpoint | None
+) -> Path | None:
+    """The checkpoint that the weights are from, if they are from one."""
+    if resumed:
+        return resumed.folder
+    path = options.load_model_path
+    return checkpoint.find_weights(path, config).parent if path else None
 
 
 class Recording:
@@ -226,10 +243,17 @@ def go_on(trainer: Trainer, resumed: Checkpoint, state: State) -> int:
     print(f"going on with {resumed.folder} after {trainer.epoch} epochs")
     if not exactly:
         print(
-            "environments restarted: this one can't save its state (MY_STATE in its binding.c),"
-            " so the run differs from an uninterrupted one"
+            f"environments restarted: {restarted(trainer.config)}, so the run differs from an"
+            " uninterrupted one"
         )
     return state.numbers.get("log_position", 0)  # saved without a log, in a notebook say
+
+
+def restarted(config: Config) -> str:
+    """Why environments can't go on."""
+    if config.python:
+        return "those of Python can't save their state"
+    return "this one can't save its state (MY_STATE in its binding.c)"
 
 
 def find_resumed(argv: list[str]) -> Checkpoint | None:

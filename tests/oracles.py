@@ -199,6 +199,8 @@ class CodedVec:
     each step.
     """
 
+    finals, unread, description = False, [], "coded"
+
     def __init__(
         self, agents: int, groups: int, sizes=(3,), masked=False, dtype=np.float32
     ) -> None:
@@ -206,6 +208,7 @@ class CodedVec:
             "coded", 4, np.dtype(dtype), ActionSpec(sizes), sum(sizes) if masked else 0
         )
         self.num_agents, self.num_groups = agents, groups
+        self.num_environments = agents
         self.n = agents // groups
         self.steps = [0] * groups
         self.pending: list[tuple[Array, Rows] | None] = [None] * groups
@@ -230,7 +233,7 @@ class CodedVec:
         ]
 
     def _write(self, out: Rows, agents: Array, k: int) -> None:
-        for to, source in zip(out, self.rows(agents, k), strict=True):
+        for to, source in zip(out, self.rows(agents, k), strict=False):
             assert (to is None) == (source is None)
             if to is not None and source is not None:
                 assert to.flags.c_contiguous and to.shape == source.shape

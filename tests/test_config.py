@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from puffer_mlx import config as c
-from puffer_mlx.config_cli import env_names
+from puffer_mlx.config_files import env_names
 from puffer_mlx.config_schema import KEYS, ONLY, RENAMES, SECTIONS, UNUSED
 from puffer_mlx.errors import UserError
 

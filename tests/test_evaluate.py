@@ -26,6 +26,8 @@ class Scripted:
     After the last one written down, episodes of one step with score 99 follow.
     """
 
+    finals = False
+
     def __init__(self, scripts, groups=1, masked=False, per_record=1) -> None:
         self.scripts, self.per_record = scripts, per_record
         self.num_agents = self.num_environments = len(scripts)

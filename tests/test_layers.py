@@ -16,8 +16,8 @@ PACKAGE = Path(__file__).parents[1] / "puffer_mlx"
 
 LAYERS = (  # top down; a file's path without .py
     # 0: foundations
-    "policy/__init__ errors files build blas __init__ version spec distributed "
-    "trace profiler config_key config_schema config_cli config_check config",
+    "policy/__init__ errors files objects build blas __init__ version spec distributed "
+    "trace profiler config_key config_schema config_files config_cli config_check config",
     # 1: arithmetic, and the contract of an environment
     "trees precision devices worker low kernel_texts recurrent_texts kernels cpu_ops streams cuda "
     "capture ops "
@@ -25,7 +25,7 @@ LAYERS = (  # top down; a file's path without .py
     "policy/lstm policy/gru policy/mlp policy/networks policy/distributions policy/decoders "
     "policy/custom advantage priority loss optim vec/base",
     # 2: wholes made of them
-    "policy/policy vec/stepping vec/state vec/library vec/native vec/gym vec/puffer vec/__init__",
+    "policy/policy vec/loop vec/normalize vec/stepping vec/state vec/library vec/native vec/gym vec/puffer vec/__init__",
     # 3: what a trainer is made of
     "actor rollout update placement schedule learner weights_io checkpoint",
     # 4

@@ -14,7 +14,7 @@ from oracles import named
 from running import BATCH, EPOCHS, TINY, command, learned, only, records, run
 
 from puffer_mlx import checkpoint, config, vec
-from puffer_mlx.config_cli import known_envs
+from puffer_mlx.config_files import known_envs
 from puffer_mlx.policy.networks import NETWORKS
 from puffer_mlx.trainer import Trainer
 from puffer_mlx.vec.native import environments_folder

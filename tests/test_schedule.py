@@ -72,7 +72,7 @@ class Through:
     def __init__(self, inner: Any, before: Before) -> None:
         self.inner, self.before = inner, before
         self.spec, self.num_agents = inner.spec, inner.num_agents
-        self.num_groups = inner.num_groups
+        self.num_groups, self.finals = inner.num_groups, inner.finals
         self.reset, self.log, self.state = inner.reset, inner.log, inner.state
         self.restore, self.close = inner.restore, inner.close
         self.busy_seconds = inner.busy_seconds

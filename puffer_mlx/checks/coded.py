@@ -31,9 +31,13 @@ class Coded:
         finite: if not, observations are NaN.
     """
 
+    finals, description = False, "coded"
+
     def __init__(self, agents: int, groups: int, finite: bool = True) -> None:
         self.spec = EnvSpec("coded", 2, np.dtype(np.float32), ActionSpec((3,)), 0)
-        self.num_agents, self.num_groups, self.finite = agents, groups, finite
+        self.num_agents = self.num_environments = agents
+        self.num_groups, self.finite = groups, finite
+        self.unread: list[str] = []
         self._n = agents // groups
         self._steps = [0] * groups
         self._out: list[Rows | None] = [None] * groups

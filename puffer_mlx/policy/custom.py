@@ -1,10 +1,7 @@
 """Classes of the user's own, named ``module:Class`` in the configuration; ``mlx.nn`` modules."""
 
-import importlib
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -12,6 +9,7 @@ from mlx import nn
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.low import dtype_of
+from puffer_mlx.objects import load_object
 
 
 def load_class(name: str) -> type:
@@ -20,18 +18,7 @@ def load_class(name: str) -> type:
     Raises:
         UserError: there is no such module or class.
     """
-    module, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        raise UserError(
-            f"{name}: {error}", f"is {module}.py in this folder, or installed?"
-        ) from None
-    except AttributeError:
-        raise UserError(f"{name}: {module} has no {attribute}", "write module:Class") from None
+    found = load_object(name)
     if not isinstance(found, type):
         raise UserError(f"{name} is {type(found).__name__}, not a class", "write module:Class")
     return found

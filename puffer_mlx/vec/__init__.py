@@ -1,26 +1,76 @@
-"""Vectorised environments: ``make`` builds the one that a configuration names."""
+"""Vectorised environments: ``make`` builds the ones that a configuration names."""
 
 from puffer_mlx.config import Config
+from puffer_mlx.config_schema import KEYS
+from puffer_mlx.objects import load_object
+from puffer_mlx.vec.base import ScoredVec, VecEnv
 from puffer_mlx.vec.native import NativeVec, find_environment
+from puffer_mlx.vec.normalize import Normalized
 
-__all__ = ["make"]
+__all__ = ["make", "unused"]
+
+GYM = "gym:"
 
 
-def make(config: Config, threads: int) -> NativeVec:
+def make(config: Config, threads: int, *, render: bool = False) -> ScoredVec:
     """The environments of a configuration.
 
     Args:
         config: names the environment and gives its parameters, agents and buffers.
         threads: the most threads that may step environments; ``vec.num_threads`` may ask for fewer.
+        render: whether a Python environment is to draw itself (``GymVec.render``).
 
     Raises:
         UserError: there is no such environment, it doesn't compile, or its parameters are wrong.
     """
+    threads = max(1, min(config.vec.num_threads, threads))
+    found = _python(config, threads, render) if config.python else _native(config, threads)
+    chosen = config.vec.normalize_observations, config.vec.normalize_rewards
+    return Normalized(found, *chosen, config.train.gamma, threads) if any(chosen) else found
+
+
+def _native(config: Config, threads: int) -> NativeVec:
     return NativeVec(
-        find_environment(config.env_name),
+        config.source or find_environment(config.env_name),
         total_agents=config.vec.total_agents,
         num_buffers=config.vec.num_buffers,
-        num_threads=max(1, min(config.vec.num_threads, threads)),
+        num_threads=threads,
         env=config.env,
         seed=config.vec.seed,
     )
+
+
+def _python(config: Config, threads: int, render: bool) -> ScoredVec:
+    from puffer_mlx.vec.gym import GymVec
+    from puffer_mlx.vec.puffer import PufferVec, is_puffer_env
+
+    name = config.env_name
+    factory = name.removeprefix(GYM) if name.startswith(GYM) else load_object(name)
+    settings = {
+        "name": name,
+        "total_agents": config.vec.total_agents,
+        "num_buffers": config.vec.num_buffers,
+        "env": config.env,
+        "seed": config.vec.seed,
+        "backend": config.vec.backend,
+        "timeout": config.vec.timeout,
+        "num_threads": threads,
+        "render": render,
+    }
+    if is_puffer_env(factory):
+        return PufferVec(factory, **settings)
+    return GymVec(factory, finals=config.train.bootstrap_truncated, **settings)
+
+
+def unused(config: Config, vec: VecEnv) -> list[str]:
+    """Keys that these environments have no use for, and why, for the line that says so."""
+    found = [f"env.{key}" for key in vec.unread]
+    if config.train.bootstrap_truncated and not vec.finals:
+        found.append("train.bootstrap_truncated (they don't show where a time limit ended them)")
+    if not config.python:
+        found += [f"vec.{key} (for Python)" for key in ("backend", "timeout") if _set(config, key)]
+    return found
+
+
+def _set(config: Config, key: str) -> bool:
+    return getattr(config.vec, key) != KEYS["vec"][key].default

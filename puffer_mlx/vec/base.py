@@ -5,7 +5,7 @@ stepped on its own and asynchronously, so a policy can act for one while others 
 depend on the interleaving.
 """
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,14 @@ class Rows(NamedTuple):
     rewards: np.ndarray  # (n,) float32
     terminals: np.ndarray  # (n,) float32, 0 or 1
     masks: np.ndarray | None  # (n, mask_size) uint8, non-zero where an action is legal
+    finals: np.ndarray | None = None  # (n,) float32: see ``VecEnv.finals``
+
+    def part(self, *index: Any) -> "Rows":
+        """The same part of every array."""
+        return Rows(*(None if array is None else array[index] for array in self))  # type: ignore
+
+
+TERMINATED, TRUNCATED = 1.0, 2.0  # what ``finals`` says of an episode's last observation
 
 
 class Collected(NamedTuple):
@@ -44,12 +52,47 @@ class WholeRollouts(Protocol):
         ...
 
 
+@runtime_checkable
+class Remembers(Protocol):
+    """Environments that learn something about themselves which a policy depends on."""
+
+    def memory(self) -> dict[str, np.ndarray]:
+        """What they have learned, by name: small arrays, copies."""
+        ...
+
+    def remember(self, memory: dict[str, np.ndarray], frozen: bool = False) -> None:
+        """Go on from what ``memory`` returned; ``frozen``: learn no more.
+
+        Raises:
+            UserError: it is of other environments.
+        """
+        ...
+
+
 class VecEnv(Protocol):
-    """N agents that step together. Created reset-able, closed once."""
+    """N agents that step together. Created reset-able, closed once.
+
+    Attributes:
+        spec: what an agent sees and does.
+        num_agents: N.
+        num_groups: Q.
+        num_environments: how many share the agents.
+        finals: whether an episode's last observation has a row of its own, and so can be told from
+            the next one's first. Its ``Rows.finals`` is ``TERMINATED``, worth nothing, or
+            ``TRUNCATED``, worth what the policy thinks; other rows' is 0. The reward is that of the
+            last action. The action chosen from it is ignored; the row after it is the first of the
+            next episode, terminal 1 and reward 0. Without them ``Rows.finals`` is None.
+        unread: the environment's parameters that nobody asked for.
+        description: how they are stepped, one line.
+    """
 
     spec: EnvSpec
-    num_agents: int  # N
-    num_groups: int  # Q
+    num_agents: int
+    num_groups: int
+    num_environments: int
+    finals: bool
+    unread: list[str]
+    description: str
 
     def reset(self, out: Rows) -> None:
         """Start new episodes for all N agents; write their first rows, rewards and terminals 0.
@@ -106,4 +149,27 @@ class VecEnv(Protocol):
 
     def close(self) -> None:
         """Free everything. Calling it twice is harmless."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class ScoredVec(VecEnv, Protocol):
+    """Environments that tell of every episode."""
+
+    def episodes(self) -> list[dict[str, float]]:
+        """A record of each environment where an episode ended since the last call.
+
+        With its number ``env`` and the number ``n`` of those episodes, over which it is a mean.
+        """
+        ...
+
+    def render(self) -> np.ndarray | None:
+        """Environment 0's picture (h, w, 3) uint8; None if it drew in a window of its own.
+
+        Raises:
+            UserError: it can't be drawn.
+        """
         ...

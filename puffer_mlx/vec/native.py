@@ -60,6 +60,9 @@ class NativeVec:
             values the environment refuses, or counts don't add up.
     """
 
+    finals = False  # c_step starts the next episode itself
+    description = "C, in threads"
+
     def __init__(
         self,
         folder: Path | str,

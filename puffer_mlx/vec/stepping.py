@@ -19,6 +19,7 @@ def allocate_rows(vec: VecEnv, agents: int) -> Rows:
         np.zeros(agents, np.float32),
         np.zeros(agents, np.float32),
         masks,
+        np.zeros(agents, np.float32) if vec.finals else None,
     )
 
 

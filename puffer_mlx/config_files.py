@@ -1,0 +1,122 @@
+"""Which environment a word names, and which `.ini` files are about it.
+
+breakout              an environment that has a file in ./configs or comes with puffer_mlx
+gym:CartPole-v1       one of Gymnasium's
+module:factory        Python: also path/to/file.py:factory
+path/to/ocean/NAME    a folder in PufferLib 4.0's form, with its config/NAME.ini if it has one
+path/to/file.ini      a file, whose [base] env_name is any of these but a folder
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from puffer_mlx.config_schema import closest
+from puffer_mlx.errors import UserError
+
+FAMILY = "python.ini"  # what all Python environments begin with
+
+
+class Named(NamedTuple):
+    """An environment and the files that configure it, the later ones winning."""
+
+    env_name: str
+    source: str  # the folder of its C sources, if it isn't one that comes with puffer_mlx
+    files: list[Path]
+
+
+def named(word: str) -> Named:
+    """What the first word of a command line means.
+
+    Raises:
+        UserError: there is no such environment, folder or file.
+    """
+    if word == "default":
+        return Named(word, "", _defaults())
+    if word.endswith(".ini"):
+        path = find_config(word)
+        name = env_names(path)[0]
+        return Named(name, "", [*_defaults(":" in name), path])
+    if ":" in word:
+        own = [path for path in _all_files() if word in env_names(path)]
+        return Named(word, "", [*_defaults(family=True), *own[:1]])
+    if "/" in word or word in (".", ".."):
+        return _folder(word)
+    return Named(word, "", [*_defaults(), find_config(word)])
+
+
+def _folder(word: str) -> Named:
+    """An environment's folder, with the file of a ``config`` folder above it or of its own."""
+    folder = Path(word).resolve()
+    if not (folder / "binding.c").is_file():
+        what = "has no binding.c" if folder.is_dir() else "doesn't exist"
+        raise UserError(
+            f"the environment folder {word} {what}",
+            "name a folder with NAME.h and binding.c, as PufferLib's ocean/NAME",
+        )
+    if own := [path for path in sorted(folder.glob("*.ini")) if folder.name in env_names(path)]:
+        return Named(folder.name, str(folder), [*_defaults(), own[0]])
+    for configs in (above / name for above in folder.parents for name in ("config", "configs")):
+        for path in sorted(configs.rglob("*.ini")) if configs.is_dir() else []:
+            if folder.name in env_names(path):
+                theirs = [path for path in [configs / "default.ini"] if path.is_file()]
+                return Named(folder.name, str(folder), [*_defaults(), *theirs, path])
+    return Named(folder.name, str(folder), _defaults())
+
+
+def _defaults(family: bool = False) -> list[Path]:
+    """default.ini, and what Python environments begin with."""
+    names = ["default.ini", FAMILY] if family else ["default.ini"]
+    found = ([folder / name for folder in config_folders()] for name in names)
+    return [path for paths in found for path in [p for p in paths if p.is_file()][:1]]
+
+
+def _all_files() -> list[Path]:
+    return [path for folder in config_folders() for path in sorted(folder.rglob("*.ini"))]
+
+
+def config_folders() -> list[Path]:
+    """The folders searched for environments: `./configs`, then the package's."""
+    package = Path(__file__).resolve().parent
+    shipped = package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
+    return [folder for folder in (Path("configs"), shipped) if folder.is_dir()]
+
+
+def env_names(path: Path) -> list[str]:
+    """The environments a file is for: the words of its [base] env_name, else the file's name."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # reading its settings will say what is wrong
+        return [path.stem]
+    found = re.search(r"^env_name[ \t]*[=:](.*)$", text, re.MULTILINE | re.IGNORECASE)
+    words = found[1].split() if found else []
+    return words if words and words != ["None"] else [path.stem]
+
+
+def known_envs() -> list[str]:
+    """Every environment that has a file."""
+    files = (path for path in _all_files() if path.name not in ("default.ini", FAMILY))
+    return sorted({name for path in files for name in env_names(path)})
+
+
+def find_config(name: str) -> Path:
+    """The file of an environment, or of a path that ends in `.ini`.
+
+    Upstream's rule: the file whose [base] env_name, split at white space, contains the name.
+
+    Raises:
+        UserError: there is none.
+    """
+    if name.endswith(".ini"):
+        if Path(name).is_file():
+            return Path(name)
+        raise UserError(f"there is no file {name}", "name an .ini file that exists")
+    for folder in config_folders():
+        for path in sorted(folder.rglob("*.ini"), key=lambda path: (path.stem != name, path)):
+            if name in env_names(path):
+                return path
+    known = known_envs()
+    near = closest(name, known)
+    hint = (f"did you mean {near}? " if near else "") + "known: " + ", ".join(known)
+    hint += "; or gym:ID, module:factory, a folder"
+    raise UserError(f"no configuration has the environment {name!r}", hint)

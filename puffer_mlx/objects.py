@@ -1,0 +1,52 @@
+"""Objects of the user's own, named ``module:name`` in the configuration."""
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from puffer_mlx.errors import UserError
+
+
+def load_object(name: str) -> Any:
+    """What ``module:name`` or ``path/to/file.py:name`` names.
+
+    Modules of the working directory are found too. A file is imported by its stem, with its folder
+    on the path, so that its neighbours can be imported, and child processes find it too.
+
+    Raises:
+        UserError: there is no such module, file or name.
+    """
+    module, colon, attribute = name.rpartition(":")
+    if not colon or not module or not attribute:
+        raise UserError(f"{name!r} doesn't name an object", "write module:Class or file.py:Class")
+    found: Any = _import(name, module)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            hint = "write module:Class or module:function"
+            raise UserError(f"{name}: {module} has no {attribute}", hint)
+        found = getattr(found, part)
+    return found
+
+
+def _import(name: str, module: str) -> ModuleType:
+    file = Path(module)
+    folder = file.resolve().parent if module.endswith(".py") else Path.cwd()
+    if module.endswith(".py"):
+        if not file.is_file():
+            raise UserError(f"{name}: there is no file {module}", "write file.py:name")
+        module = file.stem
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        hint = f"is {module}.py in this folder, or installed?"
+        raise UserError(f"{name}: {error}", hint) from None
+    if file.suffix == ".py" and Path(found.__file__ or "").resolve() != file.resolve():
+        raise UserError(
+            f"{name}: there is another module {module}, {found.__file__}", "rename the file"
+        )
+    return found

@@ -1,0 +1,202 @@
+"""Observations and rewards on a scale that a policy learns from, by running statistics.
+
+    observation = clip((observation - mean) / sqrt(variance + 1e-8), ±10)        of each number
+    reward = reward / sqrt(variance of G + 1e-8),  G = reward + gamma * G        of each agent
+
+Source: OpenAI Baselines' VecNormalize. Statistics are over all rows so far, every group's step one
+batch, by Chan's parallel update. Rewards aren't centred: their sign stays.
+"""
+
+import io
+from typing import Self
+
+import numpy as np
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec import loop
+from puffer_mlx.vec.base import Collected, Rows, ScoredVec
+
+LIMIT = 10.0  # deviations that a normalised observation is at most from the mean
+EPSILON = 1e-8
+
+
+class Moments:
+    """Running mean and variance of columns, float64.
+
+    Args:
+        size: how many columns.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.count = 0.0
+        self.mean = np.zeros(size)
+        self.variance = np.ones(size)  # until there is something to tell
+
+    def add(self, rows: np.ndarray) -> None:
+        """Take a batch (n, size) into account."""
+        n = len(rows)
+        mean, variance = rows.mean(axis=0, dtype=np.float64), rows.var(axis=0, dtype=np.float64)
+        before, total = self.count, self.count + n
+        moved = mean - self.mean
+        squares = variance * n + np.square(moved) * (before * n / total)
+        if before:
+            squares += self.variance * before
+        self.mean = self.mean + moved * (n / total)
+        self.variance, self.count = squares / total, total
+
+    @property
+    def scale(self) -> np.ndarray:
+        """What to multiply by, (size,)."""
+        return 1 / np.sqrt(self.variance + EPSILON)
+
+
+class Normalized:
+    """Environments whose rows are normalised: implements ``VecEnv``.
+
+    Logs and single episodes are of the rewards as they were.
+
+    Args:
+        inner: the environments; closed with this.
+        observations: normalise those.
+        rewards: normalise those.
+        gamma: discount of the return whose deviation rewards are divided by.
+        threads: that may act for the policy.
+
+    Raises:
+        UserError: observations are bytes.
+    """
+
+    def __init__(
+        self, inner: ScoredVec, observations: bool, rewards: bool, gamma: float, threads: int = 1
+    ) -> None:
+        spec = inner.spec
+        if observations and spec.observation_dtype == np.uint8:
+            inner.close()
+            kind = "images" if spec.observation_shape else "bytes"
+            raise UserError(
+                f"vec.normalize_observations is on, but {spec.name} shows {kind}, on a scale known"
+                " beforehand",
+                "--vec.normalize-observations 0",
+            )
+        self.inner, self.spec, self.finals = inner, spec, inner.finals
+        self.num_agents, self.num_groups = inner.num_agents, inner.num_groups
+        self.num_environments, self.unread = inner.num_environments, inner.unread
+        what = [word for word, on in (("observations", observations), ("rewards", rewards)) if on]
+        self.description = f"{inner.description}; {' and '.join(what)} normalised"
+        self.log, self.episodes, self.close = inner.log, inner.episodes, inner.close
+        self.busy_seconds = inner.busy_seconds
+        self._seen = Moments(spec.observation_size) if observations else None
+        self._return = Moments(1) if rewards else None
+        self._gamma, self._threads, self._frozen = gamma, threads, False
+        self._returns = np.zeros(inner.num_agents)  # G of each agent
+        self._n = inner.num_agents // inner.num_groups
+        self._out: list[Rows | None] = [None] * inner.num_groups
+
+    def reset(self, out: Rows) -> None:
+        """As ``VecEnv.reset``."""
+        self.inner.reset(out)
+        self._returns[:] = 0
+        self._normalise(out, slice(None), rewarded=False)
+
+    def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
+        """As ``VecEnv.send``; rows are normalised in ``wait``."""
+        self.inner.send(group, actions, out)
+        self._out[group] = out
+
+    def wait(self, group: int) -> None:
+        """As ``VecEnv.wait``."""
+        self.inner.wait(group)
+        out, self._out[group] = self._out[group], None
+        if out is not None:
+            self._normalise(out, slice(group * self._n, (group + 1) * self._n))
+
+    def collect(
+        self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
+    ) -> Collected:
+        """As ``WholeRollouts.collect``, step by step."""
+        return loop.collect(self, steps, act, actions, out, spans, self._threads)
+
+    def memory(self) -> dict[str, np.ndarray]:
+        """The statistics: see ``Remembers``."""
+        parts = {"observations": self._seen, "return": self._return}
+        return {
+            f"{name}.{key}": np.array(getattr(moments, key), np.float64)
+            for name, moments in parts.items()
+            if moments
+            for key in ("count", "mean", "variance")
+        }
+
+    def remember(self, memory: dict[str, np.ndarray], frozen: bool = False) -> None:
+        """Go on from such statistics: see ``Remembers``. Frozen, rewards are left as they are."""
+        mine = self.memory()
+        wrong = [
+            name for name in mine if getattr(memory.get(name), "shape", None) != mine[name].shape
+        ]
+        if wrong:
+            raise UserError(
+                f"the statistics of {', '.join(wrong)} are missing, or of other environments",
+                "leave vec.normalize_observations and vec.normalize_rewards as they were",
+            )
+        for name, moments in (("observations", self._seen), ("return", self._return)):
+            if moments:
+                moments.count = float(memory[f"{name}.count"])
+                moments.mean = np.array(memory[f"{name}.mean"], np.float64)
+                moments.variance = np.array(memory[f"{name}.variance"], np.float64)
+        self._frozen = frozen
+
+    def raw(self, observations: np.ndarray) -> np.ndarray:
+        """Normalised observations (..., D) as the environment showed them, but for clipping."""
+        if self._seen is None:
+            return observations
+        return (observations / self._seen.scale + self._seen.mean).astype(np.float32)
+
+    def state(self) -> np.ndarray | None:
+        """The environments' state with the statistics: see ``VecEnv.state``."""
+        inner = self.inner.state()
+        if inner is None:
+            return None
+        file = io.BytesIO()
+        np.savez(file, inner=inner, returns=self._returns, **self.memory())  # type: ignore
+        return np.frombuffer(file.getvalue(), np.uint8)
+
+    def restore(self, state: np.ndarray) -> None:
+        """Go on from what ``state`` returned."""
+        try:
+            with np.load(io.BytesIO(state.tobytes()), allow_pickle=False) as file:
+                found = dict(file)
+        except (ValueError, OSError, EOFError, KeyError) as error:
+            raise UserError(
+                f"the state isn't one of normalised environments: {error}",
+                "go on with the run's own vec.normalize_observations and vec.normalize_rewards",
+            ) from None
+        self.remember(found, self._frozen)
+        self.inner.restore(found["inner"])
+        self._returns[:] = found["returns"]
+
+    def _normalise(self, out: Rows, agents: slice, rewarded: bool = True) -> None:
+        """The rows of some agents, in place; the statistics first, unless frozen."""
+        if self._seen is not None:
+            rows = out.observations
+            if not self._frozen:
+                self._seen.add(rows)
+            scale = self._seen.scale
+            np.subtract(rows, self._seen.mean, out=rows, casting="same_kind")
+            np.multiply(rows, scale, out=rows, casting="same_kind")
+            np.clip(rows, -LIMIT, LIMIT, out=rows)
+        if self._return is not None and rewarded and not self._frozen:
+            G = self._returns[agents]
+            G *= self._gamma
+            G += out.rewards
+            self._return.add(G[:, None])
+            np.multiply(out.rewards, self._return.scale, out=out.rewards, casting="same_kind")
+            G[out.terminals != 0] = 0
+
+    def render(self) -> np.ndarray | None:
+        """As ``ScoredVec.render``."""
+        return self.inner.render()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
