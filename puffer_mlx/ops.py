@@ -33,7 +33,7 @@ FUSED: dict[str, tuple[int, ...]] = {
 }
 
 
-def _extension() -> Any:
+def extension_here() -> Any:
     """The C extension where the default device is a CPU that has it, else None."""
     return cpu_ops.load() if mx.default_device() == mx.cpu else None
 
@@ -49,14 +49,19 @@ def fused() -> Any:
     """The operations that are ``FUSED`` on the default device, or None where there are none."""
     if mx.default_device() != mx.cpu:
         return kernels
-    extension = _extension()
+    extension = extension_here()
     return None if extension is None else _for_any_dtype(extension)
 
 
 def _threads_products() -> bool:
     """Whether the extension splits products: where a BLAS would wait busily for its own threads."""
-    extension = _extension()
-    return extension is not None and extension.has_gemm()
+    return extension_with_products() is not None
+
+
+def extension_with_products() -> Any:
+    """The C extension where the default device is a CPU and it multiplies matrices, else None."""
+    extension = extension_here()
+    return extension if extension is not None and extension.has_gemm() else None
 
 
 def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
@@ -99,7 +104,7 @@ def plus(x: mx.array, y: mx.array) -> mx.array:
 def input_gradient(dy: mx.array, weight: mx.array, add: mx.array | None = None) -> mx.array:
     """Gradient (n, K) of ``linear`` by its input, plus ``add`` (n, K): dy (n, M), weight (M, K)."""
     if _threads_products():
-        return _extension().linear_input_gradient(dy, weight, False, add)
+        return extension_here().linear_input_gradient(dy, weight, False, add)
     return dy @ weight if add is None else mx.addmm(add, dy, weight)
 
 
@@ -107,14 +112,14 @@ def input_gradient(dy: mx.array, weight: mx.array, add: mx.array | None = None) 
 def weight_gradient(dy: mx.array, x: mx.array) -> mx.array:
     """Gradient (M, K) of ``linear`` by its weight: dy (n, M), x (n, K)."""
     if _threads_products():
-        return _extension().linear_weight_gradient(dy, x, False)
+        return extension_here().linear_weight_gradient(dy, x, False)
     return dy.T @ x
 
 
 @in_float32
 def bias_gradient(dy: mx.array) -> mx.array:
     """Gradient (M,) of ``linear`` by its bias: dy (n, M)."""
-    extension = _extension()
+    extension = extension_here()
     return mx.sum(dy, axis=0) if extension is None else extension.linear_bias_gradient(dy, False)
 
 
@@ -134,7 +139,7 @@ def recurrent_weight_gradient(
         (M, H), of dy's dtype.
     """
     if _threads_products():
-        return _extension().recurrent_weight_gradient(dy, states, first, keep)
+        return extension_here().recurrent_weight_gradient(dy, states, first, keep)
     before = (mx.concatenate([first[None], states[:-1]]) * keep[..., None]).astype(dy.dtype)
     return dy.reshape(-1, dy.shape[-1]).T @ before.reshape(-1, states.shape[-1])
 
@@ -161,12 +166,12 @@ def _threaded_linear(columns: bool, biased: bool):
 
     @mx.custom_function
     def product(x: mx.array, weight: mx.array, *bias: mx.array) -> mx.array:
-        return _extension().linear(x, weight, columns, *bias)
+        return extension_here().linear(x, weight, columns, *bias)
 
     @product.vjp
     def gradients(primals, dy, _):
         x, weight = primals[:2]
-        extension = _extension()
+        extension = extension_here()
         found = (
             extension.linear_input_gradient(dy, weight, columns),
             extension.linear_weight_gradient(dy, x, columns),
@@ -227,20 +232,20 @@ def add_rms_norm(x: mx.array, residual: mx.array, weight: mx.array) -> mx.array:
     Returns:
         (n, H), of x's dtype; what is in between is float32.
     """
-    if _extension() is None:
+    if extension_here() is None:
         return mx.fast.rms_norm(x + residual, weight, EPSILON)
     return _add_rms_norm(x, residual, weight)[0]  # type: ignore
 
 
 @mx.custom_function
 def _add_rms_norm(x: mx.array, residual: mx.array, weight: mx.array) -> Any:
-    return tuple(_extension().add_rms_norm_forward(x, residual, weight, EPSILON))
+    return tuple(extension_here().add_rms_norm_forward(x, residual, weight, EPSILON))
 
 
 @_add_rms_norm.vjp
 def _add_rms_norm_vjp(primals, cotangents, outputs):
     # The second output is for this function alone: its cotangent is 0.
-    dx, dweight = _extension().add_rms_norm_backward(*primals, outputs[1], cotangents[0])
+    dx, dweight = extension_here().add_rms_norm_backward(*primals, outputs[1], cotangents[0])
     return dx, dx, dweight
 
 
@@ -296,7 +301,7 @@ def take_rows(source: mx.array, rows: mx.array, steps: int) -> mx.array:
     Returns:
         (T, S, ...) of the source's dtype.
     """
-    extension = _extension()
+    extension = extension_here()
     if extension is None:
         return mx.take(source[:steps], rows, axis=1)
     return extension.take_rows(source, rows, steps)

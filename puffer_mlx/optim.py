@@ -9,6 +9,7 @@ import math
 import mlx.core as mx
 from mlx.utils import tree_map
 
+from puffer_mlx import ops
 from puffer_mlx.trees import Tree, named
 
 COEFFICIENTS = (
@@ -98,3 +99,43 @@ def muon(
         return w * (1 - lr * weight_decay) - lr * u
 
     return tree_map(update, weights, grads, momentum), momentum
+
+
+def step(
+    weights: Tree,
+    grads: Tree,
+    momentum: Tree,
+    loss: mx.array,
+    *,
+    lr: mx.array,
+    beta: float,
+    max_norm: float,
+) -> tuple[Tree, Tree, mx.array]:
+    """The clip and Muon, and nothing where the loss or a gradient isn't finite.
+
+    On a CPU one operation of the extension, where that has a BLAS: of a small network's minibatch,
+    the graph would be the larger part.
+
+    Args:
+        weights: tree of float32 arrays.
+        grads: tree of the same structure, as ``momentum``.
+        momentum: tree from ``muon_init`` or the last step.
+        loss: a scalar array.
+        lr: learning rate, a scalar array.
+        beta: momentum.
+        max_norm: see ``clip_by_global_norm``.
+
+    Returns:
+        New weights and momentum, and whether (a scalar) they are new.
+    """
+    extension = ops.extension_with_products()
+    if extension is None:
+        grads, norm = clip_by_global_norm(grads, max_norm)
+        ok = mx.isfinite(norm) & mx.isfinite(loss)
+        new = muon(weights, grads, momentum, lr=lr, beta=beta)
+        return *tree_map(lambda a, b: mx.where(ok, a, b), new, (weights, momentum)), ok
+    leaves = ([array for _, array in named(tree)] for tree in (weights, grads, momentum))
+    *new, made = extension.muon_step(*leaves, lr, loss, max_norm, beta, COEFFICIENTS)
+    found = iter(new)
+    weights, momentum = (tree_map(lambda _: next(found), tree) for tree in (weights, momentum))
+    return weights, momentum, made > 0

@@ -2,6 +2,8 @@
 
 import mlx.core as mx
 
+from puffer_mlx import ops
+
 EPS = 1e-6
 
 
@@ -62,3 +64,25 @@ def importance(p: mx.array, rows: mx.array, beta: mx.array) -> mx.array:
 def annealed_beta(beta0: float, alpha: float, epoch: int, epochs: int) -> float:
     """beta0 + (1 - beta0) * alpha * epoch / epochs; alpha scales the annealing as upstream."""
     return beta0 + (1 - beta0) * alpha * epoch / epochs
+
+
+def choose(
+    adv: mx.array, uniforms: mx.array, beta: mx.array, alpha: float
+) -> tuple[mx.array, mx.array]:
+    """All of the above: the rows that a minibatch trains on; one operation on a CPU.
+
+    Args:
+        adv: (T, N).
+        uniforms: (S,) in (0, 1].
+        beta: see ``importance``.
+        alpha: see ``probabilities``.
+
+    Returns:
+        Rows (S,) int32 in [0, N), and their importance weights (S,).
+    """
+    extension = ops.extension_here()
+    if extension is not None:
+        return tuple(extension.draw_rows(adv, uniforms, beta, alpha, EPS))
+    p = probabilities(adv, alpha)
+    rows = draw(p, uniforms)
+    return rows, importance(p, rows, beta)

@@ -18,13 +18,12 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx import precision, priority
+from puffer_mlx import optim, precision, priority
 from puffer_mlx.advantage import advantages
 from puffer_mlx.config import Train
 from puffer_mlx.devices import building
 from puffer_mlx.loss import METRICS, Minibatch, ppo_loss
 from puffer_mlx.ops import take_rows
-from puffer_mlx.optim import clip_by_global_norm, muon
 from puffer_mlx.policy.policy import Policy
 
 Fields = dict[str, Any]  # the slot's arrays by name; masks and finals may be None
@@ -91,9 +90,8 @@ def compile_update(policy: Policy, train: Train) -> Executables:
     def draw(fields: Fields, adv, values, uniforms, beta):
         """Draw the minibatch's rows (S,) and their targets."""
         T = values.shape[0]
-        p = priority.probabilities(adv, train.prio_alpha)
-        rows = priority.draw(p, uniforms)
-        weight = mx.broadcast_to(priority.importance(p, rows, beta), (T, rows.shape[0]))
+        rows, weight = priority.choose(adv, uniforms, beta, train.prio_alpha)
+        weight = mx.broadcast_to(weight, (T, rows.shape[0]))
         if fields.get("finals") is not None:  # their actions had no effect
             weight = mx.where(take_rows(fields["finals"], rows, T) > 0, 0, weight)
         return rows, Minibatch(
@@ -158,10 +156,9 @@ def compile_update(policy: Policy, train: Train) -> Executables:
 
     def optimise(weights, momentum, scaler, grads, metrics, lr):
         """New weights, momentum and scaler, and whether (a scalar) the minibatch counted."""
-        grads, norm = clip_by_global_norm(grads, train.max_grad_norm)
-        ok = mx.isfinite(norm) & mx.isfinite(metrics[METRICS.index("total")])
-        new = muon(weights, grads, momentum, lr=lr, beta=train.beta1)
-        weights, momentum = precision.choose(ok, new, (weights, momentum))
+        loss = metrics[METRICS.index("total")]
+        numbers = {"lr": lr, "beta": train.beta1, "max_norm": train.max_grad_norm}
+        weights, momentum, ok = optim.step(weights, grads, momentum, loss, **numbers)
         return weights, momentum, precision.next_scaler(scaler, ok, train.precision), ok
 
     def write_back(values, ratios, rows, new_values, new_ratios, ok):

@@ -5,7 +5,7 @@ import numpy as np
 import oracles
 import pytest
 
-from puffer_mlx import priority
+from puffer_mlx import cpu_ops, priority
 
 
 def probabilities(totals, alpha):
@@ -98,3 +98,35 @@ def test_annealed_beta():
     assert priority.annealed_beta(0.2, 0.5, 30, 120) == pytest.approx(0.3, abs=1e-12)
     assert priority.annealed_beta(0.2, 0.5, 0, 120) == 0.2
     assert priority.annealed_beta(0.2, 0.5, 120, 120) == pytest.approx(0.6, abs=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("bad", [None, np.nan, np.inf])
+def test_choose_is_all_of_it(extension, monkeypatch, alpha, bad):
+    rng = np.random.default_rng(3)
+    adv = rng.normal(size=(5, 37)).astype(np.float32) ** 3
+    if bad is not None:
+        adv[2, 11] = bad
+    uniforms = (1 - rng.random(500)).astype(np.float32)
+    uniforms[:2] = 1.0, 1e-9
+    arguments = mx.array(adv), mx.array(uniforms), mx.array(0.4), alpha
+    rows, weights = map(np.array, priority.choose(*arguments))
+    monkeypatch.setattr(cpu_ops, "load", lambda: None)
+    plain, importance = map(np.array, priority.choose(*arguments))
+    assert rows.dtype == plain.dtype == np.int32 and len(set(rows)) > 10
+    same = rows == plain  # a uniform within rounding of a cumulative sum may go either way
+    assert same.mean() > 0.99 and np.abs(rows - plain).max() <= 1
+    np.testing.assert_allclose(weights[same], importance[same], rtol=1e-5)
+
+
+def test_choose_refuses_what_does_not_fit(extension):
+    adv, uniforms, beta = mx.zeros((2, 3)), mx.ones(4), mx.array(0.4)
+    for wrong in (
+        (adv[0], uniforms, beta),
+        (adv, uniforms[None], beta),
+        (adv, uniforms, beta[None]),
+        (adv.astype(mx.int32), uniforms, beta),
+        (mx.zeros((2, 0)), uniforms, beta),
+    ):
+        with pytest.raises(ValueError, match="draw_rows"):
+            extension.draw_rows(*wrong, 0.8, 1e-6)

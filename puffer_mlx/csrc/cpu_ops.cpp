@@ -1,5 +1,6 @@
 // CPU operations as nodes of MLX's lazy graph: recurrences with their gates, forward and backward, in one walk through
-// time each; linear layers; GELU; a gather of segments. `cpu_ops.py` builds and loads this file.
+// time each; linear layers; GELU; a draw and a gather of segments; the optimizer's step. `cpu_ops.py` builds and loads
+// this file.
 //
 // Shapes: T steps, S segments (rows), H channels; everything float32, C-contiguous and time-major.
 // Each operation splits its rows into parts, which its stream's thread and helpers from a pool take one after the
@@ -7,6 +8,7 @@
 // of threads.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
@@ -15,7 +17,9 @@
 #include "linear.h"
 #include "lstm.h"
 #include "mingru.h"
+#include "muon.h"
 #include "norm.h"
+#include "priority.h"
 #include "rows.h"
 #include "shares.h"
 #include "threads.h"
@@ -60,6 +64,9 @@ NB_MODULE(cpu_ops, m) {
   m.def("add_rms_norm_backward", &add_rms_norm_backward, "x"_a, "residual"_a, "weight"_a, "inverse"_a, "dy"_a);
   m.def("take_rows", &take_rows, "source"_a, "rows"_a, "steps"_a);
   m.def("discount", &discount, "delta"_a, "decay"_a);
+  m.def("draw_rows", &draw_rows, "adv"_a, "uniforms"_a, "beta"_a, "alpha"_a, "epsilon"_a);
+  m.def("muon_step", &muon_step, "weights"_a, "grads"_a, "momentum"_a, "lr"_a, "loss"_a, "max_norm"_a, "beta"_a,
+        "coefficients"_a);
   m.def("linear", &linear, "x"_a, "weight"_a, "columns"_a, "bias"_a = nb::none());
   m.def("linear_input_gradient", &linear_input_gradient, "dy"_a, "weight"_a, "columns"_a, "add"_a = nb::none());
   m.def("linear_weight_gradient", &linear_weight_gradient, "dy"_a, "x"_a, "columns"_a);

@@ -73,13 +73,13 @@ class Call : public mx::Primitive {
   std::vector<int> donors_;
 };
 
-// Arrays that `kernel` computes, float32 unless `dtype` says otherwise; it gets its inputs C-contiguous.
+// Arrays that `kernel` computes, float32 unless `dtypes` says otherwise; it gets its inputs C-contiguous.
 inline std::vector<mx::array> call(const char* name, Call::Kernel kernel, std::vector<mx::array> inputs,
                                    std::vector<mx::Shape> shapes, std::vector<int> donors = {},
-                                   mx::Dtype dtype = mx::float32) {
+                                   std::vector<mx::Dtype> dtypes = {}) {
   auto stream = mx::default_stream(mx::Device::cpu);
   for (auto& input : inputs) input = mx::contiguous(input, false, stream);
-  std::vector<mx::Dtype> dtypes(shapes.size(), dtype);
+  dtypes.resize(shapes.size(), mx::float32);
   auto node = std::make_shared<Call>(stream, name, std::move(kernel), std::move(donors));
   return mx::array::make_arrays(std::move(shapes), dtypes, node, inputs);
 }

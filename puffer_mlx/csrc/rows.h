@@ -35,7 +35,7 @@ inline Array take_rows(const Array& source, const Array& rows, int T) {
       }
     });
   };
-  return call("TakeRows", kernel, {source, rows}, {shape}, {}, source.dtype())[0];
+  return call("TakeRows", kernel, {source, rows}, {shape}, {}, {source.dtype()})[0];
 }
 
 // adv[T-1] = 0, adv[t] = delta[t] + decay[t] * adv[t+1]; delta, decay (T - 1, N) -> (T, N)

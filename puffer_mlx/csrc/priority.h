@@ -1,0 +1,49 @@
+// Which segments a minibatch trains on: probabilities, draw and importance weights in one node. What is computed and
+// where it comes from: `priority.py`.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "node.h"
+
+namespace puffer {
+
+// adv (T, N), uniforms (S,) in (0, 1], beta () -> rows (S,) int32, weights (S,)
+inline Arrays draw_rows(const Array& adv, const Array& uniforms, const Array& beta, float alpha, float epsilon) {
+  expect(adv.ndim() == 2 && uniforms.ndim() == 1, "draw_rows: adv (T, N), uniforms (S,)");
+  int T = adv.shape(0), N = adv.shape(1), S = uniforms.shape(0);
+  expect(T >= 1 && N >= 1, "draw_rows: there are no rows");
+  expect_shapes("draw_rows: adv (T, N), uniforms (S,) and beta () must be float32",
+                {{adv, {T, N}}, {uniforms, {S}}, {beta, {}}});
+  auto kernel = [=](const Buffers& in, const Outputs& to) {
+    auto a = floats(in, 0), u = floats(in, 1);
+    float exponent = -*floats(in, 2), sum = 0;
+    auto rows = static_cast<int32_t*>(to[0]);
+    auto weights = floats(to, 1);
+    std::vector<float> p(N), cdf(N);
+    for (int t = 0; t < T; ++t)
+      for (int n = 0; n < N; ++n) p[n] += std::fabs(a[int64_t(t) * N + n]);
+    for (int n = 0; n < N; ++n) {
+      p[n] = std::pow(p[n], alpha);
+      if (!std::isfinite(p[n])) p[n] = 0;
+      sum += p[n];
+    }
+    float below = 0;
+    for (int n = 0; n < N; ++n) {
+      p[n] = (p[n] + epsilon) / (sum + epsilon);
+      cdf[n] = below += p[n];
+    }
+    for (int s = 0; s < S; ++s) {
+      auto first = std::lower_bound(cdf.begin(), cdf.end(), u[s]);
+      rows[s] = std::min<int32_t>(static_cast<int32_t>(first - cdf.begin()), N - 1);
+      weights[s] = std::pow(N * p[rows[s]], exponent);
+    }
+  };
+  return call("DrawRows", kernel, {adv, uniforms, beta}, {{S}, {S}}, {}, {mx::int32, mx::float32});
+}
+
+}  // namespace puffer
