@@ -113,7 +113,7 @@ def find_config(name: str) -> Path:
         raise UserError(f"there is no file {name}", "name an .ini file that exists")
     for folder in config_folders():
         for path in sorted(folder.rglob("*.ini"), key=lambda path: (path.stem != name, path)):
-            if name in env_names(path):
+            if name in env_names(path) and path.name != FAMILY:
                 return path
     known = known_envs()
     near = closest(name, known)

@@ -195,15 +195,17 @@ class CodedVec:
     """N agents whose every number says which agent and which step it came from.
 
     Of agent i after step k (0: the reset): observation (i, k, ...), reward `code(i, k)`, terminal
-    where (i + k) % 3 is 0, and every action legal except number k % A. `sent` keeps the actions of
+    where (i + k) % 3 is 0, the last one (``finals``) before that, and every action legal except
+    number k % A. `sent` keeps the actions of
     each step.
     """
 
-    finals, unread, description = False, [], "coded"
+    unread, description = [], "coded"
 
     def __init__(
-        self, agents: int, groups: int, sizes=(3,), masked=False, dtype=np.float32
+        self, agents: int, groups: int, sizes=(3,), masked=False, dtype=np.float32, finals=False
     ) -> None:
+        self.finals = finals
         self.spec = EnvSpec(
             "coded", 4, np.dtype(dtype), ActionSpec(sizes), sum(sizes) if masked else 0
         )
@@ -225,11 +227,13 @@ class CodedVec:
         mask = np.ones((len(agents), self.spec.mask_size), np.uint8)
         if self.spec.mask_size:
             mask[:, k % self.spec.mask_size] = 0
+        finals = ((agents + k) % 3 == 2) * (1.0 + agents % 2) * (k > 0)
         return [
             np.stack([agents, np.full_like(agents, k), *others], axis=1),
             self.scale * self.code(agents, k) * (k > 0),
             ((agents + k) % 3 == 0) * float(k > 0),
             mask if self.spec.mask_size else None,
+            *([finals] if self.finals else []),
         ]
 
     def _write(self, out: Rows, agents: Array, k: int) -> None:

@@ -99,3 +99,69 @@ def test_unknown_form():
     rows = [mx.zeros((4, 3)) for _ in range(4)]
     with pytest.raises(ValueError, match="'v'"):
         advantages(*rows, gamma=1, gae_lambda=1, rho_clip=1, c_clip=1, form="v")
+
+
+# ---- last observations that have rows of their own -----------------------------------------------
+
+LAST = np.array(
+    [
+        [0.5, 0.4, 0.3, 0.2, 0.1, 0.6],  # values; row 2 is an episode's last observation
+        [9, 1, 2, 0, 1, 0.5],  # rewards: the last action's arrives with it
+        [0, 0, 0, 1, 0, 0],  # terminals: row 3 begins the next episode
+        [1, 1, 1, 1, 1, 1],  # ratios
+    ]
+)
+# By hand (gamma .9, lambda .8, gamma * lambda = .72):
+#   adv[4] = .5 + .9 * .6 - .1 = .94          adv[3] = 1 + .9 * .1 - .2 + .72 * .94 = 1.5668
+#   adv[2] = 0: its action was ignored
+#   terminated: adv[1] = 2 - .4 = 1.6         adv[0] = 1 + .9 * .4 - .5 + .72 * 1.6 = 2.012
+#   truncated:  adv[1] = 2 + .9 * .3 - .4 = 1.87    adv[0] = .86 + .72 * 1.87 = 2.2064
+AFTER = [0, 1.5668, 0.94, 0]
+
+
+@pytest.mark.parametrize(
+    ("final", "bootstrap", "before"),
+    [
+        (1, True, [2.012, 1.6]),
+        (1, False, [2.012, 1.6]),
+        (2, True, [2.2064, 1.87]),
+        (2, False, [2.012, 1.6]),  # upstream: an end is an end
+    ],
+)
+@pytest.mark.parametrize("form", ["V", "S"])
+def test_last_observations(path, form, final, bootstrap, before):
+    arrays = [mx.array(row[:, None].astype(np.float32)) for row in LAST]
+    finals = mx.zeros((6, 1))
+    finals[2] = final
+    hyper = dict(zip(NAMES, (0.9, 0.8, 1.0, 1.0), strict=True))
+    found = advantages(*arrays, **hyper, form=form, finals=finals, bootstrap=bootstrap)
+    np.testing.assert_allclose(np.array(found)[:, 0], [*before, *AFTER], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["V", "S"])
+def test_terminated_rows_could_be_left_out(path, form):
+    """Without bootstrap the others' advantages are those of a rollout that has no such rows."""
+    rng = np.random.default_rng(1)
+    T, N = 40, 8
+    ended = rng.random((T, N)) < 0.2
+    ended[1:] &= ~ended[:-1]  # a last observation isn't a first one too
+    ended[-1] = False
+    values, rewards = rng.normal(size=(2, T, N))
+    ratios = rng.lognormal(0, 0.3, (T, N))
+    first = np.roll(ended, 1, axis=0)
+    rows = [values, np.where(first, 0, rewards), first, ratios]
+    arrays = [mx.array(row.astype(np.float32)) for row in rows]
+    hyper = dict(zip(NAMES, (0.95, 0.9, 1.1, 0.9), strict=True))
+    finals = mx.array((ended * rng.choice([1, 2], (T, N))).astype(np.float32))
+    found = np.array(advantages(*arrays, **hyper, form=form, finals=finals, bootstrap=False))
+    assert not found[ended].any()
+    for agent in range(N):
+        keep = ~ended[:, agent]
+        short = [row[keep, agent] for row in (values, rewards, first, ratios)]
+        # the last action's reward is the last observation's, which is left out
+        over = np.flatnonzero(ended[:, agent])
+        short[1] = np.where(first[:, agent], rewards[np.arange(T) - 1, agent], rewards[:, agent])
+        short[1] = short[1][keep]
+        expected = oracles.advantages([row[:, None] for row in short], hyper.values(), form)[:, 0]
+        assert len(over) and np.isfinite(expected).all()
+        np.testing.assert_allclose(found[keep, agent], expected, rtol=0, atol=2e-5)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from puffer_mlx import config as c
-from puffer_mlx.config_files import env_names
+from puffer_mlx.config_files import FAMILY, env_names
 from puffer_mlx.config_schema import KEYS, ONLY, RENAMES, SECTIONS, UNUSED
 from puffer_mlx.errors import UserError
 
@@ -532,18 +532,108 @@ def test_help_of_an_environment_shows_its_values(capsys, ini):
     assert "--env.size-of FLOAT default 50%" in shown
 
 
+SHIPPED = sorted(p for p in (ROOT / "configs").rglob("*.ini") if p.name != FAMILY)
+
+
 def test_default_ini_is_generated_from_the_declarations():
     text = c.DEFAULT_HEADER + c.ini_text(c.Config(), comments=True)
     path = ROOT / "configs" / "default.ini"
     assert path.read_text() == text, "python -m puffer_mlx.config > configs/default.ini"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").rglob("*.ini")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_every_shipped_file_loads_and_holds_only_what_is_used(path):
     for name in env_names(path):
         config = c.load(name)
         assert config.env_name == name
         assert config.unused == []
+
+
+# --- what the first word names ---
+
+
+def test_environments_of_python(monkeypatch, tmp_path):
+    (tmp_path / "configs" / "gym").mkdir(parents=True)
+    (tmp_path / "configs" / "python.ini").write_text("[train]\ngamma = 0.5\nvf_coef = 0.5\n")
+    own = tmp_path / "configs" / "gym" / "Pole.ini"
+    own.write_text("[base]\nenv_name = gym:Pole-v1\n[train]\nvf_coef = 0.7\n[env]\nsutton = True\n")
+    monkeypatch.chdir(tmp_path)
+    options = ["--env.render-mode", "rgb_array", "--env.g", "9.0", "--env.size=3", "--env.map='4'"]
+    config = c.load("gym:Pole-v1", options)
+    assert (config.env_name, config.python, config.source) == ("gym:Pole-v1", True, "")
+    assert (config.train.gamma, config.train.vf_coef) == (0.5, 0.7)
+    expected = {"sutton": True, "render_mode": "rgb_array", "g": 9.0, "size": 3, "map": "4"}
+    assert config.env == expected
+    assert [type(x) for x in config.env.values()] == [bool, str, float, int, str]
+    c.write_ini(config, tmp_path / "again.ini")
+    again = c.load(str(tmp_path / "again.ini"))
+    assert again == config and [type(x) for x in again.env.values()] == [bool, str, float, int, str]
+    other = c.load("my.envs:Maze", ["--env.size", "3"])
+    assert (other.env_name, other.train.vf_coef, other.env) == ("my.envs:Maze", 0.5, {"size": 3})
+    assert not c.load("squared").python and c.load("squared").train.gamma != 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        ("breakout", "breakout"),
+        ("gym:CartPole-v1", "gym-CartPole-v1"),
+        ("gym:ALE/Pong-v5", "gym-ALE-Pong-v5"),
+        ("../my/envs.py:Maze", "my-envs.py-Maze"),
+    ],
+)
+def test_names_of_folders(name, slug):
+    assert c.Config(name).slug == slug
+
+
+@pytest.mark.parametrize("layout", ["own", "beside", "none"])
+def test_a_folder_of_sources(tmp_path, monkeypatch, layout):
+    folder = tmp_path / "lib" / "ocean" / "kite"
+    folder.mkdir(parents=True)
+    (folder / "binding.c").write_text("")
+    text = "[base]\nenv_name = other kite\n[env]\nwind = 3\n[train]\ngamma = 0.25\n"
+    if layout == "own":
+        (folder / "kite.ini").write_text(text)
+    elif layout == "beside":
+        deeper = tmp_path / "lib" / "config" / "ocean"
+        deeper.mkdir(parents=True)
+        (deeper / "kite.ini").write_text(text)
+        (deeper.parent / "default.ini").write_text("[train]\ngamma = 0.75\nvf_coef = 0.75\n")
+    monkeypatch.chdir(tmp_path)
+    config = c.load("lib/ocean/kite", ["--train.beta1", "0.5"])
+    assert (config.env_name, config.source, config.python) == ("kite", str(folder), False)
+    assert config.train.beta1 == 0.5
+    assert config.train.gamma == (0.995 if layout == "none" else 0.25)
+    assert config.train.vf_coef == (0.75 if layout == "beside" else 2.0)
+    c.write_ini(config, tmp_path / "again.ini")
+    monkeypatch.chdir(tmp_path.parent)
+    assert c.load(str(tmp_path / "again.ini")) == config
+
+
+def test_the_source_of_a_file_is_beside_it(tmp_path, monkeypatch):
+    (tmp_path / "mine.ini").write_text("[env]\nsource = 'c/kite'\n")
+    monkeypatch.chdir(tmp_path.parent)
+    assert c.load(f"{tmp_path.name}/mine.ini").source == str(tmp_path / "c" / "kite")
+    here = c.load("squared", ["--env.source", "kite"])
+    assert (here.source, here.env_name) == (str(tmp_path.parent / "kite"), "squared")
+
+
+@pytest.mark.parametrize("word", ["no/such/folder", "./gone", ".."])
+def test_no_such_folder(tmp_path, monkeypatch, word):
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir(tmp_path / "in")
+    with pytest.raises(UserError, match=r"doesn't exist|has no binding\.c"):
+        c.load(word)
+
+
+def test_parameters_of_a_native_environment_are_numbers():
+    with pytest.raises(UserError, match=r"env\.size nine is not a number"):
+        c.load("squared", ["--env.size", "nine"])
+
+
+def test_the_family_is_no_environment():
+    with pytest.raises(UserError, match="no configuration has the environment 'python'"):
+        c.load("python")
 
 
 def test_written_and_loaded_is_the_same(tmp_path):

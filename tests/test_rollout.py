@@ -20,13 +20,15 @@ T, N = 5, 12
 class Run:
     """A slot, coded environments and a policy; every `rollout` has its own noise."""
 
-    def __init__(self, groups=2, sizes=(3,), masked=False, dtype=np.float32, train=None) -> None:
-        self.vec = oracles.CodedVec(N, groups, sizes, masked, dtype)
+    def __init__(
+        self, groups=2, sizes=(3,), masked=False, dtype=np.float32, train=None, finals=False
+    ) -> None:
+        self.vec = oracles.CodedVec(N, groups, sizes, masked, dtype, finals)
         self.policy = make_policy(self.vec.spec, Policy(hidden_size=8, num_layers=2))
         self.weights = self.policy.init(mx.random.key(0))
         scale = mx.array([0.1, 0.05, 1e-3, 0.1])  # observations are large numbers
         self.weights["encoder"]["weight"] = self.weights["encoder"]["weight"] * scale
-        self.slot = Slot(self.vec.spec, T, N, groups)
+        self.slot = Slot(self.vec.spec, T, N, groups, finals)
         self.slot.reset(self.vec)
         self.states = [self.policy.initial_state(N // groups) for _ in range(groups)]
         self.update = compile_update(self.policy, train or Train(horizon=T))
@@ -50,23 +52,24 @@ class Run:
         self.rollouts += 1
 
     def fields(self):
-        names = ("observations", "actions", "logprobs", "rewards", "terminals", "masks")
-        return {name: getattr(self.slot, name) for name in names}
+        names = "observations actions logprobs rewards terminals masks finals"
+        return {name: getattr(self.slot, name) for name in names.split()}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("groups", [1, 2, 4])
-def test_rows_hold_what_arrived_together(groups, masked, dtype):
-    run = Run(groups, (3, 2), masked, dtype)
+@pytest.mark.parametrize("finals", [False, True])
+def test_rows_hold_what_arrived_together(finals, groups, masked, dtype):
+    run = Run(groups, (3, 2), masked, dtype, finals=finals)
     for rollout in range(3):
         run.rollout()
         slot = run.slot
         assert slot.observations.dtype == (mx.uint8 if dtype == np.uint8 else mx.float32)
         for t in range(T + 1):  # row T is row 0 of the next rollout
             k = rollout * T + t
-            found = (slot.observations, slot.rewards, slot.terminals, slot.masks)
-            for array, expected in zip(found, run.vec.rows(np.arange(N), k), strict=True):
+            found = (slot.observations, slot.rewards, slot.terminals, slot.masks, slot.finals)
+            for array, expected in zip(found, run.vec.rows(np.arange(N), k), strict=False):
                 assert (array is None) == (expected is None)
                 if array is not None:
                     expected = np.asarray(expected).astype(np.array(array).dtype)
@@ -197,6 +200,30 @@ def test_minibatch_rows_come_from_one_agent_and_one_time(dtype):
     np.testing.assert_allclose(
         np.array(batch.weight).reshape(T, S), np.broadcast_to(weight, (T, S)), rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_last_observations_are_not_acted_from(bootstrap):
+    train = Train(horizon=T, bootstrap_truncated=bootstrap)
+    run = Run(2, (3, 2), train=train, finals=True)
+    for _ in range(2):
+        run.rollout()
+    fields, update = run.fields(), run.update
+    values = mx.array(oracles.CodedVec.code(np.arange(N)[None], np.arange(T)[:, None]), mx.float32)
+    adv = update.targets(fields, values, mx.ones((T, N)))
+    rows, batch = update.draw(fields, adv, values, mx.array([0.01, 0.35, 0.7, 0.999]), mx.array(1))
+    finals = np.array(fields["finals"])[:T]
+    kinds = set(finals.flatten())
+    assert kinds == {0, 1, 2}
+    taken = finals[:, np.array(rows)]
+    weight = np.array(batch.weight).reshape(taken.shape)
+    np.testing.assert_array_equal(weight == 0, taken > 0)
+    assert not np.array(adv)[finals > 0].any() and np.array(adv)[:-1][finals[:-1] == 0].all()
+    # only with bootstrap does a truncated one matter to the row before it
+    changed = update.targets(fields, values + mx.array(finals == 2), mx.ones((T, N)))
+    before = (finals[1:] == 2) & (finals[:-1] == 0)
+    moved = np.array(changed)[:-1] != np.array(adv)[:-1]
+    assert before.any() and moved[before].all() == bootstrap and (bootstrap or not moved.any())
 
 
 def test_laps_sum_to_the_whole(monkeypatch):

@@ -248,6 +248,10 @@ def test_rewards_are_clamped():
     np.testing.assert_array_equal(large, clamped)
     small, _ = edited(lambda reward, k: reward * 0.1)
     assert np.abs(small - clamped).max() > 1e-3
+    wider = "--train.reward-clip", "3"
+    large, _ = edited(lambda reward, k: reward * 50, *wider)
+    clamped, _ = edited(lambda reward, k: np.clip(reward.astype(np.float32) * 50, -3, 3), *wider)
+    np.testing.assert_array_equal(large, clamped)
 
 
 @pytest.mark.parametrize("reset", [True, False])

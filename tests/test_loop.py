@@ -1,0 +1,108 @@
+"""Rollouts whose loop is in Python and whose policy is in C, against those all in C."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from native_envs import make
+
+from puffer_mlx.actor import make_actor
+from puffer_mlx.config import Policy
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.profiler import Lane
+from puffer_mlx.rollout import Slot, collect_in_c
+from puffer_mlx.vec import loop
+from puffer_mlx.vec.base import WholeRollouts
+
+T = 9
+
+
+class Stepped:
+    """Other environments, which collect step by step."""
+
+    def __init__(self, inner, threads=1) -> None:
+        self.inner, self.threads = inner, threads
+        self.waits = 0
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def wait(self, group):
+        self.waits += 1
+        self.inner.wait(group)
+
+    def collect(self, steps, act, actions, out, spans=0):
+        return loop.collect(self, steps, act, actions, out, spans, self.threads)
+
+
+def rollouts(vec, agents, groups):
+    """All that two rollouts write, and how the second one was measured."""
+    policy = make_policy(vec.spec, Policy(hidden_size=16, num_layers=1))
+    weights = policy.init(mx.random.key(0))
+    actor, slot = make_actor(policy), Slot(vec.spec, T, agents, groups, vec.finals)
+    assert actor is not None and isinstance(vec, WholeRollouts)
+    slot.reset(vec)
+    states = [policy.initial_state(agents // groups) for _ in range(groups)]
+    seen = []
+    for key in range(2):
+        slot.begin(slot)
+        noise = policy.distribution.noise(mx.random.key(key), (T, agents))
+        mx.eval(weights, noise, states)
+        lane = Lane("rollout")
+        lane.start()
+        states = collect_in_c(slot, vec, actor, weights, states, noise, lane)
+        seen += [np.array(array) for array in slot.fields.values() if array is not None]
+        seen += [np.array(state) for group in states for state in group]
+    return seen
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("name", ["squared", "connect4", "target", "cartpole_continuous"])
+def test_it_is_the_rollout_in_c(extension, name, groups, threads):
+    agents = 320  # several parts of 64, the last one smaller with 2 groups
+    with make(name, total_agents=agents, num_buffers=groups) as inner:
+        expected = rollouts(inner, agents, groups)
+    with make(name, total_agents=agents, num_buffers=groups) as inner:
+        vec = Stepped(inner, threads)
+        found = rollouts(vec, agents, groups)
+        assert vec.waits == 2 * T * groups
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_measured(extension):
+    with make("squared", total_agents=64) as inner:
+        vec = Stepped(inner)
+        policy = make_policy(vec.spec, Policy(hidden_size=16, num_layers=1))
+        actor, slot = make_actor(policy), Slot(vec.spec, T, 64, 1)
+        assert actor is not None
+        slot.reset(vec)  # type: ignore
+        slot.begin(slot)
+        actor.prepare(policy.init(mx.random.key(0)))
+        noise = np.array(policy.distribution.noise(mx.random.key(0), (T, 64)))
+        act = actor.bind(slot.views, noise, [np.zeros((64, 16), np.float32)])
+        found = vec.collect(T, act, slot.views.actions, slot.rows, spans=4)
+        assert found.acting > 0 and found.stepping > 0
+        assert [span[:2] for span in found.spans] == [(0, 0)] * 4
+        times = [time for span in found.spans for time in span[2:]]
+        assert times == sorted(times)
+
+
+def test_an_error_ends_it(extension):
+    with make("squared", total_agents=320) as inner:
+        vec = Stepped(inner, threads=2)
+        policy = make_policy(vec.spec, Policy(hidden_size=16, num_layers=1))
+
+        def broken(group):
+            raise ValueError("broken")
+
+        vec.wait = broken
+        actor, slot = make_actor(policy), Slot(vec.spec, T, 320, 1)
+        assert actor is not None
+        slot.reset(vec)  # type: ignore
+        actor.prepare(policy.init(mx.random.key(0)))
+        noise = np.array(policy.distribution.noise(mx.random.key(0), (T, 320)))
+        act = actor.bind(slot.views, noise, [np.zeros((320, 16), np.float32)])
+        with pytest.raises(ValueError, match="broken"):
+            vec.collect(T, act, slot.views.actions, slot.rows)

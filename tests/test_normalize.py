@@ -1,0 +1,230 @@
+"""Normalised environments, against statistics computed in one piece."""
+
+import io
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from native_envs import make
+from oracles import CodedVec, named
+
+from puffer_mlx import checkpoint, config, vec
+from puffer_mlx.errors import UserError
+from puffer_mlx.trainer import Trainer
+from puffer_mlx.vec.base import Remembers
+from puffer_mlx.vec.normalize import EPSILON, LIMIT, Moments, Normalized
+from puffer_mlx.vec.stepping import allocate_rows
+
+N, GAMMA = 12, 0.9
+
+
+def coded(groups=1, observations=True, rewards=True) -> Normalized:
+    inner = CodedVec(N, groups)
+    inner.scale = 1e5  # rewards of hundreds
+    inner.episodes = list  # type: ignore
+    return Normalized(inner, observations, rewards, GAMMA)  # type: ignore
+
+
+def step(env: Normalized):
+    rows = allocate_rows(env, N)
+    n = N // env.num_groups
+    for g in range(env.num_groups):
+        agents = slice(g * n, (g + 1) * n)
+        env.send(g, np.zeros((n, 1), np.float32), rows.part(agents))
+    for g in range(env.num_groups):
+        env.wait(g)
+    return rows
+
+
+def test_moments_are_those_of_all_rows():
+    rng = np.random.default_rng(0)
+    batches = [rng.normal(5, 3, (n, 4)) * [1, 10, 1e-3, 0] for n in (1, 7, 2, 100)]
+    moments = Moments(4)
+    assert (moments.count, moments.scale[0]) == (0, pytest.approx(1))
+    for batch in batches:
+        moments.add(batch.astype(np.float32))
+    rows = np.concatenate(batches).astype(np.float32).astype(np.float64)
+    assert moments.count == len(rows)
+    np.testing.assert_allclose(moments.mean, rows.mean(axis=0), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(moments.variance, rows.var(axis=0), rtol=1e-10, atol=1e-15)
+    np.testing.assert_allclose(moments.scale, (rows.var(axis=0) + EPSILON) ** -0.5, rtol=1e-10)
+
+
+def test_rows():
+    """By the definition: statistics over everything so far, this step included."""
+    env, plain = coded(), CodedVec(N, 1)
+    plain.scale = 1e5
+    raw, G = [], np.zeros(N)
+    returns = []
+    for k in range(20):
+        rows = allocate_rows(env, N)
+        if k == 0:
+            env.reset(rows)
+        else:
+            rows = step(env)
+        observations, rewards, terminals, _ = plain.rows(np.arange(N), k)
+        raw.append(np.asarray(observations, np.float64))
+        seen = np.concatenate(raw)
+        expected = (raw[-1] - seen.mean(axis=0)) / np.sqrt(seen.var(axis=0) + EPSILON)
+        expected = np.clip(expected, -LIMIT, LIMIT)
+        np.testing.assert_allclose(rows.observations, expected, rtol=1e-5, atol=1e-5)
+        if k:
+            G = GAMMA * G + rewards
+            returns.append(G.copy())
+            scale = np.sqrt(np.concatenate(returns).var() + EPSILON)
+            np.testing.assert_allclose(rows.rewards, rewards / scale, rtol=1e-5)
+            G[np.asarray(terminals) != 0] = 0
+        np.testing.assert_array_equal(rows.terminals, terminals)
+    assert abs(rows.observations).max() < 5 and 0.1 < abs(rows.rewards).max() < 5
+    np.testing.assert_allclose(env.raw(rows.observations), raw[-1], rtol=1e-4, atol=1e-3)
+
+
+def test_far_observations_are_clipped():
+    env = coded()
+    env.reset(allocate_rows(env, N))
+    seen = env.memory()
+    seen["observations.variance"] = np.full(4, 1e-6)
+    seen["observations.count"] = np.array(1e9)
+    env.remember(seen)
+    assert abs(step(env).observations).max() == LIMIT
+
+
+def test_one_of_the_two():
+    for which in ("observations", "rewards"):
+        env, both = coded(**{"observations": False, "rewards": False, which: True}), coded()
+        env.reset(allocate_rows(env, N))
+        both.reset(allocate_rows(both, N))
+        (one, two), (_, plain) = (step(env), step(both)), (None, CodedVec(N, 1))
+        plain.scale = 1e5
+        raw = dict(zip(one._fields, plain.rows(np.arange(N), 1), strict=False))
+        other = "rewards" if which == "observations" else "observations"
+        np.testing.assert_array_equal(getattr(one, which), getattr(two, which))
+        np.testing.assert_allclose(getattr(one, other), raw[other], rtol=1e-6)
+        assert which in env.description and other not in env.description
+        assert {name.partition(".")[0] for name in env.memory()} == {
+            {"observations": "observations", "rewards": "return"}[which]
+        }
+
+
+def test_frozen_statistics_stay_and_rewards_are_as_they_were():
+    env = coded()
+    env.reset(allocate_rows(env, N))
+    for _ in range(5):
+        step(env)
+    memory = env.memory()
+    other = coded()
+    assert isinstance(other, Remembers)
+    other.remember(memory, frozen=True)
+    other.reset(allocate_rows(other, N))
+    rows = step(other)
+    for name, array in other.memory().items():
+        np.testing.assert_array_equal(array, memory[name])
+    plain = CodedVec(N, 1)
+    plain.scale = 1e5
+    np.testing.assert_allclose(rows.rewards, plain.rows(np.arange(N), 1)[1], rtol=1e-6)
+    observations = np.asarray(plain.rows(np.arange(N), 1)[0], np.float64)
+    deviation = np.sqrt(memory["observations.variance"] + EPSILON)
+    expected = (observations - memory["observations.mean"]) / deviation
+    np.testing.assert_allclose(rows.observations, expected.clip(-LIMIT, LIMIT), rtol=1e-5)
+
+
+def test_going_on_is_bit_for_bit():
+    env = coded(groups=3)
+    env.reset(allocate_rows(env, N))
+    for _ in range(4):
+        step(env)
+    state = env.state()
+    assert state is not None
+    expected = [step(env) for _ in range(5)]
+    other = coded(groups=3)
+    other.reset(allocate_rows(other, N))
+    other.restore(state)
+    for rows in expected:
+        for one, two in zip(step(other), rows, strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+def test_states_and_statistics_of_others():
+    env = coded()
+    env.reset(allocate_rows(env, N))
+    with pytest.raises(UserError, match="isn't one of normalised"):
+        env.restore(np.zeros(100, np.uint8))
+    memory = env.memory()
+    for wrong in ({}, memory | {"observations.mean": np.zeros(5)}):
+        with pytest.raises(UserError, match=r"observations\.mean"):
+            env.remember(wrong)
+    only = io.BytesIO()
+    np.savez(only, inner=np.zeros(1))
+    with pytest.raises(UserError, match="missing"):
+        env.restore(np.frombuffer(only.getvalue(), np.uint8))
+
+
+def test_without_a_state_there_is_none():
+    env = coded()
+    env.inner.state = lambda: None
+    assert env.state() is None
+
+
+@pytest.mark.parametrize("name", ["squared", "catch"])
+def test_bytes_are_refused(name):
+    inner = make(name, total_agents=8)
+    with pytest.raises(UserError, match="bytes|images"):
+        Normalized(inner, True, True, GAMMA)
+    with pytest.raises(RuntimeError, match="closed"):
+        inner.log()
+    with Normalized(make(name, total_agents=8), False, True, GAMMA) as env:
+        assert env.spec.name == name
+
+
+def test_a_checkpoint_carries_the_statistics(tmp_path):
+    options = """--vec.total-agents 32 --vec.num-buffers 1 --train.horizon 8 --device cpu
+        --train.minibatch-size 64 --policy.hidden-size 8 --policy.num-layers 1
+        --vec.normalize-observations 1 --vec.normalize-rewards 1 --train.total-timesteps 2048"""
+    settings = config.load("cartpole", options.split())
+    with vec.make(settings, 1) as env:
+        trainer = Trainer(settings, env)
+        for _ in trainer:
+            pass
+        assert isinstance(env, Remembers)
+        memory = env.memory()
+        assert memory["observations.count"] == 32 * (1 + 2048 // 32)
+        about = settings, env.spec, trainer.policy, trainer.weights, trainer.state(), 1.0
+        made = checkpoint.write_weights(tmp_path, 2048, *about, memory)
+    for name, array in checkpoint.memory(made).items():
+        np.testing.assert_allclose(np.array(array), memory[name], rtol=1e-6)
+    with vec.make(settings, 1) as env:
+        assert isinstance(env, Remembers)
+        checkpoint.recall(env, made, frozen=True)
+        np.testing.assert_allclose(env.memory()["return.mean"], memory["return.mean"], rtol=1e-6)
+        empty = tmp_path / "empty"
+        empty.mkdir()
+        with pytest.raises(UserError, match="missing"):
+            checkpoint.recall(env, empty)
+    with make("squared", total_agents=8) as plain:
+        checkpoint.recall(plain, empty)  # nothing to know
+
+
+def test_resume_is_bit_for_bit():
+    options = """--vec.total-agents 32 --vec.num-buffers 2 --train.horizon 8 --device cpu
+        --train.minibatch-size 64 --policy.hidden-size 8 --policy.num-layers 1
+        --vec.normalize-observations 1 --vec.normalize-rewards 1 --train.total-timesteps 2560"""
+    settings = config.load("cartpole", options.split())
+
+    def flat(trainer):
+        return np.concatenate([np.array(w).ravel() for _, w in named(trainer.weights)])
+
+    with vec.make(settings, 1) as env:
+        trainer = Trainer(settings, env)
+        for _ in range(5):
+            trainer.step()
+        weights, state = trainer.weights, trainer.state()
+        mx.eval(state.arrays)
+        for _ in trainer:
+            pass
+        expected = flat(trainer)
+    with vec.make(settings, 1) as env:
+        trainer = Trainer(settings, env)
+        assert trainer.restore(weights, state)
+        for _ in trainer:
+            pass
+        np.testing.assert_array_equal(flat(trainer), expected)
