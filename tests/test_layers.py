@@ -25,7 +25,7 @@ LAYERS = (  # top down; a file's path without .py
     "policy/lstm policy/gru policy/mlp policy/networks policy/distributions policy/decoders "
     "policy/custom advantage priority loss optim vec/base",
     # 2: wholes made of them
-    "policy/policy vec/loop vec/normalize vec/stepping vec/state vec/library vec/native vec/gym vec/puffer vec/__init__",
+    "policy/policy vec/loop vec/normalize vec/stepping vec/state vec/library vec/native vec/spaces vec/episodes vec/faults vec/gym vec/puffer_instances vec/puffer_workers vec/puffer_plan vec/puffer vec/__init__",
     # 3: what a trainer is made of
     "actor rollout update placement schedule learner weights_io checkpoint",
     # 4

@@ -211,7 +211,9 @@ def test_last_observations_are_not_acted_from(bootstrap):
     fields, update = run.fields(), run.update
     values = mx.array(oracles.CodedVec.code(np.arange(N)[None], np.arange(T)[:, None]), mx.float32)
     adv = update.targets(fields, values, mx.ones((T, N)))
-    rows, batch = update.draw(fields, adv, values, mx.array([0.01, 0.35, 0.7, 0.999]), mx.array(1))
+    rows, batch = update.draw(
+        fields, adv, values, mx.array([0.01, 0.35, 0.7, 0.999]), mx.array(1.0)
+    )
     finals = np.array(fields["finals"])[:T]
     kinds = set(finals.flatten())
     assert kinds == {0, 1, 2}
