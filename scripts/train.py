@@ -8,9 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+from rich.console import Console
+
 from puffer_mlx import capture, checkpoint, placement, vec
 from puffer_mlx.advice import Setting
 from puffer_mlx.blas import blas_name, raise_cache_limit
+from puffer_mlx.catalog import print_catalog
 from puffer_mlx.checkpoint import Checkpoint, State
 from puffer_mlx.config import Config, parse_command_line, unused_note
 from puffer_mlx.cpu_ops import threads
@@ -85,6 +88,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=1,
         help=f"epochs in it, at most {capture.MOST}: each may take gigabytes (default 1)",
     )
+    group.add_argument("--list", action="store_true", help="say which environments there are")
     group.add_argument(
         "--version", action="store_true", help="print versions, device and BLAS, and exit"
     )
@@ -308,6 +312,9 @@ def stop_on_signals(trainer: Trainer) -> None:
 def main(argv: list[str]) -> None:
     if "--version" in argv:
         print(version_text())
+        return
+    if "--list" in argv:
+        print_catalog(Console())
         return
     resumed = find_resumed(argv)
     if resumed:

@@ -1,0 +1,223 @@
+"""Environments that step in Python, as their users meet them: train, go on, evaluate, export."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from running import command, errors, only, run
+from running import records as all_records
+
+from puffer_mlx import checkpoint
+
+pytest.importorskip("gymnasium")
+
+N, T = 4, 16
+TINY = f"""
+    --device cpu --vec.total-agents {N} --vec.num-buffers 1 --train.horizon {T} --eval-episodes 0
+    --train.minibatch-size {N * T} --train.replay-ratio 1 --policy.hidden-size 8
+    --policy.num-layers 1 --train.total-timesteps {8 * N * T}
+    --vec.normalize-observations 1 --vec.normalize-rewards 1
+""".split()
+CARTPOLE = ["gym:CartPole-v1", *TINY]
+OWN = '''
+import gymnasium
+import numpy as np
+
+
+class Line(gymnasium.Env):
+    """Walk to the right end of a line, within twenty steps."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, length=4, fault="", render_mode=None):
+        self.length, self.fault, self.render_mode = length, fault, render_mode
+
+    def _see(self):
+        return np.array([self.place / self.length], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.steps = int(self.np_random.integers(2)), 0
+        self.total = getattr(self, "total", 0)
+        return self._see(), {}
+
+    def step(self, action):
+        self.place, self.steps = max(0, self.place + (1 if action else -1)), self.steps + 1
+        self.total += 1
+        if self.total == 60 and self.fault == "raise":
+            raise RuntimeError("the line is broken")
+        if self.total == 60 and self.fault == "no number":
+            return np.full(1, np.nan, np.float32), 0.0, False, False, {}
+        won = self.place >= self.length
+        return self._see(), float(won), won, self.steps >= 20, {"won": won}
+
+    def render(self):
+        picture = np.zeros((8, 8 * (self.length + 1), 3), np.uint8)
+        picture[:, 8 * self.place : 8 * self.place + 8] = 255
+        return picture
+'''
+
+
+def records(folder: Path) -> list[dict[str, float]]:
+    """Those of epochs; the last one of a log is of the evaluation."""
+    return [record for record in all_records(folder) if "epoch" in record]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder and the output of a run."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, run("train", *CARTPOLE, cwd=folder)
+
+
+@pytest.fixture
+def own(here):
+    (here / "line.py").write_text(OWN)
+    return here
+
+
+def test_a_run(whole):
+    folder, done = whole
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search("^vector: .*; observations and rewards normalised$", done.stdout, re.M)
+    run_folder = only(folder, "checkpoints/gym-CartPole-v1/*")
+    made = run_folder / f"{8 * N * T:016d}"
+    contents = {path.name for path in made.iterdir()}
+    assert contents >= {"weights.safetensors", "state.safetensors", "normalization.safetensors"}
+    assert float(checkpoint.memory(made)["observations.count"]) == N * (8 * T + 1)
+    log = records(folder)
+    assert len(log) == 8 and sum("env/episode_return" in record for record in log) > 3
+    assert all(
+        record["env/score"] == record["env/episode_length"] for record in log if "env/n" in record
+    )
+
+
+def test_going_on(whole):
+    folder, _ = whole
+    more = "--resume", "latest", "--train.total-timesteps", 12 * N * T
+    done = run("train", "gym:CartPole-v1", *more, cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "environments restarted: those of Python can't save their state" in done.stdout
+    log = records(folder)
+    assert [record["epoch"] for record in log] == list(range(1, 13))
+    made = only(folder, f"checkpoints/gym-CartPole-v1/*/{12 * N * T:016d}")
+    # what was learned of observations goes on; a restart's first rows come in addition
+    count = float(checkpoint.memory(made)["observations.count"])
+    assert count == N * (12 * T + 2)
+
+
+def test_evaluating(whole):
+    folder, _ = whole
+    options = "--load-model-path", "latest", "--episodes", 6, "--json", "scores.json"
+    done = run("evaluate", "gym:CartPole-v1", *options, cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    scores = json.loads((folder / "scores.json").read_text())
+    assert len(scores["episodes"]) == 6  # the same number from each of three
+    assert all(8 <= record["episode_return"] <= 500 for record in scores["episodes"])
+    assert {record["env"] for record in scores["episodes"]} == {0, 1, 2}
+
+
+def test_exporting(whole):
+    folder, _ = whole
+    done = run("export", "latest", "--to", "torch", "--env", "gym-CartPole-v1", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "this policy wants normalised observations" in done.stdout
+    statistics = mx.load(str(only(folder, "*.normalization.safetensors")))
+    assert set(statistics) >= {"observations.mean", "observations.variance"}  # type: ignore
+
+
+def test_an_environment_of_ones_own(own):
+    options = """--device cpu --vec.backend sync --train.horizon 16 --train.minibatch-size 128
+        --train.replay-ratio 4 --policy.hidden-size 16 --train.total-timesteps 20_000
+        --env.length 3 --eval-episodes 0"""
+    done = run("train", "line:Line", *options.split(), cwd=own)
+    assert (done.returncode, done.stderr) == (0, "")
+    last = [record for record in records(own) if "env/won" in record][-20:]
+    assert np.mean([record["env/won"] for record in last]) > 0.9
+    assert np.mean([record["env/episode_length"] for record in last]) < 4
+    pictures = "--load-model-path", "latest", "--gif", "line.gif", "--steps", 5
+    done = run("evaluate", "line.py:Line", *pictures, cwd=own)
+    assert done.returncode == 2 and "there is no checkpoint" in done.stderr  # another name
+    done = run("evaluate", "line:Line", *pictures, cwd=own)
+    assert (done.returncode, done.stderr) == (0, "")
+    image = pytest.importorskip("PIL.Image")
+    with image.open(own / "line.gif") as film:
+        assert film.size == (32, 8) and film.n_frames > 1
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [("raise", "the line is broken"), ("no number", "returned observations of nan")],
+)
+def test_a_fault_ends_the_run_with_its_checkpoint(own, backend, fault, said):
+    before = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
+    options = [*TINY, "--vec.backend", backend, "--env.fault", fault, "--vec.seed", 30]
+    done = run("train", "line:Line", *options, cwd=own)
+    assert done.returncode == 2
+    assert said in done.stderr and re.search(r"environment (\d) \(seed 3\1\)", done.stderr)
+    assert "Traceback" not in done.stderr and done.stderr.count("\n") < 12
+    made = sorted(own.glob("checkpoints/*/*/[0-9]*"))[-1]
+    assert int(made.name) == 3 * N * T  # the 60th step is in the fourth epoch
+    assert (made / "weights.safetensors").is_file()
+    after = set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
+    assert after <= before
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_ctrl_c(own, backend):
+    options = [*TINY, "--vec.backend", backend, "--train.total-timesteps", 10_000_000]
+    process = subprocess.Popen(
+        command("train", "line:Line", *options),
+        cwd=own,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not any(log.stat().st_size for log in own.glob("logs/*/*.jsonl")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: all processes get it
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and "saved" in out
+    assert errors(err) == "\nstopping after this epoch; again to stop at once\n"
+    deadline = time.monotonic() + 10
+    with pytest.raises(ProcessLookupError):  # nobody is left
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, 0)
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gym:CartPol-v1"], "CartPole"),
+        (["gym:CartPole-v1", "--env.gravty", "9"], "gravty"),
+        (["line:Lin"], "line has no Lin"),
+        (["nothing:Line"], "No module named 'nothing'"),
+        (["gone.py:Line"], "there is no file gone.py"),
+        (["line:Line", "--vec.backend", "vector"], "vec.backend is vector"),
+        (["line:Line", "--vec.total-agents", "3", "--vec.num-buffers", "2"], "not a multiple"),
+    ],
+)
+def test_mistakes_are_one_message(own, words, said):
+    done = run("train", *words[:1], *TINY, *words[1:], cwd=own)
+    assert done.returncode == 2 and said in done.stderr and "hint" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_key_that_does_nothing_is_named(here):
+    words = "--vec.backend", "sync", "--train.bootstrap-truncated", 1, "--train.total-timesteps", 64
+    done = run("train", "squared", *TINY[:-4], *words, cwd=here)
+    assert "unused here: train.bootstrap_truncated" in done.stdout
+    assert "vec.backend (for Python)" in done.stdout
