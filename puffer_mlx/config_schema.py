@@ -147,8 +147,9 @@ class Torch:
     )
     encoder: str = key(
         "DefaultEncoder",
-        "Observation to hidden vector; Nature and Impala are convolutional, for images.",
-        choices=("DefaultEncoder", "NatureEncoder", "ImpalaEncoder"),
+        "Observation to hidden vector; Nature and Impala are convolutional, for images; auto is one"
+        " of them for images (Impala for small ones), else the default.",
+        choices=("auto", "DefaultEncoder", "NatureEncoder", "ImpalaEncoder"),
         custom=True,
     )
     decoder: str = key(

@@ -1,13 +1,19 @@
 """Image encoders against torch's layers in float64: features, gradients, initial weights."""
 
+import math
+
 import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_map
 from oracles import f64, named
 
+from puffer_mlx import config
 from puffer_mlx.errors import UserError
+from puffer_mlx.policy.encoders import Linear
 from puffer_mlx.policy.images import Impala, Nature
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.spec import ActionSpec, EnvSpec
 
 HIDDEN = 24
 
@@ -169,3 +175,15 @@ def test_too_small_for_nature(shape):
         Nature(shape, HIDDEN)
     assert "ImpalaEncoder" in error.value.hint
     assert Impala(shape, HIDDEN).init(mx.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((36, 40, 3), Nature), ((36, 35, 3), Impala), ((8, 8, 1), Impala), ((), Linear)],
+)
+def test_auto_is_the_encoder_for_the_observations(shape, expected):
+    size = math.prod(shape) if shape else 5
+    spec = EnvSpec("e", size, np.dtype(np.uint8), ActionSpec((3,)), 0, shape)
+    settings = config.Policy(hidden_size=8, num_layers=1)
+    policy = make_policy(spec, settings, config.Torch(encoder="auto"))
+    assert type(policy.encoder) is expected

@@ -165,15 +165,20 @@ def test_without_a_state_there_is_none():
     assert env.state() is None
 
 
-@pytest.mark.parametrize("name", ["squared", "catch"])
-def test_bytes_are_refused(name):
-    inner = make(name, total_agents=8)
-    with pytest.raises(UserError, match="bytes|images"):
+def test_bytes_stay_as_they_are():
+    with (
+        make("squared", total_agents=8) as inner,
+        pytest.raises(ValueError, match="squared shows bytes"),
+    ):
         Normalized(inner, True, True, GAMMA)
-    with pytest.raises(RuntimeError, match="closed"):
-        inner.log()
-    with Normalized(make(name, total_agents=8), False, True, GAMMA) as env:
-        assert env.spec.name == name
+    settings = config.load("squared", ["--vec.total-agents", "8", "--vec.num-buffers", "1"])
+    settings.vec.normalize_observations = True
+    with vec.make(settings, 1) as env:
+        assert not isinstance(env, Normalized)
+        assert any("normalize_observations" in line for line in vec.unused(settings, env))
+    settings.vec.normalize_rewards = True
+    with vec.make(settings, 1) as env:
+        assert isinstance(env, Normalized) and list(env.memory())[0] == "return.count"
 
 
 def test_a_checkpoint_carries_the_statistics(tmp_path):

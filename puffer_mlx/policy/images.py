@@ -33,6 +33,7 @@ Shape = tuple[int, ...]  # of an image: height, width, channels
 Layer = dict[str, mx.array]  # weight, and bias (O,)
 
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride of each convolution
+SMALLEST = 36  # sides of an image, which these leave one place of: ((1 + 2) * 2 + 2) * 4 + 4
 IMPALA = (16, 32, 32)  # channels of each block
 
 
@@ -117,12 +118,9 @@ class Nature:
     hidden: int
 
     def __post_init__(self) -> None:
-        least = 1
-        for _, size, stride in reversed(NATURE):
-            least = (least - 1) * stride + size
-        if min(self.shape[:2]) < least:
+        if min(self.shape[:2]) < SMALLEST:
             raise UserError(
-                f"NatureEncoder needs images of at least {least}x{least},"
+                f"NatureEncoder needs images of at least {SMALLEST}x{SMALLEST},"
                 f" got {self.shape[0]}x{self.shape[1]}",
                 "choose torch.encoder = ImpalaEncoder",
             )

@@ -156,10 +156,11 @@ def make_policy(spec: EnvSpec, policy: config.Policy, parts: config.Torch | None
 def _make_encoder(spec: EnvSpec, hidden: int, dialect: str, name: str) -> Encoder:
     if ":" in name:
         return custom.make_encoder(name, spec.observation_size, hidden)
-    if name == "DefaultEncoder":
+    shape = spec.observation_shape
+    if name == "DefaultEncoder" or (name == "auto" and not shape):
         linear = {"native": Linear, "torch": Affine, "puffer3": AffineGelu}[dialect]
         return linear(spec.observation_size, hidden)
-    if len(spec.observation_shape) != 3:
+    if not shape:
         raise UserError(
             f"torch.encoder {name} needs images; {spec.name} has {spec.observation_size} numbers"
             " without a shape",
@@ -167,5 +168,6 @@ def _make_encoder(spec: EnvSpec, hidden: int, dialect: str, name: str) -> Encode
         )
     from puffer_mlx.policy import images
 
-    make = images.Nature if name == "NatureEncoder" else images.Impala
-    return make(spec.observation_shape, hidden)
+    large = name == "auto" and min(shape[:2]) >= images.SMALLEST
+    make = images.Nature if large or name == "NatureEncoder" else images.Impala
+    return make(shape, hidden)

@@ -1,5 +1,7 @@
 """Vectorised environments: ``make`` builds the ones that a configuration names."""
 
+import numpy as np
+
 from puffer_mlx.config import Config
 from puffer_mlx.config_schema import KEYS
 from puffer_mlx.objects import load_object
@@ -25,7 +27,8 @@ def make(config: Config, threads: int, *, render: bool = False) -> ScoredVec:
     """
     threads = max(1, min(config.vec.num_threads, threads))
     found = _python(config, threads, render) if config.python else _native(config, threads)
-    chosen = config.vec.normalize_observations, config.vec.normalize_rewards
+    numbers = found.spec.observation_dtype != np.uint8  # bytes are on a scale that is known
+    chosen = config.vec.normalize_observations and numbers, config.vec.normalize_rewards
     return Normalized(found, *chosen, config.train.gamma, threads) if any(chosen) else found
 
 
@@ -67,6 +70,8 @@ def unused(config: Config, vec: VecEnv) -> list[str]:
     found = [f"env.{key}" for key in vec.unread]
     if config.train.bootstrap_truncated and not vec.finals:
         found.append("train.bootstrap_truncated (they don't show where a time limit ended them)")
+    if config.vec.normalize_observations and vec.spec.observation_dtype == np.uint8:
+        found.append("vec.normalize_observations (bytes are on a scale that is known)")
     if not config.python:
         found += [f"vec.{key} (for Python)" for key in ("backend", "timeout") if _set(config, key)]
     return found

@@ -63,7 +63,7 @@ class Normalized:
         threads: that may act for the policy.
 
     Raises:
-        UserError: observations are bytes.
+        ValueError: observations are to be normalised, and are bytes.
     """
 
     def __init__(
@@ -71,13 +71,7 @@ class Normalized:
     ) -> None:
         spec = inner.spec
         if observations and spec.observation_dtype == np.uint8:
-            inner.close()
-            kind = "images" if spec.observation_shape else "bytes"
-            raise UserError(
-                f"vec.normalize_observations is on, but {spec.name} shows {kind}, on a scale known"
-                " beforehand",
-                "--vec.normalize-observations 0",
-            )
+            raise ValueError(f"{spec.name} shows bytes, which can't hold what is normalised")
         self.inner, self.spec, self.finals = inner, spec, inner.finals
         self.num_agents, self.num_groups = inner.num_agents, inner.num_groups
         self.num_environments, self.unread = inner.num_environments, inner.unread
