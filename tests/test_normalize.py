@@ -16,6 +16,7 @@ from puffer_mlx.vec.normalize import EPSILON, LIMIT, Moments, Normalized
 from puffer_mlx.vec.stepping import allocate_rows
 
 N, GAMMA = 12, 0.9
+RETURN = {"return.count", "return.mean", "return.variance"}
 
 
 def coded(groups=1, observations=True, rewards=True) -> Normalized:
@@ -171,14 +172,14 @@ def test_bytes_stay_as_they_are():
         pytest.raises(ValueError, match="squared shows bytes"),
     ):
         Normalized(inner, True, True, GAMMA)
-    settings = config.load("squared", ["--vec.total-agents", "8", "--vec.num-buffers", "1"])
+    settings = config.load("squared")
     settings.vec.normalize_observations = True
     with vec.make(settings, 1) as env:
         assert not isinstance(env, Normalized)
         assert any("normalize_observations" in line for line in vec.unused(settings, env))
     settings.vec.normalize_rewards = True
     with vec.make(settings, 1) as env:
-        assert isinstance(env, Normalized) and list(env.memory())[0] == "return.count"
+        assert isinstance(env, Normalized) and set(env.memory()) == RETURN
 
 
 def test_a_checkpoint_carries_the_statistics(tmp_path):
