@@ -64,12 +64,13 @@ class Scores:
         return np.repeat([record[name] for record in self.episodes], times)
 
     def summary(self) -> dict[str, Spread]:
-        """The spread of each number; empty if no episode ended."""
+        """The spread of each number that all episodes have; empty if no episode ended."""
         if not self.episodes:
             return {}
+        common = set.intersection(*(set(record) for record in self.episodes)) - {"env", "n"}
         summary = {}
         for name in self.episodes[0]:
-            if name not in ("env", "n"):
+            if name in common:
                 x = self.values(name)
                 std = np.std(x, ddof=1) if len(x) > 1 else 0.0
                 numbers = (x.mean(), std, np.median(x), x.min(), x.max())

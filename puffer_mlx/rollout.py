@@ -112,9 +112,7 @@ class Slot:
     @property
     def rows(self) -> Rows:
         """What environments write, of all T + 1 steps."""
-        return Rows(
-            self._observations, self._rewards, self._terminals, self._masks, self._finals
-        )
+        return Rows(self._observations, self._rewards, self._terminals, self._masks, self._finals)
 
     def _rows(self, t: int, agents: slice = slice(None)) -> Rows:
         return self.rows.part(t, agents)

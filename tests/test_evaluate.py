@@ -158,6 +158,13 @@ def test_spread_is_statistics():
     assert result.summary()["length"] == Spread(1, 0, 1, 1, 1)
 
 
+def test_a_number_that_only_some_episodes_have_is_left_out():
+    records = [{"score": 1.0, "won": 1.0, "env": 0.0, "n": 1.0}, {"score": 3.0, "env": 1.0, "n": 1.0}]
+    for episodes in (records, records[::-1]):
+        summary = Scores(episodes, 2, 1, 0, 1, 0.0).summary()
+        assert set(summary) == {"score"} and summary["score"].mean == 2
+
+
 def test_one_episode_has_no_spread():
     assert run(Spy(), Scripted([[(3, 2.5)]]), 1).summary()["score"] == Spread(2.5, 0, 2.5, 2.5, 2.5)
 

@@ -1,0 +1,208 @@
+"""Episodes of agents that step in Python: their returns and lengths, counted as rows arrive.
+
+| number | of an episode |
+| --- | --- |
+| ``episode_return`` | the sum of its rewards, neither clipped nor discounted |
+| ``episode_length`` | its steps |
+| ``score`` | what the environment says it is, else the return |
+
+and every other number that the environment tells at the end. What it tells goes before what is
+counted here.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["Episodes", "numbers_of"]
+
+_RESERVED = ("n", "env")  # what records say themselves
+
+
+class _Ended(NamedTuple):
+    """k episodes that ended in the same step."""
+
+    agents: np.ndarray  # (k,)
+    returns: np.ndarray  # (k,) float64
+    lengths: np.ndarray  # (k,)
+    told: list[dict[str, float]]  # (k,) what environments told; empty if nothing
+
+
+class Episodes:
+    """Of N agents, E = N / per_environment environments.
+
+    Rows of different groups may be added from different threads; the rest from any thread.
+
+    Args:
+        num_agents: N.
+        per_environment: agents that share an environment; they are counted through in this order.
+    """
+
+    def __init__(self, num_agents: int, per_environment: int = 1) -> None:
+        self._per_environment = per_environment
+        self._returns = np.zeros(num_agents)
+        self._lengths = np.zeros(num_agents, np.int64)
+        self._lock = threading.Lock()
+        self._ended: list[_Ended] = []
+        self._notes: list[dict[str, float]] = []
+
+    def add(
+        self,
+        rewards: np.ndarray,
+        ended: np.ndarray,
+        *,
+        first: int = 0,
+        resets: np.ndarray | None = None,
+        infos: Mapping[int, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Count one step of n agents.
+
+        Args:
+            rewards: (n,) of the step.
+            ended: (n,) bool, or 0 and 1: where it was the last of an episode.
+            first: number of the first of these agents.
+            resets: (n,) bool: where it was no step, the environment only began anew.
+            infos: what environments told of the episodes that ended here, by place in ``ended``;
+                what isn't a number is left out.
+        """
+        here = slice(first, first + len(rewards))
+        returns, lengths = self._returns[here], self._lengths[here]
+        returns += rewards
+        lengths += 1 if resets is None else ~resets
+        if not ended.any():
+            return
+        places = np.flatnonzero(ended)
+        told = [numbers_of(infos.get(place, {})) for place in places.tolist()] if infos else []
+        over = _Ended(places + first, returns[places], lengths[places], told)
+        returns[places] = 0
+        lengths[places] = 0
+        with self._lock:
+            self._ended.append(over)
+
+    def note(self, info: Mapping[str, Any]) -> None:
+        """Keep what an environment tells of no episode in particular, for ``log``.
+
+        A number ``n`` in it says over how many episodes the others are means.
+        """
+        if numbers := _numbers(info):
+            with self._lock:
+                self._notes.append(numbers)
+
+    def restart(self) -> None:
+        """All agents begin anew: episodes under way are forgotten."""
+        self._returns[:] = 0
+        self._lengths[:] = 0
+
+    def log(self) -> dict[str, float]:
+        """Means over the episodes that ended since the last call of this or of ``take``.
+
+        Returns:
+            The numbers of the table, what environments told, and ``n``, how many episodes; empty if
+            there was nothing. A number that only some episodes have is the mean over those.
+        """
+        ended, notes = self._drain()
+        episodes, reports = _Means(), _Means()
+        for over in ended:
+            if any(over.told):
+                for record in _records(over):
+                    episodes.add(record, 1.0)
+            else:
+                total, steps = float(over.returns.sum()), float(over.lengths.sum())
+                episodes.add_sums(_record(total, steps, {}), len(over.agents))
+        for note in notes:
+            reports.add(_without_reserved(note), note.get("n", 1.0))
+        means = episodes.means() | reports.means()
+        if ended:
+            means["n"] = float(sum(len(over.agents) for over in ended))
+        elif notes:
+            means["n"] = sum(note.get("n", 1.0) for note in notes)
+        return means
+
+    def take(self) -> list[dict[str, float]]:
+        """Each episode that ended since the last call of this or of ``log``.
+
+        Returns:
+            Records in order of environments, one's in order of time: its numbers, ``env`` the
+            number of its environment, and ``n`` 1.
+        """
+        ended, _ = self._drain()
+        records = [
+            {**record, "env": float(agent // self._per_environment), "n": 1.0}
+            for over in ended
+            for agent, record in zip(over.agents.tolist(), _records(over), strict=True)
+        ]
+        return sorted(records, key=lambda record: record["env"])
+
+    def _drain(self) -> tuple[list[_Ended], list[dict[str, float]]]:
+        with self._lock:
+            ended, self._ended = self._ended, []
+            notes, self._notes = self._notes, []
+        return ended, notes
+
+
+class _Means:
+    """Means of each number over the records that have it; weights of 0 don't count."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._weights: dict[str, float] = {}
+
+    def add(self, record: dict[str, float], weight: float) -> None:
+        """A record that stands for as many as its weight."""
+        self.add_sums({key: weight * x for key, x in record.items()}, weight)
+
+    def add_sums(self, sums: dict[str, float], weight: float) -> None:
+        """The sums over records with this weight together."""
+        for key, x in sums.items():
+            self._sums[key] = self._sums.get(key, 0.0) + x
+            self._weights[key] = self._weights.get(key, 0.0) + weight
+
+    def means(self) -> dict[str, float]:
+        """By name."""
+        return {key: x / self._weights[key] for key, x in self._sums.items() if self._weights[key]}
+
+
+def numbers_of(info: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers that an environment tells; those of nested dicts as ``outer/inner``.
+
+    Truth values count as 0 and 1. Arrays of more than one element, texts and other objects aren't
+    numbers, and ``n`` and ``env`` are names that records need themselves.
+    """
+    return _without_reserved(_numbers(info))
+
+
+def _numbers(info: Mapping[str, Any]) -> dict[str, float]:
+    return {key: float(np.asarray(x).item()) for key, x in _flat(info) if _is_number(x)}
+
+
+def _flat(info: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in info.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{outer}{key}/")
+        else:
+            yield f"{outer}{key}", value
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.size == 1 and value.dtype.kind in "biuf"
+    return isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating)
+
+
+def _without_reserved(numbers: dict[str, float]) -> dict[str, float]:
+    return {key: x for key, x in numbers.items() if key not in _RESERVED}
+
+
+def _records(over: _Ended) -> Iterator[dict[str, float]]:
+    told = over.told or [{}] * len(over.agents)
+    for total, steps, numbers in zip(
+        over.returns.tolist(), over.lengths.tolist(), told, strict=True
+    ):
+        yield _record(total, float(steps), numbers)
+
+
+def _record(total: float, steps: float, told: dict[str, float]) -> dict[str, float]:
+    score = told.get("episode_return", total)
+    return {"episode_return": total, "episode_length": steps, "score": score, **told}

@@ -1,0 +1,53 @@
+"""What environments must not return."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from puffer_mlx.errors import UserError
+
+__all__ = ["check_finite"]
+
+
+def check_finite(
+    name: str,
+    observations: np.ndarray,
+    rewards: np.ndarray,
+    first_env: int,
+    seeds: Sequence[int],
+    per_environment: int = 1,
+) -> None:
+    """Refuse rows with numbers that aren't finite: one of them would spoil all weights.
+
+    Args:
+        name: the environment's.
+        observations: (n, D) uint8 or float32.
+        rewards: (n,) float32.
+        first_env: number of the environment of the first agent.
+        seeds: of all environments, by their numbers.
+        per_environment: agents that share an environment.
+
+    Raises:
+        UserError: names the first environment, its seed and what it returned.
+    """
+    checked = [("a reward", rewards.reshape(-1, 1))]
+    if observations.dtype.kind == "f":
+        checked.append(("observations", observations))
+    for what, rows in checked:
+        # one number says it for nearly all steps; a sum of huge ones may overflow, hence the rest
+        if math.isfinite(np.vdot(rows, rows)):
+            continue
+        bad = np.argwhere(~np.isfinite(rows))
+        if len(bad):
+            row, column = bad[0].tolist()
+            env, agent = divmod(row, per_environment)
+            env += first_env
+            whose = f"environment {env} (seed {seeds[env]})"
+            whose += f", agent {agent}," if per_environment > 1 else ""
+            at = f" at position {column}" if what == "observations" else ""
+            raise UserError(
+                f"{name}: {whose} returned {what} of {rows[row, column]}{at}",
+                "divisions by zero, logarithms and exponents in the environment are likely causes; "
+                "it can be had again with that seed",
+            )

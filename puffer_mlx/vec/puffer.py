@@ -1,0 +1,278 @@
+"""PufferLib 3.x's Python environments as a ``VecEnv``, with or without PufferLib.
+
+| form | instances |
+| --- | --- |
+| vector | one for each group, of as many environments as there are (``num_envs``) |
+| sync | many, one after another in this process |
+| async | many, in several processes; one in each that takes ``num_envs`` |
+
+Instance i is made and reset with ``seed + i``. What they do is stepped here rather than by
+``pufferlib.vector``: that one needs subclasses of its own PufferEnv, waits for a process that died
+without end, and ends episodes of emulated environments a step later than those of native ones.
+
+**Agents that aren't there.** Environments tell by ``masks`` that an agent has left; its rows are
+padding until it comes back. They are handed on as they are, as PufferLib's trainer does: the agent
+acts, nobody listens, and its reward is what the environment writes (0, emulated). Their
+``terminals`` are 1, if the environment ends them, so that no value flows through. Such steps are no
+part of an episode.
+
+**Time limits.** ``finals`` is False: native environments never show an episode's last observation,
+so an episode that a limit ended counts as over.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any, Self
+
+import numpy as np
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec import loop
+from puffer_mlx.vec.base import Collected, Rows
+from puffer_mlx.vec.episodes import Episodes
+from puffer_mlx.vec.faults import check_finite
+from puffer_mlx.vec.puffer_instances import Buffers, PufferRecipe, is_puffer_env
+from puffer_mlx.vec.puffer_plan import Probe, plan
+from puffer_mlx.vec.puffer_workers import Here, Workers
+
+__all__ = ["PufferVec", "is_puffer_env"]
+
+
+class PufferVec:
+    """N agents of PufferLib 3.x's environments in Q groups; implements ``ScoredVec``.
+
+    Args:
+        make: an environment's class, or a function that returns one (``is_puffer_env``).
+        name: of the environment, for messages.
+        total_agents: N, a multiple of Q and of the agents of one instance.
+        num_buffers: Q.
+        env: further arguments of ``make``. With ``num_envs`` among them every instance has so many;
+            without, an environment that takes it gets as many as needed.
+        seed: of instance 0.
+        backend: ``vector``, ``sync``, ``async``; ``auto`` is ``vector`` if the environment takes
+            ``num_envs``, else what a few steps promise to be faster of the others.
+        timeout: seconds after which an environment's process is taken to hang.
+        num_threads: the most processes, and threads that may act for the policy in ``collect``.
+        render: make environments that can ``render``.
+
+    Raises:
+        UserError: the environment can't be made, or its agents don't add up to N.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        *,
+        name: str,
+        total_agents: int,
+        num_buffers: int = 1,
+        env: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        backend: str = "auto",
+        timeout: float = 60.0,
+        num_threads: int = 1,
+        render: bool = False,
+    ) -> None:
+        self._groups: list[Here | Workers] = []
+        self.finals = False
+        self.unread: list[str] = []  # an argument that ``make`` doesn't take is an error
+        self.num_agents, self.num_groups, self.num_threads = total_agents, num_buffers, num_threads
+        self._name, self._seed, self._resets = name, seed, 0
+        recipe = PufferRecipe(name, make, dict(env or {}), render)
+        with closing(Probe(recipe, seed)) as probe:
+            chosen = plan(probe, recipe, total_agents, num_buffers, backend, num_threads)
+            self._layout, self._unpack = probe.layout()
+            self._n = n = total_agents // num_buffers
+            buffers = Buffers.layout(n, probe.observation_space, probe.action_space)
+            self._per_environment = probe.agents // probe.environments
+        self.spec = self._layout.spec
+        self.description = chosen.describe(num_buffers)
+        try:
+            for group in range(num_buffers):
+                self._groups.append(chosen.build(buffers, group, seed, timeout))
+        except BaseException:
+            self.close()
+            raise
+        self.num_environments = total_agents // self._per_environment
+        self._episodes = Episodes(total_agents, self._per_environment)
+        inside = n // chosen.count // self._per_environment  # environments of an instance
+        self._seeds = [seed + i // inside for i in range(self.num_environments)]
+        self._running = np.zeros(total_agents, bool)  # whose episode has begun
+        self._under_way: list[Rows | None] = [None] * num_buffers
+
+    def reset(self, out: Rows) -> None:
+        """Start new episodes for all N agents; write their first rows, rewards and terminals 0.
+
+        Waits for steps under way. The k-th time (from 0), instance i gets the seed
+        ``seed + i + k * num_environments``.
+        """
+        self._check(out, self.num_agents)
+        for group in range(self.num_groups):
+            self.wait(group)
+        seed = self._seed + self._resets * self.num_environments
+        out.rewards[:] = 0
+        out.terminals[:] = 0
+        self._episodes.restart()
+        self._running[:] = False
+        self._resets += 1
+        for group in range(self.num_groups):
+            with self._closing_on_failure():
+                self._groups[group].reset(seed)
+                self._write(group, out.part(self._agents(group)))
+
+    def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
+        """Begin one step of a group and return at once: see ``VecEnv.send``.
+
+        Processes begin with it; what steps in this process does so in ``wait``.
+
+        Raises:
+            IndexError: there is no such group.
+            ValueError: an array has another shape or dtype.
+            RuntimeError: the group is stepping already, or the environments are closed.
+            UserError: a process has died; all are closed then.
+        """
+        found = self._open(group)
+        if self._under_way[group] is not None:
+            raise RuntimeError(f"group {group} is stepping already; wait({group}) first")
+        _expect("actions", actions, (self._n, self.spec.action.heads), np.float32)
+        self._check(out, self._n)
+        np.copyto(found.buffers.actions, self._layout.actions(actions))
+        with self._closing_on_failure():
+            found.begin()
+        self._under_way[group] = out
+
+    def wait(self, group: int) -> None:
+        """Block until the group's step is done and its rows are written.
+
+        Raises:
+            UserError: an environment failed; all are closed then.
+        """
+        found = self._open(group)
+        out, self._under_way[group] = self._under_way[group], None
+        if out is None:
+            return
+        with self._closing_on_failure():
+            facts = found.finish()
+            buffers = found.buffers
+            out.rewards[:] = buffers.paid
+            out.terminals[:] = buffers.ended
+            self._write(group, out)
+        told = {fact.agent: fact.numbers for fact in facts if fact.agent >= 0}
+        self._count(group, buffers, told)
+        for fact in facts:
+            if fact.agent < 0:
+                self._episodes.note(fact.numbers)
+
+    def collect(
+        self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
+    ) -> Collected:
+        """Act and step all agents ``steps`` times: see ``WholeRollouts.collect``."""
+        return loop.collect(self, steps, act, actions, out, spans, self.num_threads)
+
+    def log(self) -> dict[str, float]:
+        """Means over episodes that ended since the last call, ``n`` their number; empty if none.
+
+        What environments tell goes before what was counted. May be called from any thread.
+        """
+        return self._episodes.log()
+
+    def episodes(self) -> list[dict[str, float]]:
+        """A record of each episode that ended since the last call: see ``Episodes.take``."""
+        return self._episodes.take()
+
+    def render(self) -> np.ndarray | None:
+        """What the first environment draws, (height, width, 3) uint8; None if that is no picture.
+
+        Those that draw in windows of their own do so.
+        """
+        picture = self._open(0).render()
+        found = np.asarray(picture) if isinstance(picture, np.ndarray | list) else None
+        whole = found is not None and found.ndim == 3 and found.dtype == np.uint8
+        return found if whole else None
+
+    def state(self) -> None:
+        """None: Python environments can't be saved."""
+        return None
+
+    def restore(self, state: np.ndarray) -> None:
+        """Not possible.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(
+            f"{self._name}: Python environments can't go on from a state",
+            "go on without it: the environments start anew",
+        )
+
+    def busy_seconds(self) -> float:
+        """Seconds spent inside environment steps since creation, all processes together."""
+        return sum(group.seconds for group in self._groups)
+
+    def close(self) -> None:
+        """Close all environments and end their processes. Calling it twice is harmless."""
+        groups, self._groups = self._groups, []
+        for group in groups:
+            group.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _agents(self, group: int) -> slice:
+        return slice(group * self._n, (group + 1) * self._n)
+
+    def _write(self, group: int, out: Rows) -> None:
+        """Observations of the buffers into rows, and the check of what is in these."""
+        self._layout.write(self._unpack(self._groups[group].buffers.observations), out.observations)
+        check_finite(
+            self._name,
+            out.observations,
+            out.rewards,
+            group * self._n // self._per_environment,
+            self._seeds,
+            self._per_environment,
+        )
+
+    def _count(self, group: int, buffers: Buffers, told: dict[int, dict[str, float]]) -> None:
+        """Count a step of the agents that are there, or were until now."""
+        running, first = self._running[self._agents(group)], group * self._n
+        if buffers.there.all():
+            np.logical_not(buffers.ended, out=running)
+            self._episodes.add(buffers.paid, buffers.ended, first=first, infos=told)
+            return
+        stepped = buffers.there | running
+        ended = buffers.ended & stepped
+        np.greater(stepped, ended, out=running)
+        paid = np.where(stepped, buffers.paid, 0)
+        self._episodes.add(paid, ended, first=first, resets=~stepped, infos=told)
+
+    def _open(self, group: int) -> Here | Workers:
+        if not self._groups:
+            raise RuntimeError(f"{self._name}: the environments are closed")
+        if not 0 <= group < self.num_groups:
+            raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
+        return self._groups[group]
+
+    def _check(self, out: Rows, n: int) -> None:
+        spec = self.spec
+        _expect(
+            "observations", out.observations, (n, spec.observation_size), spec.observation_dtype
+        )
+        _expect("rewards", out.rewards, (n,), np.float32)
+        _expect("terminals", out.terminals, (n,), np.float32)
+
+    @contextmanager
+    def _closing_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+
+def _expect(what: str, array: np.ndarray, shape: tuple[int, ...], dtype: Any) -> None:
+    if array.shape != shape or array.dtype != dtype:
+        raise ValueError(f"{what}: expected {dtype} {shape}, found {array.dtype} {array.shape}")

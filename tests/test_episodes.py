@@ -1,0 +1,182 @@
+"""Statistics of episodes by hand arithmetic, and the check of numbers that aren't finite."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.episodes import Episodes, numbers_of
+from puffer_mlx.vec.faults import check_finite
+
+
+def add(episodes, rewards, ended, **more):
+    episodes.add(np.array(rewards, np.float32), np.array(ended, bool), **more)
+
+
+@pytest.fixture
+def three():
+    """Three agents: the first ended after 2 steps with 3, then after 1 with 4; the last with 21."""
+    episodes = Episodes(3)
+    add(episodes, [1, 10, 5], [0, 0, 0])
+    add(episodes, [2, 10, 7], [1, 0, 0])
+    add(episodes, [4, 10, 9], [1, 0, 1])
+    return episodes
+
+
+def test_means_over_the_episodes_that_ended(three):
+    assert three.log() == {
+        "episode_return": pytest.approx((3 + 4 + 21) / 3),
+        "episode_length": 2.0,
+        "score": pytest.approx((3 + 4 + 21) / 3),
+        "n": 3.0,
+    }
+    assert three.log() == {}
+    add(three, [0, 2, 0], [0, 1, 0])  # the middle one went on meanwhile
+    assert three.log() == {"episode_return": 32, "episode_length": 4, "score": 32, "n": 1}
+
+
+def test_single_episodes(three):
+    assert [(r["env"], r["n"], r["episode_return"], r["episode_length"]) for r in three.take()] == [
+        (0, 1, 3, 2),
+        (0, 1, 4, 1),
+        (2, 1, 21, 3),
+    ]
+    assert three.take() == [] and three.log() == {}
+
+
+def test_agents_of_an_environment_share_its_number():
+    episodes = Episodes(6, per_environment=2)
+    add(episodes, [1, 2, 3], [1, 1, 1], first=3)
+    assert [(record["env"], record["score"]) for record in episodes.take()] == [
+        (1, 1),
+        (2, 2),
+        (2, 3),
+    ]
+
+
+def test_groups_are_counted_apart():
+    episodes = Episodes(4)
+    for _ in range(3):
+        add(episodes, [1, 1], [0, 0], first=2)
+    add(episodes, [5, 5], [1, 1], first=0)
+    add(episodes, [1, 1], [1, 0], first=2)
+    assert [(r["env"], r["score"], r["episode_length"]) for r in episodes.take()] == [
+        (0, 5, 1),
+        (1, 5, 1),
+        (2, 4, 4),
+    ]
+
+
+def test_a_reset_is_no_step():
+    episodes = Episodes(2)
+    add(episodes, [1, 1], [0, 0], resets=np.array([False, True]))
+    add(episodes, [1, 1], [1, 1], resets=np.array([False, False]))
+    assert [record["episode_length"] for record in episodes.take()] == [2, 1]
+
+
+def test_restart_forgets_what_is_under_way_only(three):
+    three.restart()
+    add(three, [1, 1, 1], [0, 1, 0])
+    assert [record["score"] for record in three.take()] == [3, 4, 1, 21]
+
+
+def test_rewards_add_up_in_doubles():
+    episodes = Episodes(1)
+    add(episodes, [2**24], [0])
+    for _ in range(8):
+        add(episodes, [1], [0])
+    add(episodes, [0], [1])
+    assert episodes.log()["episode_return"] == 2**24 + 8
+
+
+# ---- what environments tell ----------------------------------------------------------------------
+
+
+def test_what_is_told_of_an_episode_goes_first():
+    episodes = Episodes(3)
+    told = {1: {"episode_return": 50, "lives": np.int64(2)}, 2: {"score": np.array([0.25])}}
+    add(episodes, [1, 2, 3], [1, 1, 1], infos=told)
+    first, second, third = episodes.take()
+    assert "lives" not in first and first["score"] == 1
+    assert (second["episode_return"], second["score"], second["lives"]) == (50, 50, 2)
+    assert (third["episode_return"], third["score"]) == (3, 0.25)
+
+
+def test_a_number_that_some_tell_is_a_mean_over_those():
+    episodes = Episodes(3)
+    add(episodes, [0, 0, 0], [1, 1, 1], infos={0: {"x": 1}, 2: {"x": 5}})
+    assert episodes.log()["x"] == 3
+
+
+def test_infos_go_by_place_in_the_group():
+    episodes = Episodes(4)
+    add(episodes, [0, 0], [0, 1], first=2, infos={0: {"x": 7}, 1: {"x": 8}})
+    assert [(record["env"], record["x"]) for record in episodes.take()] == [(3, 8)]
+
+
+def test_notes_are_means_weighted_by_their_n():
+    episodes = Episodes(1)
+    episodes.note({"score": 1.0, "n": 3})
+    episodes.note({"score": 5.0, "n": 1, "speed": 2})
+    assert episodes.log() == {"score": 2, "speed": pytest.approx(2), "n": 4}
+    assert episodes.log() == {}
+    add(episodes, [7], [1])
+    episodes.note({"score": 1.0, "n": 3})
+    assert episodes.log() == {"episode_return": 7, "episode_length": 1, "score": 1, "n": 1}
+    episodes.note({"score": 1.0, "n": 0})
+    assert "score" not in episodes.log()
+
+
+def test_only_numbers_are_kept():
+    info = {
+        "a": 1, "b": 2.5, "c": True, "d": np.float32(4), "e": np.array([[5]]), "f": {"g": {"h": 6}},
+        "text": "x", "nothing": None, "many": np.zeros(2), "complex": 1j,
+        "objects": np.array([None]), "n": 3, "env": 4,
+    }  # fmt: skip
+    assert numbers_of(info) == {"a": 1, "b": 2.5, "c": 1, "d": 4, "e": 5, "f/g/h": 6}
+
+
+def test_no_episode_is_lost_between_threads():
+    episodes, counted = Episodes(2), []
+    threads = [
+        threading.Thread(
+            target=lambda first=first: [add(episodes, [1], [1], first=first) for _ in range(2000)]
+        )
+        for first in (0, 1)
+    ]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        counted.append(episodes.log().get("n", 0))
+    counted.append(episodes.log().get("n", 0))
+    assert sum(counted) == 4000
+
+
+# ---- numbers that aren't finite ------------------------------------------------------------------
+
+
+def check(observations, rewards, per_environment=1):
+    n = len(rewards)
+    check_finite("toy", observations, rewards, 2, range(100, 110), per_environment)
+    return n
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_the_environment_of_a_bad_number_is_named(bad):
+    good, rewards = np.ones((4, 3), np.float32), np.ones(4, np.float32)
+    assert check(good, rewards) == 4
+    worse = good.copy()
+    worse[3, 1] = bad
+    with pytest.raises(UserError, match=rf"toy: environment 5 \(seed 105\) .*{bad} at position 1"):
+        check(worse, rewards)
+    with pytest.raises(UserError, match=r"environment 3 \(seed 103\), agent 1, returned obs"):
+        check(worse, rewards, per_environment=2)
+    rewards[0] = bad
+    with pytest.raises(UserError, match=rf"environment 2 \(seed 102\) returned a reward of {bad}"):
+        check(good, rewards)
+
+
+def test_bytes_and_huge_numbers_pass():
+    check(np.full((4, 3), 255, np.uint8), np.zeros(4, np.float32))
+    check(np.full((4, 3), 3e38, np.float32), np.full(4, -3e38, np.float32))

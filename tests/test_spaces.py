@@ -1,0 +1,286 @@
+"""Spaces as rows and heads; Gymnasium's own flatten, batches and membership are the oracles."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, iterate
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.spaces import Layout, kind_of
+
+N = 7
+SIGN = spaces.Discrete(2)
+ROWS = spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), start=np.array([[1, 0], [-3, 7]]))
+SEEN = {
+    "Box": spaces.Box(-np.inf, np.inf, (4,), np.float32),
+    "Box of doubles": spaces.Box(-4, 4, (2, 3), np.float64),
+    "Box of one number": spaces.Box(0, 9, (), np.int32),
+    "Box of bytes": spaces.Box(0, 255, (5,), np.uint8),
+    "Box of halves": spaces.Box(-1, 1, (3,), np.float16),
+    "image": spaces.Box(0, 255, (8, 6, 3), np.uint8),
+    "Discrete": spaces.Discrete(5, start=-2),
+    "MultiDiscrete": spaces.MultiDiscrete([3, 1, 4]),
+    "MultiDiscrete in rows": ROWS,
+    "MultiBinary": spaces.MultiBinary((2, 3)),
+    "Dict": spaces.Dict(
+        b=spaces.Discrete(3),
+        a=spaces.Box(0.0, 1.0, (2,)),
+        c=spaces.Tuple((spaces.MultiBinary(2), spaces.Dict(z=spaces.Box(0, 9, (2,), np.int16)))),
+    ),
+    "Dict of bytes": spaces.Dict(
+        x=spaces.Box(0, 255, (2, 2, 3), np.uint8), y=spaces.Box(0, 9, (3,), np.uint8)
+    ),
+}
+TAKEN = {
+    "Discrete": spaces.Discrete(5, start=-2),
+    "Discrete of numpy": spaces.Discrete(np.int8(4), start=np.int64(3)),
+    "MultiDiscrete": spaces.MultiDiscrete([3, 4]),
+    "some without choice": spaces.MultiDiscrete([1, 3, 1, 2], start=[5, 0, 6, 1]),
+    "MultiDiscrete in rows": ROWS,
+    "MultiBinary": spaces.MultiBinary((2, 3)),
+    "Box": spaces.Box(-1.0, 2.0, (3,)),
+    "Box of doubles": spaces.Box(-0.1, 0.1, (2, 2), np.float64),
+    "Box of ints": spaces.Box(-3, 250, (2,), np.int16),
+    "Box of one number": spaces.Box(0.0, 1.0, ()),
+    "Dict": spaces.Dict(b=spaces.Discrete(3), a=spaces.Tuple((SIGN, spaces.MultiBinary(2)))),
+    "Tuple of Boxes": spaces.Tuple((spaces.Box(0, 1, (2,)), spaces.Box(-9, 9, (1, 2)))),
+}
+
+
+def sampled(space):
+    """A batch as a vector environment returns it."""
+    batch = batch_space(space, N)
+    batch.seed(0)
+    return batch.sample()
+
+
+def written(layout, batch):
+    spec = layout.spec
+    rows = np.full((N, spec.observation_size), 77, spec.observation_dtype)  # all of it is written
+    layout.write(batch, rows)
+    return rows
+
+
+def chosen(layout, rng):
+    """Actions as a policy has them, some of each choice, and continuous ones beyond bounds."""
+    action = layout.spec.action
+    if action.continuous:
+        return (300 * rng.standard_normal((N, action.heads))).astype(np.float32)
+    return rng.integers(0, action.sizes, (N, action.heads)).astype(np.float32)
+
+
+def nested(value):
+    """Whether arrays in dicts and tuples equal others."""
+    if isinstance(value, dict):
+        return {key: nested(part) for key, part in value.items()}
+    return tuple(map(nested, value)) if isinstance(value, tuple) else np.asarray(value).tolist()
+
+
+# ---- observations --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("space", SEEN.values(), ids=SEEN)
+def test_rows_are_flat_as_gymnasium_flattens(space):
+    layout, batch = Layout("toy", space, SIGN), sampled(space)
+    rows = written(layout, batch)
+    flat = [spaces.flatten(space, one) for one in iterate(batch_space(space, N), batch)]
+    expected = np.array(flat)
+    np.testing.assert_array_equal(rows, expected.astype(rows.dtype))
+    assert layout.spec.name == "toy"
+
+
+@pytest.mark.parametrize("space", SEEN.values(), ids=SEEN)
+def test_rows_are_bytes_only_if_all_parts_are(space):
+    expected = (
+        np.uint8
+        if space in (SEEN[k] for k in ("Box of bytes", "image", "Dict of bytes"))
+        else np.float32
+    )
+    assert Layout("toy", space, SIGN).spec.observation_dtype == expected
+
+
+def test_only_a_single_box_of_bytes_is_an_image():
+    shapes = {
+        name: Layout("toy", space, SIGN).spec.observation_shape for name, space in SEEN.items()
+    }
+    assert {name: shape for name, shape in shapes.items() if shape} == {"image": (8, 6, 3)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "turned"),
+    [
+        ((4, 8, 6), True),
+        ((1, 2, 3), True),
+        ((5, 8, 6), False),
+        ((3, 3, 3), False),
+        ((4, 8, 3), False),
+    ],
+)
+def test_channels_that_come_first_are_turned(shape, turned):
+    space = spaces.Box(0, 255, shape, np.uint8)
+    layout, batch = Layout("toy", space, SIGN), sampled(space)
+    images = batch.transpose(0, 2, 3, 1) if turned else batch
+    assert layout.spec.observation_shape == images.shape[1:]
+    rows = written(layout, batch)
+    np.testing.assert_array_equal(rows, images.reshape(N, -1))
+    np.testing.assert_array_equal(layout.restore(rows), batch)
+
+
+def test_an_image_that_is_part_of_a_dict_stays_as_it_is():
+    space = spaces.Dict(x=spaces.Box(0, 255, (3, 8, 6), np.uint8))
+    layout, batch = Layout("toy", space, SIGN), sampled(space)
+    assert layout.spec.observation_shape == ()
+    np.testing.assert_array_equal(written(layout, batch), batch["x"].reshape(N, -1))
+
+
+@pytest.mark.parametrize("array", [np.array, mx.array], ids=["numpy", "mlx"])
+@pytest.mark.parametrize(
+    "name", [name for name in SEEN if "Discrete" not in name and name != "Dict"]
+)
+def test_restored_is_what_was_written(name, array):
+    layout, batch = Layout("toy", SEEN[name], SIGN), sampled(SEEN[name])
+    restored = layout.restore(array(written(layout, batch)))
+    if name == "Box of doubles":
+        batch = batch.astype(np.float32)
+    assert nested(restored) == nested(batch)
+
+
+def test_discrete_parts_are_restored_one_hot():
+    batch = {"a": np.ones((2, 2), np.float32), "b": np.array([2, 0])}
+    batch["c"] = (np.zeros((2, 2), np.int8), {"z": np.full((2, 2), 3, np.int16)})
+    layout = Layout("toy", SEEN["Dict"], SIGN)
+    rows = np.zeros((2, layout.spec.observation_size), np.float32)
+    layout.write(batch, rows)
+    restored = layout.restore(mx.array(rows))
+    assert restored["b"].tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert restored["c"][1]["z"].tolist() == [[3, 3], [3, 3]]
+    restored = Layout("toy", SEEN["MultiDiscrete"], SIGN).restore(np.eye(8))
+    np.testing.assert_array_equal(restored, np.eye(8))
+
+
+@pytest.mark.parametrize("value", [-3, 3])
+def test_a_choice_outside_of_its_space_is_refused(value):
+    layout = Layout("toy", SEEN["Discrete"], SIGN)  # -2 to 2
+    with pytest.raises(UserError, match=r"toy: observations don't fit the space Discrete"):
+        layout.write(np.full(N, value), np.zeros((N, 5), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("batch", "text"),
+    [
+        ({"x": np.zeros((N, 2, 2, 3), np.uint8)}, r"of y don't fit"),
+        (
+            {"x": np.zeros((N, 5), np.uint8), "y": np.zeros((N, 3), np.uint8)},
+            r"of x .* uint8 \(7, 5\)",
+        ),
+        ({"x": np.zeros((N, 2, 2, 3)), "y": np.zeros((N, 3), np.uint8)}, r"of x .* float64"),
+    ],
+    ids=["a part is missing", "another shape", "another kind"],
+)
+def test_what_does_not_fit_the_space_is_named(batch, text):
+    layout = Layout("toy", SEEN["Dict of bytes"], SIGN)
+    with pytest.raises(UserError, match=text):
+        written(layout, batch)
+
+
+# ---- actions -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("space", TAKEN.values(), ids=TAKEN)
+def test_actions_are_in_the_batched_space(space, rng):
+    layout = Layout("toy", SEEN["Box"], space)
+    for _ in range(20):
+        actions = layout.actions(chosen(layout, rng))
+        assert actions in batch_space(space, N), actions
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_heads_of_spaces():
+    sizes = {
+        name: Layout("toy", SEEN["Box"], space).spec.action.sizes for name, space in TAKEN.items()
+    }
+    assert sizes == {
+        "Discrete": (5,),
+        "Discrete of numpy": (4,),
+        "MultiDiscrete": (3, 4),
+        "some without choice": (3, 2),
+        "MultiDiscrete in rows": (2, 3, 4, 5),
+        "MultiBinary": (2,) * 6,
+        "Box": (1,) * 3,
+        "Box of doubles": (1,) * 4,
+        "Box of ints": (1,) * 2,
+        "Box of one number": (1,),
+        "Dict": (3, 2, 2, 2),
+        "Tuple of Boxes": (1,) * 4,
+    }
+
+
+def test_choices_by_hand():
+    def actions(name, row):
+        return nested(Layout("toy", SEEN["Box"], TAKEN[name]).actions(np.array([row], np.float32)))
+
+    assert actions("Discrete", [4]) == [2]
+    assert actions("some without choice", [2, 1]) == [[5, 2, 6, 2]]
+    assert actions("MultiDiscrete in rows", [1, 2, 3, 4]) == [[[2, 2], [0, 11]]]
+    assert actions("Box", [-3, 0.5, 3]) == [[-1, 0.5, 2]]
+    assert actions("Box of ints", [2.6, 900]) == [[3, 250]]
+    assert actions("Dict", [2, 1, 0, 1]) == {"b": [2], "a": ([1], [[0, 1]])}
+    assert actions("Tuple of Boxes", [2, 0, 4, -11]) == ([[1, 0]], [[[4, -9]]])
+
+
+def test_actions_without_bounds_pass_and_those_with_one_are_clipped_there():
+    space = spaces.Box(np.array([-np.inf, -1], np.float32), np.inf)
+    layout = Layout("toy", SEEN["Box"], space)
+    rows = np.array([[-1e9, -1e9], [1e9, 1e9]], np.float32)
+    np.testing.assert_array_equal(layout.actions(rows), [[-1e9, -1], [1e9, 1e9]])
+    assert rows[0, 1] == np.float32(-1e9)  # the policy's own are left alone
+
+
+def test_a_mask_has_a_byte_for_each_choice():
+    assert Layout("toy", SEEN["Box"], TAKEN["MultiDiscrete"], mask=True).spec.mask_size == 7
+    assert Layout("toy", SEEN["Box"], TAKEN["MultiDiscrete"]).spec.mask_size == 0
+    with pytest.raises(UserError, match="continuous"):
+        Layout("toy", SEEN["Box"], TAKEN["Box"], mask=True)
+
+
+# ---- what there is no layout for -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seen", "taken", "text"),
+    [
+        (spaces.Text(5), SIGN, r"its observation space is Text, which has no fixed size"),
+        (spaces.Dict(a=spaces.Tuple((spaces.Sequence(SIGN),))), SIGN, r"space at a\.0 is Sequence"),
+        (spaces.Box(0, 1, (0,)), SIGN, "holds no number"),
+        (spaces.Dict({}), SIGN, "is empty"),
+        (SIGN, spaces.Graph(SIGN, None), "its action space is Graph"),
+        (
+            SIGN,
+            spaces.Tuple((SIGN, spaces.Box(0, 1, (2,)))),
+            "partly discrete and partly continuous",
+        ),
+        (SIGN, spaces.Discrete(1), "nothing to choose"),
+    ],
+)
+def test_a_space_without_layout_is_refused(seen, taken, text):
+    with pytest.raises(UserError, match=rf"toy: .*{text}") as found:
+        Layout("toy", seen, taken)
+    assert found.value.hint
+
+
+def test_spaces_are_told_apart_by_name():
+    class Discrete:  # of another package
+        n, dtype, shape = 3, np.dtype(np.int64), ()
+
+    class Mine(Discrete):
+        pass
+
+    assert kind_of(Mine()) == "Discrete"
+    assert kind_of(3) == ""
+    layout = Layout("toy", Mine(), Mine())
+    assert layout.actions(np.array([[2.0]], np.float32)).tolist() == [2]
