@@ -1,0 +1,149 @@
+"""Items for Gymnasium's environments: its own check of one, and whether its spaces hold."""
+
+import math
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+
+from puffer_mlx.env_check.findings import Finding, Findings, fail, ok, skip, warn
+from puffer_mlx.env_check.subject import Subject
+from puffer_mlx.objects import load_object
+from puffer_mlx.vec import GYM
+from puffer_mlx.vec.puffer import is_puffer_env
+
+STEPS = 300
+LARGE = 3.0  # a bound that N(0, 1), what a policy begins with, hardly ever reaches
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+# Parts of warnings that don't matter here.
+HARMLESS = (
+    "This is probably too low",
+    "This is probably too high",
+    "render modes due to the environment not having a spec",
+    "recommend using a symmetric and normalized space",  # `bounds` says it with numbers
+)
+
+
+def one(subject: Subject) -> Any:
+    """One environment as its author wrote it, without the wrappers of gymnasium.make."""
+    import gymnasium
+
+    name, config = subject.config.env_name, subject.config
+    if name.startswith(GYM):
+        return gymnasium.make(name.removeprefix(GYM), **config.env).unwrapped
+    made = load_object(name)(**config.env)
+    return made.unwrapped if isinstance(made, gymnasium.Env) else made
+
+
+def gymnasium_says(subject: Subject) -> Findings:
+    """Its own check, a line for each thing it found; spaces, longer; bounds of actions."""
+    if subject.native:
+        yield skip("not one of Gymnasium's")
+        return
+    from gymnasium import Env
+    from gymnasium.utils.env_checker import check_env
+
+    name = subject.config.env_name
+    if not name.startswith(GYM) and is_puffer_env(load_object(name)):
+        yield skip("its interface is PufferLib 3's")
+        return
+    env = one(subject)
+    if not isinstance(env, Env):
+        yield skip(f"its own check is for gymnasium.Env, this is {type(env).__name__}")
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            check_env(env, skip_render_check=True)
+        except Exception as error:
+            yield fail(_plain(error) or type(error).__name__, "Gymnasium's check_env stops here")
+            return
+    texts = dict.fromkeys(_plain(warning.message) for warning in caught)
+    found = [text for text in texts if not any(part in text for part in HARMLESS)]
+    for text in found:
+        yield warn(text, "Gymnasium's check_env says so")
+    bad, tried = outside(subject, env)
+    if bad:
+        yield bad
+    elif not found:
+        yield ok(f"check_env found nothing; {tried} observations are in their space")
+    yield from bounds(env)
+
+
+def outside(subject: Subject, env: Any) -> tuple[Finding | None, int]:
+    """The first observation that isn't in the space declared for it; how many were looked at."""
+    space, step = env.observation_space, 0
+    env.action_space.seed(0)
+    observation, _ = env.reset(seed=0)
+    for step in subject.steps(STEPS):
+        if not space.contains(observation):
+            text = f"after {step - 1} steps {misfit(space, observation)}"
+            return fail(text, "declare what it is, or clip it to what is declared"), step
+        observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        if terminated or truncated:
+            observation, _ = env.reset()
+    return None, step
+
+
+def misfit(space: Any, value: Any, name: str = "the observation") -> str:
+    """Why a value isn't in a space, in words."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict) and isinstance(value, dict):
+        for key, part in space.spaces.items():
+            if key not in value:
+                return f"{name} has no {key!r}"
+            if not part.contains(value[key]):
+                return misfit(part, value[key], f"{name}'s {key!r}")
+        return f"{name} has keys that its space lacks"
+    if isinstance(space, spaces.Tuple) and isinstance(value, tuple):
+        for i, (part, inner) in enumerate(zip(space.spaces, value, strict=False)):
+            if not part.contains(inner):
+                return misfit(part, inner, f"part {i} of {name}")
+    if not isinstance(space, spaces.Box) or not isinstance(value, np.ndarray):
+        return f"{name} is {value!r:.60}, which isn't in {space}"
+    if value.shape != space.shape:
+        return f"{name} has the shape {value.shape}, declared is {space.shape}"
+    if not np.can_cast(value.dtype, space.dtype):
+        return f"{name} is {value.dtype}, declared is {space.dtype}"
+    wrong = ~((value >= space.low) & (value <= space.high))
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    where = at[0] if len(at) == 1 else at
+    return (
+        f"number {where} of {name} is {value[at]:g}, declared is {space.low[at]:g} to"
+        f" {space.high[at]:g}"
+    )
+
+
+def bounds(env: Any) -> Findings:
+    """Continuous actions are drawn from about N(0, 1) at first, and clipped to their bounds."""
+    from gymnasium import spaces
+
+    space = env.action_space
+    if not isinstance(space, spaces.Box):
+        return
+    pairs = zip(space.low.flat, space.high.flat, strict=True)
+    within = min(_below(high) - _below(low) for low, high in pairs)
+    low, high = float(space.low.min()), float(space.high.max())
+    if within < 0.5:
+        problem = f"{1 - within:.0%} of what a policy tries at first is beyond, and clipped"
+    elif math.isfinite(max(-low, high)) and max(-low, high) > LARGE:
+        problem = "a policy tries about -2 to 2 at first, and reaches the rest late"
+    else:
+        return
+    yield warn(
+        f"actions are {low:g} to {high:g}: {problem}",
+        "wrap it in gymnasium.wrappers.RescaleAction(env, -1, 1)",
+    )
+
+
+def _below(bound: float) -> float:
+    """How much of N(0, 1) is below."""
+    return (1 + math.erf(float(bound) / math.sqrt(2))) / 2
+
+
+def _plain(message: object) -> str:
+    """One line without colours and the word WARN."""
+    text = " ".join(COLOURS.sub("", str(message)).split())
+    return text.removeprefix("WARN: ")

@@ -1,0 +1,93 @@
+"""Items: how fast it steps, and whether training on it works."""
+
+import math
+import time
+from dataclasses import replace
+from itertools import islice
+
+from puffer_mlx import vec
+from puffer_mlx.config import Config
+from puffer_mlx.env_check.findings import Findings, fail, number, ok, percent, warn
+from puffer_mlx.env_check.subject import Subject
+from puffer_mlx.trainer import Logs, Trainer
+from puffer_mlx.vec.stepping import measure_stepping
+
+EPOCHS = 4  # of which the first compiles
+LONGER = 3  # times ``--seconds`` that they may take
+SLOW = 0.5  # of an epoch's time: where the environment is what training waits for
+ROUND_TRIP = 100e-6  # seconds of a step from which processes are worth their trouble, about
+
+
+def speed(subject: Subject) -> Findings:
+    """Steps with random actions, as many at once as training would."""
+    with vec.make(subject.config, subject.cores) as made:
+        found = measure_stepping(made, min(subject.seconds, 2.0))
+        per_second, nanoseconds = found["steps_per_second"], found["busy_ns_per_step"]
+        how = made.description
+    text = f"{number(per_second)} steps/s alone, {number(nanoseconds / 1000)} us each"
+    yield ok(f"{text} ({how})" if how else text)
+
+
+def training(subject: Subject) -> Findings:
+    """A few epochs of it: losses are finite; how much of the time is the environment's."""
+    config = shortened(subject.few() if subject.native else subject.config)
+    records = train(config, subject)
+    whole = shortened(subject.config)
+    slower = whole.batch_size / config.batch_size  # an epoch of all agents takes so much longer
+    if slower > 1 and slower * EPOCHS * records[-1]["perf/epoch"] < LONGER * subject.seconds:
+        records = train(whole, subject)
+    losses = {k: v for r in records for k, v in r.items() if k.startswith("loss/")}
+    wrong = [name for name, value in losses.items() if not math.isfinite(value)]
+    skipped = sum(r.get("loss/skipped_steps", 0.0) for r in records)
+    if wrong or skipped:
+        yield fail(
+            f"losses are not finite: {', '.join(wrong) or f'{skipped:g} updates were skipped'}",
+            "look at the scale of observations and rewards, or lower --train.learning-rate",
+        )
+        return
+    last = records[-1]
+    share = last.get("perf/eval_env", 0.0) / last["perf/epoch"]
+    text = f"{number(last['SPS'])} steps/s, of whose time the environment takes {percent(share)}"
+    if share < SLOW:
+        yield ok(text)
+    else:
+        yield warn(text, advice(subject))
+
+
+def train(config: Config, subject: Subject) -> list[Logs]:
+    """The records of the first epochs, of which the very first compiles; fewer if they are slow."""
+    records: list[Logs] = []
+    began = time.perf_counter()
+    with vec.make(config, subject.cores) as made:
+        for logs in islice(Trainer(config, made), EPOCHS):
+            records.append(logs)
+            if len(records) > 1 and time.perf_counter() - began > LONGER * subject.seconds:
+                break
+    return records
+
+
+def shortened(config: Config) -> Config:
+    """A run of ``EPOCHS``, with smaller minibatches if it has few agents."""
+    settings = config.train
+    changed = replace(
+        settings,
+        minibatch_size=min(settings.minibatch_size, config.batch_size),
+        replay_ratio=max(1.0, settings.replay_ratio),
+        total_timesteps=EPOCHS * config.batch_size,
+    )
+    return replace(config, train=changed)
+
+
+def advice(subject: Subject) -> str:
+    """What would make a slow environment faster."""
+    if subject.native:
+        threads = subject.config.vec.num_threads
+        if threads < subject.cores:
+            return f"--vec.num-threads {subject.cores}: this machine has so many cores"
+        return "more cores, or less work in c_step; the policy waits for it"
+    if not subject.whole.description.startswith("async"):
+        return (
+            f"from about {number(1e6 * ROUND_TRIP)} us a step --vec.backend async, a process each,"
+            " is faster; else do less in step, or write it in C"
+        )
+    return "do less in step, or take more cores; the policy waits for it"

@@ -1,0 +1,156 @@
+"""Playing an environment with random legal actions, and what is noted of it on the way."""
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from puffer_mlx.env_check.subject import Subject, Table
+from puffer_mlx.vec.base import TRUNCATED, Rows
+
+LEAST, STEPS = 500, 20_000  # of every agent
+PATIENCE = 20.0  # seconds after which fewer than the least must do
+KEPT = 512  # rows of beginnings, and lengths of episodes
+ASKED = 256  # steps from one log to the next
+
+
+@dataclass
+class Notes:
+    """Of N agents of E environments.
+
+    Args:
+        agents: N.
+        environments: E.
+        discount: gamma, with which ``returns`` were summed: none, they are plain sums.
+        started: rows (N, D) after the reset, float32.
+        fresh: rows (D,) that arrived with a terminal, float32.
+        before: the rows before those.
+        moved: from one row to the next within an episode, a few (2, D).
+        low: the least of each observation element (D,).
+        high: the largest.
+        wrong: the first row that isn't finite: (step, agent, element), of observations.
+        wrong_reward: the first reward that isn't finite: (step, agent).
+        nothing_legal: the first agent without a legal choice: (step, agent, head).
+        masked: choices that masks forbade, of ``choices`` in all.
+        reward_low: the least reward.
+        reward_high: the largest.
+        rewarded: rewards that aren't 0.
+        clipped: rewards beyond ± train.reward_clip.
+        terminals: that arrived.
+        ended: (steps, truncated) of episodes whose last observation was seen.
+        lengths: steps between terminals.
+        logs: what ``log`` returned when it wasn't empty.
+        steps: of every agent.
+        seconds: all of it took.
+    """
+
+    agents: int
+    environments: int
+    started: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    fresh: list[np.ndarray] = field(default_factory=list)
+    before: list[np.ndarray] = field(default_factory=list)
+    moved: list[np.ndarray] = field(default_factory=list)
+    wrong: tuple[int, int, int] | None = None
+    wrong_reward: tuple[int, int] | None = None
+    nothing_legal: tuple[int, int, int] | None = None
+    masked: int = 0
+    choices: int = 0
+    reward_low: float = np.inf
+    reward_high: float = -np.inf
+    rewarded: int = 0
+    clipped: int = 0
+    terminals: int = 0
+    ended: list[tuple[int, bool]] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    logs: list[dict[str, float]] = field(default_factory=list)
+    steps: int = 0
+    seconds: float = 0.0
+
+
+def play(subject: Subject) -> Notes:
+    """Play until ``subject.seconds`` and ``LEAST`` steps, or ``STEPS``, are over."""
+    rng = np.random.default_rng(0)
+    with subject.make() as made:
+        table = Table(made)
+        first = table.rows.observations.astype(np.float32)
+        notes = Notes(made.num_agents, made.num_environments, first, first.min(0), first.max(0))
+        age = np.zeros(made.num_agents, int)  # steps of each agent's episode
+        _observe(notes, table.rows)
+        _look_at_masks(notes, table.rows, made.spec.action.sizes)
+        made.log()  # of what was played before: nothing
+        began = time.perf_counter()
+        while notes.steps < STEPS:
+            notes.seconds = time.perf_counter() - began
+            if notes.seconds > (subject.seconds if notes.steps >= LEAST else PATIENCE):
+                break
+            before = table.rows.observations.copy()
+            rows = table.step(table.legal(rng))
+            notes.steps += 1
+            age += 1
+            _observe(notes, rows)
+            _look_at_rewards(notes, rows, subject.config.train.reward_clip)
+            _look_at_masks(notes, rows, made.spec.action.sizes)
+            _look_at_ends(notes, rows, before, age)
+            if notes.steps % ASKED == 0 and (log := made.log()):
+                notes.logs.append(log)
+        if log := made.log():
+            notes.logs.append(log)
+    return notes
+
+
+def _observe(notes: Notes, rows: Rows) -> None:
+    x = rows.observations
+    np.minimum(notes.low, x.min(0), out=notes.low)
+    np.maximum(notes.high, x.max(0), out=notes.high)
+    if notes.wrong is None and x.dtype != np.uint8 and not np.isfinite(x.sum()):
+        found = np.argwhere(~np.isfinite(x))  # none, if only the sum was too large
+        if len(found):
+            notes.wrong = notes.steps, int(found[0][0]), int(found[0][1])
+
+
+def _look_at_rewards(notes: Notes, rows: Rows, clip: float) -> None:
+    rewards = rows.rewards
+    finite = np.isfinite(rewards)
+    if notes.wrong_reward is None and not finite.all():
+        notes.wrong_reward = notes.steps, int(np.argmin(finite))
+    if finite.any():
+        notes.reward_low = min(notes.reward_low, float(rewards[finite].min()))
+        notes.reward_high = max(notes.reward_high, float(rewards[finite].max()))
+    notes.rewarded += int(np.count_nonzero(rewards))
+    notes.clipped += int((np.abs(rewards) > clip).sum())
+
+
+def _look_at_masks(notes: Notes, rows: Rows, sizes: tuple[int, ...]) -> None:
+    if rows.masks is None:
+        return
+    legal = rows.masks != 0
+    notes.choices += legal.size
+    notes.masked += int(legal.size - legal.sum())
+    first = 0
+    for head, size in enumerate(sizes):
+        some = legal[:, first : first + size].any(1)
+        if notes.nothing_legal is None and not some.all():
+            notes.nothing_legal = notes.steps, int(np.argmin(some)), head
+        first += size
+
+
+def _look_at_ends(notes: Notes, rows: Rows, before: np.ndarray, age: np.ndarray) -> None:
+    """Where an observation is an episode's last, ``finals`` says so; the next one is the first."""
+    if rows.finals is not None:
+        for agent in np.flatnonzero(rows.finals):
+            notes.ended.append((int(age[agent]), bool(rows.finals[agent] == TRUNCATED)))
+    over = np.flatnonzero(rows.terminals)
+    notes.terminals += len(over)
+    for agent in over:
+        if len(notes.lengths) < KEPT:
+            notes.lengths.append(int(age[agent]) - (rows.finals is not None))
+        if len(notes.fresh) < KEPT:
+            notes.fresh.append(rows.observations[agent].astype(np.float32))
+            notes.before.append(before[agent].astype(np.float32))
+    agent = notes.steps % notes.agents
+    if not rows.terminals[agent] and len(notes.moved) < KEPT:
+        pair = before[agent], rows.observations[agent]
+        notes.moved.append(np.stack(pair).astype(np.float32))
+    age[over] = 0

@@ -1,0 +1,143 @@
+"""Items: the same seed gives the same run, and a saved state goes on as it would have."""
+
+import re
+
+import numpy as np
+
+from puffer_mlx.env_check.findings import Findings, fail, ok, warn
+from puffer_mlx.env_check.subject import Subject, Table, folder_of
+from puffer_mlx.vec.base import Rows
+from puffer_mlx.vec.library import environment_files
+
+STEPS = 300
+THREADS = 4
+PARTS = ("observation", "reward", "terminal", "mask", "end")
+# What all environments of a process share; rand() is each environment's own here (src/host.h).
+SHARED = {
+    r"\brandom\s*\(": "random()",
+    r"\b[elm]?rand48\s*\(|\bdrand48\s*\(": "drand48()",
+    r"\barc4random\w*\s*\(": "arc4random()",
+    r"\b(time|clock|clock_gettime)\s*\(": "the time of day",
+    r"^\s*static\s+(?!const|inline)[\w\s*]+\b\w+(\[[^\]]*\])*\s*(=[^;]*)?;": "a static variable",
+}
+
+
+def seeds(subject: Subject) -> Findings:
+    """Equal seeds, equal runs, however many threads and groups; other seeds, other runs."""
+    found = difference(subject)
+    if found:
+        yield fail(f"one seed gives two different runs: {found}", cause(subject))
+        return
+    how = "two runs"
+    if subject.native:
+        for words, options in (
+            (f"{THREADS} threads", {"threads": THREADS}),
+            ("two groups", {"groups": 2}),
+        ):
+            if found := difference(subject, options):
+                yield fail(f"with {words} a seed gives another run: {found}", cause(subject))
+                return
+        how = f"one thread and {THREADS}, one group and two"
+    yield ok(f"one seed, one run: {how} agree to the bit")
+    if not difference(subject, {"seed": subject.config.vec.seed + 10_007}):
+        yield warn(
+            "another seed gives the same run: nothing is left to chance",
+            "good if that is the task; else draw from rand_r(&env->rng)"
+            if subject.native
+            else "good if that is the task; else draw from self.np_random, which reset(seed) makes",
+        )
+
+
+def difference(subject: Subject, other: dict[str, int] | None = None) -> str:
+    """Where two sets of environments, stepped side by side, first differ; empty if they don't."""
+    rng = np.random.default_rng(2)
+    with subject.make() as one, subject.make(**(other or {})) as two:
+        mine, its = Table(one), Table(two)
+        if found := first_difference(mine.rows, its.rows):
+            return f"after the reset, {found}"
+        for step in subject.steps(STEPS):
+            actions = mine.legal(rng)
+            mine.step(actions)
+            its.step(actions)
+            if found := first_difference(mine.rows, its.rows):
+                return f"after {step} steps, {found}"
+    return ""
+
+
+def first_difference(mine: Rows, its: Rows) -> str:
+    """In words: the first number that isn't the same; empty if all are."""
+    for name, a, b in zip(PARTS, mine, its, strict=True):
+        if a is None or b is None or np.array_equal(a, b, equal_nan=a.dtype != np.uint8):
+            continue
+        agent, *element = (int(i) for i in np.argwhere(a != b)[0])
+        where = f"number {element[0]} of its {name}" if element else f"its {name}"
+        mine_at, its_at = a[agent, *element], b[agent, *element]
+        return f"agent {agent}: {where} is {mine_at:.6g} and {its_at:.6g}"
+    return ""
+
+
+def cause(subject: Subject) -> str:
+    """What to do about chance that doesn't come from the seed."""
+    if not subject.native:
+        return (
+            "draw from self.np_random alone, which super().reset(seed=seed) makes, not from random"
+            " or np.random; keep nothing in the class or the module"
+        )
+    hint = "draw from rand_r(&env->rng) alone, and keep everything that changes in the struct"
+    suspects = shared_things(subject)
+    return hint + (f"; look at {', '.join(suspects[:3])}" if suspects else "")
+
+
+def shared_things(subject: Subject) -> list[str]:
+    """Lines of the environment's sources that look as if they shared something."""
+    folder, found = folder_of(subject.config), []
+    for path in environment_files(folder):
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            code = line.partition("//")[0]
+            found += [
+                f"{path.name}:{number} ({what})"
+                for pattern, what in SHARED.items()
+                if re.search(pattern, code)
+            ]
+    return found
+
+
+def state(subject: Subject) -> Findings:
+    """What is saved in the middle of episodes goes on in other environments with the same bits."""
+    rng = np.random.default_rng(3)
+    with subject.make() as one, subject.make() as two:
+        mine = Table(one)
+        for _ in subject.steps(STEPS // 2):
+            mine.step(mine.legal(rng))
+        saved = one.state()
+        if saved is None and not subject.native:
+            yield ok("none: a resumed run begins new episodes, as all Python environments do")
+            return
+        if saved is None:
+            yield warn(
+                "none: a resumed run begins new episodes",
+                "define MY_STATE_PLAIN in binding.c if the struct has no pointers of its own, else"
+                " MY_STATE (vecenv.h says how)",
+            )
+            return
+        its = Table(two, reset=False)
+        for to, what in zip(its.rows, mine.rows, strict=True):
+            if to is not None and what is not None:
+                np.copyto(to, what)
+        steps = [mine.legal(rng)]
+        going = []  # as it would have gone on
+        for _ in subject.steps(STEPS // 2):
+            going.append([None if a is None else a.copy() for a in mine.step(steps[-1])])
+            steps.append(mine.legal(rng))
+        two.restore(saved)
+        for step, (actions, expected) in enumerate(zip(steps, going, strict=False), 1):
+            if found := first_difference(Rows(*expected), its.step(actions)):
+                yield fail(
+                    f"{len(saved):,} bytes, but {step} steps after they are restored {found}",
+                    "MY_STATE_PLAIN is for structs without pointers of their own; with memory of"
+                    " your own define MY_STATE, and save all of it"
+                    if subject.native
+                    else "state() and restore() must carry everything that step reads",
+                )
+                return
+    yield ok(f"{len(saved):,} bytes; restored, {len(going)} steps go on with the same bits")

@@ -1,0 +1,146 @@
+"""The environment that is looked at: makes a few of it, and steps them with random actions."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from puffer_mlx import vec
+from puffer_mlx.config import Config
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.base import Rows, ScoredVec, VecEnv
+from puffer_mlx.vec.native import NativeVec, find_environment
+from puffer_mlx.vec.stepping import allocate_rows, random_actions
+
+NATIVE_ENVIRONMENTS, PYTHON_ENVIRONMENTS = 64, 16  # of which few are made
+LEAST = 20  # steps, however slow
+
+
+class Subject:
+    """An environment by its configuration.
+
+    Args:
+        config: as for training; but nothing is normalised: what comes is looked at.
+        seconds: how long to play for each thing that needs playing.
+        cores: threads there are.
+    """
+
+    def __init__(self, config: Config, seconds: float, cores: int) -> None:
+        self.normalized = config.vec.normalize_observations, config.vec.normalize_rewards
+        plain = replace(config.vec, normalize_observations=False, normalize_rewards=False)
+        self.config = replace(config, vec=plain)
+        self.seconds = seconds
+        self.cores = cores
+
+    @cached_property
+    def whole(self) -> "Facts":
+        """What the environments, made as for training, say of themselves."""
+        with vec.make(self.config, self.cores) as made:
+            return Facts(made)
+
+    @property
+    def native(self) -> bool:
+        """Whether it is a folder of C."""
+        return self.whole.native
+
+    def few(self, count: int = 0, *, groups: int = 1, threads: int = 1, seed: int = -1) -> Config:
+        """The configuration of fewer environments.
+
+        Args:
+            count: how many; 0: as many as say something.
+            groups: Q.
+            threads: that step them.
+            seed: of the first; -1: that of the configuration.
+        """
+        default = NATIVE_ENVIRONMENTS if self.native else PYTHON_ENVIRONMENTS
+        settings = self.config.vec
+        changed = replace(
+            settings,
+            total_agents=round((count or default) * self.whole.agents_each),
+            num_buffers=groups,
+            num_threads=threads,
+            seed=settings.seed if seed < 0 else seed,
+            backend=self._backend(),
+        )
+        return replace(self.config, vec=changed)
+
+    def _backend(self) -> str:
+        """Without processes, which take longer to begin than a few environments to step."""
+        chosen = self.config.vec.backend
+        processes = chosen == "async" or self.whole.description.startswith("async")
+        return "sync" if processes and self.config.python else chosen
+
+    def steps(self, most: int) -> Iterator[int]:
+        """Count from 1 to ``most``, or to what ``seconds`` allow; the first 20 in any case."""
+        began = time.perf_counter()
+        for step in range(1, most + 1):
+            if step > LEAST and time.perf_counter() - began > self.seconds:
+                return
+            yield step
+
+    @contextmanager
+    def make(self, **options: int) -> Iterator[ScoredVec]:
+        """A few of them, closed at the end; ``options`` as for ``few``."""
+        config = self.few(**options)
+        try:
+            made = vec.make(config, config.vec.num_threads)
+        except UserError:  # so few can't be: environments of different numbers of agents
+            more = replace(config.vec, total_agents=self.config.vec.total_agents)
+            made = vec.make(replace(config, vec=more), config.vec.num_threads)
+        with made:
+            yield made
+
+
+class Facts:
+    """What vectorised environments say of themselves, kept when they are closed."""
+
+    def __init__(self, made: VecEnv) -> None:
+        self.spec = made.spec
+        self.native = isinstance(made, NativeVec)
+        self.num_agents = made.num_agents
+        self.num_environments = made.num_environments
+        self.agents_each = made.num_agents / made.num_environments
+        self.unread = list(made.unread)
+        self.description = made.description
+        self.can_render = bool(getattr(made, "can_render", False))
+
+
+class Table:
+    """All agents of vectorised environments, stepped together with random legal actions."""
+
+    def __init__(self, made: VecEnv, reset: bool = True) -> None:
+        self.vec = made
+        self.rows = allocate_rows(made, made.num_agents)
+        self._n = made.num_agents // made.num_groups
+        if reset:
+            made.reset(self.rows)
+
+    def legal(self, rng: np.random.Generator) -> np.ndarray:
+        """Random actions (N, heads) float32 that the masks allow."""
+        actions = random_actions(self.vec, self.vec.num_agents, rng)
+        if self.rows.masks is not None:
+            first = 0
+            for head, size in enumerate(self.vec.spec.action.sizes):
+                mask = self.rows.masks[:, first : first + size] != 0
+                draws = np.where(mask, rng.random(mask.shape), -1.0)
+                actions[:, head] = draws.argmax(1)
+                first += size
+        return actions
+
+    def step(self, actions: np.ndarray) -> Rows:
+        """Step all groups at once with actions (N, heads)."""
+        for group in range(self.vec.num_groups):
+            mine = slice(group * self._n, (group + 1) * self._n)
+            self.vec.send(group, actions[mine], self.rows.part(mine))
+        for group in range(self.vec.num_groups):
+            self.vec.wait(group)
+        return self.rows
+
+
+def folder_of(config: Config) -> Path:
+    """The folder of a native environment."""
+    return Path(config.source) if config.source else find_environment(config.env_name)

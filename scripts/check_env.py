@@ -1,0 +1,176 @@
+#!/usr/bin/env python
+"""What is wrong with an environment? python scripts/check_env.py ENV [options]; --help."""
+
+import argparse
+import json
+import math
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from puffer_mlx.blas import raise_cache_limit
+from puffer_mlx.config import parse_command_line
+from puffer_mlx.cpu_ops import threads
+from puffer_mlx.devices import select_device
+from puffer_mlx.env_check.apart import Answer, answers
+from puffer_mlx.env_check.findings import FAIL, OK, SKIP, WARN, Finding, skip, worst
+from puffer_mlx.env_check.items import BASIC, NOT_LOOKED_AT, Check, Item, judge, known
+from puffer_mlx.env_check.subject import Subject
+from puffer_mlx.errors import reported
+from puffer_mlx.files import publish
+from puffer_mlx.version import version_text
+
+STYLE = {OK: "green", WARN: "yellow", FAIL: "bold red", SKIP: "dim"}
+WORKER = "--worker"  # what the process that looks at items is started with
+DIED = "if it is C: an index outside of an array, or memory that was freed, is the usual reason"
+HUNG = "look for a loop that doesn't end in reset or step"
+
+
+def seconds(text: str) -> float:
+    """A positive number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, for example 3")
+    return value
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("this check")
+    group.add_argument(
+        "--seconds",
+        type=seconds,
+        default=3.0,
+        help="how long to play for each thing that needs playing (default 3)",
+    )
+    group.add_argument(
+        "--timeout",
+        type=seconds,
+        metavar="SECONDS",
+        default=120.0,
+        help="what takes longer is ended, and a FAIL (default 120)",
+    )
+    group.add_argument("--only", metavar="ITEM", nargs="+", help="these items")
+    group.add_argument("--json", metavar="FILE", type=Path, help="write the report to a file")
+    group.add_argument(WORKER, metavar="BROKEN", help=argparse.SUPPRESS)
+
+
+# ---- the process that looks ----------------------------------------------------------------------
+
+
+def work(items: list[Item], check: Check, broken: set[str]) -> None:
+    """Look at items; a line of JSON on standard output for each, and nothing else there."""
+    with os.fdopen(os.dup(1), "w", buffering=1) as said:
+        os.dup2(2, 1)  # what the environment prints
+        for item in items:
+            said.write(json.dumps(judge(item, check, broken)) + "\n")
+
+
+# ---- what is shown -------------------------------------------------------------------------------
+
+
+def findings(answer: Answer) -> list[Finding]:
+    """What an item found; that its process died, if it did."""
+    if answer.death:
+        return [Finding(FAIL, answer.death, HUNG if "no answer" in answer.death else DIED)]
+    return [Finding(*found) for found in answer.value]
+
+
+def show(console: Console, name: str, found: list[Finding]) -> None:
+    for verdict, text, hint in found:
+        line = Text.assemble((f"{verdict:5} ", STYLE[verdict]), (f"{name:13} ", "bold"), text)
+        console.print(line, soft_wrap=True)
+        if hint:
+            console.print(Text(f"{'':20}{hint}", "dim"), soft_wrap=True)
+
+
+def left_out(found: list[Finding]) -> bool:
+    """Whether an item wasn't looked at, because another one failed."""
+    return found[0].text.startswith(NOT_LOOKED_AT)
+
+
+def summary(found: list[Finding], took: float) -> Text:
+    verdicts = [finding.verdict for finding in found]
+    text = Text()
+    for verdict in (FAIL, WARN, OK):
+        count = verdicts.count(verdict)
+        text.append(f"{count} {verdict}", STYLE[verdict] if count else "dim")
+        text.append(", " if verdict != OK else f"; {took:.0f} s")
+    return text
+
+
+@reported
+def check(argv: list[str]) -> None:
+    config, options = parse_command_line(argv, add_options)
+    items = known(options.only)
+    select_device(config.base.device)
+    raise_cache_limit()
+    if options.worker is not None:
+        looked = Check(Subject(config, options.seconds, threads()))
+        work(items, looked, set(filter(None, options.worker.split(","))))
+        return
+
+    def command(left: list[str], deadly: list[str]) -> list[str]:
+        broken = ",".join(failed | BASIC & set(deadly))
+        script = [sys.executable, str(Path(__file__).resolve())]
+        return [*script, *plain, "--only", *left, f"{WORKER}={broken}"]
+
+    plain = without_only(argv)
+    console, began = Console(highlight=False), time.perf_counter()
+    report: dict[str, list[Finding]] = {}
+    failed: set[str] = set()
+    for answer in answers([item.name for item in items], command, options.timeout):
+        report[answer.name] = found = findings(answer)
+        if not left_out(found):
+            show(console, answer.name, found)
+        if answer.name in BASIC and worst(found) == FAIL:
+            failed.add(answer.name)
+    if unseen := [name for name, found in report.items() if left_out(found)]:
+        show(console, "", [skip(f"not looked at: {', '.join(unseen)}")])
+    took = time.perf_counter() - began
+    everything = [finding for found in report.values() for finding in found]
+    console.print(summary(everything, took))
+    if options.json:
+        record = {
+            "environment": config.env_name,
+            "command": shlex.join(["python", *sys.argv]),
+            "versions": version_text().splitlines(),
+            "seconds": took,
+            "verdict": worst(everything),
+            "items": {name: [f._asdict() for f in found] for name, found in report.items()},
+        }
+        with publish(options.json) as path:
+            path.write_text(json.dumps(record, indent=2) + "\n")
+    if worst(everything) == FAIL:
+        raise Failure
+
+
+def without_only(argv: list[str]) -> list[str]:
+    """The words without --only and its items: the process gets its own."""
+    if "--only" not in argv:
+        return argv
+    first = argv.index("--only")
+    after = next((i for i in range(first + 1, len(argv)) if argv[i].startswith("-")), len(argv))
+    return argv[:first] + argv[after:]
+
+
+class Failure(Exception):
+    """Something is wrong with the environment."""
+
+
+def main(argv: list[str]) -> int:
+    try:
+        return check(argv)
+    except Failure:
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

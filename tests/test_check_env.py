@@ -1,0 +1,320 @@
+"""scripts/check_env.py: a sound environment passes, a planted fault fails its item and no other."""
+
+import functools
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from running import load_script, run
+
+from puffer_mlx.config import load
+from puffer_mlx.env_check.findings import FAIL, OK, SKIP, WARN, number, numbers, percent, worst
+from puffer_mlx.env_check.items import ITEMS, Check, judge, known
+from puffer_mlx.env_check.subject import Subject
+from puffer_mlx.errors import UserError
+
+HERE = Path(__file__).parent / "envs"
+FAULTY, PYTHON = HERE / "faulty", HERE / "python" / "faulty.py"
+NAMES = re.findall(r"^    ([A-Z_]+),", (FAULTY / "faulty.h").read_text(), re.MULTILINE)
+LONG = ("speed", "training", "pictures")  # pictures: faulty has none
+
+
+def look(name: object, *options: str, without=LONG, seconds: float = 0.25) -> dict[str, list]:
+    """What the items find, in this process."""
+    check = Check(Subject(load(str(name), options), seconds, 2))
+    broken: set[str] = set()
+    return {i.name: judge(i, check, broken) for i in ITEMS if i.name not in without}
+
+
+def verdicts(found: dict[str, list]) -> dict[str, str]:
+    """The items that aren't as they should be."""
+    return {n: worst(f) for n, f in found.items() if worst(f) in (WARN, FAIL)}
+
+
+def said(found: dict[str, list]) -> str:
+    return "\n".join(f"{name}: {f.text}: {f.hint}" for name, all in found.items() for f in all)
+
+
+# ---- C -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """The faulty environment, compiled with these macros."""
+
+    @functools.cache
+    def make(*macros: str) -> Path:
+        folder = tmp_path_factory.mktemp("environment") / "faulty"
+        shutil.copytree(FAULTY, folder)
+        text = "".join(f"#define {macro}\n" for macro in macros)
+        (folder / "binding.c").write_text(text + (FAULTY / "binding.c").read_text())
+        return folder
+
+    return make
+
+
+def fault(name: str) -> tuple[str, str]:
+    return "--env.fault", str(NAMES.index(name))
+
+
+@pytest.mark.parametrize("macros", [(), ("MASKED",)], ids=["plain", "masked"])
+def test_a_sound_environment(compiled, macros):
+    found = look(compiled(*macros), without=("pictures",))
+    assert verdicts(found) == {}, said(found)
+    text = said(found)
+    assert "an agent sees 4 numbers (float32) and chooses one of 3 actions" in text
+    assert ("a mask says which are legal" in text) == bool(macros)
+    assert "one thread and 4, one group and two agree to the bit" in text
+    assert "steps go on with the same bits" in text and "score 0." in text
+
+
+C_FAULTS = {  # what is planted -> the items that notice it, and words of theirs
+    "NAN_OBSERVATION": ({"observations": FAIL}, "number 2 of agent 0's observation is not finite"),
+    "CONSTANT_OBSERVATION": ({"observations": FAIL}, "every agent sees the same in all"),
+    "INFINITE_REWARD": ({"rewards": FAIL}, "is not finite (NaN or infinite) after"),
+    "DEAF": (
+        {"actions": FAIL, "observations": WARN, "rewards": WARN},
+        "two agents that acted differently always saw and got the same",
+    ),
+    "RANDOM": ({"seeds": FAIL}, "one seed gives two different runs"),
+    "PER_THREAD": ({"seeds": FAIL}, "with 4 threads a seed gives another run"),
+    "LAZY_RESET": ({"resets": FAIL}, "still belongs to the episode that ended"),
+    "LATE_RESET": ({"resets": FAIL}, "number 2 is 0.1 to 0.19 after a reset, but 10 to 10 after"),
+    "NO_LOG": ({"log": FAIL}, "episodes ended, but nothing was reported"),
+    "NAN_LOG": ({"log": FAIL}, "score: not finite"),
+    "OWN_MEMORY": ({"state": FAIL}, "MY_STATE_PLAIN is for structs without pointers"),
+    "NO_REWARD": ({"rewards": WARN}, "always 0 in"),
+    "LARGE_REWARD": ({"rewards": WARN}, "--train.reward-clip 50"),
+    "TINY_REWARD": ({"rewards": WARN}, "none is larger than 1e-05"),
+    "LARGE_OBSERVATION": ({"observations": WARN}, "numbers 0-1 of 4 went beyond ±10"),
+    "ENDLESS": ({"episodes": WARN}, "none ended in"),
+    "ONE_STEP": ({"episodes": WARN, "observations": WARN}, "of them are one step long"),
+    "NO_CHANCE": ({"seeds": WARN, "observations": WARN}, "nothing is left to chance"),
+    "FORGOTTEN_EPISODES": ({"log": WARN}, "log.n += 1 where an episode ends"),
+}
+DEADLY = {"CRASH_IN_INIT", "CRASH_IN_STEP", "CRASH_IN_CLOSE", "HANG_IN_STEP"}
+ELSEWHERE = {"SOUND", "NOTHING_LEGAL", "ALL_LEGAL", "HUGE_OBSERVATION"}
+
+
+def test_every_fault_is_looked_for():
+    assert set(NAMES) == set(C_FAULTS) | DEADLY | ELSEWHERE
+
+
+@pytest.mark.parametrize("name", C_FAULTS)
+def test_faults_in_c(compiled, name):
+    expected, words = C_FAULTS[name]
+    found = look(compiled(), *fault(name))
+    assert (verdicts(found), words in said(found)) == (expected, True), said(found)
+
+
+def test_groups_that_change_a_run(compiled, monkeypatch):
+    real = Subject.few
+
+    def few(self, count=0, **options):
+        return real(self, count, **{**options, **({"seed": 5} if "groups" in options else {})})
+
+    monkeypatch.setattr(Subject, "few", few)
+    found = look(compiled())
+    assert verdicts(found) == {"seeds": FAIL}
+    assert "with two groups a seed gives another run: after the reset, agent" in said(found)
+
+
+def test_shared_things_are_named(compiled):
+    text = said(look(compiled(), *fault("RANDOM")))
+    lines = (FAULTY / "faulty.h").read_text().splitlines()
+    line = next(n for n, text in enumerate(lines, 1) if "(int)random()" in text)
+    assert f"faulty.h:{line} (random())" in text
+    assert "(a static variable)" in text and "seeds failed" in text
+
+
+MASKS = {"NOTHING_LEGAL": (FAIL, "allows no choice of head 0"), "ALL_LEGAL": (WARN, "never forbid")}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_faults_of_masks(compiled, name):
+    verdict, words = MASKS[name]
+    found = look(compiled("MASKED"), *fault(name))
+    assert verdicts(found) == {"actions": verdict} and words in said(found), said(found)
+
+
+def test_losses_that_are_not_finite(compiled):
+    found = look(compiled(), *fault("HUGE_OBSERVATION"), without=("speed", "pictures"))
+    assert verdicts(found) == {"training": FAIL, "observations": WARN}, said(found)
+    assert "losses are not finite" in said(found)
+
+
+def test_what_is_missing(compiled):
+    found = look(compiled("STATELESS", "SCORELESS"), without=("speed", "training"))
+    assert verdicts(found) == dict.fromkeys(("state", "log", "pictures"), WARN)
+    text = said(found)
+    assert "define MY_STATE_PLAIN" in text and "there is no score" in text and "no draw.py" in text
+
+
+def test_a_key_that_nobody_reads(compiled, tmp_path):
+    shutil.copytree(compiled(), tmp_path / "faulty")
+    ini = tmp_path / "faulty" / "faulty.ini"
+    ini.write_text(ini.read_text().replace("fault = 0", "fault = 0\nwind = 3"))
+    found = look(ini.parent)
+    assert verdicts(found) == {"loads": WARN} and "nobody reads env.wind" in said(found)
+
+
+DRAWINGS = {
+    "def draw(observation): return observation": (FAIL, "draw returned float32 (4,)"),
+    "def draw(observation): return np.zeros((3, 3, 3), np.uint8)": (WARN, "all the same"),
+    "def draw(observation): return np.zeros((next(count), 3, 3), np.uint8)": (FAIL, "size changes"),
+}
+
+
+@pytest.mark.parametrize("code", DRAWINGS, ids=["no picture", "still", "growing"])
+def test_pictures(compiled, tmp_path, code):
+    verdict, words = DRAWINGS[code]
+    folder = tmp_path / "faulty"
+    shutil.copytree(compiled(), folder)
+    start = "import itertools\nimport numpy as np\ncount = itertools.count(1)\n"
+    (folder / "draw.py").write_text(start + code + "\n")
+    found = look(folder, without=("speed", "training"))
+    assert verdicts(found) == {"pictures": verdict} and words in said(found), said(found)
+
+
+# ---- Python --------------------------------------------------------------------------------------
+
+
+def python(name: str) -> str:
+    pytest.importorskip("gymnasium")
+    return f"{PYTHON}:{name}"
+
+
+def test_a_sound_environment_in_python():
+    found = look(python("Sound"), without=())
+    assert verdicts(found) == {}, said(found)
+    text = said(found)
+    assert "check_env found nothing" in text and "truncated by a time limit" in text
+    assert "pictures: 9 x 4 pixels" in text
+
+
+PYTHON_FAULTS = {
+    "FailsToBegin": ({"loads": FAIL}, "no sea to sail on"),
+    "Raises": ({"loads": FAIL}, "a plank is missing"),
+    "NotANumber": ({"steps": FAIL, "gymnasium": FAIL}, "returned observations of nan"),
+    "OutOfItsSpace": ({"gymnasium": FAIL}, "number 2 of the observation is 0.5"),
+    "SeesNothing": ({"observations": FAIL}, "every agent sees the same"),
+    "Deaf": ({"actions": FAIL}, "change nothing"),
+    "SharedChance": ({"seeds": FAIL, "gymnasium": FAIL}, "draw from self.np_random alone"),
+    "BeginsElsewhere": ({"resets": FAIL}, "reset must set everything"),
+    "NoInfo": ({"loads": FAIL}, "failed in reset"),
+    "Growing": ({"pictures": FAIL}, "size changes"),
+    "Undrawn": ({"pictures": WARN}, "no pencil"),
+    "OldPosition": ({"resets": WARN}, "number 0 of most first observations after a terminal"),
+    "Overdue": ({"endings": WARN}, "after 30 steps, and as terminated"),
+    "Endless": ({"episodes": WARN}, "none ended in"),
+    "Rescaled": ({"gymnasium": WARN}, "RescaleAction(env, -1, 1)"),
+}
+
+
+@pytest.mark.parametrize("name", PYTHON_FAULTS)
+def test_faults_in_python(name):
+    expected, words = PYTHON_FAULTS[name]
+    found = look(python(name), without=("speed", "training"))
+    assert (verdicts(found), words in said(found)) == (expected, True), said(found)
+
+
+# ---- the script ----------------------------------------------------------------------------------
+
+QUICK = ("--seconds", 0.2, "--device", "cpu")
+
+
+def report(folder: Path) -> dict[str, list[dict[str, str]]]:
+    return json.loads((folder / "report.json").read_text())["items"]
+
+
+def test_a_report(compiled, tmp_path):
+    done = run("check_env", compiled(), *QUICK, "--json", "report.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    items = report(tmp_path)
+    assert list(items) == [item.name for item in ITEMS]
+    record = json.loads((tmp_path / "report.json").read_text())
+    assert (record["verdict"], record["environment"]) == (WARN, "faulty")
+    for findings in items.values():
+        for finding in findings:
+            assert finding["text"] in done.stdout and finding["hint"] in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("0 FAIL, 1 WARN, ")
+
+
+CRASHES = {"CRASH_IN_INIT": "loads", "CRASH_IN_STEP": "steps", "CRASH_IN_CLOSE": "loads"}
+
+
+@pytest.mark.parametrize("name", CRASHES)
+def test_a_crash_is_reported(compiled, tmp_path, name):
+    words = (compiled(), *QUICK, *fault(name), "--json", "report.json")
+    done = run("check_env", *words, cwd=tmp_path)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    items = report(tmp_path)
+    first = next(item for item, findings in items.items() if findings[0]["verdict"] == FAIL)
+    assert first == CRASHES[name]
+    signal = "SIGABRT" if name == "CRASH_IN_CLOSE" else "SIGSEGV"
+    assert items[first][0]["text"] == f"the process died of {signal}"
+    after = list(items)[list(items).index(first) + 1 :]
+    assert after and all(items[name][0]["verdict"] == SKIP for name in after)
+    assert "1 FAIL" in done.stdout and "not looked at: " in done.stdout
+
+
+def test_a_crash_hides_no_other_item(compiled, tmp_path):
+    """One that others don't need: they go on in a process of their own."""
+    folder = tmp_path / "faulty"
+    shutil.copytree(compiled(), folder)
+    (folder / "draw.py").write_text("import os\ndef draw(observation): os.abort()\n")
+    only = ("--only", "loads", "steps", "pictures", "speed")
+    done = run("check_env", folder, *QUICK, *only, "--json", "report.json", cwd=tmp_path)
+    found = {name: findings[0]["verdict"] for name, findings in report(tmp_path).items()}
+    assert found == {"loads": OK, "steps": OK, "pictures": FAIL, "speed": OK}
+    assert done.returncode == 1 and "SIGABRT" in done.stdout
+
+
+def test_a_process_that_hangs_or_ends_itself(compiled, tmp_path):
+    words = ("--only", "loads", "steps", "rewards")
+    hang = (compiled(), *QUICK, *fault("HANG_IN_STEP"), "--timeout", 10)
+    done = run("check_env", *hang, *words, cwd=tmp_path)
+    assert done.returncode == 1 and "steps         no answer after 10 seconds" in done.stdout
+    done = run("check_env", python("EndsItsProcess"), *QUICK, *words, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "loads         the process ended itself, with exit code 3" in done.stdout
+
+
+def test_what_does_not_compile(compiled, tmp_path):
+    folder = tmp_path / "faulty"
+    shutil.copytree(compiled(), folder)
+    with (folder / "faulty.h").open("a") as file:
+        file.write("int c_stop(Faulty* env) { return env->sails; }\n")
+    done = run("check_env", folder, *QUICK, cwd=tmp_path)
+    assert done.returncode == 1 and "FAIL  loads" in done.stdout and "sails" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("no-such-environment",), "no configuration has the environment"),
+        (("squared", "--only", "nonsense"), "there is no item 'nonsense'"),
+        (("squared", "--seconds", "-1"), "'-1' is not a number of seconds"),
+        ((), "the first word must be an environment"),
+    ],
+)
+def test_bad_usage(here, capsys, words, message):
+    assert load_script("check_env").main(list(words)) == 2
+    assert message in capsys.readouterr().err
+    with pytest.raises(UserError, match="there are loads, "):
+        known(["nonsense"])
+
+
+def test_numbers_in_words():
+    assert numbers([3]) == "number 3"
+    assert numbers([0, 1, 2, 5, 7, 8]) == "numbers 0-2, 5, 7-8"
+    assert numbers(list(range(0, 20, 2)), most=2) == "numbers 0, 2 and 8 more"
+    assert [number(x) for x in (0.123456, 1234567.0, -2.0)] == ["0.1235", "1,234,567", "-2"]
+    assert [percent(x) for x in (1.0, 0.25, 0.012, 0.000003)] == [
+        "100 %",
+        "25 %",
+        "1.2 %",
+        "0.0003 %",
+    ]

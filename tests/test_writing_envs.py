@@ -1,0 +1,119 @@
+"""docs/writing_envs.md: its code is docs/examples', its commands run, and its examples learn."""
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from running import ROOT, only, records, run
+
+from puffer_mlx.config import load
+from puffer_mlx.env_check.findings import FAIL, WARN, worst
+from puffer_mlx.env_check.items import ITEMS, Check, judge
+from puffer_mlx.env_check.subject import Subject
+
+DOC = ROOT / "docs" / "writing_envs.md"
+TEXT = DOC.read_text()
+EXAMPLES = ROOT / "docs" / "examples"
+LIGHTHOUSE, REGATTA = "docs/examples/lighthouse", "docs/examples/regatta.py:Regatta"
+QUICK = {  # what makes a run of an example shorter, and its scores before and after
+    LIGHTHOUSE: ("--train.total-timesteps 1_500_000", 4.5, 7.0),
+    REGATTA: ("--train.total-timesteps 30_000", -1.0, 1.5),
+}
+NOTHING = {  # what makes a run of an example as short as can be
+    LIGHTHOUSE: "--vec.total-agents 64 --train.minibatch-size 512 --train.total-timesteps 8192",
+    REGATTA: "--train.total-timesteps 2048",
+}
+FIRST_WORD = re.compile(r"^(?:\$ )?(python scripts/(\w+)\.py .*?) *(?:#.*)?$", re.MULTILINE)
+COMMANDS = [
+    (script, shlex.split(line)[2:])
+    for line, script in FIRST_WORD.findall(TEXT)
+    if line.split()[2].startswith("docs/")
+]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+
+
+@pytest.fixture
+def root(here: Path) -> Path:
+    """A working directory that has docs/, as the root of a checkout."""
+    (here / "docs").symlink_to(ROOT / "docs")
+    return here
+
+
+def test_the_code_is_that_of_the_examples():
+    files = ["lighthouse/lighthouse.h", "lighthouse/binding.c"]
+    assert blocks("c") == [(EXAMPLES / name).read_text() for name in files]
+    assert blocks("ini") == [(EXAMPLES / "lighthouse" / "lighthouse.ini").read_text()]
+    assert blocks("python") == [(EXAMPLES / "regatta.py").read_text()]
+
+
+def test_they_are_short():
+    code = "".join(blocks("c"))
+    assert sum(bool(line.strip()) for line in code.splitlines()) <= 80
+    task, _, drawing = blocks("python")[0].partition("    def render")
+    assert sum(bool(line.strip()) for line in task.splitlines()) <= 32
+    assert len(drawing.splitlines()) <= 10
+
+
+def test_links_lead_somewhere():
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", TEXT) if "://" not in link]
+    assert len(links) > 5
+    assert [link for link in links if not (DOC.parent / link).exists()] == []
+
+
+def test_keys_and_options_exist():
+    options = load("squared")
+    for section, key in re.findall(r"--(vec|train)\.([a-z-]+)", TEXT):
+        assert hasattr(getattr(options, section), key.replace("-", "_")), key
+    assert options.train.reward_clip == 1 and load("module:x").train.bootstrap_truncated
+
+
+def test_there_are_commands_for_both():
+    assert {words[0] for _, words in COMMANDS} == {LIGHTHOUSE, REGATTA}
+    assert {script for script, _ in COMMANDS} == {"check_env", "train", "evaluate"}
+
+
+@pytest.mark.parametrize("name", [LIGHTHOUSE, REGATTA])
+def test_its_commands_run(root, name):
+    """In the document's order; shorter, and without a terminal there is nothing to watch."""
+    if name == REGATTA:
+        pytest.importorskip("gymnasium")
+    own = [(script, words) for script, words in COMMANDS if words[0] == name]
+    for script, words in own:
+        if script == "check_env":
+            continue  # below
+        if "--terminal" in words:
+            done = run(script, *words, "--device", "cpu", cwd=root)
+            assert done.returncode == 2 and "not a terminal" in done.stderr
+            continue
+        if "--gif" in words:
+            words = [*words[: words.index("--seconds")], "--steps", "3"]
+        shorter = {"train": NOTHING[name], "evaluate": "--episodes 8"}[script].split()
+        more = [] if "--gif" in words else shorter
+        done = run(script, *words, *more, "--device", "cpu", cwd=root)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert only(root, "*.gif").read_bytes().startswith(b"GIF89a")
+
+
+@pytest.mark.parametrize("name", [LIGHTHOUSE, REGATTA])
+def test_nothing_is_wrong_with_them(root, name):
+    if name == REGATTA:
+        pytest.importorskip("gymnasium")
+    check, broken = Check(Subject(load(name), 0.3, 2)), set()
+    found = {i.name: judge(i, check, broken) for i in ITEMS if i.name not in ("speed", "training")}
+    assert {n: f for n, f in found.items() if worst(f) in (WARN, FAIL)} == {}
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_they_learn(root, name):
+    if name == REGATTA:
+        pytest.importorskip("gymnasium")
+    options, before, after = QUICK[name]
+    done = run("train", name, *options.split(), "--device", "cpu", cwd=root)
+    assert (done.returncode, done.stderr) == (0, "")
+    scores = [record["env/score"] for record in records(root) if "env/score" in record]
+    assert scores[0] < before and np.mean(scores[-5:]) > after
