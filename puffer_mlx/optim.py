@@ -9,7 +9,7 @@ import math
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx import ops
+from puffer_mlx import ops, precision
 from puffer_mlx.trees import Tree, named
 
 COEFFICIENTS = (
@@ -133,7 +133,7 @@ def step(
         grads, norm = clip_by_global_norm(grads, max_norm)
         ok = mx.isfinite(norm) & mx.isfinite(loss)
         new = muon(weights, grads, momentum, lr=lr, beta=beta)
-        return *tree_map(lambda a, b: mx.where(ok, a, b), new, (weights, momentum)), ok
+        return *precision.choose(ok, new, (weights, momentum)), ok
     leaves = ([array for _, array in named(tree)] for tree in (weights, grads, momentum))
     *new, made = extension.muon_step(*leaves, lr, loss, max_norm, beta, COEFFICIENTS)
     found = iter(new)

@@ -13,11 +13,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from puffer_mlx.apart import Answer, answers
 from puffer_mlx.blas import raise_cache_limit
 from puffer_mlx.config import parse_command_line
 from puffer_mlx.cpu_ops import threads
 from puffer_mlx.devices import select_device
-from puffer_mlx.env_check.apart import Answer, answers
 from puffer_mlx.env_check.findings import FAIL, OK, SKIP, WARN, Finding, skip, worst
 from puffer_mlx.env_check.items import BASIC, NOT_LOOKED_AT, Check, Item, judge, known
 from puffer_mlx.env_check.subject import Subject

@@ -14,19 +14,16 @@ import argparse
 import faulthandler
 import json
 import os
-import queue
-import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
+from puffer_mlx.apart import END, answers
 from puffer_mlx.blas import raise_cache_limit
 from puffer_mlx.checks.items import FAIL, PASS, SKIP, Item, Verdict, judge, known
 from puffer_mlx.checks.tools import QUICK, Effort
@@ -37,15 +34,13 @@ from puffer_mlx.version import version_text
 
 STYLE = {PASS: "green", FAIL: "bold red", SKIP: "yellow"}
 WORKER = "--worker"  # what the process that runs items is started with
-LAST_WORDS = 20.0  # seconds that it may take to end
-Lines: TypeAlias = "queue.SimpleQueue[str]"
 
 
 def unchecked(_: Effort) -> str:
     raise AssertionError("judged from outside")
 
 
-ENDS = Item("end", "their process ends cleanly", unchecked)
+ENDS = Item(END, "their process ends cleanly", unchecked)
 
 
 class Result(NamedTuple):
@@ -85,7 +80,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def work(items: list[Item], options: argparse.Namespace) -> None:
     """Run items; a line of JSON on standard output for each, and nothing else there."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    said = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the items print
     faulthandler.enable()  # says where, if a signal ends the process
     select_device(options.device)
@@ -93,61 +88,22 @@ def work(items: list[Item], options: argparse.Namespace) -> None:
     for item in items:
         faulthandler.dump_traceback_later(0.9 * options.timeout)  # and where, if it hangs
         verdict = judge(item, QUICK if options.quick else Effort())
-        answers.write(json.dumps(verdict) + "\n")
+        said.write(json.dumps(verdict) + "\n")
 
 
 def results(items: list[Item], options: argparse.Namespace, argv: list[str]) -> Iterator[Result]:
-    """Each item's result as it comes, from as many processes as that takes."""
-    left = list(items)
-    while left:
-        words = [*argv, WORKER, "--only", *(item.name for item in left)]
-        command = [sys.executable, str(Path(__file__).resolve()), *words]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            lines: Lines = queue.SimpleQueue()
-            threading.Thread(target=_read, args=(process, lines), daemon=True).start()
-            try:
-                answered = True
-                while left and answered:
-                    began = time.perf_counter()
-                    answered, verdict = _answer(process, lines, options.timeout)
-                    yield Result(left.pop(0), verdict, time.perf_counter() - began)
-                if answered:
-                    began = time.perf_counter()
-                    yield Result(ENDS, _end(process), time.perf_counter() - began)
-            finally:
-                process.kill()  # does nothing to one that has ended
+    """Each item's result as it comes, then how the process that ran the last one ended."""
 
+    def command(left: list[str], _: list[str]) -> list[str]:
+        return [sys.executable, str(Path(__file__).resolve()), *argv, WORKER, "--only", *left]
 
-def _read(process: subprocess.Popen[str], lines: Lines) -> None:
-    """A thread: the process's lines, then an empty one."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        lines.put(line)
-    lines.put("")
-
-
-def _answer(process: subprocess.Popen[str], lines: Lines, timeout: float) -> tuple[bool, Verdict]:
-    """Whether there was an answer, and the next verdict: a failure if there was none."""
-    try:
-        line = lines.get(timeout=timeout)
-    except queue.Empty:
-        return False, Verdict(FAIL, f"no answer after {timeout:g} seconds; ended")
-    if line:
-        return True, Verdict(*json.loads(line))
-    return False, Verdict(FAIL, f"its process died: {_code(process.wait())}")
-
-
-def _end(process: subprocess.Popen[str]) -> Verdict:
-    """Of the last process, which has no more to do."""
-    try:
-        code = process.wait(timeout=LAST_WORDS)
-    except subprocess.TimeoutExpired:
-        return Verdict(FAIL, f"it was still there after {LAST_WORDS:g} seconds")
-    return Verdict(FAIL if code else PASS, _code(code))
-
-
-def _code(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    known = {item.name: item for item in [*items, ENDS]}
+    last = None
+    for last in answers([item.name for item in items], command, options.timeout):
+        verdict = Verdict(FAIL, last.death) if last.death else Verdict(*last.value)
+        yield Result(known[last.name], verdict, last.seconds)
+    if last and not last.death:
+        yield Result(ENDS, Verdict(PASS, "exit code 0"), 0.0)
 
 
 # ---- what is shown -------------------------------------------------------------------------------
