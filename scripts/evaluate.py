@@ -5,6 +5,7 @@ Environments, policy and seed are the checkpoint's; options win over them.
 """
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -146,10 +147,6 @@ def settle(options: argparse.Namespace, config: Config) -> None:
             if not needed and getattr(options, name) is not None:
                 option = name.replace("_", "-")
                 raise UserError(f"--{option} does nothing without {words}", "add it")
-    if options.window and config.python:
-        raise UserError(
-            f"--window shows what is in C; {config.env_name} is in Python", "--terminal, or --gif"
-        )
     options.fps = options.fps or FPS
     if options.seconds:
         options.steps = max(1, round(options.seconds * options.fps))
@@ -290,13 +287,13 @@ def record(player: Player, options: argparse.Namespace, scores: Scores) -> dict[
 def show(player: Player, options: argparse.Namespace, draw: pictures.Draw | None) -> None:
     """Write the files asked for, and play in the terminal or in a window."""
 
-    def frames(steps: int | None, draw: pictures.Draw | None = draw) -> Iterator[pictures.Frame]:
+    def frames(steps: int | None, window: bool = False) -> Iterator[pictures.Frame]:
         with environments(player, 1, render=True) as envs:
             yield from play(
                 player.policy,
                 player.weights,
                 envs,
-                drawing(envs, draw),
+                drawing(envs, None if window else draw, window),
                 seed=player.config.base.seed,
                 greedy=options.greedy,
                 steps=steps,
@@ -309,14 +306,34 @@ def show(player: Player, options: argparse.Namespace, draw: pictures.Draw | None
     if options.terminal:
         play_in_terminal(frames(options.steps), options.fps)
     if options.window:
-        for _ in frames(options.steps, None):  # the environment's c_render keeps the time
-            pass
+        with contextlib.suppress(WindowClosed):
+            for _ in frames(
+                options.steps, window=True
+            ):  # the environment's c_render keeps the time
+                pass
 
 
-def drawing(envs: ScoredVec, draw: pictures.Draw | None) -> pictures.Draw:
+class WindowClosed(Exception):
+    """By the person who watched."""
+
+
+def drawing(envs: ScoredVec, draw: pictures.Draw | None, window: bool) -> pictures.Draw:
     """What makes the picture of a step: the environment itself, or its draw.py."""
+
+    def drawn(_: np.ndarray) -> np.ndarray:
+        image = envs.render()
+        if image is False:
+            raise WindowClosed
+        if isinstance(image, bool) and window:
+            return NOTHING
+        if isinstance(image, bool) or window:
+            what = "in a window of its own" if isinstance(image, bool) else "pictures, no window"
+            hint = "--window" if isinstance(image, bool) else "--terminal, --gif or --mp4"
+            raise UserError(f"{envs.spec.name} draws {what}", hint)
+        return image
+
     if draw is None:
-        return lambda _: NOTHING if (image := envs.render()) is None else image
+        return drawn
     if isinstance(envs, Normalized):
         return lambda observation: draw(envs.raw(observation))
     return draw

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from films import gif_pages, read_video
 from mlx.utils import tree_map
-from running import files, load_script
+from running import errors, files, load_script
 
 from puffer_mlx import checkpoint, config
 from puffer_mlx.evaluate import Scores, Spread, play, score
@@ -159,7 +159,10 @@ def test_spread_is_statistics():
 
 
 def test_a_number_that_only_some_episodes_have_is_left_out():
-    records = [{"score": 1.0, "won": 1.0, "env": 0.0, "n": 1.0}, {"score": 3.0, "env": 1.0, "n": 1.0}]
+    records = [
+        {"score": 1.0, "won": 1.0, "env": 0.0, "n": 1.0},
+        {"score": 3.0, "env": 1.0, "n": 1.0},
+    ]
     for episodes in (records, records[::-1]):
         summary = Scores(episodes, 2, 1, 0, 1, 0.0).summary()
         assert set(summary) == {"score"} and summary["score"].mean == 2
@@ -507,7 +510,8 @@ def test_script_errors(evaluate, here, capsys, words, expected):
     before = files(here)
     assert evaluate(words) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith("error: ") and "\n  hint: " in captured.err
+    said = errors(captured.err)
+    assert said.startswith("error: ") and "\n  hint: " in said
     assert expected in captured.err and captured.out == ""
     assert files(here) == before
 
@@ -536,3 +540,44 @@ def test_std_is_finite_for_every_count():
     for n in 1, 2, 3:
         summary = run(Spy(), Scripted([[(1, 1.0)]] * n), n).summary()
         assert all(math.isfinite(x) for x in summary["score"])
+
+
+class Windowed(Scripted):
+    """Environments that draw in a window, until it is closed, or that make pictures."""
+
+    def __init__(self, scripts, shows: Any) -> None:
+        super().__init__(scripts)
+        self.draws, self.shows = 0, shows
+
+    def render(self):
+        self.draws += 1
+        return self.draws < 5 and self.shows
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("words", "shows", "draws", "said"),
+    [
+        ("--window", True, 5, ""),  # it is closed when the fifth picture is due
+        ("--window --steps 3", True, 3, ""),
+        ("--window", np.zeros((2, 2, 3), np.uint8), 1, "scripted draws pictures, no window"),
+        ("--gif a.gif", True, 1, "scripted draws in a window of its own"),
+    ],
+)
+def test_script_windows(evaluate, here, monkeypatch, module, capsys, words, shows, draws, said):
+    save()
+    made = Windowed([[(3, 1.0)]], shows)
+    player = spy()
+    monkeypatch.setattr(module, "environments", lambda *_, **__: made)
+    monkeypatch.setattr(
+        module, "play", lambda _, __, *more, **how: play(player, None, *more, **how)
+    )
+    monkeypatch.setattr(module.pictures, "find_draw", lambda _: None)
+    code = evaluate(f"squared --load-model-path latest {words}")
+    assert (code, made.draws) == (2 if said else 0, draws)
+    assert said in capsys.readouterr().err

@@ -166,8 +166,10 @@ class ScoredVec(VecEnv, Protocol):
         """
         ...
 
-    def render(self) -> np.ndarray | None:
-        """Environment 0's picture (h, w, 3) uint8; None if it drew in a window of its own.
+    def render(self) -> np.ndarray | bool:
+        """Environment 0's picture (h, w, 3) uint8, or that it drew in a window of its own.
+
+        Then False says that the person there wants no more: don't draw again.
 
         Raises:
             UserError: it can't be drawn.

@@ -185,7 +185,7 @@ class Normalized:
             np.multiply(out.rewards, self._return.scale, out=out.rewards, casting="same_kind")
             G[out.terminals != 0] = 0
 
-    def render(self) -> np.ndarray | None:
+    def render(self) -> np.ndarray | bool:
         """As ``ScoredVec.render``."""
         return self.inner.render()
 

@@ -61,7 +61,7 @@ class PufferVec:
 
     def __init__(
         self,
-        make: Callable[..., Any],
+        make: Any,
         *,
         name: str,
         total_agents: int,
@@ -180,15 +180,15 @@ class PufferVec:
         """A record of each episode that ended since the last call: see ``Episodes.take``."""
         return self._episodes.take()
 
-    def render(self) -> np.ndarray | None:
-        """What the first environment draws, (height, width, 3) uint8; None if that is no picture.
+    def render(self) -> np.ndarray | bool:
+        """What the first environment draws, (h, w, 3) uint8; True if that is no picture.
 
         Those that draw in windows of their own do so.
         """
         picture = self._open(0).render()
         found = np.asarray(picture) if isinstance(picture, np.ndarray | list) else None
         whole = found is not None and found.ndim == 3 and found.dtype == np.uint8
-        return found if whole else None
+        return found if found is not None and whole else True
 
     def state(self) -> None:
         """None: Python environments can't be saved."""

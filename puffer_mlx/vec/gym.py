@@ -1,0 +1,350 @@
+"""Gymnasium's environments as a ``VecEnv``: by id or made by a function, one agent each.
+
+Gymnasium's own vector environments do the stepping, one for each of the Q groups. Here their
+results become rows, and what goes wrong becomes one message.
+
+| form | steps | an episode's last observation |
+| --- | --- | --- |
+| vector | all at once, in the environment's own way | as it has it; mostly a row of its own |
+| sync | one after the other, in this process | a row of its own if ``finals`` |
+| async | each in a process of its own | a row of its own if ``finals`` |
+
+``sync`` and ``async`` give the same rows, bit for bit: environment i is seeded with ``seed + i``.
+A vectorised form has one generator for each group, seeded with ``seed`` plus the number of the
+group's first environment: other rows, which depend on ``num_buffers`` too.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, Self
+
+import numpy as np
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec import loop
+from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Collected, Rows
+from puffer_mlx.vec.episodes import Episodes
+from puffer_mlx.vec.faults import check_finite
+from puffer_mlx.vec.gym_faults import Fault, locate
+from puffer_mlx.vec.gym_forms import build, choose, tells_finals
+from puffer_mlx.vec.gym_infos import MASK, Masks, ended_infos
+from puffer_mlx.vec.gym_make import Recipe
+from puffer_mlx.vec.gym_rows import RowShapes, picture
+from puffer_mlx.vec.spaces import Layout
+
+__all__ = ["GymVec"]
+
+_SEED_LIMIT = 2**32
+
+
+class GymVec:
+    """N environments of Gymnasium in Q groups; implements ``ScoredVec``.
+
+    They are made, and reset with their seeds, here.
+
+    Args:
+        make: a Gymnasium id, or what returns a ``gymnasium.Env`` or, given ``num_envs``, a
+            ``gymnasium.vector.VectorEnv``.
+        name: of the environment, for messages.
+        total_agents: N, a multiple of Q.
+        num_buffers: Q.
+        env: further arguments of ``make`` or of ``gymnasium.make``.
+        seed: environment i is seeded with ``seed + i`` at the first reset.
+        backend: ``vector``, ``sync``, ``async``; ``auto`` is ``vector`` where that exists, else
+            what seems to be the faster of the others.
+        finals: whether last observations are wanted; the attribute says whether they come.
+        timeout: seconds after which an environment's process is taken to hang.
+        num_threads: threads that may act for the policy in ``collect``.
+        render: be able to ``render``.
+
+    Raises:
+        UserError: there is no such environment, it can't be made or fails in its first reset, or it
+            has a space that rows can't hold.
+    """
+
+    def __init__(
+        self,
+        make: str | Callable[..., Any],
+        *,
+        name: str,
+        total_agents: int,
+        num_buffers: int = 1,
+        env: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        backend: str = "auto",
+        finals: bool = False,
+        timeout: float = 60.0,
+        num_threads: int = 1,
+        render: bool = False,
+    ) -> None:
+        self._envs: list[Any] = []
+        if total_agents % num_buffers:
+            raise UserError(
+                f"{name}: vec.total_agents {total_agents} is not a multiple of vec.num_buffers "
+                f"{num_buffers}",
+                f"{num_buffers * max(1, total_agents // num_buffers)} is",
+            )
+        self._name, self._seed = name, seed % _SEED_LIMIT
+        self.num_agents = self.num_environments = total_agents
+        self.num_groups, self.num_threads = num_buffers, num_threads
+        self.unread: list[str] = []  # Gymnasium refuses what it doesn't know
+        self._n = n = total_agents // num_buffers
+        self._groups = [slice(g * n, (g + 1) * n) for g in range(num_buffers)]
+        self._under_way: list[tuple[Any, Rows] | None] = [None] * num_buffers
+        self._over = [np.zeros(n, bool) for _ in self._groups]  # where an episode just ended
+        self._some = [False] * num_buffers  # whether one did anywhere
+        self._busy = 0.0
+        recipe = Recipe(name, make, dict(env or {}), render)
+        self._backend, why = choose(recipe, total_agents, backend)
+        self.description = f"{self._backend}: {why}"
+        try:
+            self._make(recipe, finals, timeout)
+        except BaseException:
+            self.close()
+            raise
+        self.spec = self._layout.spec
+        self._inexact = self.spec.observation_dtype.kind == "f"
+        self._action_shape = n, self.spec.action.heads
+        self._rows, self._all_rows = RowShapes(self.spec, n), RowShapes(self.spec, total_agents)
+        self._seeds = range(self._seed, self._seed + total_agents)
+        self._episodes = Episodes(total_agents)
+
+    def _make(self, recipe: Recipe, finals: bool, timeout: float) -> None:
+        for agents in self._groups:
+            try:
+                self._envs.append(build(recipe, self._n, self._backend, finals, timeout))
+            except Fault as found:
+                raise found.report(self._name, agents.start, self._seed) from None
+        one = self._envs[0]
+        self.finals = tells_finals(self._name, one)
+        self._first = self._begin(seeded=True)
+        spaces = one.single_observation_space, one.single_action_space
+        masked = MASK in self._first[0][1]
+        self._layout = Layout(self._name, *spaces, masked)
+        groups = self._groups if masked else []
+        self._masks = [Masks(self._name, spaces[1], agents.start) for agents in groups]
+
+    def reset(self, out: Rows) -> None:
+        """Start new episodes for all N agents; write their first rows, rewards and terminals 0.
+
+        Waits for steps under way. The first time, environments are as their seeds have them; after
+        that they go on drawing from their generators.
+
+        Raises:
+            UserError: an environment failed; all are closed then.
+        """
+        self._all_rows.check(out)
+        for group in range(self.num_groups):
+            self.wait(group)
+        first, self._first = self._first or self._begin(), []
+        self._episodes.restart()
+        out.rewards[:] = 0
+        out.terminals[:] = 0
+        if out.finals is not None:
+            out.finals[:] = 0
+        for group, (observations, infos) in enumerate(first):
+            self._over[group], self._some[group] = np.zeros(self._n, bool), False
+            try:
+                self._write(group, observations, infos, out.part(self._groups[group]))
+            except Exception as error:
+                self._fail(group, error, "failed in reset")
+
+    def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
+        """Begin one step of a group and return at once: see ``VecEnv.send``.
+
+        Processes begin with it; what steps in this process does so in ``wait``.
+
+        Raises:
+            IndexError: there is no such group.
+            ValueError: an array has another shape or dtype.
+            RuntimeError: the group is stepping already, or the environments are closed.
+            UserError: an environment failed; all are closed then.
+        """
+        env = self._open(group)
+        if self._under_way[group] is not None:
+            raise RuntimeError(f"group {group} is stepping already; wait({group}) first")
+        if actions.shape != self._action_shape or actions.dtype != np.float32:
+            raise ValueError(
+                f"actions: expected float32 {self._action_shape}, "
+                f"found {actions.dtype} {actions.shape}"
+            )
+        self._rows.check(out)
+        chosen = self._layout.actions(actions)  # a copy
+        if self._backend == "async":
+            try:
+                env.step_async(chosen)
+            except Exception as error:
+                self._fail(group, error)
+        self._under_way[group] = chosen, out
+
+    def wait(self, group: int) -> None:
+        """Block until the group's step is done and its rows are written.
+
+        Raises:
+            UserError: an environment failed, or returned what isn't a number; all are closed then.
+        """
+        env = self._open(group)
+        step, self._under_way[group] = self._under_way[group], None
+        if step is None:
+            return
+        chosen, out = step
+        began = time.perf_counter()
+        try:
+            if self._backend == "async":
+                found = env.step_wait()
+            else:
+                found = env.step(chosen)
+                self._busy += time.perf_counter() - began
+            self._arrive(group, out, *found)
+        except Exception as error:
+            self._fail(group, error)
+
+    def _arrive(
+        self,
+        group: int,
+        out: Rows,
+        observations: Any,
+        rewards: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        infos: dict[str, Any],
+    ) -> None:
+        """Write what a vector environment returned."""
+        before, over = self._over[group], np.logical_or(terminated, truncated)
+        some = b"\1" in over.tobytes()  # a fifth of the time of any()
+        out.rewards[:] = rewards
+        if self.finals:
+            if self._some[group]:
+                out.terminals[:] = before
+            else:
+                out.terminals.fill(0)
+            if out.finals is not None:
+                out.finals.fill(0)
+                if some:
+                    out.finals[truncated] = TRUNCATED
+                    out.finals[terminated] = TERMINATED
+        else:
+            out.terminals[:] = over
+        told = infos if self.finals else infos.get("final_info")
+        told = ended_infos(told, over) if some and told else None
+        resets = before if self.finals and self._some[group] else None
+        self._over[group], self._some[group] = over, some
+        first = self._groups[group].start
+        self._episodes.add(rewards, over, first=first, resets=resets, infos=told)
+        self._write(group, observations, infos, out)
+
+    def _write(self, group: int, observations: Any, infos: dict[str, Any], out: Rows) -> None:
+        self._layout.write(observations, out.observations)
+        if out.masks is not None:
+            last = self._over[group] if self.finals else None
+            self._masks[group].write(infos, last, out.masks)
+        total = np.vdot(out.rewards, out.rewards)  # one number that tells of all
+        if self._inexact:
+            total += np.vdot(out.observations, out.observations)
+        if not math.isfinite(total):
+            first = self._groups[group].start
+            check_finite(self._name, out.observations, out.rewards, first, self._seeds)
+
+    def collect(
+        self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
+    ) -> Collected:
+        """As ``WholeRollouts.collect``, step by step."""
+        return loop.collect(self, steps, act, actions, out, spans, self.num_threads)
+
+    def log(self) -> dict[str, float]:
+        """Means over episodes that ended since the last call: see ``Episodes.log``.
+
+        Numbers in the ``info`` of an episode's last step are among them.
+        """
+        return self._episodes.log()
+
+    def episodes(self) -> list[dict[str, float]]:
+        """Single episodes that ended since the last call: see ``Episodes.take``."""
+        return self._episodes.take()
+
+    def render(self) -> np.ndarray:
+        """Environment 0's picture (h, w, 3) uint8.
+
+        Raises:
+            UserError: it can't be drawn.
+        """
+        try:
+            frames = self._open(0).render()
+        except Exception as error:
+            self._fail(0, error)
+        return picture(self._name, None if frames is None else frames[0])
+
+    def state(self) -> None:
+        """None: Gymnasium has no way to save an environment; they start anew."""
+
+    def restore(self, state: np.ndarray) -> None:
+        """There is no state to go on from.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(
+            f"{self._name}: the state of Gymnasium's environments can't be restored",
+            "go on without it: the environments start anew",
+        )
+
+    def busy_seconds(self) -> float:
+        """Seconds spent inside environment steps, of all processes together.
+
+        Processes are asked between steps; while one is under way it is what it was then.
+        """
+        if self._backend == "async" and not any(self._under_way):
+            busy = 0.0
+            for group, env in enumerate(self._envs):
+                try:
+                    busy += env.busy_seconds()
+                except Exception as error:
+                    self._fail(group, error)
+            self._busy = busy
+        return self._busy
+
+    def close(self) -> None:
+        """Close the environments and end their processes. Calling it twice is harmless."""
+        envs, self._envs = self._envs, []
+        self._under_way = [None] * len(self._under_way)
+        for env in envs:
+            env.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _begin(self, seeded: bool = False) -> list[tuple[Any, dict[str, Any]]]:
+        """Reset all groups; (observations, infos) of each."""
+        found = []
+        for step in "begin", "end":
+            for env, agents in zip(self._envs, self._groups, strict=True):
+                seed = self._seed + agents.start if seeded else None
+                try:
+                    if self._backend == "async":
+                        env.reset_async(seed=seed) if step == "begin" else found.append(
+                            env.reset_wait()
+                        )
+                    elif step == "end":
+                        found.append(env.reset(seed=seed))
+                except Exception as error:
+                    self._fail(agents.start // self._n, error, "failed in reset")
+        return found
+
+    def _open(self, group: int) -> Any:
+        if not self._envs:
+            raise RuntimeError(f"{self._name}: the environments are closed")
+        if not 0 <= group < self.num_groups:
+            raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
+        return self._envs[group]
+
+    def _fail(self, group: int, error: Exception, what: str = "failed in step") -> NoReturn:
+        """Close everything, and say what happened in one message."""
+        if not isinstance(error, UserError):
+            found = error if isinstance(error, Fault) else locate(error, self._envs[group], what)
+            error = found.report(self._name, self._groups[group].start, self._seed)
+        self.close()
+        raise error from None

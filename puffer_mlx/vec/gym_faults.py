@@ -1,0 +1,116 @@
+"""What went wrong in a Gymnasium environment: which one, where in its code, what to do about it."""
+
+import sysconfig
+import traceback
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import numpy as np
+
+from puffer_mlx.errors import UserError
+
+__all__ = ["Fault", "locate", "misfit", "told"]
+
+_FRAMES = 3  # of the environment's own code that a message shows
+_LIBRARIES = ("gymnasium", "numpy", "puffer_mlx")
+_HINT = "mend the environment; with vec.backend = sync a debugger can stop where it fails"
+
+
+class Fault(Exception):
+    """What is known of an environment's failure; it can be sent between processes.
+
+    Args:
+        what: what the environment did, as in "failed in step".
+        text: ``told`` of an exception, for example.
+        index: which environment of its group; None if nobody knows.
+        hint: how to put it right, if the usual advice doesn't fit.
+    """
+
+    def __init__(self, what: str, text: str, index: int | None = None, hint: str = "") -> None:
+        super().__init__(what, text, index, hint)
+        self.what, self.text, self.index, self.hint = what, text, index, hint
+
+    def report(self, name: str, first: int = 0, seed: int = 0) -> UserError:
+        """The message.
+
+        Args:
+            name: of all the environments.
+            first: number of the group's first one.
+            seed: of environment 0.
+        """
+        which = "an environment"
+        if self.index is not None:
+            number = first + self.index
+            which = f"environment {number} (seed {seed + number})"
+        return UserError(f"{name}: {which} {self.what}: {self.text}", self.hint or _HINT)
+
+
+def told(error: BaseException) -> str:
+    """An exception in few lines: its kind and message, and the last lines of code it went through.
+
+    Lines of Gymnasium, NumPy and Python's own library are left out.
+    """
+    kind = type(error).__name__
+    head = f"{kind}: {error}" if str(error) else kind
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _in_library(Path(frame.filename))]
+    lines = [f"  {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in own[-_FRAMES:]]
+    return "\n".join([head, *lines])
+
+
+def locate(error: BaseException, vector: Any, what: str) -> Fault:
+    """What is known of an exception that came out of a vector environment in this process.
+
+    The environment is the one whose method is on the traceback. If none is, what one returned
+    didn't fit: an observation, or else something in the turn that ``SyncVectorEnv`` had come to.
+
+    Args:
+        error: the exception.
+        vector: a ``SyncVectorEnv``; of other forms, nobody knows which environment it was.
+        what: what they did.
+    """
+    turn = None
+    environments = getattr(vector, "envs", [])
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+        first = _first_argument(frame)
+        for index, environment in enumerate(environments):
+            if first is environment:
+                return Fault(f"failed in {frame.f_code.co_name}", told(error), index)
+        if frame.f_code.co_name == "_add_info":
+            return Fault(
+                what, f"what environments tell in info doesn't fit together: {told(error)}"
+            )
+        if "concatenate" in frame.f_code.co_name:
+            for index, observation in enumerate(getattr(vector, "_env_obs", [])):
+                if text := misfit(vector.single_observation_space, observation):
+                    return Fault(what, text, index)
+        if first is vector and environments:
+            turn = frame.f_locals.get("i", turn)
+    return Fault(what, told(error), turn if isinstance(turn, int) else None)
+
+
+def misfit(space: Any, observation: Any) -> str:
+    """In which way an observation isn't what its space promises; "" if it is that.
+
+    Only shapes and kinds are looked at, not bounds.
+    """
+    if space.shape is None:  # a Dict or Tuple
+        return "" if observation in space else f"an observation {observation} isn't in {space}"
+    array = np.asarray(observation)
+    if array.shape == space.shape and np.can_cast(array.dtype, space.dtype, "same_kind"):
+        return ""
+    return f"an observation is {array.dtype} {array.shape}, its space {space.dtype} {space.shape}"
+
+
+def _first_argument(frame: FrameType) -> Any:
+    names = frame.f_code.co_varnames
+    return frame.f_locals.get(names[0]) if names else None
+
+
+def _in_library(path: Path) -> bool:
+    if {*path.parts} & {*_LIBRARIES} or str(path).startswith("<frozen"):
+        return True
+    return path.is_relative_to(sysconfig.get_path("stdlib")) and "site-packages" not in path.parts

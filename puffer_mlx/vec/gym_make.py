@@ -1,0 +1,245 @@
+"""Making Gymnasium's environments, by id or by a function, and what may go wrong there."""
+
+import importlib
+import importlib.util
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.gym_faults import Fault, told
+
+__all__ = ["MAKING", "Recipe", "gymnasium"]
+
+MAKING = "failed when it was made"
+_KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
+
+
+def gymnasium() -> Any:
+    """The package.
+
+    Raises:
+        UserError: it isn't installed.
+    """
+    try:
+        import gymnasium
+        import gymnasium.vector
+    except ImportError as error:
+        raise UserError(
+            f"Gymnasium can't be imported: {error}", "pip install 'puffer-mlx[gym]'"
+        ) from None
+    return gymnasium
+
+
+@dataclass
+class Recipe:
+    """How an environment is made; picklable, whatever ``make`` is.
+
+    Args:
+        name: for messages.
+        make: a Gymnasium id, or what returns a ``gymnasium.Env`` or, given ``num_envs``, a
+            ``gymnasium.vector.VectorEnv``.
+        keywords: further arguments of ``make`` or of ``gymnasium.make``.
+        render: make it with ``render_mode="rgb_array"``.
+    """
+
+    name: str
+    make: str | Callable[..., Any]
+    keywords: dict[str, Any] = field(default_factory=dict)
+    render: bool = False
+
+    def __post_init__(self) -> None:
+        gymnasium()
+        if isinstance(self.make, str):
+            with _explained(self):
+                _specification(self.make)
+
+    def __call__(self) -> Any:
+        """One ``gymnasium.Env``.
+
+        Raises:
+            UserError: it can't be made; the message says why.
+        """
+        with _explained(self):
+            if isinstance(self.make, str):
+                arguments = {"disable_env_checker": True, **self._arguments()}
+                made = gymnasium().make(_specification(self.make), **arguments)
+            else:
+                made = self.make(**self._arguments())
+        if isinstance(made, gymnasium().Env):
+            return made
+        close = getattr(made, "close", None)
+        if callable(close):
+            close()
+        raise UserError(
+            f"{self.name}: it made a {type(made).__module__}.{type(made).__qualname__}, "
+            "expected a gymnasium.Env",
+            "a function that makes a gymnasium.vector.VectorEnv takes num_envs",
+        )
+
+    def vector(self, num_envs: int) -> Any:
+        """The environment's own vectorised form: a ``gymnasium.vector.VectorEnv``.
+
+        Raises:
+            UserError: it can't be made, or isn't of that kind.
+        """
+        with _explained(self):
+            if isinstance(self.make, str):
+                made = gymnasium().make_vec(
+                    _specification(self.make),
+                    num_envs=num_envs,
+                    vectorization_mode="vector_entry_point",
+                    **self._arguments(),
+                )
+            else:
+                made = self.make(num_envs=num_envs, **self._arguments())
+        found = getattr(made, "num_envs", None)
+        if isinstance(made, gymnasium().vector.VectorEnv) and found == num_envs:
+            return made
+        raise UserError(
+            f"{self.name}: asked for num_envs={num_envs}, it made a {type(made).__qualname__}"
+            + (f" of {found}" if found is not None else ""),
+            "with num_envs it must return a gymnasium.vector.VectorEnv of so many environments",
+        )
+
+    def vector_form(self) -> tuple[str, str]:
+        """The vectorised form's name, and why it isn't there or doesn't take all the arguments.
+
+        The latter is "" if it is there and does.
+        """
+        form: Any = self.make
+        if isinstance(form, str):
+            specification = _specification(form)
+            form = specification.vector_entry_point
+            if form is None:
+                return "", f"{specification.id} has no vectorised form of its own"
+            if specification.additional_wrappers:
+                return "", "its vectorised form can't be wrapped"
+            if isinstance(form, str):
+                with _explained(self):
+                    form = _load(form)
+        try:
+            parameters = inspect.signature(form).parameters
+        except (TypeError, ValueError):
+            return "", "it doesn't tell whether it takes num_envs"
+        name = getattr(form, "__name__", type(form).__name__)
+        if "num_envs" not in parameters and not isinstance(self.make, str):
+            return name, "it doesn't take num_envs"
+        if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            return name, ""
+        unknown = [key for key in self._arguments() if key not in parameters]
+        return name, f"its vectorised form takes no {unknown[0]!r}" if unknown else ""
+
+    def _arguments(self) -> dict[str, Any]:
+        return {**self.keywords, "render_mode": "rgb_array"} if self.render else self.keywords
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With ``make`` as bytes, so that what fails when they are read fails where it is told."""
+        import cloudpickle  # a dependency of Gymnasium
+
+        make = self.make if isinstance(self.make, str) else cloudpickle.dumps(self.make)
+        return {**self.__dict__, "make": make}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if isinstance(pickled := state["make"], bytes):
+            self.make = lambda **keywords: _unpickled(pickled)(**keywords)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without Gymnasium's advice (there is a newer version, say), which each copy would repeat."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"gymnasium(\.|$)")
+        yield
+
+
+def _specification(name: str) -> Any:
+    """The registered environment of an id, which may begin with a module to import (MODULE:ID)."""
+    from gymnasium.envs import registration
+
+    gym = gymnasium()
+    module, _, name = name.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    elif name not in gym.registry and importlib.util.find_spec("ale_py"):
+        ale = importlib.import_module("ale_py")  # Atari's
+        gym.register_envs(ale)
+        ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # else each process greets
+    namespace, base, version = registration.parse_env_id(name)
+    if version is None and name not in gym.registry:
+        newest = registration.find_highest_version(namespace, base)
+        name = registration.get_env_id(namespace, base, newest)
+    return gym.spec(name)
+
+
+def _load(entry_point: str) -> Any:
+    from gymnasium.envs.registration import load_env_creator
+
+    return load_env_creator(entry_point)
+
+
+def _unpickled(pickled: bytes) -> Any:
+    import cloudpickle
+
+    return cloudpickle.loads(pickled)
+
+
+@contextmanager
+def _explained(recipe: Recipe) -> Iterator[None]:
+    """What may go wrong when an environment is made, as a ``UserError``."""
+    gym = gymnasium()
+    try:
+        with _quiet():
+            yield
+    except UserError:
+        raise
+    except gym.error.DependencyNotInstalled as error:
+        raise UserError(f"{recipe.name}: {error}", "install what is missing") from None
+    except gym.error.Error as error:  # there is no such environment, or it is out of date
+        raise UserError(f"{recipe.name}: {error}", _where(recipe.make)) from None
+    except ModuleNotFoundError as error:
+        hint = f"pip install {error.name}, or what it is called there"
+        raise UserError(f"{recipe.name}: {error}", hint) from None
+    except Exception as error:
+        word = _KEYWORD.search(str(error)) if isinstance(error, TypeError) else None
+        if word and word[1] in recipe._arguments():
+            raise _unknown(recipe, word[1]) from None
+        raise Fault(MAKING, told(error)).report(recipe.name) from None
+
+
+def _where(make: Any) -> str:
+    """Where an id that isn't registered may be."""
+    if str(make).startswith("ALE/") and not importlib.util.find_spec("ale_py"):
+        return "pip install 'gymnasium[atari]'"
+    if ":" in str(make):
+        return "does importing that module register it?"
+    return f"if a package registers it, name that too: gym:PACKAGE:{make}"
+
+
+def _unknown(recipe: Recipe, key: str) -> UserError:
+    if key == "render_mode" and key not in recipe.keywords:
+        return UserError(
+            f"{recipe.name}: it can't be drawn: it takes no render_mode",
+            'take a render_mode, and return pictures from render() if it is "rgb_array"',
+        )
+    form = recipe.make
+    if isinstance(form, str):
+        form = _specification(form).entry_point
+        form = _load(form) if isinstance(form, str) else form
+    try:
+        known = [
+            p.name
+            for p in inspect.signature(form).parameters.values()
+            if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        ]
+    except (TypeError, ValueError):
+        known = []
+    return UserError(
+        f"{recipe.name}: it takes no env.{key}",
+        f"it takes {', '.join(known)}" if known else "leave it out",
+    )

@@ -1,0 +1,69 @@
+"""Whether arrays are what they should be: rows that are to be written, and pictures."""
+
+from typing import Any
+
+import numpy as np
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.vec.base import Rows
+
+__all__ = ["RowShapes", "picture"]
+
+
+class RowShapes:
+    """Shapes and dtypes of rows of n agents. Checking takes a microsecond.
+
+    Args:
+        spec: of the environment.
+        n: agents.
+    """
+
+    def __init__(self, spec: EnvSpec, n: int) -> None:
+        self._wide = (n, spec.observation_size), spec.observation_dtype
+        self._narrow = (n,), np.dtype(np.float32)
+        self._masked = ((n, spec.mask_size), np.dtype(np.uint8)) if spec.mask_size else None
+
+    def check(self, out: Rows) -> None:
+        """Refuse other ones; ``finals`` may be left out, and without a mask ``masks`` is.
+
+        Raises:
+            ValueError: an array has another shape or dtype.
+        """
+        observations, rewards, terminals, masks, finals = out
+        narrow = self._narrow
+        if not (
+            (observations.shape, observations.dtype) == self._wide
+            and (rewards.shape, rewards.dtype) == narrow
+            and (terminals.shape, terminals.dtype) == narrow
+            and (None if masks is None else (masks.shape, masks.dtype)) == self._masked
+            and (finals is None or (finals.shape, finals.dtype) == narrow)
+        ):
+            found = {
+                name: None if array is None else (array.shape, str(array.dtype))
+                for name, array in out._asdict().items()
+            }
+            raise ValueError(
+                f"rows: expected observations {self._wide}, rewards, terminals and finals {narrow},"
+                f" masks {self._masked}; found {found}"
+            )
+
+
+def picture(name: str, found: Any) -> np.ndarray:
+    """What an environment's ``render`` returned, (height, width, 3) uint8.
+
+    Args:
+        name: of the environments.
+        found: is anything.
+
+    Raises:
+        UserError: it is no picture.
+    """
+    frame = None if found is None else np.asarray(found)
+    if frame is None or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
+        what = "None" if frame is None else f"{frame.dtype} {frame.shape}"
+        raise UserError(
+            f"{name}: its picture is {what}, expected uint8 (height, width, 3)",
+            'return that from render() if render_mode is "rgb_array"',
+        )
+    return frame

@@ -1,0 +1,359 @@
+"""Gymnasium's environments that go wrong: one message, and nothing left behind."""
+
+import gc
+import importlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec import gym_workers
+from puffer_mlx.vec.base import Rows
+from puffer_mlx.vec.gym import GymVec
+from puffer_mlx.vec.stepping import allocate_rows
+
+HERE = Path(__file__).parent / "envs" / "python"
+sys.path.append(str(HERE))
+gym_faults = importlib.import_module("gym_faults")
+Faulty, FaultyWalks = gym_faults.Faulty, gym_faults.FaultyWalks
+
+STAY = np.full((4, 1), 1, np.float32)
+MEMORY = Path("/dev/shm")
+BLOCKS: set[int] = set()  # inodes of shared memory that environments of a test used
+FAULTS = {  # what the message says of it, and whether its own line is in there
+    "raises": (r"failed in step: ZeroDivisionError: tripped over a stone", True),
+    "later reset": (r"failed in reset: ZeroDivisionError: tripped over a stone", True),
+    "nan": (r"returned observations of nan at position 1", False),
+    "infinite": (r"returned a reward of inf", False),
+    "nothing": (r"returned a reward of nan", False),
+    "shape": (r"failed in step: an observation is float64 \(2,\), its space float64 \(3,\)", False),
+    "kind": (r"failed in step: an observation is complex128 \(3,\), its space float64", False),
+}
+
+
+def make(fault: str, backend: str, **keywords) -> GymVec:
+    env = {"fault": fault, **keywords.pop("env", {})}
+    usual = {"name": "faulty", "total_agents": 4, "num_buffers": 2, "backend": backend}
+    vec = GymVec(Faulty, **{**usual, "env": env, **keywords})
+    BLOCKS.update(shared_blocks())
+    return vec
+
+
+def play(vec: GymVec, steps: int = 12) -> None:
+    rows = allocate_rows(vec, 4)
+    vec.reset(rows)
+    for _ in range(steps):
+        send(vec, rows)
+        for group in range(vec.num_groups):
+            vec.wait(group)
+
+
+def send(vec: GymVec, rows: Rows) -> None:
+    """Begin a step of all groups."""
+    n = 4 // vec.num_groups
+    for group in range(vec.num_groups):
+        agents = slice(n * group, n * group + n)
+        vec.send(group, STAY[agents], rows.part(agents))
+
+
+def shared_blocks() -> set[int]:
+    """Inodes of what this process uses of /dev/shm; names there may have changed."""
+    maps = Path("/proc/self/maps")
+    text = maps.read_text() if maps.is_file() else ""
+    return {int(inode) for inode in re.findall(rf"(\d+)\s+{MEMORY}/", text)}
+
+
+def existing() -> set[int]:
+    """Inodes of all there is, this process's or not."""
+    return {file.inode() for file in os.scandir(MEMORY)} if MEMORY.is_dir() else set()
+
+
+def processes() -> set[int]:
+    """Those that environments run in, alive or dead and not collected."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        try:
+            words = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+        if "resource_tracker" not in words:
+            found.add(process.pid)
+    return found
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The process that others are forked from stays until the end: not one of them."""
+    with make("none", "async", env={"at": -1}):
+        pass
+    return processes()
+
+
+@pytest.fixture
+def nothing_left(server):
+    """No process and no shared memory beyond what there was."""
+    gc.collect()
+    before = shared_blocks()
+    BLOCKS.clear()
+    yield
+    gc.collect()
+    assert processes() <= server
+    assert not (BLOCKS - before) & existing()
+
+
+def closed(vec: GymVec) -> None:
+    """It is, may be closed again, and says so."""
+    vec.close()
+    vec.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        vec.wait(0)
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults(fault: str, backend: str, nothing_left):
+    """Environment 2, the first of group 1, in its third step."""
+    message, own_line = FAULTS[fault]
+    vec = make(fault, backend)
+    with pytest.raises(UserError, match=rf"faulty: environment 2 \(seed 2\) {message}") as caught:
+        play(vec)
+    own = r"gym_faults\.py:\d+ in trip: raise ZeroDivisionError\(\"tripped over a stone\"\)"
+    assert bool(re.search(own, str(caught.value))) == own_line
+    assert "hint: " in str(caught.value)
+    assert "site-packages/gymnasium" not in str(caught.value)
+    del caught
+    closed(vec)
+
+
+def test_what_is_left_would_be_seen(server):
+    """The memory that the other tests look for exists while environments do."""
+    if sys.platform != "linux":
+        pytest.skip("there is no /dev/shm")
+    BLOCKS.clear()
+    with make("none", "async", env={"at": -1}):
+        assert len(processes() - server) == 4
+        assert BLOCKS & existing()
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_the_seed_is_said(backend: str, nothing_left):
+    vec = make("raises", backend, seed=40, env={"who": 43})
+    with pytest.raises(UserError, match=r"environment 3 \(seed 43\) failed in step"):
+        play(vec)
+
+
+def test_a_result_that_cannot_be_sent(nothing_left):
+    vec = make("lost", "async")
+    with pytest.raises(UserError, match=r"environment 2 .* can't be handed over: .*pickle"):
+        play(vec)
+
+
+def test_vectorised_forms(nothing_left):
+    vec = GymVec(FaultyWalks, name="faulty", total_agents=4, num_buffers=2, backend="vector")
+    with pytest.raises(UserError, match="faulty: an environment failed in step: ZeroDivision") as e:
+        play(vec)
+    assert "in trip: raise" in str(e.value)
+    closed(vec)
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+@pytest.mark.parametrize(
+    "fault, groups, message",
+    [
+        ("unmasked", 2, r"environment 2 gave no action mask"),
+        ("short mask", 4, r"environment 2 gave an action mask of 2 numbers, expected 3"),
+        ("short mask", 2, r"an environment .* info doesn't fit together: ValueError"),
+    ],
+)
+def test_masks(fault: str, groups: int, message: str, backend: str, nothing_left):
+    vec = make(fault, backend, num_buffers=groups, env={"masked": True})
+    with pytest.raises(UserError, match=f"faulty: {message}"):
+        play(vec)
+    closed(vec)
+
+
+@pytest.mark.parametrize("backend", ["sync", "async", "auto"])
+@pytest.mark.parametrize("fault, what", [("made", "when it was made"), ("reset", "in reset")])
+def test_in_the_beginning(fault: str, what: str, backend: str, nothing_left):
+    who = 0 if backend == "auto" else 2
+    with pytest.raises(UserError, match=f"{what}: ZeroDivisionError: tripped") as caught:
+        make(fault, backend, env={"who": who})
+    assert "in trip: raise" in str(caught.value)
+    if fault == "reset":
+        assert f"environment {who} (seed {who})" in str(caught.value)
+    del caught
+
+
+def test_one_that_cannot_be_made_in_its_process(nothing_left, monkeypatch):
+    monkeypatch.setenv("GYM_FAULTS_PARENT", str(os.getpid()))
+    with pytest.raises(
+        UserError, match=r"environment 0 \(seed 0\) failed when it was made: ZeroDivisionError"
+    ) as caught:
+        make("made elsewhere", "async")
+    assert "in trip: raise" in str(caught.value)
+    del caught
+
+
+@pytest.mark.parametrize(
+    "fault, message",
+    [
+        ("killed", r"died: its process was killed by SIGKILL\n.*memory"),
+        ("leaves", r"died: its process ended with exit code 3"),
+    ],
+)
+def test_a_process_that_dies(fault: str, message: str, nothing_left):
+    vec = make(fault, "async")
+    with pytest.raises(UserError, match=rf"environment 2 \(seed 2\) {message}"):
+        play(vec)
+    closed(vec)
+
+
+def test_a_process_that_dies_between_steps(nothing_left):
+    with make("none", "async", env={"at": -1}) as vec:
+        play(vec, 1)
+        victim = vec._envs[0].processes[1]
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.join()
+        with pytest.raises(UserError, match=r"environment 1 \(seed 1\) died: .*SIGKILL"):
+            play(vec, 3)
+
+
+@pytest.mark.parametrize("fault", ["hangs", "stubborn"])
+def test_a_process_that_hangs(fault: str, nothing_left, tmp_path: Path):
+    """It is told where it hangs, and ended even if it doesn't listen to SIGTERM."""
+    vec = make(fault, "async", timeout=1.0, env={"path": str(tmp_path / "pid")})
+    began = time.monotonic()
+    with pytest.raises(
+        UserError, match=r"environment 2 \(seed 2\) hangs: nothing came back for 1 seconds"
+    ) as caught:
+        play(vec)
+    assert re.search(r"gym_faults\.py:\d+ in hangs: time\.sleep", str(caught.value))
+    assert "raise vec.timeout" in str(caught.value)
+    assert time.monotonic() - began < 8
+    pid = int((tmp_path / "pid").read_text())
+    assert not psutil.pid_exists(pid)
+    closed(vec)
+
+
+def test_closing_while_a_step_is_under_way(nothing_left, tmp_path: Path, monkeypatch):
+    """The process sleeps, and ignores SIGTERM."""
+    monkeypatch.setattr(gym_workers, "_GRACE", 0.1)
+    vec = make("stubborn", "async", env={"path": str(tmp_path / "pid"), "at": 1})
+    rows = allocate_rows(vec, 4)
+    vec.reset(rows)
+    send(vec, rows)
+    while not (tmp_path / "pid").is_file():
+        time.sleep(0.01)
+    vec.close()
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+    closed(vec)
+
+
+def test_a_process_that_died_is_noticed_when_asked_for_its_time(nothing_left):
+    with make("none", "async", env={"at": -1}) as vec:
+        play(vec, 1)
+        victim = vec._envs[1].processes[0]
+        victim.kill()
+        victim.join()
+        with pytest.raises(UserError, match=r"environment 2 \(seed 2\) died"):
+            vec.busy_seconds()
+
+
+# ---- From outside --------------------------------------------------------------------------------
+
+
+def test_processes_leave_ctrl_c_to_their_parent(nothing_left):
+    """Which may want to finish something first."""
+    with make("none", "async", env={"at": -1}) as vec:
+        play(vec, 1)
+        for env in vec._envs:
+            for process in env.processes:
+                os.kill(process.pid, signal.SIGINT)
+        play(vec, 5)
+
+
+SCRIPT = """
+import sys
+import numpy as np
+from puffer_mlx.vec.gym import GymVec
+from puffer_mlx.vec.stepping import allocate_rows
+sys.path.append(sys.argv[1])
+from gym_walk import Walk
+
+class Mine(Walk):
+    def step(self, action):
+        seen, _, *rest = super().step(action)
+        return seen, 7.0, *rest
+
+print("run")
+with GymVec(Mine, name="mine", total_agents=2, backend="async") as vec:
+    rows = allocate_rows(vec, 2)
+    vec.reset(rows)
+    vec.send(0, np.ones((2, 1), np.float32), rows)
+    vec.wait(0)
+    print(*rows.rewards)
+"""
+
+
+def test_a_script_with_its_own_environment_is_not_run_again(tmp_path: Path):
+    """Nor need it say ``if __name__ == "__main__"``."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    words = [sys.executable, str(tmp_path / "script.py"), str(HERE)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("run\n7.0 7.0\n", "")
+
+
+PROGRAM = """
+import signal, sys
+import numpy as np
+from puffer_mlx.vec import gym_workers
+from puffer_mlx.vec.base import Rows
+from puffer_mlx.vec.gym import GymVec
+from puffer_mlx.vec.stepping import allocate_rows
+sys.path.append(sys.argv[1])
+from gym_faults import Faulty
+signal.signal(signal.SIGINT, signal.default_int_handler)
+env = {"fault": "hangs", "at": int(sys.argv[3]), "who": 1, "path": sys.argv[2]}
+with GymVec(Faulty, name="faulty", total_agents=3, backend="async", env=env) as vec:
+    rows = allocate_rows(vec, 3)
+    vec.reset(rows)
+    print("pids", *(process.pid for process in vec._envs[0].processes), flush=True)
+    while True:
+        vec.send(0, np.full((3, 1), 1, np.float32), rows)
+        vec.wait(0)
+"""
+
+
+@pytest.mark.parametrize("at", [1, 99], ids=["hanging", "stepping"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+def test_ended_from_outside(number: signal.Signals, at: int, tmp_path: Path):
+    """Whatever becomes of the parent, its processes end, and print nothing."""
+    words = [sys.executable, "-c", PROGRAM, str(HERE), str(tmp_path / "pid"), str(at)]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as parent:
+        assert parent.stdout is not None
+        pids = [int(word) for word in parent.stdout.readline().split()[1:]]
+        assert len(pids) == 3
+        time.sleep(0.3)
+        if number == signal.SIGINT:  # as a terminal does: to all of them
+            os.killpg(parent.pid, number)
+        else:
+            parent.kill()
+        _, said = parent.communicate(timeout=30)
+    deadline = time.monotonic() + 10
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(psutil.pid_exists, pids))
+    if number == signal.SIGINT:
+        assert said.count("Traceback") == 1 and said.rstrip().endswith("KeyboardInterrupt")
+    else:
+        assert "Traceback" not in said

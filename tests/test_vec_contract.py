@@ -1,0 +1,375 @@
+"""The contract of vec/base.py, over every kind of environments there is.
+
+What a kind adds to it is tested in a file of its own: test_native.py, test_gym.py, test_puffer.py,
+test_normalize.py, test_upstream_envs.py.
+"""
+
+import ctypes
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from native_envs import folder_of, parameters
+
+from puffer_mlx import vec as vectorised
+from puffer_mlx.config import Config, Vec
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows, ScoredVec, WholeRollouts
+from puffer_mlx.vec.gym import GymVec
+from puffer_mlx.vec.native import NativeVec
+from puffer_mlx.vec.normalize import Normalized
+from puffer_mlx.vec.puffer import PufferVec
+from puffer_mlx.vec.stepping import allocate_rows, random_actions
+
+sys.path.append(str(Path(__file__).parent / "envs" / "python"))
+gym_walk, pairs = map(importlib.import_module, ("gym_walk", "pairs"))
+
+N = 12
+CARTPOLE = {"name": "CartPole-v1", "make": "CartPole-v1"}
+WALK = {"name": "walk", "make": gym_walk.Walk, "env": {"size": 2, "limit": 5}}
+
+
+def native(name: str, **keywords: Any) -> NativeVec:
+    return NativeVec(folder_of(name), env=parameters(name), total_agents=N, **keywords)
+
+
+def gym(**keywords: Any) -> GymVec:
+    return GymVec(**{"total_agents": N, **keywords})
+
+
+def puffer(**keywords: Any) -> PufferVec:
+    return PufferVec(pairs.Pairs, name="pairs", total_agents=N, **keywords)
+
+
+def factory(**keywords: Any) -> ScoredVec:
+    config = Config("gym_walk:Walk", vec=Vec(total_agents=N, **keywords))
+    config.env = {"masked": True}
+    config.train.bootstrap_truncated = True
+    return vectorised.make(config, 2)
+
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "native": lambda **k: native("squared", **k),
+    "native, many agents, masks": lambda **k: native("relay", **k),
+    "upstream's folder": lambda **k: native("orbit", **k),
+    "gym vector": lambda **k: gym(**CARTPOLE, backend="vector", **k),
+    "gym sync": lambda **k: gym(**CARTPOLE, backend="sync", **k),
+    "gym sync finals": lambda **k: gym(**WALK, backend="sync", finals=True, **k),
+    "gym async": lambda **k: gym(**CARTPOLE, backend="async", **k),
+    "gym async finals": lambda **k: gym(**WALK, backend="async", finals=True, **k),
+    "module:factory": factory,
+    "PufferEnv": puffer,
+    "PufferEnv async": lambda **k: puffer(backend="async", num_threads=2, **k),
+    "normalized": lambda **k: Normalized(gym(**CARTPOLE, backend="sync", **k), True, True, 0.9),
+}
+BY_GROUP = ("gym vector", "PufferEnv", "PufferEnv async", "normalized")  # results depend on groups
+
+
+@pytest.fixture(params=KINDS)
+def kind(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def make(kind: str):
+    """Makes one of this kind in Q groups; closed afterwards."""
+    made = []
+
+    def one(num_buffers: int = 2, **keywords: Any) -> ScoredVec:
+        made.append(KINDS[kind](num_buffers=num_buffers, **keywords))
+        return made[-1]
+
+    yield one
+    for vec in made:
+        vec.close()
+
+
+class Stepper:
+    """All agents in one set of rows."""
+
+    def __init__(self, vec: ScoredVec) -> None:
+        self.vec, self.n = vec, vec.num_agents // vec.num_groups
+        self.rows = allocate_rows(vec, vec.num_agents)
+        vec.reset(self.rows)
+
+    def agents(self, group: int) -> slice:
+        return slice(group * self.n, (group + 1) * self.n)
+
+    def send(self, group: int, actions: np.ndarray) -> None:
+        self.vec.send(group, actions[self.agents(group)], self.rows.part(self.agents(group)))
+
+    def step(self, actions: np.ndarray) -> Rows:
+        for group in range(self.vec.num_groups):
+            self.send(group, actions)
+        for group in range(self.vec.num_groups):
+            self.vec.wait(group)
+        return self.rows
+
+
+def actions_of(vec: ScoredVec, rng: np.random.Generator) -> np.ndarray:
+    return random_actions(vec, vec.num_agents, rng)
+
+
+def same(a: Rows, b: Rows) -> None:
+    for name, mine, its in zip(Rows._fields, a, b, strict=True):
+        np.testing.assert_array_equal(mine, its, name)
+
+
+def test_what_it_says_of_itself(make):
+    vec = make()
+    assert (vec.num_agents, vec.num_groups) == (N, 2)
+    assert N % vec.num_environments == 0
+    assert vec.finals in (False, True) and vec.unread == []
+    assert vec.description and "\n" not in vec.description
+    spec = vec.spec
+    assert spec.observation_dtype in (np.float32, np.uint8)
+    assert spec.mask_size in (0, spec.action.logits)
+    assert isinstance(vec, WholeRollouts)
+
+
+def test_reset_writes_every_row(make):
+    vec = make()
+    rows = allocate_rows(vec, N)
+    for _ in range(2):
+        for array in rows:
+            if array is not None:
+                array.fill(77)
+        vec.reset(rows)
+        assert not rows.rewards.any() and not rows.terminals.any()
+        assert not (rows.observations == 77).any()
+        assert rows.finals is None or not rows.finals.any()
+        assert (rows.finals is None) != vec.finals
+        assert rows.masks is None or (rows.masks < 2).all()
+
+
+def test_episodes_end_as_rows_say(make):
+    """With last observations: their rows say so, and only the next ones begin an episode."""
+    vec = make()
+    stepper, rng = Stepper(vec), np.random.default_rng(0)
+    last, ends = np.zeros(N), 0
+    for _ in range(60):
+        rows = stepper.step(actions_of(vec, rng))
+        assert np.isin(rows.terminals, (0, 1)).all()
+        ends += rows.terminals.sum()
+        if rows.finals is not None:
+            assert np.isin(rows.finals, (0, TERMINATED, TRUNCATED)).all()
+            np.testing.assert_array_equal(rows.terminals, last != 0)
+            assert not rows.rewards[last != 0].any()
+            assert not rows.finals[last != 0].any()
+            if rows.masks is not None:
+                assert rows.masks[rows.finals != 0].all()
+            last = rows.finals.copy()
+    assert ends > 3
+
+
+def test_logs_count_what_rows_show(make, kind: str):
+    vec = make()
+    stepper, rng = Stepper(vec), np.random.default_rng(1)
+    assert vec.log() == {} and vec.episodes() == []
+    returns, lengths = np.zeros(N), np.zeros(N)
+    ended: list[tuple[float, float]] = []
+    records: list[dict[str, float]] = []
+    for _ in range(40):
+        first = stepper.rows.finals is not None and stepper.rows.finals != 0
+        rows = stepper.step(actions_of(vec, rng))
+        returns += rows.rewards
+        lengths += ~np.broadcast_to(first, N)
+        over = rows.terminals if rows.finals is None else rows.finals
+        for agent in np.flatnonzero(over):
+            ended.append((returns[agent], lengths[agent]))
+            returns[agent] = lengths[agent] = 0
+        records += vec.episodes()
+    assert all(0 <= record["env"] < vec.num_environments for record in records)
+    if vec.num_environments == N and "episode_return" in records[0]:  # an agent each
+        assert all(record["n"] == 1 for record in records)
+        mine = sorted(length for _, length in ended)
+        assert mine == sorted(record["episode_length"] for record in records)
+        if kind != "normalized":  # whose logs are of the rewards as they were
+            found = [record["episode_return"] for record in records]
+            np.testing.assert_allclose(sorted(found), sorted(x for x, _ in ended), rtol=1e-5)
+    assert vec.log() == {}
+    while not (log := vec.log()):
+        stepper.step(actions_of(vec, rng))
+    assert log["n"] >= 1 and all(np.isfinite(list(log.values()))) and vec.log() == {}
+
+
+def test_a_group_steps_alone(make, kind: str):
+    """Group 1 runs ahead, then group 0 catches up: all is as if they had gone together."""
+    if kind == "normalized":
+        pytest.skip("all groups share the statistics")
+    vec, twin = make(), make()
+    stepper, other, rng = Stepper(vec), Stepper(twin), np.random.default_rng(2)
+    for _ in range(4):
+        history = [actions_of(vec, rng) for _ in range(3)]
+        before = stepper.rows.part(stepper.agents(0))
+        before = Rows._make(None if array is None else array.copy() for array in before)
+        for actions in history:
+            stepper.send(1, actions)
+            vec.wait(1)
+        same(stepper.rows.part(stepper.agents(0)), before)
+        for actions in history:
+            stepper.send(0, actions)
+            vec.wait(0)
+            other.step(actions)
+        same(stepper.rows, other.rows)
+
+
+def test_groups_do_not_change_results(make, kind: str):
+    if kind in BY_GROUP:
+        pytest.skip("they do")
+    vec, twin, rng = make(1), make(2), np.random.default_rng(3)
+    stepper, other = Stepper(vec), Stepper(twin)
+    for _ in range(25):
+        actions = actions_of(vec, rng)
+        same(stepper.step(actions), other.step(actions))
+
+
+def test_rows_are_written_where_they_were_asked_for(make):
+    """Each step may go to other rows, as in a rollout; nothing else is touched."""
+    vec = make()
+    stepper, rng = Stepper(vec), np.random.default_rng(4)
+    storage = [allocate_rows(vec, N) for _ in range(3)]
+    for rows in storage:
+        for array in rows:
+            if array is not None:
+                array.fill(77)
+    vec.send(1, actions_of(vec, rng)[stepper.agents(1)], storage[1].part(stepper.agents(1)))
+    vec.wait(1)
+    for t, rows in enumerate(storage):
+        for name, array in zip(Rows._fields, rows, strict=True):
+            touched = (array.reshape(N, -1) != 77).any(axis=1) if array is not None else []
+            expected = [t == 1 and group == 1 for group in (0, 1) for _ in range(stepper.n)]
+            assert list(touched) == (expected if array is not None else []), name
+
+
+def test_actions_are_copied_and_left_as_they_are(make):
+    vec, twin = make(), make()
+    stepper, other, rng = Stepper(vec), Stepper(twin), np.random.default_rng(5)
+    for _ in range(5):
+        given = actions_of(vec, rng)
+        mine = given.copy()
+        for group in 0, 1:
+            stepper.send(group, mine)
+            np.testing.assert_array_equal(mine, given)
+        mine.fill(0)
+        for group in 0, 1:
+            vec.wait(group)
+        same(stepper.rows, other.step(given))
+
+
+ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
+
+
+def test_whole_rollouts(make, kind: str):
+    """What is collected at once is what stepping gives."""
+    steps, rng = 15, np.random.default_rng(6)
+    vec, twin = make(), make()
+    history = np.stack([actions_of(vec, rng) for _ in range(steps)])
+    actions = np.full_like(history, np.nan)
+    rows = Rows._make(
+        None if array is None else np.zeros((steps + 1, *array.shape), array.dtype)
+        for array in allocate_rows(vec, N)
+    )
+    vec.reset(rows.part(0))
+
+    def act(_: Any, t: int, first: int, count: int) -> None:
+        actions[t, first : first + count] = history[t, first : first + count]
+
+    function = ACT(act)
+    address = ctypes.cast(function, ctypes.c_void_p).value or 0
+    assert isinstance(vec, WholeRollouts)
+    found = vec.collect(steps, (address, 0), actions, rows, spans=1000)
+    assert found.acting > 0 and found.stepping > 0 and found.spans
+    stepper = Stepper(twin)
+    for t in range(steps + 1):
+        if kind != "normalized":  # whose statistics depend on the order of the groups
+            same(rows.part(t), stepper.rows)
+        if t < steps:
+            stepper.step(history[t])
+    np.testing.assert_array_equal(actions, history)
+
+
+def test_misuse(make):
+    vec = make()
+    stepper, actions = Stepper(vec), np.zeros((N, vec.spec.action.heads), np.float32)
+    with pytest.raises(IndexError, match=r"group 2, expected 0 to 1"):
+        vec.send(2, actions[: N // 2], stepper.rows.part(slice(0, N // 2)))
+    with pytest.raises(IndexError):
+        vec.wait(-1)
+    half = stepper.rows.part(slice(0, N // 2))
+    with pytest.raises(ValueError, match=r"actions: expected .*float32"):
+        vec.send(0, actions, half)
+    with pytest.raises(ValueError, match=r"rewards.*expected|expected.*rewards"):
+        vec.send(0, actions[: N // 2], half._replace(rewards=stepper.rows.rewards))
+    with pytest.raises(ValueError, match="float64"):
+        vec.send(0, actions[: N // 2], half._replace(rewards=np.zeros(N // 2)))
+    stepper.send(0, actions)
+    if not isinstance(vec, NativeVec):  # where the step may be over by now: see test_native.py
+        with pytest.raises(RuntimeError, match="group 0 is stepping already"):
+            stepper.send(0, actions)
+    vec.wait(0)
+    vec.wait(0)  # nothing to wait for
+    stepper.step(actions)
+
+
+def test_reset_waits_for_steps_under_way(make):
+    vec = make()
+    stepper, rng = Stepper(vec), np.random.default_rng(7)
+    stepper.send(1, actions_of(vec, rng))
+    vec.reset(allocate_rows(vec, N))
+    stepper.step(actions_of(vec, rng))
+
+
+def test_states(make):
+    vec = make()
+    stepper, rng = Stepper(vec), np.random.default_rng(8)
+    stepper.step(actions_of(vec, rng))
+    state = vec.state()
+    if state is None:
+        with pytest.raises(UserError):
+            vec.restore(np.zeros(8, np.uint8))
+        return
+    history = [actions_of(vec, rng) for _ in range(5)]
+    rows = Rows._make(None if array is None else array.copy() for array in stepper.rows)
+    expected = [
+        Rows._make(None if array is None else array.copy() for array in stepper.step(actions))
+        for actions in history
+    ]
+    vec.restore(state)
+    for to, source in zip(stepper.rows, rows, strict=True):
+        if to is not None and source is not None:
+            np.copyto(to, source)
+    for actions, rows in zip(history, expected, strict=True):
+        same(stepper.step(actions), rows)
+
+
+def test_time_in_steps_is_counted(make):
+    vec = make()
+    stepper, rng = Stepper(vec), np.random.default_rng(9)
+    stepper.step(actions_of(vec, rng))
+    before = vec.busy_seconds()
+    stepper.step(actions_of(vec, rng))
+    assert vec.busy_seconds() > before > 0
+
+
+def test_close(make):
+    vec = make()
+    stepper, actions = Stepper(vec), np.zeros((N, vec.spec.action.heads), np.float32)
+    stepper.send(0, actions)
+    vec.close()
+    vec.close()
+    for use in (
+        lambda: stepper.send(0, actions),
+        lambda: vec.wait(0),
+        lambda: vec.reset(stepper.rows),
+    ):
+        with pytest.raises(RuntimeError, match="closed"):
+            use()
+    with make() as other:
+        Stepper(other).step(actions)
+    with pytest.raises(RuntimeError, match="closed"):
+        other.wait(0)
