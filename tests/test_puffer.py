@@ -171,7 +171,7 @@ def test_instances(keywords, description, environments):
 
 
 def test_slow_steps_are_worth_processes(monkeypatch):
-    monkeypatch.setattr("puffer_mlx.vec.puffer_plan._cores", lambda: 2)
+    monkeypatch.setattr("puffer_mlx.vec.puffer_plan.cores", lambda: 2)
     monkeypatch.setattr("puffer_mlx.vec.puffer_plan.ROUND_TRIP", 0.0)
     with make(single, 8, num_threads=2) as vec:
         slow = vec.description
@@ -343,7 +343,7 @@ def test_environments_of_an_instance_share_its_seed():
 
 @pytest.mark.parametrize(
     ("fault", "text"),
-    [("die", r"environments 0 to 1 ended \(3\)"), ("hang", r"not stepped within 0.5 seconds")],
+    [("die", r"environments 0 to 1 ended with exit code 3"), ("hang", r"not stepped within 0.5 seconds")],
 )
 def test_a_lost_process_is_noticed(fault, text, monkeypatch):
     monkeypatch.setattr("puffer_mlx.vec.puffer_workers._GRACE", 0.1)

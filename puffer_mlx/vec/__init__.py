@@ -6,8 +6,10 @@ from puffer_mlx.config import Config
 from puffer_mlx.config_schema import KEYS
 from puffer_mlx.objects import load_object
 from puffer_mlx.vec.base import ScoredVec, VecEnv
+from puffer_mlx.vec.gym import GymVec
 from puffer_mlx.vec.native import NativeVec, find_environment
 from puffer_mlx.vec.normalize import Normalized
+from puffer_mlx.vec.puffer import PufferVec, is_puffer_env
 
 __all__ = ["make", "unused"]
 
@@ -44,9 +46,6 @@ def _native(config: Config, threads: int) -> NativeVec:
 
 
 def _python(config: Config, threads: int, render: bool) -> ScoredVec:
-    from puffer_mlx.vec.gym import GymVec
-    from puffer_mlx.vec.puffer import PufferVec, is_puffer_env
-
     name = config.env_name
     factory = name.removeprefix(GYM) if name.startswith(GYM) else load_object(name)
     settings = {

@@ -7,7 +7,6 @@
    the same rows, so the measurement can't change a result.
 """
 
-import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -17,10 +16,10 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.gym_faults import Fault, told
 from puffer_mlx.vec.gym_make import MAKING, Recipe, gymnasium
+from puffer_mlx.vec.processes import ROUND_TRIP, cores
 
 __all__ = ["build", "choose", "tells_finals"]
 
-ROUND_TRIP = 100e-6  # seconds that a process's step costs the trainer's: pipes, and being woken up
 _PROBE_SECONDS = 0.1
 _PROBE_STEPS = 200
 
@@ -126,13 +125,6 @@ def measure(recipe: Recipe) -> float:
         raise Fault(what, told(error), 0).report(recipe.name) from None
     finally:
         env.close()
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _legal(space: Any, info: Mapping[str, Any]) -> Any:

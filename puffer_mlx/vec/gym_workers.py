@@ -5,10 +5,6 @@ shared memory. What is added is for the day when something goes wrong: an except
 environment's own lines, a process that died or hangs is noticed and named, and afterwards none is
 left. Children ignore Ctrl-C, which the parent answers, and end when the parent is gone, however
 that happened.
-
-Processes are forked from a server that has imported Gymnasium and nothing else (``forkserver``), or
-are started anew where forking is no good (macOS): never from the trainer's own process, whose
-threads and device wouldn't survive it.
 """
 
 import multiprocessing
@@ -17,13 +13,9 @@ import queue
 import signal
 import socket
 import struct
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import wait
-from types import ModuleType
 from typing import Any
 
 from gymnasium import Env, Wrapper
@@ -32,10 +24,10 @@ from gymnasium.vector.async_vector_env import _async_worker
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.gym_faults import Fault, locate, misfit, told
+from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, no_main_module
 
 __all__ = ["Workers"]
 
-CONTEXT = "forkserver" if sys.platform == "linux" else "spawn"
 _STARTING = 60.0  # seconds at least that a process may take to start and make its environment
 _GRACE = 3.0  # seconds that environments have to close
 _LAST_WORDS = 1.0  # seconds that a process has to tell what it was doing
@@ -65,7 +57,7 @@ class Workers(AsyncVectorEnv):
         self.parent_pipes, self.processes = [], []
         multiprocessing.get_context(CONTEXT).set_forkserver_preload([__name__])
         try:
-            with self._telling("failed when it was made"), _no_main_module():
+            with self._telling("failed when it was made"), no_main_module():
                 super().__init__(
                     makes,
                     copy=False,
@@ -166,7 +158,7 @@ class Workers(AsyncVectorEnv):
             for index, process in enumerate(self.processes):
                 process.join(_LAST_WORDS if index == 0 else 0)
                 if code := process.exitcode is not None and process.exitcode:
-                    return Fault("died", _how(code), index, _WHY_DEAD)
+                    return Fault("died", f"its process {how_it_ended(code)}", index, _WHY_DEAD)
         return locate(error, self, what)
 
     def _hang(self) -> Fault:
@@ -227,9 +219,8 @@ def _work(
     index: int, make: Any, pipe: Any, parent_pipe: Any, memory: Any, errors: Any, *rest: Any
 ) -> None:
     """A process: Gymnasium's worker, after the environment was made."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    begin_child()
     signal.signal(_ASK, _say_where)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         env = _Watched(make())
     except Exception as error:
@@ -249,13 +240,6 @@ def _say_where(*_: Any) -> None:
     raise TimeoutError
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-
 def _set_patience(pipe: Any, seconds: float) -> None:
     """Let a ``recv`` of a connection fail after some time (BlockingIOError).
 
@@ -265,25 +249,3 @@ def _set_patience(pipe: Any, seconds: float) -> None:
     text = struct.pack("ll", whole, int((seconds - whole) * 1e6))
     with socket.socket(fileno=os.dup(pipe.fileno())) as end:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, text)
-
-
-@contextmanager
-def _no_main_module() -> Iterator[None]:
-    """Let child processes not run the main script again, as ``multiprocessing`` has them do.
-
-    They need nothing of it (what it defines is pickled by value); it may import MLX, which costs
-    each of them half a second, and need not be guarded against being run twice.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-def _how(code: int) -> str:
-    """How a process ended."""
-    if code < 0:
-        return f"its process was killed by {signal.Signals(-code).name}"
-    return f"its process ended with exit code {code}"

@@ -20,7 +20,7 @@ part of an episode.
 so an episode that a limit ended counts as over.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, Self
 

@@ -1,6 +1,5 @@
 """How many instances of an environment of PufferLib 3.x there shall be, and where they step."""
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.vec.processes import ROUND_TRIP, cores
 from puffer_mlx.vec.puffer_instances import Buffers, Instances, PufferRecipe
 from puffer_mlx.vec.puffer_workers import Here, Workers
 from puffer_mlx.vec.spaces import Layout, kind_of
 
 __all__ = ["Plan", "Probe", "plan"]
 
-ROUND_TRIP = 100e-6  # seconds that asking a process and waiting for its answer costs
 _PROBE_SECONDS = 0.1
 _PROBE_STEPS = 100
 
@@ -189,7 +188,7 @@ def _form(
         return backend, "as vec.backend says"
     if recipe.scales:
         return "vector", "it takes num_envs"
-    processes = min(processes, instances, _cores())
+    processes = min(processes, instances, cores())
     if processes < 2:
         return "sync", "there is only one" if instances == 1 else "there is one core"
     seconds = probe.seconds() * instances
@@ -197,13 +196,6 @@ def _form(
     if seconds - seconds / processes > ROUND_TRIP:
         return "async", words
     return "sync", f"{words}, which processes wouldn't make faster"
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _as_it_is(observations: np.ndarray) -> np.ndarray:

@@ -9,27 +9,21 @@ the trainer answers, and end with it.
 """
 
 import multiprocessing
-import os
 import pickle
-import signal
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection, wait
-from types import ModuleType
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.gym_faults import told
+from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, no_main_module
 from puffer_mlx.vec.puffer_instances import Buffers, Fact, Instances, PufferRecipe
 
 __all__ = ["Here", "Workers"]
 
-CONTEXT = "forkserver" if sys.platform == "linux" else "spawn"
 _MAKING = 4.0  # times vec.timeout: there is much to import, and all processes do so at once
 _GRACE = 5.0  # seconds that environments have to close
 _CLOSING = "close"
@@ -126,7 +120,7 @@ class Workers:
                     args=(recipe.name, end, pickled, memory, layout, agents, rest),
                     daemon=True,
                 )
-                with _no_main_module():
+                with no_main_module():
                     process.start()
                 end.close()
                 self._pipes.append(pipe)
@@ -207,11 +201,7 @@ class Workers:
         process = self._processes[w]
         process.join(1.0)
         code = process.exitcode
-        how = (
-            f"was killed by {signal.Signals(-code).name}"
-            if code and code < 0
-            else f"ended ({code})"
-        )
+        how = how_it_ended(code or 0)
         return UserError(
             f"{self._name}: the process of {self._which(w)} {how}",
             "vec.backend = sync shows whether the environment crashes in this process too",
@@ -232,8 +222,7 @@ def _work(
     arguments: dict[str, Any],
 ) -> None:
     """A process: make environments, and do what is asked until it is told to close."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    begin_child()
     group = None
     try:
         buffers = _view(memory, layout).part(agents)
@@ -295,21 +284,3 @@ def _pickled(recipe: PufferRecipe) -> bytes:
             f"{recipe.name}: what makes it can't be sent to another process: {error}",
             "name a class or function of a module, or set vec.backend to sync",
         ) from None
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-
-@contextmanager
-def _no_main_module() -> Iterator[None]:
-    """Let the process not run the main script again: it needs nothing of it."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
