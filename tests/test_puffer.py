@@ -343,7 +343,10 @@ def test_environments_of_an_instance_share_its_seed():
 
 @pytest.mark.parametrize(
     ("fault", "text"),
-    [("die", r"environments 0 to 1 ended with exit code 3"), ("hang", r"not stepped within 0.5 seconds")],
+    [
+        ("die", r"environments 0 to 1 ended with exit code 3"),
+        ("hang", r"not stepped within 0.5 seconds"),
+    ],
 )
 def test_a_lost_process_is_noticed(fault, text, monkeypatch):
     monkeypatch.setattr("puffer_mlx.vec.puffer_workers._GRACE", 0.1)
