@@ -56,8 +56,8 @@ def compile_shared(
     Args:
         name: what it is, for messages and as the beginning of the file's name.
         sources: the files to compile, in order.
-        flags: compiler and linker flags, without ``-shared``, ``-fPIC`` and ``-o``; those that
-            begin with ``-l`` or ``-Wl`` are put behind the sources.
+        flags: compiler and linker flags, without ``-shared``, ``-fPIC`` and ``-o``; libraries,
+            and what begins with ``-l`` or ``-Wl``, are put behind the sources.
         compiler: ``cc`` or ``c++``; ``$CC`` and ``$CXX`` take precedence and may contain arguments.
         depends: further files the result depends on (headers).
 
@@ -118,7 +118,7 @@ def _compile(
     notice = threading.Timer(NOTICE_SECONDS, print, [words], {"file": sys.stderr, "flush": True})
     notice.start()
     try:
-        late = [flag for flag in flags if flag.startswith(("-l", "-Wl"))]
+        late = [f for f in flags if f.startswith(("-l", "-Wl")) or f.endswith((".a", ".so"))]
         early = [flag for flag in flags if flag not in late]
         done = subprocess.run(
             [*command, *early, "-fPIC", "-shared", "-o", partial, *map(str, sources), *late],

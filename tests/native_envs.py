@@ -15,16 +15,22 @@ RELAY = OURS / "relay"
 OWN = {"relay": {"length": 7, "sleep_ms": 0}}  # their [env]; they have no configs/NAME.ini
 SHIPPED = sorted(path.parent.name for path in environments_folder().glob("*/binding.c"))
 NAMES = [*SHIPPED, *OWN]
+UPSTREAM = ("convoy", "metro", "orbit")  # folders as PufferLib's repository has them
+UPSTREAM_ROOT = OURS / "upstream"
 GROUP = 24  # agents, which environments of 1, of 8 (target) and of 1, 2, 3, 1, 2, ... (relay) fill
 
 
 def folder_of(name: str) -> Path:
     """Where an environment of ours, or one that is shipped, is."""
+    if name in UPSTREAM:
+        return UPSTREAM_ROOT / "ocean" / name
     return OURS / name if name in OWN else find_environment(name)
 
 
 def parameters(name: str) -> dict[str, Any]:
     """Its [env], a copy: that of configs/NAME.ini, or OWN's."""
+    if name in UPSTREAM:
+        return dict(load(str(folder_of(name))).env)
     return dict(OWN[name] if name in OWN else load(name).env)
 
 

@@ -33,7 +33,12 @@
 //     MY_ACTION_MASK n     action_mask has n bytes per agent: the sum of ACT_SIZES
 //     MY_VEC_INIT          the binding has its own my_vec_init
 //     MY_VEC_CLOSE         the binding has my_vec_close; called after every c_close
-//     MY_SHARED, MY_SHARED_CLOSE, MY_GET, MY_PUT    accepted; nothing here calls them
+//     MY_VEC_STEP_RANGE    names a function (StaticVec*, int first, int count, int workers) that
+//                          steps those environments instead of c_step; workers is 1 here
+//     MY_VEC_STEP          accepted; upstream steps everything at once with it, but not in its
+//                          native trainer. Here c_step is called, or the function of the range
+//     MY_SHARED, MY_SHARED_CLOSE, MY_GET, MY_PUT    accepted; nothing here calls them, and nothing
+//                          in 4.0 does
 //     MY_USES_PERM         my_setup_perm is called once per environment (agent_perm stays NULL)
 //     MY_USES_TAGS         int tag is set to 0; int boundary_reached is left alone
 //     MY_OBS_FULL          ours: c_reset and c_step write every observation element every time, so
@@ -45,8 +50,8 @@
 //
 // State. A run that is resumed goes on with the bits it would have had, if its environments can be
 // saved: if everything they know between two steps is in the struct, in memory the struct owns and
-// in the rows above. The stepper always saves the rows, log and rng, and never touches the pointers
-// to the rows. For the rest a binding chooses one of
+// in the rows above. The stepper always saves the rows, log and rng, and what rand draws from, and
+// never touches the pointers to the rows. For the rest a binding chooses one of
 //
 //     MY_STATE_PLAIN       the struct holds no pointers but those above: its bytes are its state
 //     MY_STATE             the binding defines three functions:
@@ -62,8 +67,14 @@
 // needn't be saved: the state is refused if they, num_agents, or the sources have changed.
 //
 // What differs from upstream: a missing key doesn't abort (dict_get), a bad value can be refused
-// (dict_reject), counts that don't add up are errors, there is no OpenMP, and rand_r is glibc's
-// algorithm on every platform (src/rand_r.c), because the compiler is told -Drand_r=puffer_rand_r.
+// (dict_reject), counts that don't add up are errors, and threads step environments without OpenMP,
+// whose pragmas are comments unless one protects what environments share (critical, atomic).
+// rand_r is glibc's algorithm on every platform (src/rand_r.c), rand and raylib's GetRandomValue
+// draw from a generator that each environment has to itself, data files named from the repository's
+// root are found from any working directory, and exit is an error while environments are created,
+// and the end of drawing while they are drawn, not the end of Python (src/host.h). binding.c alone
+// is compiled, as upstream does: NAME.c is a program of its own there. raylib.h, raymath.h and
+// rlgl.h are raylib's own where it is installed, otherwise the ones in raylib/, which draw nothing.
 
 #ifndef PUFFER_VECENV_H
 #define PUFFER_VECENV_H
@@ -75,6 +86,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "tensor.h"
 
 #define PUFFER_MLX 1  // lets a binding use our additions and still compile under upstream
 
@@ -119,20 +132,6 @@ void dict_set(Dict* dict, const char* key, double value);
 // #ifdef PUFFER_MLX.
 void dict_reject(Dict* dict, const char* key, const char* expected);
 
-// ---- Tensor types, for OBS_TENSOR_T -------------------------------------------------------------
-
-typedef struct {
-    unsigned char* data;
-    int64_t shape[8];
-} ByteTensor;
-
-typedef struct {
-    float* data;
-    int64_t shape[8];
-} FloatTensor;
-
-typedef FloatTensor PrecisionTensor;
-
 // ---- StaticVec: what my_vec_init and my_setup_perm may look at ---------------------------------
 
 typedef struct StaticThreading StaticThreading;
@@ -162,6 +161,7 @@ typedef struct StaticVec {
     int action_mask_size;            // 0 without masks
     int gpu;                         // 0
     int* agent_perm;                 // NULL: agent i is in row i
+    unsigned int* random;            // ours: (size,) what each environment's rand draws from
 } StaticVec;
 
 #ifdef __cplusplus

@@ -123,26 +123,58 @@ static void step_chunk(void* context, int group, int first, int end) {
     puffer_ops.step(&self->vec, self->agents, start + first, start + end, &self->rows[group]);
 }
 
+typedef struct {
+    PufferVec* self;
+    unsigned int seed;
+    bool created;
+} Creation;
+
+static void create_envs(void* context) {
+    Creation* creation = context;
+    PufferVec* self = creation->self;
+    creation->created =
+        puffer_ops.create(&self->vec, creation->seed, self->vec_kwargs, self->env_kwargs);
+}
+
+// False, with the reason, if the environment gave up.
+static bool try_to_create(Creation* creation, Text* text) {
+    StaticVec* vec = &creation->self->vec;
+    int code;
+    const bool finished = puffer_guard(create_envs, creation, &code);
+    puffer_set_random(NULL);
+    if (!finished) {
+        puffer_say(text, "the environment called exit(%d) while it was created\n"
+                         "what it wrote before that, above, may say why", code);
+        vec->envs = NULL;  // half made: nobody can close them
+        vec->size = 0;
+    }
+    return finished;
+}
+
 // Everything that can fail after the first allocation. False, with the reason in text.
 static bool build(PufferVec* self, int threads, unsigned int seed, Text* text) {
     StaticVec* vec = &self->vec;
     vec->buffer_env_starts = calloc((size_t)vec->buffers, sizeof(int));
     vec->buffer_env_counts = calloc((size_t)vec->buffers, sizeof(int));
     self->rows = calloc((size_t)vec->buffers, sizeof(PufferRows));
+    vec->random = calloc((size_t)vec->total_agents, sizeof(unsigned int));
     if (vec->buffer_env_starts == NULL || vec->buffer_env_counts == NULL || self->rows == NULL ||
-        self->vec_kwargs == NULL || self->env_kwargs == NULL) {
+        vec->random == NULL || self->vec_kwargs == NULL || self->env_kwargs == NULL) {
         puffer_say(text, "out of memory");
         return false;
     }
     dict_set(self->vec_kwargs, "total_agents", vec->total_agents);
     dict_set(self->vec_kwargs, "num_buffers", vec->buffers);
     dict_set(self->vec_kwargs, "num_threads", threads);
-    bool created = puffer_ops.create(vec, seed, self->vec_kwargs, self->env_kwargs);
+    Creation creation = {self, seed, false};
+    if (!try_to_create(&creation, text)) {
+        return false;
+    }
     if (complain_about_keys(self->env_kwargs, "env", text) ||
         complain_about_keys(self->vec_kwargs, "vec", text)) {
         return false;
     }
-    if (!created && vec->size == 0) {
+    if (!creation.created && vec->size == 0) {
         puffer_say(text, "no environment could be created for vec.total_agents %d",
                    vec->total_agents);
         return false;

@@ -14,6 +14,22 @@
 #error "MY_STATE_PLAIN is for a struct without pointers of its own: not with MY_STATE, MY_USES_PERM"
 #endif
 
+#if defined(MY_OBS_FULL) && defined(MY_VEC_STEP_RANGE)
+#error "MY_OBS_FULL can't be used with MY_VEC_STEP_RANGE: it keeps pointers to private rows"
+#endif
+#ifdef MY_VEC_RESET
+#error "MY_VEC_RESET is not of PufferLib 4.0: environments are reset by c_reset, one by one"
+#endif
+
+// What upstream's file includes too.
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#if __has_include(<omp.h>)
+#include <omp.h>
+#endif
+
 #include "ops.h"
 
 // What the binding defines after this line.
@@ -27,6 +43,9 @@ void my_shared_close(void* env);
 void* my_get(void* env, Dict* out);
 int my_put(void* env, Dict* kwargs);
 void my_setup_perm(StaticVec* vec, Env* env, int slot_base);
+#ifdef MY_VEC_STEP_RANGE
+void MY_VEC_STEP_RANGE(StaticVec* vec, int env_start, int env_count, int num_workers);
+#endif
 size_t my_state_size(const Env* env);
 void my_save_state(const Env* env, void* to);
 bool my_load_state(Env* env, const void* from, size_t size);
@@ -35,6 +54,13 @@ bool my_load_state(Env* env, const void* from, size_t size);
 static inline size_t obs_element_size(void) {
     return sizeof(*((OBS_TENSOR_T*)0)->data);
 }
+
+// Older and newer environments have other types here, which a compiler may only warn of.
+#define PUFFER_IS_FLOATS(member) \
+    _Generic(((Env*)0)->member, float*: 1, void*: 1, default: 0)
+_Static_assert(PUFFER_IS_FLOATS(actions), "actions must be float*, as in PufferLib 4.0");
+_Static_assert(PUFFER_IS_FLOATS(rewards), "rewards must be float*, as in PufferLib 4.0");
+_Static_assert(PUFFER_IS_FLOATS(terminals), "terminals must be float*, as in PufferLib 4.0");
 
 static const int puffer_act_sizes[] = ACT_SIZES;
 _Static_assert(sizeof(puffer_act_sizes) / sizeof(int) == (NUM_ATNS),
@@ -64,10 +90,23 @@ static const int puffer_obs_shape[3] = {0, 0, 0};
 
 #define PUFFER_ROW_BYTES ((size_t)(OBS_SIZE) * sizeof(*((OBS_TENSOR_T*)0)->data))
 
+_Static_assert(_Generic(*((OBS_TENSOR_T*)0)->data, float: 1, unsigned char: 1, default: 0),
+               "OBS_TENSOR_T must be ByteTensor or FloatTensor (or PrecisionTensor)");
+
+// Whether rand is called; the compiler is told by who has read the sources.
+#ifdef PUFFER_RAND
+#define PUFFER_USES_RAND true
+#define PUFFER_TURN(state) puffer_set_random(state)
+#else
+#define PUFFER_USES_RAND false
+#define PUFFER_TURN(state) ((void)0)
+#endif
+
 #ifdef MY_VEC_INIT
 static bool puffer_create_envs(StaticVec* vec, unsigned int seed, Dict* vec_kwargs,
                                Dict* env_kwargs) {
-    srand(seed);
+    PUFFER_TURN(vec->random);
+    puffer_srand(seed);
     int size = 0;
     Env* envs = my_vec_init(&size, vec->buffer_env_starts, vec->buffer_env_counts, vec_kwargs,
                             env_kwargs);
@@ -75,6 +114,9 @@ static bool puffer_create_envs(StaticVec* vec, unsigned int seed, Dict* vec_kwar
     vec->size = envs == NULL ? 0 : size;
     for (int i = 0; i < vec->size; i++) {
         envs[i].rng += seed;  // my_vec_init seeds for seed 0, mostly with i
+        if (i > 0 && i < vec->total_agents) {
+            vec->random[i] = seed + (unsigned int)i;
+        }
     }
     return vec->size > 0;
 }
@@ -90,7 +132,8 @@ static bool puffer_create_envs(StaticVec* vec, unsigned int seed, Dict* vec_kwar
     }
     for (int agents = 0; agents < vec->total_agents;) {
         Env* env = &envs[vec->size];
-        srand(seed + (unsigned int)vec->size);
+        PUFFER_TURN(&vec->random[vec->size]);
+        puffer_srand(seed + (unsigned int)vec->size);
         env->rng = seed + (unsigned int)vec->size;
         my_init(env, env_kwargs);
         vec->size += 1;
@@ -139,6 +182,15 @@ static inline void puffer_run_envs(StaticVec* vec, const int* agents, int first,
     const size_t row = begin - (size_t)out->first_agent;
     memset(vec->rewards + begin, 0, count * sizeof(float));
     memset(vec->terminals + begin, 0, count * sizeof(float));
+#ifdef _OPENMP
+    omp_set_num_threads(1);  // of this thread's parallel regions: the others step too
+#endif
+#ifdef MY_VEC_STEP_RANGE
+    if (!reset) {
+        PUFFER_TURN(&vec->random[first]);  // for all of them: who draws, only this function knows
+        MY_VEC_STEP_RANGE(vec, first, end - first, 1);
+    }
+#endif
     for (int e = first; e < end; e++) {
         Env* env = &envs[e];
         const size_t agent = (size_t)agents[e];
@@ -149,9 +201,13 @@ static inline void puffer_run_envs(StaticVec* vec, const int* agents, int first,
         env->observations = (void*)to;
 #endif
         if (reset) {
+            PUFFER_TURN(&vec->random[e]);
             c_reset(env);
         } else {
+#ifndef MY_VEC_STEP_RANGE
+            PUFFER_TURN(&vec->random[e]);
             c_step(env);
+#endif
         }
 #ifdef MY_OBS_FULL
         env->observations = (void*)own;  // the caller may free its row after the step
@@ -159,6 +215,7 @@ static inline void puffer_run_envs(StaticVec* vec, const int* agents, int first,
         memcpy(to, own, (size_t)(agents[e + 1] - agents[e]) * PUFFER_ROW_BYTES);
 #endif
     }
+    PUFFER_TURN(NULL);
     if (reset) {
         memset(vec->rewards + begin, 0, count * sizeof(float));
         memset(vec->terminals + begin, 0, count * sizeof(float));
@@ -217,6 +274,19 @@ static void puffer_write_log(void* total, Dict* out) {
 
 #include "glue_state.h"
 
+#ifdef PUFFER_WINDOW
+#include "raylib.h"
+#endif
+
+static void puffer_render_env(StaticVec* vec, int env) {
+#ifdef PUFFER_WINDOW
+    SetTraceLogLevel(LOG_WARNING);  // not every texture that was loaded
+#endif
+    PUFFER_TURN(&vec->random[env]);
+    c_render(&((Env*)vec->envs)[env]);
+    PUFFER_TURN(NULL);
+}
+
 static void puffer_close_envs(StaticVec* vec) {
     Env* envs = (Env*)vec->envs;
     if (envs == NULL) {
@@ -243,6 +313,7 @@ const PufferOps puffer_ops = {
     .mask_size = PUFFER_MASK_SIZE,
     .obs_shape = puffer_obs_shape,
     .obs_full = PUFFER_OBS_FULL,
+    .uses_rand = PUFFER_USES_RAND,
     .log_bytes = sizeof(Log),
     .env_bytes = sizeof(Env),
     .create = puffer_create_envs,
@@ -252,6 +323,7 @@ const PufferOps puffer_ops = {
     .step = puffer_step_envs,
     .take_log = puffer_take_log,
     .write_log = puffer_write_log,
+    .render = puffer_render_env,
     .state_size = PUFFER_STATE(puffer_state_size),
     .save = PUFFER_STATE(puffer_save_env),
     .load = PUFFER_STATE(puffer_load_env),

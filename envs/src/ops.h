@@ -5,6 +5,7 @@
 #define PUFFER_OPS_H
 
 #include "../include/vecenv.h"
+#include "host.h"
 
 // Rows the caller wants written: C-contiguous, agent-major, beginning at agent `first_agent`.
 typedef struct {
@@ -24,6 +25,7 @@ typedef struct {
     int mask_size;         // bytes per agent
     const int* obs_shape;  // (3,) height, width, channels; zeros if observations are no images
     bool obs_full;         // MY_OBS_FULL: the private rows of observations hold nothing
+    bool uses_rand;        // environments call rand, so vec->random is part of their state
     size_t log_bytes;      // sizeof(Log)
     size_t env_bytes;      // sizeof(Env)
 
@@ -40,6 +42,8 @@ typedef struct {
     bool (*take_log)(StaticVec* vec, int first, int end, void* total);
     // Divide *total by its n and hand it to my_log. Nothing is set if no episode ended.
     void (*write_log)(void* total, Dict* out);
+    // Let an environment draw itself in its window; the first time opens it.
+    void (*render)(StaticVec* vec, int env);
     // What an environment needs to go on, besides its rows. All NULL if it can't be saved. `to` has
     // room for state_size bytes, all 0; load is false, with the environment half loaded, if it
     // finds that the bytes don't fit.

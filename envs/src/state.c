@@ -23,7 +23,7 @@ typedef struct {
     size_t bytes;
 } Array;
 
-enum { ARRAYS = 5 };
+enum { ARRAYS = 6 };
 
 static size_t fill_up(size_t bytes) {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -39,6 +39,8 @@ static void list_arrays(const StaticVec* vec, Array* arrays) {
     arrays[2] = (Array){vec->rewards, n * sizeof(float)};
     arrays[3] = (Array){vec->terminals, n * sizeof(float)};
     arrays[4] = (Array){vec->action_mask, n * (size_t)puffer_ops.mask_size};
+    const size_t draws = puffer_ops.uses_rand ? (size_t)vec->size : 0;
+    arrays[5] = (Array){vec->random, draws * sizeof(unsigned int)};
 }
 
 static Head describe(const StaticVec* vec) {

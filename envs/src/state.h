@@ -3,6 +3,7 @@
 //     Head                            what both sides must agree on
 //     Record and its bytes, per environment, in order
 //     observations, actions, rewards, terminals, masks: all N rows of each
+//     what each environment's rand draws from, if it is called
 //
 // Every part is filled up to a multiple of 16 bytes with zeros. Numbers are the machine's own; who
 // stores the bytes sees to it that the reader is of the same kind.

@@ -138,6 +138,34 @@ int puffer_load(PufferVec* self, const void* from, int64_t size, char* text_at, 
     return loaded ? 0 : -1;
 }
 
+int puffer_can_render(void) {
+#ifdef PUFFER_WINDOW
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+typedef struct {
+    StaticVec* vec;
+    int env;
+} Picture;
+
+static void draw(void* context) {
+    const Picture* picture = context;
+    puffer_ops.render(picture->vec, picture->env);
+}
+
+int puffer_render(PufferVec* self, int env) {
+    Picture picture = {&self->vec, env};
+    int code;
+    hold_all(self);
+    const bool drawn = puffer_guard(draw, &picture, &code);
+    puffer_set_random(NULL);
+    release_all(self);
+    return drawn ? 0 : 1;
+}
+
 double puffer_busy_seconds(PufferVec* self) {
     return puffer_pool_busy_seconds(self->pool);
 }
@@ -155,6 +183,7 @@ void puffer_close(PufferVec* self) {
     free(self->vec.rewards);
     free(self->vec.terminals);
     free(self->vec.action_mask);
+    free(self->vec.random);
     free(self->agents);
     free(self->rows);
     puffer_free_dict(self->vec_kwargs);

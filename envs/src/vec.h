@@ -8,7 +8,7 @@
 
 #include "ops.h"
 
-#define PUFFER_ABI 3  // changes with any signature below; library.py checks it
+#define PUFFER_ABI 4  // changes with any signature below; library.py checks it
 #define PUFFER_EXPORT __attribute__((visibility("default")))
 
 typedef struct PufferVec PufferVec;
@@ -89,6 +89,14 @@ PUFFER_EXPORT int64_t puffer_save(PufferVec* vec, void* to, int64_t capacity);
 // refused, after which the environments must be reset.
 PUFFER_EXPORT int puffer_load(PufferVec* vec, const void* from, int64_t size, char* text,
                               size_t text_size);
+
+// 1 if the library is linked with the real raylib, so that there can be a window; else 0.
+PUFFER_EXPORT int puffer_can_render(void);
+
+// Let an environment draw itself, on the calling thread, between two steps of every group. A window
+// belongs to one thread: it must always be the same. 0, or 1 if the environment called exit, as it
+// does when a key or the window asks for that.
+PUFFER_EXPORT int puffer_render(PufferVec* vec, int env);
 
 PUFFER_EXPORT double puffer_busy_seconds(PufferVec* vec);
 

@@ -6,39 +6,33 @@ functions declared here).
 
 import ctypes
 import difflib
-import hashlib
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from puffer_mlx.build import compile_shared, source_files
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
+from puffer_mlx.vec.compiling import compile_environment, environment_flags
+from puffer_mlx.vec.sources import environment_files, environments_folder, sources_digest
 
-_ABI = 3  # PUFFER_ABI in envs/src/vec.h
-_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', re.MULTILINE)
-_FLAGS = [
-    "-O3",
-    "-DNDEBUG",
-    "-std=gnu11",
-    "-ffp-contract=off",  # fused multiply-add would change trajectories
-    "-fvisibility=hidden",
-    "-pthread",
-    "-Werror=implicit-function-declaration",  # a missing c_step is an error here, not when loading
-    "-Drand_r=puffer_rand_r",  # glibc's generator on every platform
-    "-lm",
+__all__ = [
+    "Span",
+    "compile_environment",
+    "environment_files",
+    "environment_flags",
+    "environments_folder",
+    "find_environment",
+    "keywords",
+    "load",
+    "numbers",
+    "read_spec",
+    "sources_digest",
 ]
 
-
-def environments_folder() -> Path:
-    """The folder ``envs``: inside the installed package, or beside it in a checkout."""
-    package = Path(__file__).resolve().parent.parent
-    inside = package / "envs"
-    return inside if (inside / "include").is_dir() else package.parent / "envs"
+_ABI = 4  # PUFFER_ABI in envs/src/vec.h
 
 
 def find_environment(name: str) -> Path:
@@ -66,63 +60,6 @@ class Span(ctypes.Structure):
         ("first", ctypes.c_int),
         ("begin", ctypes.c_double),
         ("end", ctypes.c_double),
-    )
-
-
-def environment_files(folder: Path | str) -> list[Path]:
-    """The sources and headers of an environment, by their paths relative to its folder.
-
-    All in the folder, and what they include with quotes from elsewhere, directly or not: an
-    environment may be a few lines around another one. The stepper's own aren't among them.
-    """
-    folder = Path(folder).resolve()
-    found = {path.resolve() for path in source_files(folder)}
-    waiting = sorted(found)
-    while waiting:
-        file = waiting.pop()
-        for name in _INCLUDE.findall(file.read_bytes()):
-            path = (file.parent / os.fsdecode(name)).resolve()
-            if path.is_file() and path not in found:
-                found.add(path)
-                waiting.append(path)
-    return sorted(found, key=lambda path: os.path.relpath(path, folder))
-
-
-def sources_digest(folder: Path | str) -> str:
-    """What tells two versions of an environment apart: a hash of its files, wherever they are."""
-    digest = hashlib.sha256()
-    for path in environment_files(folder):
-        content = path.read_bytes()
-        name = Path(os.path.relpath(path, Path(folder).resolve())).as_posix()
-        digest.update(f"{name} {len(content)}\0".encode() + content)
-    return digest.hexdigest()[:24]
-
-
-def compile_environment(folder: Path | str) -> Path:
-    """Compile an environment's folder, if that wasn't done before, and return the shared library.
-
-    Args:
-        folder: holds ``binding.c`` and what it includes, in PufferLib 4.0's form.
-
-    Raises:
-        UserError: the folder or its ``binding.c`` is missing, there is no compiler, or it fails.
-    """
-    folder = Path(folder)
-    binding = (folder / "binding.c").resolve()
-    if not binding.is_file():
-        what = "has no binding.c" if folder.is_dir() else "doesn't exist"
-        raise UserError(
-            f"the environment folder {folder} {what}",
-            "an environment is a folder with NAME.h and binding.c; copy envs/squared to begin one",
-        )
-    root = environments_folder()
-    stepper = source_files(root / "src")
-    headers = [*environment_files(folder), *source_files(root / "include"), *stepper]
-    return compile_shared(
-        folder.resolve().name,
-        [binding, *(path for path in stepper if path.suffix == ".c")],
-        [*_FLAGS, f"-I{root / 'include'}", f"-I{folder}"],
-        depends=[path for path in headers if path != binding],
     )
 
 
@@ -157,6 +94,8 @@ def load(path: Path) -> ctypes.CDLL:
         ("next_log", number, [pointer, ctypes.POINTER(number), strings, doubles, number]),
         ("save", long, [pointer, pointer, long]),
         ("load", number, [pointer, pointer, long, *text]),
+        ("can_render", number, []),
+        ("render", number, [pointer, number]),
         ("busy_seconds", ctypes.c_double, [pointer]),
         ("close", None, [pointer]),
         ("rand_r", number, [ctypes.POINTER(ctypes.c_uint)]),

@@ -6,6 +6,7 @@ interpreter lock during every call, so waiting never stops other Python threads.
 
 import ctypes
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.raylib import INSTALL
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.base import Collected, Rows
 from puffer_mlx.vec.library import (
@@ -27,6 +29,7 @@ from puffer_mlx.vec.library import (
     read_spec,
     sources_digest,
 )
+from puffer_mlx.vec.sources import needs
 from puffer_mlx.vec.state import pack, unpack
 
 __all__ = ["NativeVec", "compile_environment", "environments_folder", "find_environment"]
@@ -54,6 +57,9 @@ class NativeVec:
         num_environments: how many share the N agents.
         num_threads: threads there are: not more than environments.
         unread: keys of ``env`` that no environment asked for, in the order given.
+        can_render: whether ``render`` opens a window: the environment draws with raylib, and it is
+            installed.
+        description: how they are stepped, one line.
 
     Raises:
         UserError: compilation failed (see ``compile_environment``), keys are missing or have
@@ -61,7 +67,6 @@ class NativeVec:
     """
 
     finals = False  # c_step starts the next episode itself
-    description = "C, in threads"
 
     def __init__(
         self,
@@ -113,6 +118,10 @@ class NativeVec:
         }
         self.num_environments = int(self._library.puffer_environments(self._handle))
         self.num_threads = int(self._library.puffer_threads(self._handle))
+        self.can_render = bool(self._library.puffer_can_render())
+        self._draws = self.can_render or needs(folder).raylib
+        window = "" if not self._draws else ", in a window" if self.can_render else ", no raylib"
+        self.description = f"C, {self.num_threads} threads{window}"
 
         n = total_agents // num_buffers
         self._action_shape = (n, self.spec.action.heads)
@@ -261,6 +270,37 @@ class NativeVec:
                 f"{self.spec.name}: {text.value.decode(errors='replace')}",
                 "go on without the state: the environments start anew",
             )
+
+    def render(self, env: int = 0) -> bool:
+        """Let an environment draw itself in its window; the first time opens it.
+
+        Called once after every step, from the same thread each time, on macOS the main one. How
+        fast that is the environment decides: most wait for the next frame. Waits for steps under
+        way. The window is closed with the environments.
+
+        Args:
+            env: 0 ≤ env < num_environments.
+
+        Returns:
+            False if the environment wants to end: the window was closed, or Escape pressed. Don't
+            draw again then.
+
+        Raises:
+            IndexError: there is no such environment.
+            UserError: it can't be drawn (``can_render``), or not on this thread.
+        """
+        handle = self._open()
+        if not 0 <= env < self.num_environments:
+            raise IndexError(f"environment {env}, expected 0 to {self.num_environments - 1}")
+        if not self.can_render:
+            why = "raylib isn't installed" if self._draws else "its c_render doesn't use raylib"
+            raise UserError(
+                f"{self.spec.name} can't open a window: {why}",
+                INSTALL if self._draws else "make pictures instead: draw.py beside its binding.c",
+            )
+        if sys.platform == "darwin" and threading.current_thread() is not threading.main_thread():
+            raise UserError("macOS draws windows on the main thread only", "call render() there")
+        return not self._library.puffer_render(handle, env)
 
     def busy_seconds(self) -> float:
         """Thread-seconds spent inside environment steps since creation."""

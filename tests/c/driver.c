@@ -235,7 +235,7 @@ int main(int argc, char** argv) {
     puffer_close(vec);
 
     vec = puffer_create(agents, 1, 2, 5, 0, NULL, NULL, num_keys, keys, values, text, sizeof(text));
-    if (!restores(vec, state, state_size)) {
+    if (state != NULL && !restores(vec, state, state_size)) {
         return 1;
     }
     float* all_actions = calloc((size_t)agents * heads, sizeof(float));

@@ -1,0 +1,33 @@
+// A stand-in for omp.h: environments are compiled without OpenMP, whose pragmas are comments then.
+// The stepper's own threads step many environments at once; inside one there is one thread.
+
+#ifndef PUFFER_OMP_H
+#define PUFFER_OMP_H
+
+#pragma GCC system_header
+
+#include <time.h>
+
+typedef int omp_lock_t;
+typedef int omp_nest_lock_t;
+
+static inline void omp_set_num_threads(int threads) { (void)threads; }
+static inline int omp_get_num_threads(void) { return 1; }
+static inline int omp_get_max_threads(void) { return 1; }
+static inline int omp_get_thread_num(void) { return 0; }
+static inline int omp_get_num_procs(void) { return 1; }
+static inline int omp_in_parallel(void) { return 0; }
+static inline void omp_set_dynamic(int dynamic) { (void)dynamic; }
+static inline int omp_get_dynamic(void) { return 0; }
+static inline void omp_set_nested(int nested) { (void)nested; }
+static inline int omp_get_nested(void) { return 0; }
+static inline int omp_get_level(void) { return 0; }
+
+// Seconds, of a clock that only goes forward.
+static inline double omp_get_wtime(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+#endif

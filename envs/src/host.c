@@ -1,0 +1,110 @@
+// See host.h. PUFFER_FOLDER is the environment's folder, from the command line.
+
+#undef rand
+#undef srand
+#undef exit
+#undef fopen
+
+#include "host.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "vec.h"
+
+// ---- rand ---------------------------------------------------------------------------------------
+
+static _Thread_local unsigned int* own_random = NULL;
+static _Thread_local unsigned int thread_random = 1;
+
+void puffer_set_random(unsigned int* state) {
+    own_random = state;
+}
+
+int puffer_rand(void) {
+    return puffer_rand_r(own_random == NULL ? &thread_random : own_random);
+}
+
+void puffer_srand(unsigned int seed) {
+    *(own_random == NULL ? &thread_random : own_random) = seed;
+}
+
+int puffer_random_value(int min, int max) {
+    const int64_t low = min < max ? min : max;
+    const int64_t range = (min < max ? max : min) - low + 1;
+    return (int)(low + puffer_rand() % range);
+}
+
+// ---- fopen --------------------------------------------------------------------------------------
+
+#define PATH_ROOM 4096
+
+const char* puffer_path(const char* path) {
+#ifdef PUFFER_FOLDER
+    static _Thread_local char room[4][PATH_ROOM];
+    static _Thread_local unsigned int turn = 0;
+    const char* above[] = {"", "/..", "/../..", "/../../.."};
+    if (path == NULL || path[0] == '/' || path[0] == '\0') {
+        return path;
+    }
+    char* to = room[turn++ % 4];
+    for (int i = 0; i < 4; i++) {
+        const int length = snprintf(to, PATH_ROOM, "%s%s/%s", PUFFER_FOLDER, above[i], path);
+        if (length < PATH_ROOM && access(to, R_OK) == 0) {
+            return to;
+        }
+    }
+#endif
+    return path;
+}
+
+FILE* puffer_fopen(const char* path, const char* mode) {
+    static atomic_bool told = false;
+    FILE* file = fopen(mode[0] == 'r' ? puffer_path(path) : path, mode);
+    if (file == NULL && mode[0] == 'r' && !atomic_exchange(&told, true)) {
+        // What comes next is up to the environment, and mostly a crash.
+        const int error = errno;
+#ifdef PUFFER_FOLDER
+        fprintf(stderr, "puffer_mlx: %s can't be opened: %s; looked for in %s, the three folders "
+                "above it and the working directory\n", path, strerror(error), PUFFER_FOLDER);
+#endif
+        errno = error;
+    }
+    return file;
+}
+
+// ---- exit ---------------------------------------------------------------------------------------
+
+typedef struct {
+    jmp_buf back;
+    int code;
+} Guard;
+
+static _Thread_local Guard* guard = NULL;
+
+bool puffer_guard(void (*work)(void*), void* context, int* code) {
+    Guard here;
+    Guard* const before = guard;
+    volatile bool finished = false;
+    guard = &here;
+    if (setjmp(here.back) == 0) {
+        work(context);
+        finished = true;
+    }
+    guard = before;
+    *code = finished ? 0 : here.code;
+    return finished;
+}
+
+void puffer_exit(int code) {
+    if (guard != NULL) {
+        guard->code = code;
+        longjmp(guard->back, 1);
+    }
+    fprintf(stderr, "puffer_mlx: the environment called exit(%d)\n", code);
+    exit(code);
+}

@@ -1,0 +1,48 @@
+// What an environment gets instead of four functions of the C library. The compiler is told so:
+// -Drand=puffer_rand -Dsrand=puffer_srand -Dexit=puffer_exit -Dfopen=puffer_fopen.
+
+#ifndef PUFFER_HOST_H
+#define PUFFER_HOST_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---- rand: each environment has a generator of its own ------------------------------------------
+//
+// The C library has one for all threads, so trajectories would depend on who steps first. While an
+// environment is created, reset or stepped, these draw from its own, seeded with its number plus
+// vec.seed. Elsewhere, from the thread's. raylib's random numbers come from there too.
+
+int puffer_rand(void);  // 0 to 2147483647, as glibc's RAND_MAX
+void puffer_srand(unsigned int seed);
+int puffer_random_value(int min, int max);  // min to max, both included, in either order
+
+// Whose turn it is on this thread: the generator's state, or NULL.
+void puffer_set_random(unsigned int* state);
+
+// ---- fopen: data is found from anywhere ---------------------------------------------------------
+//
+// Upstream runs in its repository's root, so environments name their data from there. A relative
+// path that is read is looked for in the environment's folder, in the three above it, and at last
+// in the working directory. What is written goes to the working directory.
+
+// Where a relative path is; the path itself if it is nowhere. Good until this thread's fourth call
+// from now.
+const char* puffer_path(const char* path);
+FILE* puffer_fopen(const char* path, const char* mode);
+
+// ---- exit: an environment that gives up doesn't take Python with it -----------------------------
+
+// Run work(context); false if it called exit, with the code. What it had allocated is lost then.
+bool puffer_guard(void (*work)(void*), void* context, int* code);
+void puffer_exit(int code) __attribute__((noreturn));
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,115 @@
+"""Where raylib is installed, the library that environments of PufferLib open their windows with.
+
+Nobody needs it to train: without it a stand-in takes its place, ``envs/include/raylib``.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from puffer_mlx.errors import UserError
+
+VARIABLE = "RAYLIB_PATH"
+INSTALL = (
+    "install raylib 5.5 (macOS: brew install raylib; Linux: your distribution's package or a"
+    f" release from github.com/raysan5/raylib) or set {VARIABLE} to its folder"
+)
+_PREFIXES = ("/opt/homebrew", "/usr/local", "/usr")
+_SHARED = ".dylib" if sys.platform == "darwin" else ".so"
+_SYSTEM = (  # what a static libraylib.a needs besides
+    [word for name in ("Cocoa", "IOKit", "CoreVideo", "OpenGL") for word in ("-framework", name)]
+    if sys.platform == "darwin"
+    else ["-lGL", "-lX11", "-lm", "-lpthread", "-ldl", "-lrt"]
+)
+_NUMBER = re.compile(r"^\s*#\s*define\s+RAYLIB_VERSION\s+\"([^\"]+)\"", re.MULTILINE)
+
+
+class Raylib(NamedTuple):
+    """An installed raylib."""
+
+    version: str
+    header: Path
+    library: Path
+
+    def flags(self) -> list[str]:
+        """The compiler's and the linker's flags."""
+        include = f"-I{self.header.parent}"
+        if self.library.suffix == ".a":
+            return [include, os.fspath(self.library), *_SYSTEM]
+        folder = self.library.parent
+        return [include, f"-L{folder}", "-lraylib", f"-Wl,-rpath,{folder}"]
+
+
+def find_raylib(near: Iterable[Path] = ()) -> Raylib | None:
+    """The raylib to draw with, or None if there is none.
+
+    In this order: ``$RAYLIB_PATH``, a folder with ``include`` and ``lib`` (or ``none``: use none);
+    folders ``raylib*`` in those of ``near``, where PufferLib's build.sh unpacks it; what
+    ``pkg-config`` knows; Homebrew's and the system's prefixes.
+
+    Raises:
+        UserError: ``$RAYLIB_PATH`` is set, but there is no raylib.
+    """
+    chosen = os.environ.get(VARIABLE)
+    if chosen:
+        found = None if chosen == "none" else _in_prefix(Path(chosen).expanduser())
+        if found is None and chosen != "none":
+            raise UserError(
+                f"{VARIABLE} is {chosen}, where there is no raylib: include/raylib.h and"
+                f" lib/libraylib{_SHARED} or .a",
+                f"correct it, unset it, or set {VARIABLE}=none to do without windows",
+            )
+        return found
+    unpacked = (path for folder in near for path in sorted(folder.glob("raylib*")))
+    for prefix in (*unpacked, *map(Path, _PREFIXES)):
+        if prefix == Path(_PREFIXES[0]) and (known := _of_pkg_config()):
+            return known
+        if found := _in_prefix(prefix):
+            return found
+    return None
+
+
+def _in_prefix(prefix: Path) -> Raylib | None:
+    """What is in prefix/include and prefix/lib, or in src of a built checkout of raylib."""
+    for include, libraries in (("include", ("lib", "lib64")), ("src", ("src",))):
+        if found := _in_folders(prefix / include, [prefix / name for name in libraries]):
+            return found
+    return None
+
+
+def _in_folders(include: Path, folders: list[Path]) -> Raylib | None:
+    header = include / "raylib.h"
+    if not header.is_file():
+        return None
+    for library in _libraries(folders):
+        text = header.read_text(errors="replace")
+        number = _NUMBER.search(text)
+        return Raylib(number[1] if number else "of unknown version", header, library)
+    return None
+
+
+def _libraries(folders: list[Path]) -> Iterator[Path]:
+    """Those there are, shared ones first."""
+    for suffix in (_SHARED, ".a"):
+        for folder in folders:
+            if (library := folder / f"libraylib{suffix}").is_file():
+                yield library
+
+
+def _of_pkg_config() -> Raylib | None:
+    folders = []
+    for variable in ("includedir", "libdir"):
+        try:
+            done = subprocess.run(
+                ["pkg-config", f"--variable={variable}", "raylib"], capture_output=True, text=True
+            )
+        except OSError:
+            return None
+        if done.returncode or not done.stdout.strip():
+            return None
+        folders.append(Path(done.stdout.strip()))
+    return _in_folders(folders[0], folders[1:])

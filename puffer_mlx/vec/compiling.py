@@ -1,0 +1,135 @@
+"""Compile a native environment's folder, and say what is wrong with it if that fails."""
+
+import json
+import re
+from pathlib import Path
+
+from puffer_mlx.build import compile_shared, source_files
+from puffer_mlx.errors import UserError
+from puffer_mlx.raylib import INSTALL, find_raylib
+from puffer_mlx.vec.sources import (
+    Needs,
+    environment_files,
+    environments_folder,
+    include_folders,
+    needs,
+    repository,
+)
+
+_FLAGS = [
+    "-O3",
+    "-DNDEBUG",
+    "-std=gnu11",
+    "-ffp-contract=off",  # fused multiply-add would change trajectories
+    "-fvisibility=hidden",
+    "-pthread",
+    "-Werror=implicit-function-declaration",  # a missing c_step is an error here, not when loading
+    "-Drand_r=puffer_rand_r",  # glibc's generator on every platform
+    *(f"-D{name}=puffer_{name}" for name in ("rand", "srand", "exit", "fopen")),  # src/host.h
+    "-lm",
+]
+_ELSEWHERE = (  # what the compiler says, what that means, what to do
+    (
+        r"pufferenv\.h|\bpuf_(?:init|step|reset)\b",
+        "it is written for PufferLib 5.0, whose environments have another interface",
+        "take the environment's folder from a 4.0 release or branch",
+    ),
+    (
+        r"env_binding\.h|Python\.h|\bPyObject\b",
+        "it is written for PufferLib 3.0, whose C environments are Python extensions",
+        "install pufferlib 3, which builds them, and name its class: module:factory",
+    ),
+    (
+        r"\bcuda\w*\.h|\bnvcc\b|\bcublas|\bcudnn",
+        "it needs CUDA to compile, which environments in C don't here",
+        "environments step on the CPU: keep CUDA code out of what binding.c includes",
+    ),
+    (
+        r"case label does not reduce|initializer element is not constant",
+        "PufferLib compiles with clang, which takes more for a constant than gcc does",
+        "install clang and set CC=clang",
+    ),
+)
+_NAME = r"'((?:rl)?[A-Z]\w+)'"  # as raylib's are
+_UNKNOWN = re.compile(
+    rf"(?:implicit declaration of function|undeclared function|unknown type name|undeclared"
+    rf" identifier) {_NAME}|{_NAME} undeclared|(r\w+\.h)'?(?:: No such file| file not found)"
+)
+
+
+def compile_environment(folder: Path | str) -> Path:
+    """Compile an environment's folder, if that wasn't done before, and return the shared library.
+
+    Args:
+        folder: holds ``binding.c`` and what it includes, in PufferLib 4.0's form. Only that file
+            is compiled; with raylib if it is installed, see ``puffer_mlx.raylib``.
+
+    Raises:
+        UserError: the folder or its ``binding.c`` is missing, there is no compiler, or it fails.
+    """
+    folder = Path(folder)
+    binding = (folder / "binding.c").resolve()
+    if not binding.is_file():
+        what = "has no binding.c" if folder.is_dir() else "doesn't exist"
+        raise UserError(
+            f"the environment folder {folder} {what}",
+            "an environment is a folder with NAME.h and binding.c; copy envs/squared to begin one",
+        )
+    root = environments_folder()
+    stepper = source_files(root / "src")
+    headers = [*environment_files(folder), *source_files(root / "include"), *stepper]
+    asks = needs(folder)
+    try:
+        return compile_shared(
+            folder.resolve().name,
+            [binding, *(path for path in stepper if path.suffix == ".c")],
+            environment_flags(folder, asks),
+            depends=[path for path in headers if path != binding],
+        )
+    except UserError as error:
+        raise _explained(error, asks) from None
+
+
+def environment_flags(folder: Path | str, asks: Needs | None = None) -> list[str]:
+    """The compiler's and the linker's flags for ``binding.c`` and the stepper.
+
+    Args:
+        folder: the environment's.
+        asks: what ``needs(folder)`` returned, if that is known.
+    """
+    folder = Path(folder).resolve()
+    asks = asks or needs(folder)
+    include = environments_folder() / "include"
+    flags = [
+        *_FLAGS,
+        f"-DPUFFER_FOLDER={json.dumps(str(folder), ensure_ascii=False)}",
+        f"-I{include}",
+    ]
+    flags += ["-DPUFFER_RAND"] if asks.random else []
+    flags += ["-fopenmp"] if asks.openmp else [f"-I{include / 'compat'}"]
+    if asks.raylib:
+        root = repository(folder)
+        if raylib := find_raylib([] if root is None else [root, root / "vendor"]):
+            flags += ["-DPUFFER_WINDOW", f"-I{include / 'raylib_window'}", *raylib.flags()]
+        else:
+            flags.append(f"-I{include / 'raylib'}")
+    return [*flags, *(f"-I{path}" for path in include_folders(folder))]
+
+
+def _explained(error: UserError, asks: Needs) -> UserError:
+    """The compiler's error with what is behind it, if that is known."""
+    message = error.message.replace("\u2018", "'").replace("\u2019", "'")
+    for pattern, meaning, hint in _ELSEWHERE:
+        if re.search(pattern, message):
+            return UserError(f"{error.message}\n  {meaning}", hint)
+    if asks.openmp and re.search(r"openmp|\bomp|gomp", message):
+        hint = "install OpenMP for the compiler (macOS: CC=gcc-14 of brew install gcc)"
+        return UserError(f"{error.message}\n  it protects shared data with OpenMP", hint)
+    unknown = _UNKNOWN.search(message)
+    if asks.raylib and unknown:
+        name = next(filter(None, unknown.groups()))
+        return UserError(
+            f"{error.message}\n  if {name} belongs to raylib: the one used here doesn't have it",
+            INSTALL,
+        )
+    return error

@@ -1,0 +1,587 @@
+"""raylib: finding an installed one, linking and drawing with it, and the stand-in without it.
+
+The stand-in's arithmetic is checked against NumPy. Where a real raylib is installed, its
+declarations are compared with the stand-in's, and the environments of test_upstream_envs.py are
+compiled with it.
+"""
+
+import ctypes
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from native_envs import UPSTREAM, Stepper, folder_of, make, parameters
+from test_upstream_envs import edit, squared
+
+from puffer_mlx import raylib
+from puffer_mlx.build import compile_shared, source_files
+from puffer_mlx.errors import UserError
+from puffer_mlx.raylib import find_raylib
+from puffer_mlx.vec.library import environment_flags
+from puffer_mlx.vec.native import NativeVec, environments_folder
+
+INCLUDE = environments_folder() / "include"
+STAND_IN = INCLUDE / "raylib"
+C = Path(__file__).parent / "c"
+
+
+# ---- The stand-in's functions by name -----------------------------------------------------------
+
+
+def struct(size: int) -> type[ctypes.Structure]:
+    """A struct of so many floats."""
+    fields = [(f"f{i}", ctypes.c_float) for i in range(size)]
+    return type(f"Floats{size}", (ctypes.Structure,), {"_fields_": fields})
+
+
+TYPES = {
+    "f": ctypes.c_float,
+    "d": ctypes.c_double,
+    "i": ctypes.c_int,
+    "u": ctypes.c_uint,
+    "b": ctypes.c_bool,
+    "s": ctypes.c_char_p,
+    "p": ctypes.c_void_p,
+    **{str(size): struct(size) for size in (2, 3, 4, 6)},
+    "m": struct(16),
+}
+IDENTITY = np.eye(4)
+
+
+class Hit(ctypes.Structure):
+    """RayCollision."""
+
+    _fields_ = (("hit", ctypes.c_bool), ("distance", ctypes.c_float), ("at", TYPES["6"]))
+
+
+@pytest.fixture(scope="module")
+def library() -> ctypes.CDLL:
+    sources = environments_folder() / "src"
+    path = compile_shared(
+        "raymath",
+        [C / "raymath.c", sources / "host.c", sources / "rand_r.c"],
+        ["-O1", "-std=gnu11", "-ffp-contract=off", "-Wall", "-Werror", f"-I{STAND_IN}", "-lm"],
+        depends=source_files(STAND_IN),
+    )
+    return ctypes.CDLL(str(path))
+
+
+@pytest.fixture
+def call(library: ctypes.CDLL) -> Callable:
+    """``call("Vector2Add", "2", "22", a, b)``: result and arguments by letter, arrays for structs.
+
+    A Matrix, letter m, is (4, 4) and acts on columns; its fields are stored by rows of that.
+    """
+    library.function_of.restype = ctypes.c_void_p
+
+    def pack(letter: str, value):
+        if letter in "fdiubsp":
+            return TYPES[letter](value)
+        return TYPES[letter](*np.asarray(value, np.float32).reshape(-1))
+
+    def call(name: str, result: str, letters: str, *values):
+        at = library.function_of(name.encode())
+        assert at, name
+        kind = Hit if result == "h" else TYPES[result] if result else None
+        function = ctypes.CFUNCTYPE(kind, *(TYPES[letter] for letter in letters))(at)
+        found = function(*map(pack, letters, values))
+        if isinstance(found, ctypes.Structure) and result != "h":
+            array = np.array([getattr(found, field[0]) for field in found._fields_])
+            return array.reshape(4, 4) if result == "m" else array
+        return found
+
+    return call
+
+
+def near(found, expected, tolerance: float = 2e-5) -> None:
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def rotation(axis: np.ndarray, angle: float) -> np.ndarray:
+    """Rodrigues' (3, 3): the exponential of the axis' cross product."""
+    x, y, z = axis / np.linalg.norm(axis)
+    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    return np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross
+
+
+def affine(upper: np.ndarray, move: np.ndarray | None = None) -> np.ndarray:
+    matrix = np.eye(4)
+    matrix[:3, :3] = upper
+    matrix[:3, 3] = 0 if move is None else move
+    return matrix
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(5)
+
+
+# ---- Arithmetic ---------------------------------------------------------------------------------
+
+
+def test_numbers(call):
+    assert call("Clamp", "f", "fff", 3, -1, 2) == 2 and call("Clamp", "f", "fff", -3, -1, 2) == -1
+    assert call("Lerp", "f", "fff", 2, 4, 0.25) == 2.5
+    assert call("Normalize", "f", "fff", 3, 2, 4) == 0.5
+    assert call("Remap", "f", "fffff", 3, 2, 4, 10, 30) == 20
+    assert call("Wrap", "f", "fff", 370, 0, 360) == 10
+    assert call("Wrap", "f", "fff", -10, 0, 360) == 350
+    assert call("FloatEquals", "i", "ff", 1e6, 1e6 + 0.5)
+    assert not call("FloatEquals", "i", "ff", 1, 1.001)
+
+
+def test_vectors(call, rng):
+    for _ in range(20):
+        a, b, c, d = rng.normal(size=(4, 3))
+        p, q = a[:2], b[:2]
+        near(call("Vector2Add", "2", "22", p, q), p + q)
+        near(call("Vector2Subtract", "2", "22", p, q), p - q)
+        near(call("Vector2Scale", "2", "2f", p, 3), 3 * p)
+        near(call("Vector2Distance", "f", "22", p, q), np.linalg.norm(p - q))
+        near(call("Vector2Normalize", "2", "2", p), p / np.linalg.norm(p))
+        angle = call("Vector2Angle", "f", "22", p, q)
+        turned = call("Vector2Rotate", "2", "2f", p / np.linalg.norm(p), angle)
+        near(turned, q / np.linalg.norm(q))
+        near(call("Vector2LineAngle", "f", "22", p, q), -np.arctan2(*(q - p)[::-1]))
+        unit = q / np.linalg.norm(q)
+        near(call("Vector2Reflect", "2", "22", p, unit), p - 2 * (p @ unit) * unit)
+        length = np.linalg.norm(q - p)
+        near(call("Vector2MoveTowards", "2", "22f", p, q, 0.1), p + 0.1 * (q - p) / length)
+        near(call("Vector2MoveTowards", "2", "22f", p, q, 99), q)
+        near(np.linalg.norm(call("Vector2ClampValue", "2", "2ff", 9 * unit, 0.5, 0.7)), 0.7)
+        near(call("Vector3CrossProduct", "3", "33", a, b), np.cross(a, b))
+        near(call("Vector3DotProduct", "f", "33", a, b), a @ b)
+        cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+        near(call("Vector3Angle", "f", "33", a, b), np.arccos(cosine), 1e-4)
+        near(call("Vector3Perpendicular", "3", "3", a) @ a, 0)
+        along = call("Vector3Project", "3", "33", a, b)
+        near(along, (a @ b) / (b @ b) * b)
+        near(call("Vector3Reject", "3", "33", a, b), a - along)
+        weights = rng.dirichlet([1, 1, 1])
+        point = weights @ np.array([b, c, d])
+        near(call("Vector3Barycenter", "3", "3333", point, b, c, d), weights, 1e-3)
+        near(call("Vector3CubicHermite", "3", "3333f", a, b, c, d, 0), a)
+        near(call("Vector3CubicHermite", "3", "3333f", a, b, c, d, 1), c)
+    near(call("Vector2Normalize", "2", "2", [0, 0]), [0, 0])
+    straight = call("Vector3Refract", "3", "33f", [0, -1, 0], [0, 1, 0], 0.7)
+    near(straight, [0, -1, 0])  # along the normal nothing is bent
+
+
+def test_matrices(call, rng):
+    for _ in range(20):
+        a, b = rng.normal(size=(2, 4, 4))
+        v, w = rng.normal(size=(2, 3))
+        near(call("MatrixMultiply", "m", "mm", a, b), b @ a)  # a first
+        near(call("MatrixTranspose", "m", "m", a), a.T)
+        near(call("MatrixTrace", "f", "m", a), np.trace(a))
+        near(call("MatrixDeterminant", "f", "m", a), np.linalg.det(a), 1e-4)
+        near(call("MatrixInvert", "m", "m", a), np.linalg.inv(a), 2e-3)
+        near(call("Vector3Transform", "3", "3m", v, a), (a @ [*v, 1])[:3])
+        near(call("MatrixTranslate", "m", "fff", *v), affine(np.eye(3), v))
+        near(call("MatrixScale", "m", "fff", *v), affine(np.diag(v)))
+        near(call("MatrixRotate", "m", "3f", v, 0.7), affine(rotation(v, 0.7)))
+        turns = [rotation(axis, angle) for axis, angle in zip(np.eye(3), w, strict=True)]
+        for axis, turn, angle in zip("XYZ", turns, w, strict=True):
+            near(call(f"MatrixRotate{axis}", "m", "f", angle), affine(turn))
+        near(call("MatrixRotateXYZ", "m", "3", w), affine(turns[0] @ turns[1] @ turns[2]))
+        near(call("MatrixRotateZYX", "m", "3", w), affine(turns[2] @ turns[1] @ turns[0]))
+
+
+def test_cameras(call, rng):
+    for _ in range(20):
+        eye, target, point = rng.normal(size=(3, 3))
+        view = call("MatrixLookAt", "m", "333", eye, target, [0, 1, 0])
+        near(view @ [*eye, 1], [0, 0, 0, 1], 1e-4)
+        ahead = view @ [*target, 1]
+        near(ahead, [0, 0, -np.linalg.norm(target - eye), 1], 1e-4)  # the camera looks along -z
+        lens = call("MatrixPerspective", "m", "dddd", 0.9, 1.5, 0.1, 100)
+        on_screen = lens @ view @ [*point, 1]
+        back = on_screen[:3] / on_screen[3]
+        near(call("Vector3Unproject", "3", "3mm", back, lens, view), point, 2e-2)
+    lens = call("MatrixPerspective", "m", "dddd", 0.9, 1.5, 0.1, 100)
+    edge = lens @ [0, np.tan(0.45), -1, 1]
+    near(edge[1] / edge[3], 1)
+    box = call("MatrixOrtho", "m", "dddddd", -2, 4, 1, 3, 0.5, 9)
+    near(box @ [4, 3, -9, 1], [1, 1, 1, 1])
+    near(box @ [-2, 1, -0.5, 1], [-1, -1, -1, 1])
+
+
+def test_quaternions(call, rng):
+    for _ in range(20):
+        axis, v, w = rng.normal(size=(3, 3))
+        angle = rng.uniform(-3, 3)
+        turn = rotation(axis, angle)
+        q = call("QuaternionFromAxisAngle", "4", "3f", axis, angle)
+        near(call("QuaternionToMatrix", "m", "4", q), affine(turn))
+        near(call("Vector3RotateByQuaternion", "3", "34", v, q), turn @ v)
+        near(call("Vector3RotateByAxisAngle", "3", "33f", v, axis, angle), turn @ v)
+        again = call("QuaternionFromMatrix", "4", "m", affine(turn))
+        near(again * np.sign(again @ q), q, 1e-4)
+        other = call("QuaternionFromAxisAngle", "4", "3f", w, 0.5)
+        product = call("QuaternionMultiply", "4", "44", q, other)
+        near(call("QuaternionToMatrix", "m", "4", product), affine(turn @ rotation(w, 0.5)))
+        inverse = call("QuaternionInvert", "4", "4", 2 * q)
+        near(call("QuaternionMultiply", "4", "44", 2 * q, inverse), [0, 0, 0, 1])
+        pitch, yaw, roll = rng.uniform(-1.4, 1.4, 3)
+        turned = call("QuaternionFromEuler", "4", "fff", pitch, yaw, roll)
+        x, y, z = (rotation(a, b) for a, b in zip(np.eye(3), (pitch, yaw, roll), strict=True))
+        near(call("QuaternionToMatrix", "m", "4", turned), affine(z @ y @ x))
+        near(call("QuaternionToEuler", "3", "4", turned), [pitch, yaw, roll], 1e-4)
+        start, end = v / np.linalg.norm(v), w / np.linalg.norm(w)
+        shortest = call("QuaternionFromVector3ToVector3", "4", "33", start, end)
+        near(call("Vector3RotateByQuaternion", "3", "34", start, shortest), end, 1e-4)
+        half = call("QuaternionSlerp", "4", "44f", [0, 0, 0, 1], q, 0.5)
+        near(half, call("QuaternionFromAxisAngle", "4", "3f", axis, angle / 2), 1e-3)
+
+
+def test_collisions_on_the_plane(call):
+    assert call("CheckCollisionRecs", "b", "44", [0, 0, 2, 2], [1, 1, 5, 5])
+    assert not call("CheckCollisionRecs", "b", "44", [0, 0, 2, 2], [2, 0, 5, 5])  # they touch
+    near(call("GetCollisionRec", "4", "44", [0, 0, 2, 2], [1, -1, 5, 2]), [1, 0, 1, 1])
+    near(call("GetCollisionRec", "4", "44", [0, 0, 2, 2], [3, 3, 5, 2]), [0, 0, 0, 0])
+    assert call("CheckCollisionCircles", "b", "2f2f", [0, 0], 1, [3, 4], 4)
+    assert not call("CheckCollisionCircles", "b", "2f2f", [0, 0], 1, [3, 4], 3.9)
+    assert call("CheckCollisionCircleRec", "b", "2f4", [4, 5], 5.01, [-9, -9, 10, 10])  # its corner
+    assert not call("CheckCollisionCircleRec", "b", "2f4", [4, 5], 4.99, [-9, -9, 10, 10])
+    assert call("CheckCollisionCircleLine", "b", "2f22", [0, 1], 1, [-5, 0], [5, 0])
+    assert not call("CheckCollisionCircleLine", "b", "2f22", [7, 1], 1, [-5, 0], [5, 0])
+    assert call("CheckCollisionPointRec", "b", "24", [0, 0], [0, 0, 1, 1])
+    assert not call("CheckCollisionPointRec", "b", "24", [1, 0], [0, 0, 1, 1])
+    triangle = [0, 0], [4, 0], [0, 4]
+    assert call("CheckCollisionPointTriangle", "b", "2222", [1, 1], *triangle)
+    assert not call("CheckCollisionPointTriangle", "b", "2222", [3, 3], *triangle)
+    assert call("CheckCollisionPointLine", "b", "222i", [2, 0.5], [0, 0], [4, 0], 1)
+    assert not call("CheckCollisionPointLine", "b", "222i", [5, 0], [0, 0], [4, 0], 1)
+    corners = (TYPES["2"] * 4)((0, 0), (4, 0), (4, 4), (2, 1))
+    at = ctypes.addressof(corners)
+    assert call("CheckCollisionPointPoly", "b", "2pi", [3, 2], at, 4)
+    assert not call("CheckCollisionPointPoly", "b", "2pi", [2, 2], at, 4)
+    crossing = TYPES["2"]()
+    at = ctypes.addressof(crossing)
+    assert call("CheckCollisionLines", "b", "2222p", [0, 0], [4, 4], [0, 2], [4, 2], at)
+    assert (crossing.f0, crossing.f1) == (2, 2)
+    assert not call("CheckCollisionLines", "b", "2222p", [0, 0], [1, 1], [0, 2], [4, 2], None)
+
+
+def test_collisions_in_space(call):
+    box = [0, 0, 0, 2, 2, 2]
+    assert call("CheckCollisionBoxes", "b", "66", box, [1, 1, 1, 3, 3, 3])
+    assert not call("CheckCollisionBoxes", "b", "66", box, [1, 1, 2.1, 3, 3, 3])
+    assert call("CheckCollisionSpheres", "b", "3f3f", [0, 0, 0], 1, [2, 2, 1], 2)
+    assert not call("CheckCollisionSpheres", "b", "3f3f", [0, 0, 0], 1, [2, 2, 1], 1.9)
+    ray = [-3, 1, 1, 1, 0, 0]
+
+    def hit(name: str, letters: str, *values):
+        found = call(name, "h", letters, *values)
+        numbers = [getattr(found.at, f"f{i}") for i in range(6)]
+        return found.hit, found.distance, numbers[:3], numbers[3:]
+
+    assert hit("GetRayCollisionBox", "66", ray, box) == (True, 3, [0, 1, 1], [-1, 0, 0])
+    inside = [1, 1, 1, 1, 0, 0]
+    assert hit("GetRayCollisionBox", "66", inside, box)[:3] == (True, 1, [2, 1, 1])
+    assert not hit("GetRayCollisionBox", "66", [-3, 3, 1, 1, 0, 0], box)[0]
+    assert hit("GetRayCollisionSphere", "63f", ray, [1, 1, 1], 1) == (
+        *(True, 3),
+        *([0, 1, 1], [-1, 0, 0]),
+    )
+    assert not hit("GetRayCollisionSphere", "63f", ray, [1, 3, 1], 1)[0]
+    corners = [0, 0, 0], [0, 4, 0], [0, 0, 4]
+    assert hit("GetRayCollisionTriangle", "6333", ray, *corners)[:3] == (True, 3, [0, 1, 1])
+    assert not hit("GetRayCollisionTriangle", "6333", [-3, 3, 3, 1, 0, 0], *corners)[0]
+
+
+def test_curves_screens_and_colours(call, rng):
+    points = [0, 0], [1, 3], [4, 1], [6, 2]
+    near(call("GetSplinePointBezierCubic", "2", "2222f", *points, 0), points[0])
+    near(call("GetSplinePointBezierCubic", "2", "2222f", *points, 1), points[3])
+    near(call("GetSplinePointCatmullRom", "2", "2222f", *points, 0), points[1])
+    near(call("GetSplinePointCatmullRom", "2", "2222f", *points, 1), points[2])
+    near(call("GetSplinePointBasis", "2", "2222f", *[[7, 5]] * 4, 0.3), [7, 5])
+    camera = [100, 50, 3, 4, 30, 2]  # offset, target, degrees, zoom
+    near(call("GetWorldToScreen2D", "2", "26", [3, 4], camera), [100, 50])
+    for point in rng.normal(size=(5, 2)):
+        there = call("GetWorldToScreen2D", "2", "26", point, camera)
+        near(call("GetScreenToWorld2D", "2", "26", there, camera), point, 1e-4)
+    right = call("GetWorldToScreen2D", "2", "26", [4, 4], camera)
+    near(right, [100 + 2 * np.cos(np.pi / 6), 50 + 2 * np.sin(np.pi / 6)])
+
+
+def test_random_numbers(call):
+    def draw(seed: int, count: int = 3000) -> list[int]:
+        call("SetRandomSeed", "", "u", seed)
+        return [call("GetRandomValue", "i", "ii", 5, -4) for _ in range(count)]
+
+    drawn = draw(1)
+    assert set(drawn) == set(range(-4, 6)) and draw(1) == drawn and draw(2) != drawn
+    assert np.bincount(np.array(drawn) + 4).min() > 240  # of 300
+    assert call("GetRandomValue", "i", "ii", -(2**31), 2**31 - 1) is not None
+    seen = set()
+    for _ in range(300):
+        at = call("LoadRandomSequence", "p", "uii", 3, 1, 4)
+        seen.add(tuple((ctypes.c_int * 3).from_address(at)))
+        call("UnloadRandomSequence", "", "p", at)
+    assert len(seen) == 24 and all(len(set(one)) == 3 for one in seen)
+    assert call("LoadRandomSequence", "p", "uii", 5, 1, 4) is None
+
+
+def test_text_and_files(call, tmp_path: Path):
+    assert call("TextFormat", "s", "si", b"%d boats", 3) == b"3 boats"
+    assert call("IsFileExtension", "b", "ss", b"a/b.PNG", b".jpg;.png")
+    assert not call("IsFileExtension", "b", "ss", b"a.b/png", b".png")
+    assert call("TextFindIndex", "i", "ss", b"puffer", b"fer") == 3
+    size = ctypes.c_int()
+    for letter in "aß語🐡":
+        code = call("GetCodepoint", "i", "sp", letter.encode() + b"x", ctypes.addressof(size))
+        assert (code, size.value) == (ord(letter), len(letter.encode()))
+    (tmp_path / "text").write_text("fish")
+    at = call("LoadFileText", "p", "s", str(tmp_path / "text").encode())
+    assert ctypes.string_at(at) == b"fish"
+    call("UnloadFileText", "", "p", at)
+    assert call("LoadFileText", "p", "s", b"/nowhere") is None
+
+
+def test_what_draws_does_nothing(call):
+    assert not call("WindowShouldClose", "b", "") and not call("IsKeyDown", "b", "i", 65)
+    assert call("IsKeyUp", "b", "i", 65) and call("GetScreenWidth", "i", "") > 0
+    assert call("GetFrameTime", "f", "") == pytest.approx(1 / 60)
+    assert call("GetTime", "d", "") <= call("GetTime", "d", "")
+    count = ctypes.c_int(7)
+    assert call("LoadModelAnimations", "p", "sp", b"x", ctypes.addressof(count)) is None
+    assert count.value == 0
+
+
+# ---- Finding one --------------------------------------------------------------------------------
+
+HEADER = """
+#define RAYLIB_VERSION "9.9"
+typedef struct Texture { unsigned int id; } Texture2D;
+enum { LOG_WARNING = 4 };
+void SetTraceLogLevel(int level);
+Texture2D LoadTexture(const char* path);
+int GetRandomValue(int min, int max);
+void SetRandomSeed(unsigned int seed);
+int DrawnFrames(void);
+"""
+LIBRARY = """
+#include "raylib.h"
+#include <unistd.h>
+static int frames;
+void SetTraceLogLevel(int level) { (void)level; }
+Texture2D LoadTexture(const char* path) { return (Texture2D){access(path, R_OK) == 0}; }
+int GetRandomValue(int min, int max) { return min + 0 * max; }  // must not be called
+void SetRandomSeed(unsigned int seed) { (void)seed; }
+int DrawnFrames(void) { return ++frames; }
+"""
+
+
+def install(prefix: Path, static: bool = False) -> Path:
+    """A raylib that counts frames."""
+    for name in "include", "lib":
+        (prefix / name).mkdir(parents=True)
+    (prefix / "include" / "raylib.h").write_text(HEADER)
+    (prefix / "raylib.c").write_text(LIBRARY)
+    compile_c = ["cc", "-fPIC", f"-I{prefix}/include", str(prefix / "raylib.c"), "-o"]
+    if static:
+        subprocess.run([*compile_c, str(prefix / "raylib.o"), "-c"], check=True)
+        archive = str(prefix / "lib" / "libraylib.a")
+        subprocess.run(["ar", "rcs", archive, str(prefix / "raylib.o")], check=True)
+    else:
+        name, soname = "libraylib.dylib", []
+        if sys.platform != "darwin":  # there, a library is known by its path
+            name, soname = "libcounted.so", ["-Wl,-soname,libcounted.so"]
+            (prefix / "lib" / "libraylib.so").symlink_to(name)
+        subprocess.run([*compile_c, str(prefix / "lib" / name), "-shared", *soname], check=True)
+    return prefix
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever this machine has."""
+    monkeypatch.delenv("RAYLIB_PATH", raising=False)
+    monkeypatch.setenv("PKG_CONFIG_LIBDIR", str(tmp_path / "nothing"))
+    monkeypatch.setattr(raylib, "_PREFIXES", (str(tmp_path / "homebrew"), str(tmp_path / "usr")))
+    monkeypatch.setattr(raylib, "_SYSTEM", [])
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_where_raylib_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    assert find_raylib() is None
+    system = install(tmp_path / "usr")
+    found = find_raylib()
+    assert found and found.version == "9.9" and found.library.parent == system / "lib"
+    assert f"-L{system / 'lib'}" in found.flags() and "-lraylib" in found.flags()
+    brewed = install(tmp_path / "homebrew", static=True)
+    found = find_raylib()
+    assert found and str(brewed / "lib" / "libraylib.a") in found.flags()
+    unpacked = install(tmp_path / "repository" / "raylib-5.5_linux_amd64")
+    found = find_raylib([tmp_path / "repository"])
+    assert found and found.header.is_relative_to(unpacked)
+    monkeypatch.setenv("RAYLIB_PATH", str(system))
+    found = find_raylib([tmp_path / "repository"])
+    assert found and found.header.is_relative_to(system)
+    monkeypatch.setenv("RAYLIB_PATH", "none")
+    assert find_raylib([tmp_path / "repository"]) is None
+    monkeypatch.setenv("RAYLIB_PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"where there is no raylib: include/raylib\.h"):
+        find_raylib()
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_pkg_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    prefix = install(tmp_path / "packaged")
+    (tmp_path / "raylib.pc").write_text(
+        f"prefix={prefix}\nlibdir=${{prefix}}/lib\nincludedir=${{prefix}}/include\n"
+        "Name: raylib\nDescription: x\nVersion: 9.9\nLibs: -L${libdir} -lraylib\n"
+    )
+    monkeypatch.setenv("PKG_CONFIG_LIBDIR", str(tmp_path))
+    try:
+        subprocess.run(["pkg-config", "--version"], check=True, capture_output=True)
+    except OSError:
+        pytest.skip("there is no pkg-config")
+    found = find_raylib()
+    assert found and found.library.parent == prefix / "lib"
+    monkeypatch.setenv("PATH", str(tmp_path))  # without pkg-config
+    assert find_raylib() is None
+
+
+# ---- Drawing ------------------------------------------------------------------------------------
+
+RENDER = """
+    const unsigned int found = LoadTexture("resources/picture.png").id;
+    env->log.n += found == 1 && DrawnFrames() <= 3 ? 1.0f : 100.0f;
+    if (env->log.n > 2.5f) {
+        exit(0);
+    }
+"""
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.usefixtures("nothing_installed")
+def test_a_window(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, static: bool):
+    """Frames are drawn, from any directory, until the environment exits; draws stay its own."""
+    monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path / "cache"))
+    folder = squared(tmp_path / "repository" / "ocean" / "drawn", "GetRandomValue(0, 120)")
+    edit(folder / "squared.h", "(void)env;\n}\n\n// Free", f"{RENDER}}}\n\n// Free")
+    (tmp_path / "repository" / "resources").mkdir()
+    (tmp_path / "repository" / "resources" / "picture.png").write_text("")
+    monkeypatch.setenv("RAYLIB_PATH", str(install(tmp_path / "prefix", static)))
+    with NativeVec(folder, total_agents=4, env={"size": 5}) as vec:
+        stepper = Stepper(vec)
+        assert vec.can_render and vec.description.endswith("in a window")
+        targets = (stepper.rows.observations == 2).argmax(axis=1)
+        assert len(set(targets)) > 1  # the library's own GetRandomValue would give 0
+        assert [vec.render(1) for _ in range(3)] == [True, True, False]
+        stepper.step(np.ones((4, 1), np.float32))  # it can still be stepped, and looked at
+        assert vec.log()["n"] == 3
+        with pytest.raises(IndexError, match="environment 4, expected 0 to 3"):
+            vec.render(4)
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_no_window():
+    for name, why in ("orbit", "raylib isn't installed"), ("metro", "doesn't use raylib"):
+        with make(name, total_agents=6) as vec:
+            assert not vec.can_render
+            with pytest.raises(UserError, match=f"{name} can't open a window: .*{why}") as caught:
+                vec.render()
+            assert ("install raylib" in caught.value.hint) == (name == "orbit")
+
+
+def test_windows_belong_to_the_main_thread(monkeypatch: pytest.MonkeyPatch):
+    with make("metro", total_agents=6) as vec:
+        vec.can_render = True
+        monkeypatch.setattr("threading.current_thread", lambda: None)
+        monkeypatch.setattr(sys, "platform", "darwin")
+        with pytest.raises(UserError, match="on the main thread only"):
+            vec.render()
+        monkeypatch.setattr(sys, "platform", "linux")
+        assert vec.render()
+
+
+# ---- The real one -------------------------------------------------------------------------------
+
+PROTOTYPE = r"^\s*(?:RLAPI )?((?:const |unsigned )*\w+ ?\**) ?(\**\w+)\(([^;{}()]*)\);"
+QUIET = r"^PUFFER_(VOID|ZERO|NONE|TEXT)\(((?:.|\n)*?)\)$"
+REAL = r"^static inline ((?:const |unsigned )*\w+\**) (\w+)\(([^{}()]*)\) \{"
+
+
+@pytest.fixture(scope="module")
+def installed() -> raylib.Raylib:
+    found = find_raylib()
+    if found is None or not found.version.startswith("5.5"):
+        pytest.skip("there is no raylib 5.5")
+    return found
+
+
+def types(arguments: str) -> tuple[str, ...]:
+    """The types of an argument list, without names."""
+    words = [re.sub(r"\s+", " ", word).strip() for word in arguments.split(",")]
+    return tuple(
+        re.sub(r"(?<=[ *])\w+$", "", word).replace(" ", "") if " " in word else word
+        for word in words
+    )
+
+
+def declared(text: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """The stand-in's functions: name to result and arguments."""
+    found = {}
+    for kind, inside in re.findall(QUIET, text, re.MULTILINE):
+        words = [word.strip() for word in inside.split(",")]
+        result = "const char*" if kind == "TEXT" else "void" if kind == "VOID" else words.pop(0)
+        name = words.pop(0)
+        words = words[1:] if kind == "NONE" else words
+        found[name] = (result.replace(" ", ""), types(", ".join(words)))
+    for result, name, arguments in re.findall(REAL, text, re.MULTILINE):
+        found[name] = (result.replace(" ", ""), types(arguments))
+    return found
+
+
+def test_declarations_are_the_real_ones(installed: raylib.Raylib):
+    text = re.sub(r"//.*", "", installed.header.read_text())
+    ours = declared("".join(path.read_text() for path in STAND_IN.glob("raylib*.h")))
+    count = 0
+    for result, name, arguments in re.findall(PROTOTYPE, text, re.MULTILINE):
+        stars = name.count("*")
+        expected = (result.replace(" ", "") + "*" * stars, types(arguments))
+        assert ours.get(name.lstrip("*")) == expected, name
+        count += 1
+    assert count > 500
+
+
+def test_structs_are_the_real_ones(installed: raylib.Raylib, tmp_path: Path):
+    text = installed.header.read_text()
+    bodies = re.findall(r"^typedef struct (\w+) \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
+    enums = (STAND_IN / "raylib_enums.h").read_text()
+    keys = re.findall(r"^ .*\b([A-Z]+_\w+)", enums, re.MULTILINE)
+    words = [f"sizeof({name})" for name, _ in bodies] + keys
+    for name, body in bodies:
+        for member in re.findall(r"(\w+)(?:\[\d+\])?[,;]", re.sub(r"//.*", "", body)):
+            words.append(f"offsetof({name}, {member})")
+    lines = "".join(f'    printf("{word} %d\\n", (int){word});\n' for word in words)
+    source = tmp_path / "sizes.c"
+    includes = '#include "raylib.h"\n#include <stddef.h>\n#include <stdio.h>\n'
+    source.write_text(f"{includes}int main(void) {{\n{lines}}}\n")
+    seen = []
+    for include in (installed.header.parent, STAND_IN):
+        flags = [f"-I{include}", str(source), "-c", "-o", str(tmp_path / "sizes.o")]
+        subprocess.run(["cc", "-w", *flags], check=True)
+        host = [str(environments_folder() / "src" / f"{name}.c") for name in ("host", "rand_r")]
+        subprocess.run(
+            ["cc", str(tmp_path / "sizes.o"), *host, "-o", str(tmp_path / "sizes"), "-lm"],
+            check=True,
+        )
+        seen.append(subprocess.run([tmp_path / "sizes"], capture_output=True, check=True).stdout)
+    assert seen[0] == seen[1] and len(bodies) > 30 and len(words) > 200
+
+
+@pytest.mark.parametrize("name", UPSTREAM)
+def test_environments_link_with_the_real_one(installed: raylib.Raylib, name: str):
+    uses = name != "metro"
+    assert ("-lraylib" in environment_flags(folder_of(name))) == uses
+    with NativeVec(folder_of(name), total_agents=6, env=parameters(name)) as vec:
+        Stepper(vec)
+        assert vec.can_render == uses

@@ -1,0 +1,381 @@
+"""Environments as PufferLib 4.0's repository has them: compiled, stepped and learned unchanged.
+
+Three folders in its layout lie in envs/upstream: orbit draws with raylib and moves with raymath,
+convoy has three agents of two heads, metro creates environments of unequal size around one network
+that it loads from resources/, and masks actions.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import test_native
+from native_envs import (
+    UPSTREAM,
+    UPSTREAM_ROOT,
+    Stepper,
+    folder_of,
+    make,
+    parameters,
+)
+from test_sanitizers import SANITIZERS, run_driver
+
+from puffer_mlx.config import Config, load
+from puffer_mlx.errors import UserError
+from puffer_mlx.trainer import Trainer
+from puffer_mlx.vec.library import environment_flags
+from puffer_mlx.vec.native import NativeVec, environments_folder, find_environment
+from puffer_mlx.vec.sources import environment_files, needs, repository
+from puffer_mlx.vec.stepping import random_actions
+
+SHAPES = {  # D, dtype, head sizes, mask bytes, environments of 12 agents
+    "convoy": (15, np.uint8, (3, 2), 0, 4),
+    "metro": (36, np.float32, (13,), 13, 6),
+    "orbit": (8, np.float32, (5,), 0, 12),
+}
+
+
+@pytest.fixture
+def ocean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder ``ocean`` of a copy of the repository, and an empty cache."""
+    monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path / "cache"))
+    return Path(shutil.copytree(UPSTREAM_ROOT, tmp_path / "repository")) / "ocean"
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    """Replace text that must be there."""
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+# ---- The contract -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", UPSTREAM)
+def test_spec(name: str):
+    size, dtype, heads, mask, environments = SHAPES[name]
+    with make(name, total_agents=12) as vec:
+        spec = vec.spec
+        assert (spec.name, spec.observation_size, spec.mask_size) == (name, size, mask)
+        assert (spec.observation_dtype, spec.action.sizes) == (dtype, heads)
+        assert (vec.num_environments, vec.finals, vec.unread) == (environments, False, [])
+        assert vec.state() is None  # upstream has no way to save one
+
+
+@pytest.mark.parametrize("name", UPSTREAM)
+@pytest.mark.parametrize(
+    "check",
+    [
+        test_native.test_reset_writes_every_row,
+        test_native.test_results_do_not_depend_on_threads_and_groups,
+        test_native.test_a_group_steps_alone,
+    ],
+)
+def test_contract(check, name: str):
+    """Random numbers too: convoy draws from the C library's generator, one for all upstream."""
+    check(name)
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize("name", UPSTREAM)
+def test_clean(name: str, sanitizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Under the compiler's sanitizers, as test_sanitizers.py does."""
+    monkeypatch.setenv("RAYLIB_PATH", "none")
+    src = environments_folder() / "src"
+    optimised = ("-O3", "-DNDEBUG", "-fvisibility=hidden", "-lm")
+    flags = [flag for flag in environment_flags(folder_of(name)) if flag not in optimised]
+    done = subprocess.run(
+        [
+            *(os.environ.get("CC") or "cc").split(),
+            *("-O1", "-g", f"-fsanitize={SANITIZERS[sanitizer]}", "-fno-sanitize-recover=all"),
+            *(*flags, f"-I{src}", str(Path(__file__).parent / "c" / "driver.c")),
+            *(str(folder_of(name) / "binding.c"), *map(str, sorted(src.glob("*.c")))),
+            *("-o", str(tmp_path / "driver"), "-lm"),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    if "cannot find" in done.stderr and "san" in done.stderr:
+        pytest.skip(f"the compiler has no {SANITIZERS[sanitizer]} sanitizer")
+    assert done.returncode == 0, done.stderr
+    done = run_driver(tmp_path / "driver", name, 2000)
+    assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
+    assert "missing keys in [env]" in done.stdout and "episodes 0" not in done.stdout
+
+
+# ---- Learning -----------------------------------------------------------------------------------
+
+
+def random_score(config: Config) -> float:
+    """The mean score of legal random actions."""
+    rng = np.random.default_rng(0)
+    with NativeVec(folder_of(config.env_name), total_agents=384, env=config.env) as vec:
+        stepper = Stepper(vec)
+        for _ in range(300):
+            actions = random_actions(vec, vec.num_agents, rng)
+            if stepper.rows.masks is not None:
+                chances = rng.random(stepper.rows.masks.shape) * (stepper.rows.masks > 0)
+                actions = chances.argmax(1).astype(np.float32)[:, None]
+            stepper.step(actions)
+        return vec.log()["score"]
+
+
+@pytest.mark.parametrize(
+    ("name", "most_at_random", "least_learned"),
+    # Measured: 0.097 and 0.955, 0.059 and 0.994, 0.95 and 8.3.
+    [("orbit", 0.15, 0.9), ("convoy", 0.1, 0.9), ("metro", 1.2, 7.0)],
+)
+def test_is_learned(name: str, most_at_random: float, least_learned: float):
+    """With the repository's own config/NAME.ini."""
+    config = load(str(folder_of(name)))
+    assert random_score(config) < most_at_random
+    with NativeVec(
+        folder_of(name),
+        total_agents=config.vec.total_agents,
+        num_buffers=config.vec.num_buffers,
+        num_threads=2,
+        env=config.env,
+    ) as vec:
+        logs = list(Trainer(config, vec))
+    last = [record["env/score"] for record in logs[-5:]]
+    assert sum(last) / len(last) > least_learned
+    assert logs[-1].get("env/illegal", 0) == 0  # masks were obeyed
+
+
+# ---- Files --------------------------------------------------------------------------------------
+
+
+def test_only_the_binding_and_what_it_includes_is_compiled(ocean: Path):
+    (ocean / "orbit" / "orbit.c").write_text("#error a program of its own\n")
+    with NativeVec(ocean / "orbit", total_agents=1, env=parameters("orbit")) as vec:
+        assert vec.spec.name == "orbit"
+    assert needs(ocean / "orbit") == (True, False, False)
+    assert needs(ocean / "convoy") == (True, True, False)
+    assert needs(ocean / "metro") == (False, False, False)  # rand is in metro.c only
+
+
+def test_includes_are_found_in_the_repository(ocean: Path):
+    root = ocean.parent
+    assert repository(ocean / "orbit") == root and repository(find_environment("squared")) is None
+    for folder, name in ("vendor", "one"), ("src", "two"), (".", "three"), ("ocean/metro", "four"):
+        (root / folder).mkdir(exist_ok=True)
+        (root / folder / f"{name}.h").write_text(f"enum {{ VALUE_OF_{name} = 1 }};\n")
+    (root / "src" / "vecenv.h").write_text("#error upstream's, for CUDA\n")
+    (root / "src" / "tensor.h").write_text("#error upstream's, for CUDA\n")
+    other = ocean / "other_name"  # not the header's
+    (ocean / "orbit").rename(other)
+    lines = '#include "one.h"\n#include "two.h"\n#include "three.h"\n#include "../metro/four.h"\n'
+    edit(
+        other / "binding.c", '#include "orbit.h"', lines + '#include "tensor.h"\n#include "orbit.h"'
+    )
+    names = [path.relative_to(root).as_posix() for path in environment_files(other)]
+    assert set(names) == {
+        *("vendor/one.h", "src/two.h", "three.h", "ocean/metro/four.h"),
+        *(f"ocean/other_name/{file}" for file in ("binding.c", "orbit.c", "orbit.h")),
+    }
+    NativeVec(other, total_agents=1, env=parameters("orbit")).close()
+
+
+def test_data_is_found_from_any_directory(ocean: Path, monkeypatch: pytest.MonkeyPatch, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    NativeVec(ocean / "metro", total_agents=6, env=parameters("metro")).close()
+
+
+def test_missing_data(ocean: Path, capfd: pytest.CaptureFixture[str]):
+    """The environment calls exit(1), which isn't the end of Python."""
+    shutil.rmtree(ocean.parent / "resources")
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"exit\(1\) while it was created") as caught:
+            NativeVec(ocean / "metro", total_agents=6, env=parameters("metro"))
+    assert "above" in caught.value.hint
+    told = capfd.readouterr().err
+    assert told.count("resources/metro/lines.txt can't be opened") == 1
+    assert "resources/metro/lines.txt can't be opened: No such file" in told
+
+
+# ---- rand ---------------------------------------------------------------------------------------
+
+DRAWS = {  # what draws the target: upstream's own, the C library's, raylib's
+    "rand_r(&env->rng)": "",
+    "rand()": "",
+    "GetRandomValue(0, 120)": '#include "raylib.h"\n',
+}
+
+
+def squared(folder: Path, draw: str = "rand_r(&env->rng)") -> Path:
+    """A copy of squared that draws otherwise."""
+    shutil.copytree(find_environment("squared"), folder)
+    edit(folder / "squared.h", "rand_r(&env->rng)", draw)
+    edit(folder / "squared.h", "#include <stdbool.h>", DRAWS.get(draw, "") + "#include <stdbool.h>")
+    for word in "DOWN", "UP", "LEFT", "RIGHT", "STAY":
+        text = (folder / "squared.h").read_text()
+        (folder / "squared.h").write_text(re.sub(rf"\b{word}\b", f"GO_{word}", text))
+    return folder
+
+
+def play(vec: NativeVec, steps: int, stepper: Stepper | None = None) -> np.ndarray:
+    """All observations of random steps."""
+    stepper = stepper or Stepper(vec)
+    rng = np.random.default_rng(1)
+    seen = []
+    for _ in range(steps):
+        stepper.step(random_actions(vec, vec.num_agents, rng))
+        seen.append(stepper.rows.observations.copy())
+    return np.array(seen)
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_whoever_draws_the_seed_decides_and_a_state_goes_on(tmp_path: Path, draw: str):
+    folder = squared(tmp_path / "drawn", draw)
+
+    def seen(seed: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
+        with NativeVec(
+            folder, total_agents=48, num_threads=threads, env={"size": 5}, seed=seed
+        ) as vec:
+            stepper = Stepper(vec)
+            return stepper.rows.observations.copy(), play(vec, 60, stepper)
+
+    first, others = seen(0, 1)
+    np.testing.assert_array_equal(seen(0, 4)[1], others)
+    np.testing.assert_array_equal(seen(1, 2)[0][:-1], first[1:])  # environment i: seed + i
+    assert len(np.unique(first, axis=0)) > 10
+    with NativeVec(folder, total_agents=8, env={"size": 5}) as vec:
+        stepper = Stepper(vec)
+        play(vec, 30, stepper)
+        state = vec.state()
+        assert state is not None
+        expected = play(vec, 30, stepper)
+        vec.restore(state)
+        np.testing.assert_array_equal(play(vec, 30, stepper), expected)
+
+
+# ---- What bindings may ask for ------------------------------------------------------------------
+
+RANGE = """
+void squared_range(StaticVec* vec, int env_start, int env_count, int num_workers) {
+    #pragma omp parallel for schedule(static) num_threads(num_workers)
+    for (int i = env_start; i < env_start + env_count; i++) {
+        c_step(&((Env*)vec->envs)[i]);
+        vec->rewards[i] += 8.0f;
+    }
+}
+"""
+
+
+def test_a_step_of_a_range_of_environments(tmp_path: Path):
+    folder = squared(tmp_path / "ranged")
+    edit(folder / "binding.c", '#include "vecenv.h"', f'#include "vecenv.h"\n{RANGE}')
+    edit(
+        folder / "binding.c", "#define Env", "#define MY_VEC_STEP_RANGE squared_range\n#define Env"
+    )
+    with (
+        NativeVec(folder, total_agents=24, num_threads=2, env={"size": 5}) as vec,
+        make("squared", total_agents=24, env={"size": 5}) as twin,
+    ):
+        one, other = Stepper(vec), Stepper(twin)
+        np.testing.assert_array_equal(play(vec, 50, one), play(twin, 50, other))
+        np.testing.assert_array_equal(one.rows.rewards, other.rows.rewards + 8)
+
+
+def test_agents_may_be_put_elsewhere(tmp_path: Path):
+    """MY_USES_PERM and MY_USES_TAGS: my_setup_perm is called with an environment's first row."""
+    folder = squared(tmp_path / "permuted")
+    binding = folder / "binding.c"
+    for macro in "MY_OBS_FULL", "MY_STATE_PLAIN":
+        text = binding.read_text()
+        binding.write_text(re.sub(rf"#define {macro}.*\n", "", text))
+    edit(
+        folder / "squared.h", "    int size;", "    int tag, boundary_reached, base;\n    int size;"
+    )
+    edit(binding, "#define Env", "#define MY_USES_PERM\n#define MY_USES_TAGS\n#define Env")
+    binding.write_text(
+        binding.read_text()
+        + """
+void my_setup_perm(StaticVec* vec, Env* env, int slot_base) {
+    env->base = slot_base;
+    env->tag = vec->agent_perm == NULL && obs_element_size() == 1 ? slot_base : -1;
+}
+"""
+    )
+    edit(
+        folder / "squared.h",
+        "    env->tick = 0;",
+        "    env->tick = 0;\n    env->size += 0 * env->tag;",
+    )
+    edit(folder / "squared.h", "env->log.score += reward", "env->log.score += (float)env->tag")
+    with NativeVec(folder, total_agents=6, env={"size": 3}) as vec:
+        play(vec, 50)
+        scores = {record["env"]: record["score"] for record in vec.episodes()}
+    assert scores == {float(i): float(i) for i in range(6)}
+
+
+def test_what_environments_share_under_openmp_is_protected(tmp_path: Path):
+    folder = squared(tmp_path / "sharing")
+    edit(folder / "squared.h", "void c_step(", "static int shared;\n\nvoid c_step(")
+    edit(
+        folder / "squared.h",
+        "    env->tick += 1;\n    env->obs",
+        "    #pragma omp critical\n    shared += 1;\n    env->tick += 1;\n    env->obs",
+    )
+    assert needs(folder).openmp and "-fopenmp" in environment_flags(folder)
+    try:
+        with NativeVec(folder, total_agents=24, num_threads=2, env={"size": 5}) as vec:
+            play(vec, 20)
+    except UserError as error:
+        assert "protects shared data with OpenMP" in error.message and "install" in error.hint
+
+
+def test_openmp_functions_without_openmp(tmp_path: Path):
+    folder = squared(tmp_path / "alone")
+    edit(folder / "squared.h", "#include <stdbool.h>", "#include <omp.h>\n#include <stdbool.h>")
+    edit(
+        folder / "squared.h", "env->log.score += reward", "env->log.score += omp_get_max_threads()"
+    )
+    assert "-fopenmp" not in environment_flags(folder)
+    with NativeVec(folder, total_agents=4, env={"size": 3}) as vec:
+        play(vec, 30)
+        assert vec.log()["score"] == 1
+
+
+# ---- What can't work ----------------------------------------------------------------------------
+
+FOREIGN = {  # file, text, its replacement, what is said
+    "5.0": ("binding.c", '#include "vecenv.h"', '#include "pufferenv.h"', "for PufferLib 5.0"),
+    "3.0": ("binding.c", '#include "vecenv.h"', '#include "../env_binding.h"', "PufferLib 3.0"),
+    "CUDA": ("binding.c", '#include "vecenv.h"', "#include <cuda_runtime.h>", "needs CUDA"),
+    "reset": ("binding.c", "#define Env", "#define MY_VEC_RESET x\n#define Env", "MY_VEC_RESET"),
+    "double": ("squared.h", "float* actions", "double* actions", "actions must be float"),
+    "bytes": ("squared.h", "float* terminals", "bool* terminals", "terminals must be float"),
+    "int": ("binding.c", "ByteTensor", "IntTensor", "ByteTensor or FloatTensor"),
+    "raylib": (
+        "squared.h",
+        "(void)env;\n}\n\n// Free",
+        "DrawHologram(env);\n}\n\n// Free",
+        "raylib",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_belongs_elsewhere(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RAYLIB_PATH", "none")
+    folder = squared(tmp_path / "foreign", "GetRandomValue(0, 120)")
+    file, old, new, message = FOREIGN[name]
+    edit(folder / file, old, new)
+    with pytest.raises(UserError, match=message) as caught:
+        NativeVec(folder, total_agents=1, env={"size": 5})
+    if name == "raylib":
+        assert "DrawHologram" in caught.value.message and "install raylib" in caught.value.hint
+
+
+def test_an_environment_that_exits_when_created(tmp_path: Path):
+    folder = squared(tmp_path / "quitting")
+    edit(folder / "binding.c", "    env->num_agents = 1;", "    env->num_agents = 1;\n    exit(3);")
+    with pytest.raises(UserError, match=r"exit\(3\)"):
+        NativeVec(folder, total_agents=1, env={"size": 5})
