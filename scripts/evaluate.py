@@ -32,7 +32,7 @@ from puffer_mlx.files import publish
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.screen import play_in_terminal
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.vec.base import ScoredVec
+from puffer_mlx.vec.base import Environments
 from puffer_mlx.vec.native import find_environment
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.weights_io import load_weights
@@ -203,7 +203,7 @@ def described(spec: EnvSpec) -> str:
     )
 
 
-def environments(player: Player, count: int, render: bool = False) -> ScoredVec:
+def environments(player: Player, count: int, render: bool = False) -> Environments:
     """So many environments, whose seeds no other --seed shares; ``render``: to be drawn."""
     config = player.config
     settings = replace(
@@ -317,7 +317,7 @@ class WindowClosed(Exception):
     """By the person who watched."""
 
 
-def drawing(envs: ScoredVec, draw: pictures.Draw | None, window: bool) -> pictures.Draw:
+def drawing(envs: Environments, draw: pictures.Draw | None, window: bool) -> pictures.Draw:
     """What makes the picture of a step: the environment itself, or its draw.py."""
 
     def drawn(_: np.ndarray) -> np.ndarray:

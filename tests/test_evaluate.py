@@ -26,7 +26,7 @@ class Scripted:
     After the last one written down, episodes of one step with score 99 follow.
     """
 
-    finals = False
+    finals, unread, description = False, [], "scripted"
 
     def __init__(self, scripts, groups=1, masked=False, per_record=1) -> None:
         self.scripts, self.per_record = scripts, per_record

@@ -643,4 +643,4 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 
 def test_rows_is_what_the_contract_says():
-    assert Rows._fields == ("observations", "rewards", "terminals", "masks")
+    assert Rows._fields == ("observations", "rewards", "terminals", "masks", "finals")

@@ -63,7 +63,7 @@ def test_rows():
             env.reset(rows)
         else:
             rows = step(env)
-        observations, rewards, terminals, _ = plain.rows(np.arange(N), k)
+        observations, rewards, terminals, _ = map(np.asarray, plain.rows(np.arange(N), k))
         raw.append(np.asarray(observations, np.float64))
         seen = np.concatenate(raw)
         expected = (raw[-1] - seen.mean(axis=0)) / np.sqrt(seen.var(axis=0) + EPSILON)
@@ -100,7 +100,7 @@ def test_one_of_the_two():
         raw = dict(zip(one._fields, plain.rows(np.arange(N), 1), strict=False))
         other = "rewards" if which == "observations" else "observations"
         np.testing.assert_array_equal(getattr(one, which), getattr(two, which))
-        np.testing.assert_allclose(getattr(one, other), raw[other], rtol=1e-6)
+        np.testing.assert_allclose(getattr(one, other), np.asarray(raw[other]), rtol=1e-6)
         assert which in env.description and other not in env.description
         assert {name.partition(".")[0] for name in env.memory()} == {
             {"observations": "observations", "rewards": "return"}[which]
@@ -122,7 +122,8 @@ def test_frozen_statistics_stay_and_rewards_are_as_they_were():
         np.testing.assert_array_equal(array, memory[name])
     plain = CodedVec(N, 1)
     plain.scale = 1e5
-    np.testing.assert_allclose(rows.rewards, plain.rows(np.arange(N), 1)[1], rtol=1e-6)
+    expected = np.asarray(plain.rows(np.arange(N), 1)[1])
+    np.testing.assert_allclose(rows.rewards, expected, rtol=1e-6)
     observations = np.asarray(plain.rows(np.arange(N), 1)[0], np.float64)
     deviation = np.sqrt(memory["observations.variance"] + EPSILON)
     expected = (observations - memory["observations.mean"]) / deviation

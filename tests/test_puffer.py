@@ -410,7 +410,7 @@ def test_drawing_and_closing(backend):
     with make(factory if backend == "sync" else single, 4, backend=backend) as vec:
         played = Played(vec)
         played.step()
-        assert (vec.render() == np.ones((2, 3, 3))).all()
+        np.testing.assert_array_equal(vec.render(), np.ones((2, 3, 3)))
         assert vec.busy_seconds() > 0
     assert all(env.closed for env in made)
 

@@ -73,6 +73,8 @@ class Through:
         self.inner, self.before = inner, before
         self.spec, self.num_agents = inner.spec, inner.num_agents
         self.num_groups, self.finals = inner.num_groups, inner.finals
+        self.num_environments, self.unread = inner.num_environments, inner.unread
+        self.description = inner.description
         self.reset, self.log, self.state = inner.reset, inner.log, inner.state
         self.restore, self.close = inner.restore, inner.close
         self.busy_seconds = inner.busy_seconds

@@ -227,8 +227,8 @@ def test_profiling_changes_nothing():
     assert first == second
 
 
-def edited(change):
-    trainer, logs = run(make=lambda: RandomVec(change))
+def edited(change, *more):
+    trainer, logs = run(3, *more, make=lambda: RandomVec(change))
     return flat(trainer.weights), losses(logs)
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from puffer_mlx.config import Config
 from puffer_mlx.config_schema import KEYS
 from puffer_mlx.objects import load_object
-from puffer_mlx.vec.base import ScoredVec, VecEnv
+from puffer_mlx.vec.base import Environments, VecEnv
 from puffer_mlx.vec.gym import GymVec
 from puffer_mlx.vec.native import NativeVec, find_environment
 from puffer_mlx.vec.normalize import Normalized
@@ -16,7 +16,7 @@ __all__ = ["make", "unused"]
 GYM = "gym:"
 
 
-def make(config: Config, threads: int, *, render: bool = False) -> ScoredVec:
+def make(config: Config, threads: int, *, render: bool = False) -> Environments:
     """The environments of a configuration.
 
     Args:
@@ -45,7 +45,7 @@ def _native(config: Config, threads: int) -> NativeVec:
     )
 
 
-def _python(config: Config, threads: int, render: bool) -> ScoredVec:
+def _python(config: Config, threads: int, render: bool) -> Environments:
     name = config.env_name
     factory = name.removeprefix(GYM) if name.startswith(GYM) else load_object(name)
     settings = {

@@ -151,10 +151,6 @@ class VecEnv(Protocol):
         """Free everything. Calling it twice is harmless."""
         ...
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
 
 class ScoredVec(VecEnv, Protocol):
     """Environments that tell of every episode."""
@@ -165,6 +161,14 @@ class ScoredVec(VecEnv, Protocol):
         With its number ``env`` and the number ``n`` of those episodes, over which it is a mean.
         """
         ...
+
+
+class Environments(ScoredVec, Protocol):
+    """What ``vec.make`` returns: closed at the end of a ``with``, and able to draw themselves."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
     def render(self) -> np.ndarray | bool:
         """Environment 0's picture (h, w, 3) uint8, or that it drew in a window of its own.

@@ -14,7 +14,7 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import loop
-from puffer_mlx.vec.base import Collected, Rows, ScoredVec
+from puffer_mlx.vec.base import Collected, Environments, Rows
 
 LIMIT = 10.0  # deviations that a normalised observation is at most from the mean
 EPSILON = 1e-8
@@ -67,7 +67,7 @@ class Normalized:
     """
 
     def __init__(
-        self, inner: ScoredVec, observations: bool, rewards: bool, gamma: float, threads: int = 1
+        self, inner: Environments, observations: bool, rewards: bool, gamma: float, threads: int = 1
     ) -> None:
         spec = inner.spec
         if observations and spec.observation_dtype == np.uint8:
@@ -186,7 +186,7 @@ class Normalized:
             G[out.terminals != 0] = 0
 
     def render(self) -> np.ndarray | bool:
-        """As ``ScoredVec.render``."""
+        """As ``Environments.render``."""
         return self.inner.render()
 
     def __enter__(self) -> Self:

@@ -77,7 +77,7 @@ class NotANumber(Sound):
 
 
 class OutOfItsSpace(Sound):
-    observation_space = spaces.Box(np.float32([-2, -1, 0]), np.float32([2, 1, 0.5]))
+    observation_space = spaces.Box(*np.array([[-2, -1, 0], [2, 1, 0.5]], np.float32))
 
 
 class SeesNothing(Sound):
