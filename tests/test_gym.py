@@ -472,3 +472,40 @@ def test_importing_it_loads_neither_gymnasium_nor_mlx():
         "import sys, puffer_mlx.vec.gym; sys.exit(bool({'gymnasium', 'mlx.core'} & {*sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_what_is_needed_to_draw_is_said(monkeypatch):
+    from gymnasium.error import DependencyNotInstalled
+
+    with GymVec("CartPole-v1", name="pole", total_agents=1, backend="sync", render=True) as vec:
+
+        def render():
+            raise DependencyNotInstalled("pygame is not installed")
+
+        monkeypatch.setattr(vec._envs[0], "render", render)
+        with pytest.raises(UserError, match="pole can't be drawn: pygame is not installed"):
+            vec.render()
+        assert vec.log() == {}  # nothing else is lost
+
+
+def test_a_picture_that_fails():
+    with (
+        GymVec(Unpainted, name="unpainted", total_agents=1, backend="sync", render=True) as vec,
+        pytest.raises(UserError, match=r"environment 0 \(seed 0\) failed in render"),
+    ):
+        vec.render()
+
+
+class Unpainted(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def render(self):
+        raise RuntimeError("no paint")

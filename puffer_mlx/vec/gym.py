@@ -29,7 +29,7 @@ from puffer_mlx.vec.faults import check_finite
 from puffer_mlx.vec.gym_faults import Fault, locate
 from puffer_mlx.vec.gym_forms import build, choose, tells_finals
 from puffer_mlx.vec.gym_infos import MASK, Masks, ended_infos
-from puffer_mlx.vec.gym_make import Recipe
+from puffer_mlx.vec.gym_make import Recipe, gymnasium
 from puffer_mlx.vec.gym_rows import RowShapes, picture
 from puffer_mlx.vec.spaces import Layout
 
@@ -271,8 +271,10 @@ class GymVec:
         """
         try:
             frames = self._open(0).render()
+        except gymnasium().error.DependencyNotInstalled as error:
+            raise UserError(f"{self._name} can't be drawn: {error}", "install that") from None
         except Exception as error:
-            self._fail(0, error)
+            self._fail(0, error, "failed in render")
         return picture(self._name, None if frames is None else frames[0])
 
     def state(self) -> None:
