@@ -7,7 +7,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from puffer_mlx.errors import UserError
 
 Lines: TypeAlias = "queue.SimpleQueue[str]"
 
@@ -29,6 +31,32 @@ class Answer(NamedTuple):
     value: Any
     death: str
     seconds: float
+
+
+class Named(Protocol):
+    """An item."""
+
+    @property
+    def name(self) -> str:
+        """A word."""
+        ...
+
+
+T = TypeVar("T", bound=Named)
+
+
+def known(items: Sequence[T], names: list[str] | None) -> list[T]:
+    """The items of these names, in their order; all if None.
+
+    Raises:
+        UserError: there is none of a name.
+    """
+    if names is None:
+        return list(items)
+    table = {item.name: item for item in items}
+    if wrong := [name for name in names if name not in table]:
+        raise UserError(f"there is no item {wrong[0]!r}", f"there are {', '.join(table)}")
+    return [item for item in items if item.name in names]
 
 
 def answers(

@@ -13,13 +13,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from puffer_mlx.apart import Answer, answers
+from puffer_mlx.apart import Answer, answers, known
 from puffer_mlx.blas import raise_cache_limit
 from puffer_mlx.config import parse_command_line
 from puffer_mlx.cpu_ops import threads
 from puffer_mlx.devices import select_device
 from puffer_mlx.env_check.findings import FAIL, OK, SKIP, WARN, Finding, skip, worst
-from puffer_mlx.env_check.items import BASIC, NOT_LOOKED_AT, Check, Item, judge, known
+from puffer_mlx.env_check.items import BASIC, ITEMS, NOT_LOOKED_AT, Check, Item, judge
 from puffer_mlx.env_check.subject import Subject
 from puffer_mlx.errors import reported
 from puffer_mlx.files import publish
@@ -109,7 +109,7 @@ def summary(found: list[Finding], took: float) -> Text:
 @reported
 def check(argv: list[str]) -> None:
     config, options = parse_command_line(argv, add_options)
-    items = known(options.only)
+    items = known(ITEMS, options.only)
     select_device(config.base.device)
     raise_cache_limit()
     if options.worker is not None:

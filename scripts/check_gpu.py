@@ -23,9 +23,9 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from puffer_mlx.apart import END, answers
+from puffer_mlx.apart import END, answers, known
 from puffer_mlx.blas import raise_cache_limit
-from puffer_mlx.checks.items import FAIL, PASS, SKIP, Item, Verdict, judge, known
+from puffer_mlx.checks.items import FAIL, ITEMS, PASS, SKIP, Item, Verdict, judge
 from puffer_mlx.checks.tools import QUICK, Effort
 from puffer_mlx.devices import select_device
 from puffer_mlx.errors import reported
@@ -97,11 +97,11 @@ def results(items: list[Item], options: argparse.Namespace, argv: list[str]) -> 
     def command(left: list[str], _: list[str]) -> list[str]:
         return [sys.executable, str(Path(__file__).resolve()), *argv, WORKER, "--only", *left]
 
-    known = {item.name: item for item in [*items, ENDS]}
+    table = {item.name: item for item in [*items, ENDS]}
     last = None
     for last in answers([item.name for item in items], command, options.timeout):
         verdict = Verdict(FAIL, last.death) if last.death else Verdict(*last.value)
-        yield Result(known[last.name], verdict, last.seconds)
+        yield Result(table[last.name], verdict, last.seconds)
     if last and not last.death:
         yield Result(ENDS, Verdict(PASS, "exit code 0"), 0.0)
 
@@ -136,7 +136,7 @@ def summary(found: list[Result], seconds: float) -> Text:
 @reported
 def check(argv: list[str]) -> None:
     options = parse(argv)
-    items = known(options.only)
+    items = known(ITEMS, options.only)
     if options.list:
         for item in items:
             print(f"{item.name:18} {item.title}")

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from running import load_script, run
 
+from puffer_mlx.apart import known
 from puffer_mlx.config import load
 from puffer_mlx.env_check.findings import FAIL, OK, SKIP, WARN, number, numbers, percent, worst
-from puffer_mlx.env_check.items import ITEMS, Check, judge, known
+from puffer_mlx.env_check.items import ITEMS, Check, judge
 from puffer_mlx.env_check.subject import Subject
 from puffer_mlx.errors import UserError
 
@@ -304,7 +305,7 @@ def test_bad_usage(here, capsys, words, message):
     assert load_script("check_env").main(list(words)) == 2
     assert message in capsys.readouterr().err
     with pytest.raises(UserError, match="there are loads, "):
-        known(["nonsense"])
+        known(ITEMS, ["nonsense"])
 
 
 def test_numbers_in_words():

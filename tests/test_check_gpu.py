@@ -14,8 +14,9 @@ from mlx.utils import tree_map
 from running import ROOT, files, run
 
 from puffer_mlx import importing, ops, precision, schedule, trace, trainer
+from puffer_mlx.apart import known
 from puffer_mlx.checks import arithmetic, coded, upkeep
-from puffer_mlx.checks.items import FAIL, ITEMS, PASS, SKIP, Item, judge, known
+from puffer_mlx.checks.items import FAIL, ITEMS, PASS, SKIP, Item, judge
 from puffer_mlx.checks.tools import QUICK, Effort
 from puffer_mlx.devices import has_gpu
 from puffer_mlx.errors import UserError
@@ -38,7 +39,7 @@ def cpu():
 
 
 def item(name: str) -> Item:
-    (found,) = known([name])
+    (found,) = known(ITEMS, [name])
     return found
 
 
@@ -124,7 +125,7 @@ def test_names(tmp_path):
     done = run("check_gpu", "--only", "losses", "nonsense", cwd=tmp_path)
     assert done.returncode == 2 and "no item 'nonsense'" in done.stderr
     with pytest.raises(UserError, match="torn-slots"):
-        known(["nonsense"])
+        known(ITEMS, ["nonsense"])
     if not has_gpu():
         done = run("check_gpu", "--device", "gpu", cwd=tmp_path)
         assert done.returncode == 2 and "has no GPU" in done.stderr

@@ -235,3 +235,14 @@ def test_resume_is_bit_for_bit():
         for _ in trainer:
             pass
         np.testing.assert_array_equal(flat(trainer), expected)
+
+
+def test_observations_can_be_taken_apart():
+    pytest.importorskip("gymnasium")
+    settings = config.load("gym:CartPole-v1")
+    with vec.make(settings, 1) as env:
+        assert isinstance(env, Normalized) and env.layout is not None
+        rows = allocate_rows(env, 8)
+        env.reset(rows)
+        np.testing.assert_array_equal(env.layout.restore(rows.observations), rows.observations)
+    assert coded().layout is None

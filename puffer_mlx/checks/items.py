@@ -108,17 +108,3 @@ def judge(item: Item, effort: Effort) -> Verdict:
         return Verdict(FAIL, str(error), traceback.format_exc())
     except Exception as error:
         return Verdict(FAIL, f"{type(error).__name__}: {error}", traceback.format_exc())
-
-
-def known(names: list[str] | None = None) -> list[Item]:
-    """The items of these names, in their order; all if None.
-
-    Raises:
-        UserError: there is none of a name.
-    """
-    if names is None:
-        return list(ITEMS)
-    table = {item.name: item for item in ITEMS}
-    if wrong := [name for name in names if name not in table]:
-        raise UserError(f"there is no item {wrong[0]!r}", f"there are {', '.join(table)}")
-    return [item for item in ITEMS if item.name in names]

@@ -30,7 +30,7 @@ from puffer_mlx.vec.gym_faults import Fault, locate
 from puffer_mlx.vec.gym_forms import build, choose, tells_finals
 from puffer_mlx.vec.gym_infos import MASK, Masks, ended_infos
 from puffer_mlx.vec.gym_make import Recipe, gymnasium
-from puffer_mlx.vec.gym_rows import RowShapes, picture
+from puffer_mlx.vec.rows import RowShapes, picture
 from puffer_mlx.vec.spaces import Layout
 
 __all__ = ["GymVec"]
@@ -57,6 +57,10 @@ class GymVec:
         timeout: seconds after which an environment's process is taken to hang.
         num_threads: threads that may act for the policy in ``collect``.
         render: be able to ``render``.
+
+    Attributes:
+        layout: how observations and actions lie in rows; ``layout.restore`` gives Dicts and Tuples
+            back.
 
     Raises:
         UserError: there is no such environment, it can't be made or fails in its first reset, or it
@@ -103,9 +107,8 @@ class GymVec:
         except BaseException:
             self.close()
             raise
-        self.spec = self._layout.spec
+        self.spec = self.layout.spec
         self._inexact = self.spec.observation_dtype.kind == "f"
-        self._action_shape = n, self.spec.action.heads
         self._rows, self._all_rows = RowShapes(self.spec, n), RowShapes(self.spec, total_agents)
         self._seeds = range(self._seed, self._seed + total_agents)
         self._episodes = Episodes(total_agents)
@@ -121,7 +124,7 @@ class GymVec:
         self._first = self._begin(seeded=True)
         spaces = one.single_observation_space, one.single_action_space
         masked = MASK in self._first[0][1]
-        self._layout = Layout(self._name, *spaces, masked)
+        self.layout = Layout(self._name, *spaces, masked)
         groups = self._groups if masked else []
         self._masks = [Masks(self._name, spaces[1], agents.start) for agents in groups]
 
@@ -164,13 +167,9 @@ class GymVec:
         env = self._open(group)
         if self._under_way[group] is not None:
             raise RuntimeError(f"group {group} is stepping already; wait({group}) first")
-        if actions.shape != self._action_shape or actions.dtype != np.float32:
-            raise ValueError(
-                f"actions: expected float32 {self._action_shape}, "
-                f"found {actions.dtype} {actions.shape}"
-            )
+        self._rows.check_actions(actions)
         self._rows.check(out)
-        chosen = self._layout.actions(actions)  # a copy
+        chosen = self.layout.actions(actions)  # a copy
         if self._backend == "async":
             try:
                 env.step_async(chosen)
@@ -235,7 +234,7 @@ class GymVec:
         self._write(group, observations, infos, out)
 
     def _write(self, group: int, observations: Any, infos: dict[str, Any], out: Rows) -> None:
-        self._layout.write(observations, out.observations)
+        self.layout.write(observations, out.observations)
         if out.masks is not None:
             last = self._over[group] if self.finals else None
             self._masks[group].write(infos, last, out.masks)

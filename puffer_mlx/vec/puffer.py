@@ -34,6 +34,7 @@ from puffer_mlx.vec.faults import check_finite
 from puffer_mlx.vec.puffer_instances import Buffers, PufferRecipe, is_puffer_env
 from puffer_mlx.vec.puffer_plan import Probe, plan
 from puffer_mlx.vec.puffer_workers import Here, Workers
+from puffer_mlx.vec.rows import RowShapes
 
 __all__ = ["PufferVec", "is_puffer_env"]
 
@@ -54,6 +55,10 @@ class PufferVec:
         timeout: seconds after which an environment's process is taken to hang.
         num_threads: the most processes, and threads that may act for the policy in ``collect``.
         render: make environments that can ``render``.
+
+    Attributes:
+        layout: how observations and actions lie in rows; ``layout.restore`` gives Dicts and Tuples
+            back.
 
     Raises:
         UserError: the environment can't be made, or its agents don't add up to N.
@@ -81,11 +86,12 @@ class PufferVec:
         recipe = PufferRecipe(name, make, dict(env or {}), render)
         with closing(Probe(recipe, seed)) as probe:
             chosen = plan(probe, recipe, total_agents, num_buffers, backend, num_threads)
-            self._layout, self._unpack = probe.layout()
+            self.layout, self._unpack = probe.layout()
             self._n = n = total_agents // num_buffers
             buffers = Buffers.layout(n, probe.observation_space, probe.action_space)
             self._per_environment = probe.agents // probe.environments
-        self.spec = self._layout.spec
+        self.spec = self.layout.spec
+        self._rows, self._all_rows = RowShapes(self.spec, n), RowShapes(self.spec, total_agents)
         self.description = chosen.describe(num_buffers)
         try:
             for group in range(num_buffers):
@@ -106,7 +112,7 @@ class PufferVec:
         Waits for steps under way. The k-th time (from 0), instance i gets the seed
         ``seed + i + k * num_environments``.
         """
-        self._check(out, self.num_agents)
+        self._all_rows.check(out)
         for group in range(self.num_groups):
             self.wait(group)
         seed = self._seed + self._resets * self.num_environments
@@ -134,9 +140,9 @@ class PufferVec:
         found = self._open(group)
         if self._under_way[group] is not None:
             raise RuntimeError(f"group {group} is stepping already; wait({group}) first")
-        _expect("actions", actions, (self._n, self.spec.action.heads), np.float32)
-        self._check(out, self._n)
-        np.copyto(found.buffers.actions, self._layout.actions(actions))
+        self._rows.check_actions(actions)
+        self._rows.check(out)
+        np.copyto(found.buffers.actions, self.layout.actions(actions))
         with self._closing_on_failure():
             found.begin()
         self._under_way[group] = out
@@ -226,7 +232,7 @@ class PufferVec:
 
     def _write(self, group: int, out: Rows) -> None:
         """Observations of the buffers into rows, and the check of what is in these."""
-        self._layout.write(self._unpack(self._groups[group].buffers.observations), out.observations)
+        self.layout.write(self._unpack(self._groups[group].buffers.observations), out.observations)
         check_finite(
             self._name,
             out.observations,
@@ -256,14 +262,6 @@ class PufferVec:
             raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
         return self._groups[group]
 
-    def _check(self, out: Rows, n: int) -> None:
-        spec = self.spec
-        _expect(
-            "observations", out.observations, (n, spec.observation_size), spec.observation_dtype
-        )
-        _expect("rewards", out.rewards, (n,), np.float32)
-        _expect("terminals", out.terminals, (n,), np.float32)
-
     @contextmanager
     def _closing_on_failure(self) -> Iterator[None]:
         try:
@@ -271,8 +269,3 @@ class PufferVec:
         except BaseException:
             self.close()
             raise
-
-
-def _expect(what: str, array: np.ndarray, shape: tuple[int, ...], dtype: Any) -> None:
-    if array.shape != shape or array.dtype != dtype:
-        raise ValueError(f"{what}: expected {dtype} {shape}, found {array.dtype} {array.shape}")

@@ -1,4 +1,4 @@
-"""Whether arrays are what they should be: rows that are to be written, and pictures."""
+"""Whether arrays are what they should be: rows to be written, actions, pictures."""
 
 from typing import Any
 
@@ -23,6 +23,7 @@ class RowShapes:
         self._wide = (n, spec.observation_size), spec.observation_dtype
         self._narrow = (n,), np.dtype(np.float32)
         self._masked = ((n, spec.mask_size), np.dtype(np.uint8)) if spec.mask_size else None
+        self._actions = n, spec.action.heads
 
     def check(self, out: Rows) -> None:
         """Refuse other ones; ``finals`` may be left out, and without a mask ``masks`` is.
@@ -46,6 +47,17 @@ class RowShapes:
             raise ValueError(
                 f"rows: expected observations {self._wide}, rewards, terminals and finals {narrow},"
                 f" masks {self._masked}; found {found}"
+            )
+
+    def check_actions(self, actions: np.ndarray) -> None:
+        """Refuse other actions.
+
+        Raises:
+            ValueError: they have another shape or dtype.
+        """
+        if actions.shape != self._actions or actions.dtype != np.float32:
+            raise ValueError(
+                f"actions: expected float32 {self._actions}, found {actions.dtype} {actions.shape}"
             )
 
 
