@@ -5,7 +5,6 @@ some number of agents on, which depends on the machine, the policy and the group
 measured: the rollout's own code, on both devices, with environments that stand still.
 """
 
-import ctypes
 import hashlib
 import json
 import statistics
@@ -33,17 +32,14 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.streams import acting_streams
 from puffer_mlx.update import Executables
 from puffer_mlx.vec.base import Collected
+from puffer_mlx.vec.loop import ACT, PART
 from puffer_mlx.version import version_text
 
 STEPS = 4  # of one measurement
-PART = 64  # agents that a thread acts for at a time, as envs/src/collect.h
 BUDGET = 0.8  # seconds for each device, kernels compiled
 # Overlapped, acting on the CPU costs nothing while it is the shorter half; a GPU that acts has no
 # time to train. So there the CPU may be slower by this factor, a guess at training's share.
 PATIENCE = 2.0
-
-
-_ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
 
 
 @dataclass
@@ -179,7 +175,7 @@ class _Still:
         self, steps: int, act: tuple[int, int], actions: Any, out: Any, spans: int = 0
     ) -> Collected:
         """Each part of the agents acts ``steps`` times, on any thread."""
-        function = _ACT(act[0])
+        function = ACT(act[0])
 
         def part(first: int) -> None:
             for t in range(steps):

@@ -307,10 +307,8 @@ def show(player: Player, options: argparse.Namespace, draw: pictures.Draw | None
         play_in_terminal(frames(options.steps), options.fps)
     if options.window:
         with contextlib.suppress(WindowClosed):
-            for _ in frames(
-                options.steps, window=True
-            ):  # the environment's c_render keeps the time
-                pass
+            for _ in frames(options.steps, window=True):
+                pass  # the environment's c_render keeps the time
 
 
 class WindowClosed(Exception):

@@ -104,15 +104,17 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
         if config.python:
             print(environments.description)
         state = checkpoint.load_state(resumed.folder) if resumed else None
-        if source := weights_folder(config, options, resumed):
-            checkpoint.recall(environments, source)
+        path = resumed.folder / checkpoint.WEIGHTS if resumed else None
+        if options.load_model_path:
+            path = checkpoint.find_weights(options.load_model_path, config)
+        if path:
+            checkpoint.recall(environments, path.parent)
         trainer = Trainer(config, environments, like=state)
         record = Recording(trainer, options)
         position = None
         if resumed and state:
             position = go_on(trainer, resumed, state)
-        elif options.load_model_path:
-            path = checkpoint.find_weights(options.load_model_path, config)
+        elif path:
             trainer.weights = load_weights(path, trainer.weights)
         folder = resumed.folder.parent if resumed else checkpoint.prepare(config, run_id)
         keeper = checkpoint.Keeper(folder, config)
@@ -169,16 +171,6 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
             log.close()
         print(f"saved {saved}" if saved else "no epoch ended; nothing to save")
         print(f"log   {log.path}")
-
-
-def weights_folder(
-    config: Config, options: argparse.Namespace, resumed: Checkpoint | None
-) -> Path | None:
-    """The checkpoint that the weights are from, if they are from one."""
-    if resumed:
-        return resumed.folder
-    path = options.load_model_path
-    return checkpoint.find_weights(path, config).parent if path else None
 
 
 class Recording:

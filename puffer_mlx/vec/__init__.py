@@ -3,7 +3,6 @@
 import numpy as np
 
 from puffer_mlx.config import Config
-from puffer_mlx.config_schema import KEYS
 from puffer_mlx.objects import load_object
 from puffer_mlx.vec.base import Environments, VecEnv
 from puffer_mlx.vec.gym import GymVec
@@ -72,9 +71,6 @@ def unused(config: Config, vec: VecEnv) -> list[str]:
     if config.vec.normalize_observations and vec.spec.observation_dtype == np.uint8:
         found.append("vec.normalize_observations (bytes are on a scale that is known)")
     if not config.python:
-        found += [f"vec.{key} (for Python)" for key in ("backend", "timeout") if _set(config, key)]
+        names = ("vec.backend", "vec.timeout")
+        found += [f"{name} (for Python)" for name in names if name in config.origins]
     return found
-
-
-def _set(config: Config, key: str) -> bool:
-    return getattr(config.vec, key) != KEYS["vec"][key].default

@@ -14,7 +14,6 @@ A vectorised form has one generator for each group, seeded with ``seed`` plus th
 group's first environment: other rows, which depend on ``num_buffers`` too.
 """
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, Self
@@ -108,7 +107,6 @@ class GymVec:
             self.close()
             raise
         self.spec = self.layout.spec
-        self._inexact = self.spec.observation_dtype.kind == "f"
         self._rows, self._all_rows = RowShapes(self.spec, n), RowShapes(self.spec, total_agents)
         self._seeds = range(self._seed, self._seed + total_agents)
         self._episodes = Episodes(total_agents)
@@ -238,12 +236,8 @@ class GymVec:
         if out.masks is not None:
             last = self._over[group] if self.finals else None
             self._masks[group].write(infos, last, out.masks)
-        total = np.vdot(out.rewards, out.rewards)  # one number that tells of all
-        if self._inexact:
-            total += np.vdot(out.observations, out.observations)
-        if not math.isfinite(total):
-            first = self._groups[group].start
-            check_finite(self._name, out.observations, out.rewards, first, self._seeds)
+        first = self._groups[group].start
+        check_finite(self._name, out.observations, out.rewards, first, self._seeds)
 
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0

@@ -14,7 +14,7 @@ import numpy as np
 from puffer_mlx.vec.base import Collected, Rows, VecEnv
 
 PART = 64  # agents that the C function takes at a time, as envs/src/collect.h
-_ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
+ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
 
 
 def collect(
@@ -41,7 +41,7 @@ def collect(
     """
     N, Q = vec.num_agents, vec.num_groups
     groups = [slice(g * (N // Q), (g + 1) * (N // Q)) for g in range(Q)]
-    function = partial(_ACT(act[0]), act[1])
+    function = partial(ACT(act[0]), act[1])
     notes: list[tuple[int, int, float, float]] = []
     acting, busy = 0.0, vec.busy_seconds()
     parts = [_parts(agents) for agents in groups]

@@ -30,16 +30,6 @@
 
 #define RLAPI static inline
 
-#ifndef PI
-#define PI 3.14159265358979323846f
-#endif
-#ifndef DEG2RAD
-#define DEG2RAD (PI / 180.0f)
-#endif
-#ifndef RAD2DEG
-#define RAD2DEG (180.0f / PI)
-#endif
-
 #ifndef RL_MALLOC
 #define RL_MALLOC(size) malloc(size)
 #define RL_CALLOC(count, size) calloc(count, size)

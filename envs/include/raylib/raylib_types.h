@@ -9,6 +9,16 @@
 
 // ---- Numbers ------------------------------------------------------------------------------------
 
+#ifndef PI
+#define PI 3.14159265358979323846f
+#endif
+#ifndef DEG2RAD
+#define DEG2RAD (PI / 180.0f)
+#endif
+#ifndef RAD2DEG
+#define RAD2DEG (180.0f / PI)
+#endif
+
 typedef struct Vector2 {
     float x, y;
 } Vector2;

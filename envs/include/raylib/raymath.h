@@ -10,15 +10,6 @@
 
 #include "raylib_types.h"
 
-#ifndef PI
-#define PI 3.14159265358979323846f
-#endif
-#ifndef DEG2RAD
-#define DEG2RAD (PI / 180.0f)
-#endif
-#ifndef RAD2DEG
-#define RAD2DEG (180.0f / PI)
-#endif
 #ifndef EPSILON
 #define EPSILON 0.000001f
 #endif
