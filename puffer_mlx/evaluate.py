@@ -102,7 +102,7 @@ class _Player:
             self._weights, mx.array(rows.observations), self._state, noise, mask, keep
         )
         mx.eval(actions, self._state)
-        chosen = np.array(actions)
+        chosen = np.ascontiguousarray(actions)  # MLX's may be a view of columns
         for group, agents in enumerate(self._groups):
             self._vec.send(group, chosen[agents], rows.part(agents))
         for group in range(len(self._groups)):

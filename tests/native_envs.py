@@ -12,6 +12,7 @@ from puffer_mlx.vec.stepping import allocate_rows
 
 OURS = Path(__file__).parent / "envs"  # environments that only tests use
 RELAY = OURS / "relay"
+DRIFT = {"native": str(OURS / "drift"), "python": f"{OURS / 'python' / 'drift.py'}:Drift"}
 OWN = {"relay": {"length": 7, "sleep_ms": 0}}  # their [env]; they have no configs/NAME.ini
 SHIPPED = sorted(path.parent.name for path in environments_folder().glob("*/binding.c"))
 NAMES = [*SHIPPED, *OWN]

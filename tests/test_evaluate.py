@@ -13,7 +13,7 @@ from films import gif_pages, read_video
 from mlx.utils import tree_map
 from running import errors, files, load_script
 
-from puffer_mlx import checkpoint, config
+from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.evaluate import Scores, Spread, play, score
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -534,6 +534,24 @@ def test_ctrl_c_while_scoring(evaluate, module, monkeypatch, capsys):
     monkeypatch.setattr(module, "score", interrupted)
     assert evaluate("squared --load-model-path 17") == 130
     assert capsys.readouterr().err == "stopped\n"
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("name", ["native", "python sync", "python async"])
+def test_several_continuous_actions(name, groups):
+    """Rows that are handed over are contiguous, whatever the layout of the policy's actions."""
+    kind, _, backend = name.partition(" ")
+    words = ["--vec.num-buffers", str(groups), "--vec.total-agents", "4", "--device", "cpu"]
+    words += ["--vec.backend", backend] if backend else []
+    words += ["--policy.hidden-size", "8", "--policy.num-layers", "1"]
+    words += ["--train.horizon", "8", "--train.minibatch-size", "32"]
+    settings = config.load(native_envs.DRIFT[kind], words)
+    with vec.make(settings, 2) as envs:
+        policy = make_policy(envs.spec, settings.policy, settings.torch)
+        scores = score(policy, policy.init(mx.random.key(0)), envs, 8)
+        assert envs.spec.action.sizes == (1, 1) and scores.count == 8 and not scores.unfinished
+        frames = list(play(policy, policy.init(mx.random.key(0)), envs, np.copy, steps=8))
+    assert sum(frame.terminal for frame in frames) == 1
 
 
 def test_std_is_finite_for_every_count():
