@@ -22,7 +22,7 @@ from puffer_mlx.config_cli import (
     parse_options,
     read_ini,
 )
-from puffer_mlx.config_files import Named, find_config, known_envs, named
+from puffer_mlx.config_files import Named, find_config, known_envs, named, plain_path
 from puffer_mlx.config_key import Key
 from puffer_mlx.config_schema import (
     KEYS,
@@ -61,24 +61,31 @@ BOOLS = {"1": True, "true": True, "yes": True, "on": True}
 BOOLS |= {"0": False, "false": False, "no": False, "off": False}
 
 
-def load(name: str, argv: Sequence[str] = (), files: Sequence[str | Path] = ()) -> Config:
+def load(
+    name: str,
+    argv: Sequence[str] = (),
+    files: Sequence[str | Path] = (),
+    images: bool = False,
+) -> Config:
     """The checked configuration of an environment.
 
     Args:
         name: an environment, or the path of an .ini file.
         argv: options, as on the command line.
         files: further .ini files; they win over the environment's, options win over them.
+        images: it is an environment in Python that shows images: `configs/images.ini` counts too.
 
     Raises:
         UserError: anything wrong, all of it in one message.
     """
-    return parse_command_line([name, *argv], files=files)[0]
+    return parse_command_line([name, *argv], files=files, images=images)[0]
 
 
 def parse_command_line(
     argv: Sequence[str],
     extra: Callable[[argparse.ArgumentParser], object] | None = None,
     files: Sequence[str | Path] = (),
+    images: bool = False,
 ) -> tuple[Config, argparse.Namespace]:
     """A script's whole command line, `ENV [options]`; `--help` prints and exits.
 
@@ -86,6 +93,7 @@ def parse_command_line(
         argv: the words after the script's name.
         extra: called with the parser to add the script's own options.
         files: as in `load`.
+        images: as in `load`.
 
     Returns:
         The checked configuration, and the values of the script's own options.
@@ -94,7 +102,7 @@ def parse_command_line(
         UserError: anything wrong, all of it in one message.
     """
     name, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
-    found = named(name) if name else Named("", "", [])
+    found = named(name, images) if name else Named("", "", [])
     if not name and "-h" not in words and "--help" not in words:
         hint = f"ENV [options], ENV one of {', '.join(known_envs())}, gym:ID, …"
         raise UserError(f"the first word must be an environment ({COMMAND_LINE})", hint)
@@ -104,7 +112,9 @@ def parse_command_line(
     if extra is not None:
         extra(parser)
     given, own = parse_options(parser, words)
-    return _assemble(found, [*settings, *given]), own
+    config = _assemble(found, [*settings, *given])
+    config.files = [plain_path(path) for path in paths]
+    return config, own
 
 
 def _assemble(found: Named, settings: Iterable[Setting]) -> Config:
@@ -250,7 +260,7 @@ def unused_note(config: Config) -> str | None:
 
 def to_dict(config: Config) -> dict[str, Any]:
     """The configuration as plain nested dictionaries that JSON can hold."""
-    return {k: v for k, v in asdict(config).items() if k not in ("unused", "origins")}
+    return {k: v for k, v in asdict(config).items() if k not in ("unused", "origins", "files")}
 
 
 def ini_text(config: Config, comments: bool = False) -> str:

@@ -5,9 +5,12 @@ gym:CartPole-v1       one of Gymnasium's
 module:factory        Python: also path/to/file.py:factory
 path/to/ocean/NAME    a folder in PufferLib 4.0's form, with its config/NAME.ini if it has one
 path/to/file.ini      a file, whose [base] env_name is any of these but a folder
+
+A file whose [base] env_name is ``gym:ALE/*`` is about all of those, and comes before their own.
 """
 
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +18,8 @@ from puffer_mlx.config_schema import closest
 from puffer_mlx.errors import UserError
 
 FAMILY = "python.ini"  # what all Python environments begin with
+IMAGES = "images.ini"  # what differs for those that show images
+_SHOW_IMAGES = "gym:ALE/"  # where that is known before one is made
 
 
 class Named(NamedTuple):
@@ -25,8 +30,15 @@ class Named(NamedTuple):
     files: list[Path]
 
 
-def named(word: str) -> Named:
+def named(word: str, images: bool = False) -> Named:
     """What the first word of a command line means.
+
+    Of Python environments, the file of a family (``env_name = gym:ALE/*``) comes before the one of
+    an environment.
+
+    Args:
+        word: see above.
+        images: it is an environment in Python that shows images. Atari's do anyhow.
 
     Raises:
         UserError: there is no such environment, folder or file.
@@ -36,10 +48,16 @@ def named(word: str) -> Named:
     if word.endswith(".ini"):
         path = find_config(word)
         name = env_names(path)[0]
-        return Named(name, "", [*_defaults(":" in name), path])
+        if "*" in name:
+            raise UserError(
+                f"{word} is for all of {name}", f"name one: {name.replace('*', 'NAME')}"
+            )
+        return Named(name, "", [*_defaults(":" in name, images), path])
     if ":" in word:
+        images = images or word.startswith(_SHOW_IMAGES)
+        family = [path for path in _all_files() if _in_family(word, path)]
         own = [path for path in _all_files() if word in env_names(path)]
-        return Named(word, "", [*_defaults(family=True), *own[:1]])
+        return Named(word, "", [*_defaults(True, images), *family[:1], *own[:1]])
     if "/" in word or word in (".", ".."):
         return _folder(word)
     return Named(word, "", [*_defaults(), find_config(word)])
@@ -64,9 +82,14 @@ def _folder(word: str) -> Named:
     return Named(folder.name, str(folder), _defaults())
 
 
-def _defaults(family: bool = False) -> list[Path]:
-    """default.ini, and what Python environments begin with."""
-    names = ["default.ini", FAMILY] if family else ["default.ini"]
+def _in_family(name: str, path: Path) -> bool:
+    """Whether a file is for a family of environments, of which this is one."""
+    return any("*" in family and fnmatchcase(name, family) for family in env_names(path))
+
+
+def _defaults(family: bool = False, images: bool = False) -> list[Path]:
+    """default.ini, what Python environments begin with, and those of them that show images."""
+    names = ["default.ini", *([FAMILY] if family else []), *([IMAGES] if family and images else [])]
     found = ([folder / name for folder in config_folders()] for name in names)
     return [path for paths in found for path in [p for p in paths if p.is_file()][:1]]
 
@@ -82,6 +105,14 @@ def config_folders() -> list[Path]:
     return [folder for folder in (Path("configs"), shipped) if folder.is_dir()]
 
 
+def plain_path(path: Path) -> str:
+    """A file's path as messages show it: those that come with puffer_mlx are in ``configs``."""
+    for folder in config_folders():
+        if path.is_relative_to(folder):
+            return (Path("configs") / path.relative_to(folder)).as_posix()
+    return str(path)
+
+
 def env_names(path: Path) -> list[str]:
     """The environments a file is for: the words of its [base] env_name, else the file's name."""
     try:
@@ -95,7 +126,7 @@ def env_names(path: Path) -> list[str]:
 
 def known_envs() -> list[str]:
     """Every environment that has a file."""
-    files = (path for path in _all_files() if path.name not in ("default.ini", FAMILY))
+    files = (path for path in _all_files() if path.name not in ("default.ini", FAMILY, IMAGES))
     return sorted({name for path in files for name in env_names(path)})
 
 
@@ -113,7 +144,7 @@ def find_config(name: str) -> Path:
         raise UserError(f"there is no file {name}", "name an .ini file that exists")
     for folder in config_folders():
         for path in sorted(folder.rglob("*.ini"), key=lambda path: (path.stem != name, path)):
-            if name in env_names(path) and path.name != FAMILY:
+            if name in env_names(path) and path.name not in (FAMILY, IMAGES):
                 return path
     known = known_envs()
     near = closest(name, known)

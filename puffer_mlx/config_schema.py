@@ -310,6 +310,7 @@ class Config:
         sweep: section name -> its keys and texts, for [sweep] and every [sweep.*].
         unused: names of keys that were given, are accepted and do nothing here.
         origins: name of a key that isn't at its default -> where it was set: "breakout.ini:12".
+        files: those that it was read from, the later ones winning.
     """
 
     env_name: str = ""
@@ -323,6 +324,7 @@ class Config:
     sweep: dict[str, dict[str, str]] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list, compare=False)
     origins: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    files: list[str] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def python(self) -> bool:

@@ -122,7 +122,8 @@ def bench_environment(config: Config, options: argparse.Namespace) -> dict[str, 
 
 
 def bench_training(config: Config, options: argparse.Namespace) -> dict[str, Any]:
-    with vec.make(config, rollout_cores(config)) as environments:
+    config, made = vec.make_fitting(config, rollout_cores, options.with_images)
+    with made as environments:
         trainer = Trainer(config, environments)
         started = time.perf_counter()
         for _ in range(options.warm_up):
@@ -165,6 +166,7 @@ def main(argv: list[str]) -> None:
     config, options = parse_command_line(argv, add_options)
     if options.sync and options.env_only:
         raise UserError("--sync and --env-only are given", "one of them")
+    options.with_images = lambda: parse_command_line(argv, add_options, images=True)[0]
     select_device(config.base.device)
     raise_cache_limit()
     load = os.getloadavg()

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -94,15 +95,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | None) -> None:
+def train(
+    config: Config,
+    options: argparse.Namespace,
+    resumed: Checkpoint | None,
+    with_images: Callable[[], Config],
+) -> None:
+    """Train.
+
+    Args:
+        config: without what images need.
+        options: this script's own.
+        resumed: the checkpoint to go on from.
+        with_images: makes the configuration with it.
+    """
     select_device(config.base.device)
     raise_cache_limit()
     run_id = resumed.folder.parent.name if resumed else str(time.time_ns() // 1_000_000)
-    with vec.make(config, placement.rollout_cores(config)) as environments:
+    config, made = vec.make_fitting(config, placement.rollout_cores, with_images)
+    with made as environments:
         if unused := vec.unused(config, environments):
             print(f"unused here: {', '.join(unused)}")
         if config.python:
             print(environments.description)
+            print(f"settings: {', '.join(config.files[1:])}")  # default.ini goes without saying
         state = checkpoint.load_state(resumed.folder) if resumed else None
         path = resumed.folder / checkpoint.WEIGHTS if resumed else None
         if options.load_model_path:
@@ -311,15 +327,21 @@ def main(argv: list[str]) -> None:
     resumed = find_resumed(argv)
     if resumed:
         argv = [str(resumed.folder / checkpoint.CONFIG), *argv[1:]]
-    config, options = parse_command_line(argv, add_options)
+    config, options = configured(argv)
     if resumed and options.load_model_path:
         raise UserError("--resume and --load-model-path are given", "one of them")
     if note := unused_note(config):
         print(note)
+    train(config, options, resumed, lambda: configured(argv, images=True)[0])
+
+
+def configured(argv: list[str], images: bool = False) -> tuple[Config, argparse.Namespace]:
+    """The configuration and this script's own options, ``trace`` among them."""
+    config, options = parse_command_line(argv, add_options, images=images)
     options.trace = None
     if isinstance(config.base.profile, str):  # a file of this start, not of the run
         options.trace, config.base.profile = Path(config.base.profile), True
-    train(config, options, resumed)
+    return config, options
 
 
 if __name__ == "__main__":

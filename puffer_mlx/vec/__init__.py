@@ -1,5 +1,7 @@
 """Vectorised environments: ``make`` builds the ones that a configuration names."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from puffer_mlx.config import Config
@@ -10,7 +12,7 @@ from puffer_mlx.vec.native import NativeVec, find_environment
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.puffer import PufferVec, is_puffer_env
 
-__all__ = ["make", "unused"]
+__all__ = ["make", "make_fitting", "unused"]
 
 GYM = "gym:"
 
@@ -31,6 +33,36 @@ def make(config: Config, threads: int, *, render: bool = False) -> Environments:
     numbers = found.spec.observation_dtype != np.uint8  # bytes are on a scale that is known
     chosen = config.vec.normalize_observations and numbers, config.vec.normalize_rewards
     return Normalized(found, *chosen, config.train.gamma, threads) if any(chosen) else found
+
+
+def make_fitting(
+    config: Config, threads: Callable[[Config], int], with_images: Callable[[], Config]
+) -> tuple[Config, Environments]:
+    """The environments, and the configuration that suits them.
+
+    Whether environments in Python show images is known once they are made. If they do, what the
+    configuration is with ``configs/images.ini`` counts, and they are made again where that differs.
+
+    Args:
+        config: as it is without.
+        threads: of a configuration: as in ``make``.
+        with_images: the configuration from the same words, files and options, with that file.
+
+    Raises:
+        UserError: as ``make``, or the configuration isn't valid.
+    """
+    made = make(config, threads(config))
+    if not config.python or not made.spec.observation_shape:
+        return config, made
+    try:
+        fitting = with_images()
+        if fitting == config:
+            return config, made
+    except BaseException:
+        made.close()
+        raise
+    made.close()
+    return fitting, make(fitting, threads(fitting))
 
 
 def _native(config: Config, threads: int) -> NativeVec:

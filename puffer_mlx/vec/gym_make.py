@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.vec.gym_atari import is_atari, preprocessed
 from puffer_mlx.vec.gym_faults import Fault, told
 
 __all__ = ["MAKING", "Recipe", "gymnasium"]
@@ -67,7 +68,9 @@ class Recipe:
         with _explained(self):
             if isinstance(self.make, str):
                 arguments = {"disable_env_checker": True, **self._arguments()}
-                made = gymnasium().make(_specification(self.make), **arguments)
+                specification = _specification(self.make)
+                form = preprocessed if is_atari(specification, arguments) else gymnasium().make
+                made = form(specification, **arguments)
             else:
                 made = self.make(**self._arguments())
         if isinstance(made, gymnasium().Env):

@@ -1,0 +1,95 @@
+"""An Atari game as ale-py's vectorised form shows it, but one at a time: to draw it, say.
+
+That form takes arguments that a single game doesn't (``stack_num``, ``reward_clipping`` ...). Where
+one of them is given, Gymnasium's wrappers do here what it does there, but for rounding a pixel.
+"""
+
+from typing import Any
+
+from puffer_mlx.errors import UserError
+
+__all__ = ["is_atari", "preprocessed"]
+
+_FORM = {  # the vectorised form's own arguments, with what it takes them to be
+    "stack_num": 4,
+    "img_height": 84,
+    "img_width": 84,
+    "grayscale": True,
+    "maxpool": True,
+    "noop_max": 30,
+    "use_fire_reset": True,
+    "episodic_life": False,
+    "life_loss_info": False,
+    "reward_clipping": True,
+}
+_ONLY = {"maxpool": True, "life_loss_info": False}  # what Gymnasium's wrappers can do of it
+
+
+def is_atari(specification: Any, arguments: dict[str, Any]) -> bool:
+    """Whether it is one of ale-py's games with arguments of their vectorised form.
+
+    Args:
+        specification: Gymnasium's, of an environment.
+        arguments: that it is to be made with.
+    """
+    return specification.namespace == "ALE" and not _FORM.keys().isdisjoint(arguments)
+
+
+def preprocessed(specification: Any, **arguments: Any) -> Any:
+    """The game as a ``gymnasium.Env``: observations (``stack_num``, height, width) uint8.
+
+    Args:
+        specification: Gymnasium's, of an environment.
+        arguments: of the vectorised form or of a single game.
+
+    Raises:
+        UserError: the wrappers can't do what an argument asks for.
+        gymnasium.error.DependencyNotInstalled: OpenCV is missing.
+    """
+    import gymnasium
+    from gymnasium import wrappers
+
+    form = {**_FORM, **{key: arguments[key] for key in _FORM if key in arguments}}
+    for key, value in _ONLY.items():
+        if form[key] != value:
+            raise UserError(
+                f"{specification.id}: env.{key} {form[key]} is for its vectorised form only",
+                f"leave it out, or vec.backend = vector; that can't be drawn: {value}",
+            )
+    own = {key: value for key, value in arguments.items() if key not in _FORM}
+    skip = own.pop("frameskip", specification.kwargs.get("frameskip", 4))
+    game = gymnasium.make(specification, frameskip=1, **own)
+    game = wrappers.AtariPreprocessing(
+        _begun(game, form["noop_max"], form["use_fire_reset"]),
+        noop_max=0,
+        frame_skip=skip,
+        screen_size=(form["img_width"], form["img_height"]),
+        terminal_on_life_loss=form["episodic_life"],
+        grayscale_obs=form["grayscale"],
+    )
+    if form["reward_clipping"]:
+        game = wrappers.ClipReward(game, -1.0, 1.0)
+    return wrappers.FrameStackObservation(game, form["stack_num"], padding_type="zero")
+
+
+def _begun(game: Any, most: int, fire: bool) -> Any:
+    """With up to ``most`` frames of doing nothing at the start, then FIRE, which begins some games.
+
+    Frames, not steps, as in the vectorised form.
+    """
+    import gymnasium
+
+    meanings = game.unwrapped.get_action_meanings()
+    first = [meanings.index("FIRE")] if fire and "FIRE" in meanings else []
+
+    class Begun(gymnasium.Wrapper):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            observation, info = self.env.reset(seed=seed, options=options)
+            idle = int(self.unwrapped.np_random.integers(1, most + 1)) if most else 0
+            for action in [0] * idle + first:
+                observation, _, terminated, truncated, info = self.env.step(action)
+                if terminated or truncated:
+                    observation, info = self.env.reset(options=options)
+            return observation, info
+
+    return Begun(game)

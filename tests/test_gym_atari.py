@@ -1,0 +1,66 @@
+"""Atari: a single game shows what ale-py's vectorised form shows, bit for bit."""
+
+import numpy as np
+import pytest
+
+from puffer_mlx import config as c
+from puffer_mlx import vec
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.gym_make import Recipe
+
+pytest.importorskip("ale_py")
+pytest.importorskip("cv2")
+GAME = "ALE/Breakout-v5"
+ALIKE = {"noop_max": 0, "repeat_action_probability": 0.0, "reward_clipping": False}
+
+
+@pytest.mark.parametrize("fire", [True, False])
+def test_one_game_is_as_the_vectorised_ones(fire):
+    recipe = Recipe("gym:" + GAME, GAME, {**ALIKE, "use_fire_reset": fire})
+    many, one = recipe.vector(1), recipe()
+    assert many.single_observation_space == one.observation_space
+    assert many.single_action_space.n == one.action_space.n
+    seen, expected = one.reset(seed=5)[0], many.reset(seed=5)[0][0]
+    chance, total = np.random.default_rng(1), 0.0
+    for _ in range(120):
+        assert np.array_equal(seen, expected)
+        action = int(chance.integers(4))
+        seen, reward, over, *_ = one.step(action)
+        found = many.step(np.array([action]))
+        assert (float(found[1][0]), bool(found[2][0])) == (reward, over)
+        expected = found[0][0]
+        total += float(reward)
+    assert seen.shape == (4, 84, 84) and total > 0
+    one.close()
+    many.close()
+
+
+def test_it_begins_by_chance():
+    game = Recipe("gym:" + GAME, GAME, {"noop_max": 30})()
+    starts = {game.reset(seed=seed)[1]["frame_number"] for seed in range(6)}
+    assert len(starts) > 2 and max(starts) <= 31
+    game.close()
+
+
+def test_what_only_the_vectorised_form_can():
+    with pytest.raises(UserError, match=r"env\.life_loss_info True is for its vectorised form"):
+        Recipe("gym:" + GAME, GAME, {"life_loss_info": True})()
+
+
+def test_a_game_as_it_is_by_itself():
+    """Without arguments of the vectorised form, as before there was one."""
+    game = Recipe("gym:" + GAME, GAME)()
+    assert game.observation_space.shape == (210, 160, 3)
+    game.close()
+
+
+def test_the_shipped_settings_make_it_and_draw_it():
+    words = ["--vec.total-agents", "8"]
+    config = c.load("gym:" + GAME, words)
+    with vec.make(config, 1) as made:
+        assert made.spec.observation_shape == (84, 84, 4) and made.finals
+        assert made.description.startswith("vector: ")
+    with vec.make(config, 1, render=True) as made:
+        assert made.spec.observation_shape == (84, 84, 4)
+        picture = made.render()
+        assert isinstance(picture, np.ndarray) and picture.shape == (210, 160, 3)
