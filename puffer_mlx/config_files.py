@@ -38,7 +38,8 @@ def named(word: str, images: bool = False) -> Named:
 
     Args:
         word: see above.
-        images: it is an environment in Python that shows images. Atari's do anyhow.
+        images: it is an environment in Python that shows images. Atari's do anyhow; of others, the
+            file of a family knows what they show.
 
     Raises:
         UserError: there is no such environment, folder or file.
@@ -54,8 +55,8 @@ def named(word: str, images: bool = False) -> Named:
             )
         return Named(name, "", [*_defaults(":" in name, images), path])
     if ":" in word:
-        images = images or word.startswith(_SHOW_IMAGES)
         family = [path for path in _all_files() if _in_family(word, path)]
+        images = word.startswith(_SHOW_IMAGES) or (images and not family)
         own = [path for path in _all_files() if word in env_names(path)]
         return Named(word, "", [*_defaults(True, images), *family[:1], *own[:1]])
     if "/" in word or word in (".", ".."):

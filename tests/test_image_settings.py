@@ -70,6 +70,9 @@ def test_ataris_games_are_known():
     expected = {"frameskip": 4, "stack_num": 4, "img_height": 84, "img_width": 84}
     assert config.env.items() >= (expected | {"reward_clipping": False}).items()
     assert config.train.reward_clip == 1
+    codes = c.load("gym:MiniGrid-DoorKey-5x5-v0", images=True)  # which isn't what they are
+    assert names(codes)[1:] == ["python.ini", "gym/MiniGrid.ini"]
+    assert codes.torch.encoder == "DefaultEncoder" and codes.train.replay_ratio <= 4
     assert names(c.load("gym:CartPole-v1"))[1:] == ["python.ini", "gym/CartPole-v1.ini"]
 
 

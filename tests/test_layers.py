@@ -27,7 +27,7 @@ LAYERS = (  # top down; a file's path without .py
     # 2: wholes made of them
     "policy/policy vec/loop vec/normalize vec/stepping vec/state vec/sources vec/compiling "
     "vec/library vec/native vec/spaces vec/episodes vec/faults vec/processes vec/gym_faults "
-    "vec/gym_infos vec/gym_atari vec/gym_make vec/gym_workers vec/gym_forms vec/rows vec/gym "
+    "vec/gym_infos vec/gym_families vec/gym_make vec/gym_workers vec/gym_forms vec/rows vec/gym "
     "vec/puffer_instances vec/puffer_workers vec/puffer_plan vec/puffer vec/__init__",
     # 3: what a trainer is made of
     "actor rollout update placement schedule learner weights_io checkpoint",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.gym_atari import is_atari, preprocessed
+from puffer_mlx.vec import gym_families
 from puffer_mlx.vec.gym_faults import Fault, told
 
 __all__ = ["MAKING", "Recipe", "gymnasium"]
@@ -68,9 +68,7 @@ class Recipe:
         with _explained(self):
             if isinstance(self.make, str):
                 arguments = {"disable_env_checker": True, **self._arguments()}
-                specification = _specification(self.make)
-                form = preprocessed if is_atari(specification, arguments) else gymnasium().make
-                made = form(specification, **arguments)
+                made = gym_families.make(_specification(self.make), **arguments)
             else:
                 made = self.make(**self._arguments())
         if isinstance(made, gymnasium().Env):
@@ -169,6 +167,8 @@ def _specification(name: str) -> Any:
     module, _, name = name.rpartition(":")
     if module:
         importlib.import_module(module)
+    elif name.startswith("MiniGrid-") and importlib.util.find_spec("minigrid"):
+        importlib.import_module("minigrid")
     elif name not in gym.registry and importlib.util.find_spec("ale_py"):
         ale = importlib.import_module("ale_py")  # Atari's
         gym.register_envs(ale)
@@ -218,7 +218,9 @@ def _explained(recipe: Recipe) -> Iterator[None]:
 def _where(make: Any) -> str:
     """Where an id that isn't registered may be."""
     if str(make).startswith("ALE/") and not importlib.util.find_spec("ale_py"):
-        return "pip install 'gymnasium[atari]'"
+        return "pip install 'puffer-mlx[atari]'"
+    if str(make).startswith("MiniGrid-") and not importlib.util.find_spec("minigrid"):
+        return "pip install minigrid"
     if ":" in str(make):
         return "does importing that module register it?"
     return f"if a package registers it, name that too: gym:PACKAGE:{make}"

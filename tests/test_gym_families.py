@@ -1,4 +1,6 @@
-"""Atari: a single game shows what ale-py's vectorised form shows, bit for bit."""
+"""Atari: a single game shows what ale-py's vectorised form shows, to the bit. MiniGrid's image."""
+
+import importlib.util
 
 import numpy as np
 import pytest
@@ -8,14 +10,19 @@ from puffer_mlx import vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.gym_make import Recipe
 
-pytest.importorskip("ale_py")
-pytest.importorskip("cv2")
+pytest.importorskip("gymnasium")
 GAME = "ALE/Breakout-v5"
 ALIKE = {"noop_max": 0, "repeat_action_probability": 0.0, "reward_clipping": False}
 
 
+@pytest.fixture
+def atari():
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+
+
 @pytest.mark.parametrize("fire", [True, False])
-def test_one_game_is_as_the_vectorised_ones(fire):
+def test_one_game_is_as_the_vectorised_ones(atari, fire):
     recipe = Recipe("gym:" + GAME, GAME, {**ALIKE, "use_fire_reset": fire})
     many, one = recipe.vector(1), recipe()
     assert many.single_observation_space == one.observation_space
@@ -35,26 +42,26 @@ def test_one_game_is_as_the_vectorised_ones(fire):
     many.close()
 
 
-def test_it_begins_by_chance():
+def test_it_begins_by_chance(atari):
     game = Recipe("gym:" + GAME, GAME, {"noop_max": 30})()
     starts = {game.reset(seed=seed)[1]["frame_number"] for seed in range(6)}
     assert len(starts) > 2 and max(starts) <= 31
     game.close()
 
 
-def test_what_only_the_vectorised_form_can():
+def test_what_only_the_vectorised_form_can(atari):
     with pytest.raises(UserError, match=r"env\.life_loss_info True is for its vectorised form"):
         Recipe("gym:" + GAME, GAME, {"life_loss_info": True})()
 
 
-def test_a_game_as_it_is_by_itself():
+def test_a_game_as_it_is_by_itself(atari):
     """Without arguments of the vectorised form, as before there was one."""
     game = Recipe("gym:" + GAME, GAME)()
     assert game.observation_space.shape == (210, 160, 3)
     game.close()
 
 
-def test_the_shipped_settings_make_it_and_draw_it():
+def test_the_shipped_settings_make_it_and_draw_it(atari):
     words = ["--vec.total-agents", "8"]
     config = c.load("gym:" + GAME, words)
     with vec.make(config, 1) as made:
@@ -64,3 +71,15 @@ def test_the_shipped_settings_make_it_and_draw_it():
         assert made.spec.observation_shape == (84, 84, 4)
         picture = made.render()
         assert isinstance(picture, np.ndarray) and picture.shape == (210, 160, 3)
+
+
+def test_minigrids_image():
+    if importlib.util.find_spec("minigrid") is None:
+        with pytest.raises(UserError, match="pip install minigrid"):
+            Recipe("", "MiniGrid-Empty-5x5-v0")
+        return
+    words = ["--vec.backend", "sync", "--vec.total-agents", "8"]
+    with vec.make(c.load("gym:MiniGrid-Empty-5x5-v0", words), 1, render=True) as made:
+        assert made.spec.observation_shape == (7, 7, 3)
+        assert made.spec.observation_dtype == np.uint8
+        assert np.asarray(made.render()).ndim == 3

@@ -1,14 +1,20 @@
-"""An Atari game as ale-py's vectorised form shows it, but one at a time: to draw it, say.
+"""Families of Gymnasium's environments that need more than ``gymnasium.make``.
 
-That form takes arguments that a single game doesn't (``stack_num``, ``reward_clipping`` ...). Where
-one of them is given, Gymnasium's wrappers do here what it does there, but for rounding a pixel.
+| family | what an agent sees |
+| --- | --- |
+| Atari, ``ALE/*`` | as in ale-py's vectorised form, where its arguments are given |
+| ``MiniGrid-*`` | the image, (7, 7, 3) codes, without the mission, which is a text, and direction |
+
+Atari's vectorised form takes arguments that a single game doesn't (``stack_num``,
+``reward_clipping`` ...). A single game is needed too, to draw it, say; Gymnasium's wrappers do then
+what the form does, to the bit.
 """
 
 from typing import Any
 
 from puffer_mlx.errors import UserError
 
-__all__ = ["is_atari", "preprocessed"]
+__all__ = ["make"]
 
 _FORM = {  # the vectorised form's own arguments, with what it takes them to be
     "stack_num": 4,
@@ -25,27 +31,31 @@ _FORM = {  # the vectorised form's own arguments, with what it takes them to be
 _ONLY = {"maxpool": True, "life_loss_info": False}  # what Gymnasium's wrappers can do of it
 
 
-def is_atari(specification: Any, arguments: dict[str, Any]) -> bool:
-    """Whether it is one of ale-py's games with arguments of their vectorised form.
+def make(specification: Any, **arguments: Any) -> Any:
+    """One ``gymnasium.Env``.
 
     Args:
         specification: Gymnasium's, of an environment.
         arguments: that it is to be made with.
-    """
-    return specification.namespace == "ALE" and not _FORM.keys().isdisjoint(arguments)
-
-
-def preprocessed(specification: Any, **arguments: Any) -> Any:
-    """The game as a ``gymnasium.Env``: observations (``stack_num``, height, width) uint8.
-
-    Args:
-        specification: Gymnasium's, of an environment.
-        arguments: of the vectorised form or of a single game.
 
     Raises:
-        UserError: the wrappers can't do what an argument asks for.
-        gymnasium.error.DependencyNotInstalled: OpenCV is missing.
+        UserError: its wrappers can't do what an argument asks for.
+        gymnasium.error.DependencyNotInstalled: what they need is missing.
     """
+    import gymnasium
+
+    if specification.namespace == "ALE" and not _FORM.keys().isdisjoint(arguments):
+        return _atari(specification, arguments)
+    made = gymnasium.make(specification, **arguments)
+    if specification.id.startswith("MiniGrid-"):
+        from minigrid.wrappers import ImgObsWrapper  # it was imported by making one
+
+        return ImgObsWrapper(made)
+    return made
+
+
+def _atari(specification: Any, arguments: dict[str, Any]) -> Any:
+    """A game with the vectorised form's arguments: (``stack_num``, height, width) uint8."""
     import gymnasium
     from gymnasium import wrappers
 
