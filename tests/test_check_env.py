@@ -94,9 +94,13 @@ C_FAULTS = {  # what is planted -> the items that notice it, and words of theirs
     "ONE_STEP": ({"episodes": WARN, "observations": WARN}, "of them are one step long"),
     "NO_CHANCE": ({"seeds": WARN, "observations": WARN}, "nothing is left to chance"),
     "FORGOTTEN_EPISODES": ({"log": WARN}, "log.n += 1 where an episode ends"),
+    "EXIT_IN_STEP": ({"steps": FAIL}, "called exit(3) while it was stepped"),
+    "ABORT_IN_STEP": ({"steps": FAIL}, "called abort() while it was stepped"),
+    "EXIT_IN_RESET": ({"steps": FAIL}, "called exit(4) while it was reset"),
 }
 DEADLY = {"CRASH_IN_INIT", "CRASH_IN_STEP", "CRASH_IN_CLOSE", "HANG_IN_STEP"}
 ELSEWHERE = {"SOUND", "NOTHING_LEGAL", "ALL_LEGAL", "HUGE_OBSERVATION"}
+ELSEWHERE |= {"EXIT_IN_CLOSE", "DEEP_STACK"}  # test_native_ends.py
 
 
 def test_every_fault_is_looked_for():

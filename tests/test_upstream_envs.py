@@ -1,8 +1,8 @@
 """Environments as PufferLib 4.0's repository has them: compiled, stepped and learned unchanged.
 
-Three folders in its layout lie in envs/upstream: orbit draws with raylib and moves with raymath,
-convoy has three agents of two heads, metro creates environments of unequal size around one network
-that it loads from resources/, and masks actions.
+Folders in its layout lie in envs/upstream: orbit draws with raylib and moves with raymath, convoy
+has three agents of two heads, metro creates environments of unequal size around one network that it
+loads from resources/, and masks actions. ferry's rng is a pointer.
 """
 
 import os
@@ -253,6 +253,23 @@ def test_whoever_draws_the_seed_decides_and_a_state_goes_on(tmp_path: Path, draw
         expected = play(vec, 30, stepper)
         vec.restore(state)
         np.testing.assert_array_equal(play(vec, 30, stepper), expected)
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["my_vec_init", "my_init"])
+def test_a_generator_that_rng_only_points_to(tmp_path: Path, own: bool):
+    """The seed is no step of a pointer: it goes to what rand draws from."""
+    folder = Path(shutil.copytree(UPSTREAM_ROOT / "ocean" / "ferry", tmp_path / "ferry"))
+    if not own:
+        edit(folder / "binding.c", "#define MY_VEC_INIT\n", "")
+
+    def seen(seed: int) -> np.ndarray:
+        with NativeVec(folder, total_agents=16, env={}, seed=seed) as vec:
+            return play(vec, 30)[..., 0]
+
+    first = seen(0)
+    np.testing.assert_array_equal(first, seen(0))
+    np.testing.assert_array_equal(seen(73)[:, 1:], seen(74)[:, :-1])  # environment i: seed + i
+    assert not np.array_equal(first, seen(73))
 
 
 # ---- What bindings may ask for ------------------------------------------------------------------

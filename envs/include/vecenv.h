@@ -20,7 +20,8 @@
 //     float* rewards              num_agents; zero when c_step begins, so c_step may accumulate
 //     float* terminals            num_agents; zero when c_step begins; 1 where an episode ended
 //     int num_agents              set by my_init, the same for the life of the environment
-//     unsigned int rng            seeded before my_init; the state of every rand_r
+//     unsigned int rng            seeded before my_init; the state of every rand_r. A pointer, as
+//                                 some have, is left alone
 //     unsigned char* action_mask  with MY_ACTION_MASK: num_agents rows, non-zero where legal
 //
 // and these functions: c_reset(Env*), c_step(Env*), c_render(Env*), c_close(Env*). c_step resets an
@@ -71,10 +72,11 @@
 // whose pragmas are comments unless one protects what environments share (critical, atomic).
 // rand_r is glibc's algorithm on every platform (src/rand_r.c), rand and raylib's GetRandomValue
 // draw from a generator that each environment has to itself, data files named from the repository's
-// root are found from any working directory, and exit is an error while environments are created,
-// and the end of drawing while they are drawn, not the end of Python (src/host.h). binding.c alone
-// is compiled, as upstream does: NAME.c is a program of its own there. raylib.h, raymath.h and
-// rlgl.h are raylib's own where it is installed, otherwise the ones in raylib/, which draw nothing.
+// root are found from any working directory, and exit and abort are an error while environments are
+// created, reset or stepped, and the end of drawing while they are drawn, not the end of Python
+// (src/host.h). binding.c alone is compiled, as upstream does: NAME.c is a program of its own there.
+// raylib.h, raymath.h and rlgl.h are raylib's own where it is installed, otherwise the ones in
+// raylib/, which draw nothing.
 
 #ifndef PUFFER_VECENV_H
 #define PUFFER_VECENV_H

@@ -28,7 +28,7 @@ static void note(PufferCollect* work, int first, uint64_t begin, uint64_t end) {
 
 void puffer_collect_part(PufferVec* self, int first, int end) {
     StaticVec* vec = &self->vec;
-    PufferCollect* work = self->collect;
+    PufferCollect* work = &self->collect;
     const size_t agent = (size_t)self->agents[first];
     const size_t count = (size_t)self->agents[end] - agent;
     const size_t N = (size_t)vec->total_agents;
@@ -38,7 +38,7 @@ void puffer_collect_part(PufferVec* self, int first, int end) {
     const uint64_t began = now_ns();
     uint64_t before = began;
     uint64_t acting = 0;
-    for (int t = 0; t < work->steps; t++) {
+    for (int t = 0; t < work->steps && !puffer_is_over(self); t++) {
         work->act(work->act_context, t, (int)agent, (int)count);
         const uint64_t acted = now_ns();
         acting += acted - before;
@@ -74,7 +74,7 @@ static int part_size(const PufferVec* self) {
 
 int puffer_collect(PufferVec* self, int steps, PufferAct act, void* act_context,
                    const float* actions, void* observations, float* rewards, float* terminals,
-                   unsigned char* masks, double* seconds, PufferSpan* spans, int capacity) {
+                   unsigned char* masks, PufferSpan* spans, int capacity) {
     const int groups = self->vec.buffers;
     for (int g = 0; g < groups; g++) {
         if (!puffer_pool_begin(self->pool, g)) {
@@ -84,7 +84,7 @@ int puffer_collect(PufferVec* self, int steps, PufferAct act, void* act_context,
             return -1;
         }
     }
-    PufferCollect work = {
+    self->collect = (PufferCollect){
         .steps = steps,
         .act = act,
         .act_context = act_context,
@@ -93,17 +93,27 @@ int puffer_collect(PufferVec* self, int steps, PufferAct act, void* act_context,
         .spans = spans,
         .capacity = capacity,
     };
-    self->collect = &work;
+    self->collecting = true;
     const int size = part_size(self);
     for (int g = 0; g < groups; g++) {
         puffer_pool_launch(self->pool, g, size);
     }
-    for (int g = 0; g < groups; g++) {
-        puffer_pool_wait(self->pool, g);
+    return 0;
+}
+
+int puffer_collected(PufferVec* self, double* seconds, int milliseconds) {
+    for (int g = 0; g < self->vec.buffers; g++) {
+        if (!puffer_pool_wait(self->pool, g, milliseconds)) {
+            return puffer_is_over(self) ? PUFFER_OVER : PUFFER_UNDER_WAY;
+        }
     }
-    self->collect = NULL;
-    seconds[0] = (double)atomic_load(&work.act_ns) * 1e-9;
-    seconds[1] = (double)atomic_load(&work.step_ns) * 1e-9;
-    const int found = atomic_load(&work.num_spans);
-    return found < capacity ? found : capacity;
+    PufferCollect* work = &self->collect;
+    self->collecting = false;
+    if (puffer_is_over(self)) {
+        return PUFFER_OVER;
+    }
+    seconds[0] = (double)atomic_load(&work->act_ns) * 1e-9;
+    seconds[1] = (double)atomic_load(&work->step_ns) * 1e-9;
+    const int found = atomic_load(&work->num_spans);
+    return found < work->capacity ? found : work->capacity;
 }

@@ -113,14 +113,31 @@ static bool allocate_rows(StaticVec* vec) {
            vec->terminals != NULL && (puffer_ops.mask_size == 0 || vec->action_mask != NULL);
 }
 
+typedef struct {
+    PufferVec* self;
+    int group;
+    int first;
+    int end;
+} Chunk;
+
+static void step_environments(void* context) {
+    const Chunk* chunk = context;
+    PufferVec* self = chunk->self;
+    if (self->collecting) {
+        puffer_collect_part(self, chunk->first, chunk->end);
+    } else {
+        puffer_ops.step(&self->vec, self->agents, chunk->first, chunk->end,
+                        &self->rows[chunk->group]);
+    }
+}
+
 static void step_chunk(void* context, int group, int first, int end) {
     PufferVec* self = context;
-    int start = self->vec.buffer_env_starts[group];
-    if (self->collect != NULL) {
-        puffer_collect_part(self, start + first, start + end);
-        return;
+    const int start = self->vec.buffer_env_starts[group];
+    Chunk chunk = {self, group, start + first, start + end};
+    if (!puffer_is_over(self)) {
+        puffer_attempt(self, step_environments, &chunk, chunk.first, chunk.end, "stepped");
     }
-    puffer_ops.step(&self->vec, self->agents, start + first, start + end, &self->rows[group]);
 }
 
 typedef struct {
@@ -143,8 +160,10 @@ static bool try_to_create(Creation* creation, Text* text) {
     const bool finished = puffer_guard(create_envs, creation, &code);
     puffer_set_random(NULL);
     if (!finished) {
-        puffer_say(text, "the environment called exit(%d) while it was created\n"
-                         "what it wrote before that, above, may say why", code);
+        char name[32];
+        puffer_name_end(code, name, sizeof(name));
+        puffer_say(text, "the environment called %s while it was created\n"
+                         "what it wrote before that, above, may say why", name);
         vec->envs = NULL;  // half made: nobody can close them
         vec->size = 0;
     }
@@ -241,7 +260,7 @@ PufferVec* puffer_create(int total_agents, int buffers, int threads, unsigned in
     self->vec.buffers = buffers;
     self->vec.agents_per_buffer = total_agents / buffers;
     if (!build(self, threads, seed, &text)) {
-        puffer_close(self);
+        puffer_close(self, -1);
         return NULL;
     }
     for (int i = 0, unread = 0; i < self->env_kwargs->size; i++) {

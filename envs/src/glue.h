@@ -62,6 +62,17 @@ _Static_assert(PUFFER_IS_FLOATS(actions), "actions must be float*, as in PufferL
 _Static_assert(PUFFER_IS_FLOATS(rewards), "rewards must be float*, as in PufferLib 4.0");
 _Static_assert(PUFFER_IS_FLOATS(terminals), "terminals must be float*, as in PufferLib 4.0");
 
+// An environment's rng as the number that a seed can be written to. Some keep their generator
+// elsewhere, and rng is a pointer to it: they get a number that nobody reads, and have what they
+// draw from rand.
+#define PUFFER_IS_SEED(rng) \
+    _Generic((rng), int: 1, unsigned int: 1, long: 1, unsigned long: 1, long long: 1, \
+             unsigned long long: 1, short: 1, unsigned short: 1, default: 0)
+#define PUFFER_SEED(rng) \
+    (*_Generic((rng), int: &(rng), unsigned int: &(rng), long: &(rng), unsigned long: &(rng), \
+               long long: &(rng), unsigned long long: &(rng), short: &(rng), \
+               unsigned short: &(rng), default: &(unsigned int){0}))
+
 static const int puffer_act_sizes[] = ACT_SIZES;
 _Static_assert(sizeof(puffer_act_sizes) / sizeof(int) == (NUM_ATNS),
                "ACT_SIZES must have NUM_ATNS entries");
@@ -113,7 +124,7 @@ static bool puffer_create_envs(StaticVec* vec, unsigned int seed, Dict* vec_kwar
     vec->envs = envs;
     vec->size = envs == NULL ? 0 : size;
     for (int i = 0; i < vec->size; i++) {
-        envs[i].rng += seed;  // my_vec_init seeds for seed 0, mostly with i
+        PUFFER_SEED(envs[i].rng) += seed;  // my_vec_init seeds for seed 0, mostly with i
         if (i > 0 && i < vec->total_agents) {
             vec->random[i] = seed + (unsigned int)i;
         }
@@ -134,7 +145,7 @@ static bool puffer_create_envs(StaticVec* vec, unsigned int seed, Dict* vec_kwar
         Env* env = &envs[vec->size];
         PUFFER_TURN(&vec->random[vec->size]);
         puffer_srand(seed + (unsigned int)vec->size);
-        env->rng = seed + (unsigned int)vec->size;
+        PUFFER_SEED(env->rng) = seed + (unsigned int)vec->size;
         my_init(env, env_kwargs);
         vec->size += 1;
         if (env->num_agents < 1) {

@@ -39,8 +39,10 @@ static bool puffer_read_env(Env* env, const void* from, size_t size) {
     return true;
 }
 #elif defined(MY_STATE)
-// The binding's bytes, then the log and the generator, which every environment has.
-#define PUFFER_STATE_COMMON (sizeof(Log) + sizeof(((Env*)0)->rng))
+// The binding's bytes, then the log and the generator, which every environment has; one that rng
+// only points to belongs to the binding's bytes.
+#define PUFFER_RNG_BYTES (PUFFER_IS_SEED(((Env*)0)->rng) ? sizeof(((Env*)0)->rng) : 0)
+#define PUFFER_STATE_COMMON (sizeof(Log) + PUFFER_RNG_BYTES)
 
 static size_t puffer_state_size(const StaticVec* vec, int index) {
     return my_state_size(&((const Env*)vec->envs)[index]) + PUFFER_STATE_COMMON;
@@ -51,7 +53,7 @@ static void puffer_save_env(const StaticVec* vec, int index, void* to) {
     char* common = (char*)to + my_state_size(env);
     my_save_state(env, to);
     memcpy(common, &env->log, sizeof(Log));
-    memcpy(common + sizeof(Log), &env->rng, sizeof(env->rng));
+    memcpy(common + sizeof(Log), &env->rng, PUFFER_RNG_BYTES);
 }
 
 static bool puffer_read_env(Env* env, const void* from, size_t size) {
@@ -60,7 +62,7 @@ static bool puffer_read_env(Env* env, const void* from, size_t size) {
     }
     const char* common = (const char*)from + size - PUFFER_STATE_COMMON;
     memcpy(&env->log, common, sizeof(Log));
-    memcpy(&env->rng, common + sizeof(Log), sizeof(env->rng));
+    memcpy(&env->rng, common + sizeof(Log), PUFFER_RNG_BYTES);
     return true;
 }
 #endif

@@ -3,6 +3,9 @@
 #undef rand
 #undef srand
 #undef exit
+#undef _exit
+#undef _Exit
+#undef abort
 #undef fopen
 
 #include "host.h"
@@ -80,7 +83,7 @@ FILE* puffer_fopen(const char* path, const char* mode) {
 // ---- exit ---------------------------------------------------------------------------------------
 
 typedef struct {
-    jmp_buf back;
+    jmp_buf back;  // of _setjmp, which is quick: it leaves the signal mask alone everywhere
     int code;
 } Guard;
 
@@ -91,7 +94,7 @@ bool puffer_guard(void (*work)(void*), void* context, int* code) {
     Guard* const before = guard;
     volatile bool finished = false;
     guard = &here;
-    if (setjmp(here.back) == 0) {
+    if (_setjmp(here.back) == 0) {
         work(context);
         finished = true;
     }
@@ -100,11 +103,21 @@ bool puffer_guard(void (*work)(void*), void* context, int* code) {
     return finished;
 }
 
-void puffer_exit(int code) {
+static void go_back(int code) {
     if (guard != NULL) {
         guard->code = code;
-        longjmp(guard->back, 1);
+        _longjmp(guard->back, 1);
     }
+}
+
+void puffer_exit(int code) {
+    go_back(code);
     fprintf(stderr, "puffer_mlx: the environment called exit(%d)\n", code);
     exit(code);
+}
+
+void puffer_abort(void) {
+    go_back(PUFFER_ABORT);
+    fprintf(stderr, "puffer_mlx: the environment called abort()\n");
+    abort();
 }

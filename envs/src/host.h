@@ -1,9 +1,11 @@
-// What an environment gets instead of four functions of the C library. The compiler is told so:
-// -Drand=puffer_rand -Dsrand=puffer_srand -Dexit=puffer_exit -Dfopen=puffer_fopen.
+// What an environment gets instead of some functions of the C library. The compiler is told so:
+// -Drand=puffer_rand -Dsrand=puffer_srand -Dfopen=puffer_fopen -Dabort=puffer_abort, and
+// puffer_exit for exit, _exit and _Exit.
 
 #ifndef PUFFER_HOST_H
 #define PUFFER_HOST_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -37,9 +39,13 @@ FILE* puffer_fopen(const char* path, const char* mode);
 
 // ---- exit: an environment that gives up doesn't take Python with it -----------------------------
 
-// Run work(context); false if it called exit, with the code. What it had allocated is lost then.
+#define PUFFER_ABORT INT_MIN  // the code of abort
+
+// Run work(context); false if it called exit or abort, with the code. What it had allocated is lost
+// then, and what it locked stays locked.
 bool puffer_guard(void (*work)(void*), void* context, int* code);
 void puffer_exit(int code) __attribute__((noreturn));
+void puffer_abort(void) __attribute__((noreturn));
 
 #ifdef __cplusplus
 }

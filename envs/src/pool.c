@@ -21,6 +21,10 @@
 // it.
 #define LOOK_NS 50000
 
+// Of a thread's stack, at least: macOS gives them 512 KiB, the main thread, where PufferLib's
+// environments grow up, has 8 MiB.
+#define STACK_BYTES ((size_t)8 << 20)
+
 typedef struct {
     int count;         // environments
     int usual;         // environments claimed at a time, if launch() is asked for no other number
@@ -149,6 +153,24 @@ static void* thread_main(void* argument) {
     return NULL;
 }
 
+// False if there can't be another thread. A stack that can't be had is no reason.
+static bool start_thread(pthread_t* thread, PufferPool* pool) {
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes) == 0) {
+        size_t usual = 0;
+        bool started = false;
+        if (pthread_attr_getstacksize(&attributes, &usual) != 0 || usual >= STACK_BYTES ||
+            pthread_attr_setstacksize(&attributes, STACK_BYTES) == 0) {
+            started = pthread_create(thread, &attributes, thread_main, pool) == 0;
+        }
+        pthread_attr_destroy(&attributes);
+        if (started) {
+            return true;
+        }
+    }
+    return pthread_create(thread, NULL, thread_main, pool) == 0;
+}
+
 PufferPool* puffer_pool_create(int threads, int groups, const int* counts, PufferWork work,
                                void* context) {
     PufferPool* pool = calloc(1, sizeof(PufferPool));
@@ -175,7 +197,7 @@ PufferPool* puffer_pool_create(int threads, int groups, const int* counts, Puffe
         atomic_store(&pool->groups[g].next, counts[g]);
     }
     while (pool->num_threads < threads) {
-        if (pthread_create(&pool->threads[pool->num_threads], NULL, thread_main, pool) != 0) {
+        if (!start_thread(&pool->threads[pool->num_threads], pool)) {
             puffer_pool_destroy(pool);
             return NULL;
         }
@@ -222,18 +244,27 @@ void puffer_pool_launch(PufferPool* pool, int index, int chunk) {
     pthread_mutex_unlock(&pool->mutex);
 }
 
-void puffer_pool_wait(PufferPool* pool, int index) {
+bool puffer_pool_wait(PufferPool* pool, int index, int milliseconds) {
     Group* group = &pool->groups[index];
     for (uint64_t end = now_ns() + LOOK_NS; now_ns() < end; sched_yield()) {
         if (!atomic_load(&group->busy)) {
-            return;
+            return true;
         }
     }
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);  // the clock of condition variables
+    const int64_t ns = until.tv_nsec + (int64_t)milliseconds * 1000000;
+    until.tv_sec += (time_t)(ns / 1000000000);
+    until.tv_nsec = (long)(ns % 1000000000);
+    int failed = 0;
     pthread_mutex_lock(&pool->mutex);
-    while (atomic_load(&group->busy)) {
-        pthread_cond_wait(&pool->done, &pool->mutex);
+    while (atomic_load(&group->busy) && failed == 0) {
+        failed = milliseconds < 0 ? pthread_cond_wait(&pool->done, &pool->mutex)
+                                  : pthread_cond_timedwait(&pool->done, &pool->mutex, &until);
     }
+    const bool idle = !atomic_load(&group->busy);
     pthread_mutex_unlock(&pool->mutex);
+    return idle;
 }
 
 void puffer_pool_hold(PufferPool* pool, int index) {

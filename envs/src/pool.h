@@ -25,8 +25,8 @@ bool puffer_pool_begin(PufferPool* pool, int group);
 void puffer_pool_cancel(PufferPool* pool, int group);
 // chunk: environments that a thread claims at a time; 0 is what suits a step.
 void puffer_pool_launch(PufferPool* pool, int group, int chunk);
-// Block while the group is busy.
-void puffer_pool_wait(PufferPool* pool, int group);
+// Block while the group is busy, at most so long; -1: as long as it takes. False if it still is.
+bool puffer_pool_wait(PufferPool* pool, int group, int milliseconds);
 // Block while the group is busy or held, then keep begin() and hold() from returning until
 // release(). Who holds several groups takes them in ascending order.
 void puffer_pool_hold(PufferPool* pool, int group);

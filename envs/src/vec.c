@@ -34,19 +34,45 @@ static void release_all(PufferVec* self) {
     }
 }
 
-void puffer_reset(PufferVec* self, void* observations, float* rewards, float* terminals,
-                  unsigned char* masks) {
-    StaticVec* vec = &self->vec;
-    PufferRows rows = {0, observations, rewards, terminals, masks};
+typedef struct {
+    PufferVec* self;
+    PufferRows rows;
+} Reset;
+
+static void reset(void* context) {
+    const Reset* all = context;
+    StaticVec* vec = &all->self->vec;
+    puffer_ops.reset(vec, all->self->agents, 0, vec->size, &all->rows);
+}
+
+int puffer_reset(PufferVec* self, void* observations, float* rewards, float* terminals,
+                 unsigned char* masks) {
+    Reset all = {self, {0, observations, rewards, terminals, masks}};
     hold_all(self);
-    puffer_ops.reset(vec, self->agents, 0, vec->size, &rows);
+    if (!puffer_is_over(self)) {
+        puffer_attempt(self, reset, &all, 0, self->vec.size, "reset");
+    }
     release_all(self);
+    return puffer_is_over(self) ? PUFFER_OVER : 0;
+}
+
+// A rollout that nobody fetched, as its caller was interrupted, is forgotten when it is done.
+static bool forget_rollout(PufferVec* self) {
+    if (self->collecting) {
+        for (int g = 0; g < self->vec.buffers; g++) {
+            if (!puffer_pool_wait(self->pool, g, 0)) {
+                return false;
+            }
+        }
+        self->collecting = false;
+    }
+    return true;
 }
 
 int puffer_send(PufferVec* self, int group, const float* actions, void* observations,
                 float* rewards, float* terminals, unsigned char* masks) {
     StaticVec* vec = &self->vec;
-    if (!puffer_pool_begin(self->pool, group)) {
+    if (!forget_rollout(self) || !puffer_pool_begin(self->pool, group)) {
         return -1;
     }
     const size_t n = (size_t)vec->agents_per_buffer;
@@ -57,8 +83,9 @@ int puffer_send(PufferVec* self, int group, const float* actions, void* observat
     return 0;
 }
 
-void puffer_wait(PufferVec* self, int group) {
-    puffer_pool_wait(self->pool, group);
+int puffer_wait(PufferVec* self, int group, int milliseconds) {
+    const bool done = puffer_pool_wait(self->pool, group, milliseconds);
+    return puffer_is_over(self) ? PUFFER_OVER : done ? 0 : PUFFER_UNDER_WAY;
 }
 
 // Hand the means of *total (a Log) to the caller: the number of keys, -1 if there are too many.
@@ -118,7 +145,7 @@ int puffer_next_log(PufferVec* self, int* env, const char** keys, double* values
 }
 
 int64_t puffer_save(PufferVec* self, void* to, int64_t capacity) {
-    if (puffer_ops.save == NULL) {
+    if (puffer_ops.save == NULL || puffer_is_over(self)) {
         return -1;
     }
     hold_all(self);
@@ -170,12 +197,22 @@ double puffer_busy_seconds(PufferVec* self) {
     return puffer_pool_busy_seconds(self->pool);
 }
 
-void puffer_close(PufferVec* self) {
+static void close_environments(void* context) {
+    puffer_ops.close(context);
+}
+
+int puffer_close(PufferVec* self, int milliseconds) {
     if (self == NULL) {
-        return;
+        return 0;
+    }
+    for (int g = 0; g < self->vec.buffers && self->pool != NULL; g++) {
+        if (!puffer_pool_wait(self->pool, g, milliseconds)) {
+            return PUFFER_UNDER_WAY;
+        }
     }
     puffer_pool_destroy(self->pool);
-    puffer_ops.close(&self->vec);
+    int code;
+    puffer_guard(close_environments, &self->vec, &code);  // exit is a way to close, too
     free(self->vec.buffer_env_starts);
     free(self->vec.buffer_env_counts);
     free(self->vec.observations);
@@ -190,4 +227,5 @@ void puffer_close(PufferVec* self) {
     puffer_free_dict(self->env_kwargs);
     free(self->keys);
     free(self);
+    return 0;
 }

@@ -8,10 +8,15 @@
 
 #include "ops.h"
 
-#define PUFFER_ABI 4  // changes with any signature below; library.py checks it
+#define PUFFER_ABI 5  // changes with any signature below; library.py checks it
 #define PUFFER_EXPORT __attribute__((visibility("default")))
 
 typedef struct PufferVec PufferVec;
+
+// What functions that wait return instead of 0 or more. The caller, who may have been asked to stop
+// meanwhile, calls them again; -1 milliseconds are as long as it takes.
+#define PUFFER_UNDER_WAY (-1)  // so many milliseconds weren't enough
+#define PUFFER_OVER (-2)       // no step is possible any more, puffer_ended says why
 
 // {PUFFER_ABI, observation elements, 1 if they are floats, heads, mask bytes, height, width and
 // channels of image observations (else 0, 0, 0), size of head 0, ...}: at most `capacity` numbers
@@ -33,16 +38,17 @@ PUFFER_EXPORT int puffer_environments(const PufferVec* vec);
 PUFFER_EXPORT int puffer_threads(const PufferVec* vec);
 
 // Reset every environment, in order, on the calling thread, and write N rows. Waits for steps under
-// way. masks may be NULL for an environment without masks, here and below.
-PUFFER_EXPORT void puffer_reset(PufferVec* vec, void* observations, float* rewards,
-                                float* terminals, unsigned char* masks);
+// way. masks may be NULL for an environment without masks, here and below. 0 or PUFFER_OVER.
+PUFFER_EXPORT int puffer_reset(PufferVec* vec, void* observations, float* rewards,
+                               float* terminals, unsigned char* masks);
 
 // Begin a step of a group: actions (n, heads) are copied, rows (n, ...) are written until wait().
 // 0, or -1 if the group is stepping already.
 PUFFER_EXPORT int puffer_send(PufferVec* vec, int group, const float* actions, void* observations,
                               float* rewards, float* terminals, unsigned char* masks);
 
-PUFFER_EXPORT void puffer_wait(PufferVec* vec, int group);
+// 0 when it is done and its rows are written, PUFFER_UNDER_WAY or PUFFER_OVER.
+PUFFER_EXPORT int puffer_wait(PufferVec* vec, int group, int milliseconds);
 
 // What a thread did in puffer_collect: its number, its part's first agent, and when, in seconds of
 // CLOCK_MONOTONIC.
@@ -58,15 +64,28 @@ typedef struct {
 // the order of t.
 typedef void (*PufferAct)(void* context, int t, int first, int count);
 
-// `steps` times, act for all agents and step them, on the pool's threads, and return when that is
-// done: nothing else runs between a part's step and its next action. Rows are of N agents and
-// steps + 1 times: those of time 0 are there, those of t + 1 are written after actions (steps, N,
-// heads) of time t. seconds[0] and seconds[1] become the thread-seconds spent in `act` and in
-// steps. The number of spans, at most `capacity`; -1, and nothing done, if a group is stepping.
+// Begin, `steps` times, to act for all agents and step them, on the pool's threads: nothing else
+// runs between a part's step and its next action. Rows are of N agents and steps + 1 times: those
+// of time 0 are there, those of t + 1 are written after actions (steps, N, heads) of time t. All
+// memory is the threads' until puffer_collected says that it is done. At most `capacity` spans are
+// written. 0; -1, and nothing done, if a group is stepping.
 PUFFER_EXPORT int puffer_collect(PufferVec* vec, int steps, PufferAct act, void* act_context,
                                  const float* actions, void* observations, float* rewards,
-                                 float* terminals, unsigned char* masks, double* seconds,
-                                 PufferSpan* spans, int capacity);
+                                 float* terminals, unsigned char* masks, PufferSpan* spans,
+                                 int capacity);
+
+// The number of spans when it is done, PUFFER_UNDER_WAY or PUFFER_OVER. seconds[0] and seconds[1]
+// become the thread-seconds spent in `act` and in steps.
+PUFFER_EXPORT int puffer_collected(PufferVec* vec, double* seconds, int milliseconds);
+
+// 1, with a message, if no step is possible any more: an environment called exit or abort while it
+// was stepped or reset, or puffer_abandon was called. Else 0. Logs can still be read; a state can't
+// be saved, as half a step isn't one.
+PUFFER_EXPORT int puffer_ended(PufferVec* vec, char* text, size_t text_size);
+
+// Nobody will wait for steps under way. Rollouts end after the step that each thread is in; where
+// that never ends, what the thread may read or write must stay as long as the process.
+PUFFER_EXPORT void puffer_abandon(PufferVec* vec);
 
 // Means over the episodes that ended since the last call: the number of keys, 0 if no episode
 // ended, -1 if there are more than `capacity`. Keys live as long as the library. May be called from
@@ -100,8 +119,9 @@ PUFFER_EXPORT int puffer_render(PufferVec* vec, int env);
 
 PUFFER_EXPORT double puffer_busy_seconds(PufferVec* vec);
 
-// Finish, join the threads, close the environments, free everything. NULL is fine.
-PUFFER_EXPORT void puffer_close(PufferVec* vec);
+// Finish, join the threads, close the environments, free everything. NULL is fine. 0, or
+// PUFFER_UNDER_WAY, and nothing done, if steps take longer than that.
+PUFFER_EXPORT int puffer_close(PufferVec* vec, int milliseconds);
 
 // The generator environments see as rand_r, for tests.
 PUFFER_EXPORT int puffer_rand_r(unsigned int* seed);

@@ -3,7 +3,9 @@
 #ifndef PUFFER_VEC_STRUCT_H
 #define PUFFER_VEC_STRUCT_H
 
+#include "collect.h"
 #include "dict.h"
+#include "ending.h"
 #include "pool.h"
 #include "vec.h"
 
@@ -12,7 +14,9 @@ struct PufferVec {
     int* agents;       // (size + 1,) first agent of each environment, then N
     PufferRows* rows;  // (Q,) where each group's step writes
     PufferPool* pool;
-    struct PufferCollect* collect;  // the rollout under way, if one is
+    PufferCollect collect;  // the rollout under way
+    bool collecting;        // until it is fetched
+    PufferEnd ending;
     Dict* vec_kwargs;
     Dict* env_kwargs;
     char* keys;  // the text of all keys

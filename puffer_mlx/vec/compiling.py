@@ -25,7 +25,8 @@ _FLAGS = [
     "-pthread",
     "-Werror=implicit-function-declaration",  # a missing c_step is an error here, not when loading
     "-Drand_r=puffer_rand_r",  # glibc's generator on every platform
-    *(f"-D{name}=puffer_{name}" for name in ("rand", "srand", "exit", "fopen")),  # src/host.h
+    *(f"-D{name}=puffer_{name}" for name in ("rand", "srand", "exit", "abort", "fopen")),
+    *(f"-D{name}=puffer_exit" for name in ("_exit", "_Exit")),  # all of them: src/host.h
     "-lm",
 ]
 _ELSEWHERE = (  # what the compiler says, what that means, what to do

@@ -32,7 +32,7 @@ __all__ = [
     "sources_digest",
 ]
 
-_ABI = 4  # PUFFER_ABI in envs/src/vec.h
+_ABI = 5  # PUFFER_ABI in envs/src/vec.h
 
 
 def find_environment(name: str) -> Path:
@@ -86,10 +86,13 @@ def load(path: Path) -> ctypes.CDLL:
         ),
         ("environments", number, [pointer]),
         ("threads", number, [pointer]),
-        ("reset", None, [pointer, *rows]),
+        ("reset", number, [pointer, *rows]),
         ("send", number, [pointer, number, pointer, *rows]),
-        ("wait", None, [pointer, number]),
-        ("collect", number, [pointer, number, *[pointer] * 3, *rows, *[pointer] * 2, number]),
+        ("wait", number, [pointer, number, number]),
+        ("collect", number, [pointer, number, *[pointer] * 3, *rows, pointer, number]),
+        ("collected", number, [pointer, pointer, number]),
+        ("ended", number, [pointer, *text]),
+        ("abandon", None, [pointer]),
         ("log", number, [pointer, strings, doubles, number]),
         ("next_log", number, [pointer, ctypes.POINTER(number), strings, doubles, number]),
         ("save", long, [pointer, pointer, long]),
@@ -97,7 +100,7 @@ def load(path: Path) -> ctypes.CDLL:
         ("can_render", number, []),
         ("render", number, [pointer, number]),
         ("busy_seconds", ctypes.c_double, [pointer]),
-        ("close", None, [pointer]),
+        ("close", number, [pointer, number]),
         ("rand_r", number, [ctypes.POINTER(ctypes.c_uint)]),
     ):
         function = getattr(library, f"puffer_{name}")

@@ -8,7 +8,7 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from puffer_mlx.vec.library import (
 )
 from puffer_mlx.vec.sources import needs
 from puffer_mlx.vec.state import pack, unpack
+from puffer_mlx.vec.waiting import OVER, PATIENCE_MS, SLICE_MS, UNDER_WAY, abandon, until_done
 
 __all__ = ["NativeVec", "compile_environment", "environments_folder", "find_environment"]
 
@@ -80,6 +81,7 @@ class NativeVec:
         vec: Mapping[str, Any] | None = None,
     ) -> None:
         self._handle: int | None = None
+        self._patient = True  # with steps that don't end
         self._library = load(compile_environment(folder))
         name = Path(folder).resolve().name
         self.spec = read_spec(name, self._library)
@@ -127,7 +129,7 @@ class NativeVec:
         self._action_shape = (n, self.spec.action.heads)
         self._step_shapes = _shapes(n, self.spec)
         self._reset_shapes = _shapes(total_agents, self.spec)
-        self._held: list[Rows | None] = [None] * num_buffers  # rows a step is writing stay alive
+        self._held: list[Any] = [None] * (num_buffers + 1)  # what a step is writing stays alive
         self._send = self._library.puffer_send
         self._wait = self._library.puffer_wait
 
@@ -135,8 +137,12 @@ class NativeVec:
         """Start new episodes for all N agents and write their first rows (rewards and terminals 0).
 
         Environments are reset in order, on the calling thread, after steps under way are done.
+
+        Raises:
+            UserError: an environment ended itself (exit, abort).
         """
-        self._library.puffer_reset(self._open(), *self._addresses(out, self._reset_shapes))
+        if self._library.puffer_reset(self._open(), *self._addresses(out, self._reset_shapes)):
+            raise self._ended()
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
         """Begin one step of a group and return at once.
@@ -161,11 +167,18 @@ class NativeVec:
         self._held[group] = out
 
     def wait(self, group: int) -> None:
-        """Block until the group's step is done and its rows are written."""
+        """Block until the group's step is done and its rows are written.
+
+        Signals are handled meanwhile. What their handlers raise is raised here, after half a second
+        at most; the group may still be stepping then.
+
+        Raises:
+            UserError: an environment ended itself (exit, abort). Nothing steps any more.
+        """
         handle = self._handle or self._open()
         if not 0 <= group < self.num_groups:
             raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
-        self._wait(handle, group)
+        self._until_done(self._wait, handle, group)
 
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
@@ -182,9 +195,12 @@ class NativeVec:
             out: (T + 1, N, ...) rows; those of time 0 are there, the others are written.
             spans: note when threads worked, at most so many times.
 
+        Signals are handled meanwhile, as in ``wait``.
+
         Raises:
             ValueError: an array has another shape or dtype, or isn't C-contiguous.
             RuntimeError: a group is stepping already, or the environments are closed.
+            UserError: an environment ended itself (exit, abort). Nothing steps any more.
         """
         N = self.num_agents
         actions_at = _address(actions, (steps, N, self.spec.action.heads), _FLOAT32, "actions")
@@ -192,11 +208,12 @@ class NativeVec:
         rows_at = self._addresses(out, shapes)
         seconds, notes = (ctypes.c_double * 2)(), (Span * spans)()
         began, clock = time.perf_counter(), time.clock_gettime(time.CLOCK_MONOTONIC)
-        found = self._library.puffer_collect(
-            self._open(), steps, *act, actions_at, *rows_at, seconds, notes, spans
-        )
-        if found < 0:
+        handle = self._open()
+        if self._library.puffer_collect(handle, steps, *act, actions_at, *rows_at, notes, spans):
             raise RuntimeError("a group is stepping already; wait for all of them first")
+        self._held[-1] = actions, out, notes
+        found = self._until_done(self._library.puffer_collected, handle, seconds)
+        self._held[-1] = None
         ahead = began - clock  # of the clock that spans are in
         times = [(n.thread, n.first, n.begin + ahead, n.end + ahead) for n in notes[:found]]
         return Collected(seconds[0], seconds[1], times)
@@ -307,10 +324,22 @@ class NativeVec:
         return float(self._library.puffer_busy_seconds(self._open()))
 
     def close(self) -> None:
-        """Finish steps under way and free everything. Calling it twice is harmless."""
+        """Finish steps under way and free everything. Calling it twice is harmless.
+
+        Where a signal handler raised something while a step was waited for, here or before, it has
+        another half a second: then it is left to itself, in memory that stays as it is.
+        """
         handle, self._handle = self._handle, None
-        if handle:
-            self._library.puffer_close(handle)
+        if not handle:
+            return
+        close, found = self._library.puffer_close, UNDER_WAY
+        try:
+            while self._patient and (found := close(handle, SLICE_MS)) == UNDER_WAY:
+                pass
+        finally:
+            if found == UNDER_WAY and close(handle, PATIENCE_MS) == UNDER_WAY:
+                self._library.puffer_abandon(handle)
+                abandon(self._held, self.spec.name)
             self._held = []
 
     def __enter__(self) -> "NativeVec":
@@ -318,6 +347,24 @@ class NativeVec:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _until_done(self, call: Callable[..., int], *arguments: Any) -> int:
+        """Wait; an interrupt is remembered, for ``close``."""
+        try:
+            found = until_done(call, *arguments)
+        except BaseException:
+            self._patient = False
+            raise
+        if found == OVER:
+            raise self._ended()
+        return found
+
+    def _ended(self) -> UserError:
+        """What to raise when no step is possible any more."""
+        text = ctypes.create_string_buffer(_TEXT_BYTES)
+        self._library.puffer_ended(self._handle, text, len(text))
+        message, _, hint = text.value.decode(errors="replace").partition("\n")
+        return UserError(f"{self.spec.name}: {message}", hint)
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):

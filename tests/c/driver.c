@@ -98,7 +98,12 @@ static bool collects(PufferVec* vec, const int* spec, int agents) {
     bool right = true;
     for (int i = 0; i < 2; i++) {
         right = right && puffer_collect(vec, STEPS, play, &player, player.actions, observations,
-                                        rewards, terminals, masks, seconds, spans, SPANS) > 0;
+                                        rewards, terminals, masks, spans, SPANS) == 0;
+        int found = PUFFER_UNDER_WAY;
+        while (right && found == PUFFER_UNDER_WAY) {
+            found = puffer_collected(vec, seconds, 1);
+        }
+        right = right && found > 0;
     }
     free(player.actions);
     free(observations);
@@ -194,7 +199,7 @@ int main(int argc, char** argv) {
     for (int step = 0; step < steps; step++) {
         for (int g = 0; g < groups; g++) {
             const size_t first = (size_t)g * n;
-            puffer_wait(vec, g);
+            puffer_wait(vec, g, -1);
             for (size_t i = 0; i < n; i++) {
                 total += rewards[first + i];
                 for (size_t h = 0; h < heads; h++) {
@@ -212,13 +217,13 @@ int main(int argc, char** argv) {
         }
         if (step == steps / 2) {
             for (int g = 0; g < groups; g++) {
-                puffer_wait(vec, g);
+                puffer_wait(vec, g, -1);
             }
             puffer_reset(vec, observations, rewards, terminals, masks);
         }
     }
     for (int g = 0; g < groups; g++) {
-        puffer_wait(vec, g);
+        puffer_wait(vec, g, -1);
     }
     if (!collects(vec, spec, agents)) {
         fprintf(stderr, "no rollout was collected\n");
@@ -232,7 +237,7 @@ int main(int argc, char** argv) {
         episodes += readers[i].episodes;
     }
     printf("reward %g, episodes %g, busy %g s\n", total, episodes, puffer_busy_seconds(vec));
-    puffer_close(vec);
+    puffer_close(vec, -1);
 
     vec = puffer_create(agents, 1, 2, 5, 0, NULL, NULL, num_keys, keys, values, text, sizeof(text));
     if (state != NULL && !restores(vec, state, state_size)) {
@@ -241,9 +246,9 @@ int main(int argc, char** argv) {
     float* all_actions = calloc((size_t)agents * heads, sizeof(float));
     for (int step = 0; step < 50; step++) {
         puffer_send(vec, 0, all_actions, observations, rewards, terminals, masks);
-        puffer_wait(vec, 0);
+        puffer_wait(vec, 0, -1);
     }
-    puffer_close(vec);
+    puffer_close(vec, -1);
     free(all_actions);
     free(state);
     free(observations);

@@ -3,7 +3,9 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum {
     SOUND,
@@ -34,6 +36,12 @@ enum {
     FORGOTTEN_EPISODES,
     ALL_LEGAL,
     LATE_RESET,       // one number keeps its old value
+    // Ends of a process that aren't one here.
+    EXIT_IN_STEP,
+    ABORT_IN_STEP,
+    EXIT_IN_RESET,
+    EXIT_IN_CLOSE,
+    DEEP_STACK,       // 4 MiB of it
 };
 
 typedef struct {
@@ -61,6 +69,14 @@ typedef struct {
 } Faulty;
 
 static __thread unsigned int thread_rng;
+
+static float deep(int kilobytes) {
+    volatile char room[1024 * kilobytes];
+    for (int i = 0; i < 1024 * kilobytes; i += 512) {
+        room[i] = 1;
+    }
+    return room[0];
+}
 
 static int draw(Faulty* env) {
     switch (env->fault) {
@@ -97,6 +113,9 @@ static void observe(Faulty* env) {
 }
 
 void c_reset(Faulty* env) {
+    if (env->fault == EXIT_IN_RESET) {
+        _exit(4);
+    }
     env->ticks = 0;
     env->position = 0.0f;
     if (env->own) {
@@ -139,6 +158,15 @@ void c_step(Faulty* env) {
     if (env->fault == CRASH_IN_STEP && env->ticks == 9) {
         *(volatile int*)8 = 1;
     }
+    if (env->fault == EXIT_IN_STEP && env->ticks == 9) {
+        exit(3);
+    }
+    if (env->fault == ABORT_IN_STEP && env->ticks == 9) {
+        abort();
+    }
+    if (env->fault == DEEP_STACK) {
+        env->position += deep(4096) - 1.0f;
+    }
     while (env->fault == HANG_IN_STEP && env->ticks == 9) {
         *(volatile int*)&env->ended = 1;
     }
@@ -178,6 +206,9 @@ void c_render(Faulty* env) {
 
 void c_close(Faulty* env) {
     if (env->fault == CRASH_IN_CLOSE) {
-        abort();
+        raise(SIGABRT);
+    }
+    if (env->fault == EXIT_IN_CLOSE) {
+        exit(5);
     }
 }

@@ -1,0 +1,162 @@
+"""Environments in C that end the process, use more stack than others, or never come back."""
+
+import re
+import resource
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from native_envs import OURS, Stepper
+from running import ROOT, only, run
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.native import NativeVec
+
+FAULTY = OURS / "faulty"
+NAMES = re.findall(r"^    ([A-Z_]+),", (FAULTY / "faulty.h").read_text(), re.MULTILINE)
+
+
+def make(fault: str, total_agents: int = 8, **keywords: Any) -> NativeVec:
+    env = {"fault": NAMES.index(fault)}
+    return NativeVec(FAULTY, total_agents=total_agents, env=env, **keywords)
+
+
+def step(vec: NativeVec, steps: int) -> Stepper:
+    """Let every agent stay where it is."""
+    stepper = Stepper(vec)
+    for _ in range(steps):
+        stepper.step(np.ones((vec.num_agents, 1), np.float32))
+    return stepper
+
+
+# ---- exit ---------------------------------------------------------------------------------------
+
+ENDS = {  # fault, agents -> what is said
+    ("EXIT_IN_STEP", 1): r"environment 0 called exit\(3\) while it was stepped",
+    ("EXIT_IN_STEP", 8): r"one of environments 0 to 7 called exit\(3\) while it was stepped",
+    ("ABORT_IN_STEP", 1): r"environment 0 called abort\(\) while it was stepped",
+    ("EXIT_IN_RESET", 1): r"environment 0 called exit\(4\) while it was reset",  # _exit, there
+}
+
+
+@pytest.mark.parametrize(("fault", "agents"), ENDS)
+def test_exit_is_a_message_and_the_end_of_stepping(fault: str, agents: int):
+    with make(fault, agents) as vec:
+        for _ in range(2):  # what can't go on stays so
+            with pytest.raises(UserError, match=f"faulty: {ENDS[fault, agents]}") as caught:
+                step(vec, 10)
+            assert "above" in caught.value.hint
+        assert vec.state() is None  # half a step can't be gone on with
+        assert vec.log() == {}
+
+
+def test_exit_in_one_of_several_groups():
+    said = pytest.raises(UserError, match=r"environments? \d.* called exit\(3\)")
+    with make("EXIT_IN_STEP", 32, num_buffers=4, num_threads=3) as vec, said:
+        step(vec, 10)
+
+
+def test_exit_while_closing_is_no_end():
+    vec = make("EXIT_IN_CLOSE")
+    step(vec, 3)
+    vec.close()
+
+
+def test_a_run_that_an_environment_ends_is_saved(tmp_path: Path):
+    """In the second epoch, in C's rollout: the weights of the first are there."""
+    done = run(
+        "train",
+        *(FAULTY, "--env.fault", NAMES.index("EXIT_IN_STEP"), "--device", "cpu"),
+        *("--train.horizon", 8, "--train.minibatch-size", 512),
+        *("--train.total-timesteps", 10 * 512),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2, done.stderr
+    assert re.search(r"error: faulty: .*called exit\(3\) while it was stepped", done.stderr)
+    assert "Traceback" not in done.stderr
+    assert only(tmp_path, "checkpoints/faulty/*/0*/weights.safetensors").stat().st_size > 1000
+
+
+# ---- what never ends, and what is deep ----------------------------------------------------------
+
+START = f"""
+import contextlib, ctypes, signal, sys
+import numpy as np
+sys.path.insert(0, {str(ROOT / "tests")!r})
+from test_native_ends import make, step
+
+def interrupted(work, vec):
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)  # Ctrl-C, 0.2 s later
+    try:
+        with vec:
+            work()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+HANGS = {
+    "a step": """
+        vec = make("HANG_IN_STEP")
+        stepper = step(vec, 8)
+        interrupted(lambda: stepper.step(np.ones((8, 1), np.float32)), vec)
+    """,
+    "a rollout": """
+        vec = make("HANG_IN_STEP", num_threads=2)
+        act = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int] * 3)(lambda *_: None)
+        at = ctypes.cast(act, ctypes.c_void_p).value, 0
+        rows = step(vec, 1).rows._replace(
+            observations=np.zeros((21, 8, 4), np.float32),
+            rewards=np.zeros((21, 8), np.float32),
+            terminals=np.zeros((21, 8), np.float32),
+        )
+        interrupted(lambda: vec.collect(20, at, np.ones((20, 8, 1), np.float32), rows), vec)
+    """,
+}
+
+
+def python(code: str, **how) -> subprocess.CompletedProcess[str]:
+    code = START + textwrap.dedent(code)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, **how
+    )
+
+
+@pytest.mark.parametrize("what", HANGS)
+def test_a_hang_can_be_interrupted_and_the_process_ends(what: str):
+    done = python(HANGS[what])
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+    assert "puffer_mlx: faulty: a step doesn't end; it is left to itself" in done.stderr
+
+
+def test_a_slow_step_is_waited_for():
+    """An interrupt doesn't make environments useless that would have been ready soon."""
+    done = python(
+        """
+        import native_envs
+        from puffer_mlx.vec import waiting
+        waiting.PATIENCE_MS = 60_000
+        vec = native_envs.make("relay", total_agents=6, env={"length": 7, "sleep_ms": 50})
+        stepper, actions = native_envs.Stepper(vec), np.zeros((6, 2), np.float32)
+        def go_on():
+            while True:
+                stepper.step(actions)
+        interrupted(go_on, contextlib.nullcontext())
+        stepper.step(actions)
+        vec.close()
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+
+
+def test_threads_have_a_stack_like_the_main_one():
+    """Linux gives threads as much as ``ulimit -s`` says, macOS 512 KiB."""
+
+    def little() -> None:
+        resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, resource.RLIM_INFINITY))
+
+    done = python('step(make("DEEP_STACK"), 2)', preexec_fn=little)
+    assert (done.returncode, done.stderr) == (0, "")
