@@ -27,8 +27,9 @@ from puffer_mlx import config as configuration
 from puffer_mlx.config import Config, write_ini
 from puffer_mlx.errors import UserError
 from puffer_mlx.files import publish_folder, publish_link, remove_folder
-from puffer_mlx.policy.policy import Policy, make_policy
+from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
+from puffer_mlx.trust import Allowed
 from puffer_mlx.vec.base import Remembers, VecEnv
 from puffer_mlx.weights_io import bin_fault, load_weights, save_bin, save_safetensors
 
@@ -185,8 +186,9 @@ class Keeper:
 
 
 def checkpoints(folder: Path, holding: str = WEIGHTS) -> list[Path]:
-    """A run's checkpoints that hold a file, by steps."""
-    return sorted(path for path in folder.glob(STEPS) if (path / holding).is_file())
+    """A run's checkpoints that hold a file, by steps; not links, which may lead anywhere."""
+    found = (path for path in folder.glob(STEPS) if not path.is_symlink())
+    return sorted(path for path in found if (path / holding).is_file())
 
 
 def find(path: str, config: Config, holding: str = WEIGHTS) -> Path:
@@ -236,21 +238,26 @@ def find_weights(path: str, config: Config) -> Path:
 # ---- reading -------------------------------------------------------------------------------------
 
 
-def load(folder: Path) -> Checkpoint:
+def load(folder: Path, allow_code: Allowed = False) -> Checkpoint:
     """Read a checkpoint; its environment need not be there.
 
+    Args:
+        folder: the checkpoint's.
+        allow_code: import what its configuration names, whatever it is, or what is named here;
+            else only what the person named before on this machine (``puffer_mlx.trust``).
+
     Raises:
-        UserError: it isn't a checkpoint, or is damaged.
+        UserError: it isn't a checkpoint, is damaged, or names code that nobody allowed.
     """
     path = folder / CONFIG
     if not path.is_file():
         raise UserError(f"{folder} has no {CONFIG}", "name a checkpoint's folder")
-    config = configuration.load(str(path))
+    config = configuration.load_saved(path, allow_code)
     metadata = _metadata(folder / WEIGHTS)
     if "spec" not in metadata:
         raise UserError(f"{folder / WEIGHTS} doesn't say what it is for", "import it first")
     spec = EnvSpec.from_json(metadata["spec"])
-    policy = make_policy(spec, config.policy, config.torch)
+    policy = configured_policy(spec, config)
     like = policy.init(mx.random.key(0))
     weights = load_weights(folder / WEIGHTS, like)
     return Checkpoint(folder, config, spec, policy, weights, int(folder.name))

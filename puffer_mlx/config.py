@@ -8,7 +8,7 @@ written from the declarations: `python -m puffer_mlx.config > configs/default.in
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from puffer_mlx.config_cli import (
     parse_options,
     read_ini,
 )
-from puffer_mlx.config_files import Named, find_config, known_envs, named, plain_path
+from puffer_mlx.config_files import Named, find_config, known_envs, named, plain_path, saved
 from puffer_mlx.config_key import Key
 from puffer_mlx.config_schema import (
     KEYS,
@@ -39,6 +39,7 @@ from puffer_mlx.config_schema import (
 )
 from puffer_mlx.errors import UserError
 from puffer_mlx.files import publish
+from puffer_mlx.trust import Allowed, code_names
 
 __all__ = [
     "Base",
@@ -50,6 +51,7 @@ __all__ = [
     "find_config",
     "ini_text",
     "load",
+    "load_saved",
     "parse_command_line",
     "to_dict",
     "unused_note",
@@ -57,6 +59,10 @@ __all__ = [
     "write_ini",
 ]
 
+NOT_SETTINGS = {"unused", "origins", "files", "named_by", "allow_code"}
+ALLOW_CODE = """\
+compile and import what a file names, a checkpoint's config.ini say, even if you never named it on
+this machine's command line: it may do anything that you may"""
 BOOLS = {"1": True, "true": True, "yes": True, "on": True}
 BOOLS |= {"0": False, "false": False, "no": False, "off": False}
 
@@ -66,6 +72,7 @@ def load(
     argv: Sequence[str] = (),
     files: Sequence[str | Path] = (),
     images: bool = False,
+    allow_code: bool = False,
 ) -> Config:
     """The checked configuration of an environment.
 
@@ -74,11 +81,33 @@ def load(
         argv: options, as on the command line.
         files: further .ini files; they win over the environment's, options win over them.
         images: it is an environment in Python that shows images: `configs/images.ini` counts too.
+        allow_code: compile and import what the files name, whatever it is. What ``name`` and
+            ``argv`` name needs no permission: see ``puffer_mlx.trust``.
 
     Raises:
         UserError: anything wrong, all of it in one message.
     """
-    return parse_command_line([name, *argv], files=files, images=images)[0]
+    config = parse_command_line([name, *argv], files=files, images=images)[0]
+    config.allow_code = config.allow_code or allow_code
+    return config
+
+
+def load_saved(path: Path, allow_code: Allowed = False) -> Config:
+    """The configuration that a run wrote, which may be a stranger's.
+
+    Args:
+        path: the file.
+        allow_code: compile and import what it names, or what of it is named here.
+
+    Raises:
+        UserError: anything wrong, all of it in one message.
+    """
+    found = saved(path)
+    settings = [setting for file in found.files for setting in read_ini(file)]
+    config = _assemble(found, settings)
+    _note_code(config, settings, frozenset() if isinstance(allow_code, bool) else allow_code)
+    config.allow_code = allow_code is True
+    return config
 
 
 def parse_command_line(
@@ -86,6 +115,7 @@ def parse_command_line(
     extra: Callable[[argparse.ArgumentParser], object] | None = None,
     files: Sequence[str | Path] = (),
     images: bool = False,
+    run: Path | None = None,
 ) -> tuple[Config, argparse.Namespace]:
     """A script's whole command line, `ENV [options]`; `--help` prints and exits.
 
@@ -94,6 +124,7 @@ def parse_command_line(
         extra: called with the parser to add the script's own options.
         files: as in `load`.
         images: as in `load`.
+        run: a run's own configuration, which takes the place of ENV's.
 
     Returns:
         The checked configuration, and the values of the script's own options.
@@ -106,15 +137,35 @@ def parse_command_line(
     if not name and "-h" not in words and "--help" not in words:
         hint = f"ENV [options], ENV one of {', '.join(known_envs())}, gym:ID, …"
         raise UserError(f"the first word must be an environment ({COMMAND_LINE})", hint)
+    typed = {found.source} if name.endswith(".ini") else {found.env_name, found.source}
+    found = found if run is None else saved(run, images)
     paths = [*found.files, *map(Path, files)] if name else []
     settings = [setting for path in paths for setting in read_ini(path)]
     parser = build_parser(settings, env_options(words) if ":" in found.env_name else [])
+    parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
     if extra is not None:
         extra(parser)
     given, own = parse_options(parser, words)
     config = _assemble(found, [*settings, *given])
     config.files = [plain_path(path) for path in paths]
+    _note_code(config, [*settings, *given], typed)
+    config.allow_code = vars(own).pop("allow_code")
     return config, own
+
+
+def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[str]) -> None:
+    """Note which code only a file names.
+
+    Args:
+        config: made of the settings.
+        settings: in the order in which they win.
+        typed: code that the person named, as the configuration names it.
+    """
+    origins = {setting.name: setting.origin for setting in settings}
+    for key, name in code_names(config).items():
+        origin = origins.get(key, COMMAND_LINE)
+        if origin != COMMAND_LINE and name not in typed:
+            config.named_by[name] = origin
 
 
 def _assemble(found: Named, settings: Iterable[Setting]) -> Config:
@@ -260,7 +311,7 @@ def unused_note(config: Config) -> str | None:
 
 def to_dict(config: Config) -> dict[str, Any]:
     """The configuration as plain nested dictionaries that JSON can hold."""
-    return {k: v for k, v in asdict(config).items() if k not in ("unused", "origins", "files")}
+    return {k: v for k, v in asdict(config).items() if k not in NOT_SETTINGS}
 
 
 def ini_text(config: Config, comments: bool = False) -> str:

@@ -47,13 +47,7 @@ def named(word: str, images: bool = False) -> Named:
     if word == "default":
         return Named(word, "", _defaults())
     if word.endswith(".ini"):
-        path = find_config(word)
-        name = env_names(path)[0]
-        if "*" in name:
-            raise UserError(
-                f"{word} is for all of {name}", f"name one: {name.replace('*', 'NAME')}"
-            )
-        return Named(name, "", [*_defaults(":" in name, images), path])
+        return saved(find_config(word), images)
     if ":" in word:
         family = [path for path in _all_files() if _in_family(word, path)]
         images = word.startswith(_SHOW_IMAGES) or (images and not family)
@@ -62,6 +56,18 @@ def named(word: str, images: bool = False) -> Named:
     if "/" in word or word in (".", ".."):
         return _folder(word)
     return Named(word, "", [*_defaults(), find_config(word)])
+
+
+def saved(path: Path, images: bool = False) -> Named:
+    """What a file says by itself, a run's own configuration say; ``images``: as of ``named``.
+
+    Raises:
+        UserError: it is for a family of environments.
+    """
+    name = env_names(path)[0]
+    if "*" in name:
+        raise UserError(f"{path} is for all of {name}", f"name one: {name.replace('*', 'NAME')}")
+    return Named(name, "", [*_defaults(":" in name, images), path])
 
 
 def _folder(word: str) -> Named:

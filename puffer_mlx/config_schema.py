@@ -311,6 +311,9 @@ class Config:
         unused: names of keys that were given, are accepted and do nothing here.
         origins: name of a key that isn't at its default -> where it was set: "breakout.ini:12".
         files: those that it was read from, the later ones winning.
+        named_by: C sources and Python objects that only a file names, as it names them -> the
+            file's line. ``trust.permit`` refuses them unless the person knows them.
+        allow_code: they may run whatever they are: ``--allow-code``.
     """
 
     env_name: str = ""
@@ -325,6 +328,8 @@ class Config:
     unused: list[str] = field(default_factory=list, compare=False)
     origins: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
     files: list[str] = field(default_factory=list, compare=False, repr=False)
+    named_by: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    allow_code: bool = field(default=False, compare=False, repr=False)
 
     @property
     def python(self) -> bool:

@@ -27,7 +27,7 @@ from puffer_mlx.dialects import Tensors, from_torch, stacked_state, to_dialect
 from puffer_mlx.errors import UserError
 from puffer_mlx.onnx_export import read_onnx, run_onnx
 from puffer_mlx.parity import compare, need, random_observations, run, run_torch
-from puffer_mlx.policy.policy import Policy, make_policy
+from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
 
 Weights = Any
@@ -111,7 +111,8 @@ def weights_of(
     dialect = found.settings.get("policy.dialect", config.policy.dialect)
     if found.kind == "bin" and dialect != "puffer3":
         dialect = "native"
-    policy = make_policy(spec, replace(config.policy, dialect=dialect), config.torch)
+    sizes = replace(config.policy, dialect=dialect)
+    policy = configured_policy(spec, replace(config, policy=sizes))
     if found.kind == "torch":
         weights = from_torch(policy, found.tensors)
     else:

@@ -32,6 +32,9 @@ class JsonLines:
             if position is None or not path.exists():  # a log that was removed begins anew
                 self._file = open(path, "xb", buffering=0)  # noqa: SIM115
                 return
+            if path.is_symlink():  # no log of ours; somebody's files may lead anywhere
+                hint = "remove the link, or choose another folder (--log-dir)"
+                raise UserError(f"the log {path} is a link to {path.resolve()}", hint)
             self._file = open(path, "r+b", buffering=0)  # noqa: SIM115
             self._file.truncate(min(position, self._file.seek(0, os.SEEK_END)))
             self._file.seek(0, os.SEEK_END)

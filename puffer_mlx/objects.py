@@ -20,7 +20,8 @@ def load_object(name: str) -> Any:
         UserError: there is no such module, file or name.
     """
     module, colon, attribute = name.rpartition(":")
-    if not colon or not module or not attribute:
+    relative = module.startswith(".") and not module.endswith(".py")
+    if not colon or not module or not attribute or relative:
         raise UserError(f"{name!r} doesn't name an object", "write module:Class or file.py:Class")
     found: Any = _import(name, module)
     for part in attribute.split("."):

@@ -21,7 +21,7 @@ from puffer_mlx.devices import building, kind
 from puffer_mlx.errors import UserError
 from puffer_mlx.learner import Learned, Learner, Numbers
 from puffer_mlx.placement import place
-from puffer_mlx.policy.policy import Policy, make_policy
+from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.profiler import SAMPLE_EVERY, Profiler
 from puffer_mlx.schedule import Collector, Rollout
 from puffer_mlx.trees import named
@@ -60,7 +60,7 @@ class Trainer:
         like: State | None = None,
     ) -> None:
         self.config, self.vec = config, vec
-        self.policy = policy or make_policy(vec.spec, config.policy, config.torch)
+        self.policy = policy or configured_policy(vec.spec, config)
         init, self._key = mx.random.split(mx.random.key(config.base.seed))
         weights = self.policy.init(init) if weights is None else weights
         scaler = precision.first_scaler(config.train.precision)

@@ -29,11 +29,11 @@ from puffer_mlx.devices import select_device
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.evaluate import Scores, play, score
 from puffer_mlx.files import publish
-from puffer_mlx.policy.policy import Policy, make_policy
+from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.screen import play_in_terminal
 from puffer_mlx.spec import EnvSpec
+from puffer_mlx.trust import known
 from puffer_mlx.vec.base import Environments
-from puffer_mlx.vec.native import find_environment
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.weights_io import load_weights
 
@@ -166,11 +166,11 @@ def load(argv: list[str], config: Config, path: str) -> Player:
     """What ``--load-model-path`` names, and the configuration to evaluate it with."""
     if Path(path).suffix in (".safetensors", ".bin"):
         with vec.make(config, 1) as probe:
-            policy = make_policy(probe.spec, config.policy, config.torch)
+            policy = configured_policy(probe.spec, config)
             agents = probe.num_agents // probe.num_environments
         weights = load_weights(path, policy.init(mx.random.key(0)))
         return Player(config, policy, weights, agents, Path(path).parent)
-    found = checkpoint.load(checkpoint.find(path, config))
+    found = checkpoint.load(checkpoint.find(path, config), known(config))
     files = [found.folder / "config.ini"]
     config, _ = parse_command_line(argv, add_options, files)
     for section in ("policy", "torch"):
@@ -345,7 +345,7 @@ def evaluate(argv: list[str]) -> None:
     player = load(argv, config, options.load_model_path)
     draw = None
     if (options.gif or options.mp4 or options.terminal) and not config.python:
-        draw = pictures.find_draw(Path(config.source or find_environment(config.env_name)))
+        draw = pictures.find_draw(vec.folder(config))
     if options.episodes:
         scores = measure(player, options)
         print(report(player, options, scores))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import WEIGHTS
-from puffer_mlx.config import Base, Config
+from puffer_mlx.config import ALLOW_CODE, Base, Config
 from puffer_mlx.devices import select_device
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.export import DIALECTS, SUFFIXES, Format, Report, export
@@ -50,6 +50,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--checkpoint-dir", metavar="DIR", default=Base().checkpoint_dir, help="where to look"
     )
+    parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
     group = parser.add_argument_group("--to bin, for continuous actions")
     group.add_argument(
         "--bin-build",
@@ -133,7 +134,7 @@ def main(argv: list[str]) -> None:
     options = parse(argv)
     select_device("cpu")  # exact where it is compared with itself; plenty fast
     folder = find(options.checkpoint, Path(options.checkpoint_dir), options.env)
-    made = checkpoint.load(folder)
+    made = checkpoint.load(folder, options.allow_code)
     form = Format(
         options.to,
         options.dialect,

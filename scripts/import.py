@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from puffer_mlx import checkpoint
+from puffer_mlx import checkpoint, vec
 from puffer_mlx.config import Config, parse_command_line, write_ini
 from puffer_mlx.config_cli import option
 from puffer_mlx.detect import sizes_of
@@ -20,7 +20,7 @@ from puffer_mlx.export import TOLERANCE
 from puffer_mlx.importing import Found, difference, inspect, weights_of
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.trees import named
-from puffer_mlx.vec.library import compile_environment, find_environment, load, read_spec
+from puffer_mlx.vec.library import compile_environment, load, read_spec
 from puffer_mlx.weights_io import BF16, FLOAT
 
 
@@ -56,7 +56,7 @@ def configure(found: Found, argv: list[str]) -> tuple[Config, EnvSpec, argparse.
 
 def environment(config: Config) -> EnvSpec:
     """What the environment shows and takes."""
-    folder = find_environment(config.env_name)
+    folder = vec.folder(config)
     return read_spec(folder.name, load(compile_environment(folder)))
 
 

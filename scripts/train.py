@@ -11,12 +11,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from puffer_mlx import capture, checkpoint, placement, vec
+from puffer_mlx import capture, checkpoint, placement, trust, vec
 from puffer_mlx.advice import Setting
 from puffer_mlx.blas import blas_name, raise_cache_limit
 from puffer_mlx.catalog import print_catalog
 from puffer_mlx.checkpoint import Checkpoint, State
 from puffer_mlx.config import Config, parse_command_line, unused_note
+from puffer_mlx.config_cli import COMMAND_LINE
 from puffer_mlx.cpu_ops import threads
 from puffer_mlx.dashboard import Dashboard, abbreviate
 from puffer_mlx.devices import has_gpu, kind, select_device
@@ -271,18 +272,23 @@ def restarted(config: Config) -> str:
 def find_resumed(argv: list[str]) -> Checkpoint | None:
     """The checkpoint that --resume names; its own configuration is what other options change."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("--resume", "--checkpoint-dir", "--checkpoint_dir"):
-        first.add_argument(name, dest=name[2:].replace("-", "_"), nargs="?")
+    for name in ("--resume", "--checkpoint-dir", "--torch.network", "--torch.encoder"):
+        spelled = {name, name.replace("-dir", "_dir")}
+        first.add_argument(*spelled, dest=name, nargs="?")
+    first.add_argument("--allow-code", "--allow_code", action="store_true")
     given, _ = first.parse_known_args(argv[1:])
-    if not given.resume:
+    words = vars(given)
+    if not (which := words.pop("--resume")):
         return None
-    directory = ["--checkpoint-dir", given.checkpoint_dir] if given.checkpoint_dir else []
-    config, _ = parse_command_line([argv[0], *directory])
-    made = checkpoint.load(checkpoint.find(given.resume, config, checkpoint.STATE))
+    allow = ["--allow-code"] * words.pop("allow_code")
+    options = [word for pair in words.items() if pair[1] for word in pair]
+    config, _ = parse_command_line([argv[0], *options, *allow])
+    path = checkpoint.find(which, config, checkpoint.STATE)
+    made = checkpoint.load(path, trust.known(config))
     if made.config.env_name != config.env_name:
         raise UserError(
             f"{made.folder} is a run of {made.config.env_name}, not of {config.env_name}",
-            f"python scripts/train.py {made.config.env_name} --resume {given.resume}",
+            f"python scripts/train.py {made.config.env_name} --resume {which}",
         )
     return made
 
@@ -325,21 +331,34 @@ def main(argv: list[str]) -> None:
         print_catalog(Console())
         return
     resumed = find_resumed(argv)
-    if resumed:
-        argv = [str(resumed.folder / checkpoint.CONFIG), *argv[1:]]
-    config, options = configured(argv)
+    own = resumed.folder / checkpoint.CONFIG if resumed else None
+    config, options = configured(argv, own)
     if resumed and options.load_model_path:
         raise UserError("--resume and --load-model-path are given", "one of them")
     if note := unused_note(config):
         print(note)
-    train(config, options, resumed, lambda: configured(argv, images=True)[0])
+    train(config, options, resumed, lambda: configured(argv, own, images=True)[0])
 
 
-def configured(argv: list[str], images: bool = False) -> tuple[Config, argparse.Namespace]:
-    """The configuration and this script's own options, ``trace`` among them."""
-    config, options = parse_command_line(argv, add_options, images=images)
+def configured(
+    argv: list[str], run: Path | None, images: bool = False
+) -> tuple[Config, argparse.Namespace]:
+    """The configuration and this script's own options, ``trace`` among them.
+
+    Args:
+        argv: the words.
+        run: the configuration of the run that goes on, if one does.
+        images: as of ``parse_command_line``.
+    """
+    config, options = parse_command_line(argv, add_options, images=images, run=run)
     options.trace = None
+    trust.permit_log_dir(config, new=run is None)
     if isinstance(config.base.profile, str):  # a file of this start, not of the run
+        if (origin := config.origins["base.profile"]) != COMMAND_LINE:
+            raise UserError(
+                f"{origin} would have the file {config.base.profile} written",
+                f"say so on the command line: --profile {config.base.profile}",
+            )
         options.trace, config.base.profile = Path(config.base.profile), True
     return config, options
 

@@ -15,6 +15,14 @@ from running import load_script
 from puffer_mlx import cpu_ops
 
 
+@pytest.fixture(scope="session", autouse=True)
+def data(tmp_path_factory):
+    """What tests name on command lines isn't remembered for this machine's user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PUFFER_MLX_DATA", str(tmp_path_factory.mktemp("data")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def fixtures() -> Path:
     """The folder of upstream's own numbers: $PUFFER_FIXTURES, else ../shared/fixtures."""

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "puffer_mlx"
 LAYERS = (  # top down; a file's path without .py
     # 0: foundations
     "policy/__init__ errors files objects build raylib blas __init__ version spec distributed "
-    "trace profiler config_key config_schema config_files config_cli config_check config",
+    "trace profiler config_key config_schema config_files config_cli config_check trust config",
     # 1: arithmetic, and the contract of an environment
     "trees precision devices worker low kernel_texts recurrent_texts kernels cpu_ops streams cuda "
     "capture ops "

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from puffer_mlx import vec
 from puffer_mlx.env_check.findings import Finding, Findings, fail, ok, skip, warn
 from puffer_mlx.env_check.subject import Subject
-from puffer_mlx.objects import load_object
-from puffer_mlx.vec import GYM
 from puffer_mlx.vec.puffer import is_puffer_env
 
 STEPS = 300
@@ -29,10 +28,10 @@ def one(subject: Subject) -> Any:
     """One environment as its author wrote it, without the wrappers of gymnasium.make."""
     import gymnasium
 
-    name, config = subject.config.env_name, subject.config
-    if name.startswith(GYM):
-        return gymnasium.make(name.removeprefix(GYM), **config.env).unwrapped
-    made = load_object(name)(**config.env)
+    config, make = subject.config, vec.factory(subject.config)
+    if isinstance(make, str):
+        return gymnasium.make(make, **config.env).unwrapped
+    made = make(**config.env)
     return made.unwrapped if isinstance(made, gymnasium.Env) else made
 
 
@@ -44,8 +43,7 @@ def gymnasium_says(subject: Subject) -> Findings:
     from gymnasium import Env
     from gymnasium.utils.env_checker import check_env
 
-    name = subject.config.env_name
-    if not name.startswith(GYM) and is_puffer_env(load_object(name)):
+    if is_puffer_env(vec.factory(subject.config)):
         yield skip("its interface is PufferLib 3's")
         return
     env = one(subject)

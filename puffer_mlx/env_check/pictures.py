@@ -4,7 +4,7 @@ import numpy as np
 
 from puffer_mlx import vec
 from puffer_mlx.env_check.findings import Findings, fail, ok, warn
-from puffer_mlx.env_check.subject import Subject, Table, folder_of
+from puffer_mlx.env_check.subject import Subject, Table
 from puffer_mlx.errors import UserError
 from puffer_mlx.pictures import find_draw
 
@@ -17,7 +17,7 @@ def drawn(subject: Subject) -> Findings:
 
 
 def _native(subject: Subject) -> Findings:
-    folder = folder_of(subject.config)
+    folder = vec.folder(subject.config)
     if not (folder / "draw.py").is_file():
         if subject.whole.can_render:
             yield ok("a window of its own, by raylib; no draw.py for --gif and --terminal")

@@ -4,8 +4,9 @@ import re
 
 import numpy as np
 
+from puffer_mlx import vec
 from puffer_mlx.env_check.findings import Findings, fail, ok, warn
-from puffer_mlx.env_check.subject import Subject, Table, folder_of
+from puffer_mlx.env_check.subject import Subject, Table
 from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.library import environment_files
 
@@ -90,7 +91,7 @@ def cause(subject: Subject) -> str:
 
 def shared_things(subject: Subject) -> list[str]:
     """Lines of the environment's sources that look as if they shared something."""
-    folder, found = folder_of(subject.config), []
+    folder, found = vec.folder(subject.config), []
     for path in environment_files(folder):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
             code = line.partition("//")[0]

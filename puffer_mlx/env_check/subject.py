@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from puffer_mlx import vec
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Rows, ScoredVec, VecEnv
-from puffer_mlx.vec.native import NativeVec, find_environment
+from puffer_mlx.vec.native import NativeVec
 from puffer_mlx.vec.stepping import allocate_rows, random_actions
 
 NATIVE_ENVIRONMENTS, PYTHON_ENVIRONMENTS = 64, 16  # of which few are made
@@ -139,8 +138,3 @@ class Table:
         for group in range(self.vec.num_groups):
             self.vec.wait(group)
         return self.rows
-
-
-def folder_of(config: Config) -> Path:
-    """The folder of a native environment."""
-    return Path(config.source) if config.source else find_environment(config.env_name)

@@ -25,6 +25,7 @@ from puffer_mlx.policy.distributions import Categorical, Gaussian
 from puffer_mlx.policy.encoders import Affine, AffineGelu, Encoder, Linear
 from puffer_mlx.policy.networks import NETWORKS, Network
 from puffer_mlx.spec import EnvSpec
+from puffer_mlx.trust import permit
 
 Weights = dict[str, Any]
 State = Any  # a tree of arrays, the network's own
@@ -151,6 +152,16 @@ def make_policy(spec: EnvSpec, policy: config.Policy, parts: config.Torch | None
         decoder = Separate(spec.action, H, orthogonal_init=policy.dialect == "puffer3")
     encoder = _make_encoder(spec, H, policy.dialect, parts.encoder)
     return Policy(encoder, network, decoder, policy.reset_on_terminal)
+
+
+def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
+    """``make_policy`` of a whole configuration, if it may import the classes that it names.
+
+    Raises:
+        UserError: as ``make_policy``; or only a file names a class (``puffer_mlx.trust``).
+    """
+    permit(configuration, "torch")
+    return make_policy(spec, configuration.policy, configuration.torch)
 
 
 def _make_encoder(spec: EnvSpec, hidden: int, dialect: str, name: str) -> Encoder:

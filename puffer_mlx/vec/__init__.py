@@ -1,18 +1,21 @@
 """Vectorised environments: ``make`` builds the ones that a configuration names."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from puffer_mlx.config import Config
 from puffer_mlx.objects import load_object
+from puffer_mlx.trust import permit
 from puffer_mlx.vec.base import Environments, VecEnv
 from puffer_mlx.vec.gym import GymVec
-from puffer_mlx.vec.native import NativeVec, find_environment
+from puffer_mlx.vec.native import NativeVec, environments_folder, find_environment
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.puffer import PufferVec, is_puffer_env
 
-__all__ = ["make", "make_fitting", "unused"]
+__all__ = ["factory", "folder", "make", "make_fitting", "unused"]
 
 GYM = "gym:"
 
@@ -67,7 +70,7 @@ def make_fitting(
 
 def _native(config: Config, threads: int) -> NativeVec:
     return NativeVec(
-        config.source or find_environment(config.env_name),
+        folder(config),
         total_agents=config.vec.total_agents,
         num_buffers=config.vec.num_buffers,
         num_threads=threads,
@@ -77,10 +80,9 @@ def _native(config: Config, threads: int) -> NativeVec:
 
 
 def _python(config: Config, threads: int, render: bool) -> Environments:
-    name = config.env_name
-    factory = name.removeprefix(GYM) if name.startswith(GYM) else load_object(name)
+    made = factory(config)
     settings = {
-        "name": name,
+        "name": config.env_name,
         "total_agents": config.vec.total_agents,
         "num_buffers": config.vec.num_buffers,
         "env": config.env,
@@ -90,9 +92,34 @@ def _python(config: Config, threads: int, render: bool) -> Environments:
         "num_threads": threads,
         "render": render,
     }
-    if is_puffer_env(factory):
-        return PufferVec(factory, **settings)
-    return GymVec(factory, finals=config.train.bootstrap_truncated, **settings)
+    if is_puffer_env(made):
+        return PufferVec(made, **settings)
+    return GymVec(made, finals=config.train.bootstrap_truncated, **settings)
+
+
+def folder(config: Config) -> Path:
+    """The folder of a native environment's sources.
+
+    Raises:
+        UserError: there is none; or only a file names it (``puffer_mlx.trust``).
+    """
+    if not config.source:
+        return find_environment(config.env_name)
+    found = Path(config.source)
+    if found.resolve().parent != environments_folder().resolve():  # those are ours
+        permit(config, "base", "env")
+    return found
+
+
+def factory(config: Config) -> Any:
+    """What makes a Python environment: a Gymnasium id, or the object that is named.
+
+    Raises:
+        UserError: there is none; or only a file names it (``puffer_mlx.trust``).
+    """
+    permit(config, "base", "env")
+    name = config.env_name
+    return name.removeprefix(GYM) if name.startswith(GYM) else load_object(name)
 
 
 def unused(config: Config, vec: VecEnv) -> list[str]:

@@ -1,0 +1,201 @@
+"""Code that a configuration names: what a person named runs, what only a file names is refused.
+
+A configuration may name a folder of C sources (``env.source``) or Python objects (``env_name``,
+``torch.network``, ``torch.encoder``, a text for a Python environment's function), and a checkpoint
+of somebody else brings a configuration along. Code runs if
+
+- it comes with puffer_mlx, or is registered by Gymnasium or an installed package (``gym:ID``),
+- the person named it: on this command line, or as an argument in Python,
+- they named it before on this machine: it is remembered by a hash, a file for each,
+- or ``--allow-code`` was given, which is not remembered.
+
+docs/decisions/0013-code-in-files.md says why.
+"""
+
+import hashlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import re
+import stat
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from puffer_mlx.config_schema import Config
+from puffer_mlx.errors import UserError
+from puffer_mlx.files import publish
+
+__all__ = ["Allowed", "code_names", "known", "permit", "permit_log_dir"]
+
+Allowed = bool | frozenset[str]  # everything, nothing, or what is named so
+OBJECT = re.compile(r"[\w./~-]+:[A-Za-z_][\w./-]*")  # a text that may name an object
+GYM = "gym:"
+
+
+class Code(NamedTuple):
+    """What would run, or be written to."""
+
+    kind: str  # "folder", "object" or "logs"
+    name: str  # as it is written
+    path: str  # resolved: the folder, or where the object's module or top package is
+
+    @property
+    def digest(self) -> str:
+        """What it is remembered by."""
+        return hashlib.sha256(json.dumps(self).encode()).hexdigest()
+
+
+def code_names(config: Config) -> dict[str, str]:
+    """The keys that name code which doesn't come with puffer_mlx, and what they name."""
+    names = {"torch.network": config.torch.network, "torch.encoder": config.torch.encoder}
+    names = {key: name for key, name in names.items() if ":" in name}
+    if config.python:
+        names["base.env_name"] = config.env_name
+        for key, value in config.env.items():  # gymnasium.make(id=...), say, imports modules
+            if isinstance(value, str) and OBJECT.fullmatch(value):
+                names[f"env.{key}"] = value
+    elif config.source:
+        names["env.source"] = config.source
+    return names
+
+
+def permit(config: Config, *sections: str) -> None:
+    """Refuse code that only a file names; call it before code that a configuration names runs.
+
+    What the person named is remembered here.
+
+    Args:
+        config: from files, a command line, or a program, whose own values are the person's.
+        sections: of the keys that name the code: ``base`` and ``env``, or ``torch``.
+
+    Raises:
+        UserError: a file names code that nobody allowed; the message says what would run.
+    """
+    for key, name in code_names(config).items():
+        code = _resolved(key, name) if key.partition(".")[0] in sections else None
+        if code is None:
+            continue
+        origin = config.named_by.get(name)
+        if origin is None:
+            _remember(code)
+        elif not config.allow_code and not _remembered(code):
+            raise _refusal(code, origin)
+
+
+def permit_log_dir(config: Config, new: bool) -> None:
+    """Refuse to go on with a log in a folder that only a checkpoint's configuration names.
+
+    Args:
+        config: of the run.
+        new: the run begins now: its log is a new file, and its folder is remembered.
+
+    Raises:
+        UserError: the folder is outside the working directory, and the person never sent logs to
+            it on this machine.
+    """
+    folder = Path(config.base.log_dir).resolve()
+    code = Code("logs", "", str(folder))
+    origin = config.origins.get("base.log_dir", "")
+    if folder.is_relative_to(Path.cwd()):
+        return
+    if new or ":" not in origin:
+        _remember(code)
+    elif not _remembered(code):
+        raise UserError(
+            f"{origin} sends the log to {folder}, where no run of yours on this machine did",
+            "say where it is to go: --log-dir logs, for example",
+        )
+
+
+def known(config: Config) -> Allowed:
+    """What the person allowed with a configuration: all of it, or the code that they named."""
+    return config.allow_code or frozenset(code_names(config).values()) - config.named_by.keys()
+
+
+def _refusal(code: Code, origin: str) -> UserError:
+    if code.kind == "folder":
+        what = f"C sources that would be compiled and run: {code.path}"
+    else:
+        what = f"Python code that would be imported: {code.name}, of {code.path}"
+    return UserError(
+        f"{origin} names {what}",
+        "it may do anything that you may; if you trust it: --allow-code (in Python:"
+        " allow_code=True)",
+    )
+
+
+# ---- what a name means ---------------------------------------------------------------------------
+
+
+def _resolved(key: str, name: str) -> Code | None:
+    """What a name means here; None if nothing would run: it isn't there, or is Gymnasium's."""
+    if key == "env.source":
+        folder = Path(name).resolve()
+        return Code("folder", "", str(folder)) if folder.is_dir() else None
+    bare = name.removeprefix(GYM) if key == "base.env_name" else name
+    path = _module_path(bare.rpartition(":")[0])
+    return Code("object", name, path) if path else None
+
+
+def _module_path(module: str) -> str:
+    """Where a module would be imported from, as ``objects.load_object`` does; "" if nowhere.
+
+    Nothing is imported: of a dotted name only the top package is looked for.
+    """
+    if module.endswith(".py"):
+        return str(Path(module).resolve()) if Path(module).is_file() else ""
+    top = module.partition(".")[0]
+    if not top:
+        return ""
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ValueError, ImportError):  # __main__ has none
+        return str(getattr(sys.modules.get(top), "__file__", "") or top)
+    spec = spec or importlib.machinery.PathFinder.find_spec(top, [os.getcwd()])
+    if spec is None:
+        return ""
+    return spec.origin or os.pathsep.join(spec.submodule_search_locations or [])
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def memory_folder() -> Path:
+    """Where the hashes of what the person named are kept, each a small file that says what it is.
+
+    ``$PUFFER_MLX_DATA/named``, else in the user's data folder: ``~/Library/Application Support`` on
+    macOS, ``$XDG_DATA_HOME`` or ``~/.local/share`` elsewhere. It may not exist yet.
+    """
+    if chosen := os.environ.get("PUFFER_MLX_DATA"):
+        return Path(chosen).expanduser() / "named"
+    home = Path(os.path.expanduser("~"))
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support" / "puffer_mlx" / "named"
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else home / ".local" / "share") / "puffer_mlx" / "named"
+
+
+def _remember(code: Code) -> None:
+    """Keep a hash; where the disk can't be written, the person will be asked again."""
+    folder = memory_folder()
+    if _remembered(code) or not folder.is_absolute():  # no home, say: never the working directory
+        return
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with publish(folder / code.digest) as temporary:
+            temporary.write_text(json.dumps(code._asdict(), indent=1) + "\n", encoding="utf-8")
+    except (OSError, UserError):
+        pass
+
+
+def _remembered(code: Code) -> bool:
+    """Whether this user wrote the hash down, in a folder that nobody else can write to."""
+    folder = memory_folder()
+    try:
+        about = folder.lstat()
+        private = about.st_uid == os.getuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        return folder.is_absolute() and private and (folder / code.digest).is_file()
+    except OSError:
+        return False

@@ -1,0 +1,411 @@
+"""What a file names doesn't run unless the person knows it; what the person named does."""
+
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from running import ROOT, TINY, load_script
+
+from puffer_mlx import checkpoint, config, trust, vec
+from puffer_mlx.checkpoint import State
+from puffer_mlx.config_files import config_folders
+from puffer_mlx.errors import UserError
+from puffer_mlx.loggers import JsonLines
+from puffer_mlx.policy.policy import configured_policy, make_policy
+from puffer_mlx.spec import ActionSpec, EnvSpec
+from puffer_mlx.weights_io import save_safetensors
+
+SPEC = EnvSpec("squared", 9, np.dtype(np.uint8), ActionSpec((5,)))
+EVIL = 'open("ran", "w").close()\n'
+NETWORK = "[torch]\nnetwork = evil:Net\n[base]\nenv_name = squared\n[env]\nsize = 3\n"
+ENCODER = "[torch]\nencoder = evil:Net\n[base]\nenv_name = squared\n"
+FACTORY = "[base]\nenv_name = evil:make\n"
+GYM = "[base]\nenv_name = gym:evil:Env-v0\n"
+SOURCE = "[env]\nsource = evil\n"
+
+
+@pytest.fixture(autouse=True)
+def fresh(here, monkeypatch):
+    """An empty working directory, nothing remembered, and no module left behind."""
+    monkeypatch.setenv("PUFFER_MLX_DATA", str(here / "data"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    modules = set(sys.modules)
+    device = mx.default_device()
+    yield
+    mx.set_default_device(device)
+    for name in set(sys.modules) - modules:
+        if name in ("evil", "mine") or name.startswith("mine."):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def evil(here):
+    """A stranger's module, and a folder of C sources, in the working directory."""
+    (here / "evil.py").write_text(EVIL)
+    (here / "evil").mkdir()
+    (here / "evil" / "binding.c").write_text('#error "compiled"\n')
+    return here
+
+
+def stranger(folder: Path, text: str, env: str = "squared") -> Path:
+    """A checkpoint with lines of its own in its configuration."""
+    settings = config.load(env, [*TINY[1:], "--checkpoint-dir", str(folder / "checkpoints")])
+    policy = make_policy(SPEC, settings.policy)
+    run = checkpoint.run_folder(settings, "1")
+    state = State({"x": mx.zeros(1)}, {})
+    weights = policy.init(mx.random.key(0))
+    made = checkpoint.write_weights(run, 64, settings, SPEC, policy, weights, state)
+    path = made / checkpoint.CONFIG
+    sections = path.read_text()
+    for line in text.splitlines():
+        if line.startswith("["):
+            header = line
+        else:
+            key = line.partition(" ")[0]
+            old = [own for own in sections.splitlines() if own.startswith(f"{key} =")]
+            sections = sections.replace(old[0] + "\n", "", 1) if old else sections
+            sections = sections.replace(header, f"{header}\n{line}", 1)
+    path.write_text(sections)
+    return made
+
+
+def call(name: str, *argv: object) -> int:
+    return load_script(name).main([str(word) for word in argv])
+
+
+def refused(capsys, *said: str) -> None:
+    """Nothing ran, and the message is of this."""
+    message = capsys.readouterr().err
+    assert not Path("ran").exists()
+    assert message.startswith("error: ") and "hint: it may do anything" in message, message
+    for part in (*said, "--allow-code"):
+        assert part in message, message
+
+
+@pytest.mark.parametrize("text", [NETWORK, ENCODER])
+@pytest.mark.parametrize("script", ["evaluate", "train", "export"])
+def test_a_checkpoints_classes_are_refused(evil, capsys, script, text):
+    made = stranger(evil, text)
+    words = {
+        "evaluate": ["squared", "--device", "cpu", "--load-model-path", made],
+        "train": ["squared", "--resume", made],
+        "export": [made, "--to", "safetensors"],
+    }[script]
+    assert call(script, *words) == 2
+    line = [line.partition(" =")[2] for line in (made / "config.ini").read_text().splitlines()]
+    number = line.index(" evil:Net") + 1
+    where = f"checkpoints/squared/1/{made.name}/config.ini:{number} names Python code"
+    refused(capsys, where, "evil:Net", str(evil / "evil.py"))
+
+
+def test_a_checkpoints_sources_are_refused(evil, capsys):
+    made = stranger(evil, f"[env]\nsource = {evil}/evil\n")
+    words = ["squared", "--device", "cpu"]
+    for script, option in (("evaluate", "--load-model-path"), ("train", "--resume")):
+        assert call(script, *words, option, made) == 2
+        refused(capsys, "C sources that would be compiled and run", str(evil / "evil"), made.name)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(FACTORY, "evil:make"), (GYM, "gym:evil:Env-v0"), (SOURCE, "/evil"), (NETWORK, "evil:Net")],
+)
+@pytest.mark.parametrize("script", ["train", "evaluate", "bench"])
+def test_a_file_is_refused(evil, capsys, script, text, said):
+    refused_by(script, capsys, text, said)
+
+
+def test_an_import_is_refused(evil, capsys):
+    refused_by("import", capsys, SOURCE, "/evil")
+
+
+def refused_by(script, capsys, text, said):
+    Path("a.ini").write_text(text)
+    policy = make_policy(SPEC, config.Policy(8, 1))
+    save_safetensors(policy.init(mx.random.key(0)), Path("w.safetensors"), {})
+    words = {"import": ["w.safetensors", "a.ini"]}.get(script, ["a.ini"])
+    words += ["--load-model-path", "w.safetensors"] if script == "evaluate" else []
+    words += ["--device", "cpu"] if script != "import" else []
+    assert call(script, *words) == 2
+    refused(capsys, "a.ini:2 names", said)
+
+
+def test_a_check_is_refused(evil, capsys):
+    Path("a.ini").write_text(FACTORY)
+    assert call("check_env", "a.ini", "--device", "cpu", "--only", "loads") == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "FAIL loads a.ini:2 names Python code" in said and "--allow-code" in said
+    assert not Path("ran").exists()
+
+
+def test_a_bare_name_may_be_a_file_of_the_folder(evil, capsys):
+    Path("configs").mkdir()
+    Path("configs/breakout.ini").write_text("[env]\nsource = ../evil\n")
+    assert call("train", "breakout", "--device", "cpu") == 2
+    refused(capsys, "configs/breakout.ini:2", str(evil / "evil"))
+
+
+def test_a_text_for_a_function_may_name_code(evil):
+    pytest.importorskip("gymnasium")
+    Path("a.ini").write_text("[base]\nenv_name = gymnasium:make\n[env]\nid = evil:Env-v0\n")
+    typed = config.load("gymnasium:make", files=["a.ini"])
+    with pytest.raises(UserError, match=r"a\.ini:4 names Python code .*: evil:Env-v0, of "):
+        vec.make(typed, 1)
+    given = config.load("gymnasium:make", ["--env.id", "evil:Env-v0", "--env.at=12:30"])
+    trust.permit(given, "base", "env")
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize("text", [NETWORK, FACTORY, SOURCE, GYM])
+def test_the_option_allows_it_and_nothing_is_remembered(evil, text):
+    pytest.importorskip("gymnasium")
+    Path("a.ini").write_text(text)
+    for allowed in (config.load("a.ini", ["--allow-code"]), config.load("a.ini", allow_code=True)):
+        trust.permit(allowed, "base", "env", "torch")
+    assert not Path("data").exists()
+    with pytest.raises(UserError, match=r"a\.ini:2 names"):
+        trust.permit(config.load("a.ini"), "base", "env", "torch")
+
+
+def test_checkpoints_with_permission(evil):
+    made = stranger(evil, NETWORK)
+    with pytest.raises(UserError, match="evil has no Net"):  # it was imported
+        checkpoint.load(made, allow_code=True)
+    assert Path("ran").exists()
+    for allowed in (frozenset({"evil:Net"}), True):
+        with pytest.raises(UserError, match="evil has no Net"):
+            checkpoint.load(made, allow_code=allowed)
+    with pytest.raises(UserError, match="evil has no Net"):  # named here above: now it is known
+        checkpoint.load(made)
+
+
+@pytest.mark.parametrize("allow", [["--allow-code"], ["--torch.network", "evil:Net"]])
+def test_a_command_line_allows_what_it_names(evil, capsys, allow):
+    made = stranger(evil, NETWORK)
+    assert call("train", "squared", "--resume", made, *allow) == 2
+    assert "evil has no Net" in capsys.readouterr().err and Path("ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        (["mine:make"], "[base]\nenv_name = mine:make\n"),
+        (["mine.py:make"], "[base]\nenv_name = mine.py:make\n"),
+        (["gym:mine:Env-v0"], "[base]\nenv_name = gym:mine:Env-v0\n"),
+        (["squared", "--torch.network", "mine:Net"], "[torch]\nnetwork = mine:Net\n"),
+        (["squared", "--torch.encoder=mine:Net"], "[torch]\nencoder = mine:Net\n"),
+        (["./folder"], "[env]\nsource = folder\n"),
+        (["squared", "--env.source", "folder"], "[env]\nsource = folder\n"),
+    ],
+)
+def test_what_was_named_once_is_known(here, monkeypatch, typed, text):
+    Path("folder").mkdir()
+    Path("folder/binding.c").write_text("")
+    Path("mine.py").write_text("")
+    Path("a.ini").write_text(text)
+    sections = "base", "env", "torch"
+    with pytest.raises(UserError, match="names"):
+        trust.permit(config.load("a.ini"), *sections)
+    trust.permit(config.load(typed[0], typed[1:]), *sections)
+    trust.permit(config.load("a.ini"), *sections)
+    Path("mine.py").write_text("edited = True")  # what is one's own may change
+    trust.permit(config.load("a.ini"), *sections)
+
+    Path("elsewhere").mkdir()
+    for name in ("folder", "mine.py", "a.ini"):
+        shutil.move(name, f"elsewhere/{name}")
+    monkeypatch.chdir("elsewhere")  # a stranger's, of the same name
+    with pytest.raises(UserError, match=rf"a\.ini:2 names .*{here}/elsewhere"):
+        trust.permit(config.load("a.ini"), *sections)
+
+
+def test_what_a_program_says_is_the_persons(here):
+    Path("mine.py").write_text("")
+    Path("a.ini").write_text("[base]\nenv_name = mine:make\n[torch]\nnetwork = mine:Net\n")
+    with pytest.raises(UserError, match="mine:Net"):
+        trust.permit(config.load("a.ini"), "torch")
+    said = config.Config("squared", torch=config.Torch(network="mine:Net"))
+    with pytest.raises(UserError, match="mine has no Net"):
+        configured_policy(SPEC, said)
+    changed = config.load("a.ini")
+    changed.torch.network, changed.env_name = "mine:Other", "mine:other"
+    trust.permit(changed, "base", "env", "torch")
+
+
+def test_nothing_is_imported_to_see_where_it_is(here):
+    for folder in ("mine", "mine/deep"):
+        Path(folder).mkdir()
+        Path(folder, "__init__.py").write_text(EVIL)
+    Path("mine/deep/envs.py").write_text(EVIL)
+    Path("a.ini").write_text("[base]\nenv_name = mine.deep.envs:make\n")
+    with pytest.raises(UserError, match=r"mine\.deep\.envs:make, of .*/mine/__init__\.py"):
+        trust.permit(config.load("a.ini"), "base")
+    assert not Path("ran").exists() and "mine" not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["no.such:make", "no/such.py:make", ".x:make", "os:system", ":"])
+def test_names_that_lead_nowhere_or_to_the_library(here, name):
+    Path("a.ini").write_text(f"[base]\nenv_name = {name}\n")
+    with pytest.raises(UserError):
+        vec.make(config.load("a.ini"), 1)
+
+
+def test_gymnasiums_own_and_shipped_ones_need_no_permission(here):
+    shipped = config_folders()[-1]
+    for path in shipped.rglob("*.ini"):
+        made = config.load(str(path))
+        trust.permit(made, "base", "env", "torch")
+    Path("a.ini").write_text(f"[env]\nsource = {ROOT / 'envs' / 'squared'}\n")
+    assert vec.folder(config.load("a.ini")) == ROOT / "envs" / "squared"
+    assert not Path("data").exists()
+
+
+def test_ones_own_runs_ask_nothing(script, here, capsys):
+    Path("mine.py").write_text(
+        "from mlx import nn\n\n\nclass Net(nn.Linear):\n    pass\n"  # inputs, hidden
+    )
+    shutil.copytree(ROOT / "envs" / "squared", "kite")
+    Path("kite/kite.ini").write_text("[env]\nsize = 3\n")
+    first = ["./kite", *TINY[1:], "--eval-episodes", "0"]
+    assert script.main([*first, "--torch.encoder", "mine:Net", "--stop-at", "64"]) == 0
+    assert call("evaluate", "./kite", "--load-model-path", "latest", "--episodes", "1") == 0
+    assert call("export", "latest", "--to", "safetensors") == 0
+    (made,) = Path("checkpoints/kite").glob("*/config.ini")
+    assert script.main([str(made), "--resume", "latest"]) == 0  # of the file: both are known
+    assert "error" not in capsys.readouterr().err
+    shutil.rmtree("data")
+    assert script.main([str(made), "--resume", "latest"]) == 2
+    assert call("export", "latest", "--to", "safetensors", "--allow-code") == 0
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+def known(name: str = "mine:make") -> bool:
+    Path("a.ini").write_text(f"[base]\nenv_name = {name}\n")
+    try:
+        trust.permit(config.load("a.ini"), "base")
+    except UserError:
+        return False
+    return True
+
+
+def learn() -> None:
+    Path("mine.py").write_text("")
+    trust.permit(config.Config("mine:make"), "base")
+
+
+def test_many_at_once(here):
+    Path("mine.py").write_text("")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: learn(), range(64)))
+    assert known() and len(list(Path("data/named").iterdir())) == 1
+
+
+def test_a_memory_that_others_can_write_is_none(here):
+    learn()
+    assert known()
+    Path("data/named").chmod(0o777)
+    assert not known()
+
+
+def test_a_memory_that_cant_be_written_is_no_error(here):
+    Path("data").write_text("no folder")
+    learn()
+    assert not known()
+
+
+def test_no_home_is_no_error_and_never_the_working_directory(here, monkeypatch):
+    monkeypatch.setenv("PUFFER_MLX_DATA", "data")
+    learn()
+    assert not known() and not Path("data").exists()
+
+
+def test_where_it_is(monkeypatch, here):
+    monkeypatch.delenv("PUFFER_MLX_DATA")
+    monkeypatch.setenv("HOME", str(here))
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert trust.memory_folder() == here / ".local" / "share" / "puffer_mlx" / "named"
+    monkeypatch.setenv("XDG_DATA_HOME", "/x")
+    assert trust.memory_folder() == Path("/x/puffer_mlx/named")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    folder = here / "Library" / "Application Support" / "puffer_mlx" / "named"
+    assert trust.memory_folder() == folder
+
+
+# ---- what else a stranger's file may ask for -----------------------------------------------------
+
+
+def test_a_log_goes_nowhere_that_only_a_checkpoint_names(evil, tmp_path_factory, capsys):
+    away = tmp_path_factory.mktemp("away")
+    made = stranger(evil, f"[base]\nlog_dir = {away}\n")
+    (away / "squared").mkdir()
+    log = away / "squared" / "1.jsonl"
+    log.write_text("mine\n")
+    assert call("train", "squared", "--resume", made) == 2
+    message = capsys.readouterr().err
+    assert f"sends the log to {away}" in message and "--log-dir logs" in message
+    assert log.read_text() == "mine\n"
+    for settings, new in (
+        (config.load(str(made / "config.ini")), True),  # a run that begins there
+        (config.load(str(made / "config.ini")), False),  # and goes on
+        (config.load("squared", ["--log-dir", "/elsewhere"]), False),
+        (config.load("squared"), False),
+    ):
+        trust.permit_log_dir(settings, new)
+
+
+def test_a_log_is_no_link(here):
+    Path("mine").write_text("mine\n")
+    Path("log.jsonl").symlink_to("mine")
+    with pytest.raises(UserError, match=r"log\.jsonl is a link to .*/mine"):
+        JsonLines(Path("log.jsonl"), 0)
+    assert Path("mine").read_text() == "mine\n"
+
+
+def test_a_timeline_isnt_written_because_a_file_says_so(here, capsys):
+    Path("mine.json").write_text("mine\n")
+    made = stranger(here, "[base]\nprofile = mine.json\n")
+    for words in (["squared", "--resume", made], [made / "config.ini"]):
+        assert call("train", *words) == 2
+        assert "--profile mine.json" in capsys.readouterr().err
+    assert Path("mine.json").read_text() == "mine\n"
+
+
+def test_checkpoints_are_no_links(here):
+    made = stranger(here, "")
+    link = made.with_name("0000000000000128")
+    link.symlink_to(made)
+    assert checkpoint.checkpoints(made.parent) == [made]
+
+
+# ---- the rule ------------------------------------------------------------------------------------
+
+
+def test_configurations_name_code_in_few_places():
+    """Each stands behind ``trust.permit``; a new one must too."""
+    places = {
+        "load_object(": {"objects", "vec/__init__", "policy/custom"},
+        "make_policy(": {"policy/policy", "checks/arithmetic"},
+        "config.source": {"config", "trust", "vec/__init__"},
+    }
+    package = ROOT / "puffer_mlx"
+    for word, allowed in places.items():
+        found = {
+            path.relative_to(package).with_suffix("").as_posix()
+            for path in [*package.rglob("*.py"), *(ROOT / "scripts").glob("*.py")]
+            if word in path.read_text()
+        }
+        assert found == allowed, word
+
+
+@pytest.mark.parametrize("script", ["train", "evaluate", "export", "import", "check_env", "bench"])
+def test_every_script_has_the_option(script, capsys):
+    with pytest.raises(SystemExit):
+        call(script, "--help")
+    assert "--allow-code" in capsys.readouterr().out
