@@ -518,7 +518,8 @@ def test_script_errors(evaluate, here, capsys, words, expected):
 
 def test_script_without_a_draw_function_still_scores(evaluate, module, here, monkeypatch, capsys):
     save(words=SMALL)
-    monkeypatch.setattr(module, "find_environment", lambda name: here / name)
+    find = module.pictures.find_draw
+    monkeypatch.setattr(module.pictures, "find_draw", lambda folder: find(here / folder.name))
     line = "squared --load-model-path 17 --episodes 5"
     assert evaluate(f"{line} --gif x.gif") == 2
     assert "squared has no pictures" in capsys.readouterr().err

@@ -128,7 +128,7 @@ class Policy:
 
 
 def make_policy(spec: EnvSpec, policy: config.Policy, parts: config.Torch | None = None) -> Policy:
-    """The policy that a configuration describes, for an environment.
+    """The policy that a program describes, for an environment; ``configured_policy`` is for files.
 
     Args:
         spec: the environment's observations and actions.
@@ -138,9 +138,23 @@ def make_policy(spec: EnvSpec, policy: config.Policy, parts: config.Torch | None
     Raises:
         UserError: the parts don't fit the environment, or a class of the user's own isn't usable.
     """
+    return configured_policy(spec, config.Config(policy=policy, torch=parts or config.Torch()))
+
+
+def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
+    """The policy that a configuration describes, for an environment.
+
+    Args:
+        spec: the environment's observations and actions.
+        configuration: of which sections [policy] and [torch] count.
+
+    Raises:
+        UserError: as ``make_policy``; or only a file names a class (``puffer_mlx.trust``).
+    """
     if spec.mask_size and spec.action.continuous:
         raise UserError(f"{spec.name}: continuous actions can't be masked", "remove MY_ACTION_MASK")
-    parts = parts or config.Torch()
+    permit(configuration, "torch")
+    policy, parts = configuration.policy, configuration.torch
     H, L = policy.hidden_size, policy.num_layers
     if ":" in parts.network:
         network = custom.make_network(parts.network, H, L)
@@ -152,16 +166,6 @@ def make_policy(spec: EnvSpec, policy: config.Policy, parts: config.Torch | None
         decoder = Separate(spec.action, H, orthogonal_init=policy.dialect == "puffer3")
     encoder = _make_encoder(spec, H, policy.dialect, parts.encoder)
     return Policy(encoder, network, decoder, policy.reset_on_terminal)
-
-
-def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
-    """``make_policy`` of a whole configuration, if it may import the classes that it names.
-
-    Raises:
-        UserError: as ``make_policy``; or only a file names a class (``puffer_mlx.trust``).
-    """
-    permit(configuration, "torch")
-    return make_policy(spec, configuration.policy, configuration.torch)
 
 
 def _make_encoder(spec: EnvSpec, hidden: int, dialect: str, name: str) -> Encoder:
