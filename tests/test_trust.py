@@ -8,7 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from running import ROOT, TINY, load_script
+from running import ROOT, TINY, errors, load_script
 
 from puffer_mlx import checkpoint, config, trust, vec
 from puffer_mlx.checkpoint import State
@@ -79,7 +79,7 @@ def call(name: str, *argv: object) -> int:
 
 def refused(capsys, *said: str) -> None:
     """Nothing ran, and the message is of this."""
-    message = capsys.readouterr().err
+    message = errors(capsys.readouterr().err)
     assert not Path("ran").exists()
     assert message.startswith("error: ") and "hint: it may do anything" in message, message
     for part in (*said, "--allow-code"):
