@@ -127,13 +127,11 @@ class Score:
 def ours(name: str, seed: int, limit: int, more: list[str]) -> dict[str, Any]:
     import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
     from puffer_mlx import config, vec
-    from puffer_mlx.blas import raise_cache_limit
     from puffer_mlx.devices import select_device
     from puffer_mlx.trainer import Trainer
 
     words = [*options(seed), *more]
     settings = config.load(f"gym:{name}", words)
-    raise_cache_limit()
     select_device(settings.base.device)
     score = Score(TASKS[name].score)
     with vec.make(settings, 1) as environments:

@@ -126,11 +126,9 @@ def ours(network: str, backend: str) -> Callable[[int, Mark], None]:
     def run(agents: int, mark: Mark) -> None:
         import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
         from puffer_mlx import config, vec
-        from puffer_mlx.blas import raise_cache_limit
         from puffer_mlx.devices import select_device
         from puffer_mlx.trainer import Trainer
 
-        raise_cache_limit()
         select_device("cpu")
         settings = config.load(f"gym:{ENVIRONMENT}", command_line(agents, network, backend))
         with vec.make(settings, 1) as environments:

@@ -13,7 +13,8 @@ import time
 import puffer_mlx  # first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 
-from puffer_mlx.blas import blas_name, raise_cache_limit
+from puffer_mlx.blas import blas_name
+from puffer_mlx.cache_limit import choose_cache_limit
 from puffer_mlx.ops import fused
 from puffer_mlx.policy.mingru import mingru, mingru_reference
 
@@ -60,7 +61,7 @@ def main() -> None:
     parser.add_argument("--forms", default="", help="only those that hold one of these words")
     options = parser.parse_args()
     T, S, D, H, A = 64, options.segments, 118, 64, 4
-    raise_cache_limit()
+    choose_cache_limit()
     assert fused() is not None, "the fused form could not be built"
     keys = mx.random.split(mx.random.key(0), 4)
     weights = {

@@ -18,7 +18,6 @@ import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 
 from puffer_mlx import config, vec
-from puffer_mlx.blas import raise_cache_limit
 from puffer_mlx.cpu_ops import threads
 from puffer_mlx.files import publish
 from puffer_mlx.policy.networks import NETWORKS
@@ -79,7 +78,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     select_device(options.device)
-    raise_cache_limit()
     load = os.getloadavg()
     trainers = {name: make(name, options) for name in options.networks.split(",")}
     found = measure(trainers, options)

@@ -34,7 +34,6 @@ import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 
 from puffer_mlx import vec
-from puffer_mlx.blas import raise_cache_limit
 from puffer_mlx.checks.halves import Halves
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.cpu_ops import load as load_cpu_ops
@@ -241,7 +240,6 @@ def main(argv: list[str]) -> None:
     if options.cores:
         check_cores(options.cores)
     select_device(config.base.device)
-    raise_cache_limit()
     load_cpu_ops()
     load, number = os.getloadavg(), threads()  # before this thread gives up some of them
     with ExitStack() as stack:

@@ -26,7 +26,8 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from puffer_mlx import kernels
-from puffer_mlx.blas import blas_name, raise_cache_limit
+from puffer_mlx.blas import blas_name
+from puffer_mlx.cache_limit import choose_cache_limit
 from puffer_mlx.ops import fused, linear
 from puffer_mlx.policy.gru import gru, gru_reference
 from puffer_mlx.policy.lstm import lstm, lstm_reference
@@ -277,7 +278,7 @@ def main() -> None:
     lists = options.rows, options.chunks, options.threads
     rows, chunks, threads = ([int(n) for n in given.split(",")] for given in lists)
     sizes = list(itertools.product(rows, chunks))
-    raise_cache_limit()
+    choose_cache_limit()
     assert fused() is not None, "the fused forms could not be built"
     print(f"puffer_mlx {puffer_mlx.__version__}, {mx.default_device()}, BLAS {blas_name()}")
     record: dict[str, Any] = {"device": str(mx.default_device()), **vars(options), "results": {}}

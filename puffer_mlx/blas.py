@@ -10,24 +10,24 @@ global ``cblas_sgemm`` it meets, so ``import puffer_mlx`` loads one before anyth
 3. else the system's OpenBLAS;
 4. else MLX's own, with one line on standard error.
 
-LAPACK stays MLX's in all but the third. macOS uses Accelerate and is left alone.
+LAPACK stays MLX's in all but the third. On macOS MLX's products are Accelerate's, and stay so.
 """
 
 import ctypes
 import importlib.util
 import itertools
-import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
+from puffer_mlx import mac
 from puffer_mlx.build import compile_shared
 from puffer_mlx.errors import UserError
 
 GEMMS = ("sgemm", "dgemm", "cgemm")  # the CBLAS functions that libmlx.so takes from outside
-CACHE_BYTES = 2 << 30  # freed buffers MLX may keep; its default on the CPU is 32 MiB
 
 
 def use_fast_blas() -> str:
@@ -71,30 +71,30 @@ def set_blas_threads(threads: int) -> None:
         library.function("openblas_set_num_threads")(threads)
 
 
-def take_over_gemm() -> int:
-    """Make OpenBLAS compute on its caller's thread only, for a caller that splits products itself.
+class Gemm(NamedTuple):
+    """A BLAS's product of float32 matrices, for a caller that has threads of its own.
 
-    Returns:
-        the address of ``cblas_sgemm`` (32-bit integers); 0, and nothing changed, where MLX's BLAS
-        isn't an OpenBLAS.
+    Attributes:
+        address: of ``cblas_sgemm`` (32-bit integers); 0: there is none to be had.
+        split: whether the caller should divide a product among its threads. Accelerate does that by
+            itself: its matrix unit belongs to all cores of a cluster.
     """
+
+    address: int
+    split: bool = True
+
+
+def take_over_gemm() -> Gemm:
+    """The product of MLX's BLAS; an OpenBLAS computes on its caller's thread only from now on.
+
+    Nothing is there, and nothing changed, where MLX's BLAS is neither OpenBLAS nor Accelerate.
+    """
+    if mac.on_a_mac():
+        return Gemm(mac.accelerate_gemm(), split=False)
     if not _choice()[1]:
-        return 0
+        return Gemm(0)
     set_blas_threads(1)
-    return ctypes.cast(ctypes.CDLL(None).cblas_sgemm, ctypes.c_void_p).value or 0
-
-
-def raise_cache_limit() -> None:
-    """Let MLX keep up to 2 GiB of freed buffers; a larger limit (GPU builds have one) stays.
-
-    MLX's CPU backend keeps 32 MiB, beyond which every temporary array is allocated and page-faulted
-    anew: twice the time of a training pass. Imports MLX.
-    """
-    import mlx.core as mx
-
-    previous = mx.set_cache_limit(CACHE_BYTES)
-    if previous > CACHE_BYTES:
-        mx.set_cache_limit(previous)
+    return Gemm(ctypes.cast(ctypes.CDLL(None).cblas_sgemm, ctypes.c_void_p).value or 0)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class _OpenBlas:
 @cache
 def _choice() -> tuple[str, _OpenBlas | None]:
     """MLX's BLAS: its name, and the library if it's an OpenBLAS."""
-    if platform.system() == "Darwin":
+    if mac.on_a_mac():
         return "Accelerate", None
     process = ctypes.CDLL(None)
     if hasattr(process, "cblas_sgemm"):

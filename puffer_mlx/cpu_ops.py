@@ -22,9 +22,12 @@ from types import ModuleType
 
 import mlx.core as mx
 
+from puffer_mlx import mac
 from puffer_mlx.blas import take_over_gemm
 from puffer_mlx.build import compile_shared
 from puffer_mlx.errors import UserError
+
+NANOBIND = "nanobind>=3.0.1,<3.2"  # as pyproject.toml; MLX 0.32.4 has the internals of these
 
 
 def _cpu_identity() -> str:
@@ -58,7 +61,7 @@ def _flags() -> list[str]:
         "-lmlx",
         f"-Wl,-rpath,{package / 'lib'}",
     ]
-    if platform.system() == "Darwin":
+    if mac.on_a_mac():
         return [*flags, "-undefined", "dynamic_lookup"]
     if platform.machine() == "x86_64":
         return [*flags, "-march=native", "-mprefer-vector-width=512"]
@@ -79,34 +82,61 @@ def _load() -> ModuleType | None:
     if "PUFFER_MLX_NO_CPU_OPS" in os.environ:
         return None
     try:
-        import nanobind
-
-        folder = Path(__file__).parent / "csrc"
-        sources = [
-            folder / "cpu_ops.cpp",
-            Path(nanobind.__file__).parent / "src" / "nb_combined.cpp",
-        ]
-        headers = sorted(folder.glob("*.h"))
-        path = compile_shared("cpu_ops", sources, _flags(), compiler="c++", depends=headers)
-        loader = importlib.machinery.ExtensionFileLoader("cpu_ops", str(path))
-        spec = importlib.util.spec_from_loader("cpu_ops", loader)
-        assert spec is not None
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
+        module = _build()
+        _try(module)
     except (ImportError, UserError) as error:
         reason = str(error).splitlines()[0].rstrip(":")
-        print(
-            f"puffer_mlx: training on the CPU will be three times slower: {reason}; hint: install"
-            " a C++20 compiler and Python's headers (Debian: g++ python3-dev)",
-            file=sys.stderr,
-        )
-        return None
+        hint = "install a C++20 compiler and Python's headers (Debian: g++ python3-dev)"
+        return _without(reason, hint)
+    except TypeError:
+        reason = f"nanobind {version('nanobind')} isn't of the kind that MLX {version('mlx')} uses"
+        return _without(reason, f"pip install '{NANOBIND}', of the kind that MLX 0.32.4 uses")
     module.set_threads(threads())
-    if address := take_over_gemm():
-        module.set_gemm(address)
+    product = take_over_gemm()
+    if product.address:
+        module.set_gemm(product.address, product.split)
     return module
 
 
+def _build() -> ModuleType:
+    loader = importlib.machinery.ExtensionFileLoader("cpu_ops", str(_compile()))
+    spec = importlib.util.spec_from_loader("cpu_ops", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def _compile() -> Path:
+    import nanobind
+
+    folder = Path(__file__).parent / "csrc"
+    sources = [
+        folder / "cpu_ops.cpp",
+        Path(nanobind.__file__).parent / "src" / "nb_combined.cpp",
+    ]
+    headers = sorted(folder.glob("*.h"))
+    return compile_shared("cpu_ops", sources, _flags(), compiler="c++", depends=headers)
+
+
+def _try(module: ModuleType) -> None:
+    """Raise TypeError if the extension knows no MLX array: its nanobind isn't of MLX's kind.
+
+    Extensions see each other's types only if both were built with the same version of nanobind's
+    internals; else they load, and refuse every argument. Nothing is evaluated here.
+    """
+    module.gelu_forward(mx.zeros(1))
+
+
+def _without(reason: str, hint: str) -> None:
+    print(
+        f"puffer_mlx: training on the CPU will be three times slower: {reason}; hint: {hint}",
+        file=sys.stderr,
+    )
+
+
 def threads() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores this process may use; of a Mac, those for performance."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return mac.performance_cores() or os.cpu_count() or 1

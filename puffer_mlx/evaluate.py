@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 
+from puffer_mlx.cache_limit import choose_cache_limit
 from puffer_mlx.pictures import Draw, Frame
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.vec.base import ScoredVec, VecEnv
@@ -82,6 +83,7 @@ class _Player:
     """Steps all agents at once; ``rows`` is what they see and got."""
 
     def __init__(self, policy: Policy, weights: Any, vec: VecEnv, seed: int, greedy: bool) -> None:
+        choose_cache_limit()
         self._policy, self._weights, self._vec = policy, weights, vec
         self._key = None if greedy else mx.random.key(seed)
         self._state = policy.initial_state(vec.num_agents)

@@ -15,6 +15,7 @@ import psutil
 from mlx.utils import tree_unflatten
 
 from puffer_mlx import optim, precision, priority
+from puffer_mlx.cache_limit import choose_cache_limit
 from puffer_mlx.checkpoint import State
 from puffer_mlx.config import Config
 from puffer_mlx.devices import building, kind
@@ -59,6 +60,7 @@ class Trainer:
         weights: Any = None,
         like: State | None = None,
     ) -> None:
+        choose_cache_limit()
         self.config, self.vec = config, vec
         self.policy = policy or configured_policy(vec.spec, config)
         init, self._key = mx.random.split(mx.random.key(config.base.seed))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx import latency, vec
-from puffer_mlx.blas import blas_name, get_blas_threads, raise_cache_limit
+from puffer_mlx.blas import blas_name, get_blas_threads
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.cpu_ops import load as load_cpu_ops
 from puffer_mlx.cpu_ops import threads
@@ -168,7 +168,6 @@ def main(argv: list[str]) -> None:
         raise UserError("--sync and --env-only are given", "one of them")
     options.with_images = lambda: parse_command_line(argv, add_options, images=True)[0]
     select_device(config.base.device)
-    raise_cache_limit()
     load = os.getloadavg()
     if options.sync:
         record = {"machine": machine(load), "sync": latency.measure()}

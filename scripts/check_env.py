@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.text import Text
 
 from puffer_mlx.apart import Answer, answers, known
-from puffer_mlx.blas import raise_cache_limit
 from puffer_mlx.config import parse_command_line
 from puffer_mlx.cpu_ops import threads
 from puffer_mlx.devices import select_device
@@ -111,7 +110,6 @@ def check(argv: list[str]) -> None:
     config, options = parse_command_line(argv, add_options)
     items = known(ITEMS, options.only)
     select_device(config.base.device)
-    raise_cache_limit()
     if options.worker is not None:
         looked = Check(Subject(config, options.seconds, threads()))
         work(items, looked, set(filter(None, options.worker.split(","))))

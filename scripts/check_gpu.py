@@ -24,7 +24,6 @@ from rich.console import Console
 from rich.text import Text
 
 from puffer_mlx.apart import END, answers, known
-from puffer_mlx.blas import raise_cache_limit
 from puffer_mlx.checks.items import FAIL, ITEMS, PASS, SKIP, Item, Verdict, judge
 from puffer_mlx.checks.tools import QUICK, Effort
 from puffer_mlx.devices import select_device
@@ -84,7 +83,6 @@ def work(items: list[Item], options: argparse.Namespace) -> None:
     os.dup2(2, 1)  # what the items print
     faulthandler.enable()  # says where, if a signal ends the process
     select_device(options.device)
-    raise_cache_limit()
     for item in items:
         faulthandler.dump_traceback_later(0.9 * options.timeout)  # and where, if it hangs
         verdict = judge(item, QUICK if options.quick else Effort())

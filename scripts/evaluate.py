@@ -22,7 +22,6 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from puffer_mlx import checkpoint, pictures, vec
-from puffer_mlx.blas import raise_cache_limit
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.cpu_ops import threads
 from puffer_mlx.devices import select_device
@@ -341,7 +340,6 @@ def evaluate(argv: list[str]) -> None:
     config, options = parse_command_line(argv, add_options)
     settle(options, config)
     select_device(config.base.device)
-    raise_cache_limit()
     player = load(argv, config, options.load_model_path)
     draw = None
     if (options.gif or options.mp4 or options.terminal) and not config.python:

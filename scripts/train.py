@@ -13,7 +13,7 @@ from rich.console import Console
 
 from puffer_mlx import capture, checkpoint, placement, trust, vec
 from puffer_mlx.advice import Setting
-from puffer_mlx.blas import blas_name, raise_cache_limit
+from puffer_mlx.blas import blas_name
 from puffer_mlx.catalog import print_catalog
 from puffer_mlx.checkpoint import Checkpoint, State
 from puffer_mlx.config import Config, parse_command_line, unused_note
@@ -111,7 +111,6 @@ def train(
         with_images: makes the configuration with it.
     """
     select_device(config.base.device)
-    raise_cache_limit()
     run_id = resumed.folder.parent.name if resumed else str(time.time_ns() // 1_000_000)
     config, made = vec.make_fitting(config, placement.rollout_cores, with_images)
     with made as environments:

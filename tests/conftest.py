@@ -13,6 +13,9 @@ import mlx.core as mx
 from running import load_script
 
 from puffer_mlx import cpu_ops
+from puffer_mlx.blas import take_over_gemm
+
+mx.set_default_device(mx.cpu)  # tests of a GPU say so themselves
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -53,6 +56,25 @@ def extension():
     module.set_threads(cpu_ops.threads())
 
 
+@pytest.fixture(params=["split", "whole", "MLX's", "pure"])
+def products(request, monkeypatch):
+    """The ways to multiply matrices on a CPU, for tests in which products matter.
+
+    The extension's, in rows on its threads (OpenBLAS: Linux) or by one call (Accelerate: a Mac);
+    MLX's beside the extension, where that has no BLAS; and plain MLX.
+    """
+    if request.param == "pure":
+        monkeypatch.setattr(cpu_ops, "load", lambda: None)
+        yield request.param
+        return
+    extension, found = cpu_ops.load(), take_over_gemm()
+    if extension is None or not found.address:
+        pytest.skip("the extension can't be built here, or has no BLAS")
+    extension.set_gemm(found.address if request.param != "MLX's" else 0, request.param == "split")
+    yield request.param
+    extension.set_gemm(found.address, found.split)
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """An empty working directory."""
@@ -61,12 +83,11 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def script(monkeypatch):
+def script():
     """scripts/train.py in this process, and nothing of it left behind."""
     device = mx.default_device()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     module = load_script("train")
-    monkeypatch.setattr(module, "raise_cache_limit", lambda: None)
     yield module
     mx.set_default_device(device)
     for number, handler in handlers.items():

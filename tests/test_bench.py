@@ -22,7 +22,6 @@ def script(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     device = mx.default_device()
     module = load_script("bench")
-    monkeypatch.setattr(module, "raise_cache_limit", lambda: None)
     yield module
     mx.set_default_device(device)
 

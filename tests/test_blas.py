@@ -245,17 +245,6 @@ def test_threads_can_be_set():
         blas.set_blas_threads(before)
 
 
-def test_the_cache_limit_is_raised_and_never_lowered():
-    before = mx.set_cache_limit(1 << 20)
-    try:
-        blas.raise_cache_limit()
-        assert mx.set_cache_limit(4 << 30) == blas.CACHE_BYTES
-        blas.raise_cache_limit()
-        assert mx.set_cache_limit(before) == 4 << 30
-    finally:
-        mx.set_cache_limit(before)
-
-
 def test_importing_the_package_imports_neither_mlx_nor_numpy(tmp_path):
     code = "import sys, puffer_mlx; print({'mlx.core', 'numpy'} & set(sys.modules))"
     assert python(code, PUFFER_MLX_CACHE=str(tmp_path)).stdout == "set()\n"

@@ -335,7 +335,6 @@ def module(monkeypatch, here):
     """scripts/evaluate.py in this process, in an empty working directory."""
     device = mx.default_device()
     module = load_script("evaluate")
-    monkeypatch.setattr(module, "raise_cache_limit", lambda: None)
     monkeypatch.setattr(module, "threads", lambda: 2)
     yield module
     mx.set_default_device(device)

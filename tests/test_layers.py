@@ -16,11 +16,11 @@ PACKAGE = Path(__file__).parents[1] / "puffer_mlx"
 
 LAYERS = (  # top down; a file's path without .py
     # 0: foundations
-    "policy/__init__ errors files objects build raylib blas __init__ version spec distributed "
+    "policy/__init__ errors files objects build raylib mac blas __init__ version spec distributed "
     "trace profiler config_key config_schema config_files config_cli config_check trust config",
     # 1: arithmetic, and the contract of an environment
-    "trees precision devices worker low kernel_texts recurrent_texts kernels cpu_ops streams cuda "
-    "capture ops "
+    "cache_limit trees precision devices worker low kernel_texts recurrent_texts kernels cpu_ops "
+    "streams cuda capture ops "
     "policy/activations policy/recurrent policy/encoders policy/images policy/mingru "
     "policy/lstm policy/gru policy/mlp policy/networks policy/distributions policy/decoders "
     "policy/custom advantage priority loss optim vec/base",

@@ -129,7 +129,7 @@ def test_the_last_state_carries_no_gradient(path, name):
 
 @pytest.mark.parametrize("T", [1, 6, 11])
 @pytest.mark.parametrize("name", ["LSTM", "GRU"])
-def test_fused_gradients_equal_those_of_the_reference(path, name, T):
+def test_fused_gradients_equal_those_of_the_reference(products, name, T):
     """By the layer's input, every weight and the first state, with resets."""
     rng = np.random.default_rng(20 + T)
     S, H, gates = 5, 4, {"LSTM": 4, "GRU": 3}[name]

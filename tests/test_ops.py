@@ -1,4 +1,6 @@
-"""Linear layers and their gradients, on both paths: products over threads, and plain MLX."""
+"""Linear layers and their gradients, on all paths: products split or whole, and plain MLX."""
+
+import ctypes
 
 import mlx.core as mx
 import numpy as np
@@ -7,6 +9,7 @@ from oracles import f64
 from test_kernels import close, random_keep
 
 from puffer_mlx import ops
+from puffer_mlx.blas import take_over_gemm
 
 # n, K, M: 2060 rows are three runs of partial sums and five parts
 SIZES = [(1, 1, 1), (5, 3, 2), (2060, 7, 19)]
@@ -20,7 +23,7 @@ def arrays(*shapes, seed=0):
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("sizes", SIZES)
-def test_linear(path, sizes, columns, biased):
+def test_linear(products, sizes, columns, biased):
     n, K, M = sizes
     x, weight, bias, dy = arrays((n, K), (M, K), (M,), (n, M))
     function = ops.linear_columns if columns else ops.linear
@@ -38,7 +41,7 @@ def test_linear(path, sizes, columns, biased):
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-def test_gradients_alone(path, sizes):
+def test_gradients_alone(products, sizes):
     n, K, M = sizes
     dy, x, weight, add = arrays((n, M), (n, K), (M, K), (n, K))
     expected = [
@@ -59,7 +62,7 @@ def test_gradients_alone(path, sizes):
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 5, 4, 7), (5, 411, 3, 8)])  # T, S, H, M
-def test_recurrent_weight_gradient(path, shape):
+def test_recurrent_weight_gradient(products, shape):
     T, S, H, M = shape
     dy, states, first = arrays((T, S, M), (T, S, H), (S, H))
     keep = random_keep(np.random.default_rng(1), T, S)
@@ -108,6 +111,82 @@ def test_results_do_not_depend_on_threads(extension):
     for other in results[1:]:
         for one, two in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(one, two)
+
+
+GEMM = ctypes.CFUNCTYPE(
+    None,
+    *[ctypes.c_int] * 6,
+    ctypes.c_float,
+    *[ctypes.c_void_p, ctypes.c_int] * 2,
+    ctypes.c_float,
+    ctypes.c_void_p,
+    ctypes.c_int,
+)
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_a_product_is_split_or_one_call(extension, split):
+    """What Accelerate is asked for, whose matrix unit several cores share; its numbers, too."""
+    found = take_over_gemm()
+    if not found.address:
+        pytest.skip("the extension has no BLAS here")
+    blas, sizes = GEMM(found.address), []
+
+    def count(*arguments):
+        sizes.append(arguments[3:6])
+        blas(*arguments)
+
+    n, K, M = SIZES[-1]
+    x, weight, bias, dy = map(mx.array, arrays((n, K), (M, K), (M,), (n, M)))
+    states, first, keep = mx.array(x).reshape(20, -1, K), x[: n // 20], mx.ones((20, n // 20))
+    operations = {
+        (n, M, K): lambda: extension.linear(x, weight, False, bias),
+        (M, n, K): lambda: extension.linear(x, weight, True, bias),
+        (n, K, M): lambda: extension.linear_input_gradient(dy, weight, False, x),
+        (M, K, n): lambda: extension.linear_weight_gradient(dy, x, False),
+    }
+    recurrent = lambda: extension.recurrent_weight_gradient(  # noqa: E731
+        dy.reshape(20, -1, M), states, first, keep
+    )
+    expected = [np.array(operation()) for operation in (*operations.values(), recurrent)]
+    extension.set_threads(1)  # one caller of the counter at a time
+    counter = GEMM(count)
+    extension.set_gemm(ctypes.cast(counter, ctypes.c_void_p).value, split)
+    try:
+        calls = []
+        for operation, before in zip((*operations.values(), recurrent), expected, strict=True):
+            close([operation()], [before])
+            calls.append([*sizes])
+            sizes.clear()
+    finally:
+        extension.set_gemm(*found)
+    whole = [[size] for size in operations] + [[(M, K, n)]]
+    assert (calls == whole) != split
+    for several, size in zip(calls, [*operations, (M, K, n)], strict=True):
+        assert np.sum([np.prod(part) for part in several]) == np.prod(size)
+
+
+def test_a_weights_gradient_of_many_rows_is_a_few_calls(extension):
+    """Unsplit, what a recurrent one needs besides is as large as 32,768 rows at most."""
+    found = take_over_gemm()
+    if not found.address:
+        pytest.skip("the extension has no BLAS here")
+    rows = 3 * 2**14
+    dy, x = arrays((1, rows, 2), (1, rows, 3))
+    expected = f64(dy[0]).T @ np.concatenate([np.ones((rows, 3))])
+    extension.set_gemm(found.address, False)
+    try:
+        ones = mx.ones((rows, 3))
+        ours = extension.recurrent_weight_gradient(
+            mx.array(dy), mx.array(x), ones, mx.ones((1, rows))
+        )
+        plain = extension.linear_weight_gradient(mx.array(dy[0]), ones, False)
+        np.testing.assert_allclose(np.array(ours), expected, rtol=0, atol=2e-3)
+        np.testing.assert_allclose(np.array(plain), expected, rtol=0, atol=2e-3)
+        empty = extension.linear_weight_gradient(mx.zeros((0, 2)), mx.zeros((0, 3)), False)
+        assert not np.array(empty).any() and empty.shape == (2, 3)
+    finally:
+        extension.set_gemm(*found)
 
 
 def test_what_is_added_stays_what_it_was(extension):

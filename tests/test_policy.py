@@ -72,7 +72,7 @@ def test_steps_equal_scan(path, T, layers):
 
 
 @pytest.mark.parametrize("T", [1, 6, 11])
-def test_gradient(path, T):
+def test_gradient(products, T):
     """By x, weight and first: MLX through the reference, and float64 finite differences."""
     rng = np.random.default_rng(10 + T)
     S, H = 3, 4
@@ -222,7 +222,7 @@ def test_number_of_weights(D, H, L, sizes, elements):
     assert sum(w.size for _, w in named(weights)) == elements
 
 
-def test_policy_forward(path):
+def test_policy_forward(products):
     """scan and act against float64, uint8 observations taken as they are."""
     rng = np.random.default_rng(2)
     T, S, D = 6, 5, 9

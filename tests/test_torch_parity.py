@@ -250,7 +250,7 @@ def check(case, resets):
 
 @pytest.mark.parametrize("resets", [False, True], ids=["sequence", "steps with resets"])
 @pytest.mark.parametrize("name", CASES)
-def test_policy(path, name, resets):
+def test_policy(products, name, resets):
     check(Case(*CASES[name]), resets)
 
 

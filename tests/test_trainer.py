@@ -11,7 +11,7 @@ import pytest
 from mlx.utils import tree_map
 from oracles import f64, named
 
-from puffer_mlx import config, vec
+from puffer_mlx import config, cpu_ops, vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.loss import METRICS
 from puffer_mlx.profiler import SAMPLE_EVERY
@@ -61,6 +61,16 @@ def flat(weights: Any) -> np.ndarray:
 
 def losses(logs):
     return [{k: v for k, v in record.items() if k.startswith("loss/")} for record in logs]
+
+
+def test_every_way_to_multiply_trains_the_same(products, monkeypatch):
+    """A Mac's CPU among them: whole products, or MLX's beside the extension."""
+    trainer, logs = run()
+    monkeypatch.setattr(cpu_ops, "load", lambda: None)
+    plain, expected = run()
+    np.testing.assert_allclose(flat(trainer.weights), flat(plain.weights), rtol=0, atol=2e-5)
+    for ours, theirs in zip(losses(logs), losses(expected), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
 
 
 # ---- one epoch against float64 -------------------------------------------------------------------

@@ -51,6 +51,13 @@ static void set_depth(const mx::Stream& stream, int operations) {
   share_of(stream).set_depth(operations);
 }
 
+// The BLAS's `cblas_sgemm` (32-bit integers; 0: none), and whether the threads here divide a product among them, calling
+// it for rows each, or it is called once for all. Between two evaluations only.
+static void set_gemm(uintptr_t address, bool split) {
+  gemm = reinterpret_cast<Gemm>(address);
+  gemm_splits = split;
+}
+
 NB_MODULE(cpu_ops, m) {
   m.def("mingru_forward", &mingru_forward_node, "u"_a, "x"_a, "first"_a, "keep"_a);
   m.def("mingru_backward", &mingru_backward_node, "u"_a, "x"_a, "first"_a, "keep"_a, "states"_a, "dout"_a);
@@ -77,7 +84,7 @@ NB_MODULE(cpu_ops, m) {
   m.def("width", &width, "stream"_a);
   m.def("set_depth", &set_depth, "stream"_a, "operations"_a);
   m.def("depth", [](const mx::Stream& stream) { return share_of(stream).depth(); }, "stream"_a);
-  m.def("set_gemm", [](uintptr_t address) { gemm = reinterpret_cast<Gemm>(address); }, "address"_a);
+  m.def("set_gemm", &set_gemm, "address"_a, "split"_a = true);
   m.def("has_gemm", [] { return gemm != nullptr; });
   bind_actor(m);
 }

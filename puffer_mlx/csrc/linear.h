@@ -1,7 +1,8 @@
 // Linear layers: y = x W^T + b with x (n, K), W (M, K), b (M,) and y (n, M), or y (M, n) if `columns`.
 //
 // A BLAS that threads itself waits busily for its own threads, which on a shared machine costs several times the work;
-// here it computes one part at a time. Where no BLAS is set, MLX's own products are to be used instead (Accelerate).
+// here it computes one part at a time. Accelerate is left to divide a product itself: the matrix unit belongs to all
+// cores of a cluster. Where no BLAS is set, MLX's own products are to be used instead.
 
 #pragma once
 
@@ -20,6 +21,7 @@ namespace puffer {
 using Gemm = void (*)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float* a,
                       int lda, const float* b, int ldb, float beta, float* c, int ldc);
 inline Gemm gemm = nullptr;
+inline bool gemm_splits = true;  // whether products are split into rows for several threads
 constexpr int kRowMajor = 101, kAsIs = 111, kTransposed = 112;
 
 inline void expect_linear(const Array& rows, const Array& weight, const char* what) {
@@ -28,12 +30,21 @@ inline void expect_linear(const Array& rows, const Array& weight, const char* wh
   expect(rows.ndim() == 2 && weight.ndim() == 2, what);
 }
 
-// Calls work(first row, last row + 1) for rows that one product takes: few enough to stay in a core's cache with what they
-// give. A product of 4096 rows takes up to 1.7 times as long.
-inline void over_products(int n, const std::function<void(int, int)>& work) {
+// Calls prepare(first row, last row + 1) and then multiply for rows that one product takes: few enough to stay in a core's
+// cache with what they give. A product of 4096 rows takes up to 1.7 times as long. All at once if products aren't split.
+inline void over_products(int n, const std::function<void(int, int)>& prepare,
+                          const std::function<void(int, int)>& multiply) {
+  if (!gemm_splits) {
+    over_rows(n, 1, prepare);
+    if (n > 0) multiply(0, n);
+    return;
+  }
   constexpr int kRows = 512;
   over_rows(n, 1, [&](int begin, int end) {
-    for (int row = begin; row < end; row += kRows) work(row, std::min(end, row + kRows));
+    for (int row = begin; row < end; row += kRows) {
+      prepare(row, std::min(end, row + kRows));
+      multiply(row, std::min(end, row + kRows));
+    }
   });
 }
 
@@ -45,17 +56,18 @@ inline Array linear(const Array& x, const Array& weight, bool columns, const std
   auto kernel = [=, biased = bias.has_value()](const Buffers& in, const Outputs& to) {
     auto a = floats(in, 0), w = floats(in, 1), b = biased ? floats(in, 2) : nullptr;
     auto y = floats(to, 0);
-    over_products(n, [=](int begin, int end) {
+    auto prepare = [=](int begin, int end) {
+      for (int m = 0; b && columns && m < M; ++m) std::fill_n(y + int64_t(m) * n + begin, end - begin, b[m]);
+      for (int i = begin; b && !columns && i < end; ++i) std::memcpy(y + int64_t(i) * M, b, sizeof(float) * M);
+    };
+    over_products(n, prepare, [=](int begin, int end) {
       auto rows = a + int64_t(begin) * K;
       int count = end - begin;
       float beta = b ? 1 : 0;
-      if (columns) {
-        for (int m = 0; b && m < M; ++m) std::fill_n(y + int64_t(m) * n + begin, count, b[m]);
+      if (columns)
         gemm(kRowMajor, kAsIs, kTransposed, M, count, K, 1, w, K, rows, K, beta, y + begin, n);
-      } else {
-        for (int i = begin; b && i < end; ++i) std::memcpy(y + int64_t(i) * M, b, sizeof(float) * M);
+      else
         gemm(kRowMajor, kAsIs, kTransposed, count, M, K, 1, rows, K, w, K, beta, y + int64_t(begin) * M, M);
-      }
     });
   };
   Arrays inputs{x, weight};
@@ -73,10 +85,13 @@ inline Array linear_input_gradient(const Array& dy, const Array& weight, bool co
   auto kernel = [=, adds = add.has_value()](const Buffers& in, const Outputs& to) {
     auto d = floats(in, 0), w = floats(in, 1), from = adds ? floats(in, 2) : nullptr;
     auto dx = floats(to, 0);
-    over_products(n, [=](int begin, int end) {
+    auto prepare = [=](int begin, int end) {
+      auto first = int64_t(begin) * K;
+      if (from && from != dx) std::memcpy(dx + first, from + first, sizeof(float) * (end - begin) * K);
+    };
+    over_products(n, prepare, [=](int begin, int end) {
       int rows = end - begin;
       auto out = dx + int64_t(begin) * K;
-      if (from && from != dx) std::memcpy(out, from + int64_t(begin) * K, sizeof(float) * rows * K);
       float beta = from ? 1 : 0;
       if (columns)
         gemm(kRowMajor, kTransposed, kAsIs, rows, K, M, 1, d + begin, n, w, K, beta, out, K);
@@ -102,6 +117,18 @@ inline void sum_over_rows(int n, size_t size, float* to, const std::function<voi
   }
 }
 
+// to (size,) = the same of products, which work(first row, rows, beta, out) adds to beta out. If they aren't split, a
+// product takes as many rows as work's own memory for them may be large.
+inline void sum_products(int n, size_t size, float* to,
+                         const std::function<void(int, int, float, float*)>& work) {
+  if (gemm_splits || n == 0) {
+    sum_over_rows(n, size, to, [&](int begin, int count, float* out) { work(begin, count, 0, out); });
+    return;
+  }
+  constexpr int kRows = 1 << 15;
+  for (int begin = 0; begin < n; begin += kRows) work(begin, std::min(n - begin, kRows), begin ? 1 : 0, to);
+}
+
 // dW (M, K) = dy^T x
 inline Array linear_weight_gradient(const Array& dy, const Array& x, bool columns) {
   expect_linear(dy, x, "linear: dy and x (n, K) don't agree");
@@ -109,12 +136,12 @@ inline Array linear_weight_gradient(const Array& dy, const Array& x, bool column
   expect(dy.shape(columns ? 1 : 0) == n, "linear: dy and x (n, K) don't agree");
   auto kernel = [=](const Buffers& in, const Outputs& to) {
     auto d = floats(in, 0), a = floats(in, 1);
-    sum_over_rows(n, size_t(M) * K, floats(to, 0), [=](int begin, int count, float* out) {
+    sum_products(n, size_t(M) * K, floats(to, 0), [=](int begin, int count, float beta, float* out) {
       auto rows = a + int64_t(begin) * K;
       if (columns)
-        gemm(kRowMajor, kAsIs, kAsIs, M, K, count, 1, d + begin, n, rows, K, 0, out, K);
+        gemm(kRowMajor, kAsIs, kAsIs, M, K, count, 1, d + begin, n, rows, K, beta, out, K);
       else
-        gemm(kRowMajor, kTransposed, kAsIs, M, K, count, 1, d + int64_t(begin) * M, M, rows, K, 0, out, K);
+        gemm(kRowMajor, kTransposed, kAsIs, M, K, count, 1, d + int64_t(begin) * M, M, rows, K, beta, out, K);
     });
   };
   return call("LinearWeightGradient", kernel, {dy, x}, {mx::Shape{M, K}})[0];
@@ -149,14 +176,20 @@ inline Array recurrent_weight_gradient(const Array& dy, const Array& states, con
                 {{dy, {T, S, M}}, {states, {T, S, H}}, {first, {S, H}}, {keep, {T, S}}});
   auto kernel = [=](const Buffers& in, const Outputs& to) {
     auto d = floats(in, 0), h = floats(in, 1), h0 = floats(in, 2), kept = floats(in, 3);
-    sum_over_rows(T * S, size_t(M) * H, floats(to, 0), [=](int begin, int count, float* out) {
+    sum_products(T * S, size_t(M) * H, floats(to, 0), [=](int begin, int count, float beta, float* out) {
       std::vector<float> before(size_t(count) * H);
-      for (int i = 0; i < count; ++i) {
-        int k = begin + i;
-        auto from = k < S ? h0 + int64_t(k) * H : h + int64_t(k - S) * H;
-        for (int j = 0; j < H; ++j) before[size_t(i) * H + j] = kept[k] * from[j];
-      }
-      gemm(kRowMajor, kTransposed, kAsIs, M, H, count, 1, d + int64_t(begin) * M, M, before.data(), H, 0, out, H);
+      auto prepare = [&, begin](int first, int end) {
+        for (int i = first; i < end; ++i) {
+          int k = begin + i;
+          auto from = k < S ? h0 + int64_t(k) * H : h + int64_t(k - S) * H;
+          for (int j = 0; j < H; ++j) before[size_t(i) * H + j] = kept[k] * from[j];
+        }
+      };
+      if (gemm_splits)
+        prepare(0, count);
+      else
+        over_rows(count, 1, prepare);
+      gemm(kRowMajor, kTransposed, kAsIs, M, H, count, 1, d + int64_t(begin) * M, M, before.data(), H, beta, out, H);
     });
   };
   return call("RecurrentWeightGradient", kernel, {dy, states, first, keep}, {mx::Shape{M, H}})[0];

@@ -70,7 +70,11 @@ inline void multiply_rows(int begin, int end, const Packed<V>& matrix, int depth
         for (int r = 0; r < R; ++r)
           for (int v = 0; v < V; ++v) sums[r][v] += rows[r][k] * values[v];
       }
-      for (int r = 0; r < std::min(R, end - first); ++r) epilogue(first + r, panel, sums[r]);
+      for (int r = 0; r < std::min(R, end - first); ++r) {
+        Lanes own[V];  // clang would keep all sums in memory if an address among them were handed on
+        std::copy_n(sums[r], V, own);
+        epilogue(first + r, panel, own);
+      }
     }
   }
 }

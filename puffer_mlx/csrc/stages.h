@@ -101,11 +101,7 @@ template <int V, class Epilogue>
 inline void multiply_block(int count, const Panels<V>& panels, int step, Features x, Epilogue epilogue) {
   for (size_t p = 0; p < panels.size(); ++p) {
     int channel = int(p) * step;
-    auto finish = [&, channel](int row, int, const Lanes* sums) {
-      Lanes own[V];  // an address that a function gets which isn't inlined keeps what is there out of registers
-      std::copy_n(sums, V, own);
-      epilogue(row, channel, own);
-    };
+    auto finish = [&, channel](int row, int, const Lanes* sums) { epilogue(row, channel, sums); };
     multiply_rows(0, count, panels[p], panels[p].depth, [=](int row) { return x[row]; }, finish);
   }
 }

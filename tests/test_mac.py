@@ -1,0 +1,177 @@
+"""What only a Mac has, with stand-ins for its C library and for Accelerate: not a Mac's own."""
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from puffer_mlx import blas, cpu_ops, mac
+
+# A C library that knows two numbers of 32 and 64 bits, and an Accelerate with both of its symbols.
+LIBRARY = r"""
+#include <stdint.h>
+#include <string.h>
+
+int sysctlbyname(const char* name, void* value, size_t* size, void* set, size_t set_size) {
+    if (set != NULL || set_size != 0) return -1;
+    if (strcmp(name, "hw.perflevel0.logicalcpu") == 0 && *size >= 4) {
+        *size = 4;
+        *(int32_t*)value = 6;
+        return 0;
+    }
+    if (strcmp(name, "hw.memsize") == 0 && *size >= 8) {
+        *size = 8;
+        *(int64_t*)value = (int64_t)36 << 30;
+        return 0;
+    }
+    return -1;
+}
+
+void old(void) __asm__("cblas_sgemm");
+void new(void) __asm__("cblas_sgemm$NEWLAPACK");
+void old(void) {}
+void new(void) {}
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "library.c").write_text(LIBRARY)
+    path = folder / "library.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", path, folder / "library.c"], check=True)
+    return ctypes.CDLL(str(path))
+
+
+@pytest.fixture
+def darwin(monkeypatch):
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+
+
+class Without:
+    """A library that lacks names."""
+
+    def __init__(self, library: ctypes.CDLL, *lacking: str) -> None:
+        self._library, self._lacking = library, lacking
+
+    def __getattr__(self, name: str):
+        if name in self._lacking:
+            raise AttributeError(name)
+        return getattr(self._library, name)
+
+
+def address(function) -> int | None:
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def test_numbers_of_the_kernel(library):
+    assert mac.sysctl("hw.perflevel0.logicalcpu", library) == 6
+    assert mac.sysctl("hw.memsize", library) == 36 << 30
+    assert mac.sysctl("hw.perflevel9.logicalcpu", library) is None
+
+
+def test_only_fast_cores_count(library, darwin, monkeypatch):
+    assert mac.performance_cores(library) == 6
+    monkeypatch.delattr(cpu_ops.os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(cpu_ops.os, "cpu_count", lambda: 10)
+    for found, expected in ((6, 6), (None, 10), (0, 10)):  # a Mac with Intel's cores has one kind
+        monkeypatch.setattr(mac, "sysctl", lambda name, library=None, found=found: found)
+        assert cpu_ops.threads() == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems can't say")
+def test_elsewhere_the_cores_are_those_that_are_allowed():
+    assert mac.performance_cores() is None
+    assert cpu_ops.threads() == len(cpu_ops.os.sched_getaffinity(0))
+
+
+def test_accelerates_product(library):
+    opened = []
+
+    def load(path):
+        opened.append(path)
+        return library
+
+    new, old = getattr(library, "cblas_sgemm$NEWLAPACK"), library.cblas_sgemm
+    assert mac.accelerate_gemm(load) == address(new) != address(old)
+    assert opened == ["/System/Library/Frameworks/Accelerate.framework/Accelerate"]
+    assert mac.accelerate_gemm(lambda _: Without(library, new.__name__)) == address(old)
+    lacking = Without(library, new.__name__, "cblas_sgemm")
+    assert mac.accelerate_gemm(lambda _: lacking) == 0
+
+
+def test_no_accelerate():
+    assert mac.accelerate_gemm() == 0 or sys.platform == "darwin"
+
+
+@pytest.mark.parametrize("found", [0, 4096])
+def test_on_a_mac_the_extension_takes_it_and_does_not_split(darwin, monkeypatch, found):
+    calls = []
+    monkeypatch.setattr(mac, "accelerate_gemm", lambda: found)
+    monkeypatch.setattr(blas, "set_blas_threads", lambda threads: calls.append("threads"))
+    assert blas.take_over_gemm() == (found, False)
+
+    class Extension:
+        def __getattr__(self, name: str):
+            return lambda *arguments: calls.append((name, *arguments))
+
+    monkeypatch.setattr(cpu_ops, "_build", Extension)
+    assert isinstance(cpu_ops._load.__wrapped__(), Extension)
+    assert [call for call in calls if call[0] == "set_gemm"] == [("set_gemm", 4096, False)] * (
+        found > 0
+    )
+    assert "threads" not in calls
+
+
+@pytest.mark.parametrize(
+    ("memory", "before", "expected"),
+    [
+        (8 << 30, {}, {}),
+        (None, {}, {}),
+        (16 << 30, {}, {"MLX_MAX_OPS_PER_BUFFER": "200", "MLX_MAX_MB_PER_BUFFER": "400"}),
+        (
+            64 << 30,
+            {"MLX_MAX_OPS_PER_BUFFER": "7", "OTHER": "1"},
+            {"MLX_MAX_OPS_PER_BUFFER": "7", "MLX_MAX_MB_PER_BUFFER": "400", "OTHER": "1"},
+        ),
+    ],
+)
+def test_command_buffers_hold_more_where_there_is_memory(
+    darwin, monkeypatch, memory, before, expected
+):
+    monkeypatch.setattr(mac, "sysctl", lambda name, library=None: memory)
+    mac.set_command_buffers(before)
+    assert before == expected
+
+
+def test_elsewhere_command_buffers_stay():
+    environment: dict[str, str] = {}
+    if sys.platform != "darwin":
+        mac.set_command_buffers(environment)
+        assert environment == {}
+
+
+IMPORTED = """
+import importlib, os, platform, sys
+import puffer_mlx
+from puffer_mlx import mac
+
+platform.system = lambda: "Darwin"
+mac.sysctl = lambda name, library=None: 16 << 30
+importlib.reload(puffer_mlx)
+print({"mlx.core", "numpy"} & set(sys.modules), os.environ["MLX_MAX_OPS_PER_BUFFER"])
+"""
+
+
+def test_importing_the_package_sets_them_before_mlx_loads():
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED],
+        env={"PATH": "/usr/bin:/bin", "HOME": os.environ.get("HOME", "/")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "set() 200\n", done.stderr

@@ -1,0 +1,188 @@
+"""What is compiled on a Mac, compiled for one here, by PyPI's ``ziglang``: none of it is run.
+
+It brings clang and macOS's headers and library stubs. The slow test also fetches MLX's wheels.
+"""
+
+import importlib.metadata
+import importlib.util
+import platform
+import re
+import struct
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from puffer_mlx import cpu_ops, mac
+from puffer_mlx.vec.compiling import compile_environment
+
+ROOT = Path(__file__).parents[1]
+CSRC = ROOT / "puffer_mlx" / "csrc"
+ENVIRONMENTS = sorted(path.parent.name for path in (ROOT / "envs").glob("*/binding.c"))
+DYLIB = 6  # Mach-O's type of file
+ARM64 = 0x0100000C
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "darwin", reason="a Mac compiles them anyway"),
+    pytest.mark.skipif(not importlib.util.find_spec("ziglang"), reason="ziglang isn't installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def zig(tmp_path_factory) -> Iterator[Path]:
+    """clang for macOS 14 as $CC and $CXX; where it and ours keep what they compile."""
+    folder = tmp_path_factory.mktemp("zig")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR", "PUFFER_MLX_CACHE"):
+            patch.setenv(name, str(folder / name))
+        for name, tool in (("CC", "cc -Werror"), ("CXX", "c++")):
+            patch.setenv(name, f"'{sys.executable}' -m ziglang {tool} -target aarch64-macos.14.0")
+        yield folder
+
+
+class Object:
+    """The symbols of a Mach-O file for 64 bits: those it defines for others, and those it needs."""
+
+    def __init__(self, path: Path) -> None:
+        data = path.read_bytes()
+        magic, self.machine, _, self.kind, commands = struct.unpack_from("<5I", data)
+        assert magic == 0xFEEDFACF
+        self.defined: set[str] = set()
+        self.needed: set[str] = set()
+        at = 32
+        for _ in range(commands):
+            command, size = struct.unpack_from("<2I", data, at)
+            if command == 2:  # LC_SYMTAB
+                self._read(data, *struct.unpack_from("<4I", data, at + 8))
+            at += size
+
+    def _read(self, data: bytes, symbols: int, count: int, strings: int, _: int) -> None:
+        for i in range(count):
+            name, kind = struct.unpack_from("<IB", data, symbols + 16 * i)
+            if kind & 0xE0 or not kind & 1:  # for debuggers; local
+                continue
+            start = strings + name
+            text = data[start : data.index(b"\0", start)].decode()
+            (self.needed if kind & 0x0E == 0 else self.defined).add(text)
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_environments_compile_without_a_warning(zig, name):
+    found = Object(compile_environment(ROOT / "envs" / name))
+    assert (found.machine, found.kind) == (ARM64, DYLIB)
+    calls = re.findall(r"library\.(puffer_\w+)", (ROOT / "puffer_mlx/vec/native.py").read_text())
+    assert {f"_{call}" for call in calls} <= found.defined
+    assert len(calls) > 10
+
+
+def compiler_flags(monkeypatch) -> list[str]:
+    """The extension's on a Mac."""
+    with monkeypatch.context() as patch:
+        patch.setattr(platform, "system", lambda: "Darwin")
+        return cpu_ops._flags()
+
+
+def compile_(*arguments: object) -> str:
+    """What the compiler for a Mac prints; fails if it does."""
+    command = [sys.executable, "-m", "ziglang", "c++", "-target", "aarch64-macos.14.0"]
+    done = subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def without_linker(flags: list[str]) -> list[str]:
+    linkers = ("-L", "-l", "-Wl", "-undefined", "dynamic_lookup")
+    return [flag for flag in flags if not flag.startswith(linkers)]
+
+
+def test_the_extension_compiles(zig, monkeypatch):
+    flags = without_linker(compiler_flags(monkeypatch))
+    target = zig / "cpu_ops.o"
+    compile_(*flags, "-O0", "-Wall", "-Werror", "-c", CSRC / "cpu_ops.cpp", "-o", target)
+    found = Object(target)
+    assert found.machine == ARM64 and "_PyInit_cpu_ops" in found.defined
+    assert any("mlx4core" in name for name in found.needed)
+
+
+RECURRENCES = """
+#include "gru.h"
+#include "lstm.h"
+
+using namespace puffer;
+
+void a(const Buffers& in, const Outputs& to) { lstm_forward(8, 8, 128, in, to); }
+void b(const Buffers& in, const Outputs& to) { lstm_backward(8, 8, 128, in, to); }
+void c(const Buffers& in, const Outputs& to) { gru_forward(8, 8, 128, in, to); }
+void d(const Buffers& in, const Outputs& to) { gru_backward(8, 8, 128, in, to); }
+"""
+
+
+def innermost_loops(assembly: str) -> Iterator[list[str]]:
+    """The instructions of each loop that has no other inside: up to a jump back."""
+    lines = [line.split(";")[0].strip() for line in assembly.splitlines()]
+    labels = {line[:-1]: i for i, line in enumerate(lines) if re.fullmatch(r"[\w.$]+:", line)}
+    begin = -1  # the last jump's line: a loop with another inside begins before it
+    for i, line in enumerate(lines):
+        jump = re.match(r"(?:b\.?\w*|cbn?z|tbn?z)\s(?:.*\s)?(L\w+)$", line)
+        if jump and labels.get(jump[1], i) < i:
+            if labels[jump[1]] > begin:
+                yield [x for x in lines[labels[jump[1]] : i + 1] if re.match("[a-z]", x)]
+            begin = i
+
+
+def test_sums_of_a_product_stay_in_registers(zig, monkeypatch):
+    """clang kept them in memory once, storing each after every multiply-add: twice the time."""
+    source, target = zig / "recurrences.cpp", zig / "recurrences.s"
+    source.write_text(RECURRENCES)
+    flags = without_linker(compiler_flags(monkeypatch))
+    compile_(*flags, f"-I{CSRC}", "-S", source, "-o", target)
+    products = [
+        loop
+        for loop in innermost_loops(target.read_text())
+        if sum(line.startswith("fmla") for line in loop) >= 24
+    ]
+    assert len(products) >= 6  # one each; two in a gradient, which also goes to the first state
+    for loop in products:
+        assert not [line for line in loop if line.startswith(("str", "stp", "stur"))]
+
+
+# ---- against MLX's wheels for macOS --------------------------------------------------------------
+
+
+def tags(path: Path) -> set[bytes]:
+    """A compiler's kind and nanobind's internals: what two extensions must have in common."""
+    return set(re.findall(rb"nanobind_\w+_a\d+_v\d+\w*", path.read_bytes()))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_extension_links_with_mlxs_wheel(zig, monkeypatch, tmp_path):
+    """Downloads 45 MB, and compiles libc++: minutes."""
+    version = importlib.metadata.version("mlx")
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", tmp_path]
+    command += ["--python-version", python, "--platform", "macosx_14_0_arm64", "--only-binary"]
+    command += [":all:", f"mlx=={version}", f"mlx-metal=={version}"]
+    subprocess.run(command, check=True)
+    for wheel in tmp_path.glob("*.whl"):
+        zipfile.ZipFile(wheel).extractall(tmp_path)
+    package = tmp_path / "mlx"
+    (core,) = package.glob("core.*-darwin.so")
+    library = package / "lib" / "libmlx.dylib"
+
+    monkeypatch.setattr(cpu_ops.mx, "__file__", str(core))
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    extension = cpu_ops._compile()
+
+    ours, theirs = Object(extension), Object(library)
+    wanted = {name for name in ours.needed if "mlx4core" in name}
+    assert (ours.machine, ours.kind) == (ARM64, DYLIB) and "_PyInit_cpu_ops" in ours.defined
+    assert len(wanted) > 10 and wanted <= theirs.defined
+    assert tags(extension) == tags(core) and len(tags(core)) == 1
+    # what mac.py says of MLX
+    assert f"_{mac._SGEMM[0]}" in theirs.needed
+    text = library.read_bytes()
+    assert all(name.encode() in text for name in mac.COMMAND_BUFFERS)
