@@ -24,18 +24,18 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from puffer_mlx import config as configuration
+from puffer_mlx import normalization
 from puffer_mlx.config import Config, write_ini
 from puffer_mlx.errors import UserError
 from puffer_mlx.files import publish_folder, publish_link, remove_folder
 from puffer_mlx.policy.policy import Policy, configured_policy
+from puffer_mlx.remembered import MEMORY, learned, memory, refuse_to_forget
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.trust import Allowed
-from puffer_mlx.vec.base import Remembers, VecEnv
 from puffer_mlx.weights_io import bin_fault, load_weights, save_bin, save_safetensors
 
 STEPS = "[0-9]" * 16  # the name of a checkpoint
 WEIGHTS, STATE, CONFIG, BEST = "weights.safetensors", "state.safetensors", "config.ini", "best"
-MEMORY = "normalization.safetensors"
 
 
 class State(NamedTuple):
@@ -51,7 +51,11 @@ class State(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint's contents, without the state."""
+    """A checkpoint's contents, without the state.
+
+    ``memory`` is what its environments had learned (``vec.base.Remembers``): the statistics that
+    the policy's observations are normalised by, if they are.
+    """
 
     folder: Path
     config: Config
@@ -59,6 +63,7 @@ class Checkpoint(NamedTuple):
     policy: Policy
     weights: Any
     step: int
+    memory: normalization.Memory
 
 
 def run_folder(config: Config, run_id: str) -> Path:
@@ -107,14 +112,17 @@ def write_weights(
         weights: its weights.
         state: from a trainer; None for weights from elsewhere.
         score: of the policy, for telling the best.
-        memory: what the environments have learned (``vec.base.Remembers``).
+        memory: what the environments have learned (``vec.base.Remembers``). ``save`` asks a
+            trainer's.
 
     Returns:
         The checkpoint's folder.
 
     Raises:
-        UserError: it can't be written; nothing half-written is left.
+        UserError: it can't be written, or lacks the statistics without which the policy is another
+            one; nothing half-written is left.
     """
+    refuse_to_forget(config, spec, memory or {})
     folder = run_folder / f"{step:016d}"
     metadata = {"puffer_mlx": "1", "spec": spec.to_json(), "score": json.dumps(score)}
     with publish_folder(folder) as temporary:
@@ -129,6 +137,17 @@ def write_weights(
             numbers = {"numbers": json.dumps(state.numbers)}
             save_safetensors(state.arrays, temporary / STATE, numbers)
     return folder
+
+
+def save(run_folder: Path, trainer: Any, score: float | None = None) -> Path:
+    """Write a checkpoint of all that a ``Trainer`` has learned, and what it needs to go on.
+
+    Returns and raises as ``write_weights``.
+    """
+    config, vec = trainer.config, trainer.vec
+    step = trainer.epoch * config.batch_size
+    about = config, vec.spec, trainer.policy, trainer.weights, trainer.state(), score
+    return write_weights(run_folder, step, *about, learned(vec))
 
 
 class Keeper:
@@ -260,7 +279,7 @@ def load(folder: Path, allow_code: Allowed = False) -> Checkpoint:
     policy = configured_policy(spec, config)
     like = policy.init(mx.random.key(0))
     weights = load_weights(folder / WEIGHTS, like)
-    return Checkpoint(folder, config, spec, policy, weights, int(folder.name))
+    return Checkpoint(folder, config, spec, policy, weights, int(folder.name), memory(folder))
 
 
 def load_state(folder: Path) -> State:
@@ -276,27 +295,6 @@ def load_state(folder: Path) -> State:
             f"start a new run from them: --load-model-path {folder}",
         )
     return State(_arrays(path), json.loads(_metadata(path)["numbers"]))
-
-
-def memory(folder: Path) -> dict[str, mx.array]:
-    """What the environments had learned, for ``vec.base.Remembers``; empty if nothing."""
-    path = folder / MEMORY
-    return _arrays(path) if path.is_file() else {}
-
-
-def recall(vec: VecEnv, folder: Path, frozen: bool = False) -> None:
-    """Have environments go on from what they had learned at a checkpoint, if they learn anything.
-
-    Args:
-        vec: the environments; call it before they are reset.
-        folder: the checkpoint's, or any other folder that weights are from.
-        frozen: they are to learn no more.
-
-    Raises:
-        UserError: they need statistics, and there are none, or of another kind.
-    """
-    if isinstance(vec, Remembers):
-        vec.remember(memory(folder), frozen)  # type: ignore
 
 
 def recorded(folder: Path) -> mx.array | None:

@@ -9,6 +9,8 @@ from puffer_mlx import weights_io
 from puffer_mlx.config import Config
 from puffer_mlx.dialects import Tensors
 from puffer_mlx.errors import UserError
+from puffer_mlx.normalization import Memory, normalises
+from puffer_mlx.remembered import KEY
 from puffer_mlx.spec import EnvSpec
 
 SIZES = range(1, 4097), range(1, 17)  # hidden sizes and layers that a flat file's size may mean
@@ -68,6 +70,11 @@ def detect_torch(path: Path, tensors: Tensors) -> dict[str, str]:
             "policies with encoders of an environment's own can't be imported",
         )
     return _settings("torch", network, encoder, value.shape[1], layers)
+
+
+def detect_normalised(memory: Memory) -> dict[str, str]:
+    """Settings from a file's statistics: whether its policy sees normalised observations."""
+    return {KEY: "True"} if normalises(memory) else {}
 
 
 def _count(kinds: dict[str, str], tensors: dict[str, Any]) -> tuple[str, int]:

@@ -7,10 +7,14 @@
 | ``safetensors`` | our weights under our names, and what they are of | any |
 | ``onnx`` | the graph of one step (``onnx_export.py``) | any |
 
+A policy of normalised observations takes their statistics along: buffers of the state_dict, tensors
+of safetensors, the first nodes of the graph. The flat file can't hold them.
+
 A file is read back from the disk and run by the other side: PyTorch, onnxruntime, or our own
-reader. Where its outputs over a sequence of observations, or the state after it, differ from ours
-by more than ``TOLERANCE``, nothing is published. Exporting needs no GPU; the comparison is of
-whatever MLX's default device computes, and exact tolerances hold on a CPU.
+reader, on observations as the environment shows them. Where its outputs over a sequence of them, or
+the state after it, differ from ours by more than ``TOLERANCE``, nothing is published. Exporting
+needs no GPU; the comparison is of whatever MLX's default device computes, and exact tolerances hold
+on a CPU.
 """
 
 import io
@@ -24,13 +28,13 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx import weights_io
+from puffer_mlx import normalization, remembered, weights_io
 from puffer_mlx.checkpoint import WEIGHTS, Checkpoint
 from puffer_mlx.dialects import dialect_of, stacked_state, to_dialect, to_torch, torch_fault
 from puffer_mlx.errors import UserError
 from puffer_mlx.files import publish
 from puffer_mlx.onnx_export import onnx_fault, run_onnx, save_onnx
-from puffer_mlx.parity import Outputs, compare, need, random_observations, run, run_torch
+from puffer_mlx.parity import NOTHING, Outputs, compare, need, random_observations, run, run_torch
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.trees import named
 
@@ -58,7 +62,8 @@ class Format:
     Args:
         kind: ``bin``, ``torch``, ``safetensors`` or ``onnx``.
         dialect: of the policy in the file; None keeps its own where the kind has it.
-        alignment: of a flat file, see ``weights_io.save_bin``; ``whole`` and ``lossy`` likewise.
+        alignment: of a flat file, see ``weights_io.save_bin``; ``whole`` likewise.
+        lossy: write a flat file even if it lacks numbers, or what observations are normalised by.
     """
 
     kind: str
@@ -79,7 +84,7 @@ class Report(NamedTuple):
         difference: the largest of any output, relative to that output's largest number, or to 1 if
             that is less.
         worst: the output that has it.
-        tolerance: what ``difference`` may be; infinite for a file that lacks numbers.
+        tolerance: what ``difference`` may be; infinite for a file that lacks something.
         observations: what it was measured on.
         notes: what whoever uses the file must know.
     """
@@ -102,7 +107,7 @@ def export(made: Checkpoint, form: Format, path: Path, recorded: mx.array | None
         made: the checkpoint.
         form: what to write.
         path: where; what is there is replaced.
-        recorded: observations (T, S, D) to compare on; None draws some.
+        recorded: observations (T, S, D), as the policy saw them, to compare on; None draws some.
 
     Raises:
         UserError: the kind can't hold the policy (the message names the part), a package is
@@ -112,15 +117,25 @@ def export(made: Checkpoint, form: Format, path: Path, recorded: mx.array | None
     dialect = _choose_dialect(made.policy, form)
     policy, weights = to_dialect(made.policy, made.weights, dialect)
     _check_kind(policy, form.kind)
-    observations = random_observations(made.spec) if recorded is None else np.array(recorded)
-    expected = run(made.policy, made.weights, observations)
+    raw = form.kind == "bin" and normalization.normalises(made.memory)
+    if raw and not form.lossy:
+        raise UserError(
+            "the flat file can't hold what this policy's observations are normalised by: PufferLib"
+            " would show it raw ones",
+            "--to torch, onnx or safetensors hold it; --lossy writes the weights alone",
+        )
+    if recorded is None:
+        observations = random_observations(made.spec, made.memory)
+    else:
+        observations = normalization.undo(made.memory, np.array(recorded))
+    expected = run(made.policy, made.weights, observations, made.memory)
     lacking = not form.whole and weights_io.bin_fault(policy, form.alignment) is not None
     lossy = form.kind == "bin" and form.lossy and lacking
     with publish(path) as temporary:
         _write(made, form, policy, weights, temporary)
         found = _run_file(form, policy, weights, temporary, observations)
         difference, worst = compare(expected, found)
-        tolerance = math.inf if lossy else TOLERANCE[form.kind]
+        tolerance = math.inf if lossy or raw else TOLERANCE[form.kind]
         if not difference <= tolerance:
             raise UserError(
                 f"{path} would not be the same policy: its {worst} differs from ours by"
@@ -138,7 +153,7 @@ def export(made: Checkpoint, form: Format, path: Path, recorded: mx.array | None
         worst=worst,
         tolerance=tolerance,
         observations=f"{S} sequences of {T} {kind} observations",
-        notes=_notes(made, form.kind, lossy),
+        notes=_notes(made, form.kind, lossy, raw),
     )
 
 
@@ -194,7 +209,7 @@ def metadata(made: Checkpoint, policy: Policy) -> dict[str, str]:
     }
 
 
-def _notes(made: Checkpoint, kind: str, lossy: bool) -> list[str]:
+def _notes(made: Checkpoint, kind: str, lossy: bool, raw: bool) -> list[str]:
     """What the file doesn't do by itself."""
     notes = []
     layers = getattr(made.policy.network, "layers", 1)
@@ -204,6 +219,10 @@ def _notes(made: Checkpoint, kind: str, lossy: bool) -> list[str]:
         notes.append("action masks are the caller's: set the logits of illegal actions to -1e4")
     if type(made.policy.network).__name__ == "GRU" and layers > 1 and kind == "torch":
         notes.append("PufferLib's GRU of several layers acts differently from how it trains")
+    if raw:
+        notes.append("the policy wants normalised observations, and the flat file can't say so")
+    elif normalization.normalises(made.memory):
+        notes.append("observations are normalised inside: give it the environment's own")
     if lossy:
         notes.append("PufferLib 4.0 goes on with numbers of its own where the file has none")
     return notes
@@ -218,21 +237,31 @@ def _write(made: Checkpoint, form: Format, policy: Policy, weights: Weights, pat
             policy, weights, path, form.alignment, whole=form.whole, lossy=form.lossy
         )
     elif form.kind == "safetensors":
-        weights_io.save_safetensors(weights, path, metadata(made, policy))
+        weights_io.save_safetensors(weights, path, metadata(made, policy), made.memory)
     elif form.kind == "onnx":
-        save_onnx(policy, weights, path, metadata(made, policy))
+        save_onnx(policy, weights, path, metadata(made, policy), made.memory)
     else:
-        save_torch(policy, weights, path)
+        save_torch(policy, weights, path, made.memory)
 
 
-def save_torch(policy: Policy, weights: Weights, path: Path) -> None:
-    """Write a state_dict for upstream's classes; the policy's dialect is torch or puffer3."""
+def save_torch(
+    policy: Policy, weights: Weights, path: Path, memory: normalization.Memory = NOTHING
+) -> None:
+    """Write a state_dict for upstream's classes; the policy's dialect is torch or puffer3.
+
+    With the statistics of observations there are keys that upstream's loader refuses, since it
+    wouldn't apply them; ``torch_modules.make_module``'s do.
+    """
     import torch
 
     from puffer_mlx.torch_modules import make_module
 
     module = make_module(policy)
-    tensors = {name: torch.from_numpy(w) for name, w in to_torch(policy, weights).items()}
+    seen = normalization.tensors_of(
+        {name: memory[name] for name in normalization.OBSERVATIONS if name in memory}
+    )
+    arrays = {**to_torch(policy, weights), **seen}
+    tensors = {name: torch.as_tensor(w) for name, w in arrays.items()}
     module.load_state_dict(tensors)
     buffer = io.BytesIO()  # torch's own failures to write a file aren't OSErrors
     torch.save(module.state_dict(), buffer)
@@ -251,7 +280,8 @@ def _run_file(
         state = policy.initial_state(observations.shape[1])
         return run_onnx(path, observations, stacked_state(policy.network, state))
     if form.kind == "safetensors":
-        return run(policy, weights_io.read_safetensors(path, weights), observations)
+        memory = remembered.memory(path)
+        return run(policy, weights_io.read_safetensors(path, weights), observations, memory)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that numbers are missing, which was asked for
         return run(policy, weights_io.read_bin(path, weights, form.alignment), observations)

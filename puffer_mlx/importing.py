@@ -7,7 +7,8 @@
 | ``bin`` | nothing but its size: the environment, and sizes that make that many numbers |
 
 What a file tells are options of the configuration (``policy.dialect``, ...), and those of the
-command line win: one may ask for another dialect, and a wrong one doesn't fit the shapes.
+command line win: one may ask for another dialect, and a wrong one doesn't fit the shapes. Nothing
+else of the configuration is a file's to say, and no class that it names is imported for it.
 """
 
 import json
@@ -19,10 +20,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx import weights_io
+from puffer_mlx import normalization, remembered, weights_io
 from puffer_mlx.config import Config
 from puffer_mlx.config_schema import KEYS
-from puffer_mlx.detect import detect, detect_torch
+from puffer_mlx.detect import detect, detect_normalised, detect_torch
 from puffer_mlx.dialects import Tensors, from_torch, stacked_state, to_dialect
 from puffer_mlx.errors import UserError
 from puffer_mlx.onnx_export import read_onnx, run_onnx
@@ -32,6 +33,7 @@ from puffer_mlx.spec import EnvSpec
 
 Weights = Any
 STEP = re.compile(r"(?:^|_)(\d{16})$")  # how the names of PufferLib's checkpoints and ours end
+OWN = ("torch.network", "torch.encoder")  # keys that may name classes of the user's own
 OLD_TORCH = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46"  # how files of torch.save before 1.6 begin
 
 
@@ -44,7 +46,11 @@ class Found:
         kind: ``bin``, ``torch``, ``safetensors`` or ``onnx``.
         tensors: by the file's names; none of ``bin``.
         settings: what it tells of the configuration, by key: ``policy.hidden_size``, ...
+        classes: those that it names beyond ours, by key: ``torch.encoder``, ``torch.network``.
         metadata: what else it says.
+        memory: the statistics that the policy's observations are normalised by; none if they
+            aren't.
+        inside: whether the statistics are the file's own, and not beside it.
     """
 
     path: Path
@@ -52,6 +58,9 @@ class Found:
     tensors: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
+    classes: dict[str, str] = field(default_factory=dict)
+    memory: dict[str, Any] = field(default_factory=dict)
+    inside: bool = False
 
     @property
     def step(self) -> int:
@@ -66,20 +75,27 @@ def inspect(path: Path) -> Found:
     Raises:
         UserError: it can't be read, or holds no policy that puffer_mlx has.
     """
+    found = _read(path)
+    found.tensors, memory = normalization.take(path, found.tensors)
+    found.memory, found.inside = memory or remembered.memory(path), bool(memory)
+    found.settings |= detect_normalised(found.memory)
+    return found
+
+
+def _read(path: Path) -> Found:
     try:
         with open(path, "rb") as file:
             head = file.read(64)
         if path.suffix == ".onnx":
             need("onnx")
-            tensors, metadata = read_onnx(path)
-            return Found(path, "onnx", tensors, _told(metadata), metadata)
+            return _told(path, "onnx", *read_onnx(path))
         if head.startswith((weights_io.ZIP, OLD_TORCH)):
             tensors = _read_torch(path)
             return Found(path, "torch", tensors, detect_torch(path, tensors))
         if path.suffix == ".safetensors":
-            tensors, metadata = weights_io.read_tensors(path)
-            settings = _told(metadata) or detect(tensors)
-            return Found(path, "safetensors", tensors, settings, metadata)
+            found = _told(path, "safetensors", *weights_io.read_tensors(path))
+            found.settings = found.settings or detect(found.tensors)
+            return found
     except OSError as error:
         raise UserError(f"can't read {path}: {error.strerror or error}", "check the path") from None
     if path.suffix != ".bin":
@@ -105,7 +121,9 @@ def weights_of(
         UserError: it is the policy of another environment or configuration, or the dialect asked
             for can't express it.
     """
+    _refuse_classes(found, config)
     _check_spec(found, spec)
+    normalization.check_size(found.path, found.memory, spec)
     if "policy.dialect" not in found.settings and "decoder.actions.weight" in found.tensors:
         _refuse_guess(found, config)
     dialect = found.settings.get("policy.dialect", config.policy.dialect)
@@ -142,17 +160,19 @@ def difference(
     Of a torch file those of the torch classes, of an ONNX file those of onnxruntime, on random
     observations; see ``parity.compare``. None of other files, which no other program runs here.
     """
-    observations = random_observations(spec)
+    memory = found.memory if found.inside else {}
+    observations = random_observations(spec, memory)
     if found.kind == "torch":
         source, _ = to_dialect(policy, weights, found.settings["policy.dialect"])
-        theirs = run_torch(source, found.tensors, observations)
+        tensors = {**found.tensors, **normalization.tensors_of(memory)}
+        theirs = run_torch(source, tensors, observations)
     elif found.kind == "onnx":
         need("onnxruntime")
         state = stacked_state(policy.network, policy.initial_state(observations.shape[1]))
         theirs = run_onnx(found.path, observations, state)
     else:
         return None
-    return compare(run(policy, weights, observations), theirs)
+    return compare(run(policy, weights, observations, memory), theirs)
 
 
 def _check_spec(found: Found, spec: EnvSpec) -> None:
@@ -164,16 +184,41 @@ def _check_spec(found: Found, spec: EnvSpec) -> None:
     ):
         if found.metadata.get(key, json.dumps(expected)) != json.dumps(expected):
             raise UserError(
-                f"{found.path} is a policy for {found.metadata.get('env', 'another environment')}:"
-                f" {key} {found.metadata[key]}, but {spec.name} has {expected}",
+                f"{found.path} is a policy for"
+                f" {_plain(found.metadata.get('env', 'another environment'))}:"
+                f" {key} {_plain(found.metadata[key])}, but {spec.name} has {expected}",
                 "name the environment that it was trained for",
             )
 
 
-def _told(metadata: dict[str, str]) -> dict[str, str]:
-    """The settings among the metadata of a file of ours."""
-    keys = {f"{section}.{key}" for section in KEYS for key in KEYS[section]}
-    return {key: metadata[key] for key in metadata if key in keys and "puffer_mlx" in metadata}
+def _told(path: Path, kind: str, tensors: dict[str, Any], metadata: dict[str, str]) -> Found:
+    """A file with what its metadata tells, if it is one of ours: of the policy, and nothing else.
+
+    Classes that don't come with puffer_mlx are only named: whoever they belong to asks for them.
+    """
+    keys = [f"policy.{key}" for key in KEYS["policy"]] + [f"torch.{key}" for key in KEYS["torch"]]
+    told = {key: metadata[key] for key in keys if key in metadata and "puffer_mlx" in metadata}
+    classes = {key: name for key, name in told.items() if key in OWN and ":" in name}
+    settings = {key: text for key, text in told.items() if key not in classes}
+    return Found(path, kind, tensors, settings, metadata, classes)
+
+
+def _plain(text: str) -> str:
+    """A stranger's text for a message: short, and nothing that a terminal obeys."""
+    return text if text.isprintable() and len(text) < 80 else repr(text[:80])
+
+
+def _refuse_classes(found: Found, config: Config) -> None:
+    """A class that a file names is code of a stranger's choice, until a person asks for one."""
+    for key, name in found.classes.items():
+        section, _, part = key.partition(".")
+        if ":" not in str(getattr(getattr(config, section), part)):
+            shown = _plain(name)
+            raise UserError(
+                f"{found.path} names a class of its own, {key} {shown}, which isn't imported only"
+                " because a file says so",
+                f"if it is yours: --{section}.{part} MODULE:CLASS",
+            )
 
 
 def _read_torch(path: Path) -> Tensors:

@@ -2,7 +2,7 @@
 
 | input, output | shape, float32 | |
 | --- | --- | --- |
-| ``observation`` | (n, D) | bytes as 0 to 255; images flat: height, width, channel |
+| ``observation`` | (n, D) | raw; bytes as 0 to 255; images flat: height, width, channel |
 | ``state``, or ``h`` and ``c`` (LSTM) | (L, n, H) | none with MLP; zeros before the first step |
 | ``logits`` | (n, A) | of discrete actions, the heads one after the other |
 | ``mean``, ``logstd`` | (n, a) | of continuous ones |
@@ -10,18 +10,21 @@
 | ``next_state``, or ``next_h`` and ``next_c`` | (L, n, H) | |
 
 The graph is written node by node rather than traced from PyTorch: the initialisers are our weights,
-bit for bit under our names, so a file can be read back, and PyTorch need not be there.
+bit for bit under our names, so a file can be read back, and PyTorch need not be there. A policy of
+normalised observations begins with the nodes that normalise them.
 """
 
+import contextlib
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from puffer_mlx import normalization
 from puffer_mlx.dialects import stacked_state
 from puffer_mlx.errors import UserError
-from puffer_mlx.onnx_graph import Graph, decode, encode, remember
+from puffer_mlx.onnx_graph import Graph, decode, encode, normalised, remember
 from puffer_mlx.policy.encoders import Affine, AffineGelu, Linear
 from puffer_mlx.policy.images import Impala, Nature
 from puffer_mlx.policy.networks import GRU, LSTM, MLP, MinGRU
@@ -43,8 +46,25 @@ def onnx_fault(policy: Policy) -> str | None:
     return None
 
 
-def save_onnx(policy: Policy, weights: Weights, path: Path, metadata: dict[str, str]) -> None:
-    """Write the graph of one step; ``metadata`` goes into the model's properties.
+MEAN, VARIANCE, COUNT = (normalization.PREFIX + name for name in normalization.OBSERVATIONS)
+
+
+def save_onnx(
+    policy: Policy,
+    weights: Weights,
+    path: Path,
+    metadata: dict[str, str],
+    memory: normalization.Memory,
+) -> None:
+    """Write the graph of one step.
+
+    Args:
+        policy: what the weights are of.
+        weights: its weights.
+        path: the file.
+        metadata: goes into the model's properties.
+        memory: the statistics that observations are normalised by, if they are. The graph uses mean
+            and variance; the count, for training on, is one of the properties.
 
     Raises:
         UserError: a part of the policy has no graph.
@@ -55,9 +75,11 @@ def save_onnx(policy: Policy, weights: Weights, path: Path, metadata: dict[str, 
     import onnx
     from onnx import TensorProto, helper
 
-    graph = Graph(dict(named(weights)))
+    seen = normalization.tensors_of(memory)
+    graph = Graph({**dict(named(weights)), **{k: seen[k] for k in seen if k in (MEAN, VARIANCE)}})
     states = stacked_state(policy.network, policy.initial_state(1))
-    h = encode(graph, policy.encoder, "observation")
+    observation = normalised(graph, "observation", MEAN, VARIANCE) if seen else "observation"
+    h = encode(graph, policy.encoder, observation)
     h, after = remember(graph, policy.network, h, list(states))
     outputs = decode(graph, policy, h)
     outputs |= {f"next_{name}": made for name, made in zip(states, after, strict=True)}
@@ -85,13 +107,14 @@ def save_onnx(policy: Policy, weights: Weights, path: Path, metadata: dict[str, 
         ir_version=IR,
         producer_name="puffer_mlx",
     )
-    helper.set_model_props(model, metadata)
+    count = {COUNT: repr(float(seen[COUNT]))} if seen else {}
+    helper.set_model_props(model, {**metadata, **count})
     onnx.checker.check_model(model, full_check=True)
     path.write_bytes(model.SerializeToString())
 
 
 def read_onnx(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The weights of a file that ``save_onnx`` wrote, by our names, and its metadata.
+    """The tensors of a file that ``save_onnx`` wrote, by our names, and its metadata.
 
     Raises:
         UserError: it isn't an ONNX file, or not one of ours.
@@ -111,6 +134,9 @@ def read_onnx(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
             "only those that scripts/export.py wrote name their weights in a way known here",
         )
     tensors = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    if COUNT in metadata:
+        with contextlib.suppress(ValueError):  # without a count, the statistics aren't whole
+            tensors[COUNT] = np.array(float(metadata[COUNT]))
     return tensors, metadata
 
 

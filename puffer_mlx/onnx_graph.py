@@ -10,6 +10,7 @@ from puffer_mlx.policy.encoders import AffineGelu
 from puffer_mlx.policy.images import IMPALA, NATURE, Impala, Nature
 from puffer_mlx.policy.networks import GRU, LSTM, MLP, MinGRU
 from puffer_mlx.policy.policy import Policy
+from puffer_mlx.vec import normalize
 
 
 class Graph:
@@ -72,7 +73,14 @@ class Graph:
         return self("Add", a, self("Mul", share, self("Sub", b, a)))
 
 
-# ---- encoders ------------------------------------------------------------------------------------
+# ---- observations and encoders -------------------------------------------------------------------
+
+
+def normalised(graph: Graph, x: str, mean: str, variance: str) -> str:
+    """Observations as the policy learned to see them: see ``vec/normalize.py``."""
+    deviation = graph("Sqrt", graph("Add", variance, normalize.EPSILON))
+    scaled = graph("Div", graph("Sub", x, mean), deviation)
+    return graph("Clip", scaled, -normalize.LIMIT, normalize.LIMIT)
 
 
 def encode(graph: Graph, encoder: Any, x: str) -> str:

@@ -2,7 +2,8 @@
 
 Outputs are float32 arrays by name: ``logits`` (T, S, A), or ``mean`` and ``logstd`` (T, S, a);
 ``value`` (T, S); and the recurrent state after the last step, as ``dialects.stacked_state`` names
-it. All start from the zero state.
+it. All start from the zero state. Observations are the environment's: whoever runs a policy of
+normalised ones normalises them first.
 """
 
 import importlib
@@ -12,6 +13,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from puffer_mlx import normalization
 from puffer_mlx.dialects import stacked_state
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
@@ -19,13 +21,21 @@ from puffer_mlx.spec import EnvSpec
 
 Weights = Any
 Outputs = dict[str, np.ndarray]
+NOTHING: normalization.Memory = {}
 STEPS, AGENTS = 32, 16  # of random observations
+SPREAD = 4.0  # deviations of random observations that are normalised: some are cut off at 10
 
 
-def run(policy: Policy, weights: Weights, observations: np.ndarray) -> Outputs:
-    """Our outputs on observations (T, S, D)."""
+def run(
+    policy: Policy,
+    weights: Weights,
+    observations: np.ndarray,
+    memory: normalization.Memory = NOTHING,
+) -> Outputs:
+    """Our outputs on observations (T, S, D), normalised first if there are statistics."""
     T, S = observations.shape[:2]
-    outputs, values, state = policy.scan(weights, mx.array(observations), policy.initial_state(S))
+    seen = mx.array(normalization.apply(memory, observations))
+    outputs, values, state = policy.scan(weights, seen, policy.initial_state(S))
     found: Outputs = {"value": np.array(values).reshape(T, S)}
     if policy.decoder.action.continuous:
         mean, logstd = (np.array(part).T for part in outputs)
@@ -41,7 +51,8 @@ def run_torch(
 ) -> Outputs:
     """The outputs of upstream's classes with a state_dict, of a torch or puffer3 policy.
 
-    The second names of tensors may be missing; ``from_torch`` says what else is.
+    The second names of tensors may be missing; ``from_torch`` says what else is. Statistics among
+    the tensors are applied.
     """
     import torch
 
@@ -77,13 +88,17 @@ def compare(expected: Outputs, found: Outputs) -> tuple[float, str]:
     return worst
 
 
-def random_observations(spec: EnvSpec) -> np.ndarray:
-    """Observations (T, S, D), always the same: bytes uniform, floats standard normal."""
+def random_observations(spec: EnvSpec, memory: normalization.Memory = NOTHING) -> np.ndarray:
+    """Observations (T, S, D), always the same: bytes uniform, floats normal.
+
+    On the scale that the policy's statistics tell of, if it has any, and some far beyond it.
+    """
     rng = np.random.default_rng(0)
     shape = (STEPS, AGENTS, spec.observation_size)
     if spec.observation_dtype == np.uint8:
         return rng.integers(0, 256, shape, np.uint8)
-    return rng.normal(size=shape).astype(np.float32)
+    normal = rng.normal(size=shape).astype(np.float32)
+    return normalization.undo(memory, SPREAD * normal if memory else normal)
 
 
 def need(*packages: str) -> None:

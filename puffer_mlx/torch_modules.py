@@ -8,11 +8,16 @@ inside functions.
     module.load_state_dict(torch.load("breakout.pt", weights_only=True))
     outputs, values, state = module.step(observations, state)
 
+A policy that was trained on normalised observations has their statistics in its state_dict, as
+buffers ``normalization.observations.mean``, ``.variance`` and ``.count``: loading makes the module
+normalise what it is given.
+
 ``outputs`` are logits (..., A); of continuous actions a tuple of means and log standard deviations,
 both (..., a). A state is a tuple of tensors (L, n, H): one of MinGRU and GRU, h and c of LSTM, none
 of MLP. To forget, as ``policy.reset_on_terminal`` asks, multiply it by 0 before the step.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import mlx.core as mx
@@ -33,6 +38,7 @@ from puffer_mlx.torch_parts import (
     MinGRU,
     NatureEncoder,
     Network,
+    Normalization,
     Outputs,
     State,
     share,
@@ -50,12 +56,30 @@ class Composed(nn.Module):
     recall: Any
     initial_state: Any
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.normalization: Normalization | None = None  # of observations, once it is loaded
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """As ``nn.Module.load_state_dict``; statistics in it make the module normalise."""
+        if (mean := state_dict.get("normalization.observations.mean")) is not None:
+            device = next(self.parameters()).device
+            self.normalization = Normalization(len(mean)).to(device)
+        return super().load_state_dict(state_dict, strict, assign)
+
+    def see(self, observations: Tensor) -> Tensor:
+        """(n, D), any dtype -> (n, D) float32, normalised if there are statistics."""
+        seen = observations.float()
+        return seen if self.normalization is None else self.normalization(seen)
+
     def forward(
         self, observations: Tensor, state: State | None = None
     ) -> tuple[Outputs, Tensor, State]:
         """Observations (S, T, D), any dtype -> outputs, values (S, T), state; None is zeros."""
         S, T = observations.shape[:2]
-        h = self.encode(observations.flatten(0, 1).float()).unflatten(0, (S, T))
+        h = self.encode(self.see(observations.flatten(0, 1))).unflatten(0, (S, T))
         h, after = self.remember(h, state or self.initial_state(S, h.device))
         return *self.decode(h), after
 
@@ -63,7 +87,7 @@ class Composed(nn.Module):
         self, observations: Tensor, state: State | None = None
     ) -> tuple[Outputs, Tensor, State]:
         """Observations (n, D), any dtype -> outputs, values (n,), next state; None is zeros."""
-        h = self.encode(observations.float())
+        h = self.encode(self.see(observations))
         h, after = self.recall(h, state or self.initial_state(len(h), h.device))
         return *self.decode(h), after
 

@@ -13,9 +13,41 @@ from torch.nn import functional
 from puffer_mlx.dialects import GATED
 from puffer_mlx.policy.images import IMPALA, NATURE
 from puffer_mlx.spec import ActionSpec
+from puffer_mlx.vec.normalize import EPSILON, LIMIT
 
 State = tuple[Tensor, ...]  # each (L, n, H)
 Outputs = Any  # Tensor, or a tuple of two
+
+# ---- observations --------------------------------------------------------------------------------
+
+
+class Moments(nn.Module):
+    """The statistics of columns: buffers, which the state_dict holds."""
+
+    mean: Tensor  # (D,)
+    variance: Tensor  # (D,)
+    count: Tensor  # (): of rows; only for training on
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("variance", torch.ones(size))
+        self.register_buffer("count", torch.zeros(()))
+
+
+class Normalization(nn.Module):
+    """Observations as the policy learned to see them: see ``vec/normalize.py``."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.observations = Moments(size)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """(n, D) float32 -> the same, normalised and clipped."""
+        seen = self.observations
+        centred = observations - seen.mean
+        return (centred / torch.sqrt(seen.variance + EPSILON)).clamp(-LIMIT, LIMIT)
+
 
 # ---- encoders ------------------------------------------------------------------------------------
 

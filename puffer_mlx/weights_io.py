@@ -20,6 +20,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map_with_path
 
+from puffer_mlx import normalization
 from puffer_mlx.errors import UserError
 from puffer_mlx.files import publish
 from puffer_mlx.policy.decoders import Fused
@@ -37,10 +38,23 @@ _PARTS = ("encoder", "decoder.actions", "decoder.value")
 PUFFER3 = [f"{part}.{name}" for part in _PARTS for name in ("weight", "bias")] + _LSTM
 
 
-def save_safetensors(weights: Weights, path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write weights under their dotted names (``encoder.weight``, ``network.0.weight``, ...)."""
+def save_safetensors(
+    weights: Weights,
+    path: Path,
+    metadata: dict[str, str] | None = None,
+    memory: normalization.Memory | None = None,
+) -> None:
+    """Write weights under their dotted names (``encoder.weight``, ``network.0.weight``, ...).
+
+    Args:
+        weights: a tree of arrays.
+        path: the file.
+        metadata: what else to say in it.
+        memory: the statistics that the policy's observations are normalised by, if they are.
+    """
+    own = {name: mx.array(w) for name, w in normalization.tensors_of(memory or {}).items()}
     with publish(path) as temporary:
-        _writing(mx.save_safetensors, temporary, dict(named(weights)), metadata or {})
+        _writing(mx.save_safetensors, temporary, {**dict(named(weights)), **own}, metadata or {})
 
 
 # ---- the flat file -------------------------------------------------------------------------------
@@ -160,6 +174,7 @@ def save_bin(
 def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weights:
     """Read weights from a ``.safetensors`` or ``.bin`` file.
 
+    What the policy's observations are normalised by, if they are, is ``remembered.memory``'s.
     Warns if the file is one of those of PufferLib 4.0 that lack numbers; they become 0.
 
     Args:
@@ -178,7 +193,11 @@ def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weig
             return read_safetensors(path, like)
     except OSError as error:
         raise UserError(f"can't read {path}: {error.strerror or error}", "check the path") from None
-    raise UserError(f"{path} is neither a .safetensors nor a .bin file", "name one of a checkpoint")
+    exported = path.suffix in (".pt", ".pth", ".onnx") and path.is_file()
+    raise UserError(
+        f"{path} is neither a .safetensors nor a .bin file",
+        f"import it: python scripts/import.py {path} ENV" if exported else "name a checkpoint",
+    )
 
 
 def read_bin(path: Path, like: Weights, alignment: int = BF16) -> Weights:
@@ -240,7 +259,7 @@ def _form_of(path: Path, size: int, tensors: list, alignment: int) -> Flat:
 
 def read_safetensors(path: Path, like: Weights) -> Weights:
     """``load_weights`` of a safetensors file; a missing one is an OSError."""
-    return fit(path, read_tensors(path)[0], like)
+    return fit(path, normalization.take(path, read_tensors(path)[0])[0], like)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:

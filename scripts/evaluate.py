@@ -29,6 +29,7 @@ from puffer_mlx.errors import UserError, reported
 from puffer_mlx.evaluate import Scores, play, score
 from puffer_mlx.files import publish
 from puffer_mlx.policy.policy import Policy, configured_policy
+from puffer_mlx.remembered import as_trained, recall
 from puffer_mlx.screen import play_in_terminal
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.trust import known
@@ -44,6 +45,7 @@ PER_AGENT = 10  # episodes at least of each of several agents, on average
 STEPS = 300  # of a file
 MAX_STEPS = 100_000
 FPS = 15.0
+FILES = (".safetensors", ".bin", ".pt", ".pth", ".onnx")  # the last three are to be imported
 SEEDS = 1_000_003  # from one --seed's environments to the next one's
 
 
@@ -158,20 +160,22 @@ class Player(NamedTuple):
     policy: Policy
     weights: Any
     agents: int  # of one environment
-    folder: Path  # of the checkpoint
+    source: Path  # the checkpoint's folder, or the file
 
 
 def load(argv: list[str], config: Config, path: str) -> Player:
     """What ``--load-model-path`` names, and the configuration to evaluate it with."""
-    if Path(path).suffix in (".safetensors", ".bin"):
+    if Path(path).suffix in FILES:
+        config = as_trained(config, Path(path))
         with vec.make(config, 1) as probe:
             policy = configured_policy(probe.spec, config)
             agents = probe.num_agents // probe.num_environments
         weights = load_weights(path, policy.init(mx.random.key(0)))
-        return Player(config, policy, weights, agents, Path(path).parent)
+        return Player(config, policy, weights, agents, Path(path))
     found = checkpoint.load(checkpoint.find(path, config), known(config))
     files = [found.folder / "config.ini"]
     config, _ = parse_command_line(argv, add_options, files)
+    config = as_trained(config, found.folder)
     for section in ("policy", "torch"):
         own, asked = getattr(found.config, section), getattr(config, section)
         if own != asked:
@@ -212,7 +216,7 @@ def environments(player: Player, count: int, render: bool = False) -> Environmen
         seed=(config.vec.seed + SEEDS * config.base.seed) % 2**31,
     )
     made = vec.make(replace(config, vec=settings), threads(), render=render)
-    checkpoint.recall(made, player.folder, frozen=True)
+    recall(made, player.source, frozen=True)
     return made
 
 

@@ -17,6 +17,8 @@ from puffer_mlx.devices import select_device
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.export import DIALECTS, SUFFIXES, Format, Report, export
 from puffer_mlx.files import publish
+from puffer_mlx.normalization import normalises
+from puffer_mlx.remembered import MEMORY
 from puffer_mlx.weights_io import BF16, FLOAT
 
 ALIGNMENT = {"bf16": BF16, "float": FLOAT}
@@ -51,18 +53,21 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--checkpoint-dir", metavar="DIR", default=Base().checkpoint_dir, help="where to look"
     )
     parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
-    group = parser.add_argument_group("--to bin, for continuous actions")
+    group = parser.add_argument_group("--to bin")
     group.add_argument(
         "--bin-build",
         choices=ALIGNMENT,
-        help="PufferLib's build that will read it: bf16 (the default) or float; they differ in how"
-        " they align tensors",
+        help="PufferLib's build that will read it: bf16 (the default) or float; with continuous"
+        " actions they differ in how they align tensors",
     )
     group.add_argument(
         "--bin-whole", action="store_true", help="PufferLib 5.0's form, which 4.0 refuses"
     )
     group.add_argument(
-        "--lossy", action="store_true", help="write a file even if it lacks numbers of the policy"
+        "--lossy",
+        action="store_true",
+        help="write a file even if it lacks numbers of the policy, or what its observations are"
+        " normalised by",
     )
     options = parser.parse_args(argv)
     for name in "bin_build", "bin_whole", "lossy":
@@ -120,13 +125,11 @@ def show(report: Report, kind: str) -> None:
 
 
 def carry_statistics(folder: Path, beside: Path) -> None:
-    """Write what observations must be normalised by beside an exported file, and say so."""
-    if not checkpoint.memory(folder):
-        return
-    made = beside.with_name(f"{beside.name}.{checkpoint.MEMORY}")
+    """Write what observations are normalised by beside a file that can't hold it, and say so."""
+    made = beside.with_name(f"{beside.name}.{MEMORY}")
     with publish(made) as temporary:
-        shutil.copyfile(folder / checkpoint.MEMORY, temporary)
-    print(f"note: this policy wants normalised observations (puffer_mlx/vec/normalize.py): {made}")
+        shutil.copyfile(folder / MEMORY, temporary)
+    print(f"note: puffer_mlx reads their statistics from {made}")
 
 
 @reported
@@ -146,7 +149,8 @@ def main(argv: list[str]) -> None:
     print(f"{'checkpoint':<20}{folder}")
     report = export(made, form, options.out or Path(name), checkpoint.recorded(folder))
     show(report, options.to)
-    carry_statistics(folder, report.path)
+    if options.to == "bin" and normalises(made.memory):
+        carry_statistics(folder, report.path)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,17 @@
 """Make a checkpoint of another program's file: python scripts/import.py FILE ENV [options].
 
 FILE: PufferLib's .bin (of its CUDA or its torch backend), a state_dict (.pt; also 3.0's), or what
-scripts/export.py wrote. What the file tells of its policy becomes the configuration.
+scripts/export.py wrote. ENV: what scripts/train.py takes: a name, gym:ID, module:factory, a folder
+in PufferLib's form, or an .ini file. What the file tells of its policy becomes the configuration.
 """
 
 import argparse
+import shlex
 import sys
 import time
 from pathlib import Path
 
-from puffer_mlx import checkpoint, vec
+from puffer_mlx import checkpoint, normalization, vec
 from puffer_mlx.config import Config, parse_command_line, write_ini
 from puffer_mlx.config_cli import option
 from puffer_mlx.detect import sizes_of
@@ -18,9 +20,9 @@ from puffer_mlx.devices import select_device
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.export import TOLERANCE
 from puffer_mlx.importing import Found, difference, inspect, weights_of
+from puffer_mlx.remembered import KEY
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.trees import named
-from puffer_mlx.vec.library import compile_environment, load, read_spec
 from puffer_mlx.weights_io import BF16, FLOAT
 
 
@@ -44,20 +46,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def configure(found: Found, argv: list[str]) -> tuple[Config, EnvSpec, argparse.Namespace]:
     """The configuration, with what the file tells before what the command line says."""
     config, _ = parse_command_line(argv, add_options)
-    spec = environment(config)
+    spec = vec.look(config)
     if found.kind == "bin":
-        found.settings = sizes_of(found.path, spec, config)
-    told = [
-        word for key, text in found.settings.items() for word in (option(*key.split(".")), text)
-    ]
-    config, options = parse_command_line([argv[0], *told, *argv[1:]], add_options)
+        found.settings |= sizes_of(found.path, spec, config)
+    told = {KEY: "False", **found.settings}  # what has no statistics sees observations as they are
+    words = [f"{option(*key.split('.'))}={text}" for key, text in told.items()]
+    images = config.python and bool(spec.observation_shape)
+    line = [argv[0], *words, *argv[1:]]
+    config, options = parse_command_line(line, add_options, images=images)
+    if config.vec.normalize_observations != normalization.normalises(found.memory):
+        has = "has" if found.memory else "has no"
+        raise UserError(
+            f"{found.path} {has} statistics that observations are normalised by",
+            "leave vec.normalize_observations out: the file tells",
+        )
     return config, spec, options
-
-
-def environment(config: Config) -> EnvSpec:
-    """What the environment shows and takes."""
-    folder = vec.folder(config)
-    return read_spec(folder.name, load(compile_environment(folder)))
 
 
 def convert(argv: list[str]) -> None:
@@ -78,12 +81,15 @@ def convert(argv: list[str]) -> None:
         )
     run = options.out or checkpoint.run_folder(config, str(time.time_ns() // 1_000_000))
     write_ini(config, run / checkpoint.CONFIG)
-    made = checkpoint.write_weights(run, found.step, config, spec, policy, weights)
-    show(found, config, made, sum(w.size for _, w in named(weights)), compared)
+    made = checkpoint.write_weights(
+        run, found.step, config, spec, policy, weights, memory=found.memory
+    )
+    show(found, argv[1], config, made, sum(w.size for _, w in named(weights)), compared)
 
 
 def show(
     found: Found,
+    env: str,
     config: Config,
     made: Path,
     parameters: int,
@@ -94,6 +100,7 @@ def show(
     lines = {
         "file": f"{found.path} ({found.kind})",
         "policy": f"{policy}{config.policy.num_layers}, dialect {config.policy.dialect}",
+        "observations": "normalised by the file's statistics" if found.memory else "as they are",
         "parameters": f"{parameters:,}",
         "checkpoint": made,
     }
@@ -101,11 +108,10 @@ def show(
         lines["largest difference"] = f"{compared[0]:.2g} of the scale of {compared[1]}"
     for name, value in lines.items():
         print(f"{name:<20}{value}")
-    settings = made / checkpoint.CONFIG
-    print(
-        f"score it            python scripts/evaluate.py {config.env_name} --load-model-path {made}"
-    )
-    print(f"train on            python scripts/train.py {settings} --load-model-path {made}")
+    folder, settings = (shlex.quote(str(path)) for path in (made, made / checkpoint.CONFIG))
+    env = shlex.quote(env)
+    print(f"score it            python scripts/evaluate.py {env} --load-model-path {folder}")
+    print(f"train on            python scripts/train.py {settings} --load-model-path {folder}")
 
 
 @reported

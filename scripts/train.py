@@ -23,9 +23,9 @@ from puffer_mlx.dashboard import Dashboard, abbreviate
 from puffer_mlx.devices import has_gpu, kind, select_device
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.loggers import JsonLines, log_path
+from puffer_mlx.remembered import as_trained, learned, recall
 from puffer_mlx.trace import Trace
 from puffer_mlx.trainer import Trainer
-from puffer_mlx.vec.base import Remembers
 from puffer_mlx.version import version_text
 from puffer_mlx.weights_io import load_weights
 
@@ -112,7 +112,19 @@ def train(
     """
     select_device(config.base.device)
     run_id = resumed.folder.parent.name if resumed else str(time.time_ns() // 1_000_000)
-    config, made = vec.make_fitting(config, placement.rollout_cores, with_images)
+    path = resumed.folder / checkpoint.WEIGHTS if resumed else None
+    if options.load_model_path:
+        path = checkpoint.find_weights(options.load_model_path, config)
+
+    def as_learned(config: Config) -> Config:
+        return as_trained(config, path) if path else config
+
+    asked, config = config, as_learned(config)
+    if config is not asked:
+        print(f"observations are normalised, as {path} learned to see them")
+    config, made = vec.make_fitting(
+        config, placement.rollout_cores, lambda: as_learned(with_images())
+    )
     with made as environments:
         if unused := vec.unused(config, environments):
             print(f"unused here: {', '.join(unused)}")
@@ -120,11 +132,8 @@ def train(
             print(environments.description)
             print(f"settings: {', '.join(config.files[1:])}")  # default.ini goes without saying
         state = checkpoint.load_state(resumed.folder) if resumed else None
-        path = resumed.folder / checkpoint.WEIGHTS if resumed else None
-        if options.load_model_path:
-            path = checkpoint.find_weights(options.load_model_path, config)
         if path:
-            checkpoint.recall(environments, path.parent)
+            recall(environments, path)
         trainer = Trainer(config, environments, like=state)
         record = Recording(trainer, options)
         position = None
@@ -160,9 +169,8 @@ def train(
             if state:
                 state.numbers["log_position"] = log.position
             step = trainer.epoch * config.batch_size
-            memory = environments.memory() if isinstance(environments, Remembers) else None
             about = environments.spec, trainer.policy, trainer.weights
-            saved = keeper.save(step, *about, state, memory)
+            saved = keeper.save(step, *about, state, learned(environments))
             saved_epoch = trainer.epoch
 
         try:

@@ -73,7 +73,7 @@ def spec_of(sizes, encoder):
     return EnvSpec("x", D, dtype, ActionSpec(sizes), 0, shape)
 
 
-def make(name, folder, run="17", step=1234, state=None, spec=None):
+def make(name, folder, run="17", step=1234, state=None, spec=None, memory=None):
     """A checkpoint of one of the policies, whose weights are all drawn."""
     dialect, network, layers, sizes, encoder = POLICIES[name]
     config = config_of(dialect, network, layers, encoder, folder / "checkpoints")
@@ -84,9 +84,10 @@ def make(name, folder, run="17", step=1234, state=None, spec=None):
         lambda w: w + 0.1 * mx.array(rng.normal(size=w.shape).astype(np.float32)),
         policy.init(mx.random.key(0)),
     )
+    config.vec.normalize_observations = bool(memory)
     run_folder = checkpoint.prepare(config, run)
-    made = checkpoint.write_weights(run_folder, step, config, spec, policy, weights, state)
-    return checkpoint.load(made)
+    about = config, spec, policy, weights, state, None, memory
+    return checkpoint.load(checkpoint.write_weights(run_folder, step, *about))
 
 
 def same(one, other):
@@ -215,7 +216,7 @@ def test_a_policy_of_zero_biases_is_native(tmp_path):
 
 def test_recorded_observations_are_what_is_compared_on(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(export, "run", lambda *a: seen.append(a[-1]) or parity.run(*a))
+    monkeypatch.setattr(export, "run", lambda *a: seen.append(a[2]) or parity.run(*a))
     made, path = make("native", tmp_path), tmp_path / "w.safetensors"
     recorded = np.random.default_rng(0).normal(size=(6, 4, 13)).astype(np.float32)
     report = export.export(made, Format("safetensors"), path, mx.array(recorded))
@@ -305,6 +306,186 @@ def test_notes(tmp_path):
     assert any("reset_on_terminal" in note for note in notes)
 
 
+# ---- normalised observations ---------------------------------------------------------------------
+
+
+def statistics(D=13):
+    """Of observations on odd scales, and of rewards."""
+    rng = np.random.default_rng(1)
+    return {
+        "observations.count": np.array(4096.0),
+        "observations.mean": 1000 * rng.normal(size=D),
+        "observations.variance": 10.0 ** rng.uniform(-6, 6, D),
+        "return.count": np.array(4096.0),
+        "return.mean": np.array([3.0]),
+        "return.variance": np.array([7.0]),
+    }
+
+
+def environments_own(memory, n=7):
+    """Observations as an environment shows them, some of them far from the mean."""
+    z = 5 * np.random.default_rng(2).normal(size=(n, len(memory["observations.mean"])))
+    assert (abs(z) > 10).any()
+    raw = memory["observations.mean"] + np.sqrt(memory["observations.variance"]) * z
+    return raw.astype(np.float32)
+
+
+def ours_by_hand(made, raw):
+    """Outputs of one step on what the policy saw while it was trained: by the definition."""
+    memory = {name: np.float32(w).astype(np.float64) for name, w in statistics().items()}
+    deviation = np.sqrt(memory["observations.variance"] + 1e-8)
+    seen = np.clip((raw - memory["observations.mean"]) / deviation, -10, 10).astype(np.float32)
+    state = made.policy.initial_state(len(raw))
+    outputs, values, _ = made.policy.step(made.weights, mx.array(seen), state)
+    means = outputs[0] if made.spec.action.continuous else outputs
+    return np.array(means).T, np.array(values)
+
+
+def assert_near(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, abs(expected).max()))
+
+
+NORMALISED = ["native", "torch-continuous", "torch-lstm", "puffer3"]
+
+
+@pytest.mark.parametrize("name", NORMALISED)
+def test_a_torch_module_normalises(tmp_path, name):
+    """Whoever loads the state_dict gives it the environment's observations."""
+    torch = pytest.importorskip("torch")
+    from puffer_mlx.torch_modules import make_module
+
+    made, path = make(name, tmp_path, memory=statistics()), tmp_path / "w.pt"
+    report = export.export(made, Format("torch"), path, None)
+    assert report.difference <= 1e-5 and any("normalised inside" in note for note in report.notes)
+    module = make_module(to_dialect(made.policy, made.weights, report.dialect)[0])
+    tensors = torch.load(path, weights_only=True)
+    buffers = [f"normalization.observations.{part}" for part in ("mean", "variance", "count")]
+    assert list(tensors)[-3:] == buffers
+    module.load_state_dict(tensors)
+    assert list(module.state_dict()) == list(tensors)
+    raw = environments_own(statistics())
+    with torch.no_grad():
+        outputs, values, _ = module.step(torch.from_numpy(raw))
+        sequence = module(torch.from_numpy(raw[:, None]))
+    both = outputs, sequence[0]
+    outputs, in_sequence = (x[0] if made.spec.action.continuous else x for x in both)
+    expected = ours_by_hand(made, raw)
+    for found, wanted in ((outputs, expected[0]), (values, expected[1])):
+        assert_near(found.numpy(), wanted)
+    assert_near(in_sequence[:, 0].numpy(), expected[0])
+
+
+@pytest.mark.parametrize("name", NORMALISED)
+def test_an_onnx_graph_normalises(tmp_path, name):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    made, path = make(name, tmp_path, memory=statistics()), tmp_path / "w.onnx"
+    assert export.export(made, Format("onnx"), path, None).difference <= 1e-5
+    session = onnxruntime.InferenceSession(path)
+    raw = environments_own(statistics())
+    inputs = {
+        each.name: np.zeros([len(raw) if d == "n" else d for d in each.shape], np.float32)
+        for each in session.get_inputs()
+    }
+    first = "mean" if made.spec.action.continuous else "logits"
+    found = session.run([first, "value"], {**inputs, "observation": raw})
+    for one, expected in zip(found, ours_by_hand(made, raw), strict=True):
+        assert_near(one, expected)
+
+
+@pytest.mark.parametrize("kind", ["torch", "safetensors", "onnx"])
+@pytest.mark.parametrize("name", NORMALISED)
+def test_statistics_there_and_back(tmp_path, name, kind):
+    made, path = make(name, tmp_path, memory=statistics()), tmp_path / f"w{suffix(kind)}"
+    export.export(made, Format(kind), path, None)
+    assert files(tmp_path) == [path.name]
+    found = importing.inspect(path)
+    assert found.settings["vec.normalize_observations"] == "True"
+    part = "" if kind == "safetensors" else "observations."  # rewards are for training on
+    expected = {name: w for name, w in statistics().items() if name.startswith(part)}
+    assert set(found.memory) == set(expected)
+    for key, w in expected.items():
+        np.testing.assert_array_equal(found.memory[key], np.float32(w))
+    made.config.policy.dialect = found.settings["policy.dialect"]
+    policy, weights = importing.weights_of(found, made.spec, made.config)
+    difference = importing.difference(found, policy, weights, made.spec)
+    assert difference is None or difference[0] <= 1e-5
+    other = EnvSpec("y", 12, made.spec.observation_dtype, made.spec.action)
+    found.metadata = {}
+    with pytest.raises(UserError, match="normalises 13 numbers, but y shows 12"):
+        importing.weights_of(found, other, made.config)
+
+
+@pytest.mark.parametrize("kind", ["torch", "safetensors", "onnx"])
+@pytest.mark.parametrize("part", ["mean", "variance"])
+def test_wrong_statistics_are_not_published(tmp_path, monkeypatch, kind, part):
+    """Both sides are compared on the environment's own observations."""
+    made, path = make("native", tmp_path, memory=statistics()), tmp_path / f"w{suffix(kind)}"
+    write = export._write
+
+    def wrong(made, *more):
+        worse = {**made.memory, f"observations.{part}": 1.01 * made.memory[f"observations.{part}"]}
+        write(made._replace(memory=worse), *more)
+
+    monkeypatch.setattr(export, "_write", wrong)
+    with pytest.raises(UserError, match="would not be the same policy"):
+        export.export(made, Format(kind), path, None)
+    assert files(tmp_path) == []
+
+
+def test_recorded_observations_are_compared_as_they_were(tmp_path):
+    """What a run recorded is normalised: it goes back to the environment's scale."""
+    made, path = make("native", tmp_path, memory=statistics()), tmp_path / "w.onnx"
+    recorded = np.random.default_rng(0).normal(size=(6, 4, 13)).astype(np.float32)
+    report = export.export(made, Format("onnx"), path, mx.array(recorded))
+    assert report.difference <= 1e-5 and report.observations.startswith("4 sequences of 6 recorded")
+
+
+def test_a_flat_file_can_not_hold_statistics(tmp_path):
+    made, path = make("native", tmp_path, memory=statistics()), tmp_path / "w.bin"
+    with pytest.raises(UserError, match="can't hold what this policy's observations are") as caught:
+        export.export(made, Format("bin"), path, None)
+    assert "--lossy" in caught.value.hint and files(tmp_path) == []
+    report = export.export(made, Format("bin", lossy=True), path, None)
+    assert report.tolerance == np.inf and report.difference > 0.01
+    assert any("wants normalised observations" in note for note in report.notes)
+    assert same(weights_io.read_bin(path, made.weights), made.weights)
+
+
+@pytest.mark.parametrize("kind", SUFFIXES)
+def test_statistics_of_rewards_alone_change_no_file(tmp_path, kind):
+    memory = {name: w for name, w in statistics().items() if name.startswith("return.")}
+    paths = tmp_path / f"a{suffix(kind)}", tmp_path / f"b{suffix(kind)}"
+    for path, known in zip(paths, (None, memory), strict=True):
+        made = make("native", tmp_path)._replace(memory=known or {})
+        export.export(made, Format(kind), path, None)
+    assert paths[0].read_bytes() == paths[1].read_bytes() or kind == "torch"  # a zip has its name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("observations.mean", np.full(13, np.nan)),
+        ("observations.mean", np.zeros(12)),
+        ("observations.variance", np.full(13, -1.0)),
+        ("observations.count", np.array(-1.0)),
+        ("observations.count", np.array(np.inf)),
+        ("observations.count", np.zeros(3)),
+        ("observations.variance", None),
+    ],
+)
+def test_damaged_statistics(tmp_path, name, value):
+    made, path = make("native", tmp_path), tmp_path / "w.safetensors"
+    memory = {key: w for key, w in statistics().items() if key.startswith("observations")}
+    memory |= {name: value}
+    memory = {key: w for key, w in memory.items() if w is not None}
+    weights_io.save_safetensors(made.weights, path, memory=memory)
+    with pytest.raises(UserError, match=r"statistics observations.* are missing or") as caught:
+        importing.inspect(path)
+    assert caught.value.hint
+    with pytest.raises(UserError, match="are missing or damaged"):
+        weights_io.load_weights(path, made.weights)
+
+
 # ---- what is refused -----------------------------------------------------------------------------
 
 
@@ -364,7 +545,7 @@ class Encoder(nn.Module):
 
 
 def test_classes_of_the_users_own(here):
-    """Only safetensors holds them; its metadata names the class."""
+    """Only safetensors holds them; its metadata names the class, which must be asked for."""
     (here / "users_own_encoder.py").write_text(CUSTOM)
     config = config_of("torch", "LSTM", 1, "users_own_encoder:Encoder", here / "checkpoints")
     spec = spec_of(DISCRETE, "")
@@ -377,7 +558,8 @@ def test_classes_of_the_users_own(here):
             export.export(made, Format(kind), here / f"w{suffix(kind)}", None)
     export.export(made, Format("safetensors"), here / "w.safetensors", None)
     found = importing.inspect(here / "w.safetensors")
-    assert found.settings["torch.encoder"] == "users_own_encoder:Encoder"
+    assert found.classes == {"torch.encoder": "users_own_encoder:Encoder"}
+    assert "torch.encoder" not in found.settings
     _, loaded = importing.weights_of(found, spec, config)
     assert same(loaded, weights)
 

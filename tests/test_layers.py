@@ -31,7 +31,8 @@ LAYERS = (  # top down; a file's path without .py
     "vec/gym_infos vec/gym_families vec/gym_make vec/gym_workers vec/gym_forms vec/rows vec/gym "
     "vec/puffer_instances vec/puffer_workers vec/puffer_plan vec/puffer vec/__init__",
     # 3: what a trainer is made of
-    "actor rollout update placement schedule learner weights_io checkpoint",
+    "actor rollout update placement schedule learner normalization weights_io remembered "
+    "checkpoint",
     # 4
     "trainer",
     # 5: consumers

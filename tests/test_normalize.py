@@ -1,15 +1,21 @@
 """Normalised environments, against statistics computed in one piece."""
 
 import io
+import json
+from dataclasses import replace
+from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from native_envs import make
+from native_envs import DRIFT, make
 from oracles import CodedVec, named
+from running import load_script
 
-from puffer_mlx import checkpoint, config, vec
+from puffer_mlx import checkpoint, config, importing, remembered, vec
 from puffer_mlx.errors import UserError
+from puffer_mlx.evaluate import score
+from puffer_mlx.export import Format, export
 from puffer_mlx.trainer import Trainer
 from puffer_mlx.vec.base import Remembers
 from puffer_mlx.vec.normalize import EPSILON, LIMIT, Moments, Normalized
@@ -197,18 +203,18 @@ def test_a_checkpoint_carries_the_statistics(tmp_path):
         assert memory["observations.count"] == 32 * (1 + 2048 // 32)
         about = settings, env.spec, trainer.policy, trainer.weights, trainer.state(), 1.0
         made = checkpoint.write_weights(tmp_path, 2048, *about, memory)
-    for name, array in checkpoint.memory(made).items():
+    for name, array in remembered.memory(made).items():
         np.testing.assert_allclose(np.array(array), memory[name], rtol=1e-6)
     with vec.make(settings, 1) as env:
         assert isinstance(env, Remembers)
-        checkpoint.recall(env, made, frozen=True)
+        remembered.recall(env, made, frozen=True)
         np.testing.assert_allclose(env.memory()["return.mean"], memory["return.mean"], rtol=1e-6)
         empty = tmp_path / "empty"
         empty.mkdir()
         with pytest.raises(UserError, match="missing"):
-            checkpoint.recall(env, empty)
+            remembered.recall(env, empty)
     with make("squared", total_agents=8) as plain:
-        checkpoint.recall(plain, empty)  # nothing to know
+        remembered.recall(plain, empty)  # nothing to know
 
 
 def test_resume_is_bit_for_bit():
@@ -246,3 +252,150 @@ def test_observations_can_be_taken_apart():
         env.reset(rows)
         np.testing.assert_array_equal(env.layout.restore(rows.observations), rows.observations)
     assert coded().layout is None
+
+
+# ---- files of a policy of normalised observations ------------------------------------------------
+
+POLICY = """--policy.hidden-size 8 --policy.num-layers 1 --torch.network MinGRU
+    --policy.dialect native"""
+TRAINING = f"""--vec.total-agents 8 --vec.num-buffers 2 --train.horizon 4 --device cpu --seed 3
+    --train.minibatch-size 16 --train.total-timesteps 512 --vec.normalize-rewards 1 {POLICY}"""
+OPTIONS = f"{TRAINING} --vec.normalize-observations 1"
+EVALUATION = "--episodes 12 --greedy --device cpu --seed 3 --vec.total-agents 8"
+
+
+@pytest.fixture(params=["native", "python"])
+def run(request, here):
+    """A word for the environment, a trainer that has trained, and its checkpoint."""
+    word = DRIFT[request.param]
+    settings = config.load(word, OPTIONS.split())
+    with vec.make(settings, 1) as env:
+        trainer = Trainer(settings, env)
+        for _ in trainer:
+            pass
+        saved = checkpoint.save(checkpoint.prepare(settings, "17"), trainer)
+        yield word, trainer, saved
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    """Those of scripts/ by name."""
+    device = mx.default_device()
+
+    def find(name):
+        module = load_script(name)
+        if hasattr(module, "raise_cache_limit"):
+            monkeypatch.setattr(module, "raise_cache_limit", lambda: None)
+        return module
+
+    yield find
+    mx.set_default_device(device)
+
+
+def live(trainer, seeds) -> float:
+    """The score of the policy as it is in memory, on the environments of ``EVALUATION``."""
+    settings = trainer.config
+    own = replace(settings.vec, num_buffers=1, seed=settings.vec.seed + seeds * settings.base.seed)
+    own.total_agents = 6 if settings.python else 12
+    with vec.make(replace(settings, vec=own), 1) as env:
+        remembered.share(trainer.vec, env)
+        found = score(trainer.policy, trainer.weights, env, 12, seed=3, greedy=True)
+    return found.summary()["score"].mean
+
+
+def close(expected):
+    return pytest.approx(expected, rel=1e-4)  # statistics are float32 in files
+
+
+def evaluated(module, word, path, *more) -> float:
+    """What scripts/evaluate.py says of it."""
+    line = [word, "--load-model-path", str(path), *EVALUATION.split(), "--json", "x.json", *more]
+    assert module.main(line) == 0
+    return json.loads(Path("x.json").read_text())["summary"]["score"]["mean"]
+
+
+def test_every_file_plays_as_the_live_policy(run, here, scripts):
+    """A checkpoint, what is exported of it, and what is imported of that."""
+    word, trainer, saved = run
+    script, small = scripts("evaluate"), POLICY.split()
+    expected = live(trainer, script.SEEDS)
+    assert evaluated(script, word, saved) == close(expected)
+    made = checkpoint.load(saved)
+    export(made, Format("safetensors"), here / "w.safetensors", checkpoint.recorded(saved))
+    for path in (here / "w.safetensors", saved / "weights.safetensors"):
+        assert evaluated(script, word, path, *small) == close(expected)
+    for kind, name in (("torch", "w.pt"), ("safetensors", "w.safetensors"), ("onnx", "w.onnx")):
+        export(made, Format(kind), here / name, checkpoint.recorded(saved))
+        assert scripts("import").main([name, word, "--out", kind]) == 0
+        assert evaluated(script, word, kind) == close(expected)
+    raw = replace(made.config, vec=replace(made.config.vec, normalize_observations=False))
+    with vec.make(raw, 1) as env:
+        other = score(made.policy, made.weights, env, 12, seed=3, greedy=True)
+    assert other.summary()["score"].mean != pytest.approx(expected, rel=0.01)
+
+
+def test_training_goes_on_from_an_exported_file(run, here, scripts, capsys):
+    """The statistics go on; those of rewards too, where the file has them."""
+    word, _, saved = run
+    before = remembered.memory(saved)
+    export(checkpoint.load(saved), Format("safetensors"), here / "w.safetensors", None)
+    words = [
+        *(OPTIONS + POLICY).replace("--vec.normalize-observations 1", "").split(),
+        "--load-model-path",
+    ]
+    assert scripts("train").main([word, *words, "w.safetensors"]) == 0
+    printed = capsys.readouterr().out
+    by_default = config.load(word).vec.normalize_observations
+    assert ("observations are normalised, as w.safetensors learned" in printed) == (not by_default)
+    made = Path(printed.partition("\nsaved ")[2].partition("\n")[0])
+    assert checkpoint.load(made).config.vec.normalize_observations
+    after = remembered.memory(made)
+    for what in ("observations", "return"):
+        assert after[f"{what}.count"] > before[f"{what}.count"] > 500
+    assert abs(after["observations.mean"] - before["observations.mean"]).max() < 1  # of 1000
+
+
+def test_nobody_saves_a_policy_without_its_statistics(run, here):
+    """However it is written."""
+    _, trainer, saved = run
+    written = remembered.memory(saved)
+    for name, array in trainer.vec.memory().items():
+        np.testing.assert_allclose(written[name], array, rtol=1e-6)
+    about = trainer.config, trainer.vec.spec, trainer.policy, trainer.weights
+    for memory in None, {}, {k: w for k, w in trainer.vec.memory().items() if "return" in k}:
+        with pytest.raises(UserError, match="statistics that observations are normalised by are"):
+            checkpoint.write_weights(here / "other", 1, *about, memory=memory)
+    keeper = checkpoint.Keeper(here / "other", trainer.config)
+    with pytest.raises(UserError, match="are missing"):
+        keeper.save(1, *about[1:], None)
+    assert not (here / "other").exists()
+
+
+def test_a_policy_of_normalised_observations_is_shown_no_others(run, here):
+    word, trainer, saved = run
+    plain = config.load(word, [*OPTIONS.split(), "--vec.normalize-observations", "0"])
+    for rewards in False, True:
+        plain.vec.normalize_rewards = rewards
+        with vec.make(plain, 1) as env, pytest.raises(UserError, match="normalised observations"):
+            remembered.recall(env, saved)
+    plain.origins.clear()  # as if nobody had typed it
+    assert remembered.as_trained(plain, saved).vec.normalize_observations
+    settings = trainer.config
+    assert remembered.as_trained(settings, saved) is settings
+    (here / "w.safetensors").write_bytes((saved / "weights.safetensors").read_bytes())
+    with vec.make(settings, 1) as env, pytest.raises(UserError, match="are missing"):
+        remembered.recall(env, here / "w.safetensors")
+
+
+def test_statistics_beside_a_file(run, here, scripts, capsys):
+    """As exports had them before, and flat files have them still."""
+    _, _, saved = run
+    words = [str(saved), "--to", "bin", "--out", "w.bin", "--lossy", "--bin-whole"]
+    assert scripts("export").main(words) == 0
+    printed = capsys.readouterr().out
+    assert "reads their statistics from w.bin.normalization.safetensors" in printed
+    expected = remembered.memory(saved)
+    found = remembered.memory(Path("w.bin"))
+    assert set(found) == set(expected)
+    np.testing.assert_array_equal(found["observations.mean"], expected["observations.mean"])
+    assert importing.inspect(Path("w.bin")).settings == {"vec.normalize_observations": "True"}

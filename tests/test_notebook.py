@@ -13,11 +13,12 @@ from typing import Any
 import nbformat
 import numpy as np
 import pytest
+from native_envs import DRIFT
 from nbclient import NotebookClient
 from PIL import Image
 from running import ROOT, TINY, files
 
-from puffer_mlx import config, notebook, vec
+from puffer_mlx import config, notebook, remembered, vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.notebook import LiveFigure, png_bytes, watch
 from puffer_mlx.trainer import Trainer
@@ -329,6 +330,27 @@ def test_the_quickstart_scores_and_exports(executed):
     ]
     (report,) = [output["text"] for output in outputs(book, "export(") if "text" in output]
     assert "largest difference 0" in report
+
+
+def test_the_quickstart_forgets_no_statistics(here):
+    """Its cells, with an environment whose observations are normalised."""
+    book = nbformat.read(QUICKSTART, as_version=4)
+    codes = [cell.source for cell in book.cells if cell.cell_type == "code"]
+    (arena,) = [source.partition("\n\n\ndraw")[0] for source in codes if "def arena" in source]
+    (saving,) = [source for source in codes if "checkpoint.prepare" in source]
+    options = "--vec.normalize-observations 1 --device cpu --train.total-timesteps 64"
+    settings = config.load(DRIFT["native"], options.split())
+    names: dict[str, Any] = {"settings": settings, "vec": vec, "threads": lambda: 1}
+    with vec.make(settings, 1) as environments:
+        names |= {"environments": environments, "trainer": Trainer(settings, environments)}
+        for _ in names["trainer"]:
+            pass
+        exec(arena + "\n\n" + saving, names)
+        with names["arena"](4) as others:
+            for name, array in environments.memory().items():  # type: ignore
+                np.testing.assert_array_equal(others.memory()[name], array)
+                found = remembered.memory(names["saved"])[name]
+                np.testing.assert_allclose(found, array, rtol=1e-6)
 
 
 def test_the_quickstart_is_kept_clean():

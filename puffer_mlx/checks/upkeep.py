@@ -129,15 +129,7 @@ def files(effort: Effort) -> str:
         made.step()
         folder = Path(name)
         with on(mx.Device(mx.cpu)):  # where a policy is compared with itself, to the bit
-            saved = checkpoint.write_weights(
-                folder / "run",
-                64,
-                made.config,
-                made.vec.spec,
-                made.policy,
-                made.weights,
-                made.state(),
-            )
+            saved = checkpoint.save(folder / "run", made)
             loaded = checkpoint.load(saved)
             same(loaded.weights, made.weights, "the checkpoint")
             for kind, suffix in (("bin", "bin"), ("safetensors", "safetensors")):

@@ -1,21 +1,26 @@
 """Vectorised environments: ``make`` builds the ones that a configuration names."""
 
+import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from puffer_mlx.config import Config
+from puffer_mlx.errors import UserError
 from puffer_mlx.objects import load_object
+from puffer_mlx.spec import EnvSpec
 from puffer_mlx.trust import permit
 from puffer_mlx.vec.base import Environments, VecEnv
 from puffer_mlx.vec.gym import GymVec
+from puffer_mlx.vec.library import compile_environment, load, read_spec
 from puffer_mlx.vec.native import NativeVec, environments_folder, find_environment
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.puffer import PufferVec, is_puffer_env
 
-__all__ = ["factory", "folder", "make", "make_fitting", "unused"]
+__all__ = ["factory", "folder", "look", "make", "make_fitting", "unused"]
 
 GYM = "gym:"
 
@@ -66,6 +71,22 @@ def make_fitting(
         raise
     made.close()
     return fitting, make(fitting, threads(fitting))
+
+
+def look(config: Config) -> EnvSpec:
+    """What the environment of a configuration shows and takes, with as little made as possible.
+
+    Raises:
+        UserError: as ``make``.
+    """
+    if not config.python:
+        sources = folder(config)
+        return read_spec(sources.name, load(compile_environment(sources)))
+    one = replace(config.vec, total_agents=1, num_buffers=1)
+    with contextlib.suppress(UserError), make(replace(config, vec=one), 1) as probe:
+        return probe.spec
+    with make(config, 1) as probe:  # several agents share one, or it can't be made at all
+        return probe.spec
 
 
 def _native(config: Config, threads: int) -> NativeVec:

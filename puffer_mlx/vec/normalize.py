@@ -20,6 +20,18 @@ LIMIT = 10.0  # deviations that a normalised observation is at most from the mea
 EPSILON = 1e-8
 
 
+def deviation_inverse(variance: np.ndarray) -> np.ndarray:
+    """What centred columns are multiplied by, float64."""
+    return 1 / np.sqrt(variance + EPSILON)
+
+
+def normalise(rows: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> None:
+    """Normalise rows (..., D) in place, by a mean and the inverse of a deviation (D,)."""
+    np.subtract(rows, mean, out=rows, casting="same_kind")
+    np.multiply(rows, scale, out=rows, casting="same_kind")
+    np.clip(rows, -LIMIT, LIMIT, out=rows)
+
+
 class Moments:
     """Running mean and variance of columns, float64.
 
@@ -47,7 +59,7 @@ class Moments:
     @property
     def scale(self) -> np.ndarray:
         """What to multiply by, (size,)."""
-        return 1 / np.sqrt(self.variance + EPSILON)
+        return deviation_inverse(self.variance)
 
 
 class Normalized:
@@ -113,31 +125,46 @@ class Normalized:
 
     def memory(self) -> dict[str, np.ndarray]:
         """The statistics: see ``Remembers``."""
-        parts = {"observations": self._seen, "return": self._return}
         return {
             f"{name}.{key}": np.array(getattr(moments, key), np.float64)
-            for name, moments in parts.items()
-            if moments
+            for name, moments in self._moments().items()
             for key in ("count", "mean", "variance")
         }
 
+    def _moments(self) -> dict[str, Moments]:
+        parts = {"observations": self._seen, "return": self._return}
+        return {name: moments for name, moments in parts.items() if moments}
+
     def remember(self, memory: dict[str, np.ndarray], frozen: bool = False) -> None:
-        """Go on from such statistics: see ``Remembers``. Frozen, rewards are left as they are."""
+        """Go on from such statistics: see ``Remembers``. Frozen, rewards are left as they are.
+
+        Those of rewards may be missing: a policy doesn't depend on them, and they begin anew.
+        """
+        parts = self._moments()
+        if not any(name.startswith("return.") for name in memory):
+            parts.pop("return", None)
+        self._recall(parts, memory)
+        self._frozen = frozen
+
+    def _recall(self, parts: dict[str, Moments], memory: dict[str, np.ndarray]) -> None:
+        """Have some of the statistics be what they were; all of these must be there."""
         mine = self.memory()
-        wrong = [
-            name for name in mine if getattr(memory.get(name), "shape", None) != mine[name].shape
-        ]
-        if wrong:
+        names = [f"{name}.{key}" for name in parts for key in ("count", "mean", "variance")]
+        shapes = {name: getattr(memory.get(name), "shape", None) for name in names}
+        if wrong := [name for name in names if shapes[name] != mine[name].shape]:
             raise UserError(
                 f"the statistics of {', '.join(wrong)} are missing, or of other environments",
                 "leave vec.normalize_observations and vec.normalize_rewards as they were",
             )
-        for name, moments in (("observations", self._seen), ("return", self._return)):
-            if moments:
-                moments.count = float(memory[f"{name}.count"])
-                moments.mean = np.array(memory[f"{name}.mean"], np.float64)
-                moments.variance = np.array(memory[f"{name}.variance"], np.float64)
-        self._frozen = frozen
+        if "observations.mean" in memory and "observations" not in parts:
+            raise UserError(
+                "the policy wants normalised observations, and these aren't",
+                "--vec.normalize-observations 1",
+            )
+        for name, moments in parts.items():
+            moments.count = float(memory[f"{name}.count"])
+            moments.mean = np.array(memory[f"{name}.mean"], np.float64)
+            moments.variance = np.array(memory[f"{name}.variance"], np.float64)
 
     def raw(self, observations: np.ndarray) -> np.ndarray:
         """Normalised observations (..., D) as the environment showed them, but for clipping."""
@@ -164,7 +191,7 @@ class Normalized:
                 f"the state isn't one of normalised environments: {error}",
                 "go on with the run's own vec.normalize_observations and vec.normalize_rewards",
             ) from None
-        self.remember(found, self._frozen)
+        self._recall(self._moments(), found)
         self.inner.restore(found["inner"])
         self._returns[:] = found["returns"]
 
@@ -174,10 +201,7 @@ class Normalized:
             rows = out.observations
             if not self._frozen:
                 self._seen.add(rows)
-            scale = self._seen.scale
-            np.subtract(rows, self._seen.mean, out=rows, casting="same_kind")
-            np.multiply(rows, scale, out=rows, casting="same_kind")
-            np.clip(rows, -LIMIT, LIMIT, out=rows)
+            normalise(rows, self._seen.mean, self._seen.scale)
         if self._return is not None and rewarded and not self._frozen:
             G = self._returns[agents]
             G *= self._gamma

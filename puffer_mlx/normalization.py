@@ -1,0 +1,119 @@
+"""The statistics that a policy's observations are normalised by, as they go with it into files.
+
+``vec/normalize.py`` gathers them while a policy is trained. To act anywhere else the policy needs
+them, so every kind of file but the flat one carries them, as tensors beside the weights:
+
+| name | shape | |
+| --- | --- | --- |
+| ``normalization.observations.mean``, ``.variance``, ``.count`` | (D,), (D,), () | what it sees |
+| ``normalization.return.mean``, ``.variance``, ``.count`` | (1,), (1,), () | only for training on |
+
+Elsewhere in the package they are arrays by name, without the prefix (``vec.base.Remembers``).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.vec.normalize import deviation_inverse, normalise
+
+PREFIX = "normalization."
+PARTS = ("mean", "variance", "count")
+OBSERVATIONS = tuple(f"observations.{part}" for part in PARTS)
+
+Memory = Mapping[str, Any]  # arrays by name
+
+
+def normalises(memory: Memory) -> bool:
+    """Whether observations are normalised by these, and not rewards alone, or nothing."""
+    return OBSERVATIONS[0] in memory
+
+
+def tensors_of(memory: Memory) -> dict[str, np.ndarray]:
+    """Statistics as tensors of a file, float32; none if observations aren't normalised.
+
+    A policy depends on those of observations alone. Those of rewards go with them, for whoever
+    trains on.
+    """
+    if not normalises(memory):
+        return {}
+    return {PREFIX + name: np.array(array, np.float32) for name, array in memory.items()}
+
+
+def take(path: Path, tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """A file's tensors taken apart: the others, and the statistics.
+
+    Raises:
+        UserError: the statistics aren't whole, or can't be any.
+    """
+    others = {name: w for name, w in tensors.items() if not name.startswith(PREFIX)}
+    memory = {
+        name.removeprefix(PREFIX): np.array(w, np.float64)
+        for name, w in tensors.items()
+        if name not in others
+    }
+    check(path, memory)
+    return others, memory
+
+
+def check(path: Path, memory: Memory) -> None:
+    """Refuse statistics that nothing can be normalised by.
+
+    Raises:
+        UserError: a part is missing, or of another shape, or isn't finite, or is below 0.
+    """
+    for what in {name.partition(".")[0] for name in memory}:
+        found = [np.asarray(memory.get(f"{what}.{part}", np.nan)) for part in PARTS]
+        mean, variance, count = found
+        wrong = [part for part, a in zip(PARTS, found, strict=True) if not np.isfinite(a).all()]
+        if mean.shape != variance.shape or mean.ndim != 1 or count.shape != ():
+            wrong = list(PARTS)
+        elif not wrong and (variance.min(initial=0) < 0 or count < 0):
+            wrong = ["variance"] if count >= 0 else ["count"]
+        if wrong:
+            raise UserError(
+                f"{path}: the statistics {what}.{', '.join(wrong)} are missing or damaged",
+                "the file is damaged: export the policy again",
+            )
+
+
+def check_size(path: Path, memory: Memory, spec: EnvSpec) -> None:
+    """Refuse statistics of other observations than an environment's.
+
+    Raises:
+        UserError: it shows bytes, or another number of them.
+    """
+    if normalises(memory):
+        size, D = len(memory[OBSERVATIONS[0]]), spec.observation_size
+        if size != D or str(spec.observation_dtype) == "uint8":
+            raise UserError(
+                f"{path} normalises {size} numbers, but {spec.name} shows {D} of type"
+                f" {spec.observation_dtype}",
+                "name the environment that it was trained for",
+            )
+
+
+def apply(memory: Memory, observations: np.ndarray) -> np.ndarray:
+    """Observations (..., D) as the policy sees them: normalised, a copy, or as they were."""
+    if not normalises(memory):
+        return observations
+    rows = np.array(observations, np.float32)
+    normalise(rows, *_mean_and_scale(memory))
+    return rows
+
+
+def undo(memory: Memory, observations: np.ndarray) -> np.ndarray:
+    """The inverse of ``apply``, but for clipping."""
+    if not normalises(memory):
+        return observations
+    mean, scale = _mean_and_scale(memory)
+    return (observations / scale + mean).astype(np.float32)
+
+
+def _mean_and_scale(memory: Memory) -> tuple[np.ndarray, np.ndarray]:
+    mean, variance = (np.array(memory[name], np.float64) for name in OBSERVATIONS[:2])
+    return mean, deviation_inverse(variance)

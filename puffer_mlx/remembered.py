@@ -1,0 +1,110 @@
+"""What environments had learned while a policy was trained: out of files, and into environments.
+
+A policy of normalised observations is another one without their statistics
+(``normalization.py``): nobody writes it without them, and whoever plays it shows it observations as
+it learned to see them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from puffer_mlx import normalization
+from puffer_mlx.config import Config
+from puffer_mlx.config_cli import COMMAND_LINE
+from puffer_mlx.errors import UserError
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.vec.base import Remembers, VecEnv
+from puffer_mlx.weights_io import read_tensors
+
+MEMORY = "normalization.safetensors"  # in a checkpoint's folder, or after the name of another file
+KEY = "vec.normalize_observations"
+
+
+def memory(path: Path) -> dict[str, Any]:
+    """The statistics that go with a policy, float64 arrays by name; empty if there are none.
+
+    Args:
+        path: a checkpoint's folder, or any file of weights. A file has them inside, or beside it
+            under its own name; a checkpoint's files have them in the same folder.
+
+    Raises:
+        UserError: they are damaged.
+    """
+    holds = path.suffix == ".safetensors" and path.is_file()
+    if holds and (inside := normalization.take(path, read_tensors(path)[0])[1]):
+        return inside
+    beside = [path / MEMORY, path.with_name(f"{path.name}.{MEMORY}"), path.parent / MEMORY]
+    for file in beside[:1] if path.is_dir() else beside[1:]:
+        if file.is_file():
+            tensors = {normalization.PREFIX + name: w for name, w in read_tensors(file)[0].items()}
+            return normalization.take(file, tensors)[1]
+    return {}
+
+
+def learned(vec: VecEnv) -> dict[str, Any]:
+    """What environments know by now that a policy depends on; empty if nothing."""
+    return vec.memory() if isinstance(vec, Remembers) else {}
+
+
+def as_trained(config: Config, path: Path) -> Config:
+    """A configuration that shows a policy normalised observations if it learned from such.
+
+    What a person typed stays: ``recall`` refuses it if it doesn't fit.
+
+    Args:
+        config: as it was asked for.
+        path: the checkpoint's folder, or the file of weights, that is to play or to be trained on.
+    """
+    typed = config.origins.get(KEY) == COMMAND_LINE
+    if config.vec.normalize_observations or typed or not normalization.normalises(memory(path)):
+        return config
+    return replace(config, vec=replace(config.vec, normalize_observations=True))
+
+
+def recall(vec: VecEnv, path: Path, frozen: bool = False) -> None:
+    """Have environments show observations as a policy learned to see them.
+
+    Args:
+        vec: the environments; call it before they are reset.
+        path: the checkpoint's folder, or the file of weights.
+        frozen: they are to learn no more.
+
+    Raises:
+        UserError: they normalise observations and there are no statistics, or of another kind; or
+            there are, and they don't.
+    """
+    known = memory(path)
+    if isinstance(vec, Remembers):
+        vec.remember(known, frozen)
+    elif normalization.normalises(known):
+        raise UserError(
+            f"{path} is a policy of normalised observations, and {vec.spec.name} shows others",
+            "--vec.normalize-observations 1",
+        )
+
+
+def share(trained: VecEnv, vec: VecEnv) -> None:
+    """Have other environments show observations as those that a policy is trained on do by now.
+
+    Args:
+        trained: a trainer's.
+        vec: others of the same configuration, which learn no more; call it before they are reset.
+    """
+    if isinstance(vec, Remembers):
+        vec.remember(learned(trained), frozen=True)
+
+
+def refuse_to_forget(config: Config, spec: EnvSpec, memory: Mapping[str, Any]) -> None:
+    """Refuse to write a policy without the statistics that make it what it is.
+
+    Raises:
+        UserError: the configuration normalises observations, and the statistics aren't there.
+    """
+    wanted = config.vec.normalize_observations and str(spec.observation_dtype) != "uint8"
+    if wanted and not normalization.normalises(memory):
+        raise UserError(
+            f"the statistics that observations are normalised by are missing ({KEY})",
+            "checkpoint.save(run, trainer) asks for them itself; or memory=environments.memory()",
+        )
