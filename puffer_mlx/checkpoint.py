@@ -30,6 +30,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.files import publish_folder, publish_link, remove_folder
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.remembered import MEMORY, learned, memory, refuse_to_forget
+from puffer_mlx.scores import SCORE
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.trust import Allowed
 from puffer_mlx.weights_io import bin_fault, load_weights, save_bin, save_safetensors
@@ -166,8 +167,13 @@ class Keeper:
         self._sum = self._episodes = 0.0
 
     def observe(self, logs: dict[str, float]) -> None:
-        """Take an epoch's record: a checkpoint's score is the mean since the one before."""
-        if self._metric in logs:
+        """Take an epoch's record: a checkpoint's score is the mean since the one before.
+
+        Of Python's environments it is the mean over the last 100 episodes, which people read.
+        """
+        if self._metric == "env/score" and SCORE in logs:
+            self._sum, self._episodes = logs[SCORE], 1.0
+        elif self._metric in logs:
             self._sum += logs[self._metric] * logs["env/n"]
             self._episodes += logs["env/n"]
 

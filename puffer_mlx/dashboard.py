@@ -1,25 +1,27 @@
 """What a person sees while training: a live dashboard in a terminal, plain lines elsewhere."""
 
+import signal
+import threading
 import time
-from collections.abc import Iterable
-from typing import Self
+from typing import Any, Self
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.panel import Panel
-from rich.table import Table
-from rich.text import Text
 
 from puffer_mlx.advice import Setting, advice
+from puffer_mlx.picture import Picture
+from puffer_mlx.scores import SCORE
 from puffer_mlx.view import PHASES, Logs, View, abbreviate, duration
 
 __all__ = ["PHASES", "Dashboard", "Setting", "abbreviate", "duration"]
 
 INTERVAL = 0.6  # seconds between two plain lines at least, upstream's rhythm
-FRAME = 3  # lines of the picture besides phases and what is below: a border, a title, a border
+FOLLOWING = 4  # lines that follow the last picture: what was saved, say, and the prompt
 REFRESH = 0.25  # seconds between two redraws at least
 
-LINE = {  # what a plain line shows
+LINE = {  # what a plain line shows, the first there is of a name
+    SCORE: "score",
     "env/score": "score",
     "env/episode_return": "return",
     "env/episode_length": "length",
@@ -52,6 +54,10 @@ class Dashboard:
             Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
         )
         self._shown = float("-inf")
+        self._size = self.console.size
+        self._picture: RenderableType | None = None
+        self._drawing = self._resized = False
+        self._before: Any = None  # who minded the window's size
 
     def __enter__(self) -> Self:
         if self._live:
@@ -59,7 +65,9 @@ class Dashboard:
             words = (
                 "The first epoch compiles kernels: seconds on a CPU, up to two minutes on a GPU."
             )
-            self._live.update(Panel(words, border_style="cyan"), refresh=True)
+            self._draw(Panel(words, border_style="cyan"))
+            if hasattr(signal, "SIGWINCH") and _in_main_thread():
+                self._before = signal.signal(signal.SIGWINCH, self._on_resize)
         else:
             self.console.print(
                 ", ".join(f"{k} {v}" for k, v in self.view.summary.items()), soft_wrap=True
@@ -68,8 +76,10 @@ class Dashboard:
 
     def __exit__(self, *error: object) -> None:
         if self._live:
+            if self._before is not None and _in_main_thread():
+                signal.signal(signal.SIGWINCH, self._before)
             if self.view.logs:
-                self._live.update(self.render(), refresh=True)
+                self._draw(Picture(self.view, self.why(), spare=FOLLOWING))
             self._live.__exit__(None, None, None)
         elif words := self.why():
             self.message(f"why slow? {words}")
@@ -88,7 +98,7 @@ class Dashboard:
         self._shown = now
         self.view.measure()
         if self._live:
-            self._live.update(self.render(), refresh=True)
+            self._draw(self.render())
         else:
             self.console.print(self.line(), soft_wrap=True, highlight=False)
 
@@ -105,7 +115,7 @@ class Dashboard:
             f"{view.left} left",
         ]
         for name, label in LINE.items():
-            if name in logs:
+            if name in logs and label not in {part.split()[0] for part in parts}:
                 parts.append(f"{label} {logs[name]:.3f}")
         return " | ".join(parts)
 
@@ -113,54 +123,39 @@ class Dashboard:
         """What takes longest and what would help; empty if that isn't known."""
         return advice(self.view.logs, self.setting) if self.setting else ""
 
-    def render(self) -> Panel:
-        """The whole picture, as high as the terminal where the phases can be cut short."""
-        below = ["", *self._why(), self._statistics()]
-        inner = self.console.options.update(width=max(1, self.console.width - 4))
-        lines = sum(len(self.console.render_lines(part, inner)) for part in below)
-        top = Table.grid(expand=True, padding=(0, 2))
-        top.add_column(ratio=1)  # the only one that may wrap: 80 columns are common
-        top.add_column()
-        top.add_column()
-        top.add_row(
-            self._table("Run", self.view.facts().items()),
-            self._phases(self.console.height - lines - FRAME),
-            self._table("Losses", self.view.losses().items(), wrap=False),
-        )
-        return Panel(Group(top, *below), title="[bold]puffer_mlx[/]", border_style="cyan")
+    def render(self) -> Picture:
+        """The whole picture, for a terminal of any size."""
+        return Picture(self.view, self.why())
 
-    def _why(self) -> list[RenderableType]:
-        words = self.why()
-        return [Text.assemble(("Why slow? ", "bold"), words)] if words else []
+    def _draw(self, picture: RenderableType) -> None:
+        """Draw in place of what is there; in a window of another size, after wiping it.
 
-    def _statistics(self) -> Table:
-        stats = Table(title="Environment (per finished episode)", title_justify="left")
-        stats.box, stats.expand, stats.show_header = None, True, False
-        for _ in range(3):
-            stats.add_column(ratio=2, style="cyan")
-            stats.add_column(ratio=1, justify="right")
-        cells = [cell for pair in self.view.statistics().items() for cell in pair]
-        for i in range(0, len(cells), 6):
-            stats.add_row(*cells[i : i + 6])
-        if not cells:
-            stats.add_row("no episode has ended yet")
-        return stats
+        A terminal breaks the lines of a picture that became too wide, so nobody knows how many
+        there are. They are wiped one by one: some terminals keep a screen that is cleared at once.
+        """
+        assert self._live
+        self._drawing, self._resized = True, False
+        size = self.console.size
+        if size != self._size:
+            self._live.transient = True
+            self._live.stop()
+            rows = range(size.height, 0, -1)
+            self.console.file.write("".join(f"\x1b[{row};1H\x1b[2K" for row in rows))
+            self._live = Live(console=self.console, auto_refresh=False)
+            self._live.start()
+            self._size = size
+        self._live.update(picture, refresh=True)
+        self._picture, self._drawing = picture, False
+        if self._resized:
+            self._draw(picture)
 
-    @staticmethod
-    def _table(title: str, rows: Iterable[tuple[str, str]], wrap: bool = True) -> Table:
-        table = Table(title=title, box=None, show_header=False, expand=wrap, title_justify="left")
-        table.add_column(style="cyan", no_wrap=not wrap)
-        table.add_column(justify="right", no_wrap=not wrap)
-        for row in [*rows] or [("", "")]:  # without rows it would take all the room
-            table.add_row(*row)
-        return table
+    def _on_resize(self, *_: object) -> None:
+        """The window has another size: draw anew, now or when the present drawing is done."""
+        self._resized = True
+        if not self._drawing and self._picture:
+            self._draw(self._picture)
 
-    def _phases(self, most: int) -> Table:
-        rows = [
-            (
-                f"  {label}" if parent else f"[bold]{label}[/]",
-                f"{seconds * 1000:5.0f} ms {100 * share:3.0f} %",
-            )
-            for label, parent, seconds, share in self.view.phases(most)
-        ]
-        return self._table("Time of an epoch", rows, wrap=False)
+
+def _in_main_thread() -> bool:
+    """Where signals can be minded."""
+    return threading.current_thread() is threading.main_thread()

@@ -36,7 +36,7 @@ from puffer_mlx.profiler import SAMPLE_EVERY, Lane
 from puffer_mlx.rollout import Slot, collect, collect_in_c
 from puffer_mlx.streams import acting_streams, learner_width
 from puffer_mlx.update import Executables
-from puffer_mlx.vec.base import VecEnv, WholeRollouts
+from puffer_mlx.vec.base import TellsScores, VecEnv, WholeRollouts
 from puffer_mlx.worker import worker
 
 
@@ -59,6 +59,7 @@ class Rollout:
     start: Start
     logs: dict[str, float]
     seconds: float
+    scores: Any = None  # NumPy's, of single episodes: see ``TellsScores``
 
 
 class Collector:
@@ -208,9 +209,10 @@ class Collector:
                 self.vec.restore(environments)
             raise
         logs = self.vec.log()
+        scores = self.vec.scores() if isinstance(self.vec, TellsScores) else None
         self.slot, self.states, self._count = slot, after, self._count + 1
         lane.lap("eval_misc")
-        return Rollout(slot, start, logs, time.perf_counter() - began)
+        return Rollout(slot, start, logs, time.perf_counter() - began, scores)
 
     def _act(self, slot: Slot, weights: Any, states: list[Any], noise: mx.array) -> list[Any]:
         """Fill the slot, in C where that can be; returns the states after it."""

@@ -25,6 +25,7 @@ from puffer_mlx.placement import place
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.profiler import SAMPLE_EVERY, Profiler
 from puffer_mlx.schedule import Collector, Rollout
+from puffer_mlx.scores import SCORE, LastScores
 from puffer_mlx.trees import named
 from puffer_mlx.update import compile_update
 from puffer_mlx.vec.base import VecEnv
@@ -80,6 +81,7 @@ class Trainer:
         self._acting: Any = None  # the next rollout's weights, where they aren't the newest
         self._current: Rollout | None = None  # collected, and not trained on yet
         self._draws: mx.array | None = None  # the key of its minibatches, once it is drawn
+        self._scores = LastScores()
         self._started = time.perf_counter()
         self._process = psutil.Process()
 
@@ -167,6 +169,8 @@ class Trainer:
             arrays["acting"] = acting
         if environments is not None:
             arrays["environments"] = mx.array(environments)
+        if (scores := self._scores.state()) is not None:
+            arrays["scores"] = mx.array(scores)
         numbers = {
             "epoch": self.epoch,
             "global_step": self.global_step,
@@ -190,6 +194,7 @@ class Trainer:
         """
         arrays = dict(state.arrays)
         environments = arrays.pop("environments", None)
+        scores = arrays.pop("scores", None)
         going_on = environments is not None and self.vec.state() is not None
         learned, collector = self._learned, self._collector
         mine = {"momentum": learned.momentum, "key": self._key, "scaler": learned.scaler}
@@ -214,6 +219,7 @@ class Trainer:
         self._learned = Learned(weights, found["momentum"], found["scaler"])
         self._key, self._acting = found["key"], found["acting"] if lags else None
         self._current = self._draws = None
+        self._scores.restore(None if scores is None else np.asarray(scores))
         collector.discard()
         if going_on:
             collector.restore(found.get("recurrent", collector.states), found["carry"])
@@ -289,6 +295,7 @@ class Trainer:
             "uptime": time.perf_counter() - self._started,
             "epoch": self.epoch,
             **_environment_logs(rollout.logs),
+            **self._last_scores(rollout),
             **{f"loss/{name}": value for name, value in losses.items()},
             "perf/rollout": rollout.seconds,
             "perf/train": train,
@@ -297,6 +304,13 @@ class Trainer:
             "util/cpu_mem_gb": self._process.memory_info().rss / 2**30,
             "util/mlx_mem_gb": mx.get_active_memory() / 2**30,
         }
+
+    def _last_scores(self, rollout: Rollout) -> Logs:
+        """The mean score of the last 100 episodes, where environments tell each."""
+        if rollout.scores is not None:
+            self._scores.take(rollout.scores)
+        mean = self._scores.mean()
+        return {} if mean is None else {SCORE: mean}
 
 
 def _environment_logs(logs: dict[str, float]) -> Logs:

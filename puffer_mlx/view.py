@@ -6,6 +6,7 @@
 from typing import NamedTuple
 
 from puffer_mlx.profiler import WAITS
+from puffer_mlx.scores import SCORE
 
 Logs = dict[str, float]
 
@@ -35,7 +36,7 @@ PHASES = (
 )
 MISC = {"rollout": "eval_misc", "train": "train_misc"}
 
-SCORES = ("env/score", "env/episode_return")  # the first there is makes the curve
+SCORES = (SCORE, "env/score", "env/episode_return")  # the first there is makes the curve
 POINTS = 512  # of the history at most, an even number; then neighbours are merged
 
 
@@ -121,8 +122,9 @@ class View:
         if "SPS" not in logs or "agent_steps" not in logs:
             return
         seconds = (logs["agent_steps"] - before) / logs["SPS"]
-        score = next((logs[name] for name in SCORES if name in logs), None)
-        episodes = 0.0 if score is None else logs.get("env/n", 1.0)
+        name = next((name for name in SCORES if name in logs), "")
+        score, episodes = logs.get(name), 1.0 if name == SCORE else logs.get("env/n", 1.0)
+        episodes = 0.0 if score is None else episodes
         self._append(Point(logs["agent_steps"], seconds, (score or 0.0) * episodes, episodes, 1))
 
     def measure(self) -> None:
@@ -139,6 +141,26 @@ class View:
         """The time to the end at the present speed."""
         steps = max(0.0, self.total_steps - self.logs["agent_steps"])
         return duration(steps / self.speed) if self.speed else "unknown"
+
+    def score(self) -> float | None:
+        """What people call the score; None before an episode has ended."""
+        return next((self.logs[name] for name in SCORES if name in self.logs), None)
+
+    def headline(self) -> dict[str, str]:
+        """What matters most, in few words: score, steps, speed, the time that is left."""
+        score, facts = self.score(), self.facts()
+        label = "score of 100 episodes" if SCORE in self.logs else "score"
+        return {
+            **({"": "no episode has ended yet"} if score is None else {label: f"{score:.3f}"}),
+            "steps": facts["Steps"],
+            "SPS": facts["SPS"],
+            "left": facts["Left"],
+        }
+
+    def details(self) -> dict[str, str]:
+        """The facts that aren't in ``headline``."""
+        told = ("Steps", "SPS", "Left")
+        return {name.lower(): text for name, text in self.facts().items() if name not in told}
 
     def facts(self) -> dict[str, str]:
         """What is known of the run as a whole."""

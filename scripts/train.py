@@ -24,8 +24,10 @@ from puffer_mlx.devices import has_gpu, kind, select_device
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.loggers import JsonLines, log_path
 from puffer_mlx.remembered import as_trained, learned, recall
+from puffer_mlx.scores import SCORE
 from puffer_mlx.trace import Trace
 from puffer_mlx.trainer import Trainer
+from puffer_mlx.vec.base import TellsScores
 from puffer_mlx.version import version_text
 from puffer_mlx.weights_io import load_weights
 
@@ -266,6 +268,8 @@ def go_on(trainer: Trainer, resumed: Checkpoint, state: State) -> int:
             f"environments restarted: {restarted(trainer.config)}, so the run differs from an"
             " uninterrupted one"
         )
+    if isinstance(trainer.vec, TellsScores) and "scores" not in state.arrays:
+        print(f"{SCORE} counts from here: the checkpoint has none of the last episodes' scores")
     return state.numbers.get("log_position", 0)  # saved without a log, in a notebook say
 
 

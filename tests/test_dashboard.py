@@ -1,6 +1,8 @@
 """What a run's view tells from its records; how the terminal looks is in test_train.py."""
 
 import io
+import re
+import signal
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from rich.console import Console
 
 from puffer_mlx.advice import Setting
 from puffer_mlx.dashboard import Dashboard
+from puffer_mlx.scores import SCORE
 from puffer_mlx.view import PHASES, POINTS, View
 
 
@@ -161,6 +164,17 @@ def test_return_stands_in_for_a_score():
     assert view({**record(1), "env/other": 1.0, "env/n": 2.0}).score_curve() == ([], [])
 
 
+def test_the_score_of_python_is_of_the_last_100_episodes():
+    """Of those there are; an epoch in which none ended tells it too, and each counts the same."""
+    shown = view(record(1), record(2, 4.0, 50.0, **{SCORE: 2.0}), record(3, **{SCORE: 3.0}))
+    assert shown.score() == 3 and shown.score_curve() == ([200, 300], [2.0, 3.0])
+    shown.measure()
+    assert shown.headline()["score of 100 episodes"] == "3.000"
+    dashboard = Dashboard({}, 1000, Console(file=io.StringIO()))
+    dashboard.view = shown
+    assert dashboard.line().endswith("| score 3.000")
+
+
 def test_the_speed_curve_is_of_the_epochs_alone():
     """Without the first, which compiles, and without the time between them."""
     shown = view(record(1, SPS=1.0), record(2), record(4, SPS=50.0))
@@ -244,6 +258,96 @@ def test_the_picture_fits_a_small_terminal():
     assert 12 <= sum(" ms " in line for line in low) < len(PHASES)
     for words in ("Rollout", "Train", "idle", "wait", "misc", "Why slow?", "episode_length"):
         assert any(words in line for line in low), words
+
+
+SIZES = [(w, h) for w in (40, 50, 60, 64, 72, 80, 81, 100, 120) for h in (10, 12, 16, 24, 31, 50)]
+NUMBERS = {
+    "toy": ({"env/score": 4.5}, 10**6, ("score 4.500", "steps 300 of 1.0M (0 %)", "SPS 400")),
+    "long": (
+        {"env/score": -123456.789, "agent_steps": 999.9e9, "SPS": 99.9e6},
+        10**12,
+        ("score -123456.789", "steps 999.9B of 1.0T (100 %)", "SPS 99.9M"),
+    ),
+    "python": ({"env/score": 9.0, SCORE: 4.5}, 10**6, ("score of 100 episodes 4.500", "SPS 400")),
+    "none": ({"env/score": None}, 10**6, ("no episode has ended yet", "SPS 400")),
+}
+
+
+def drawn(dashboard: Dashboard, width: int, height: int) -> list[str]:
+    file = io.StringIO()
+    console = Console(file=file, width=width, height=height, force_terminal=True, color_system=None)
+    console.print(dashboard.render())
+    return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("which", NUMBERS)
+def test_what_matters_is_whole_in_any_terminal(which):
+    """Score, steps and speed, at every size; nothing is wider or higher than the terminal."""
+    more, total, words = NUMBERS[which]
+    logs = {name: value for name, value in full(**more).items() if value is not None}
+    if which == "none":
+        logs = {name: value for name, value in logs.items() if not name.startswith("env/")}
+    facts = {"Environment": "gym:ALE/Breakout-v5", "Agents": "4,096 in 2 groups", "Run": "1" * 13}
+    dashboard = Dashboard(facts | {"Device": "CPU, OpenBLAS 0.3.31.188.0"}, total, setting=SETTING)
+    dashboard.view.take(logs)
+    dashboard.view.measure()
+    for width, height in SIZES:
+        lines = drawn(dashboard, width, height)
+        assert len(lines) <= height and {len(line) for line in lines} == {width}
+        for word in words:
+            assert any(word in line for line in lines), (word, width, height)
+
+
+def test_more_room_shows_more():
+    """From score, steps and speed alone to every phase, loss and number of the environment."""
+    dashboard = Dashboard({"Environment": "toy"}, 10**6, setting=SETTING)
+    dashboard.view.take(full())
+    dashboard.view.measure()
+    parts = "Environment, per", "episode_length", "Why slow?", "uptime", "Time of an", "Losses"
+    counts = []
+    for size in (40, 6), (40, 16), (60, 24), (80, 24), (80, 50):
+        text = "\n".join(drawn(dashboard, *size))
+        counts.append(sum(part in text for part in parts))
+    assert counts == sorted(counts) and counts[-2:] == [len(parts)] * 2 and counts[0] < 3
+
+
+def test_a_window_of_another_size_is_wiped():
+    """Every line of it, since a terminal may have broken the picture's; then all is drawn anew."""
+    file = io.StringIO()
+    console = Console(file=file, width=80, height=24, force_terminal=True, color_system=None)
+    before = signal.getsignal(signal.SIGWINCH)
+    with Dashboard({}, 10**6, console, SETTING) as dashboard:
+        dashboard.update(full(), last=True)
+        assert "\x1b[24;1H" not in file.getvalue()
+        for width, height, how in (60, 20, "signal"), (100, 30, "record"), (80, 24, "signal"):
+            file.truncate(file.seek(0))
+            console.size = (width, height)
+            if how == "signal":
+                signal.raise_signal(signal.SIGWINCH)
+            else:
+                dashboard.update(full(), last=True)
+            _, *wiped, rest = re.split(r"\x1b\[(\d+);1H\x1b\[2K", file.getvalue())
+            assert [int(row) for row in wiped if row] == [*range(height, 0, -1)]
+            lines = [
+                line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", rest).split("\n") if line
+            ]
+            assert len(lines) <= height and {len(line.strip("\r")) for line in lines} == {width}
+            assert "score 1.000" in rest
+        file.truncate(file.seek(0))
+        dashboard.update(full(), last=True)
+        assert "1H" not in file.getvalue()  # the same size: drawn in its place
+    assert signal.getsignal(signal.SIGWINCH) == before
+
+
+def test_the_last_picture_leaves_room_for_what_follows():
+    file = io.StringIO()
+    console = Console(file=file, width=80, height=24, force_terminal=True, color_system=None)
+    with Dashboard({}, 10**6, console, SETTING) as dashboard:
+        dashboard.update(full(), last=True)
+        file.truncate(file.seek(0))
+    lines = file.getvalue().splitlines()
+    top = max(i for i, line in enumerate(lines) if "puffer_mlx" in line)  # drawn twice at the end
+    assert len(lines) - top <= 24 - 3
 
 
 def test_one_line_says_why_it_is_slow():

@@ -19,7 +19,8 @@ LAYERS = (  # top down; a file's path without .py
     "policy/__init__ errors files objects build raylib mac blas __init__ version spec distributed "
     "trace profiler config_key config_schema config_files config_cli config_check trust config",
     # 1: arithmetic, and the contract of an environment
-    "cache_limit trees precision devices worker low kernel_texts recurrent_texts kernels cpu_ops "
+    "cache_limit trees scores precision devices worker low kernel_texts recurrent_texts kernels "
+    "cpu_ops "
     "streams cuda capture ops "
     "policy/activations policy/recurrent policy/encoders policy/images policy/mingru "
     "policy/lstm policy/gru policy/mlp policy/networks policy/distributions policy/decoders "
@@ -36,7 +37,7 @@ LAYERS = (  # top down; a file's path without .py
     # 4
     "trainer",
     # 5: consumers
-    "loggers view advice dashboard latency pictures screen evaluate notebook sweep "
+    "loggers view advice picture dashboard latency pictures screen evaluate notebook sweep "
     "dialects detect torch_parts torch_modules onnx_graph onnx_export parity export importing "
     "checks/__init__ checks/tools checks/coded checks/halves checks/arithmetic checks/placing "
     "checks/overlap checks/mixed checks/upkeep checks/items "

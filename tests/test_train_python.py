@@ -105,6 +105,7 @@ def test_going_on(whole):
     done = run("train", "gym:CartPole-v1", *more, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert "environments restarted: those of Python can't save their state" in done.stdout
+    assert "counts from here" not in done.stdout  # the last episodes' scores are in the checkpoint
     log = records(folder)
     assert [record["epoch"] for record in log] == list(range(1, 13))
     made = only(folder, f"checkpoints/gym-CartPole-v1/*/{12 * N * T:016d}")

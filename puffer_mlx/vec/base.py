@@ -69,6 +69,18 @@ class Remembers(Protocol):
         ...
 
 
+@runtime_checkable
+class TellsScores(Protocol):
+    """Environments that tell each episode's score: those of Python."""
+
+    def scores(self) -> np.ndarray:
+        """(k, 2) float64: what the last ``log``'s ``score`` is the mean of, in order of time.
+
+        A score, and over how many episodes it is a mean itself.
+        """
+        ...
+
+
 class VecEnv(Protocol):
     """N agents that step together. Created reset-able, closed once.
 

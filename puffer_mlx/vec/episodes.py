@@ -28,6 +28,7 @@ class _Ended(NamedTuple):
     returns: np.ndarray  # (k,) float64
     lengths: np.ndarray  # (k,)
     told: list[dict[str, float]]  # (k,) what environments told; empty if nothing
+    step: int  # of these agents' group
 
 
 class Episodes:
@@ -47,6 +48,8 @@ class Episodes:
         self._lock = threading.Lock()
         self._ended: list[_Ended] = []
         self._notes: list[dict[str, float]] = []
+        self._steps: dict[int, int] = {}  # counted, by the first agent of a group
+        self._scores = np.zeros((0, 2))
 
     def add(
         self,
@@ -71,11 +74,12 @@ class Episodes:
         returns, lengths = self._returns[here], self._lengths[here]
         returns += rewards
         lengths += 1 if resets is None else ~resets
+        step = self._steps[first] = self._steps.get(first, 0) + 1
         if not ended.any():
             return
         places = np.flatnonzero(ended)
         told = [numbers_of(infos.get(place, {})) for place in places.tolist()] if infos else []
-        over = _Ended(places + first, returns[places], lengths[places], told)
+        over = _Ended(places + first, returns[places], lengths[places], told, step)
         returns[places] = 0
         lengths[places] = 0
         with self._lock:
@@ -113,12 +117,21 @@ class Episodes:
                 episodes.add_sums(_record(total, steps, {}), len(over.agents))
         for note in notes:
             reports.add(_without_reserved(note), note.get("n", 1.0))
+        self._scores = _scores(ended, notes)
         means = episodes.means() | reports.means()
         if ended:
             means["n"] = float(sum(len(over.agents) for over in ended))
         elif notes:
             means["n"] = sum(note.get("n", 1.0) for note in notes)
         return means
+
+    def scores(self) -> np.ndarray:
+        """What ``log``'s last ``score`` is the mean of, in order of time and then of agents.
+
+        Returns:
+            (k, 2) float64: scores, and over how many episodes each is a mean.
+        """
+        return self._scores
 
     def take(self) -> list[dict[str, float]]:
         """Each episode that ended since the last call of this or of ``log``.
@@ -201,6 +214,20 @@ def _records(over: _Ended) -> Iterator[dict[str, float]]:
         over.returns.tolist(), over.lengths.tolist(), told, strict=True
     ):
         yield _record(total, float(steps), numbers)
+
+
+def _scores(ended: list[_Ended], notes: list[dict[str, float]]) -> np.ndarray:
+    """See ``Episodes.scores``; as in ``log``, notes go before what was counted."""
+    if told := [(note["score"], note.get("n", 1.0)) for note in notes if "score" in note]:
+        return np.array(told)
+    # Groups may end their steps in any order.
+    inorder = sorted(ended, key=lambda over: (over.step, over.agents[0]))
+    parts = [
+        [record["score"] for record in _records(over)] if any(over.told) else over.returns
+        for over in inorder
+    ]
+    scores = np.concatenate(parts) if parts else np.zeros(0)
+    return np.stack([scores, np.ones_like(scores)], axis=1)
 
 
 def _record(total: float, steps: float, told: dict[str, float]) -> dict[str, float]:

@@ -252,6 +252,10 @@ class GymVec:
         """
         return self._episodes.log()
 
+    def scores(self) -> np.ndarray:
+        """The scores that the last ``log`` was about: see ``TellsScores``."""
+        return self._episodes.scores()
+
     def episodes(self) -> list[dict[str, float]]:
         """Single episodes that ended since the last call: see ``Episodes.take``."""
         return self._episodes.take()

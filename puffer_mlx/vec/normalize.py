@@ -14,7 +14,7 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import loop
-from puffer_mlx.vec.base import Collected, Environments, Rows
+from puffer_mlx.vec.base import Collected, Environments, Rows, TellsScores
 
 LIMIT = 10.0  # deviations that a normalised observation is at most from the mean
 EPSILON = 1e-8
@@ -92,6 +92,8 @@ class Normalized:
         self.description = f"{inner.description}; {' and '.join(what)} normalised"
         self.log, self.episodes, self.close = inner.log, inner.episodes, inner.close
         self.busy_seconds = inner.busy_seconds
+        if isinstance(inner, TellsScores):
+            self.scores = inner.scores
         self._seen = Moments(spec.observation_size) if observations else None
         self._return = Moments(1) if rewards else None
         self._gamma, self._threads, self._frozen = gamma, threads, False

@@ -182,6 +182,10 @@ class PufferVec:
         """
         return self._episodes.log()
 
+    def scores(self) -> np.ndarray:
+        """The scores that the last ``log`` was about: see ``TellsScores``."""
+        return self._episodes.scores()
+
     def episodes(self) -> list[dict[str, float]]:
         """A record of each episode that ended since the last call: see ``Episodes.take``."""
         return self._episodes.take()

@@ -1,0 +1,56 @@
+"""The score of Python's environments as people read it: the mean over the last 100 episodes."""
+
+from collections import deque
+
+import numpy as np
+
+__all__ = ["EPISODES", "SCORE", "LastScores"]
+
+EPISODES = 100
+SCORE = f"env/score_{EPISODES}"  # its name in a record
+
+
+class LastScores:
+    """The scores of the last episodes, ``EPISODES`` at most."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[float, float]] = deque()
+        self._count = 0.0  # episodes kept
+
+    def take(self, scores: np.ndarray) -> None:
+        """Add the newest.
+
+        Args:
+            scores: (k, 2) float64, in order of time: a score, and over how many episodes it is a
+                mean.
+        """
+        for score, episodes in scores.tolist():
+            self._kept.append((score, episodes))
+            self._count += episodes
+            while self._count - self._kept[0][1] >= EPISODES:
+                self._count -= self._kept.popleft()[1]
+
+    def mean(self) -> float | None:
+        """Their mean; of fewer at first, None without any.
+
+        Where the first one kept is itself a mean over several, it counts as far as it belongs to
+        the last ``EPISODES``.
+        """
+        if not self._kept:
+            return None
+        kept = np.array(self._kept)
+        kept[0, 1] -= max(0.0, self._count - EPISODES)
+        return float(kept[:, 0] @ kept[:, 1] / kept[:, 1].sum())
+
+    def state(self) -> np.ndarray | None:
+        """All of it, (bytes,) uint8; None without any."""
+        if not self._kept:
+            return None
+        return np.frombuffer(np.array(self._kept, "<f8").tobytes(), np.uint8)
+
+    def restore(self, state: np.ndarray | None) -> None:
+        """Go on from what ``state`` returned."""
+        self._kept.clear()
+        self._count = 0.0
+        if state is not None:
+            self.take(np.frombuffer(state.tobytes(), "<f8").reshape(-1, 2))
