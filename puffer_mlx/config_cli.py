@@ -17,6 +17,7 @@ from puffer_mlx.config_schema import KEYS, RENAMES, SECTIONS, UNUSED, closest
 from puffer_mlx.errors import UserError
 
 COMMAND_LINE = "command line"  # the origin of a setting that no file gave
+CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\xa0-\U0010ffff]")
 WORDS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}  # how help shows an option's value
 
 
@@ -49,6 +50,10 @@ def read_ini(path: Path) -> list[Setting]:
     parser = configparser.ConfigParser(interpolation=None, default_section="")
     try:
         text = path.read_text(encoding="utf-8-sig")
+        if found := CONTROL.search(text):  # what is printed of it could paint over a message
+            number = text.count("\n", 0, found.start()) + 1
+            message = f"there is a control character, {found[0]!r} ({shown}:{number})"
+            raise UserError(message, "remove it")
         parser.read_string(text)
     except OSError as error:
         raise UserError(

@@ -34,6 +34,7 @@ from puffer_mlx.spec import EnvSpec
 Weights = Any
 STEP = re.compile(r"(?:^|_)(\d{16})$")  # how the names of PufferLib's checkpoints and ours end
 OWN = ("torch.network", "torch.encoder")  # keys that may name classes of the user's own
+SAFE_TORCH = (2, 6)  # before, weights_only=True didn't keep its promise: CVE-2025-32434
 OLD_TORCH = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46"  # how files of torch.save before 1.6 begin
 
 
@@ -230,6 +231,12 @@ def _read_torch(path: Path) -> Tensors:
     need("torch")
     import torch
 
+    version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
+    if version < SAFE_TORCH:
+        raise UserError(
+            f"PyTorch {torch.__version__} can be made to run code by the file that it loads",
+            "pip install 'torch>=2.6'",
+        )
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file fails anywhere

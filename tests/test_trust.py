@@ -14,6 +14,7 @@ from puffer_mlx import checkpoint, config, trust, vec
 from puffer_mlx.checkpoint import State
 from puffer_mlx.config_files import config_folders, env_names
 from puffer_mlx.errors import UserError
+from puffer_mlx.importing import inspect
 from puffer_mlx.loggers import JsonLines
 from puffer_mlx.policy.policy import configured_policy, make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -393,6 +394,25 @@ def test_checkpoints_are_no_links(here):
     link = made.with_name("0000000000000128")
     link.symlink_to(made)
     assert checkpoint.checkpoints(made.parent) == [made]
+
+
+def test_a_file_cant_write_to_the_terminal(here, capsys):
+    """A refusal could be painted over."""
+    Path("evil.py").write_text(EVIL)
+    Path("a.ini").write_text("[base]\nenv_name = evil:\x1b[2J\x9b1A\u202e\n")
+    assert call("train", "a.ini") == 2
+    message = capsys.readouterr().err
+    assert "control character" in message and "a.ini:2" in message
+    said = str(UserError("a\x1b[2J\u202e\udc80ä", "b\tc\n  d"))
+    assert said == "a\\x1b[2J\\u202e\\udc80ä\n  hint: b\tc\n  d"
+
+
+def test_a_torch_that_files_can_command_reads_none(here, monkeypatch):
+    torch = pytest.importorskip("torch")
+    torch.save({"encoder.weight": torch.zeros(2)}, "a.pt")
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
+    with pytest.raises(UserError, match=r"PyTorch 2\.5\.1\+cpu can be made to run"):
+        inspect(Path("a.pt"))
 
 
 # ---- the rule ------------------------------------------------------------------------------------
