@@ -120,8 +120,11 @@ def test_a_file_is_refused(evil, capsys, script, text, said):
     refused_by(script, capsys, text, said)
 
 
-def test_an_import_is_refused(evil, capsys):
-    refused_by("import", capsys, SOURCE, "/evil")
+@pytest.mark.parametrize(
+    ("text", "said"), [(FACTORY, "evil:make"), (GYM, "gym:evil:Env-v0"), (SOURCE, "/evil")]
+)
+def test_an_import_is_refused(evil, capsys, text, said):
+    refused_by("import", capsys, text, said)
 
 
 def refused_by(script, capsys, text, said):
