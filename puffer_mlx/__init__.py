@@ -3,13 +3,16 @@
 Reading order: `spec`, `rollout`, `policy.policy`, `advantage`, `loss`, `trainer`.
 
 Importing the package imports neither MLX nor NumPy. It does choose MLX's BLAS, and on Macs the size
-of its command buffers, which must be done before MLX loads: import puffer_mlx first.
+of its command buffers, and where MLX keeps what it compiles, which must be done before MLX loads:
+import puffer_mlx first.
 """
 
 from puffer_mlx.blas import use_fast_blas
 from puffer_mlx.mac import set_command_buffers
+from puffer_mlx.own_folders import keep_mlx_private
 
 __version__ = "0.1.0"
 
 set_command_buffers()
+keep_mlx_private()
 use_fast_blas()

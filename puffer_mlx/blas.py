@@ -14,18 +14,19 @@ LAPACK stays MLX's in all but the third. On macOS MLX's products are Accelerate'
 """
 
 import ctypes
+import functools
 import importlib.util
 import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from puffer_mlx import mac
-from puffer_mlx.build import compile_shared
+from puffer_mlx.build import compile_shared, load_compiled
 from puffer_mlx.errors import UserError
+from puffer_mlx.install import compiler_hint
 
 GEMMS = ("sgemm", "dgemm", "cgemm")  # the CBLAS functions that libmlx.so takes from outside
 
@@ -123,7 +124,7 @@ class _OpenBlas:
         return f"{' '.join(self.config.split()[:2])} ({source})"
 
 
-@cache
+@functools.cache
 def _choice() -> tuple[str, _OpenBlas | None]:
     """MLX's BLAS: its name, and the library if it's an OpenBLAS."""
     if mac.on_a_mac():
@@ -146,7 +147,7 @@ def _choice() -> tuple[str, _OpenBlas | None]:
         if blas and blas.integer is ctypes.c_int and not blas.suffix:
             ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
             return blas.named("system"), blas
-    return _reference(found, "install a C compiler (Debian: gcc) or OpenBLAS (libopenblas0)")
+    return _reference(found, f"{compiler_hint()}; or OpenBLAS (Debian: libopenblas0)")
 
 
 def _reference(reason: str, hint: str) -> tuple[str, None]:
@@ -186,8 +187,9 @@ def _forward(blas: _OpenBlas) -> None:
     """Define MLX's BLAS functions globally, as calls of ``blas``."""
     integer = "int64_t" if blas.integer is ctypes.c_int64 else "int"
     source = Path(__file__).with_name("csrc") / "blas_shim.c"
-    path = compile_shared("blas_shim", [source], ["-O2", f"-DBLAS_INT={integer}"])
-    shim = ctypes.CDLL(str(path))
+    flags = ["-O2", f"-DBLAS_INT={integer}"]
+    make = functools.partial(compile_shared, "blas_shim", [source], flags)
+    path, shim = load_compiled(make, lambda path: (path, ctypes.CDLL(str(path))))
     for name in GEMMS:
         target = ctypes.cast(blas.function(f"cblas_{name}"), ctypes.c_void_p)
         ctypes.c_void_p.in_dll(shim, f"puffer_mlx_{name}").value = target.value

@@ -1,9 +1,10 @@
 """Compile C and C++ sources on first use, and keep the result for the next time.
 
 A shared library is named by a hash of everything that decides its contents: sources, headers,
-flags, the compiler's version and the platform. It is written under another name and renamed, so
-processes that compile the same thing at once don't disturb each other, and a killed one leaves no
-half library.
+flags, the compiler's version and the platform. It is written under another name, synced and
+renamed, so processes that compile the same thing at once don't disturb each other, and a killed one
+leaves no half library. Beside it lies a hash of what was written: a library that is cut off or
+damaged may end the process that loads it, so it is compiled again instead.
 """
 
 import functools
@@ -15,14 +16,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
+from puffer_mlx import own_folders
 from puffer_mlx.errors import UserError
+from puffer_mlx.install import compiler_hint
 
 _SOURCE_SUFFIXES = {".c", ".cc", ".cpp", ".h", ".hh", ".hpp", ".inc", ".def"}
 _SHOWN_LINES = 6
 NOTICE_SECONDS = 1.0  # a compiler that takes longer is announced
+_T = TypeVar("_T")
 
 
 def cache_directory() -> Path:
@@ -30,7 +37,15 @@ def cache_directory() -> Path:
 
     ``$PUFFER_MLX_CACHE``, else the user's cache folder: ``~/Library/Caches/puffer_mlx`` on macOS,
     ``$XDG_CACHE_HOME/puffer_mlx`` or ``~/.cache/puffer_mlx`` elsewhere. It may not exist yet.
+
+    Where others could put a library of theirs it is a folder of this user's own in the temporary
+    directory instead, and one line says so.
     """
+    remedy = "let only yourself write there, or set PUFFER_MLX_CACHE to a folder of your own"
+    return own_folders.trusted(_chosen_cache(), "compiled libraries", remedy)
+
+
+def _chosen_cache() -> Path:
     if chosen := os.environ.get("PUFFER_MLX_CACHE"):
         return Path(chosen).expanduser()
     if sys.platform == "darwin":
@@ -50,6 +65,8 @@ def compile_shared(
     flags: Sequence[str],
     compiler: str = "cc",
     depends: Iterable[Path] = (),
+    usually: str = "a few seconds",
+    again: bool = False,
 ) -> Path:
     """Return a shared library made from ``sources``, compiling it only if the cache has none.
 
@@ -60,6 +77,8 @@ def compile_shared(
             and what begins with ``-l`` or ``-Wl``, are put behind the sources.
         compiler: ``cc`` or ``c++``; ``$CC`` and ``$CXX`` take precedence and may contain arguments.
         depends: further files the result depends on (headers).
+        usually: how long it takes, in words, for whoever waits.
+        again: compile it even if the cache has one.
 
     Returns:
         The library's path below ``cache_directory()``.
@@ -82,9 +101,73 @@ def compile_shared(
             ) from None
         digest.update(f"{path.name} {len(content)}\0".encode() + content)
     library = cache_directory() / f"{name}-{digest.hexdigest()[:24]}.so"
-    if not library.exists():
-        _compile(name, command, sources, flags, library)
+    if again or not _is_whole(library):
+        when = "again" if library.exists() else "for the first time"
+        with _announced(name, f"{when}, which takes {usually}"):
+            _compile(name, command, sources, flags, library)
+        _made.add(library)
     return library
+
+
+_made: set[Path] = set()  # by this process
+
+
+def load_compiled(compile: Callable[..., Path], load: Callable[[Path], _T]) -> _T:
+    """Compile something and load it; what was in the cache and can't be loaded, compile again.
+
+    Args:
+        compile: what ``compile_shared`` returns, with ``again=True`` the second time.
+        load: its errors are OSError, ImportError or UserError.
+
+    Raises:
+        UserError: as ``compile_shared``, and what ``load`` raises of a library made just now.
+    """
+    path = compile()
+    try:
+        return load(path)
+    except (OSError, ImportError, UserError):
+        if path in _made:
+            raise
+    return load(compile(again=True))
+
+
+def _seal(library: Path) -> Path:
+    """Where a library's hash is: hidden, beside it."""
+    return library.with_name(f".{library.name}.sha256")
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether it is in the cache, as it was written."""
+    try:
+        return _seal(library).read_bytes() == _digest(library)
+    except OSError:
+        return False
+
+
+def _digest(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest().encode()
+
+
+@contextmanager
+def _announced(name: str, more: str) -> Iterator[None]:
+    """Say that something is compiled, once that takes long, and how long it took."""
+    began, told = time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        print(f"puffer_mlx: compiling {name} {more}", file=sys.stderr, flush=True)
+        told.set()
+
+    notice = threading.Timer(NOTICE_SECONDS, tell)
+    notice.start()
+    try:
+        yield
+    finally:
+        notice.cancel()
+        notice.join()
+    if told.is_set():
+        took = time.monotonic() - began
+        print(f"puffer_mlx: compiling {name} took {took:.0f} s", file=sys.stderr, flush=True)
 
 
 @functools.cache
@@ -95,18 +178,26 @@ def _identity(command: tuple[str, ...]) -> str:
             [*command, "--version"], capture_output=True, text=True, check=True
         ).stdout
     except (OSError, subprocess.CalledProcessError) as error:
-        hint = "xcode-select --install" if sys.platform == "darwin" else "apt install gcc (or g++)"
+        cpp = "+" in Path(command[0]).name
         raise UserError(
-            f"the compiler {shlex.join(command)!r} can't be run: {error}",
-            f"install one ({hint}), or set CC or CXX to another",
+            f"the compiler {shlex.join(command)!r} can't be run: {_why(error)}",
+            f"{compiler_hint(cpp)}; or set {'CXX' if cpp else 'CC'} to another",
         ) from None
+
+
+def _why(error: OSError | subprocess.CalledProcessError) -> str:
+    """In words; those of a program that could be run: macOS has one that isn't the compiler."""
+    if isinstance(error, OSError):
+        return str(error)
+    lines = [line for line in (error.stderr or "").splitlines() if line.strip()]
+    return lines[0] if lines else f"it ended with status {error.returncode}"
 
 
 def _compile(
     name: str, command: list[str], sources: Sequence[Path], flags: Sequence[str], library: Path
 ) -> None:
     try:
-        library.parent.mkdir(parents=True, exist_ok=True)
+        own_folders.make(library.parent)
         handle, partial = tempfile.mkstemp(".partial", f"{name}-", library.parent)
     except OSError as error:
         raise UserError(
@@ -114,9 +205,6 @@ def _compile(
             "set PUFFER_MLX_CACHE to a folder you can write to",
         ) from None
     os.close(handle)
-    words = f"puffer_mlx: compiling {name} for the first time"
-    notice = threading.Timer(NOTICE_SECONDS, print, [words], {"file": sys.stderr, "flush": True})
-    notice.start()
     try:
         late = [f for f in flags if f.startswith(("-l", "-Wl")) or f.endswith((".a", ".so"))]
         early = [flag for flag in flags if flag not in late]
@@ -136,7 +224,32 @@ def _compile(
                 "correct the source; the lines above are the compiler's first errors",
             )
         os.chmod(partial, 0o755)
-        os.replace(partial, library)
+        _publish(Path(partial), library)
     finally:
-        notice.cancel()
         Path(partial).unlink(missing_ok=True)
+
+
+def _publish(partial: Path, library: Path) -> None:
+    """Rename, hash last: until it is there, and on the disk, the library doesn't count."""
+    digest = _digest(partial)
+    try:
+        _sync(partial)
+        os.replace(partial, library)
+        partial.write_bytes(digest)
+        _sync(partial)
+        os.replace(partial, _seal(library))
+        _sync(library.parent)
+    except OSError as error:
+        raise UserError(
+            f"can't write {library}: {error.strerror}",
+            "free some space, or set PUFFER_MLX_CACHE to a folder elsewhere",
+        ) from None
+
+
+def _sync(path: Path) -> None:
+    """Have a file, or a folder's names, be on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

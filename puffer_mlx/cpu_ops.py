@@ -24,8 +24,9 @@ import mlx.core as mx
 
 from puffer_mlx import mac
 from puffer_mlx.blas import take_over_gemm
-from puffer_mlx.build import compile_shared
+from puffer_mlx.build import compile_shared, load_compiled
 from puffer_mlx.errors import UserError
+from puffer_mlx.install import compiler_hint
 
 NANOBIND = "nanobind>=3.0.1,<3.2"  # as pyproject.toml; MLX 0.32.4 has the internals of these
 
@@ -86,8 +87,7 @@ def _load() -> ModuleType | None:
         _try(module)
     except (ImportError, UserError) as error:
         reason = str(error).splitlines()[0].rstrip(":")
-        hint = "install a C++20 compiler and Python's headers (Debian: g++ python3-dev)"
-        return _without(reason, hint)
+        return _without(reason, compiler_hint(cpp=True))
     except TypeError:
         reason = f"nanobind {version('nanobind')} isn't of the kind that MLX {version('mlx')} uses"
         return _without(reason, f"pip install '{NANOBIND}', of the kind that MLX 0.32.4 uses")
@@ -99,7 +99,11 @@ def _load() -> ModuleType | None:
 
 
 def _build() -> ModuleType:
-    loader = importlib.machinery.ExtensionFileLoader("cpu_ops", str(_compile()))
+    return load_compiled(_compile, _import)
+
+
+def _import(path: Path) -> ModuleType:
+    loader = importlib.machinery.ExtensionFileLoader("cpu_ops", str(path))
     spec = importlib.util.spec_from_loader("cpu_ops", loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
@@ -107,7 +111,7 @@ def _build() -> ModuleType:
     return module
 
 
-def _compile() -> Path:
+def _compile(again: bool = False) -> Path:
     import nanobind
 
     folder = Path(__file__).parent / "csrc"
@@ -116,7 +120,15 @@ def _compile() -> Path:
         Path(nanobind.__file__).parent / "src" / "nb_combined.cpp",
     ]
     headers = sorted(folder.glob("*.h"))
-    return compile_shared("cpu_ops", sources, _flags(), compiler="c++", depends=headers)
+    return compile_shared(
+        "cpu_ops",
+        sources,
+        _flags(),
+        compiler="c++",
+        depends=headers,
+        usually="half a minute",
+        again=again,
+    )
 
 
 def _try(module: ModuleType) -> None:

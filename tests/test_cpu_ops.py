@@ -1,6 +1,7 @@
 """What the extension is built with: nanobind of MLX's kind, or one line and no extension."""
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,3 +57,32 @@ def test_the_extension_is_of_mlxs_kind(extension):
         set(KIND.findall(Path(str(module.__file__)).read_bytes())) for module in (extension, mx)
     )
     assert ours == mlxs and len(ours) == 1
+
+
+def test_without_a_compiler_the_hint_is_the_systems(monkeypatch, capfd):
+    monkeypatch.delenv("PUFFER_MLX_NO_CPU_OPS", raising=False)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert cpu_ops._load.__wrapped__() is None
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "'no-such-compiler' can't be run" in line and "xcode-select --install" in line
+    assert "Debian" not in line and "apt" not in line
+
+
+def test_a_damaged_extension_is_compiled_again(monkeypatch):
+    """What doesn't load from the cache; the hash of what was written is tested in test_build.py."""
+    asked = []
+
+    def make(again: bool = False) -> Path:
+        asked.append(again)
+        return Path("/nowhere") / ("whole.so" if again else "damaged.so")
+
+    def load(path: Path) -> SimpleNamespace:
+        if path.stem == "damaged":
+            raise ImportError("file too short")
+        return SimpleNamespace(path=path)
+
+    monkeypatch.setattr(cpu_ops, "_compile", make)
+    monkeypatch.setattr(cpu_ops, "_import", load)
+    assert cpu_ops._build().__dict__ == {"path": Path("/nowhere/whole.so")}
+    assert asked == [False, True]

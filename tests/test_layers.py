@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "puffer_mlx"
 
 LAYERS = (  # top down; a file's path without .py
     # 0: foundations
+    "own_folders install "
     "policy/__init__ errors files objects build raylib mac blas __init__ version spec distributed "
     "trace profiler config_key config_schema config_files config_cli config_check trust config",
     # 1: arithmetic, and the contract of an environment

@@ -58,12 +58,13 @@ _UNKNOWN = re.compile(
 )
 
 
-def compile_environment(folder: Path | str) -> Path:
+def compile_environment(folder: Path | str, again: bool = False) -> Path:
     """Compile an environment's folder, if that wasn't done before, and return the shared library.
 
     Args:
         folder: holds ``binding.c`` and what it includes, in PufferLib 4.0's form. Only that file
             is compiled; with raylib if it is installed, see ``puffer_mlx.raylib``.
+        again: even if it was done before.
 
     Raises:
         UserError: the folder or its ``binding.c`` is missing, there is no compiler, or it fails.
@@ -86,6 +87,7 @@ def compile_environment(folder: Path | str) -> Path:
             [binding, *(path for path in stepper if path.suffix == ".c")],
             environment_flags(folder, asks),
             depends=[path for path in headers if path != binding],
+            again=again,
         )
     except UserError as error:
         raise _explained(error, asks) from None

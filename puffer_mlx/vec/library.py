@@ -6,6 +6,7 @@ functions declared here).
 
 import ctypes
 import difflib
+import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from puffer_mlx.build import load_compiled
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.compiling import compile_environment, environment_flags
@@ -28,6 +30,7 @@ __all__ = [
     "keywords",
     "load",
     "numbers",
+    "open_environment",
     "read_spec",
     "sources_digest",
 ]
@@ -61,6 +64,15 @@ class Span(ctypes.Structure):
         ("begin", ctypes.c_double),
         ("end", ctypes.c_double),
     )
+
+
+def open_environment(folder: Path | str) -> ctypes.CDLL:
+    """``load`` what ``compile_environment`` returns; again, if what the cache has can't be loaded.
+
+    Raises:
+        UserError: it can't be compiled, or loaded.
+    """
+    return load_compiled(functools.partial(compile_environment, folder), load)
 
 
 def load(path: Path) -> ctypes.CDLL:

@@ -24,8 +24,8 @@ from puffer_mlx.vec.library import (
     environments_folder,
     find_environment,
     keywords,
-    load,
     numbers,
+    open_environment,
     read_spec,
     sources_digest,
 )
@@ -82,7 +82,7 @@ class NativeVec:
     ) -> None:
         self._handle: int | None = None
         self._patient = True  # with steps that don't end
-        self._library = load(compile_environment(folder))
+        self._library = open_environment(folder)
         name = Path(folder).resolve().name
         self.spec = read_spec(name, self._library)
         self.num_agents = total_agents

@@ -1,0 +1,162 @@
+"""Folders that code is loaded from: this user's, and not writable by others.
+
+Whoever can write to such a folder, or to one above it, can have this process run what they like.
+Where the usual place isn't safe a folder of this user's own in the temporary directory takes its
+place, and one line says so.
+
+MLX keeps what it compiles for CPUs and CUDA in ``mlx`` in the temporary directory, which belongs to
+whoever was first there; nobody else can write to it, and all trust it.
+"""
+
+import atexit
+import functools
+import grp
+import os
+import pwd
+import shutil
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+_TEMPORARY = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")  # where C++ looks for it, in this order
+_SHARED = ("/tmp", "/var/tmp")
+
+
+def fault(path: Path) -> str:
+    """Why code in a folder can't be trusted; empty if it can.
+
+    Every folder above it counts too, also those that symbolic links lead through, as far as they
+    exist: they must be this user's or root's, and others mustn't write to them. Where the sticky
+    bit is set, as in /tmp, they may: what is in there is only its owner's.
+    """
+    path = Path(os.path.abspath(path))
+    real = Path(os.path.realpath(path))
+    for folder in dict.fromkeys((*reversed(path.parents), path, *reversed(real.parents), real)):
+        try:
+            found, itself = os.stat(folder), os.lstat(folder)  # a link's owner may change it
+        except OSError:  # what isn't there, or can't be read, is met by whoever uses it
+            continue
+        for owner in itself.st_uid, found.st_uid:
+            if owner not in (os.getuid(), 0):
+                return f"{folder} belongs to another user ({_name(owner)})"
+        sticky = found.st_mode & stat.S_ISVTX and folder not in (path, real)
+        if _others_write(found) and not sticky:
+            return f"others may write to {folder}"
+    return ""
+
+
+def _others_write(found: os.stat_result) -> bool:
+    """Whether somebody but its owner, and root, may write; a group of one's own is nobody else."""
+    if found.st_mode & stat.S_IWOTH:
+        return True
+    return bool(found.st_mode & stat.S_IWGRP) and not _own_group(found.st_gid)
+
+
+def _own_group(gid: int) -> bool:
+    if gid == 0:
+        return True
+    try:
+        group, user = grp.getgrgid(gid), pwd.getpwuid(os.getuid())
+    except KeyError:
+        return False
+    return (
+        group.gr_name == user.pw_name and gid == user.pw_gid and set(group.gr_mem) <= {user.pw_name}
+    )
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"number {uid}"
+
+
+def make(folder: Path) -> None:
+    """Make a folder, and those missing above it, that only this user can enter.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    for path in (*reversed(folder.parents), folder):
+        if not path.is_dir():
+            path.mkdir(mode=0o700, exist_ok=True)
+
+
+@functools.cache
+def private() -> Path | None:
+    """A folder of this user's own in the temporary directory; None if none can be had.
+
+    The same in every process, ``puffer_mlx-UID``, unless somebody else has made it: then one that
+    is removed when the process ends.
+    """
+    try:
+        usual = tempfile.gettempdir()
+    except OSError:  # no folder can be written to
+        return None
+    for base in dict.fromkeys(map(Path, (usual, *_SHARED))):
+        folder = base / f"puffer_mlx-{os.getuid()}"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            wrong = fault(folder)
+            if not wrong and os.access(folder, os.W_OK):
+                return folder
+            wrong = wrong or f"{folder} can't be written"
+            if fault(base / "new"):
+                continue
+            folder = Path(tempfile.mkdtemp(prefix="puffer_mlx-", dir=base))
+        except OSError:
+            continue
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        print(
+            f"puffer_mlx: {wrong}, so what is compiled is kept for this run only; hint: remove"
+            f" {base / f'puffer_mlx-{os.getuid()}'}",
+            file=sys.stderr,
+        )
+        return folder
+    return None
+
+
+@functools.cache
+def trusted(folder: Path, what: str, remedy: str) -> Path:
+    """The folder; where it can't be trusted, one of this user's own, and a line says so.
+
+    Args:
+        folder: need not be there.
+        what: is kept in it.
+        remedy: how to have it kept where one wants.
+    """
+    wrong = fault(folder)
+    if not wrong:
+        return folder
+    own = private()
+    if own is None:  # then nothing here is safe, and this folder not less than others
+        own, instead = folder, "but there is no other place"
+    else:
+        own = own / folder.name
+        instead = f"{what} are kept in {own}"
+    print(f"puffer_mlx: {wrong}, so {instead}; hint: {remedy}", file=sys.stderr)
+    return own
+
+
+def keep_mlx_private() -> None:
+    """Have MLX keep what it compiles where only this user can write.
+
+    It looks for the temporary directory in the environment, each time it compiles something. One
+    that is this user's already stays. Else a variable names a private one: ``TEMPDIR``, which C++
+    obeys but Python and most programs don't; but ``TMPDIR`` where one of the others is set, as it
+    precedes them. Python's own choice, ``tempfile``'s, stays in this process.
+    """
+    given = next((os.environ[name] for name in _TEMPORARY if os.environ.get(name)), _SHARED[0])
+    if not fault(Path(given)) and os.access(given, os.W_OK):
+        return
+    folder = private()
+    if folder is None:
+        print(
+            f"puffer_mlx: MLX keeps what it compiles in {given}, where others may write; hint: set"
+            " TMPDIR to a folder of your own",
+            file=sys.stderr,
+        )
+        return
+    others = any(os.environ.get(name) for name in _TEMPORARY[:3])
+    os.environ["TMPDIR" if others else "TEMPDIR"] = str(folder)  # private() has asked tempfile

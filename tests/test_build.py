@@ -1,0 +1,199 @@
+"""Compiled libraries: synced before they count, compiled again when they are damaged."""
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from native_envs import Stepper
+from running import ROOT
+
+from puffer_mlx import build, install
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.native import NativeVec, compile_environment, find_environment
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A function that returns 1, and an empty cache."""
+    monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "one.c"
+    path.write_text("int one(void) { return 1; }\n")
+    return path
+
+
+def compile_one(source: Path, **how) -> Path:
+    return build.compile_shared("one", [source], [], **how)
+
+
+def returned(library: Path) -> int:
+    return ctypes.CDLL(str(library)).one()
+
+
+DAMAGES = {
+    "cut off": lambda data: data[: len(data) // 2],
+    "empty": lambda data: b"",
+    "one bit": lambda data: data[:-500] + bytes([data[-500] ^ 1]) + data[-499:],
+    "something else": lambda data: b"int one(void) { return 2; }\n",
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_library_is_compiled_again(source: Path, how: str):
+    """A library that is cut off ends the process that loads it: SIGBUS."""
+    library = compile_one(source)
+    whole = library.read_bytes()
+    library.write_bytes(DAMAGES[how](whole))
+    assert compile_one(source) == library
+    assert library.read_bytes() == whole and returned(library) == 1
+    before = library.stat().st_mtime_ns
+    assert compile_one(source) == library and library.stat().st_mtime_ns == before
+
+
+def test_a_library_whose_hash_is_missing_is_compiled_again(source: Path):
+    """As of a machine that went down between the two."""
+    library = compile_one(source)
+    (seal,) = library.parent.glob(".*")
+    seal.unlink()
+    library.write_bytes(b"")
+    assert returned(compile_one(source)) == 1 and seal.exists()
+
+
+def test_what_is_published_is_on_the_disk_first(source: Path, monkeypatch: pytest.MonkeyPatch):
+    done: list[tuple[str, str]] = []
+    real_sync, real_replace = os.fsync, os.replace
+    paths: dict[int, str] = {}
+    real_open = os.open
+
+    def opened(path, *arguments, **keywords):
+        handle = real_open(path, *arguments, **keywords)
+        paths[handle] = str(path)
+        return handle
+
+    def replace(old, new):
+        done.append(("rename", str(new)))
+        real_replace(old, new)
+
+    def sync(handle):
+        done.append(("sync", paths[handle]))
+        real_sync(handle)
+
+    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(os, "fsync", sync)
+    library = compile_one(source)
+    what = [(verb, re.sub(r"\S*\.partial$", "partial", path)) for verb, path in done]
+    assert what == [
+        ("sync", "partial"),
+        ("rename", str(library)),
+        ("sync", "partial"),
+        ("rename", str(library.with_name(f".{library.name}.sha256"))),
+        ("sync", str(library.parent)),
+    ]
+
+
+def test_what_does_not_load_is_compiled_again_once(source: Path):
+    """Of a machine with another C library, say; but not what was compiled just now."""
+    compiled: list[bool] = []
+    loads = iter([OSError("version `GLIBC_9' not found"), None])
+
+    def make(again: bool = False) -> Path:
+        compiled.append(again)
+        return compile_one(source, again=again)
+
+    def load(path: Path) -> int:
+        if error := next(loads):
+            raise error
+        return returned(path)
+
+    compile_one(source)
+    build._made.clear()  # as if another process had
+    assert build.load_compiled(make, load) == 1 and compiled == [False, True]
+
+    loads, compiled = iter([ImportError("no such symbol")]), []
+    with pytest.raises(ImportError):
+        build.load_compiled(make, load)
+    assert compiled == [False]
+
+
+def test_a_damaged_environment_is_compiled_again(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path))
+    library = compile_environment(find_environment("squared"))
+    library.write_bytes(library.read_bytes()[:5000])
+    with NativeVec(find_environment("squared"), total_agents=2, env={"size": 5}) as vec:
+        Stepper(vec)
+
+
+def test_a_damaged_blas_shim_is_compiled_again(tmp_path: Path):
+    if sys.platform != "linux":
+        pytest.skip("macOS uses Accelerate")
+    environment = {**os.environ, "PUFFER_MLX_CACHE": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    said = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", "from puffer_mlx.blas import blas_name; print(blas_name())"],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0
+        said.append(done.stdout)
+        for shim in tmp_path.glob("blas_shim*.so"):
+            shim.write_bytes(shim.read_bytes()[:3000])
+    assert said[0] == said[1]
+
+
+# ---- What is said -------------------------------------------------------------------------------
+
+
+def test_how_long_it_takes_is_said(source: Path, monkeypatch, capsys):
+    monkeypatch.setattr(build, "NOTICE_SECONDS", 0.0)
+    slow = source.with_name("slow")
+    slow.write_text('#!/bin/sh\ncase "$*" in *-shared*) sleep 0.3;; esac\nexec cc "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("CC", str(slow))
+    compile_one(source, usually="half a minute")
+    compile_one(source)
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == ("puffer_mlx: compiling one for the first time, which takes half a minute")
+    assert re.fullmatch(r"puffer_mlx: compiling one took \d+ s", last)
+
+
+HINTS = {  # sys.platform, /etc/os-release -> the hints for C and for C++
+    "a Mac": ("darwin", "", "xcode-select --install", "xcode-select --install"),
+    "Debian": ("linux", "ID=debian\n", "apt install gcc libc6-dev", "apt install g++ python3-dev"),
+    "Mint": ("linux", 'ID=linuxmint\nID_LIKE="ubuntu debian"\n', "apt install", "g++ python3-dev"),
+    "Fedora": ("linux", "ID=fedora\n", "dnf install gcc", "dnf install gcc-c++ python3-devel"),
+    "SUSE": ("linux", 'ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', "zypper", "zypper"),
+    "Arch": ("linux", "ID=arch\n", "pacman -S gcc", "pacman -S gcc"),
+    "unknown": ("linux", "NAME=Homemade\n", "your system's package manager", "apt install g++"),
+    "without a name": ("linux", None, "your system's package manager", "Python's headers"),
+}
+
+
+@pytest.mark.parametrize("where", HINTS)
+def test_the_hint_is_the_systems_own(source: Path, monkeypatch, where: str):
+    platform, release, c, cpp = HINTS[where]
+    monkeypatch.setattr(sys, "platform", platform)
+    path = source.with_name("os-release")
+    if release is not None:
+        path.write_text(release)
+    monkeypatch.setattr(install, "_RELEASE", path)
+    assert c in install.compiler_hint() and cpp in install.compiler_hint(cpp=True)
+    if platform == "darwin":
+        assert "Debian" not in install.compiler_hint(cpp=True)
+
+
+def test_a_compiler_that_is_not_one_says_why(source: Path, monkeypatch):
+    """macOS has a cc that asks for Xcode's tools."""
+    shim = source.with_name("cc")
+    shim.write_text("#!/bin/sh\necho 'xcrun: error: invalid active developer path' >&2\nexit 1\n")
+    shim.chmod(0o755)
+    monkeypatch.setenv("CC", str(shim))
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(UserError, match="invalid active developer path") as caught:
+        compile_one(source)
+    assert "xcode-select --install" in caught.value.hint and "or set CC" in caught.value.hint

@@ -1,0 +1,213 @@
+"""Whom folders belong to that code is loaded from; who may write to them."""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from running import ROOT
+
+from puffer_mlx import own_folders
+from puffer_mlx.build import cache_directory, compile_shared
+
+NOBODY = 65534
+root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user for a while")
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    """What was decided for other folders."""
+    for function in own_folders.private, own_folders.trusted:
+        function.cache_clear()
+    yield
+    for function in own_folders.private, own_folders.trusted:
+        function.cache_clear()
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose parents are no concern: pytest's may be anywhere."""
+    monkeypatch.setattr(own_folders, "_SHARED", ())
+    folder = tmp_path / "mine"
+    folder.mkdir(mode=0o755)
+    if wrong := own_folders.fault(folder):
+        pytest.skip(f"pytest's own folder can't be trusted: {wrong}")
+    return folder
+
+
+def test_a_folder_of_ones_own(mine: Path):
+    assert own_folders.fault(mine) == ""
+    assert own_folders.fault(mine / "not" / "there" / "yet") == ""
+    assert own_folders.fault(Path("/usr/lib")) == ""  # root's
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o757])
+def test_others_may_write(mine: Path, mode: int):
+    mine.chmod(mode)
+    assert own_folders.fault(mine) == f"others may write to {mine}"
+    inside = mine / "inside"
+    inside.mkdir(mode=0o755)
+    expected = "" if mode & stat.S_ISVTX else f"others may write to {mine}"  # as in /tmp
+    assert own_folders.fault(inside) == expected
+    (mine.parent / "link").symlink_to(inside)
+    assert own_folders.fault(mine.parent / "link") == expected
+
+
+def test_a_group_may_write(mine: Path, monkeypatch: pytest.MonkeyPatch):
+    mine.chmod(0o775)
+    monkeypatch.setattr(own_folders, "_own_group", lambda gid: gid == mine.stat().st_gid)
+    assert own_folders.fault(mine) == ""  # many systems give each user a group
+    monkeypatch.setattr(own_folders, "_own_group", lambda gid: False)
+    assert own_folders.fault(mine) == f"others may write to {mine}"
+
+
+@root
+def test_another_user(mine: Path):
+    os.chown(mine, NOBODY, -1)
+    assert own_folders.fault(mine / "cache").startswith(f"{mine} belongs to another user (")
+    os.chown(mine, 0, -1)
+    link = mine.parent / "link"
+    link.symlink_to(mine)
+    os.chown(link, NOBODY, -1, follow_symlinks=False)  # who may have it lead elsewhere later
+    assert own_folders.fault(link).startswith(f"{link} belongs to another user (")
+
+
+def test_made_folders_are_private(mine: Path):
+    own_folders.make(mine / "one" / "two")
+    assert [stat.S_IMODE(p.stat().st_mode) for p in (mine / "one", mine / "one" / "two")] == [
+        0o700
+    ] * 2
+    own_folders.make(mine / "one")
+    assert stat.S_IMODE(mine.stat().st_mode) == 0o755
+
+
+# ---- The cache of compiled libraries ------------------------------------------------------------
+
+
+@pytest.fixture
+def temporary(mine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary directory: everybody's, as /tmp is."""
+    mine.chmod(0o1777)
+    monkeypatch.setattr(tempfile, "tempdir", str(mine))
+    monkeypatch.setattr(own_folders, "_SHARED", (str(mine),))
+    for name in own_folders._TEMPORARY:
+        monkeypatch.delenv(name, raising=False)
+    return mine
+
+
+def private(temporary: Path) -> Path:
+    return temporary / f"puffer_mlx-{os.getuid()}"
+
+
+def test_a_cache_of_all_is_not_used(temporary: Path, monkeypatch, capsys):
+    chosen = temporary.parent / "cache"
+    chosen.mkdir()
+    chosen.chmod(0o777)
+    monkeypatch.setenv("PUFFER_MLX_CACHE", str(chosen))
+    source = temporary.parent / "one.c"
+    source.write_text("int one(void) { return 1; }\n")
+    library = compile_shared("one", [source], [])
+    assert library.parent == cache_directory() == private(temporary) / "cache"
+    assert stat.S_IMODE(private(temporary).stat().st_mode) == 0o700
+    assert not list(chosen.iterdir())
+    lines = [line for line in capsys.readouterr().err.splitlines() if "compiling" not in line]
+    assert len(lines) == 1, lines  # once, not for each library
+    assert f"others may write to {chosen}, so compiled libraries are kept in" in lines[0]
+    assert "hint: let only yourself write there, or set PUFFER_MLX_CACHE" in lines[0]
+    chosen.chmod(0o755)
+    own_folders.trusted.cache_clear()
+    assert cache_directory() == chosen
+
+
+def test_where_the_private_folder_is_somebody_elses(temporary: Path, capsys):
+    private(temporary).mkdir()
+    private(temporary).chmod(0o777)
+    made = own_folders.private()
+    assert made and made.parent == temporary and made != private(temporary)
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    assert f"hint: remove {private(temporary)}" in capsys.readouterr().err
+    shutil.rmtree(made)
+
+
+def test_a_temporary_directory_that_is_nobodys(temporary: Path):
+    temporary.chmod(0o777)  # without the sticky bit everybody can take everything's place
+    assert own_folders.private() is None
+
+
+# ---- MLX's own ----------------------------------------------------------------------------------
+
+
+def test_mlx_is_sent_to_a_private_folder(temporary: Path):
+    own_folders.keep_mlx_private()
+    assert os.environ["TEMPDIR"] == str(private(temporary))
+    assert "TMPDIR" not in os.environ and tempfile.gettempdir() == str(temporary)
+    own_folders.keep_mlx_private()  # in a process started by this one
+    assert os.environ["TEMPDIR"] == str(private(temporary))
+
+
+@pytest.mark.parametrize("name", ["TMPDIR", "TMP"])
+def test_a_variable_that_names_the_folder_of_all(temporary: Path, monkeypatch, name: str):
+    monkeypatch.setenv(name, str(temporary))
+    monkeypatch.setenv("TMPDIR", os.environ.get("TMPDIR", ""))  # put back afterwards
+    own_folders.keep_mlx_private()
+    assert os.environ["TMPDIR"] == str(private(temporary))
+    assert tempfile.gettempdir() == str(temporary)
+
+
+def test_a_temporary_directory_of_ones_own_stays(temporary: Path, monkeypatch):
+    own = temporary / "own"
+    own.mkdir(mode=0o700)
+    monkeypatch.setenv("TMPDIR", str(own))
+    own_folders.keep_mlx_private()
+    assert os.environ["TMPDIR"] == str(own) and "TEMPDIR" not in os.environ
+
+
+COMPILES = """
+import os, sys, tempfile
+import mlx.core as mx
+import puffer_mlx
+from puffer_mlx import own_folders
+
+user, folder = int(sys.argv[1]), sys.argv[2]
+os.setgroups([])
+os.setgid(user)
+os.setuid(user)  # only now: this Python may lie where others can't read
+os.environ.pop("TEMPDIR", None)
+os.environ["TMPDIR"] = tempfile.tempdir = folder
+own_folders.private.cache_clear()
+own_folders.keep_mlx_private()
+mx.set_default_device(mx.cpu)
+print(mx.compile(lambda x: mx.exp(x) * 2 + 1)(mx.zeros(3)).tolist())
+"""
+
+
+@pytest.fixture
+def everybodys() -> Iterator[Path]:
+    """A temporary directory that others can reach, too."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o1777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@root
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has a folder for each user")
+def test_a_second_user_of_the_machine_can_train(everybodys: Path):
+    (everybodys / "mlx").mkdir(mode=0o755)  # as a first user's MLX leaves it
+    for user in 0, NOBODY:
+        done = subprocess.run(
+            [sys.executable, "-c", COMPILES, str(user), str(everybodys)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert (done.returncode, done.stdout) == (0, "[3.0, 3.0, 3.0]\n"), done.stderr
+        assert list((everybodys / f"puffer_mlx-{user}" / "mlx").glob("*/cpu/*.so"))
+    assert not list((everybodys / "mlx").iterdir())
