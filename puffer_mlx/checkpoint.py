@@ -4,39 +4,42 @@
         config.ini                   the effective configuration
         0000000000262144/            after that many steps
             config.ini               the same
-            weights.safetensors      the policy; metadata: the environment's spec, the score
+            weights.safetensors      the policy; metadata: the environment's spec, the score, steps
             weights.bin              the same as upstream's flat file, where that can express it
             normalization.safetensors    statistics of observations and rewards, if there are any
             state.safetensors        optimizer, random keys, recurrent states, environments, ...
-        best                         a link to the checkpoint with the best score
+        best                         a link to the one with the best score of the trained branch
 
 A checkpoint is written after every ``checkpoint_interval``-th epoch (counted from 0) and after the
-last one, upstream's rhythm; the newest ``checkpoint_keep`` and the best are kept. Folders are
-published by rename: a killed run leaves whole checkpoints, and perhaps a name that begins with a
-dot.
+last one, upstream's rhythm; the newest ``checkpoint_keep`` and the best are kept. What was trained
+after a checkpoint that the run went on from later is abandoned (``branches``): it is removed first,
+and isn't the newest or the best. Folders are published by rename: a killed run leaves whole
+checkpoints, and perhaps a name that begins with a dot.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 
+from puffer_mlx import branches, normalization, tensor_files
 from puffer_mlx import config as configuration
-from puffer_mlx import normalization
+from puffer_mlx.branches import STATE, WEIGHTS, Line
 from puffer_mlx.config import Config, write_ini
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import publish_folder, publish_link, remove_folder
+from puffer_mlx.files import publish_folder, publish_link, reading, remove_folder
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.remembered import MEMORY, learned, memory, refuse_to_forget
 from puffer_mlx.scores import SCORE
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.trust import Allowed
-from puffer_mlx.weights_io import bin_fault, load_weights, save_bin, save_safetensors
+from puffer_mlx.weights_io import bin_fault, fit, save_bin, save_safetensors
 
-STEPS = "[0-9]" * 16  # the name of a checkpoint
-WEIGHTS, STATE, CONFIG, BEST = "weights.safetensors", "state.safetensors", "config.ini", "best"
+WHICH = "name a run's folder, a checkpoint's folder or latest"
+CONFIG, BEST = "config.ini", "best"
 
 
 class State(NamedTuple):
@@ -101,6 +104,7 @@ def write_weights(
     state: State | None = None,
     score: float | None = None,
     memory: Mapping[str, Any] | None = None,
+    line: Line | None = None,
 ) -> Path:
     """Write a checkpoint, with or without what a run needs to go on.
 
@@ -115,6 +119,7 @@ def write_weights(
         score: of the policy, for telling the best.
         memory: what the environments have learned (``vec.base.Remembers``). ``save`` asks a
             trainer's.
+        line: the branches that led to it; those of the checkpoint before if None.
 
     Returns:
         The checkpoint's folder.
@@ -125,7 +130,12 @@ def write_weights(
     """
     refuse_to_forget(config, spec, memory or {})
     folder = run_folder / f"{step:016d}"
+    score = score if score is not None and math.isfinite(score) else None  # JSON has no NaN
     metadata = {"puffer_mlx": "1", "spec": spec.to_json(), "score": json.dumps(score)}
+    metadata["step"] = str(step)
+    record = branches.record(branches.line_to(run_folder, step) if line is None else line)
+    if state is None:
+        metadata |= record  # else it's the state's: weights stay the same for the same training
     with publish_folder(folder) as temporary:
         write_ini(config, temporary / CONFIG)
         save_safetensors(weights, temporary / WEIGHTS, metadata)
@@ -135,7 +145,7 @@ def write_weights(
             arrays = {name: mx.array(array, mx.float32) for name, array in memory.items()}
             save_safetensors(arrays, temporary / MEMORY, {"puffer_mlx": "1"})
         if state is not None:
-            numbers = {"numbers": json.dumps(state.numbers)}
+            numbers = {"numbers": json.dumps(state.numbers), **record}
             save_safetensors(state.arrays, temporary / STATE, numbers)
     return folder
 
@@ -157,10 +167,15 @@ class Keeper:
     Args:
         folder: the run's.
         config: its configuration; ``[sweep] metric`` and ``goal`` say what is best.
+        resumed: the checkpoint that the run goes on from; the newest there is if None.
+
+    Raises:
+        UserError: there is no such checkpoint.
     """
 
-    def __init__(self, folder: Path, config: Config) -> None:
+    def __init__(self, folder: Path, config: Config, resumed: Path | None = None) -> None:
         self.folder, self.config = folder, config
+        self._line = branches.line_from(folder, resumed) if resumed else None
         sweep = config.sweep.get("sweep", {})
         self._metric = f"env/{sweep.get('metric', 'score')}"
         self._sign = -1 if sweep.get("goal", "maximize") == "minimize" else 1
@@ -193,34 +208,41 @@ class Keeper:
         """
         score = self._sum / self._episodes if self._episodes else None
         self._sum = self._episodes = 0.0
-        about = self.config, spec, policy, weights, state, score, memory
+        if self._line is None:
+            self._line = branches.line_to(self.folder, step)
+        about = self.config, spec, policy, weights, state, score, memory, self._line
         made = write_weights(self.folder, step, *about)
-        best = self.folder / BEST
-        if score is not None:
-            before = _score(best) if best.exists() else None
-            if before is None or self._sign * score >= self._sign * before:
-                publish_link(best, made.name)
-        keep = self.config.base.checkpoint_keep
-        for old in checkpoints(self.folder)[:-keep] if keep else []:
-            if old != made and not (best.exists() and old.samefile(best)):
-                remove_folder(old)
+        self._tidy(made)
         return made
+
+    def _tidy(self, made: Path) -> None:
+        """Point at the best of the trained branch, and remove what needn't be kept."""
+        labels, link = branches.checkpoints(self.folder), self.folder / BEST
+        scored = [one for one in labels if one.score is not None and one.led_to(labels[-1])]
+        if scored:
+            best = max(scored, key=lambda one: (self._sign * (one.score or 0), one.step)).folder
+            publish_link(link, best.name)
+        elif link.is_symlink() and not ((old := branches.label(link)) and old.score is not None):
+            link.unlink()  # what it points at has no score, or isn't there
+        keep = self.config.base.checkpoint_keep
+        for old in labels[:-keep] if keep else []:
+            if old.folder != made and not (link.exists() and old.folder.samefile(link)):
+                remove_folder(old.folder)
 
 
 # ---- finding -------------------------------------------------------------------------------------
 
 
 def checkpoints(folder: Path, holding: str = WEIGHTS) -> list[Path]:
-    """A run's checkpoints that hold a file, by steps; not links, which may lead anywhere."""
-    found = (path for path in folder.glob(STEPS) if not path.is_symlink())
-    return sorted(path for path in found if (path / holding).is_file())
+    """A run's checkpoints that hold a file, the newest last (``branches.checkpoints``)."""
+    return [one.folder for one in branches.checkpoints(folder, holding)]
 
 
 def find(path: str, config: Config, holding: str = WEIGHTS) -> Path:
     """The checkpoint that ``latest``, a RUN_ID, a run's folder or a checkpoint's folder names.
 
-    ``latest`` is the newest checkpoint of any run of this environment; of a run, the one with the
-    most steps.
+    ``latest`` is the newest checkpoint of the newest run of this environment; of a run it is the
+    newest one, too (``branches``: the most steps of the branch that was trained last).
 
     Args:
         path: see above.
@@ -228,25 +250,32 @@ def find(path: str, config: Config, holding: str = WEIGHTS) -> Path:
         holding: the file that it must have: ``STATE`` of those that a run can go on from.
 
     Raises:
-        UserError: there is none.
+        UserError: there is none, or it can't be read.
     """
+    if not path.strip():
+        raise UserError("no checkpoint is named: the text is empty", WHICH)
+    with reading(path):
+        return _find(path, config, holding)
+
+
+def _find(path: str, config: Config, holding: str) -> Path:
+    """As ``find``; a folder that can't be looked at is an OSError."""
     root = Path(config.base.checkpoint_dir) / config.slug
     if path == "latest":
-        found = [made for run in root.glob("*") for made in checkpoints(run, holding)]
-        found.sort(key=lambda made: ((made / holding).stat().st_mtime_ns, made))
+        found = branches.newest(root, holding)
     else:
         candidates = (Path(path), root / path)
         root = next((folder for folder in candidates if folder.is_dir()), Path(path))
         if (root / WEIGHTS).is_file():
             return root.parent / root.resolve().name  # ``best`` is a link
-        found = checkpoints(root, holding)
-    if not found:
-        hint = "train first, or name a run's folder, a checkpoint's folder or latest"
+        found = next(reversed(branches.checkpoints(root, holding)), None)
+    if found is None:
+        hint = f"train first, or {WHICH}"
         runs = sorted(run.name for run in Path(config.base.checkpoint_dir).glob("*/*"))
         if runs and path != "latest" and not root.is_dir():
             hint = f"runs there are: {', '.join(runs[-3:])}"
         raise UserError(f"there is no checkpoint in {root}", hint)
-    return found[-1]
+    return found.folder
 
 
 def find_weights(path: str, config: Config) -> Path:
@@ -255,8 +284,9 @@ def find_weights(path: str, config: Config) -> Path:
     Raises:
         UserError: there is none.
     """
-    if Path(path).suffix and not Path(path).is_dir():
-        return Path(path)
+    with reading(path):
+        if Path(path).suffix and not Path(path).is_dir():
+            return Path(path)
     return find(path, config) / WEIGHTS
 
 
@@ -275,17 +305,26 @@ def load(folder: Path, allow_code: Allowed = False) -> Checkpoint:
         UserError: it isn't a checkpoint, is damaged, or names code that nobody allowed.
     """
     path = folder / CONFIG
-    if not path.is_file():
-        raise UserError(f"{folder} has no {CONFIG}", "name a checkpoint's folder")
+    with reading(folder):
+        if not path.is_file():
+            raise UserError(f"{folder} has no {CONFIG}", "name a checkpoint's folder")
     config = configuration.load_saved(path, allow_code)
-    metadata = _metadata(folder / WEIGHTS)
+    path = folder / WEIGHTS
+    tensors, metadata = _read(path)
     if "spec" not in metadata:
-        raise UserError(f"{folder / WEIGHTS} doesn't say what it is for", "import it first")
-    spec = EnvSpec.from_json(metadata["spec"])
+        raise UserError(f"{path} doesn't say what it is for", "import it first")
+    try:
+        spec = EnvSpec.from_json(metadata["spec"])
+    except ValueError as error:
+        raise UserError(
+            f"{path} can't be read: what it says of its environment makes no sense ({error})",
+            "the file is damaged",
+        ) from None
     policy = configured_policy(spec, config)
-    like = policy.init(mx.random.key(0))
-    weights = load_weights(folder / WEIGHTS, like)
-    return Checkpoint(folder, config, spec, policy, weights, int(folder.name), memory(folder))
+    weights = fit(path, tensors, policy.init(mx.random.key(0)))
+    label = branches.label(folder)
+    step = label.step if label else 0
+    return Checkpoint(folder, config, spec, policy, weights, step, memory(folder))
 
 
 def load_state(folder: Path) -> State:
@@ -295,34 +334,29 @@ def load_state(folder: Path) -> State:
         UserError: the checkpoint has none, or it is damaged.
     """
     path = folder / STATE
-    if not path.is_file():
-        raise UserError(
-            f"{folder} has no {STATE}: it holds only weights",
-            f"start a new run from them: --load-model-path {folder}",
-        )
-    return State(_arrays(path), json.loads(_metadata(path)["numbers"]))
+    with reading(folder):
+        if not path.is_file():
+            raise UserError(
+                f"{folder} has no {STATE}: it holds only weights",
+                f"start a new run from them: --load-model-path {folder}",
+            )
+    arrays, metadata = _read(path)
+    try:
+        numbers = json.loads(metadata.get("numbers", ""))
+    except (ValueError, RecursionError):
+        numbers = None
+    if not isinstance(numbers, dict):
+        raise UserError(f"{path} can't be read: its numbers are missing", "the file is damaged")
+    return State(arrays, numbers)
 
 
 def recorded(folder: Path) -> mx.array | None:
     """Observations (T, S, D) that the run saw before this checkpoint, or None."""
     path = folder / STATE
-    return _arrays(path).get("recorded") if path.is_file() else None
+    with reading(folder):
+        return _read(path)[0].get("recorded") if path.is_file() else None
 
 
 def _read(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
-    try:
-        return mx.load(str(path), return_metadata=True)  # type: ignore
-    except (RuntimeError, ValueError, OSError) as error:
-        raise UserError(f"{path} can't be read: {error}", "the file is damaged") from None
-
-
-def _arrays(path: Path) -> dict[str, mx.array]:
-    return _read(path)[0]
-
-
-def _metadata(path: Path) -> dict[str, str]:
-    return _read(path)[1]
-
-
-def _score(folder: Path) -> float | None:
-    return json.loads(_metadata(folder / WEIGHTS).get("score", "null"))
+    with reading(path):
+        return tensor_files.read(path)

@@ -15,6 +15,7 @@ from typing import NamedTuple, NoReturn
 from puffer_mlx.config_files import known_envs
 from puffer_mlx.config_schema import KEYS, RENAMES, SECTIONS, UNUSED, closest
 from puffer_mlx.errors import UserError
+from puffer_mlx.files import read_text
 
 COMMAND_LINE = "command line"  # the origin of a setting that no file gave
 CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\xa0-\U0010ffff]")
@@ -49,7 +50,7 @@ def read_ini(path: Path) -> list[Setting]:
     shown = _shown(path)
     parser = configparser.ConfigParser(interpolation=None, default_section="")
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path)
         if found := CONTROL.search(text):  # what is printed of it could paint over a message
             number = text.count("\n", 0, found.start()) + 1
             message = f"there is a control character, {found[0]!r} ({shown}:{number})"
@@ -199,9 +200,11 @@ def parse_options(
     """Split a command line (without ENV) into settings and the options that a script has added.
 
     Raises:
-        UserError: an unknown option, with the closest one; a missing value.
+        UserError: an unknown option, with the closest one; a missing or an empty value.
     """
-    namespace, rest = parser.parse_known_args(_spelled(argv))
+    words = _spelled(argv)
+    _refuse_empty(parser, words)
+    namespace, rest = parser.parse_known_args(words)
     if rest:
         raise _unknown(parser, rest)
     settings: list[Setting] = []
@@ -227,6 +230,18 @@ def _spelled(argv: Sequence[str]) -> list[str]:
         else:
             words.append(word)
     return words
+
+
+def _refuse_empty(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Refuse a script's own options with an empty value; settings are checked by their keys."""
+    for option, word in zip(["", *words], words, strict=False):
+        name, equals, value = word.partition("=")
+        if not (word.startswith("--") and equals):
+            name, value = option, word
+        action = parser._option_string_actions.get(name)
+        if action and "." not in action.dest and not value.strip():
+            hint = "give it a value, or leave it out; is a variable of your shell not set?"
+            raise UserError(f"the value of {name} is empty ({COMMAND_LINE})", hint)
 
 
 def _unknown(parser: argparse.ArgumentParser, rest: list[str]) -> UserError:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from puffer_mlx.config_schema import closest
 from puffer_mlx.errors import UserError
+from puffer_mlx.files import read_text
 
 FAMILY = "python.ini"  # what all Python environments begin with
 IMAGES = "images.ini"  # what differs for those that show images
@@ -123,7 +124,7 @@ def plain_path(path: Path) -> str:
 def env_names(path: Path) -> list[str]:
     """The environments a file is for: the words of its [base] env_name, else the file's name."""
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_text(path, "replace")
     except OSError:  # reading its settings will say what is wrong
         return [path.stem]
     found = re.search(r"^env_name[ \t]*[=:](.*)$", text, re.MULTILINE | re.IGNORECASE)

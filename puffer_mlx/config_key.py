@@ -65,7 +65,7 @@ class Key:
                 if self.custom and re.fullmatch(CUSTOM, value):
                     return None
                 return f"{value or repr('')} does not exist here", self.bounds
-            if value in ("", "None") or len(value.splitlines()) != 1 or value != value.strip():
+            if value in ("", "None") or [value.strip()] != value.replace("\0", "\n").splitlines():
                 return f"{value!r} is not one line of text", f"for example {self.default}"
         elif isinstance(value, (int, float)):
             largest = self.maximum or (INT_MAX if kind is int else FLOAT_MAX)

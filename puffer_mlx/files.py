@@ -1,11 +1,15 @@
 """Files are published by rename: a reader sees the old file or the whole new one."""
 
 import contextlib
+import errno
+import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from puffer_mlx.errors import UserError
 
@@ -92,6 +96,107 @@ def publish_link(path: Path, target: str) -> None:
         os.replace(temporary, path)
     except OSError as error:
         raise _unwritable(path, error) from None
+
+
+def open_file(path: Path | str) -> BinaryIO:
+    """Open a file for reading bytes.
+
+    Raises:
+        OSError: it can't be opened, or is none: a FIFO may never begin, a device never end.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    kind = os.fstat(handle).st_mode
+    if stat.S_ISREG(kind):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "not a file, but a pipe or a device", str(path))
+
+
+def read_text(path: Path, errors: str = "strict", most: int = 10_000_000) -> str:
+    """A text file of a size that a person may have written, ``most`` bytes; ``errors`` of decoding.
+
+    Raises:
+        OSError: it can't be read, or is larger.
+        UnicodeDecodeError: it isn't UTF-8.
+    """
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"{size} bytes, expected a text of at most {most}")
+        return file.read().decode("utf-8-sig", errors).replace("\r\n", "\n").replace("\r", "\n")
+
+
+@contextlib.contextmanager
+def locked(folder: Path, what: str) -> Iterator[bool]:
+    """Hold a folder for this process during a block, against others that do the same.
+
+    The lock is the kernel's, on a file ``.lock`` in the folder: it ends with the process, however
+    that ends.
+
+    Args:
+        folder: exists.
+        what: it is, for messages.
+
+    Yields:
+        Whether it is held; False where there are no locks (some network file systems).
+
+    Raises:
+        UserError: another process holds it, or the folder can't be written to.
+    """
+    path = folder / ".lock"
+    while True:
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise _unwritable(path, error) from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+        except BlockingIOError:
+            owner = os.read(handle, 20).decode(errors="replace")
+            os.close(handle)
+            raise UserError(
+                f"{what} {folder} is in use by another process" + f" ({owner})" * bool(owner),
+                "wait until it has ended, or end it",
+            ) from None
+        except OSError:
+            held = False
+        if not held or _is_still(path, handle):  # else its holder has just removed it
+            break
+        os.close(handle)
+    try:
+        if held:
+            os.ftruncate(handle, 0)
+            os.write(handle, str(os.getpid()).encode())
+        yield held
+    finally:
+        path.unlink(missing_ok=True)  # before it is let go: whoever waits sees that it is gone
+        os.close(handle)
+
+
+def _is_still(path: Path, handle: int) -> bool:
+    """Whether a path is the file that was opened."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def reading(path: Path | str, hint: str = "check the path, and who may read it") -> Iterator[None]:
+    """Report OSErrors of a block that reads a path.
+
+    Raises:
+        UserError: instead of them.
+    """
+    try:
+        yield
+    except OSError as error:
+        text = str(path)
+        text = text if len(text) < 300 else f"{text[:100]}…{text[-100:]}"  # an error fits a screen
+        raise UserError(f"can't read {text}: {error.strerror or error}", hint) from None
 
 
 def _sync(folder: Path) -> None:

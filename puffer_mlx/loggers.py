@@ -2,10 +2,13 @@
 
 Keys are upstream's: SPS, agent_steps, uptime, epoch, env/*, loss/*, perf/* (seconds in that
 epoch), util/*. The last record may be of the evaluation after training: agent_steps and env/* only.
+What isn't a finite number is ``null``: JSON has no NaN and no infinity.
 """
 
 import json
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from puffer_mlx.config import Config
@@ -19,14 +22,17 @@ class JsonLines:
         path: the file; missing folders are made. An existing file is an error (two runs would mix)
             unless ``position`` is given.
         position: where a resumed run's log was when its checkpoint was written; what came after
-            that is cut off, since it will come again.
+            that is cut off, since it will come again, and so is a record that a kill left torn.
+
+    Attributes:
+        note: what a person should know of how the file was found; empty if nothing.
 
     Raises:
         UserError: the file can't be made, or (on a write) the disk is full.
     """
 
     def __init__(self, path: Path, position: int | None = None) -> None:
-        self.path = path
+        self.path, self.note = path, ""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if position is None or not path.exists():  # a log that was removed begins anew
@@ -36,10 +42,32 @@ class JsonLines:
                 hint = "remove the link, or choose another folder (--log-dir)"
                 raise UserError(f"the log {path} is a link to {path.resolve()}", hint)
             self._file = open(path, "r+b", buffering=0)  # noqa: SIM115
-            self._file.truncate(min(position, self._file.seek(0, os.SEEK_END)))
-            self._file.seek(0, os.SEEK_END)
+            self._go_on(position)
         except OSError as error:
             raise self._error(error) from None
+
+    def _go_on(self, position: int) -> None:
+        """Cut off what comes after a position, and what is no whole record."""
+        size = self._file.seek(0, os.SEEK_END)
+        whole = self._end_of_records(size)
+        end = self._end_of_records(max(0, min(position, whole)))
+        if whole < size:
+            self.note = f"the last record of {self.path} was torn; it was removed"
+        elif end < position:
+            self.note = f"{self.path} is shorter than when the run was saved; it lacks records"
+        self._file.truncate(end)
+        self._file.seek(end)
+
+    def _end_of_records(self, end: int) -> int:
+        """Where the last whole line before a position ends."""
+        while end:
+            begin = max(0, end - 65_536)
+            self._file.seek(begin)
+            newline = self._file.read(end - begin).rfind(b"\n")
+            if newline >= 0:
+                return begin + newline + 1
+            end = begin
+        return 0
 
     @property
     def position(self) -> int:
@@ -48,7 +76,7 @@ class JsonLines:
 
     def write(self, logs: dict[str, float]) -> None:
         """Append a record."""
-        data = (json.dumps(logs) + "\n").encode()
+        data = (json_text(logs) + "\n").encode()
         end = self._file.tell()
         try:
             written = self._file.write(data)
@@ -56,6 +84,7 @@ class JsonLines:
                 raise OSError(28, "no space left for a whole record")
         except OSError as error:
             os.ftruncate(self._file.fileno(), end)
+            self._file.seek(end)
             raise self._error(error) from None
 
     def close(self) -> None:
@@ -67,6 +96,15 @@ class JsonLines:
             f"can't write the log {self.path}: {error.strerror or error}",
             "free some space, or choose a folder you can write to (--log-dir)",
         )
+
+
+def json_text(record: Mapping[str, object]) -> str:
+    """A flat record as JSON that every reader takes: NaN and infinities are null."""
+    known = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in record.items()
+    }
+    return json.dumps(known, allow_nan=False)
 
 
 def log_path(config: Config, run_id: str) -> Path:

@@ -14,6 +14,7 @@ from puffer_mlx import normalization
 from puffer_mlx.config import Config
 from puffer_mlx.config_cli import COMMAND_LINE
 from puffer_mlx.errors import UserError
+from puffer_mlx.files import reading
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.base import Remembers, VecEnv
 from puffer_mlx.weights_io import read_tensors
@@ -30,17 +31,20 @@ def memory(path: Path) -> dict[str, Any]:
             under its own name; a checkpoint's files have them in the same folder.
 
     Raises:
-        UserError: they are damaged.
+        UserError: they are damaged, or may not be read.
     """
-    holds = path.suffix == ".safetensors" and path.is_file()
-    if holds and (inside := normalization.take(path, read_tensors(path)[0])[1]):
-        return inside
-    beside = [path / MEMORY, path.with_name(f"{path.name}.{MEMORY}"), path.parent / MEMORY]
-    for file in beside[:1] if path.is_dir() else beside[1:]:
-        if file.is_file():
-            tensors = {normalization.PREFIX + name: w for name, w in read_tensors(file)[0].items()}
-            return normalization.take(file, tensors)[1]
-    return {}
+    with reading(path):
+        holds = path.suffix == ".safetensors" and path.is_file()
+        if holds and (inside := normalization.take(path, read_tensors(path)[0])[1]):
+            return inside
+        beside = [path / MEMORY, path.with_name(f"{path.name}.{MEMORY}"), path.parent / MEMORY]
+        for file in beside[:1] if path.is_dir() else beside[1:]:
+            if file.is_file():
+                tensors = {
+                    normalization.PREFIX + name: w for name, w in read_tensors(file)[0].items()
+                }
+                return normalization.take(file, tensors)[1]
+        return {}
 
 
 def learned(vec: VecEnv) -> dict[str, Any]:

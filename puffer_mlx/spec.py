@@ -97,9 +97,24 @@ class EnvSpec:
 
     @classmethod
     def from_json(cls, text: str) -> "EnvSpec":
-        """What ``to_json`` wrote."""
-        fields = json.loads(text)
-        fields["observation_dtype"] = np.dtype(fields["observation_dtype"])
-        fields["action"] = ActionSpec(tuple(fields["action"]))
-        fields["observation_shape"] = tuple(fields["observation_shape"])
-        return cls(**fields)
+        """What ``to_json`` wrote.
+
+        Raises:
+            ValueError: it isn't that.
+        """
+        try:
+            fields = json.loads(text)
+            numbers = [fields["observation_size"], fields["mask_size"]]
+            numbers += [*fields["action"], *fields["observation_shape"]]
+            fields["action"] = ActionSpec(tuple(fields["action"]))
+            fields["observation_shape"] = tuple(fields["observation_shape"])
+            if fields["observation_dtype"] not in ("uint8", "float32"):
+                raise ValueError(f"observations of type {fields['observation_dtype']!r}")
+            fields["observation_dtype"] = np.dtype(fields["observation_dtype"])
+            if not isinstance(fields["name"], str) or any(type(n) is not int for n in numbers):
+                raise ValueError("a text where a number is expected, or the other way round")
+            if fields["observation_size"] < 1 or fields["mask_size"] < 0:
+                raise ValueError("sizes that aren't positive")
+            return cls(**fields)
+        except (KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from None

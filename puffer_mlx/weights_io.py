@@ -11,8 +11,9 @@ last numbers are therefore missing from its files; 5.0 writes the whole array. A
 divisible by 8 and discrete actions leave no room, and all these forms are the same.
 """
 
+import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +21,9 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map_with_path
 
-from puffer_mlx import normalization
+from puffer_mlx import normalization, tensor_files
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import publish
+from puffer_mlx.files import open_file, publish
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.encoders import Linear
 from puffer_mlx.policy.mingru import MinGRU
@@ -53,8 +54,7 @@ def save_safetensors(
         memory: the statistics that the policy's observations are normalised by, if they are.
     """
     own = {name: mx.array(w) for name, w in normalization.tensors_of(memory or {}).items()}
-    with publish(path) as temporary:
-        _writing(mx.save_safetensors, temporary, {**dict(named(weights)), **own}, metadata or {})
+    tensor_files.write(path, {**dict(named(weights)), **own}, metadata or {})
 
 
 # ---- the flat file -------------------------------------------------------------------------------
@@ -203,8 +203,9 @@ def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weig
 def read_bin(path: Path, like: Weights, alignment: int = BF16) -> Weights:
     """``load_weights`` of a flat file, whatever its name; a missing one is an OSError."""
     tensors = named(like)
-    data = path.read_bytes()
-    if data.startswith(ZIP):
+    with open_file(path) as file:
+        size, head = os.fstat(file.fileno()).st_size, file.read(len(ZIP))
+    if head == ZIP:
         raise UserError(
             f"{path} is a file of torch.save, whatever its name says",
             f"import it: python scripts/import.py {path} ENV",
@@ -216,10 +217,12 @@ def read_bin(path: Path, like: Weights, alignment: int = BF16) -> Weights:
             f" and this one has {', '.join(names)}",
             "load a .safetensors file, or choose another policy.dialect and torch.network",
         )
-    form = _form_of(path, len(data), tensors, alignment)
+    form = _form_of(path, size, tensors, alignment)  # first: a file of any size may be named
     if form.missing:
         warnings.warn(f"{path}: {_loss(form, names)}; they are 0 now", stacklevel=3)
     array = np.zeros(form.end, "<f4")
+    with open_file(path) as file:
+        data = file.read(size)
     array[: form.length] = np.frombuffer(data, "<f4")
     if not np.isfinite(array).all():
         raise UserError(f"{path} holds numbers that aren't finite", "the file is damaged")
@@ -259,19 +262,19 @@ def _form_of(path: Path, size: int, tensors: list, alignment: int) -> Flat:
 
 def read_safetensors(path: Path, like: Weights) -> Weights:
     """``load_weights`` of a safetensors file; a missing one is an OSError."""
+    header = tensor_files.read_header(path)
+    shapes = {
+        name: entry.shape
+        for name, entry in header.tensors.items()
+        if not name.startswith(normalization.PREFIX)
+    }
+    _check_shapes(path, shapes, like)
     return fit(path, normalization.take(path, read_tensors(path)[0])[0], like)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
-    """The tensors of a safetensors file by name, and its metadata."""
-    path.stat()  # a missing file is an OSError
-    try:
-        tensors, metadata = mx.load(str(path), return_metadata=True)
-    except (RuntimeError, ValueError) as error:
-        raise UserError(
-            f"{path} can't be read as safetensors: {error}", "the file is damaged"
-        ) from None
-    return tensors, metadata  # type: ignore
+    """The tensors of a safetensors file by name, and its metadata; a missing one is an OSError."""
+    return tensor_files.read(path)
 
 
 def fit(path: Path, loaded: dict[str, mx.array], like: Weights) -> Weights:
@@ -280,26 +283,23 @@ def fit(path: Path, loaded: dict[str, mx.array], like: Weights) -> Weights:
     Raises:
         UserError: there are others, of other shapes, or numbers that aren't finite.
     """
-    tensors = dict(named(like))
-    wrong = [
-        f"{name}: {loaded[name].shape if name in loaded else 'missing'}, expected {w.shape}"
-        for name, w in tensors.items()
-        if name not in loaded or loaded[name].shape != w.shape
-    ] + [f"{name}: not in this policy" for name in loaded if name not in tensors]
-    if wrong:
-        raise UserError(
-            f"{path} is of another policy: {'; '.join(wrong)}",
-            "compare policy.hidden_size and policy.num_layers with the config.ini beside the file",
-        )
+    _check_shapes(path, {name: w.shape for name, w in loaded.items()}, like)
     weights = tree_map_with_path(lambda name, _: loaded[name].astype(mx.float32), like)
     if not all(mx.isfinite(w).all().item() for _, w in named(weights)):
         raise UserError(f"{path} holds numbers that aren't finite", "the file is damaged")
     return weights
 
 
-def _writing(write: Any, path: Path, *data: Any) -> None:
-    """Call one of MLX's writers, whose failures are RuntimeErrors without an errno."""
-    try:
-        write(str(path), *data)
-    except RuntimeError as error:
-        raise OSError(0, str(error)) from None
+def _check_shapes(path: Path, found: Mapping[str, tuple[int, ...]], like: Weights) -> None:
+    """Refuse tensors of other names or shapes."""
+    tensors = dict(named(like))
+    wrong = [
+        f"{name}: {found.get(name, 'missing')}, expected {w.shape}"
+        for name, w in tensors.items()
+        if found.get(name) != w.shape
+    ] + [f"{name}: not in this policy" for name in found if name not in tensors]
+    if wrong:
+        raise UserError(
+            f"{path} is of another policy: {'; '.join(wrong)}",
+            "compare policy.hidden_size and policy.num_layers with the config.ini beside the file",
+        )

@@ -5,7 +5,6 @@ import argparse
 import contextlib
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from puffer_mlx.devices import has_gpu, kind, select_device
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.loggers import JsonLines, log_path
 from puffer_mlx.remembered import as_trained, learned, recall
+from puffer_mlx.run_folder import held, new_run
 from puffer_mlx.scores import SCORE
 from puffer_mlx.trace import Trace
 from puffer_mlx.trainer import Trainer
@@ -113,9 +113,8 @@ def train(
         with_images: makes the configuration with it.
     """
     select_device(config.base.device)
-    run_id = resumed.folder.parent.name if resumed else str(time.time_ns() // 1_000_000)
     path = resumed.folder / checkpoint.WEIGHTS if resumed else None
-    if options.load_model_path:
+    if options.load_model_path is not None:
         path = checkpoint.find_weights(options.load_model_path, config)
 
     def as_learned(config: Config) -> Config:
@@ -127,7 +126,7 @@ def train(
     config, made = vec.make_fitting(
         config, placement.rollout_cores, lambda: as_learned(with_images())
     )
-    with made as environments:
+    with made as environments, contextlib.ExitStack() as stack:
         if unused := vec.unused(config, environments):
             print(f"unused here: {', '.join(unused)}")
         if config.python:
@@ -143,9 +142,11 @@ def train(
             position = go_on(trainer, resumed, state)
         elif path:
             trainer.weights = load_weights(path, trainer.weights)
-        folder = resumed.folder.parent if resumed else checkpoint.prepare(config, run_id)
-        keeper = checkpoint.Keeper(folder, config)
-        log = JsonLines(log_path(config, run_id), position)
+        folder = resumed.folder.parent if resumed else stack.enter_context(new_run(config))
+        keeper = checkpoint.Keeper(folder, config, resumed.folder if resumed else None)
+        log = JsonLines(log_path(config, folder.name), position)
+        if log.note:
+            print(log.note)
         for line in placement.notes(config, trainer.placement):
             print(line)
         summary = {
@@ -153,7 +154,7 @@ def train(
             "Parameters": abbreviate(trainer.parameters),
             "Agents": f"{config.vec.total_agents:,} in {config.vec.num_buffers} groups",
             "Device": device_text(trainer),
-            "Run": run_id,
+            "Run": folder.name,
         }
         stop_on_signals(trainer)
         total = config.epochs * config.batch_size
@@ -280,8 +281,11 @@ def restarted(config: Config) -> str:
     return "this one can't save its state (MY_STATE in its binding.c)"
 
 
-def find_resumed(argv: list[str]) -> Checkpoint | None:
-    """The checkpoint that --resume names; its own configuration is what other options change."""
+def find_resumed(argv: list[str], stack: contextlib.ExitStack) -> Checkpoint | None:
+    """The checkpoint that --resume names; its own configuration is what other options change.
+
+    Its run is held until the stack is closed.
+    """
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("--resume", "--checkpoint-dir", "--torch.network", "--torch.encoder"):
         spelled = {name, name.replace("-dir", "_dir")}
@@ -289,13 +293,15 @@ def find_resumed(argv: list[str]) -> Checkpoint | None:
     first.add_argument("--allow-code", "--allow_code", action="store_true")
     given, _ = first.parse_known_args(argv[1:])
     words = vars(given)
-    if not (which := words.pop("--resume")):
+    if (which := words.pop("--resume")) is None:
         return None
     allow = ["--allow-code"] * words.pop("allow_code")
     options = [word for pair in words.items() if pair[1] for word in pair]
     config, _ = parse_command_line([argv[0], *options, *allow])
-    path = checkpoint.find(which, config, checkpoint.STATE)
-    made = checkpoint.load(path, trust.known(config))
+    found = checkpoint.find(which, config, checkpoint.STATE)
+    stack.enter_context(held(found.parent))
+    found = checkpoint.find(which, config, checkpoint.STATE)  # it may have ended meanwhile
+    made = checkpoint.load(found, trust.known(config))
     if made.config.env_name != config.env_name:
         raise UserError(
             f"{made.folder} is a run of {made.config.env_name}, not of {config.env_name}",
@@ -341,10 +347,15 @@ def main(argv: list[str]) -> None:
     if "--list" in argv:
         print_catalog(Console())
         return
-    resumed = find_resumed(argv)
+    with contextlib.ExitStack() as stack:
+        start(argv, find_resumed(argv, stack))
+
+
+def start(argv: list[str], resumed: Checkpoint | None) -> None:
+    """Train as a command line says, from a checkpoint on or from the beginning."""
     own = resumed.folder / checkpoint.CONFIG if resumed else None
     config, options = configured(argv, own)
-    if resumed and options.load_model_path:
+    if resumed and options.load_model_path is not None:
         raise UserError("--resume and --load-model-path are given", "one of them")
     if note := unused_note(config):
         print(note)

@@ -36,6 +36,29 @@ def write(config, run, step, state: State | None = STATE, spec=SPEC, seed=0):
     return checkpoint.write_weights(folder, step, config, spec, policy, weights, state)
 
 
+def loaded(path) -> tuple[dict[str, mx.array], dict[str, str]]:
+    """A file's tensors and metadata, by MLX's reader."""
+    arrays, metadata = mx.load(str(path), return_metadata=True)  # pyright: ignore
+    mx.eval(arrays)
+    return arrays, metadata  # pyright: ignore
+
+
+def as_older_versions_wrote(made, at=None):
+    """A checkpoint without records of branches, times, steps and checksums."""
+    for name, keys in (
+        ("weights.safetensors", ("puffer_mlx", "spec", "score")),
+        (
+            "state.safetensors",
+            ("numbers",),
+        ),
+    ):
+        arrays, metadata = loaded(made / name)
+        mx.save_safetensors(str(made / name), arrays, {key: metadata[key] for key in keys})
+        if at is not None:
+            os.utime(made / name, ns=(10**18, at))
+    return made
+
+
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
@@ -166,6 +189,14 @@ def keep(config, scores):
     return folder
 
 
+def save(keeper, config, step, score=None, state: State | None = STATE):
+    """Another checkpoint, of the score that an epoch had."""
+    policy = make_policy(SPEC, config.policy)
+    if score is not None:
+        keeper.observe({"env/score": score, "env/n": 1.0})
+    return keeper.save(step, SPEC, policy, policy.init(mx.random.key(step)), state)
+
+
 def kept(folder):
     return [int(path.name) for path in checkpoint.checkpoints(folder)]
 
@@ -202,6 +233,100 @@ def test_a_resumed_run_knows_the_best(config):
     assert kept(folder) == [1, 3, 4]
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_a_score_that_is_no_number_is_none(config, wrong):
+    folder = keep(config, [[(1, 1)], [(wrong, 1)], [(0.5, 1)], [(wrong, 1), (9, 1)]])
+    assert os.readlink(folder / BEST) == "0000000000000001"
+    for made in checkpoint.checkpoints(folder):
+        metadata = loaded(made / "weights.safetensors")[1]
+        assert metadata["score"] in ("1.0", "0.5", "null")
+
+
+def test_a_best_that_is_no_number_goes(config):
+    """One that an older version made, in a run that goes on."""
+    folder = checkpoint.prepare(config, "1")
+    made = save(Keeper(folder, config), config, 1)
+    arrays, metadata = loaded(made / "weights.safetensors")
+    metadata = {"spec": metadata["spec"], "score": "NaN"}
+    mx.save_safetensors(str(made / "weights.safetensors"), arrays, metadata)
+    (folder / BEST).symlink_to(made.name)
+    keeper = Keeper(folder, config, made)
+    save(keeper, config, 2)
+    assert not (folder / BEST).is_symlink()
+    save(keeper, config, 3, score=-5.0)
+    assert os.readlink(folder / BEST) == "0000000000000003"
+
+
+# ---- branches ------------------------------------------------------------------------------------
+
+
+def test_what_is_abandoned_goes_first(config):
+    config.base.checkpoint_keep = 4
+    folder = keep(config, [[(s, 1)] for s in (1, 2, 3, 4)])
+    keeper = Keeper(folder, config, folder / f"{2:016d}")
+    made = save(keeper, config, 3, score=0.0)  # in the place of the abandoned one
+    assert kept(folder) == [4, 1, 2, 3]
+    assert checkpoint.find("1", config) == checkpoint.find("latest", config) == made
+    assert os.readlink(folder / BEST) == f"{2:016d}"
+    save(keeper, config, 7)
+    assert kept(folder) == [1, 2, 3, 7]
+    save(keeper, config, 8)
+    assert kept(folder) == [2, 3, 7, 8]
+
+
+def test_longer_than_the_branch_that_is_gone_on_with(config):
+    """The abandoned checkpoints' steps are fewer than the new ones', and they go all the same."""
+    config.base.checkpoint_keep = 4
+    folder = keep(config, [[(s, 1)] for s in (1, 2, 3, 4)])
+    save(Keeper(folder, config, folder / f"{2:016d}"), config, 9)
+    assert kept(folder) == [4, 1, 2, 9]
+    save(Keeper(folder, config, folder / f"{9:016d}"), config, 10)  # its newest: no new branch
+    save(Keeper(folder, config, folder / f"{10:016d}"), config, 11)
+    assert kept(folder) == [2, 9, 10, 11]
+    save(Keeper(folder, config, folder / f"{2:016d}"), config, 3)
+    assert kept(folder) == [10, 11, 2, 3]
+    assert checkpoint.find("1", config).name == f"{3:016d}"
+
+
+def test_back_to_an_abandoned_branch(config):
+    config.base.checkpoint_keep = 0
+    folder = keep(config, [[(s, 1)] for s in (1, 2, 3)])
+    save(Keeper(folder, config, folder / f"{1:016d}"), config, 9, score=0.0)
+    assert kept(folder) == [2, 3, 1, 9] and os.readlink(folder / BEST) == f"{1:016d}"
+    save(Keeper(folder, config, folder / f"{3:016d}"), config, 4)
+    assert kept(folder) == [9, 1, 2, 3, 4] and os.readlink(folder / BEST) == f"{3:016d}"
+
+
+def test_weights_that_no_run_can_go_on_from_are_abandoned_by_going_on(config):
+    """What a failed run leaves last: the run goes on from the checkpoint before."""
+    config.base.checkpoint_keep = 0
+    folder = keep(config, [[(1, 1)], [(2, 1)]])
+    save(Keeper(folder, config), config, 3, state=None)
+    assert checkpoint.find("1", config).name == f"{3:016d}"
+    found = checkpoint.find("1", config, checkpoint.STATE)
+    assert found.name == f"{2:016d}"
+    made = save(Keeper(folder, config, found), config, 5)
+    assert kept(folder) == [3, 1, 2, 5] and checkpoint.find("1", config) == made
+
+
+def test_saved_without_saying_what_it_goes_on_from(config):
+    """From Python: fewer steps than there are begin a branch at the last checkpoint before."""
+    for steps in 10, 20, 30, 15, 40:
+        write(config, "1", steps)
+    folder = checkpoint.run_folder(config, "1")
+    assert kept(folder) == [20, 30, 10, 15, 40]
+    write(config, "1", 5)
+    assert kept(folder)[-1] == 5 and len(kept(folder)) == 6
+
+
+def test_a_damaged_checkpoint_is_no_obstacle_to_saving(config):
+    folder = keep(config, [[(1, 1)], [(2, 1)]])
+    for name in "weights.safetensors", "state.safetensors":
+        (folder / f"{1:016d}" / name).write_bytes(b"damaged")
+    save(Keeper(folder, config), config, 3)
+    assert kept(folder) == [2, 3]
+
+
 # ---- finding -------------------------------------------------------------------------------------
 
 
@@ -211,15 +336,12 @@ def test_finding(config, tmp_path):
     assert str(tmp_path / "checkpoints" / "squared") in str(caught.value)
 
     made = [write(config, run, steps) for run, steps in (("1", 900), ("2", 1000), ("1", 1100))]
-    for age, path in enumerate(made):
-        for name in "weights.safetensors", "state.safetensors":
-            os.utime(path / name, ns=(10**18, 10**18 - age))  # the first one is the newest
     one, two = made[0].parent, made[1].parent
-    assert checkpoint.find("latest", config) == made[0]
+    assert checkpoint.find("latest", config) == made[2]
     assert checkpoint.find("1", config) == checkpoint.find(str(one), config) == made[2]
     assert checkpoint.find(str(two), config) == made[1]
     assert checkpoint.find(str(made[0]), config) == made[0]
-    assert checkpoint.find_weights("latest", config) == made[0] / "weights.safetensors"
+    assert checkpoint.find_weights("latest", config) == made[2] / "weights.safetensors"
     assert checkpoint.find_weights(str(made[0] / "weights.bin"), config) == made[0] / "weights.bin"
 
     (one / BEST).symlink_to(made[0].name)
@@ -230,6 +352,91 @@ def test_finding(config, tmp_path):
     assert "runs there are: 1, 2" in str(caught.value)
     with pytest.raises(UserError, match="no checkpoint"):
         checkpoint.find("latest", Config("breakout", base=config.base))
+
+
+def test_times_of_files_do_not_say_which_is_the_latest(config, tmp_path):
+    """``cp -r`` gives every file the time of copying, in any order."""
+    made = [write(config, run, steps) for run, steps in (("2", 900), ("1", 64), ("1", 128))]
+    for age, path in enumerate(made):
+        for name in "weights.safetensors", "state.safetensors":
+            os.utime(path / name, ns=(10**18, 10**18 - age))  # the first one is the newest
+    assert checkpoint.find("latest", config) == made[2]
+    assert checkpoint.find("latest", config, checkpoint.STATE) == made[2]
+
+
+def test_of_older_versions_the_times_of_files_say_which_run_is_the_newest(config):
+    made = [write(config, run, steps) for run, steps in (("1", 64), ("1", 128), ("2", 900))]
+    for age, path in enumerate(made):
+        as_older_versions_wrote(path, 10**18 - age)
+    assert checkpoint.find("latest", config) == made[1]  # the furthest of the run
+    assert checkpoint.find("latest", config, checkpoint.STATE) == made[1]
+    found = checkpoint.load(made[1])
+    assert found.step == 128 and checkpoint.load_state(made[1]).numbers == STATE.numbers
+    newer = write(config, "1", 192)
+    assert checkpoint.find("latest", config) == newer
+
+
+def test_what_an_older_version_wrote_can_be_gone_on_from(config):
+    for step in 64, 128, 192:
+        as_older_versions_wrote(write(config, "1", step))
+    folder = checkpoint.run_folder(config, "1")
+    save(Keeper(folder, config, folder / f"{64:016d}"), config, 128)
+    assert checkpoint.find("1", config).name == f"{128:016d}"
+    assert kept(folder) == [64, 128]  # 192 is abandoned, and two are kept
+
+
+def test_a_renamed_checkpoint(config, tmp_path):
+    """Its step is inside."""
+    made = write(config, "1", 5)
+    old = as_older_versions_wrote(write(config, "2", 7))
+    for path, step in (made, 5), (old, None):
+        other = path.rename(path.with_name("kept for later"))
+        found = checkpoint.load(checkpoint.find(str(other), config))
+        assert found.step == (step or 0) and found.folder == other
+    state = State(STATE.arrays, {"global_step": 9})
+    whole = as_older_versions_wrote(write(config, "3", 9, state))
+    assert checkpoint.load(whole.rename(tmp_path / "mine")).step == 9
+
+
+def test_no_checkpoint_is_named(config):
+    write(config, "1", 5)
+    for path in "", " ":
+        with pytest.raises(UserError, match="the text is empty"):
+            checkpoint.find(path, config)
+
+
+def test_paths_that_can_not_be_looked_at(config):
+    write(config, "1", 5)
+    for find in checkpoint.find, checkpoint.find_weights:
+        with pytest.raises(UserError, match="File name too long") as caught:
+            find("x" * 5000, config)
+        assert len(str(caught.value)) < 500
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="no users")
+@pytest.mark.parametrize("locked", ["1", "1/0000000000000005", "."])
+@pytest.mark.parametrize("path", ["latest", "1", "1/0000000000000005"])
+def test_a_folder_that_may_not_be_read(config, path, locked):
+    """As another user, if this is root, who may read everything."""
+    write(config, "1", 5)
+    runs = checkpoint.run_folder(config, "1").parent
+    folder = runs / locked
+    folder.chmod(0)
+    before = os.geteuid()
+    shut = [above for above in folder.parents if above.stat().st_mode & 0o111 != 0o111]
+    modes = [above.stat().st_mode for above in shut]
+    try:
+        if before == 0:
+            for above, mode in zip(shut, modes, strict=True):
+                above.chmod(mode | 0o111)
+            os.seteuid(65534)
+        with pytest.raises(UserError, match=r"can't read .*Permission denied"):
+            checkpoint.load(checkpoint.find(path, config))
+    finally:
+        os.seteuid(before)
+        folder.chmod(0o755)
+        for above, mode in zip(shut, modes, strict=True):
+            above.chmod(mode)
 
 
 def test_only_a_checkpoint_with_state_is_found_for_going_on(config):

@@ -33,8 +33,8 @@ LAYERS = (  # top down; a file's path without .py
     "vec/gym_infos vec/gym_families vec/gym_make vec/gym_workers vec/gym_forms vec/rows vec/gym "
     "vec/puffer_instances vec/puffer_workers vec/puffer_plan vec/puffer vec/__init__",
     # 3: what a trainer is made of
-    "actor rollout update placement schedule learner normalization weights_io remembered "
-    "checkpoint",
+    "actor rollout update placement schedule learner normalization tensor_files weights_io "
+    "remembered branches checkpoint run_folder",
     # 4
     "trainer",
     # 5: consumers
@@ -49,7 +49,12 @@ LAYERS = (  # top down; a file's path without .py
 ORDER = {module: place for place, module in enumerate(" ".join(LAYERS).split())}
 LEVEL = {module: level for level, row in enumerate(LAYERS) for module in row.split()}
 
-NUMPY_AND_MLX = {"actor", "rollout", "weights_io"}  # memory and files: the only ones so low
+NUMPY_AND_MLX = {
+    "actor",
+    "rollout",
+    "tensor_files",
+    "weights_io",
+}  # memory and files: the only ones so low
 MLX_ONLY = {"advantage", "priority", "loss", "optim", "low", "ops", "kernels", "cpu_ops", "update"}
 GUESTS = {"torch", "pufferlib", "wandb", "tensorboard", "optuna", "matplotlib", "gymnasium"}
 GUESTS |= {"imageio", "imageio_ffmpeg", "PIL", "IPython", "onnx", "onnxruntime"}

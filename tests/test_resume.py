@@ -11,11 +11,13 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from oracles import named
-from running import BATCH, EPOCHS, TINY, command, learned, only, records, run
+from running import BATCH, EPOCHS, TINY, command, files, learned, only, records, run
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.config_files import known_envs
+from puffer_mlx.errors import UserError
 from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx.run_folder import held
 from puffer_mlx.trainer import Trainer
 from puffer_mlx.vec.native import environments_folder
 
@@ -240,6 +242,75 @@ def test_going_on_from_an_earlier_checkpoint_cuts_the_log(whole, tmp_path):
     assert log[-1]["epoch"] == int(kept[-2].name) // BATCH + 1
 
 
+def copied(whole, folder):
+    """A run of one's own, with other times than the files had; its folder."""
+    for name in "checkpoints", "logs":
+        subprocess.run(["cp", "-r", whole / name, folder], check=True)
+    return only(folder, "checkpoints/squared/*")
+
+
+def test_latest_is_of_the_branch_that_is_trained(whole, script, here, capsys):
+    """After going on from an older checkpoint, its successors aren't gone on with."""
+    run_folder = copied(whole, here)
+    kept = [path.name for path in sorted(run_folder.glob("0*"))]
+    assert script.main(["squared", "--resume", str(run_folder / kept[0]), "--stop-at", "1"]) == 0
+    made = sorted(path.name for path in run_folder.glob("0*"))
+    assert kept[-1] in made  # still there, and abandoned
+    assert script.main(["squared", "--resume", "latest"]) == 0
+    latest = f"going on with checkpoints/squared/{run_folder.name}/{made[1]} after"
+    assert latest in capsys.readouterr().out
+    assert list(map(learned, records(here))) == list(map(learned, records(whole)))
+    assert final(here) == final(whole)
+    assert not list(run_folder.glob(".*"))
+
+
+def test_a_run_is_gone_on_with_by_one_process_only(whole, script, here, capsys):
+    run_folder = copied(whole, here)
+    before = files(here)
+    with held(run_folder):
+        assert script.main(["squared", "--resume", "latest"]) == 2
+        error = capsys.readouterr().err
+        assert "is in use by another process" in error and "hint: wait" in error
+        assert script.main([*TINY, "--stop-at", "1"]) == 0  # a new run is another one
+    assert len(list(here.glob("checkpoints/squared/*"))) == 2 and before <= files(here)
+
+
+def test_a_new_run_is_held_too(script, here, monkeypatch, capsys):
+    honest, refused = script.Trainer.step, []
+
+    def step(trainer):
+        if not refused:  # a checkpoint isn't needed to be refused
+            folder = only(here, "checkpoints/squared/*")
+            with pytest.raises(UserError, match="in use"), held(folder):
+                pass
+            refused.append(folder)
+        return honest(trainer)
+
+    monkeypatch.setattr(script.Trainer, "step", step)
+    assert script.main(TINY) == 0 and refused
+    assert not list(here.glob("checkpoints/squared/*/.*"))
+
+
+def test_what_a_kill_left_is_cleared_away(whole, script, here, capsys):
+    run_folder = copied(whole, here)
+    (run_folder / f".{64:016d}-abcd1234").mkdir()
+    (run_folder / f".{64:016d}-abcd1234" / "weights.safetensors").write_bytes(b"half")
+    log = only(here, "logs/squared/*")
+    log.write_text(log.read_text() + '{"SPS": 12')
+    kept = sorted(run_folder.glob("0*"))
+    assert script.main(["squared", "--resume", str(kept[-2]), "--stop-at", "1"]) == 0
+    assert "the last record of logs/squared/" in capsys.readouterr().out
+    assert not list(run_folder.glob(".*")) and records(here)
+
+
+def test_a_renamed_checkpoint_is_gone_on_from(whole, script, here, capsys):
+    run_folder = copied(whole, here)
+    made = sorted(run_folder.glob("0*"))[0]
+    other = made.rename(run_folder / "before the crash")
+    assert script.main(["squared", "--resume", str(other)]) == 0
+    assert final(here) == final(whole) and other.is_dir()
+
+
 def test_a_checkpoint_from_python_goes_on_too(whole, script, here):
     """Written without a log, as the quickstart does."""
     settings = config.load("squared", [*TINY[1:], "--checkpoint-interval", "1"])
@@ -270,6 +341,13 @@ def test_options_change_a_resumed_run(whole, tmp_path):
     [
         (["squared", "--resume", "17"], "no checkpoint in 17", "runs there are: "),
         (["squared", "--resume"], "argument --resume: expected one argument", "--help"),
+        (["squared", "--resume", ""], "the text is empty", "or latest"),
+        (["squared", "--resume="], "the text is empty", "or latest"),
+        (["squared", "--load-model-path", ""], "--load-model-path is empty", "leave it out"),
+        (["squared", "--load-model-path="], "--load-model-path is empty", "leave it out"),
+        (["squared", "--gpu-capture", " "], "--gpu-capture is empty", "leave it out"),
+        (["squared", "--resume", "x" * 5000], "File name too long", "check the path"),
+        (["squared", "--load-model-path", "x" * 5000], "File name too long", "check the path"),
         (["--resume", "latest"], "the first word must be an environment", "one of"),
         (["breakout", "--resume", "latest"], "no checkpoint in checkpoints/breakout", "train"),
         (["breakout", "--resume", "checkpoints/squared"], "no checkpoint in", "train first"),

@@ -1,0 +1,183 @@
+"""Which of a run's checkpoints belong together, which is the newest, and which goes first.
+
+A run that goes on from a checkpoint other than its newest begins a new branch; what was trained
+after that checkpoint before is abandoned. Each checkpoint records its line, the branches that led
+to it, each with the step that it began at:
+
+    [[0, 0]]              the first branch
+    [[0, 0], [2, 400]]    branch 2, which went on from step 400 of the first one
+
+The newest checkpoint of a run is the one with the most steps of the highest branch, and the newest
+run the one whose newest checkpoint was saved last. All this is recorded inside: times of files
+change when they are copied. Checkpoints without such records (of older versions, or written by
+hand) count as the first branch's, saved when their file was written.
+"""
+
+import json
+import math
+import re
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.files import reading
+from puffer_mlx.tensor_files import read_header
+
+WEIGHTS, STATE = "weights.safetensors", "state.safetensors"
+STEPS = re.compile("[0-9]{16}")  # the name of a checkpoint
+
+Line = tuple[tuple[int, int], ...]  # (branch, the step that it began at)
+FIRST: Line = ((0, 0),)
+
+
+class Label(NamedTuple):
+    """What a checkpoint says of itself.
+
+    Args:
+        folder: the checkpoint's.
+        line: the branches that led to it.
+        step: environment steps so far.
+        saved: when, in nanoseconds since 1970.
+        score: of the policy; None without one, or with one that isn't finite.
+    """
+
+    folder: Path
+    line: Line
+    step: int
+    saved: int
+    score: float | None
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Later for what was trained later: (branch, step)."""
+        return self.line[-1][0], self.step
+
+    def led_to(self, head: "Label") -> bool:
+        """Whether a newer checkpoint goes on from this one; if not, this one is abandoned."""
+        begins = dict(zip((branch for branch, _ in head.line), head.line[1:], strict=False))
+        branch = self.line[-1][0]
+        if branch == head.line[-1][0]:
+            return self.step <= head.step
+        return branch in begins and self.step <= begins[branch][1]
+
+
+def record(line: Line) -> dict[str, str]:
+    """What a checkpoint that is written now says of itself, as metadata."""
+    return {"line": json.dumps(line), "saved": str(time.time_ns())}
+
+
+def checkpoints(folder: Path, holding: str = WEIGHTS) -> list[Label]:
+    """A run's checkpoints that hold a file, the newest last and what is abandoned first.
+
+    Raises:
+        UserError: the folder can't be read.
+    """
+    with reading(folder):
+        paths = folder.iterdir() if folder.is_dir() else ()
+        own = [p for p in paths if STEPS.fullmatch(p.name) and not p.is_symlink()]
+        found = [label(path, holding) for path in own]  # links may lead anywhere
+    labels = sorted((one for one in found if one), key=lambda one: one.order)
+    return sorted(labels, key=lambda one: (one.led_to(labels[-1]), *one.order))
+
+
+def newest(runs: Path, holding: str = WEIGHTS) -> Label | None:
+    """The newest checkpoint of the newest run in a folder of runs; None if there is none.
+
+    Raises:
+        UserError: a folder can't be read.
+    """
+    with reading(runs):
+        folders = list(runs.iterdir()) if runs.is_dir() else []
+    heads = [made[-1] for run in folders if run.is_dir() and (made := checkpoints(run, holding))]
+    return max(heads, key=lambda head: (head.saved, head.folder), default=None)
+
+
+def line_from(folder: Path, start: Path) -> Line:
+    """The line of what goes on from a checkpoint, in a run's folder.
+
+    Raises:
+        UserError: there is no such checkpoint, or the folder can't be read.
+    """
+    begun, others = label(start), checkpoints(folder)
+    if begun is None:
+        raise UserError(f"there is no checkpoint in {start}", "name a checkpoint's folder")
+    if not others or begun.order >= others[-1].order:
+        return begun.line
+    return (*begun.line, (_unused(others), begun.step))
+
+
+def line_to(folder: Path, step: int) -> Line:
+    """The line of a checkpoint that is written without saying what it goes on from.
+
+    With more steps than the newest it goes on from that, else from the last one before it.
+
+    Raises:
+        UserError: the folder can't be read.
+    """
+    others = checkpoints(folder)
+    if not others:
+        return FIRST
+    if step >= others[-1].step:
+        return others[-1].line
+    before = [one for one in others if one.step < step and one.led_to(others[-1])]
+    line, begin = (before[-1].line, before[-1].step) if before else ((), 0)
+    return (*line, (_unused(others), begin))
+
+
+def label(folder: Path, holding: str = WEIGHTS) -> Label | None:
+    """What a checkpoint says of itself; None if it doesn't hold a file, or not even weights."""
+    try:
+        marks = [(folder / name).stat() for name in (WEIGHTS, holding)]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    step, line, saved, score = _told(folder, marks[0].st_mtime_ns, marks[0].st_ino)
+    return Label(folder, line, step, saved or marks[-1].st_mtime_ns, score)
+
+
+@lru_cache(100_000)  # a run that keeps all of its checkpoints looks at them with every save
+def _told(folder: Path, *_which: int) -> tuple[int, Line, int, float | None]:
+    """Step, line, time of saving (0 if it isn't told) and score; damage is said by who loads."""
+    told = {**_metadata(folder / WEIGHTS), **_metadata(folder / STATE)}
+    numbers = _json(told.get("numbers"))
+    step = _json(told.get("step"))
+    if not isinstance(step, int) and STEPS.fullmatch(folder.name):
+        step = int(folder.name)
+    if not isinstance(step, int) and isinstance(numbers, dict):
+        step = numbers.get("global_step")  # a folder of an older version, under another name
+    saved, score = _json(told.get("saved")), _json(told.get("score"))
+    return (
+        step if isinstance(step, int) else 0,
+        _line(_json(told.get("line"))),
+        saved if isinstance(saved, int) else 0,
+        score if isinstance(score, int | float) and math.isfinite(score) else None,
+    )
+
+
+def _line(told: Any) -> Line:
+    """A line out of JSON; the first if it is none."""
+    try:
+        line = tuple((int(branch), int(begin)) for branch, begin in told)
+    except (TypeError, ValueError, OverflowError):
+        return FIRST
+    return line or FIRST
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    try:
+        return read_header(path).metadata
+    except (UserError, OSError):
+        return {}
+
+
+def _json(text: str | None) -> Any:
+    try:
+        return json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return None
+
+
+def _unused(labels: list[Label]) -> int:
+    """The number of a new branch."""
+    return 1 + max(branch for one in labels for branch, _ in one.line)
