@@ -203,10 +203,20 @@ class Trainer:
         lags = self.placement.overlap and any(name.startswith("acting.") for name in arrays)
         if lags:
             mine["acting"] = learned.weights
+        counted = ("epoch", "global_step", "uptime")
         wrong = [
             f"{name}: {arrays[name].shape if name in arrays else 'missing'}, expected {a.shape}"
             for name, a in named(mine)
             if name not in arrays or arrays[name].shape != a.shape
+        ] + [
+            f"{name}: {arrays[name].dtype}, expected {a.dtype}"
+            for name, a in named(mine)
+            if name in arrays and arrays[name].dtype != a.dtype
+        ]
+        wrong += [
+            f"{name}: {state.numbers.get(name)!r}, expected a number"
+            for name in counted
+            if not isinstance(state.numbers.get(name), int | float)
         ]
         if wrong:
             raise UserError(

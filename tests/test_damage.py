@@ -1,0 +1,117 @@
+"""Every file of a checkpoint, damaged: it loads as it was, or one message says what is wrong."""
+
+import json
+import shutil
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from oracles import named
+from running import TINY
+
+from puffer_mlx import branches, checkpoint, config, vec
+from puffer_mlx.errors import UserError
+from puffer_mlx.trainer import Trainer
+from puffer_mlx.weights_io import load_weights
+
+FLIPS = 60  # of each file; half of them in its first quarter, where headers are
+SAFETENSORS = "weights.safetensors", "state.safetensors", "normalization.safetensors"
+SMALL = [*TINY[1:], "--policy.num-layers", "1"]
+
+
+@pytest.fixture(scope="module")
+def environments():
+    """A trainer and its environments."""
+    mx.disable_compile()
+    settings = config.load("squared", SMALL)
+    with vec.make(settings, 1) as made:
+        yield Trainer(settings, made)
+    mx.enable_compile()
+
+
+@pytest.fixture(scope="module")
+def saved(environments, tmp_path_factory):
+    """A checkpoint of it, with statistics."""
+    trainer = environments
+    folder = tmp_path_factory.mktemp("run")
+    about = trainer.config, trainer.vec.spec, trainer.policy, trainer.weights, trainer.state(), 0.5
+    return checkpoint.write_weights(folder, 64, *about, {"observations.mean": np.arange(5.0)})
+
+
+def without_records(folder):
+    """The same as an older version wrote it: nothing is compared."""
+    for name in SAFETENSORS:
+        arrays, metadata = mx.load(str(folder / name), return_metadata=True)
+        mx.eval(arrays)
+        for key in "crc32", "line", "saved", "step":
+            metadata.pop(key, None)
+        mx.save_safetensors(str(folder / name), arrays, metadata)
+
+
+def arrays(tree):
+    return {name: (str(a.dtype), a.shape, np.array(a).tobytes()) for name, a in named(tree)}
+
+
+def contents(folder, trainer):
+    """All that is read of a checkpoint, as what can be compared."""
+    found = checkpoint.load(checkpoint.find(str(folder), trainer.config))
+    state = checkpoint.load_state(folder)
+    label = branches.label(folder)
+    assert label is not None and label.folder == folder
+    flat = load_weights(folder / "weights.bin", trainer.weights)
+    trainer.restore(found.weights, state)
+    return {
+        "config": found.config,
+        "spec": (found.spec, found.step),
+        "weights": arrays(found.weights),
+        "state": arrays(state.arrays),
+        "numbers": json.dumps(state.numbers, sort_keys=True),
+        "memory": arrays(checkpoint.memory(folder)),
+        "flat": arrays(flat),
+    }
+
+
+def flipped(path: Path, rng: np.random.Generator):
+    """Write a file with one bit, or one whole byte, changed; again and again."""
+    whole = path.read_bytes()
+    header = int.from_bytes(whole[:8], "little") + 8 if path.suffix == ".safetensors" else 0
+    for i in range(FLIPS):
+        data = bytearray(whole)
+        place = rng.integers(header or len(whole) // 4 if i % 2 else len(whole))
+        data[place] ^= 1 << rng.integers(8) if i % 3 else rng.integers(1, 256)
+        path.unlink()  # so that it is another file for whoever remembers this one
+        path.write_bytes(data)
+        yield
+    path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("name", ["config.ini", "weights.bin", *SAFETENSORS])
+def test_damage_is_said_or_changes_nothing(saved, environments, tmp_path, name):
+    """But for texts, which a person may change, and upstream's file, which holds only numbers."""
+    folder = Path(shutil.copytree(saved, tmp_path / saved.name))
+    whole = contents(folder, environments)
+    refused = 0
+    for _ in flipped(folder / name, np.random.default_rng(len(name))):
+        try:
+            found = contents(folder, environments)
+        except UserError as error:
+            refused += 1
+            assert "hint: " in str(error)
+            continue
+        free = {"config.ini": {"config"}, "weights.bin": {"flat"}}.get(name, set())
+        assert {key for key in whole if found[key] != whole[key]} <= free
+    assert refused >= (FLIPS // 2 if name in SAFETENSORS else 0)
+
+
+@pytest.mark.parametrize("name", SAFETENSORS)
+def test_damage_without_checksums_is_said_or_harmless(saved, environments, tmp_path, name):
+    """Files of older versions: no traceback, whatever is loaded."""
+    folder = Path(shutil.copytree(saved, tmp_path / saved.name))
+    without_records(folder)
+    contents(folder, environments)
+    for _ in flipped(folder / name, np.random.default_rng(len(name))):
+        try:
+            contents(folder, environments)
+        except UserError as error:
+            assert "hint: " in str(error)
