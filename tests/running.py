@@ -10,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import mlx.core as mx
+
 ROOT = Path(__file__).parents[1]
 
 BATCH = 8 * 8  # steps of an epoch of TINY
@@ -70,6 +72,13 @@ def errors(stderr: str) -> str:
 def files(folder: Path) -> set[str]:
     """Everything below a folder that isn't a folder, hidden files too."""
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir()}
+
+
+def loaded(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
+    """A safetensors file's tensors and metadata, by MLX's own reader."""
+    arrays, metadata = mx.load(str(path), return_metadata=True)  # pyright: ignore
+    mx.eval(arrays)
+    return arrays, metadata  # pyright: ignore
 
 
 def only(folder: Path, pattern: str) -> Path:

@@ -6,6 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from oracles import named
+from running import loaded
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import BEST, Keeper, State
@@ -34,13 +35,6 @@ def write(config, run, step, state: State | None = STATE, spec=SPEC, seed=0):
     weights = policy.init(mx.random.key(seed))
     folder = checkpoint.prepare(config, run)
     return checkpoint.write_weights(folder, step, config, spec, policy, weights, state)
-
-
-def loaded(path) -> tuple[dict[str, mx.array], dict[str, str]]:
-    """A file's tensors and metadata, by MLX's reader."""
-    arrays, metadata = mx.load(str(path), return_metadata=True)  # pyright: ignore
-    mx.eval(arrays)
-    return arrays, metadata  # pyright: ignore
 
 
 def as_older_versions_wrote(made, at=None):

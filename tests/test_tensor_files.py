@@ -3,10 +3,13 @@
 import json
 import os
 import struct
+import zlib
+from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from running import loaded
 
 from puffer_mlx import tensor_files
 from puffer_mlx.errors import UserError
@@ -73,11 +76,9 @@ def test_what_is_written_is_read(path):
 
 def test_other_programs_read_it(path):
     """MLX's own reader, and the checksum by its definition in docs/file_formats.md."""
-    found, metadata = mx.load(str(path), return_metadata=True)  # pyright: ignore
+    found, metadata = loaded(path)
     check_equal(found, TENSORS)
     assert metadata.items() > METADATA.items()
-    import zlib
-
     header, body = parts(path)
     texts = header.pop("__metadata__")
     expected = int(texts.pop("crc32"), 16)
@@ -142,7 +143,7 @@ def test_every_length_is_refused(path):
         tensor_files.read(path)
 
 
-def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
+def entry(dtype: object = "F32", shape: object = (2,), offsets: object = (0, 8)):
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
@@ -208,7 +209,7 @@ def test_a_sparse_file_of_100_gb(tmp_path):
 
 def test_a_fifo_and_a_device_are_no_files(tmp_path):
     os.mkfifo(tmp_path / "fifo")
-    for path in tmp_path / "fifo", "/dev/zero":
+    for path in tmp_path / "fifo", Path("/dev/zero"):
         with pytest.raises(OSError, match="not a file, but a pipe or a device"):
             tensor_files.read(path)
     with pytest.raises(IsADirectoryError):
