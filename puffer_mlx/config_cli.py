@@ -239,7 +239,8 @@ def _refuse_empty(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
         if not (word.startswith("--") and equals):
             name, value = option, word
         action = parser._option_string_actions.get(name)
-        if action and "." not in action.dest and not value.strip():
+        shown = action and action.help != argparse.SUPPRESS  # others are a script's to itself
+        if action and shown and "." not in action.dest and not value.strip():
             hint = "give it a value, or leave it out; is a variable of your shell not set?"
             raise UserError(f"the value of {name} is empty ({COMMAND_LINE})", hint)
 

@@ -36,7 +36,10 @@ def saved(environments, tmp_path_factory):
     trainer = environments
     folder = tmp_path_factory.mktemp("run")
     about = trainer.config, trainer.vec.spec, trainer.policy, trainer.weights, trainer.state(), 0.5
-    return checkpoint.write_weights(folder, 64, *about, {"observations.mean": np.arange(5.0)})
+    size = trainer.vec.spec.observation_size
+    known = {"mean": np.arange(size) / 7, "variance": np.ones(size), "count": np.array(3.0)}
+    memory = {f"observations.{part}": array for part, array in known.items()}
+    return checkpoint.write_weights(folder, 64, *about, memory)
 
 
 def without_records(folder):
