@@ -7,6 +7,7 @@ Outside a notebook ``watch`` is the terminal's dashboard. matplotlib and IPython
 they are needed.
 """
 
+import base64
 import contextlib
 import io
 import signal
@@ -20,11 +21,15 @@ import mlx.core as mx
 from puffer_mlx.dashboard import Dashboard
 from puffer_mlx.errors import UserError
 from puffer_mlx.pictures import Frame, gif_bytes
+from puffer_mlx.scores import SCORE
 from puffer_mlx.trainer import Trainer
 from puffer_mlx.view import Logs, View, abbreviate
 
 REFRESH = 1.0  # seconds between two drawings at least
 EFFORT = 0.1  # of the time, for drawing, at most
+ALT = "the agent plays"  # for who can't see it
+NAMED = 0.005  # of an epoch's time: phases that took less aren't in the legend
+LONGEST = 30  # characters of a fact
 SIZE, DPI = (10.0, 6.0), 90  # inches, dots per inch
 COLOURS = {"rollout": "Blues", "train": "Oranges"}  # of a phase's parts: matplotlib's colour maps
 
@@ -97,6 +102,8 @@ def _interruptible(trainer: Trainer) -> Iterator[None]:
 def show(frames: Iterable[Frame], fps: float = 15.0, scale: int = 1) -> Any:
     """Frames as an endless GIF in the cell's output.
 
+    It is in the notebook itself, as a GIF and as HTML: nbconvert's pages have no GIFs but in HTML.
+
     Args:
         frames: from ``evaluate.play``.
         fps: pictures per second, at most 50.
@@ -105,8 +112,10 @@ def show(frames: Iterable[Frame], fps: float = 15.0, scale: int = 1) -> Any:
     Raises:
         UserError: IPython or Pillow is missing, or ``pictures.gif_bytes`` finds something wrong.
     """
-    display, image = _ipython()
-    display(image(data=gif_bytes(frames, fps, scale), format="gif"))
+    display, _ = _ipython()
+    encoded = base64.b64encode(gif_bytes(frames, fps, scale)).decode()
+    html = f'<img alt="{ALT}" src="data:image/gif;base64,{encoded}">'
+    display({"image/gif": encoded, "text/html": html, "text/plain": ALT}, raw=True)
 
 
 def in_notebook() -> bool:
@@ -174,7 +183,8 @@ def png_bytes(view: View) -> bytes:
         [["score", "speed"], ["time", "time"], ["text", "text"]],
         height_ratios=(5, 1.4, 4),
     )
-    _curve(axes["score"], "score per episode", view.score_curve(), view.total_steps)
+    what = "score, mean of 100 episodes" if SCORE in view.logs else "score per episode"
+    _curve(axes["score"], what, view.score_curve(), view.total_steps)
     _curve(axes["speed"], "steps per second", view.speed_curve(), view.total_steps)
     _time(axes["time"], view, colormaps)
     _text(axes["text"], view)
@@ -213,10 +223,12 @@ def _time(axes: Any, view: View, colormaps: Any) -> None:
         whole = [phase for phase in phases if phase.label.lower() == name]
         parts = [phase for phase in phases if phase.parent == name] if name in divided else whole
         left = 0.0 if view.overlapped else left
-        for i, phase in enumerate(parts):
-            colour = colormaps[colours](0.75 - 0.6 * i / len(parts))
-            label = f"{phase.label.lower()} {100 * phase.share:.0f} %"
+        seen = [phase for phase in parts if phase.share >= NAMED]
+        for phase in parts:
+            shade = seen.index(phase) / len(seen) if phase in seen else 1.0
+            label = f"{phase.label.lower()} {100 * phase.share:.0f} %" if phase in seen else ""
             place = -row if view.overlapped else 0
+            colour = colormaps[colours](0.85 - 0.7 * shade)
             axes.barh(place, phase.share, left=left, color=colour, label=label)
             left += phase.share
         right = max(left, right)
@@ -229,9 +241,9 @@ def _time(axes: Any, view: View, colormaps: Any) -> None:
     axes.set_axis_off()
     if phases:
         axes.legend(
-            loc="upper center",
-            bbox_to_anchor=(0.5, 0.05),
-            ncols=10,
+            loc="upper left",
+            bbox_to_anchor=(-0.01, 0.05),
+            ncols=6,  # that fit beside each other
             fontsize=8,
             frameon=False,
             handlelength=1,
@@ -249,10 +261,16 @@ def _text(axes: Any, view: View) -> None:
     )
     for i, (title, numbers) in enumerate(sections):
         width = max((len(name) for name in numbers), default=0)
-        lines = [f"{name:{width}}  {value}" for name, value in numbers.items()]
+        lines = [f"{name:{width}}  {_cut(value)}" for name, value in numbers.items()]
         style = {"va": "top", "fontsize": 8, "transform": axes.transAxes}
         axes.text(i * 0.36, 1.0, title, fontweight="bold", **style)
         axes.text(i * 0.36, 0.88, "\n".join(lines), family="monospace", **style)
+
+
+def _cut(text: str) -> str:
+    """A text without its middle, if it is too long for its column."""
+    half = (LONGEST - 1) // 2
+    return text if len(text) <= LONGEST else f"{text[:half]}…{text[-half:]}"
 
 
 def _ipython() -> tuple[Any, Any]:

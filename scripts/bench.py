@@ -31,6 +31,9 @@ from puffer_mlx.placement import rollout_cores
 from puffer_mlx.trainer import Trainer
 from puffer_mlx.vec.stepping import measure_stepping
 from puffer_mlx.version import version_text
+from puffer_mlx.view import abbreviate
+
+EVERY = 5.0  # seconds between two lines of progress at least
 
 
 def number(kind: type, least: float) -> Callable[[str], float]:
@@ -108,15 +111,40 @@ def spread(values: list[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
+class Progress:
+    """A line on standard error every few seconds; standard output is the result's alone.
+
+    Args:
+        what: is counted, in words.
+        total: how many there will be.
+    """
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total, self._count = what, total, 0
+        self._told = time.perf_counter()
+
+    def one(self, pace: float | None = None) -> None:
+        """One more is done, at so many steps per second."""
+        self._count += 1
+        if time.perf_counter() - self._told < EVERY:
+            return
+        self._told = time.perf_counter()
+        rate = f", {abbreviate(pace)} steps/s" if pace else ""
+        done = f"{self._count} of {self._total} {self._what}{rate}"
+        print(f"puffer_mlx: measured {done}", file=sys.stderr, flush=True)
+
+
 def bench_environment(config: Config, options: argparse.Namespace) -> dict[str, Any]:
     results = {}
     limit = max(1, min(config.vec.num_threads, threads()))
-    for count in sorted({1, limit}):
+    counts = sorted({1, limit})
+    progress = Progress("measurements", len(counts) * options.repeat)
+    for count in counts:
+        runs = []
         with vec.make(config, count) as environments:
-            runs = [
-                measure_stepping(environments, options.seconds)["steps_per_second"]
-                for _ in range(options.repeat)
-            ]
+            for _ in range(options.repeat):
+                runs.append(measure_stepping(environments, options.seconds)["steps_per_second"])
+                progress.one(runs[-1])
         results[f"steps/s, {count} thread{'s' if count > 1 else ''}"] = spread(runs)
     return results
 
@@ -126,11 +154,15 @@ def bench_training(config: Config, options: argparse.Namespace) -> dict[str, Any
     with made as environments:
         trainer = Trainer(config, environments)
         started = time.perf_counter()
+        progress = Progress("epochs, warm-up included", options.warm_up + options.epochs)
         for _ in range(options.warm_up):
-            trainer.step()
+            progress.one(trainer.step()["SPS"])
         warm = time.perf_counter() - started
         cpu = time.process_time()
-        logs = [trainer.step() for _ in range(options.epochs)]
+        logs = []
+        for _ in range(options.epochs):
+            logs.append(trainer.step())
+            progress.one(logs[-1]["SPS"])
         cpu = time.process_time() - cpu
     steps = config.batch_size * options.epochs
     results: dict[str, Any] = {

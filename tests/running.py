@@ -63,8 +63,9 @@ def sanitized(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def errors(stderr: str) -> str:
-    """Standard error without notes on what is compiled or can't be."""
-    notes = ("puffer_mlx: training on the CPU will be", "puffer_mlx: compiling ")
+    """Standard error without notes on what is compiled or can't be, and how far it is."""
+    notes = ("training on the CPU will be", "compiling ", "measured ")
+    notes = tuple(f"puffer_mlx: {note}" for note in notes)
     lines = stderr.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith(notes))
 

@@ -93,6 +93,21 @@ def test_epochs_and_warm_up_are_counted(script, monkeypatch, capsys):
     assert len(numbers) == 3
 
 
+def test_progress_is_told_beside_the_result(script, monkeypatch, capsys):
+    """On standard error, not more often than every few seconds."""
+    monkeypatch.setattr(script, "EVERY", 0.0)
+    assert script.main([*TINY, "--epochs", "2", "--warm-up", "1"]) == 0
+    captured = capsys.readouterr()
+    told = [line for line in captured.err.splitlines() if "measured" in line]
+    assert [line.split()[2:5] for line in told] == [[str(n), "of", "3"] for n in (1, 2, 3)]
+    assert all(line.endswith("steps/s") for line in told) and "measured" not in captured.out
+    assert script.main([*TINY, "--env-only", "--seconds", "0.01", "--repeat", "1"]) == 0
+    assert "puffer_mlx: measured 1 of " in capsys.readouterr().err
+    monkeypatch.setattr(script, "EVERY", 1e9)
+    assert script.main([*TINY, "--epochs", "1", "--warm-up", "0"]) == 0
+    assert "measured" not in capsys.readouterr().err
+
+
 def test_environments_alone(script, tmp_path, capsys):
     words = [*TINY, "--env-only", "--seconds", "0.2", "--repeat", "2", "--json", "record.json"]
     assert script.main(words) == 0

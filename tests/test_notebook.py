@@ -19,6 +19,7 @@ from PIL import Image
 from running import ROOT, TINY, files
 
 from puffer_mlx import config, notebook, remembered, vec
+from puffer_mlx import view as view_module
 from puffer_mlx.errors import UserError
 from puffer_mlx.notebook import LiveFigure, png_bytes, watch
 from puffer_mlx.trainer import Trainer
@@ -102,6 +103,47 @@ def test_side_by_side_there_are_two_bars():
     bars = [(p.get_y() + p.get_height() / 2, p.get_x(), p.get_width()) for p in axes.patches]
     assert bars == [pytest.approx(bar) for bar in [(0, 0, 0.75), (0, 0.75, 0.25), (-1, 0, 1)]]
     assert axes.get_title("left") == "time of an epoch: 400 ms, rollout 75 %, train 100 %"
+
+
+def test_the_figures_parts_have_room():
+    """Everything there is, named at length: nothing is cut off, nothing lies on anything else."""
+    from matplotlib.figure import Figure
+
+    drawn = []
+    with pytest.MonkeyPatch.context() as patch:
+        real = Figure.savefig
+        patch.setattr(
+            Figure, "savefig", lambda self, *a, **k: (real(self, *a, **k), drawn.append(self))
+        )
+        parts = {f"perf/{name}": 0.05 for name, _, parent in view_module.PHASES if parent}
+        logs = record(10, **EPISODES, **parts, **{"perf/rollout": 0.4, "perf/train": 0.6})
+        logs |= {f"loss/{name}": -123.4567 for name in ("first_ratio_error", "skipped_steps")}
+        shown = view(logs)
+        shown.summary = {"Environment": "/a/long/path/to/some/file.py:Environment", "Run": "1" * 13}
+        png_bytes(shown)
+    (figure,) = drawn
+    canvas = figure.canvas.get_renderer()
+    whole = figure.bbox
+    bar, text = figure.axes[-2:]
+    assert bar.get_window_extent(canvas).width > 0.9 * whole.width
+    legend = bar.get_legend().get_window_extent(canvas)
+    boxes = [legend, *(item.get_window_extent(canvas) for item in text.texts)]
+    for box in boxes:
+        assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
+    assert len(bar.get_legend().get_texts()) == len(parts)
+
+
+def test_phases_that_took_next_to_nothing_have_no_name():
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    spent = {"rollout": 0.4, "eval_act": 0.399, "eval_store": 0.001, "train": 0.6}
+    axes: Any = Figure().subplots()
+    shown = view(record(1, **{f"perf/{name}": value for name, value in spent.items()}))
+    notebook._time(axes, shown, colormaps)
+    assert len(axes.patches) == 3
+    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["act 40 %", "train 60 %"]
 
 
 def test_the_figure_needs_little():
@@ -317,6 +359,17 @@ def test_the_quickstart_shows_one_live_picture_and_the_agent(executed):
     with Image.open(io.BytesIO(gif)) as image:
         assert getattr(image, "n_frames", 1) > 100
     assert len(gif) < 1_000_000
+
+
+def test_a_converted_notebook_has_the_gif(executed):
+    """nbconvert's pages show HTML and no GIFs: it is in both forms."""
+    book, _ = executed
+    (output,) = [o for o in outputs(book, "show(play(") if "image/gif" in o.get("data", {})]
+    page = output["data"]["text/html"]
+    assert page.startswith("<img alt=") and "".join(output["data"]["image/gif"].split()) in page
+    nbconvert = pytest.importorskip("nbconvert")
+    html, _ = nbconvert.HTMLExporter().from_notebook_node(book)
+    assert "data:image/gif;base64,R0lGOD" in html
 
 
 def test_the_quickstart_scores_and_exports(executed):
