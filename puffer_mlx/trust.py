@@ -18,7 +18,6 @@ import importlib.util
 import json
 import os
 import re
-import stat
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +25,7 @@ from typing import NamedTuple
 from puffer_mlx.config_schema import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.files import publish
+from puffer_mlx.own_folders import fault, make
 
 __all__ = ["Allowed", "code_names", "known", "permit", "permit_log_dir"]
 
@@ -119,6 +119,8 @@ def _refusal(code: Code, origin: str) -> UserError:
         what = f"C sources that would be compiled and run: {code.path}"
     else:
         what = f"Python code that would be imported: {code.name}, of {code.path}"
+    if why := _forgetful(memory_folder()):
+        what += f"\n  what you name yourself isn't remembered: {why}"
     return UserError(
         f"{origin} names {what}",
         "it may do anything that you may; if you trust it: --allow-code (in Python:"
@@ -180,10 +182,10 @@ def memory_folder() -> Path:
 def _remember(code: Code) -> None:
     """Keep a hash; where the disk can't be written, the person will be asked again."""
     folder = memory_folder()
-    if _remembered(code) or not folder.is_absolute():  # no home, say: never the working directory
+    if _remembered(code) or _forgetful(folder):  # no home, say: never the working directory
         return
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make(folder)
         with publish(folder / code.digest) as temporary:
             temporary.write_text(json.dumps(code._asdict(), indent=1) + "\n", encoding="utf-8")
     except (OSError, UserError):
@@ -194,8 +196,11 @@ def _remembered(code: Code) -> bool:
     """Whether this user wrote the hash down, in a folder that nobody else can write to."""
     folder = memory_folder()
     try:
-        about = folder.lstat()
-        private = about.st_uid == os.getuid() and not about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        return folder.is_absolute() and private and (folder / code.digest).is_file()
+        return (folder / code.digest).is_file() and not _forgetful(folder)
     except OSError:
         return False
+
+
+def _forgetful(folder: Path) -> str:
+    """Why nothing is remembered; empty if it is."""
+    return fault(folder) if folder.is_absolute() else f"{folder} isn't an absolute path"

@@ -324,8 +324,10 @@ def test_many_at_once(here):
 def test_a_memory_that_others_can_write_is_none(here):
     learn()
     assert known()
-    Path("data/named").chmod(0o777)
+    Path("data").chmod(0o777)
     assert not known()
+    with pytest.raises(UserError, match=f"isn't remembered: others may write to {here}/data"):
+        trust.permit(config.load("a.ini"), "base")
 
 
 def test_a_memory_that_cant_be_written_is_no_error(here):
