@@ -12,7 +12,8 @@ of safetensors, the first nodes of the graph. The flat file can't hold them.
 
 A file is read back from the disk and run by the other side: PyTorch, onnxruntime, or our own
 reader, on observations as the environment shows them. Where its outputs over a sequence of them, or
-the state after it, differ from ours by more than ``TOLERANCE``, nothing is published. Exporting
+the state after it, differ from ours by more than ``TOLERANCE``, or what float32 tells apart where
+that is more (``parity.judge``), nothing is published. Exporting
 needs no GPU; the comparison is of whatever MLX's default device computes, and exact tolerances hold
 on a CPU.
 """
@@ -34,7 +35,7 @@ from puffer_mlx.dialects import dialect_of, stacked_state, to_dialect, to_torch,
 from puffer_mlx.errors import UserError
 from puffer_mlx.files import publish
 from puffer_mlx.onnx_export import onnx_fault, run_onnx, save_onnx
-from puffer_mlx.parity import NOTHING, Outputs, compare, need, random_observations, run, run_torch
+from puffer_mlx.parity import NOTHING, Outputs, judge, need, random_observations, run, run_torch
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.trees import named
 
@@ -128,15 +129,15 @@ def export(made: Checkpoint, form: Format, path: Path, recorded: mx.array | None
         observations = random_observations(made.spec, made.memory)
     else:
         observations = normalization.undo(made.memory, np.array(recorded))
-    expected = run(made.policy, made.weights, observations, made.memory)
+    ours = made.policy, made.weights, observations, made.memory
     lacking = not form.whole and weights_io.bin_fault(policy, form.alignment) is not None
     lossy = form.kind == "bin" and form.lossy and lacking
     with publish(path) as temporary:
         _write(made, form, policy, weights, temporary)
         found = _run_file(form, policy, weights, temporary, observations)
-        difference, worst = compare(expected, found)
-        tolerance = math.inf if lossy or raw else TOLERANCE[form.kind]
-        if not difference <= tolerance:
+        least = math.inf if lossy or raw else TOLERANCE[form.kind]
+        difference, worst, tolerance = compared = judge(*ours, found, least)
+        if not compared.same:
             raise UserError(
                 f"{path} would not be the same policy: its {worst} differs from ours by"
                 f" {difference:.2g} of its scale, more than {tolerance:g}; nothing was written",

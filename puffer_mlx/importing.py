@@ -27,11 +27,12 @@ from puffer_mlx.detect import detect, detect_normalised, detect_torch
 from puffer_mlx.dialects import Tensors, from_torch, stacked_state, to_dialect
 from puffer_mlx.errors import UserError
 from puffer_mlx.onnx_export import read_onnx, run_onnx
-from puffer_mlx.parity import compare, need, random_observations, run, run_torch
+from puffer_mlx.parity import Compared, judge, need, random_observations, run_torch
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
 
 Weights = Any
+TOLERANCE = 1e-5  # of an output's scale, as ``export.TOLERANCE``
 STEP = re.compile(r"(?:^|_)(\d{16})$")  # how the names of PufferLib's checkpoints and ours end
 OWN = ("torch.network", "torch.encoder")  # keys that may name classes of the user's own
 SAFE_TORCH = (2, 6)  # before, weights_only=True didn't keep its promise: CVE-2025-32434
@@ -153,13 +154,11 @@ def _refuse_guess(found: Found, config: Config) -> None:
         )
 
 
-def difference(
-    found: Found, policy: Policy, weights: Weights, spec: EnvSpec
-) -> tuple[float, str] | None:
+def difference(found: Found, policy: Policy, weights: Weights, spec: EnvSpec) -> Compared | None:
     """The largest difference between an imported policy's outputs and the file's own.
 
     Of a torch file those of the torch classes, of an ONNX file those of onnxruntime, on random
-    observations; see ``parity.compare``. None of other files, which no other program runs here.
+    observations; see ``parity.judge``. None of other files, which no other program runs here.
     """
     memory = found.memory if found.inside else {}
     observations = random_observations(spec, memory)
@@ -173,7 +172,7 @@ def difference(
         theirs = run_onnx(found.path, observations, state)
     else:
         return None
-    return compare(run(policy, weights, observations, memory), theirs)
+    return judge(policy, weights, observations, memory, theirs, TOLERANCE)
 
 
 def _check_spec(found: Found, spec: EnvSpec) -> None:

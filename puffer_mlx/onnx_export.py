@@ -16,6 +16,7 @@ normalised observations begins with the nodes that normalise them.
 
 import contextlib
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,16 +118,11 @@ def read_onnx(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The tensors of a file that ``save_onnx`` wrote, by our names, and its metadata.
 
     Raises:
-        UserError: it isn't an ONNX file, or not one of ours.
+        UserError: it isn't an ONNX file, or not one of ours, or not all of it.
     """
-    import onnx
-    from google.protobuf.message import DecodeError
     from onnx import numpy_helper
 
-    try:
-        model = onnx.load_model_from_string(path.read_bytes())
-    except DecodeError as error:
-        raise UserError(f"{path} can't be read as ONNX: {error}", "the file is damaged") from None
+    model = _parsed(path, path.read_bytes())
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     if "puffer_mlx" not in metadata:
         raise UserError(
@@ -138,6 +134,46 @@ def read_onnx(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         with contextlib.suppress(ValueError):  # without a count, the statistics aren't whole
             tensors[COUNT] = np.array(float(metadata[COUNT]))
     return tensors, metadata
+
+
+def _parsed(path: Path, data: bytes) -> Any:
+    """A file's model, which is whole.
+
+    Tensors may name other files, which onnx and onnxruntime look for in the working directory.
+
+    Raises:
+        UserError: it isn't an ONNX file, or a tensor does; ours never do.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+    from onnx import TensorProto
+
+    try:
+        model = onnx.load_model_from_string(data)
+    except DecodeError as error:
+        raise UserError(f"{path} can't be read as ONNX: {error}", "the file is damaged") from None
+    for tensor in _tensors(model):
+        if tensor.data_location == TensorProto.EXTERNAL or tensor.external_data:
+            raise UserError(
+                f"{path} keeps the numbers of {tensor.name or 'a tensor'!r} in another file, which"
+                " isn't read",
+                "export it again: scripts/export.py writes everything into one file",
+            )
+    return model
+
+
+def _tensors(message: Any) -> Iterator[Any]:
+    """Every tensor of a model, wherever it is: of the graph, of nodes, of graphs within them."""
+    from google.protobuf.message import Message
+    from onnx import TensorProto
+
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for part in [value] if isinstance(value, Message) else value:
+                if isinstance(part, TensorProto):
+                    yield part
+                else:
+                    yield from _tensors(part)
 
 
 def run_onnx(path: Path, observations: np.ndarray, state: dict[str, np.ndarray]) -> Any:
@@ -153,9 +189,9 @@ def run_onnx(path: Path, observations: np.ndarray, state: dict[str, np.ndarray])
     """
     import onnxruntime
 
-    session: Any = onnxruntime.InferenceSession(
-        path.read_bytes(), providers=["CPUExecutionProvider"]
-    )
+    data = path.read_bytes()
+    _parsed(path, data)
+    session: Any = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     steps: list[Any] = []
     for row in observations.astype(np.float32):

@@ -8,10 +8,11 @@ normalised ones normalises them first.
 
 import importlib
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_map
 
 from puffer_mlx import normalization
 from puffer_mlx.dialects import stacked_state
@@ -23,6 +24,8 @@ Weights = Any
 Outputs = dict[str, np.ndarray]
 NOTHING: normalization.Memory = {}
 STEPS, AGENTS = 32, 16  # of random observations
+LAST_PLACES = 2.0**-22  # four of a float32's, relative to it
+MARGIN, MOST = 4.0, 1e-2  # of the resolution; of an output's scale, whatever the resolution is
 SPREAD = 4.0  # deviations of random observations that are normalised: some are cut off at 10
 
 
@@ -86,6 +89,69 @@ def compare(expected: Outputs, found: Outputs) -> tuple[float, str]:
         if math.isnan(difference):
             break
     return worst
+
+
+class Compared(NamedTuple):
+    """What two programs made of the same observations.
+
+    Args:
+        difference: the largest of any output, relative to that output's largest number, or to 1.
+        worst: the output that has it.
+        tolerance: what ``difference`` may be.
+    """
+
+    difference: float
+    worst: str
+    tolerance: float
+
+    @property
+    def same(self) -> bool:
+        """Whether it is the same policy."""
+        return self.difference <= self.tolerance
+
+
+def judge(
+    policy: Policy,
+    weights: Weights,
+    observations: np.ndarray,
+    memory: normalization.Memory,
+    found: Outputs,
+    least: float,
+) -> Compared:
+    """Compare another program's outputs with ours.
+
+    Two programs that compute in float32 agree no better than float32 tells apart. On observations
+    up to 1 that is well below ``least``; bytes up to 255 make it larger.
+
+    Args:
+        policy: and the next three: as of ``run``.
+        weights: its weights.
+        observations: (T, S, D).
+        memory: the statistics that they are normalised by, if they are.
+        found: the other's outputs.
+        least: a difference that is allowed in any case; 0 asks for the same bits.
+    """
+    expected = run(policy, weights, observations, memory)
+    difference, worst = compare(expected, found)
+    if not least or difference <= least:
+        return Compared(difference, worst, least)
+    moved = run(policy, _moved(weights), observations, memory)
+    resolution = compare(expected, moved)[0]
+    return Compared(difference, worst, max(least, min(MARGIN * resolution, MOST)))
+
+
+def _moved(weights: Weights) -> Weights:
+    """Every weight moved up or down by ``LAST_PLACES``, at random.
+
+    A sum of products that is taken in another order is off by about as much as if its weights were:
+    in proportion to the sum of |w| |x|, whatever follows.
+    """
+    rng = np.random.default_rng(0)
+
+    def move(w: mx.array) -> mx.array:
+        return w * mx.array(rng.choice(np.array([1 - LAST_PLACES, 1 + LAST_PLACES], "f4"), w.shape))
+
+    return tree_map(move, weights)
 
 
 def random_observations(spec: EnvSpec, memory: normalization.Memory = NOTHING) -> np.ndarray:

@@ -116,7 +116,7 @@ def show(report: Report, kind: str) -> None:
         "tensors": f"{report.tensors:,}",
         "parameters": f"{report.parameters:,}",
         "compared on": report.observations,
-        "largest difference": f"{size} (allowed: {report.tolerance:g})",
+        "largest difference": f"{size} (allowed: {report.tolerance:.2g})",
     }
     for name, value in lines.items():
         print(f"{name:<20}{value}")

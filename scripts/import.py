@@ -18,8 +18,8 @@ from puffer_mlx.config_cli import option
 from puffer_mlx.detect import sizes_of
 from puffer_mlx.devices import select_device
 from puffer_mlx.errors import UserError, reported
-from puffer_mlx.export import TOLERANCE
 from puffer_mlx.importing import Found, difference, inspect, weights_of
+from puffer_mlx.parity import Compared
 from puffer_mlx.remembered import KEY
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.trees import named
@@ -73,10 +73,10 @@ def convert(argv: list[str]) -> None:
     alignment = {"bf16": BF16, "float": FLOAT}[options.bin_build]
     policy, weights = weights_of(found, spec, config, alignment)
     compared = difference(found, policy, weights, spec)
-    if compared and not compared[0] <= TOLERANCE[found.kind]:
+    if compared and not compared.same:
         raise UserError(
-            f"{found.path}: {compared[1]} differs from what the file's own program computes by"
-            f" {compared[0]:.2g} of its scale, more than {TOLERANCE[found.kind]:g}",
+            f"{found.path}: {compared.worst} differs from what the file's own program computes by"
+            f" {compared.difference:.2g} of its scale, more than {compared.tolerance:.2g}",
             "this is a defect of puffer_mlx: report it",
         )
     run = options.out or checkpoint.run_folder(config, str(time.time_ns() // 1_000_000))
@@ -93,7 +93,7 @@ def show(
     config: Config,
     made: Path,
     parameters: int,
-    compared: tuple[float, str] | None,
+    compared: Compared | None,
 ) -> None:
     parts = config.torch
     policy = f"{parts.encoder}, {parts.network} {config.policy.hidden_size}x"
@@ -105,7 +105,8 @@ def show(
         "checkpoint": made,
     }
     if compared:
-        lines["largest difference"] = f"{compared[0]:.2g} of the scale of {compared[1]}"
+        size = f"{compared.difference:.2g} of the scale of {compared.worst}"
+        lines["largest difference"] = f"{size} (allowed: {compared.tolerance:.2g})"
     for name, value in lines.items():
         print(f"{name:<20}{value}")
     folder, settings = (shlex.quote(str(path)) for path in (made, made / checkpoint.CONFIG))

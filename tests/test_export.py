@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
@@ -216,7 +217,9 @@ def test_a_policy_of_zero_biases_is_native(tmp_path):
 
 def test_recorded_observations_are_what_is_compared_on(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(export, "run", lambda *a: seen.append(a[2]) or parity.run(*a))
+    run = parity.run
+    for module in export, parity:  # the file's side, and ours
+        monkeypatch.setattr(module, "run", lambda *a: seen.append(a[2]) or run(*a))
     made, path = make("native", tmp_path), tmp_path / "w.safetensors"
     recorded = np.random.default_rng(0).normal(size=(6, 4, 13)).astype(np.float32)
     report = export.export(made, Format("safetensors"), path, mx.array(recorded))
@@ -304,6 +307,108 @@ def test_notes(tmp_path):
     )
     notes = export.export(again, Format("onnx"), path, None).notes
     assert any("reset_on_terminal" in note for note in notes)
+
+
+# ---- bytes, of which float32 tells less apart ----------------------------------------------------
+
+
+def of_bytes(folder, network="MinGRU", dialect="native", layers=2, scale=2.0):
+    """A policy whose sums are of hundreds of bytes, as large as training makes them."""
+    spec = EnvSpec("x", 400, np.dtype(np.uint8), ActionSpec((5,)))
+    config = config_of(dialect, network, layers, "DefaultEncoder", folder / "checkpoints")
+    config.policy.hidden_size = 64
+    policy = make_policy(spec, config.policy, config.torch)
+    weights = tree_map(lambda w: scale * w, policy.init(mx.random.key(0)))
+    run = checkpoint.prepare(config, "1")
+    return checkpoint.load(checkpoint.write_weights(run, 1, config, spec, policy, weights))
+
+
+@pytest.mark.parametrize("kind", ["torch", "onnx"])
+@pytest.mark.parametrize("network", ["MinGRU", "LSTM", "GRU"])
+def test_a_policy_of_bytes(tmp_path, network, kind):
+    """Both sides are off, from what float64 gives, by more than 1e-5; neither is wrong."""
+    made, path = of_bytes(tmp_path, network), tmp_path / f"w{suffix(kind)}"
+    report = export.export(made, Format(kind), path, None)
+    assert report.difference <= report.tolerance < 5e-3
+    found = importing.inspect(path)
+    made.config.policy.dialect = report.dialect
+    policy, weights = importing.weights_of(found, made.spec, made.config)
+    again = importing.difference(found, policy, weights, made.spec)
+    assert again is not None and again.same
+
+
+def test_a_policy_of_bytes_in_float64(tmp_path):
+    """Ours and PyTorch's float32 are as far from PyTorch's float64 as from each other."""
+    torch = pytest.importorskip("torch")
+    from puffer_mlx.torch_modules import make_module
+
+    made = of_bytes(tmp_path)
+    policy, weights = to_dialect(made.policy, made.weights, "torch")
+    module = make_module(policy)
+    module.load_state_dict({k: torch.as_tensor(w) for k, w in to_torch(policy, weights).items()})
+    observations = parity.random_observations(made.spec)
+    double = module.double()
+    h = double.encode(torch.from_numpy(observations).transpose(0, 1).flatten(0, 1).double())
+    S, T = observations.shape[1], len(observations)
+    zeros = tuple(s.double() for s in double.initial_state(S))
+    with torch.no_grad():
+        h, _ = double.remember(h.unflatten(0, (S, T)), zeros)
+        exact = {"logits": double.decode(h)[0].transpose(0, 1).numpy()}
+    mine = parity.run(made.policy, made.weights, observations)
+    found = parity.run_torch(policy, to_torch(policy, weights), observations)
+    errors = [parity.compare(exact, {"logits": one["logits"]})[0] for one in (mine, found)]
+    judged = parity.judge(made.policy, made.weights, observations, {}, found, 1e-5)
+    assert judged.same and max(errors) < max(judged.tolerance, 1e-4)
+
+
+def swapped(weights):
+    rows = np.arange(64)
+    rows[[3, 4]] = 4, 3
+    return tree_map_names(weights, "encoder.weight", lambda w: w[mx.array(rows)])
+
+
+def transposed(weights):
+    def turn(w):
+        return mx.concatenate([w[:64].T, w[64:]])
+
+    return tree_map_names(weights, "network.1.weight", turn)
+
+
+def biased(weights):
+    rows = np.zeros((6, 1), np.float32)
+    rows[2] = 0.01
+    return tree_map_names(weights, "decoder.weight", lambda w: w * (1 + mx.array(rows)))
+
+
+@pytest.mark.parametrize("kind", ["torch", "onnx"])
+@pytest.mark.parametrize("fault", [swapped, transposed, biased])
+def test_a_fault_shows_on_bytes_too(tmp_path, monkeypatch, kind, fault):
+    made, path = of_bytes(tmp_path), tmp_path / f"w{suffix(kind)}"
+
+    def wrong(made, form, policy, weights, to):
+        worse = to_dialect(made.policy, fault(made.weights), form.dialect or report.dialect)[1]
+        write(made, form, policy, worse, to)
+
+    report = export.export(made, Format(kind), path, None)
+    path.unlink()
+    write = export._write
+    monkeypatch.setattr(export, "_write", wrong)
+    with pytest.raises(UserError, match="would not be the same policy"):
+        export.export(made, Format(kind), path, None)
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["torch", "onnx"])
+def test_a_gelu_too_many_shows_on_bytes(tmp_path, monkeypatch, kind):
+    """The same tensors, read as of another dialect."""
+    made, path = of_bytes(tmp_path, "LSTM", "torch", 1), tmp_path / f"w{suffix(kind)}"
+    old = replace(made.config.policy, dialect="puffer3")
+    other = make_policy(made.spec, old, made.config.torch)
+    write = export._write
+    monkeypatch.setattr(export, "_write", lambda m, f, p, w, to: write(m, f, other, w, to))
+    with pytest.raises(UserError, match="would not be the same policy"):
+        export.export(made, Format(kind), path, None)
+    assert files(tmp_path) == []
 
 
 # ---- normalised observations ---------------------------------------------------------------------

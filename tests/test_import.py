@@ -14,6 +14,7 @@ from puffer_mlx.config import Config, Policy, Torch
 from puffer_mlx.detect import sizes_of
 from puffer_mlx.dialects import dialect_of, stacked_state, to_torch
 from puffer_mlx.errors import UserError
+from puffer_mlx.onnx_export import run_onnx, save_onnx
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -299,6 +300,47 @@ def test_onnx_files_of_others(tmp_path):
     onnx.save(onnx.helper.make_model(graph), tmp_path / "w.onnx")
     with pytest.raises(UserError, match="isn't one of puffer_mlx's ONNX files"):
         importing.inspect(tmp_path / "w.onnx")
+
+
+def external(tensor):
+    """Turn a tensor into one whose numbers are in ``secret.bin``, wherever onnx looks for it."""
+    tensor.ClearField("raw_data")
+    tensor.data_location = 1
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", "secret.bin"
+
+
+@pytest.mark.parametrize("where", ["initialiser", "constant", "inner graph", "sparse"])
+def test_onnx_files_that_name_other_files(here, where):
+    """Neither the working directory's nor the file's folder's are read, in no part of the graph."""
+    onnx = pytest.importorskip("onnx")
+    policy = policy_of("native")
+    weights = policy.init(mx.random.key(0))
+    (here / "theirs").mkdir()
+    path = here / "theirs" / "w.onnx"
+    save_onnx(policy, weights, path, {"puffer_mlx": "1"}, {})
+    for folder in here, path.parent:
+        (folder / "secret.bin").write_bytes(np.zeros(10_000, np.float32).tobytes())
+    model = onnx.load(path)
+    graph = model.graph
+    tensor = onnx.numpy_helper.from_array(np.zeros(4, np.float32), "hidden")
+    if where == "initialiser":
+        tensor = graph.initializer[0]
+    elif where == "constant":
+        tensor = next(n for n in graph.node if n.op_type == "Constant").attribute[0].t
+    elif where == "inner graph":
+        inner = onnx.helper.make_graph([], "inner", [], [], [tensor])
+        graph.node.append(onnx.helper.make_node("If", [], [], then_branch=inner))
+        tensor = graph.node[-1].attribute[0].g.initializer[0]
+    else:
+        tensor = graph.sparse_initializer.add().values
+    external(tensor)
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(UserError, match="in another file, which isn't read") as caught:
+        importing.inspect(path)
+    assert caught.value.hint
+    with pytest.raises(UserError, match="in another file, which isn't read"):
+        run_onnx(path, np.zeros((1, 2, 13), np.float32), {"state": np.zeros((1, 2, 16), "f4")})
 
 
 @pytest.mark.parametrize("dialect", ["torch", "puffer3"])
