@@ -4,7 +4,7 @@
 | --- | --- |
 | ``torch`` | keys and shapes of the state_dict: dialect, encoder, network, sizes |
 | ``safetensors``, ``onnx`` | metadata (``export.metadata``), else names and shapes |
-| ``bin`` | nothing but its size: the environment, and sizes that make that many numbers |
+| ``bin`` | its kind: a linear encoder and MinGRU; its size: sizes that make that many numbers |
 
 What a file tells are options of the configuration (``policy.dialect``, ...), and those of the
 command line win: one may ask for another dialect, and a wrong one doesn't fit the shapes. Nothing
@@ -32,6 +32,7 @@ from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
 
 Weights = Any
+LINEAR = "DefaultEncoder"
 TOLERANCE = 1e-5  # of an output's scale, as ``export.TOLERANCE``
 STEP = re.compile(r"(?:^|_)(\d{16})$")  # how the names of PufferLib's checkpoints and ours end
 OWN = ("torch.network", "torch.encoder")  # keys that may name classes of the user's own
@@ -105,7 +106,7 @@ def _read(path: Path) -> Found:
             f"{path} is neither a file of torch.save nor named .safetensors, .onnx or .bin",
             "name the file after what it is",
         )
-    return Found(path, "bin")
+    return Found(path, "bin", settings={"torch.network": "MinGRU", "torch.encoder": LINEAR})
 
 
 def weights_of(
@@ -125,6 +126,7 @@ def weights_of(
     """
     _refuse_classes(found, config)
     _check_spec(found, spec)
+    _check_sizes(found, config)
     normalization.check_size(found.path, found.memory, spec)
     if "policy.dialect" not in found.settings and "decoder.actions.weight" in found.tensors:
         _refuse_guess(found, config)
@@ -188,6 +190,18 @@ def _check_spec(found: Found, spec: EnvSpec) -> None:
                 f" {_plain(found.metadata.get('env', 'another environment'))}:"
                 f" {key} {_plain(found.metadata[key])}, but {spec.name} has {expected}",
                 "name the environment that it was trained for",
+            )
+
+
+def _check_sizes(found: Found, config: Config) -> None:
+    """Compare the sizes asked for with the tensors', before a policy of them is made."""
+    told = {} if found.classes or found.kind == "torch" else detect(found.tensors)
+    for key in ("hidden_size", "num_layers"):
+        asked, own = str(getattr(config.policy, key)), told.get(f"policy.{key}")
+        if own not in (None, asked):
+            raise UserError(
+                f"{found.path}: its tensors are of policy.{key} {own}, not {asked}",
+                f"leave policy.{key} out; if the file says so itself, it is damaged",
             )
 
 

@@ -1,15 +1,18 @@
 """`importing.py`, `detect.py` and scripts/import.py: upstream's files, ours, and damaged ones."""
 
+import shlex
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 from mlx.utils import tree_map
+from native_envs import DRIFT
 from oracles import f64, named
 from running import load_script
 
-from puffer_mlx import checkpoint, export, importing, weights_io
+from puffer_mlx import checkpoint, config, export, importing, vec, weights_io
 from puffer_mlx.config import Config, Policy, Torch
 from puffer_mlx.detect import sizes_of
 from puffer_mlx.dialects import dialect_of, stacked_state, to_torch
@@ -20,6 +23,7 @@ from puffer_mlx.spec import ActionSpec, EnvSpec
 
 BREAKOUT = EnvSpec("breakout", 118, np.dtype(np.float32), ActionSpec((3,)))
 SPEC = EnvSpec("x", 13, np.dtype(np.float32), ActionSpec((3,)))
+CARTPOLE = EnvSpec("cartpole", 4, np.dtype(np.float32), ActionSpec((2,)))
 FIXTURES = {"4.0": "puffer4_breakout_mingru.bin", "3.0": "puffer3_breakout_lstm.pt"}
 
 
@@ -392,11 +396,11 @@ def flat_file(tmp_path, spec, H, L, dialect="native", network="MinGRU", **how):
 
 
 def read_flat(path, spec, **settings):
-    config = config_of(settings)
+    settled = config_of(settings)
     found = importing.inspect(path)
-    found.settings = sizes_of(path, spec, config)
-    config = config_of({**settings, **found.settings})
-    return importing.weights_of(found, spec, config)
+    found.settings = sizes_of(path, spec, settled)
+    settled = config_of({**settings, **found.settings})
+    return importing.weights_of(found, spec, settled)
 
 
 @pytest.mark.parametrize(("H", "L"), [(64, 2), (128, 1), (32, 3), (512, 4), (128, 4)])
@@ -513,6 +517,122 @@ def test_the_default_place(here, script):
     found = checkpoint.load(made)
     assert same(found.weights, weights) and found.step == 4096 and found.config.base.seed == 5
     assert (made / "weights.bin").read_bytes() == path.read_bytes()
+
+
+SMALL = """--device cpu --vec.total-agents 4 --vec.num-buffers 1 --train.horizon 4
+    --train.minibatch-size 16 --train.total-timesteps 32 --eval-episodes 0
+    --train.replay-ratio 1"""
+
+
+@pytest.fixture
+def commands(script, monkeypatch):
+    """Run what import.py printed, in this process."""
+    modules = {name: load_script(name) for name in ("evaluate", "train")}
+    for module in modules.values():
+        monkeypatch.setattr(module, "raise_cache_limit", lambda: None, raising=False)
+
+    def obey(printed, which, *more):
+        (line,) = [line for line in printed.splitlines() if line.startswith(which)]
+        python, path, *words = shlex.split(line.removeprefix(which))
+        assert (python, path[:8]) == ("python", "scripts/")
+        return modules[path[8:-3]].main([*words, *more])
+
+    return obey
+
+
+def theirs(folder):
+    """An environment in PufferLib's form that has a name of ours, and isn't it."""
+    place = folder / "their repository" / "ocean" / "connect4"
+    place.mkdir(parents=True)
+    drift = Path(DRIFT["native"])
+    (place / "connect4.h").write_text((drift / "drift.h").read_text())
+    binding = (drift / "binding.c").read_text().replace("drift.h", "connect4.h")
+    (place / "binding.c").write_text(binding)
+    text = (drift / "drift.ini").read_text().replace("env_name = drift", "env_name = connect4")
+    (place / "connect4.ini").write_text(text)
+    return str(place)
+
+
+@pytest.mark.parametrize("kind", ["folder", "file.py:factory", "gym:ID", "config.ini", "name"])
+def test_environments_are_found_as_train_finds_them(here, script, commands, capsys, kind):
+    """And both commands that are printed work, from any folder's and file's name."""
+    spec = EnvSpec("drift", 3, np.dtype(np.float32), ActionSpec((1, 1)))
+    if kind == "name":
+        spec, word = CARTPOLE, "cartpole"
+    elif kind == "gym:ID":
+        pytest.importorskip("gymnasium")
+        spec, word = CARTPOLE, "gym:CartPole-v1"
+    else:
+        pytest.importorskip("gymnasium")
+        word = DRIFT["python"] if kind == "file.py:factory" else theirs(here)
+    weights, path = flat_file(here, spec, 8, 1, whole=True)
+    if kind == "config.ini":
+        settings = config.load(word, SMALL.split())
+        vec.look(settings)  # a run of one's own, whose folder was named on this machine
+        run = checkpoint.prepare(settings, "17")
+        word = str(run / "config.ini")
+    assert script.main([str(path), word, "--out", "a run", *SMALL.split()]) == 0
+    printed = capsys.readouterr().out
+    made = checkpoint.load(here / "a run" / "0000000000000000")
+    assert same(made.weights, weights) and made.spec.observation_size == spec.observation_size
+    assert made.config.torch.network == "MinGRU" and not made.config.vec.normalize_observations
+    episodes = "--episodes", "4", "--max-steps", "20"
+    assert commands(printed, "score it", *episodes) == 0
+    assert commands(printed, "train on") == 0
+    assert "saved " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"torch.network": "evil:Net"}, "names a class of its own, torch.network evil:Net"),
+        ({"torch.encoder": "evil:Net"}, "names a class of its own, torch.encoder evil:Net"),
+        ({"torch.encoder": "\x1b[2Jevil:Net"}, r"torch.encoder '\x1b[2Jevil:Net'"),
+        ({"torch.network": "--base.seed=7"}, "torch.network --base.seed=7"),
+        ({"policy.dialect": "evil"}, "policy.dialect evil"),
+        ({"policy.hidden_size": "1e99"}, "policy.hidden_size"),
+        ({"policy.hidden_size": "1000000000"}, "its tensors are of policy.hidden_size 16"),
+        ({"policy.num_layers": "1000000000"}, "its tensors are of policy.num_layers 1"),
+    ],
+)
+def test_what_a_strangers_file_says_of_its_policy(here, script, capsys, metadata, message):
+    """Nothing is imported, made or written because a file says so."""
+    (here / "evil.py").write_text("raise SystemExit('evil ran')")
+    policy = policy_of(spec=CARTPOLE)
+    told = {"puffer_mlx": "1", "policy.dialect": "torch", "policy.hidden_size": "16"}
+    told |= {"policy.num_layers": "1", **metadata}
+    weights = policy.init(mx.random.key(0))
+    weights_io.save_safetensors(weights, here / "w.safetensors", told)
+    assert script.main(["w.safetensors", "cartpole"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error and "hint: " in error
+    assert "\x1b" not in error and not (here / "checkpoints").exists()
+
+
+def test_a_file_says_nothing_but_of_its_policy(here, script):
+    policy = policy_of(spec=CARTPOLE)
+    told = {"puffer_mlx": "1", "policy.dialect": "torch", "policy.hidden_size": "16"}
+    told |= {"policy.num_layers": "1", "base.checkpoint_dir": str(here / "elsewhere")}
+    told |= {"train.learning_rate": "9", "vec.normalize_observations": "True", "base.seed": "5"}
+    weights_io.save_safetensors(policy.init(mx.random.key(0)), here / "w.safetensors", told)
+    assert script.main(["w.safetensors", "cartpole"]) == 0
+    assert not (here / "elsewhere").exists()
+    (made,) = here.glob("checkpoints/cartpole/*/0000000000000000")
+    found, usual = checkpoint.load(made).config, config.load("cartpole")
+    assert (found.train, found.vec, found.base) == (usual.train, usual.vec, usual.base)
+
+
+def test_a_class_that_a_person_asks_for(here, script):
+    (here / "my_own_net.py").write_text("from puffer_mlx.policy.networks import GRU as Net\n")
+    policy = policy_of("native", "GRU", spec=CARTPOLE)
+    told = {"puffer_mlx": "1", "policy.dialect": "native", "policy.hidden_size": "16"}
+    told |= {"policy.num_layers": "1", "torch.network": "my_own_net:Net"}
+    weights = policy.init(mx.random.key(0))
+    weights_io.save_safetensors(weights, here / "w.safetensors", told)
+    assert script.main(["w.safetensors", "cartpole"]) == 2
+    assert script.main(["w.safetensors", "cartpole", "--torch.network", "my_own_net:Net"]) == 0
+    (made,) = here.glob("checkpoints/cartpole/*/0000000000000000")
+    assert checkpoint.load(made, True).config.torch.network == "my_own_net:Net"
 
 
 @pytest.mark.parametrize(

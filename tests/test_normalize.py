@@ -398,4 +398,4 @@ def test_statistics_beside_a_file(run, here, scripts, capsys):
     found = remembered.memory(Path("w.bin"))
     assert set(found) == set(expected)
     np.testing.assert_array_equal(found["observations.mean"], expected["observations.mean"])
-    assert importing.inspect(Path("w.bin")).settings == {"vec.normalize_observations": "True"}
+    assert importing.inspect(Path("w.bin")).settings["vec.normalize_observations"] == "True"
