@@ -267,7 +267,13 @@ def _find(path: str, config: Config, holding: str) -> Path:
         candidates = (Path(path), root / path)
         root = next((folder for folder in candidates if folder.is_dir()), Path(path))
         if (root / WEIGHTS).is_file():
-            return root.parent / root.resolve().name  # ``best`` is a link
+            target = root.resolve()
+            if not root.is_symlink():
+                return target if root.name in ("", "..") else root  # the run's folder is above
+            if target.parent != root.parent.resolve():  # ``best`` is a link in it
+                message = f"{root} is a link to {target}, out of its folder"
+                raise UserError(message, f"name {target}")
+            return root.parent / target.name
         found = next(reversed(branches.checkpoints(root, holding)), None)
     if found is None:
         hint = f"train first, or {WHICH}"

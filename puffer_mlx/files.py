@@ -148,7 +148,9 @@ def locked(folder: Path, what: str) -> Iterator[bool]:
     path = folder / ".lock"
     while True:
         try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            if path.is_symlink():  # no lock of ours; it may lead to somebody's file
+                path.unlink()
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except OSError as error:
             raise _unwritable(path, error) from None
         try:

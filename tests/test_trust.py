@@ -14,6 +14,7 @@ from puffer_mlx import checkpoint, config, trust, vec
 from puffer_mlx.checkpoint import State
 from puffer_mlx.config_files import config_folders, env_names
 from puffer_mlx.errors import UserError
+from puffer_mlx.files import locked
 from puffer_mlx.importing import inspect
 from puffer_mlx.loggers import JsonLines
 from puffer_mlx.policy.policy import configured_policy, make_policy
@@ -399,6 +400,29 @@ def test_checkpoints_are_no_links(here):
     link = made.with_name("0000000000000128")
     link.symlink_to(made)
     assert checkpoint.checkpoints(made.parent) == [made]
+
+
+def test_best_stays_in_its_run(here, monkeypatch):
+    made = stranger(here, "")
+    settings = config.load("squared")
+    with monkeypatch.context() as inside:
+        inside.chdir(made)
+        assert checkpoint.find(".", settings) == made
+    for name, target in (("best", made.name), ("other", made)):
+        made.with_name(name).symlink_to(target)
+        assert checkpoint.find(str(made.with_name(name)), settings) == made
+    Path("away").symlink_to(made)
+    with pytest.raises(UserError, match=f"away is a link to {made}, out of its folder\n.*{made}"):
+        checkpoint.find("away", settings)
+
+
+def test_a_lock_is_no_link(here):
+    Path("mine").write_text("mine\n")
+    Path("run").mkdir()
+    Path("run/.lock").symlink_to("../mine")
+    with locked(Path("run"), "the run"):
+        assert not Path("run/.lock").is_symlink()
+    assert Path("mine").read_text() == "mine\n"
 
 
 def test_a_file_cant_write_to_the_terminal(here, capsys):
