@@ -1,11 +1,14 @@
 """What only a Mac has, with stand-ins for its C library and for Accelerate: not a Mac's own."""
 
 import ctypes
+import importlib.util
 import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 from puffer_mlx import blas, cpu_ops, mac
@@ -164,6 +167,17 @@ mac.sysctl = lambda name, library=None: 16 << 30
 importlib.reload(puffer_mlx)
 print({"mlx.core", "numpy"} & set(sys.modules), os.environ["MLX_MAX_OPS_PER_BUFFER"])
 """
+
+
+def test_tests_compute_on_the_cpu(monkeypatch):
+    """Where MLX has a GPU that is its default device, and a test that is about one asks for it."""
+    chosen = []
+    monkeypatch.setattr(mx, "set_default_device", chosen.append)
+    path = Path(__file__).with_name("conftest.py")
+    spec = importlib.util.spec_from_file_location("conftest_again", path)
+    assert spec is not None and spec.loader is not None
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert chosen == [mx.cpu]
 
 
 def test_importing_the_package_sets_them_before_mlx_loads():
