@@ -22,6 +22,7 @@ from puffer_mlx.dashboard import Dashboard, abbreviate
 from puffer_mlx.devices import has_gpu, kind, select_device
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.loggers import JsonLines, log_path
+from puffer_mlx.policy.encoders import plainer_note
 from puffer_mlx.remembered import as_trained, learned, recall
 from puffer_mlx.run_folder import held, new_run
 from puffer_mlx.scores import SCORE
@@ -147,6 +148,8 @@ def train(
         log = JsonLines(log_path(config, folder.name), position)
         if log.note:
             print(log.note)
+        if note := plainer_note(config.env_name, trainer.policy.encoder):
+            print(note)
         for line in placement.notes(config, trainer.placement):
             print(line)
         summary = {

@@ -5,7 +5,9 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from running import load_script, run
 
@@ -15,6 +17,7 @@ from puffer_mlx.env_check.findings import FAIL, OK, SKIP, WARN, number, numbers,
 from puffer_mlx.env_check.items import ITEMS, Check, judge
 from puffer_mlx.env_check.subject import Subject
 from puffer_mlx.errors import UserError
+from puffer_mlx.spec import ActionSpec, EnvSpec
 
 HERE = Path(__file__).parent / "envs"
 FAULTY, PYTHON = HERE / "faulty", HERE / "python" / "faulty.py"
@@ -100,7 +103,7 @@ C_FAULTS = {  # what is planted -> the items that notice it, and words of theirs
 }
 DEADLY = {"CRASH_IN_INIT", "CRASH_IN_STEP", "CRASH_IN_CLOSE", "HANG_IN_STEP"}
 ELSEWHERE = {"SOUND", "NOTHING_LEGAL", "ALL_LEGAL", "HUGE_OBSERVATION"}
-ELSEWHERE |= {"EXIT_IN_CLOSE", "DEEP_STACK"}  # test_native_ends.py
+ELSEWHERE |= {"NO_TERMINAL"} | {"EXIT_IN_CLOSE", "DEEP_STACK"}  # test_native_ends.py
 
 
 def test_every_fault_is_looked_for():
@@ -124,6 +127,45 @@ def test_groups_that_change_a_run(compiled, monkeypatch):
     found = look(compiled())
     assert verdicts(found) == {"seeds": FAIL}
     assert "with two groups a seed gives another run: after the reset, agent" in said(found)
+
+
+VARYING = {  # VARIES in binding.c -> what is said of seeds, and of states
+    1: ("one group and two: the agents are shared by other numbers", "with the same bits"),
+    2: ("nothing can be compared: the agents are shared by other", "fits only those it is of"),
+}
+
+
+@pytest.mark.parametrize("what", VARYING)
+def test_how_many_environments_there_are_may_vary(compiled, what):
+    found = look(compiled(f"VARIES {what}"), without=(*LONG, "log", "observations", "resets"))
+    seeds, state = VARYING[what]
+    assert all(finding.verdict != FAIL for item in found.values() for finding in item), said(found)
+    assert seeds in said({"seeds": found["seeds"]}), said(found)
+    assert state in said({"state": found["state"]}), said(found)
+
+
+def test_environments_without_terminals(compiled):
+    found = look(compiled(), *fault("NO_TERMINAL"))
+    assert verdicts(found) == {"episodes": WARN}, said(found)
+    assert re.search(r"episodes: [\d,]+ were reported, but no terminal came in ", said(found))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "each", "agents"),
+    [
+        (4, 1, 64),
+        (1707, 1024, 8 * 1024),  # nmmo3: 65,536 agents would need gigabytes
+        (100_000, 1024, 4 * 1024),  # what threads and groups can share
+        (4, 2.3, 148),  # so that two groups can share them
+    ],
+)
+def test_few_agents_are_played_where_they_need_much_memory(numbers, each, agents):
+    subject = Subject(load("squared"), 1.0, 2)
+    spec = EnvSpec("crowd", numbers, np.dtype(np.uint8), ActionSpec((5,)))
+    subject.__dict__["whole"] = SimpleNamespace(
+        native=True, spec=spec, agents_each=float(each), description=""
+    )
+    assert subject.few().vec.total_agents == agents
 
 
 def test_shared_things_are_named(compiled):

@@ -391,6 +391,31 @@ def test_what_belongs_elsewhere(tmp_path: Path, name: str, monkeypatch: pytest.M
         assert "DrawHologram" in caught.value.message and "install raylib" in caught.value.hint
 
 
+NOT_RAYLIBS = {  # text that is put before c_step -> what the compiler misses
+    "a macro": "int wide[MAX_PASSENGERS];\n",
+    "a header of its own": '#include "library.h"\n',
+    "another's header": '#include "rules.h"\n',
+    "a macro with digits": "int wide[N_LANES_2];\n",
+}
+RAYLIBS = {
+    "a header": '#include "rlights.h"\n',
+    "a header in a folder": '#include "vendor/raygui.h"\n',
+    "a constant": "int key = KEY_WARP_9;\n",
+    "a type": "Hologram drawn;\n",
+}
+
+
+@pytest.mark.parametrize("what", [*NOT_RAYLIBS, *RAYLIBS])
+def test_raylib_is_named_where_it_may_be_at_fault(tmp_path: Path, what: str, monkeypatch):
+    monkeypatch.setenv("RAYLIB_PATH", "none")
+    folder = squared(tmp_path / "foreign", "GetRandomValue(0, 120)")
+    text = {**NOT_RAYLIBS, **RAYLIBS}[what]
+    edit(folder / "squared.h", "void c_step(", f"{text}\nvoid c_step(")
+    with pytest.raises(UserError) as caught:
+        NativeVec(folder, total_agents=1, env={"size": 5})
+    assert ("belongs to raylib" in str(caught.value)) == (what in RAYLIBS), str(caught.value)
+
+
 def test_an_environment_that_exits_when_created(tmp_path: Path):
     folder = squared(tmp_path / "quitting")
     edit(folder / "binding.c", "    env->num_agents = 1;", "    env->num_agents = 1;\n    exit(3);")

@@ -14,6 +14,14 @@ ENOUGH = 20  # episodes that a statement about all of them needs
 
 def episodes(subject: Subject, notes: Notes) -> Findings:
     """They end, and not all at once."""
+    reported = sum(record.get("n", 0.0) for record in notes.logs)
+    if not notes.lengths and reported:
+        yield warn(
+            f"{number(reported)} were reported, but no terminal came in {notes.steps:,} steps",
+            "set terminals where an episode ends: else what follows counts as its future. Fine if"
+            " nothing really ends there",
+        )
+        return
     if not notes.lengths:
         yield warn(
             f"none ended in {notes.steps:,} steps of {notes.agents} agents",

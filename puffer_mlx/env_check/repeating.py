@@ -5,13 +5,14 @@ import re
 import numpy as np
 
 from puffer_mlx import vec
-from puffer_mlx.env_check.findings import Findings, fail, ok, warn
+from puffer_mlx.env_check.findings import Findings, fail, ok, skip, warn
 from puffer_mlx.env_check.subject import Subject, Table
-from puffer_mlx.vec.base import Rows
+from puffer_mlx.vec.base import Rows, VecEnv
 from puffer_mlx.vec.library import environment_files
 
 STEPS = 300
 THREADS = 4
+OTHERS = "the agents are shared by other numbers of environments"
 PARTS = ("observation", "reward", "terminal", "mask", "end")
 # What all environments of a process share; rand() is each environment's own here (src/host.h).
 SHARED = {
@@ -26,21 +27,27 @@ SHARED = {
 def seeds(subject: Subject) -> Findings:
     """Equal seeds, equal runs, however many threads and groups; other seeds, other runs."""
     found = difference(subject)
+    if found is None:
+        yield warn(f"nothing can be compared: {OTHERS}, from one run to the next", cause(subject))
+        return
     if found:
         yield fail(f"one seed gives two different runs: {found}", cause(subject))
         return
-    how = "two runs"
+    agree, apart = ["two runs"], []
     if subject.native:
-        for words, options in (
-            (f"{THREADS} threads", {"threads": THREADS}),
-            ("two groups", {"groups": 2}),
+        agree = []
+        for words, both, options in (
+            (f"{THREADS} threads", f"one thread and {THREADS}", {"threads": THREADS}),
+            ("two groups", "one group and two", {"groups": 2}),
         ):
             if found := difference(subject, options):
                 yield fail(f"with {words} a seed gives another run: {found}", cause(subject))
                 return
-        how = f"one thread and {THREADS}, one group and two"
-    yield ok(f"one seed, one run: {how} agree to the bit")
-    if not difference(subject, {"seed": subject.config.vec.seed + 10_007}):
+            (apart if found is None else agree).append(both)
+    yield ok(f"one seed, one run: {', '.join(agree) or 'two runs'} agree to the bit")
+    if apart:
+        yield skip(f"{', '.join(apart)}: {OTHERS}, which can't be compared")
+    if difference(subject, {"seed": subject.config.vec.seed + 10_007}) == "":
         yield warn(
             "another seed gives the same run: nothing is left to chance",
             "good if that is the task; else draw from rand_r(&env->rng)"
@@ -49,10 +56,25 @@ def seeds(subject: Subject) -> Findings:
         )
 
 
-def difference(subject: Subject, other: dict[str, int] | None = None) -> str:
-    """Where two sets of environments, stepped side by side, first differ; empty if they don't."""
+def alike(one: VecEnv, two: VecEnv) -> bool:
+    """Whether two sets have equally many agents and environments.
+
+    An environment that makes its own (MY_VEC_INIT) may draw how many share the agents.
+    """
+    counts = {(made.num_agents, made.num_environments) for made in (one, two)}
+    return len(counts) == 1
+
+
+def difference(subject: Subject, other: dict[str, int] | None = None) -> str | None:
+    """Where two sets of environments, stepped side by side, first differ.
+
+    Returns:
+        the place in words, empty if they don't differ; None if they can't be compared.
+    """
     rng = np.random.default_rng(2)
     with subject.make() as one, subject.make(**(other or {})) as two:
+        if not alike(one, two):
+            return None
         mine, its = Table(one), Table(two)
         if found := first_difference(mine.rows, its.rows):
             return f"after the reset, {found}"
@@ -120,6 +142,9 @@ def state(subject: Subject) -> Findings:
                 "define MY_STATE_PLAIN in binding.c if the struct has no pointers of its own, else"
                 " MY_STATE (vecenv.h says how)",
             )
+            return
+        if not alike(one, two):
+            yield skip(f"{OTHERS}, from one run to the next: a state fits only those it is of")
             return
         its = Table(two, reset=False)
         for to, what in zip(its.rows, mine.rows, strict=True):

@@ -16,6 +16,8 @@ from puffer_mlx.vec.native import NativeVec
 from puffer_mlx.vec.stepping import allocate_rows, random_actions
 
 NATIVE_ENVIRONMENTS, PYTHON_ENVIRONMENTS = 64, 16  # of which few are made
+FEWEST = 4  # that threads and groups can share
+MOST_BYTES = 64 << 20  # of observations as float32, of which a few copies are kept
 LEAST = 20  # steps, however slow
 
 
@@ -50,22 +52,33 @@ class Subject:
         """The configuration of fewer environments.
 
         Args:
-            count: how many; 0: as many as say something.
+            count: how many; 0: as many as say something, fewer where they are of many agents that
+                see much.
             groups: Q.
             threads: that step them.
             seed: of the first; -1: that of the configuration.
         """
-        default = NATIVE_ENVIRONMENTS if self.native else PYTHON_ENVIRONMENTS
         settings = self.config.vec
         changed = replace(
             settings,
-            total_agents=round((count or default) * self.whole.agents_each),
+            total_agents=self._agents(count or self._enough()),
             num_buffers=groups,
             num_threads=threads,
             seed=settings.seed if seed < 0 else seed,
             backend=self._backend(),
         )
         return replace(self.config, vec=changed)
+
+    def _enough(self) -> int:
+        """Environments that say something, and that memory has room for."""
+        each = 4 * self.whole.spec.observation_size * self.whole.agents_each
+        most = NATIVE_ENVIRONMENTS if self.native else PYTHON_ENVIRONMENTS
+        return max(FEWEST, min(most, int(MOST_BYTES / each) // 2 * 2))  # for two groups
+
+    def _agents(self, count: int) -> int:
+        """Of so many environments; even, if they aren't all alike: for two groups."""
+        agents = count * self.whole.agents_each
+        return round(agents) if agents.is_integer() else 2 * round(agents / 2)
 
     def _backend(self) -> str:
         """Without processes, which take longer to begin than a few environments to step."""

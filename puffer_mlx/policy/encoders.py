@@ -9,6 +9,8 @@ from puffer_mlx.ops import gelu, linear
 from puffer_mlx.policy.activations import orthogonal, uniform
 
 Weights = dict[str, mx.array]
+# Environments for which PufferLib 4.0 chooses an encoder of their own, by their name.
+CHOSEN_BY_NAME = {"nmmo3": "two convolutions and an embedding"}
 
 
 class Encoder(Protocol):
@@ -82,3 +84,18 @@ class AffineGelu:
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
         """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
         return gelu(linear(observations, weights["weight"], weights["bias"]))
+
+
+def plainer_note(name: str, encoder: object) -> str:
+    """A line about an encoder that is plainer than PufferLib's for this environment, or empty.
+
+    Args:
+        name: of the environment.
+        encoder: of the policy that is trained.
+    """
+    if name not in CHOSEN_BY_NAME or not isinstance(encoder, Linear | Affine | AffineGelu):
+        return ""
+    return (
+        f"{name}: PufferLib has an encoder of its own for it, {CHOSEN_BY_NAME[name]}; here it gets"
+        " a linear one, unless --torch.encoder module:Class names another"
+    )

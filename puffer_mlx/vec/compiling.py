@@ -51,10 +51,18 @@ _ELSEWHERE = (  # what the compiler says, what that means, what to do
         "install clang and set CC=clang",
     ),
 )
-_NAME = r"'((?:rl)?[A-Z]\w+)'"  # as raylib's are
+# As raylib's are: CamelCase, but for the constants of its enumerations. Other words in capitals are
+# an environment's own macros.
+_PREFIXES = (
+    "BLEND BONE CAMERA CUBEMAP FLAG FONT GAMEPAD GESTURE KEY LOG MATERIAL_MAP MOUSE NPATCH"
+    " PIXELFORMAT RL SHADER TEXTURE"
+)
+_NAME = rf"'((?:rl)?[A-Z]\w*[a-z]\w*|(?:{_PREFIXES.replace(' ', '|')})_\w+)'"
+_HEADER = r"(?:^|[\s'\"/])((?:ray|rl|rcamera|reasings|rres)\w*\.h)'?"
 _UNKNOWN = re.compile(
     rf"(?:implicit declaration of function|undeclared function|unknown type name|undeclared"
-    rf" identifier) {_NAME}|{_NAME} undeclared|(r\w+\.h)'?(?:: No such file| file not found)"
+    rf" identifier) {_NAME}|{_NAME} undeclared|{_HEADER}(?:: No such file| file not found)",
+    re.MULTILINE,
 )
 
 

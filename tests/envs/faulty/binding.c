@@ -10,8 +10,37 @@
 #ifndef STATELESS
 #define MY_STATE_PLAIN
 #endif
+#ifdef VARIES
+#define MY_VEC_INIT
+#endif
 #define Env Faulty
 #include "vecenv.h"
+
+#ifdef VARIES
+// Environments of several agents, of which only the first does something. How many agents depends
+// on the groups, or on a draw that no seed decides: how often this was called.
+Env* my_vec_init(int* num_envs_out, int* buffer_env_starts, int* buffer_env_counts,
+                 Dict* vec_kwargs, Dict* env_kwargs) {
+    static int calls = 0;
+    const int buffers = (int)dict_get(vec_kwargs, "num_buffers")->value;
+    const int each = (int)dict_get(vec_kwargs, "total_agents")->value / buffers;
+    const int size = VARIES == 2 ? 1 + calls++ % 3 : buffers;
+    Env* envs = (Env*)calloc(each * buffers, sizeof(Env));
+    int count = 0;
+    for (int b = 0; b < buffers; b++) {
+        buffer_env_starts[b] = count;
+        for (int agents = 0; agents < each; agents += size) {
+            envs[count].num_agents = each - agents < size ? each - agents : size;
+            envs[count].fault = (int)dict_get(env_kwargs, "fault")->value;
+            envs[count].rng = count;
+            count++;
+        }
+        buffer_env_counts[b] = count - buffer_env_starts[b];
+    }
+    *num_envs_out = count;
+    return envs;
+}
+#endif
 
 void my_init(Env* env, Dict* kwargs) {
     env->num_agents = 1;

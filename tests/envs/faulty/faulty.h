@@ -36,6 +36,7 @@ enum {
     FORGOTTEN_EPISODES,
     ALL_LEGAL,
     LATE_RESET,       // one number keeps its old value
+    NO_TERMINAL,      // though an episode ends
     // Ends of a process that aren't one here.
     EXIT_IN_STEP,
     ABORT_IN_STEP,
@@ -129,7 +130,7 @@ void c_reset(Faulty* env) {
 }
 
 static void end(Faulty* env, float score) {
-    env->terminals[0] = 1.0f;
+    env->terminals[0] = env->fault == NO_TERMINAL ? 0.0f : 1.0f;
     env->ended += 1;
     if (env->fault != NO_LOG && (env->fault != FORGOTTEN_EPISODES || env->ended % 2)) {
         env->log.score += env->fault == NAN_LOG ? score / 0.0f : score;
