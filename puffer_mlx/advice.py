@@ -12,7 +12,7 @@ from typing import NamedTuple
 from puffer_mlx.profiler import WAITS
 from puffer_mlx.view import PHASES, Logs
 
-COMPILING = 2  # epochs: the first compiles, the second is measured phase by phase, which does too
+COMPILING = 2  # epochs of a start: one compiles, the next measures each phase, which does too
 NEAR = 3.0  # rollout and training within this factor of each other gain from overlap
 LARGE = 1_000_000  # weights from which a GPU's time goes into products, which bf16 shortens
 GROUPS = 8  # more than that and Python takes longer than acting
@@ -27,14 +27,19 @@ class Setting:
         rollout_device: where it acts, ``cpu`` or ``gpu``.
         overlap: whether it collects and trains at the same time.
         precision: ``fp32``, ``bf16`` or ``fp16``.
-        cores: that this process may use.
-        num_threads: that step environments; 0 is 1.
+        cores: that rollouts may use.
+        num_threads: that step environments, as many as there are.
         num_buffers: groups of agents.
         total_agents: N.
         minibatch_size: M; 0 if unknown.
         minibatches: K.
         parameters: weights of the policy; 0 if unknown.
         has_gpu: whether MLX has a GPU here.
+        backend: how environments are stepped: ``native`` in C; ``vector``, ``sync`` or ``async``.
+        chosen: whether ``vec.backend`` asked for that, so that nothing was measured.
+        environments: that share the agents, none of which two threads step; 0 if unknown.
+        in_c: whether rollouts are one call, act and all: groups make no difference then.
+        started: epochs before this start of the run.
     """
 
     device: str
@@ -49,11 +54,26 @@ class Setting:
     minibatches: int = 1
     parameters: int = 0
     has_gpu: bool = False
+    backend: str = "native"
+    chosen: bool = False
+    environments: int = 0
+    in_c: bool = False
+    started: int = 0
 
     @property
     def threads(self) -> int:
         """Threads that step environments if there are cores for them."""
         return max(1, self.num_threads)
+
+    @property
+    def most_threads(self) -> int:
+        """The most threads that could step environments: those of Python step in none."""
+        return min(self.cores, self.environments or self.cores) if self.native else 0
+
+    @property
+    def native(self) -> bool:
+        """Whether environments are C."""
+        return self.backend == "native"
 
     @property
     def groups(self) -> int:
@@ -96,7 +116,12 @@ RULES = (
     ),
     Rule(
         ACT,
-        lambda s: s.num_buffers == 1 and s.rollout_device == "gpu" and s.total_agents % 2 == 0,
+        lambda s: (
+            s.rollout_device == "gpu"
+            and s.native
+            and s.num_buffers == 1
+            and s.total_agents % 2 == 0
+        ),
         lambda s: "--vec.num-buffers 2 (now 1)",
     ),
     Rule(
@@ -104,21 +129,34 @@ RULES = (
         lambda s: s.rollout_device == "gpu",
         lambda s: "--train.rollout-device cpu (now gpu)",
     ),
-    # A CPU's: a group is acted for by one stream.
+    # A CPU's: threads take some agents each through a whole rollout, or a stream acts for a group.
     Rule(
         ACT,
-        lambda s: s.rollout_device == "cpu" and s.num_buffers < s.groups,
+        lambda s: s.in_c and s.threads < s.most_threads,
+        lambda s: f"--vec.num-threads {s.most_threads} (now {s.num_threads})",
+    ),
+    Rule(
+        ACT,
+        lambda s: (
+            s.rollout_device == "cpu" and not s.in_c and s.native and s.num_buffers < s.groups
+        ),
         lambda s: f"--vec.num-buffers {s.groups} (now {s.num_buffers})",
     ),
     Rule(
         "eval_env",
-        lambda s: s.threads < s.cores,
-        lambda s: f"--vec.num-threads {s.cores} (now {s.num_threads})",
+        lambda s: s.threads < s.most_threads,
+        lambda s: f"--vec.num-threads {s.most_threads} (now {s.num_threads})",
+    ),
+    # Python's in this process take turns with acting; several groups only make more calls.
+    Rule(
+        "eval_env",
+        lambda s: s.native and not s.in_c and s.num_buffers == 1 and s.total_agents % 2 == 0,
+        lambda s: "--vec.num-buffers 2 (now 1)",
     ),
     Rule(
         "eval_env",
-        lambda s: s.num_buffers == 1 and s.total_agents % 2 == 0,
-        lambda s: "--vec.num-buffers 2 (now 1)",
+        lambda s: s.chosen and not s.native,
+        lambda s: f"--vec.backend auto, which measures what is fastest (now {s.backend})",
     ),
     # Low precision is slow on a CPU, and pays on a GPU where products take the time.
     Rule(
@@ -164,7 +202,7 @@ def advice(logs: Logs, setting: Setting) -> str:
     spent = {name: logs.get(f"perf/{name}", 0.0) for name, _, parent in PHASES if parent}
     if not sum(spent.values()):
         return ""
-    if logs.get("epoch", math.inf) <= COMPILING:
+    if logs.get("epoch", math.inf) - setting.started <= COMPILING:
         return "the first epochs compile kernels: wait for the third"
     busy = {name: seconds for name, seconds in spent.items() if name not in WAITS}
     rollout = sum(seconds for name, seconds in busy.items() if name.startswith("eval_"))

@@ -15,28 +15,19 @@ from typing import Any
 
 from puffer_mlx.config_check import fail, validate
 from puffer_mlx.config_cli import (
-    COMMAND_LINE,
     Setting,
     build_parser,
     env_options,
+    obeys,
     parse_options,
     read_ini,
+    shown,
 )
 from puffer_mlx.config_files import Named, find_config, known_envs, named, plain_path, saved
+from puffer_mlx.config_fit import fit_buffers, typed
 from puffer_mlx.config_key import Key
-from puffer_mlx.config_schema import (
-    KEYS,
-    ONLY,
-    RENAMES,
-    UNUSED,
-    Base,
-    Config,
-    Policy,
-    Torch,
-    Train,
-    Vec,
-    closest,
-)
+from puffer_mlx.config_names import ONLY, RENAMES, UNUSED, closest
+from puffer_mlx.config_schema import COMMAND_LINE, KEYS, Base, Config, Policy, Torch, Train, Vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.files import publish
 from puffer_mlx.trust import Allowed, code_names
@@ -53,13 +44,14 @@ __all__ = [
     "load",
     "load_saved",
     "parse_command_line",
+    "take_notes",
     "to_dict",
     "unused_note",
     "validate",
     "write_ini",
 ]
 
-NOT_SETTINGS = {"unused", "origins", "files", "named_by", "allow_code"}
+NOT_SETTINGS = {"unused", "origins", "files", "named_by", "allow_code", "notes"}
 ALLOW_CODE = """\
 compile and import what a file names, a checkpoint's config.ini say, even if you never named it on
 this machine's command line: it may do anything that you may"""
@@ -73,6 +65,7 @@ def load(
     files: Sequence[str | Path] = (),
     images: bool = False,
     allow_code: bool = False,
+    training: bool = True,
 ) -> Config:
     """The checked configuration of an environment.
 
@@ -83,17 +76,19 @@ def load(
         images: it is an environment in Python that shows images: `configs/images.ini` counts too.
         allow_code: compile and import what the files name, whatever it is. What ``name`` and
             ``argv`` name needs no permission: see ``puffer_mlx.trust``.
+        training: whether it is to train with it: what only training needs is checked.
 
     Raises:
         UserError: anything wrong, all of it in one message.
     """
-    config = parse_command_line([name, *argv], files=files, images=images)[0]
+    words = [name, *argv]
+    config = parse_command_line(words, None, files, images, training=training)[0]
     config.allow_code = config.allow_code or allow_code
     return config
 
 
 def load_saved(path: Path, allow_code: Allowed = False) -> Config:
-    """The configuration that a run wrote, which may be a stranger's.
+    """The configuration that a run wrote, which may be a stranger's; not to train with.
 
     Args:
         path: the file.
@@ -104,7 +99,7 @@ def load_saved(path: Path, allow_code: Allowed = False) -> Config:
     """
     found = saved(path)
     settings = [setting for file in found.files for setting in read_ini(file)]
-    config = _assemble(found, settings)
+    config = _assemble(found, settings, training=False)
     _note_code(config, settings, frozenset() if isinstance(allow_code, bool) else allow_code)
     config.allow_code = allow_code is True
     return config
@@ -116,6 +111,8 @@ def parse_command_line(
     files: Sequence[str | Path] = (),
     images: bool = False,
     run: Path | None = None,
+    obeyed: Sequence[str] | None = None,
+    training: bool = True,
 ) -> tuple[Config, argparse.Namespace]:
     """A script's whole command line, `ENV [options]`; `--help` prints and exits.
 
@@ -125,6 +122,9 @@ def parse_command_line(
         files: as in `load`.
         images: as in `load`.
         run: a run's own configuration, which takes the place of ENV's.
+        obeyed: sections and keys that the script obeys, besides [env]; None for all. A note names
+            others that are typed.
+        training: as in `load`.
 
     Returns:
         The checked configuration, and the values of the script's own options.
@@ -137,19 +137,24 @@ def parse_command_line(
     if not name and "-h" not in words and "--help" not in words:
         hint = f"ENV [options], ENV one of {', '.join(known_envs())}, gym:ID, …"
         raise UserError(f"the first word must be an environment ({COMMAND_LINE})", hint)
-    typed = {found.source} if name.endswith(".ini") else {found.env_name, found.source}
+    named_here = {found.source} if name.endswith(".ini") else {found.env_name, found.source}
     found = found if run is None else saved(run, images)
     paths = [*found.files, *map(Path, files)] if name else []
     settings = [setting for path in paths for setting in read_ini(path)]
-    parser = build_parser(settings, env_options(words) if ":" in found.env_name else [])
+    others = env_options(words) if ":" in found.env_name else []
+    parser = build_parser(settings, others, extra, obeyed)
     parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
-    if extra is not None:
-        extra(parser)
-    given, own = parse_options(parser, words)
-    config = _assemble(found, [*settings, *given])
+    given, own = parse_options(parser, words, obeyed)
+    config = _assemble(found, [*settings, *given], training)
     config.files = [plain_path(path) for path in paths]
-    _note_code(config, [*settings, *given], typed)
+    _note_code(config, [*settings, *given], named_here)
     config.allow_code = vars(own).pop("allow_code")
+    if config.source:
+        where = f"{shown(Path(config.source))}, settings in {shown(paths[-1])}"
+        config.notes.insert(0, f"{config.env_name}: sources in {where}")
+    idle = [setting.name for setting in given if not obeys(obeyed, setting.name)]
+    if idle and obeyed is not None:
+        config.notes.append(f"unused here: {', '.join(idle)} (--help shows what is used)")
     return config, own
 
 
@@ -168,7 +173,7 @@ def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[st
             config.named_by[name] = origin
 
 
-def _assemble(found: Named, settings: Iterable[Setting]) -> Config:
+def _assemble(found: Named, settings: Iterable[Setting], training: bool) -> Config:
     """Understand settings, of which the last one for a key wins, and check the result."""
     config = Config(env_name=found.env_name, source=found.source)
     problems: list[UserError] = []
@@ -185,7 +190,10 @@ def _assemble(found: Named, settings: Iterable[Setting]) -> Config:
         except UserError as problem:
             problems.append(problem)
     fail(problems)
-    validate(config)
+    if typed(config, "vec.num_threads") and not typed(config, "vec.max_threads"):
+        config.vec.max_threads = max(1, config.vec.num_threads)  # what a file says is no limit
+    fit_buffers(config)
+    validate(config, training)
     return config
 
 
@@ -206,7 +214,7 @@ def _place(config: Config, setting: Setting) -> None:
     if declared := KEYS.get(section, {}).get(key):
         value = _value(setting, declared)
         setattr(getattr(config, section), key, value)
-        if value != declared.default:
+        if value != declared.default or origin == COMMAND_LINE:
             config.origins[name] = origin
     elif name == "env.source":
         beside = Path() if origin == COMMAND_LINE else Path(origin.rpartition(":")[0]).parent
@@ -229,7 +237,7 @@ def _place(config: Config, setting: Setting) -> None:
             )
         config.unused.append(name)
     elif name != "base.env_name":
-        near = closest(name, [f"{s}.{k}" for s, keys in KEYS.items() for k in keys] + list(UNUSED))
+        near = closest(name, [f"{s}.{k}" for s, keys in KEYS.items() for k in keys])
         hint = f"did you mean {near}?" if near else "--help explains every key"
         raise UserError(f"unknown key {setting} ({origin})", hint)
 
@@ -302,6 +310,12 @@ def _literal(text: str) -> str:
 def _unquoted(text: str) -> str:
     """A text without the quotes around it."""
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+def take_notes(config: Config) -> list[str]:
+    """What a script says at its start, a line each; none of them twice."""
+    notes, config.notes = config.notes, []
+    return notes
 
 
 def unused_note(config: Config) -> str | None:

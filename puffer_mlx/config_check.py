@@ -8,12 +8,21 @@ from puffer_mlx.config_schema import KEYS, Config, minibatches
 from puffer_mlx.errors import UserError
 
 
-def validate(config: Config) -> None:
+def validate(config: Config, training: bool = True) -> None:
     """Check every key's type and range, then every relation between keys.
+
+    Args:
+        config: what to check.
+        training: whether to check relations: only training depends on any.
 
     Raises:
         UserError: all problems at once, each with the key, its value, its origin and a legal value.
     """
+    fail(find_problems(config, training))
+
+
+def find_problems(config: Config, training: bool = True) -> list[UserError]:
+    """What ``validate`` would raise, one by one."""
     problems: list[UserError] = []
     faulty: set[str] = set()
 
@@ -30,10 +39,12 @@ def validate(config: Config) -> None:
                 faulty.add(f"{section}.{key}")
                 report([f"{section}.{key}"], f"{section}.{key} {fault[0]}", fault[1])
 
+    if not training:
+        return problems
     agents, buffers = config.vec.total_agents, config.vec.num_buffers
     names = ("vec.total_agents", "vec.num_buffers")
     if sound(*names) and agents % buffers:
-        legal = f"{_divisors(agents, buffers)}, or vec.total_agents {_multiples(agents, buffers)}"
+        legal = f"{_divisors(agents, buffers)}, or vec.total_agents {multiples(agents, buffers)}"
         message = f"vec.total_agents {agents} is not a multiple of vec.num_buffers {buffers}"
         report(names, message, f"vec.num_buffers {legal}")
 
@@ -50,7 +61,7 @@ def validate(config: Config) -> None:
         report(names, message, f"{config.batch_size} or less")
     elif sound(*names[:2]) and train.minibatch_size % train.horizon:
         message = f"train.minibatch_size {train.minibatch_size} is not a multiple of train.horizon"
-        legal = _multiples(train.minibatch_size, train.horizon)
+        legal = multiples(train.minibatch_size, train.horizon)
         report(names[:2], f"{message} {train.horizon}", legal)
     elif sound(*names, "train.replay_ratio") and config.minibatches < 1:
         part = train.minibatch_size / config.batch_size
@@ -60,10 +71,10 @@ def validate(config: Config) -> None:
         message = f"train.replay_ratio {train.replay_ratio} trains no minibatch in an epoch: "
         message += f"train.minibatch_size {train.minibatch_size} is {part:g} of {epoch}"
         report(("train.replay_ratio", *names), message, f"{least:g} or more")
-    fail(problems)
+    return problems
 
 
-def _multiples(value: int, step: int) -> str:
+def multiples(value: int, step: int) -> str:
     """The positive multiples of step on both sides of value, in words."""
     lower = value // step * step
     return " or ".join(

@@ -8,16 +8,16 @@ import argparse
 import configparser
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from puffer_mlx.config_files import known_envs
-from puffer_mlx.config_schema import KEYS, RENAMES, SECTIONS, UNUSED, closest
+from puffer_mlx.config_names import RENAMES, UNUSED, closest
+from puffer_mlx.config_schema import COMMAND_LINE, KEYS, SECTIONS
 from puffer_mlx.errors import UserError
 from puffer_mlx.files import read_text
 
-COMMAND_LINE = "command line"  # the origin of a setting that no file gave
 CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\xa0-\U0010ffff]")
 WORDS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}  # how help shows an option's value
 
@@ -47,44 +47,44 @@ def read_ini(path: Path) -> list[Setting]:
     Raises:
         UserError: the file can't be read, isn't text or .ini, or has an unknown section.
     """
-    shown = _shown(path)
+    name = shown(path)
     parser = configparser.ConfigParser(interpolation=None, default_section="")
     try:
         text = read_text(path)
         if found := CONTROL.search(text):  # what is printed of it could paint over a message
             number = text.count("\n", 0, found.start()) + 1
-            message = f"there is a control character, {found[0]!r} ({shown}:{number})"
+            message = f"there is a control character, {found[0]!r} ({name}:{number})"
             raise UserError(message, "remove it")
         parser.read_string(text)
     except OSError as error:
         raise UserError(
-            f"{shown} can't be read: {error.strerror}", "name a readable .ini file"
+            f"{name} can't be read: {error.strerror}", "name a readable .ini file"
         ) from None
     except UnicodeDecodeError:
-        raise UserError(f"{shown} is not a text file", "name an .ini file in UTF-8") from None
+        raise UserError(f"{name} is not a text file", "name an .ini file in UTF-8") from None
     except configparser.DuplicateOptionError as error:
-        message = f"{error.section}.{error.option} is set twice ({shown}:{error.lineno})"
+        message = f"{error.section}.{error.option} is set twice ({name}:{error.lineno})"
         raise UserError(message, "remove one of the two lines") from None
     except configparser.DuplicateSectionError as error:
-        message = f"section [{error.section}] begins twice ({shown}:{error.lineno})"
+        message = f"section [{error.section}] begins twice ({name}:{error.lineno})"
         raise UserError(message, "put its keys under one header") from None
     except configparser.MissingSectionHeaderError as error:
-        message = f"{error.line.strip()!r} is before any section ({shown}:{error.lineno})"
+        message = f"{error.line.strip()!r} is before any section ({name}:{error.lineno})"
         raise UserError(message, "begin with a section, for example [train]") from None
     except configparser.ParsingError as error:
         number = error.errors[0][0]
         line = text.split("\n")[number - 1].strip()
-        raise UserError(f"{line!r} has no value ({shown}:{number})", "write key = value") from None
+        raise UserError(f"{line!r} has no value ({name}:{number})", "write key = value") from None
 
     lines = _line_numbers(text)
     known = [*KEYS, "env", "sweep", *dict.fromkeys(name.partition(".")[0] for name in UNUSED)]
     for section in parser.sections():
         if section not in known and not section.startswith("sweep."):
             near = closest(section, known) or "train"
-            message = f"unknown section [{section}] ({shown}:{lines.get((section, ''), '?')})"
+            message = f"unknown section [{section}] ({name}:{lines.get((section, ''), '?')})"
             raise UserError(message, f"did you mean [{near}]?")
     return [
-        Setting(section, key, value, f"{shown}:{lines.get((section, key), '?')}")
+        Setting(section, key, value, f"{name}:{lines.get((section, key), '?')}")
         for section in parser.sections()
         for key, value in parser[section].items()
     ]
@@ -103,7 +103,7 @@ def _line_numbers(text: str) -> dict[tuple[str, str], int]:
     return lines
 
 
-def _shown(path: Path) -> str:
+def shown(path: Path) -> str:
     """A path as messages show it: relative where it is inside the working directory."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
@@ -137,14 +137,29 @@ def env_options(argv: Sequence[str]) -> list[str]:
     return [f"env.{name.removeprefix('--env.').replace('-', '_')}" for name in found]
 
 
+def obeys(obeyed: Sequence[str] | None, name: str) -> bool:
+    """Whether a script that obeys these sections and keys, None for all, obeys a key."""
+    if name in UNUSED:
+        return False
+    if name in RENAMES:
+        name = ".".join(RENAMES[name][:2])
+    return obeyed is None or name in obeyed or name.partition(".")[0] in ("env", *obeyed)
+
+
 def build_parser(
-    files: Sequence[Setting] = (), others: Sequence[str] = ()
+    files: Sequence[Setting] = (),
+    others: Sequence[str] = (),
+    extra: Callable[[argparse.ArgumentParser], object] | None = None,
+    obeyed: Sequence[str] | None = None,
 ) -> argparse.ArgumentParser:
     """A parser with an option for every declared key, every unused one and every [env] key.
 
     Args:
         files: what the files say: the defaults that help shows; its [env] keys become options.
         others: further [env] keys: a Python environment takes what its function takes.
+        extra: called with the parser to add the script's own options.
+        obeyed: sections and keys that the script obeys, besides [env]; None for all. The others
+            are accepted, so that a command line of another script is, and help doesn't show them.
     """
     texts = {setting.name: setting.text for setting in files}
     unused = (f"{name}: {reason}" for name, reason in UNUSED.items())
@@ -164,8 +179,11 @@ def build_parser(
         allow_abbrev=False,
     )
     for section, keys in KEYS.items():
+        shown_keys = {key: k for key, k in keys.items() if obeys(obeyed, f"{section}.{key}")}
+        if not shown_keys:
+            continue
         group = parser.add_argument_group(f"[{section}]", SECTIONS[section].__doc__)
-        for key, declared in keys.items():
+        for key, declared in shown_keys.items():
             name = f"{section}.{key}"
             facts = (declared.unit, declared.bounds, f"default {texts.get(name, declared.default)}")
             group.add_argument(
@@ -177,14 +195,20 @@ def build_parser(
                 help=f"{declared.help} ({'; '.join(filter(None, facts))})".replace("%", "%%"),
             )
     group = parser.add_argument_group("[env]", "The environment's own parameters; they need ENV.")
-    shown = {option("env", s.key): s for s in files if s.section == "env"}
-    helps = {s.name: f"default {s.text}".replace("%", "%%") for s in shown.values()}
+    own = {option("env", s.key): s for s in files if s.section == "env"}
+    helps = {s.name: f"default {s.text}".replace("%", "%%") for s in own.values()}
     helps.setdefault("env.source", "a folder of C sources in PufferLib's form")
-    hidden = dict.fromkeys([*UNUSED, *RENAMES, *others], argparse.SUPPRESS)
+    if extra is not None:
+        extra(parser)
+    declared_names = (f"{section}.{key}" for section, keys in KEYS.items() for key in keys)
+    ignored = [name for name in declared_names if not obeys(obeyed, name)]
+    hidden = dict.fromkeys([*UNUSED, *RENAMES, *ignored, *others], argparse.SUPPRESS)
     for name, help in (hidden | helps).items():
         section, _, key = name.partition(".")
+        if (word := option(section, key)) in parser._option_string_actions:
+            continue  # the script has an option of this name
         group.add_argument(
-            option(section, key),
+            word,
             action=_Last,
             dest=name,
             default=argparse.SUPPRESS,
@@ -195,7 +219,7 @@ def build_parser(
 
 
 def parse_options(
-    parser: argparse.ArgumentParser, argv: Sequence[str]
+    parser: argparse.ArgumentParser, argv: Sequence[str], obeyed: Sequence[str] | None = None
 ) -> tuple[list[Setting], argparse.Namespace]:
     """Split a command line (without ENV) into settings and the options that a script has added.
 
@@ -206,7 +230,7 @@ def parse_options(
     _refuse_empty(parser, words)
     namespace, rest = parser.parse_known_args(words)
     if rest:
-        raise _unknown(parser, rest)
+        raise _unknown(parser, rest, obeyed)
     settings: list[Setting] = []
     own = argparse.Namespace()
     for name, value in vars(namespace).items():
@@ -245,15 +269,21 @@ def _refuse_empty(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
             raise UserError(f"the value of {name} is empty ({COMMAND_LINE})", hint)
 
 
-def _unknown(parser: argparse.ArgumentParser, rest: list[str]) -> UserError:
-    """The error for words that no option takes."""
+def _unknown(
+    parser: argparse.ArgumentParser, rest: list[str], obeyed: Sequence[str] | None
+) -> UserError:
+    """The error for words that no option takes; the hint names only options that do something."""
     name, _, value = rest[0].partition("=")
     if not name.startswith("--"):
         hint = "write options as --train.gamma 0.99, after ENV"
         return UserError(f"unexpected {rest[0]!r} ({COMMAND_LINE})", hint)
     if not value and len(rest) > 1 and not rest[1].startswith("--"):
         value = rest[1]
-    options = [word[2:] for word in parser._option_string_actions if word.startswith("--")]
+    options = [
+        word[2:]
+        for word, action in parser._option_string_actions.items()
+        if word.startswith("--") and ("." not in action.dest or obeys(obeyed, action.dest))
+    ]
     near = closest(name[2:], options)
     hint = f"did you mean --{near}?" if near else "--help explains every option"
     if name.startswith("--sweep"):

@@ -1,12 +1,16 @@
 """Which environment a word names, and which `.ini` files are about it.
 
-breakout              an environment that has a file in ./configs or comes with puffer_mlx
+breakout              an environment that has a file in ./configs or comes with puffer_mlx; in a
+                      folder laid out as PufferLib's repository, the one in ./ocean
 gym:CartPole-v1       one of Gymnasium's
 module:factory        Python: also path/to/file.py:factory
 path/to/ocean/NAME    a folder in PufferLib 4.0's form, with its config/NAME.ini if it has one
-path/to/file.ini      a file, whose [base] env_name is any of these but a folder
+path/to/file.ini      a file, whose [base] env_name is any of these but a folder; if it is in a
+                      config folder beside an ocean folder that has the environment, that one
 
 A file whose [base] env_name is ``gym:ALE/*`` is about all of those, and comes before their own.
+PufferLib's repository has REPO/config/NAME.ini, or deeper, and REPO/ocean/NAME: whichever of the
+two is named, the other one is found.
 """
 
 import re
@@ -14,13 +18,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from puffer_mlx.config_schema import closest
+from puffer_mlx.config_names import closest
 from puffer_mlx.errors import UserError
 from puffer_mlx.files import read_text
 
 FAMILY = "python.ini"  # what all Python environments begin with
 IMAGES = "images.ini"  # what differs for those that show images
 _SHOW_IMAGES = "gym:ALE/"  # where that is known before one is made
+OCEAN = "ocean"  # PufferLib's folder of environments
+CONFIGS = "config", "configs"  # and of files, here and there
 
 
 class Named(NamedTuple):
@@ -48,7 +54,8 @@ def named(word: str, images: bool = False) -> Named:
     if word == "default":
         return Named(word, "", _defaults())
     if word.endswith(".ini"):
-        return saved(find_config(word), images)
+        path = find_config(word)
+        return _beside(path) or saved(path, images)
     if ":" in word:
         family = [path for path in _all_files() if _in_family(word, path)]
         images = word.startswith(_SHOW_IMAGES) or (images and not family)
@@ -56,6 +63,8 @@ def named(word: str, images: bool = False) -> Named:
         return Named(word, "", [*_defaults(True, images), *family[:1], *own[:1]])
     if "/" in word or word in (".", ".."):
         return _folder(word)
+    if _has_sources(Path(OCEAN) / word):
+        return _folder(f"{OCEAN}/{word}")
     return Named(word, "", [*_defaults(), find_config(word)])
 
 
@@ -71,10 +80,30 @@ def saved(path: Path, images: bool = False) -> Named:
     return Named(name, "", [*_defaults(":" in name, images), path])
 
 
+def _has_sources(folder: Path) -> bool:
+    return (folder / "binding.c").is_file()
+
+
+def _beside(path: Path) -> Named | None:
+    """The environment of a file, if its folder is beside a ``config`` folder above the file."""
+    names = [name for name in (*env_names(path), path.stem) if ":" not in name]
+    for configs in (above for above in path.resolve().parents if above.name in CONFIGS):
+        for folder in (configs.parent / OCEAN / name for name in names):
+            if _has_sources(folder):
+                return _configured(folder, configs, path)
+    return None
+
+
+def _configured(folder: Path, configs: Path, path: Path) -> Named:
+    """An environment's folder with a file of a ``config`` folder, which may have defaults too."""
+    theirs = [file for file in [configs / "default.ini"] if file.is_file()]
+    return Named(folder.name, str(folder), [*_defaults(), *theirs, path])
+
+
 def _folder(word: str) -> Named:
     """An environment's folder, with the file of a ``config`` folder above it or of its own."""
     folder = Path(word).resolve()
-    if not (folder / "binding.c").is_file():
+    if not _has_sources(folder):
         what = "has no binding.c" if folder.is_dir() else "doesn't exist"
         raise UserError(
             f"the environment folder {word} {what}",
@@ -82,11 +111,10 @@ def _folder(word: str) -> Named:
         )
     if own := [path for path in sorted(folder.glob("*.ini")) if folder.name in env_names(path)]:
         return Named(folder.name, str(folder), [*_defaults(), own[0]])
-    for configs in (above / name for above in folder.parents for name in ("config", "configs")):
+    for configs in (above / name for above in folder.parents for name in CONFIGS):
         for path in sorted(configs.rglob("*.ini")) if configs.is_dir() else []:
             if folder.name in env_names(path):
-                theirs = [path for path in [configs / "default.ini"] if path.is_file()]
-                return Named(folder.name, str(folder), [*_defaults(), *theirs, path])
+                return _configured(folder, configs, path)
     return Named(folder.name, str(folder), _defaults())
 
 

@@ -17,12 +17,13 @@ key that it lacks says "puffer_mlx only".
 
 import re
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
 from puffer_mlx.config_key import Key, key
+
+COMMAND_LINE = "command line"  # the origin of a setting that no file gave
 
 
 @dataclass
@@ -80,7 +81,17 @@ class Vec:
     )
     num_threads: int = key(
         16,
-        "CPU threads that step environments, and act on a CPU; at most the cores; 0 is 1.",
+        "CPU threads that step environments, and act on a CPU: so many if it is typed, at most the"
+        " cores (0 is 1). A file's is PufferLib's number of threads that only step: where C acts in"
+        " them too there is one for each core, elsewhere num_threads / num_buffers for each buffer,"
+        " at least one.",
+        unit="threads",
+        minimum=0,
+    )
+    max_threads: int = key(
+        0,
+        "The most of them, whatever num_threads says; 0 sets no limit. A --vec.num-threads that is"
+        " typed is kept here. puffer_mlx only.",
         unit="threads",
         minimum=0,
     )
@@ -251,52 +262,6 @@ KEYS: dict[str, dict[str, Key]] = {
     for section, cls in SECTIONS.items()
 }
 
-_OLD = "a key of PufferLib 3.0; 4.0 ignores it too"
-_SELFPLAY = "there is no self-play here"
-_UNUSED = (  # keys in PufferLib 4.0's own files that mean nothing here: why, section, keys
-    ("MLX has no CUDA graphs", "base", "cudagraphs"),
-    ("one process trains on one device", "base", "rank world_size gpu_id nccl_id"),
-    ("one process trains on one device", "train", "gpus"),
-    ("base.seed seeds training", "train", "seed"),
-    ("Muon has a fixed epsilon and one momentum, beta1", "train", "beta2 eps"),
-    ("MinGRU has no expansion; PufferLib 4.0 ignores it too", "policy", "expansion_factor"),
-    ("PufferLib 4.0 reads it from [sweep]", "base", "max_suggestion_cost"),
-    ("PufferLib 4.0 reads it from [base]", "train", "checkpoint_interval"),
-    ("the key is train.ent_coef", "train", "entropy_coef"),
-    (_SELFPLAY, "selfplay", "enabled max_size swap_winrate min_games seed elo_init elo_k"),
-    (_SELFPLAY, "selfplay", "snapshot_interval opp_timeout_steps"),
-    (_SELFPLAY, "vec", "num_frozen_banks frozen_bank_pct"),
-    (_SELFPLAY, "vec", "frozen_bank_hidden_size frozen_bank_num_layers"),
-    (_OLD, "base", "package policy_name rnn_name"),
-    (_OLD, "vec", "num_envs num_workers num_agents batch_size zero_copy"),
-    (_OLD, "policy", "num_units cnn_channels continuous num_drones is_training"),
-    (_OLD, "rnn", "input_size hidden_size"),
-    (_OLD, "train", "adam_beta1 adam_beta2 adam_eps optimizer update_epochs batch_size"),
-    (_OLD, "train", "max_minibatch_size num_minibatches bptt_horizon use_rnn env num_envs name"),
-    (_OLD, "train", "project data_dir device cpu_offload torch_deterministic"),
-    (_OLD, "train", "compile compile_mode compile_fullgraph"),
-    (_OLD, "legacy", "cpu_offload torch_deterministic compile compile_fullgraph"),
-)
-UNUSED = {f"{section}.{key}": why for why, section, keys in _UNUSED for key in keys.split()}
-RENAMED = {  # names of the Metal port's switches: the key here, and what off and on mean
-    "cpu_inference": ("train", "rollout_device", "auto", "cpu"),
-    "train_fp16": ("train", "precision", "fp32", "fp16"),
-    "overlap": ("train", "overlap", "False", "True"),
-}
-RENAMES = {  # it takes them in [train] and without a section
-    f"{section}.{old}": new
-    for old, new in RENAMED.items()
-    for section in ("base", "train")
-    if (section, old) != new[:2]
-}
-ONLY = {  # unused keys whose other values ask for something that does not exist here
-    "base.rank": 0,
-    "base.world_size": 1,
-    "train.gpus": 1,
-    "selfplay.enabled": 0,
-    "vec.num_frozen_banks": 0,
-}
-
 
 @dataclass
 class Config:
@@ -309,11 +274,13 @@ class Config:
         source: the folder of its C sources, if it isn't one that comes with puffer_mlx.
         sweep: section name -> its keys and texts, for [sweep] and every [sweep.*].
         unused: names of keys that were given, are accepted and do nothing here.
-        origins: name of a key that isn't at its default -> where it was set: "breakout.ini:12".
+        origins: name of a key that isn't at its default, or was typed -> where it was set:
+            "breakout.ini:12", or ``COMMAND_LINE``.
         files: those that it was read from, the later ones winning.
         named_by: C sources and Python objects that only a file names, as it names them -> the
             file's line. ``trust.permit`` refuses them unless the person knows them.
         allow_code: they may run whatever they are: ``--allow-code``.
+        notes: what was found or changed for the person, a line each, to be said at the start.
     """
 
     env_name: str = ""
@@ -330,6 +297,7 @@ class Config:
     files: list[str] = field(default_factory=list, compare=False, repr=False)
     named_by: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
     allow_code: bool = field(default=False, compare=False, repr=False)
+    notes: list[str] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def python(self) -> bool:
@@ -365,9 +333,3 @@ class Config:
 def minibatches(replay_ratio: float, batch_size: int, minibatch_size: int) -> int:
     """K = trunc(replay_ratio * N * T / M), every step in float32: upstream's native rule."""
     return int(np.float32(replay_ratio) * np.float32(batch_size) / np.float32(minibatch_size))
-
-
-def closest(name: str, names: list[str]) -> str:
-    """The name probably meant: the same key in another section, else the most similar, else ""."""
-    same = [other for other in names if other.split(".")[-1] == name.split(".")[-1]]
-    return (same or get_close_matches(name, names, n=1, cutoff=0.6) or [""])[0]

@@ -75,6 +75,8 @@ class Dashboard:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if any(error):  # what it says next is more important
+            self.setting = None
         if self._live:
             if self._before is not None and _in_main_thread():
                 signal.signal(signal.SIGWINCH, self._before)

@@ -20,6 +20,7 @@ import mlx.core as mx
 from puffer_mlx.actor import make_actor
 from puffer_mlx.build import cache_directory
 from puffer_mlx.config import Config
+from puffer_mlx.config_fit import rollout_threads
 from puffer_mlx.cpu_ops import threads
 from puffer_mlx.devices import building, for_cpu, has_gpu, kind
 from puffer_mlx.errors import UserError
@@ -193,7 +194,7 @@ def _calibrate(
     slot, actor = Slot(spec, STEPS, agents, groups), make_actor(policy)
     lane = Lane("", enabled=False)
     found = {}
-    with ThreadPoolExecutor(max(1, min(config.vec.num_threads, threads()))) as pool:
+    with ThreadPoolExecutor(rollout_threads(config, rollout_cores(config))) as pool:
         vec: Any = _Still(agents, groups, pool)
         for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
             home = device == mx.default_device()
@@ -231,7 +232,8 @@ def _cached(
         "versions": version_text(),
         "cores": threads(),
         "gpu": str(mx.device_info(mx.gpu).get("device_name", "")),
-        "agents": [config.vec.total_agents, config.vec.num_buffers, config.vec.num_threads],
+        "agents": [config.vec.total_agents, config.vec.num_buffers],
+        "threads": rollout_threads(config, rollout_cores(config)),
         "policy": [vars(config.policy), vars(config.torch), config.train.precision],
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -111,6 +111,13 @@ class Collector:
         mx.eval(states)
         return states
 
+    @property
+    def in_c(self) -> bool:
+        """Whether a rollout is one call of C, the policy's steps included."""
+        place = self.placement
+        in_c = place.rollout == mx.cpu and place.acting_precision == "fp32"
+        return in_c and self._actor is not None and isinstance(self.vec, WholeRollouts)
+
     def restore(self, states: list[Any], carry: dict[str, mx.array]) -> None:
         """Go on from these recurrent states and this row: see ``Slot.carry``."""
         self.states = states
@@ -217,8 +224,8 @@ class Collector:
     def _act(self, slot: Slot, weights: Any, states: list[Any], noise: mx.array) -> list[Any]:
         """Fill the slot, in C where that can be; returns the states after it."""
         vec, place = self.vec, self.placement
-        in_c = place.rollout == mx.cpu and place.acting_precision == "fp32"
-        if in_c and self._actor is not None and isinstance(vec, WholeRollouts):
+        if self.in_c:
+            assert self._actor is not None and isinstance(vec, WholeRollouts)
             return collect_in_c(slot, vec, self._actor, weights, states, noise, self._lane)
         streams = acting_streams(place.rollout, self._cores, vec.num_groups)
         if self._lane.enabled and self._count % SAMPLE_EVERY == 1:

@@ -95,6 +95,11 @@ class Trainer:
         self._learned = replace(self._learned, weights=weights)
 
     @property
+    def acts_in_c(self) -> bool:
+        """Whether a rollout is one call of C, the policy's steps included."""
+        return self._collector.in_c
+
+    @property
     def parameters(self) -> int:
         """Number of weights."""
         return sum(int(w.size) for _, w in named(self.weights))

@@ -21,7 +21,8 @@ from typing import Any
 
 from puffer_mlx import latency, vec
 from puffer_mlx.blas import blas_name, get_blas_threads
-from puffer_mlx.config import Config, parse_command_line
+from puffer_mlx.config import Config, parse_command_line, take_notes
+from puffer_mlx.config_fit import rollout_threads
 from puffer_mlx.cpu_ops import load as load_cpu_ops
 from puffer_mlx.cpu_ops import threads
 from puffer_mlx.devices import select_device
@@ -34,6 +35,14 @@ from puffer_mlx.version import version_text
 from puffer_mlx.view import abbreviate
 
 EVERY = 5.0  # seconds between two lines of progress at least
+
+TRAINING = (  # keys that the training of a benchmark obeys
+    *("base.seed", "base.device", "base.reset_state", "base.profile"),
+    *("vec", "policy", "torch", "train"),
+)
+STEPPING = "vec", "train.bootstrap_truncated"  # and those that --env-only does
+EPOCHS = {"epochs": 20, "warm_up": 3}  # defaults of options for training
+PLAYS = {"seconds": 5.0, "repeat": 3}  # of options for --env-only
 
 
 def number(kind: type, least: float) -> Callable[[str], float]:
@@ -55,10 +64,14 @@ def number(kind: type, least: float) -> Callable[[str], float]:
 def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("this benchmark")
     group.add_argument(
-        "--epochs", type=number(int, 1), default=20, help="epochs measured (default 20)"
+        "--epochs",
+        type=number(int, 1),
+        help=f"epochs measured (default {EPOCHS['epochs']})",
     )
     group.add_argument(
-        "--warm-up", type=number(int, 0), default=3, help="epochs before that (default 3)"
+        "--warm-up",
+        type=number(int, 0),
+        help=f"epochs before that (default {EPOCHS['warm_up']})",
     )
     group.add_argument(
         "--env-only", action="store_true", help="step the environments without a policy"
@@ -66,11 +79,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--seconds",
         type=number(float, 0.001),
-        default=5.0,
-        help="of each --env-only measurement (default 5)",
+        help=f"of each --env-only measurement (default {PLAYS['seconds']:g})",
     )
     group.add_argument(
-        "--repeat", type=number(int, 1), default=3, help="--env-only measurements (default 3)"
+        "--repeat",
+        type=number(int, 1),
+        help=f"--env-only measurements (default {PLAYS['repeat']})",
     )
     group.add_argument(
         "--sync",
@@ -136,7 +150,7 @@ class Progress:
 
 def bench_environment(config: Config, options: argparse.Namespace) -> dict[str, Any]:
     results = {}
-    limit = max(1, min(config.vec.num_threads, threads()))
+    limit = rollout_threads(config, threads())
     counts = sorted({1, limit})
     progress = Progress("measurements", len(counts) * options.repeat)
     for count in counts:
@@ -191,14 +205,48 @@ def table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def parse(argv: list[str], images: bool = False) -> tuple[Config, argparse.Namespace]:
+    """The configuration to measure, and this script's own options."""
+    trains = "--env-only" not in argv and "--sync" not in argv
+    obeyed = TRAINING if trains else STEPPING if "--env-only" in argv else ()
+    return parse_command_line(
+        argv, add_options, images=images, obeyed=(*obeyed, "base.device"), training=trains
+    )
+
+
+def settle(options: argparse.Namespace, config: Config) -> None:
+    """Refuse options that would do nothing, and fill in what was left out.
+
+    Raises:
+        UserError: an option needs another one, or contradicts it.
+    """
+    if options.sync and options.env_only:
+        raise UserError("--sync and --env-only are given", "one of them")
+    if isinstance(config.base.profile, str):
+        raise UserError(
+            f"a benchmark writes no timeline (--profile {config.base.profile})",
+            f"python scripts/train.py {config.env_name} --profile {config.base.profile}",
+        )
+    for name, default in (EPOCHS | PLAYS).items():
+        works = (name in PLAYS) == options.env_only and not options.sync
+        if getattr(options, name) is None:
+            setattr(options, name, default)
+        elif not works:
+            word = "without" if name in PLAYS else "with --sync or"
+            raise UserError(
+                f"--{name.replace('_', '-')} does nothing {word} --env-only", "leave it out"
+            )
+
+
 @reported
 def main(argv: list[str]) -> None:
     if "--sync" in argv and argv[0].startswith("-"):
         argv = ["default", *argv]
-    config, options = parse_command_line(argv, add_options)
-    if options.sync and options.env_only:
-        raise UserError("--sync and --env-only are given", "one of them")
-    options.with_images = lambda: parse_command_line(argv, add_options, images=True)[0]
+    config, options = parse(argv)
+    settle(options, config)
+    options.with_images = lambda: parse(argv, images=True)[0]
+    for line in take_notes(config):
+        print(line)
     select_device(config.base.device)
     load = os.getloadavg()
     if options.sync:

@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 from puffer_mlx.apart import Answer, answers, known
-from puffer_mlx.config import parse_command_line
+from puffer_mlx.config import parse_command_line, take_notes
+from puffer_mlx.config_schema import KEYS
 from puffer_mlx.cpu_ops import threads
 from puffer_mlx.devices import select_device
 from puffer_mlx.env_check.findings import FAIL, OK, SKIP, WARN, Finding, skip, worst
@@ -25,6 +26,10 @@ from puffer_mlx.files import publish
 from puffer_mlx.version import version_text
 
 STYLE = {OK: "green", WARN: "yellow", FAIL: "bold red", SKIP: "dim"}
+OBEYED = (  # it trains for a few epochs, and writes nothing
+    *("base.seed", "base.device", "base.reset_state", "vec", "policy", "torch"),
+    *(f"train.{key}" for key in KEYS["train"] if key != "total_timesteps"),
+)
 WORKER = "--worker"  # what the process that looks at items is started with
 DIED = "if it is C: an index outside of an array, or memory that was freed, is the usual reason"
 HUNG = "look for a loop that doesn't end in reset or step"
@@ -107,7 +112,7 @@ def summary(found: list[Finding], took: float) -> Text:
 
 @reported
 def check(argv: list[str]) -> None:
-    config, options = parse_command_line(argv, add_options)
+    config, options = parse_command_line(argv, add_options, obeyed=OBEYED, training=False)
     items = known(ITEMS, options.only)
     select_device(config.base.device)
     if options.worker is not None:
@@ -120,6 +125,8 @@ def check(argv: list[str]) -> None:
         script = [sys.executable, str(Path(__file__).resolve())]
         return [*script, *plain, "--only", *left, f"{WORKER}={broken}"]
 
+    for line in take_notes(config):
+        print(line)
     plain = without_only(argv)
     console, began = Console(highlight=False), time.perf_counter()
     report: dict[str, list[Finding]] = {}

@@ -8,7 +8,7 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from puffer_mlx import checkpoint, pictures, vec
-from puffer_mlx.config import Config, parse_command_line
+from puffer_mlx.config import Config, parse_command_line, take_notes
+from puffer_mlx.config_fit import typed
 from puffer_mlx.cpu_ops import threads
 from puffer_mlx.devices import select_device
 from puffer_mlx.errors import UserError, reported
@@ -37,6 +38,14 @@ from puffer_mlx.vec.base import Environments
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.weights_io import load_weights
 
+OBEYED = (  # keys that an evaluation depends on: it doesn't train
+    *("base.seed", "base.device", "base.checkpoint_dir", "policy", "torch", "vec.seed"),
+    *("vec.num_threads", "vec.max_threads"),
+    *("vec.normalize_observations", "vec.normalize_rewards"),
+)
+OBEYED_IN_PYTHON = (  # those that environments in C don't have
+    *("vec.total_agents", "vec.backend", "vec.timeout", "train.bootstrap_truncated"),
+)
 EPISODES = 1000
 EPISODES_IN_PYTHON = 100
 NOTHING = np.zeros((1, 1, 3), np.uint8)  # the picture of what is seen elsewhere
@@ -80,6 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--episodes",
+        "--eval-episodes",
         type=number(int, 1),
         metavar="N",
         help="episodes to score, at least; every environment plays the same number"
@@ -120,6 +130,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=number(int, 1, 64),
         help="pixels a side for each pixel of a file (default 1)",
     )
+
+
+def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, argparse.Namespace]:
+    """The configuration to evaluate with, and this script's own options."""
+    obeyed = (*OBEYED, *OBEYED_IN_PYTHON)
+    config, options = parse_command_line(argv, add_options, files, obeyed=obeyed, training=False)
+    idle = [name for name in OBEYED_IN_PYTHON if typed(config, name) and not config.python]
+    if idle:
+        config.notes.append(f"unused here: {', '.join(idle)} (for Python)")
+    return config, options
 
 
 def settle(options: argparse.Namespace, config: Config) -> None:
@@ -163,18 +183,23 @@ class Player(NamedTuple):
     source: Path  # the checkpoint's folder, or the file
 
 
+def probe(config: Config) -> Environments:
+    """Environments to be asked what they are, as many of them as go into one group."""
+    one_group = replace(config.vec, num_buffers=1)
+    return vec.make(replace(config, vec=one_group, origins={}, notes=[]), 1)
+
+
 def load(argv: list[str], config: Config, path: str) -> Player:
     """What ``--load-model-path`` names, and the configuration to evaluate it with."""
     if Path(path).suffix in FILES:
         config = as_trained(config, Path(path))
-        with vec.make(config, 1) as probe:
-            policy = configured_policy(probe.spec, config)
-            agents = probe.num_agents // probe.num_environments
+        with probe(config) as made:
+            policy = configured_policy(made.spec, config)
+            agents = made.num_agents // made.num_environments
         weights = load_weights(path, policy.init(mx.random.key(0)))
         return Player(config, policy, weights, agents, Path(path))
     found = checkpoint.load(checkpoint.find(path, config), known(config))
-    files = [found.folder / "config.ini"]
-    config, _ = parse_command_line(argv, add_options, files)
+    config, _ = parse(argv, [found.folder / "config.ini"])
     config = as_trained(config, found.folder)
     for section in ("policy", "torch"):
         own, asked = getattr(found.config, section), getattr(config, section)
@@ -185,14 +210,14 @@ def load(argv: list[str], config: Config, path: str) -> Player:
                 f" {getattr(own, key)}",
                 "leave it out: the policy is the checkpoint's",
             )
-    with vec.make(config, 1) as probe:
-        if replace(probe.spec, name="") != replace(found.spec, name=""):
+    with probe(config) as made:
+        if replace(made.spec, name="") != replace(found.spec, name=""):
             raise UserError(
                 f"{found.folder} is a policy for {described(found.spec)},"
-                f" but {config.env_name} has {described(probe.spec)}",
+                f" but {config.env_name} has {described(made.spec)}",
                 f"evaluate it on {found.config.env_name}",
             )
-        agents = probe.num_agents // probe.num_environments
+        agents = made.num_agents // made.num_environments
     return Player(config, found.policy, found.weights, agents, found.folder)
 
 
@@ -341,7 +366,9 @@ def drawing(envs: Environments, draw: pictures.Draw | None, window: bool) -> pic
 
 
 def evaluate(argv: list[str]) -> None:
-    config, options = parse_command_line(argv, add_options)
+    config, options = parse(argv)
+    for line in take_notes(config):
+        print(line)
     settle(options, config)
     select_device(config.base.device)
     player = load(argv, config, options.load_model_path)

@@ -15,9 +15,9 @@ from puffer_mlx.advice import Setting
 from puffer_mlx.blas import blas_name
 from puffer_mlx.catalog import print_catalog
 from puffer_mlx.checkpoint import Checkpoint, State
-from puffer_mlx.config import Config, parse_command_line, unused_note
-from puffer_mlx.config_cli import COMMAND_LINE
-from puffer_mlx.cpu_ops import threads
+from puffer_mlx.config import Config, parse_command_line, take_notes, unused_note
+from puffer_mlx.config_fit import rollout_threads
+from puffer_mlx.config_schema import COMMAND_LINE
 from puffer_mlx.dashboard import Dashboard, abbreviate
 from puffer_mlx.devices import has_gpu, kind, select_device
 from puffer_mlx.errors import UserError, reported
@@ -28,9 +28,11 @@ from puffer_mlx.run_folder import held, new_run
 from puffer_mlx.scores import SCORE
 from puffer_mlx.trace import Trace
 from puffer_mlx.trainer import Trainer
-from puffer_mlx.vec.base import TellsScores
+from puffer_mlx.vec.base import Environments, TellsScores
 from puffer_mlx.version import version_text
 from puffer_mlx.weights_io import load_weights
+
+PROFILED = 3  # epochs of a timeline
 
 
 def step_number(text: str) -> int:
@@ -76,9 +78,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--profile-epochs",
         metavar="N",
         type=epochs_number,
-        default=3,
         help="epochs in the timeline of --profile FILE.json, from the third of this start on"
-        " (default 3)",
+        f" (default {PROFILED})",
     )
     group.add_argument(
         "--gpu-capture",
@@ -90,7 +91,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--gpu-capture-epochs",
         metavar="N",
         type=epochs_number,
-        default=1,
         help=f"epochs in it, at most {capture.MOST}: each may take gigabytes (default 1)",
     )
     group.add_argument("--list", action="store_true", help="say which environments there are")
@@ -128,6 +128,7 @@ def train(
         config, placement.rollout_cores, lambda: as_learned(with_images())
     )
     with made as environments, contextlib.ExitStack() as stack:
+        say(config)
         if unused := vec.unused(config, environments):
             print(f"unused here: {', '.join(unused)}")
         if config.python:
@@ -180,7 +181,10 @@ def train(
             saved_epoch = trainer.epoch
 
         try:
-            with Dashboard(summary, total, setting=setting(trainer)) as dashboard, record:
+            with (
+                Dashboard(summary, total, setting=setting(trainer, environments)) as dashboard,
+                record,
+            ):
                 for logs in trainer:
                     record.epoch()
                     log.write(logs)
@@ -213,8 +217,9 @@ class Recording:
         self.trainer = trainer
         self.capture = None
         if options.gpu_capture:
-            self.capture = capture.MetalCapture(options.gpu_capture, options.gpu_capture_epochs)
-        self.trace = options.trace and (options.trace, options.profile_epochs)
+            epochs = options.gpu_capture_epochs or 1
+            self.capture = capture.MetalCapture(options.gpu_capture, epochs)
+        self.trace = options.trace and (options.trace, options.profile_epochs or PROFILED)
 
     def __enter__(self) -> None:
         if self.trace:  # counts from where the run goes on, which a resumed one knows only now
@@ -244,22 +249,28 @@ def device_text(trainer: Trainer) -> str:
     return text if place.rollout == place.learner else f"{text}; rollouts on the CPU"
 
 
-def setting(trainer: Trainer) -> Setting:
+def setting(trainer: Trainer, environments: Environments) -> Setting:
     """What the dashboard's advice depends on."""
     config, place = trainer.config, trainer.placement
+    cores = placement.rollout_cores(config)
     return Setting(
         device=kind(place.learner),
         rollout_device=kind(place.rollout),
         overlap=place.overlap,
         precision=config.train.precision,
-        cores=threads(),
-        num_threads=config.vec.num_threads,
+        cores=cores,
+        num_threads=rollout_threads(config, cores),
         num_buffers=config.vec.num_buffers,
         total_agents=config.vec.total_agents,
         minibatch_size=config.train.minibatch_size,
         minibatches=config.minibatches,
         parameters=trainer.parameters,
         has_gpu=has_gpu(),
+        backend=environments.backend,
+        chosen=config.vec.backend != "auto",
+        environments=environments.num_environments,
+        in_c=trainer.acts_in_c,
+        started=trainer.epoch,
     )
 
 
@@ -300,7 +311,7 @@ def find_resumed(argv: list[str], stack: contextlib.ExitStack) -> Checkpoint | N
         return None
     allow = ["--allow-code"] * words.pop("allow_code")
     options = [word for pair in words.items() if pair[1] for word in pair]
-    config, _ = parse_command_line([argv[0], *options, *allow])
+    config, _ = parse_command_line([argv[0], *options, *allow], training=False)
     found = checkpoint.find(which, config, checkpoint.STATE)
     stack.enter_context(held(found.parent))
     found = checkpoint.find(which, config, checkpoint.STATE)  # it may have ended meanwhile
@@ -360,6 +371,7 @@ def start(argv: list[str], resumed: Checkpoint | None) -> None:
     config, options = configured(argv, own)
     if resumed and options.load_model_path is not None:
         raise UserError("--resume and --load-model-path are given", "one of them")
+    say(config)
     if note := unused_note(config):
         print(note)
     train(config, options, resumed, lambda: configured(argv, own, images=True)[0])
@@ -385,7 +397,23 @@ def configured(
                 f"say so on the command line: --profile {config.base.profile}",
             )
         options.trace, config.base.profile = Path(config.base.profile), True
+    for epochs, file, words in (
+        (options.profile_epochs, options.trace, ("--profile-epochs", "--profile FILE.json")),
+        (
+            options.gpu_capture_epochs,
+            options.gpu_capture,
+            ("--gpu-capture-epochs", "--gpu-capture"),
+        ),
+    ):
+        if epochs and not file:
+            raise UserError(f"{words[0]} does nothing without {words[1]}", "add it")
     return config, options
+
+
+def say(config: Config) -> None:
+    """Print what there is to be said of a configuration, once."""
+    for line in take_notes(config):
+        print(line)
 
 
 if __name__ == "__main__":

@@ -131,6 +131,52 @@ def test_first_epochs_and_runs_without_a_profile():
     assert advice({"epoch": 9.0, "perf/rollout": 1.0, "perf/train": 1.0}, CPU) == ""
 
 
+def test_epochs_are_counted_from_this_start():
+    """A resumed run compiles again."""
+    resumed = replace(CPU, started=30)
+    assert "compile" in advice(logs("eval_act") | {"epoch": 32.0}, resumed)
+    assert "compile" not in advice(logs("eval_act") | {"epoch": 33.0}, resumed)
+
+
+PYTHON = replace(CPU, backend="sync", num_buffers=1, num_threads=1)
+
+
+@pytest.mark.parametrize("backend", ["vector", "sync", "async"])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_groups_and_threads_are_no_advice_for_python(backend, device):
+    """Nobody steps them in threads, and more groups are more calls of Python."""
+    for in_c in (False, True):
+        there = {"device": device, "rollout_device": device, "has_gpu": device == "gpu"}
+        setting = replace(PYTHON, backend=backend, in_c=in_c, **there)
+        for phase in ("eval_env", "eval_act", "eval_sample"):
+            text = advised(phase, setting)
+            assert "--vec.num-buffers" not in text and "--vec.num-threads" not in text
+
+
+@pytest.mark.parametrize("backend", ["vector", "sync", "async"])
+def test_a_backend_that_was_asked_for_may_not_be_the_fastest(backend):
+    asked = replace(PYTHON, backend=backend, chosen=True)
+    text = f"--vec.backend auto, which measures what is fastest (now {backend})"
+    assert advised("eval_env", asked) == text
+    assert advised("eval_env", replace(asked, chosen=False)) == ""
+    assert "backend" not in advised("eval_env", replace(CPU, chosen=True))  # C has none
+
+
+def test_no_more_threads_than_environments_or_cores():
+    few = replace(CPU, num_threads=2, cores=16)
+    for phase in "eval_env", "eval_act":
+        in_c = replace(few, environments=3, in_c=True)
+        assert advised(phase, in_c) == "--vec.num-threads 3 (now 2)"
+        assert "num-threads" not in advised(phase, replace(in_c, environments=2))
+    assert advised("eval_env", replace(few, environments=4096)) == "--vec.num-threads 16 (now 2)"
+
+
+def test_groups_make_no_difference_where_rollouts_are_one_call_of_c():
+    for phase in "eval_env", "eval_act":
+        assert "num-buffers" in advised(phase, replace(CPU, num_buffers=1))
+        assert "num-buffers" not in advised(phase, replace(CPU, num_buffers=1, in_c=True))
+
+
 def test_no_option_is_advised_at_the_value_it_has():
     for setting in (CPU, GPU, BOTH, replace(CPU, has_gpu=True), replace(BOTH, overlap=True)):
         for phase in ALL:

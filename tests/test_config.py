@@ -8,7 +8,8 @@ import pytest
 
 from puffer_mlx import config as c
 from puffer_mlx.config_files import FAMILY, IMAGES, env_names
-from puffer_mlx.config_schema import KEYS, ONLY, RENAMES, SECTIONS, UNUSED
+from puffer_mlx.config_names import ONLY, RENAMES, UNUSED
+from puffer_mlx.config_schema import KEYS, SECTIONS
 from puffer_mlx.errors import UserError
 
 ROOT = Path(__file__).parents[1]

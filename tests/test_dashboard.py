@@ -365,6 +365,16 @@ def test_plain_output_ends_with_it():
             dashboard.update(full(**{"perf/eval_env": 0.5}), last=True)
         return file.getvalue().splitlines()
 
+    def failed(width, live):
+        file = io.StringIO()
+        console = Console(file=file, width=width, height=40, force_terminal=live)
+        with pytest.raises(ValueError), Dashboard({}, 1000, console, SETTING) as dashboard:
+            dashboard.update(full(**{"perf/eval_env": 0.5}), last=True)
+            file.truncate(0)
+            raise ValueError
+        return file.getvalue()
+
+    assert not any("low?" in failed(100, live) for live in (False, True))  # an error comes next
     last = printed(SETTING)[-1]
     assert last.startswith("why slow? environment 7") and last.endswith("(now 2)")
     assert not any("slow" in line for line in printed(None))

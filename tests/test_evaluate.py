@@ -451,6 +451,31 @@ def test_script_plays_many_episodes_of_several_agents(evaluate, capsys):
     assert " 67 from each of 3 environments" in capsys.readouterr().out
 
 
+def test_script_obeys_training_s_name_for_episodes(evaluate, capsys):
+    save(words=SMALL)
+    assert evaluate("squared --load-model-path latest --greedy --eval-episodes 7") == 0
+    assert capsys.readouterr().out.startswith("squared: 7 episodes, ")
+
+
+def test_script_needs_nothing_that_only_training_needs(evaluate, here, capsys):
+    """Minibatches, buffers and epochs that don't fit, typed or in the checkpoint."""
+    made = save(words=SMALL)
+    words = "--vec.total-agents 9 --vec.num-buffers 2 --train.minibatch-size 40 --log-dir x"
+    line = "squared --load-model-path latest --greedy --episodes 4"
+    assert evaluate(f"{line} {words}") == 0
+    said, *about, first = capsys.readouterr().out.splitlines()[:3]
+    names = "vec.num_buffers, train.minibatch_size, base.log_dir"
+    assert said == f"unused here: {names} (--help shows what is used)"
+    assert about == ["unused here: vec.total_agents (for Python)"]
+    assert first.startswith("squared: 4 episodes, ")
+    path = here / made / "config.ini"
+    text = path.read_text()
+    path.write_text(text.replace("horizon = 64", "horizon = 48").replace("= 32768", "= 40"))
+    assert path.read_text() != text
+    assert evaluate(line) == 0
+    assert capsys.readouterr().out.startswith("squared: 4 episodes, ")
+
+
 def test_script_says_what_did_not_end(evaluate, capsys):
     save(words=SMALL)
     line = "squared --load-model-path latest --greedy --episodes 7 --max-steps 9"

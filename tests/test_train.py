@@ -39,6 +39,14 @@ def fetch(folder: Path, pattern: str) -> list[str]:
     return sorted(path.name for path in folder.glob(pattern))
 
 
+def test_a_resumed_run_advises_nothing_while_it_compiles(script, here, capsys):
+    """Epochs count from this start: the fourth is its second."""
+    assert script.main([*TINY, "--stop-at", str(2 * BATCH)]) == 0
+    assert script.main(["squared", "--resume", "latest", "--stop-at", str(4 * BATCH)]) == 0
+    (line,) = [x for x in capsys.readouterr().out.splitlines()[-4:] if x.startswith("why slow?")]
+    assert line == "why slow? the first epochs compile kernels: wait for the third"
+
+
 # ---- a whole run ---------------------------------------------------------------------------------
 
 

@@ -52,6 +52,19 @@ static Dict* copy_dict(int count, const char* const* keys, const double* values,
 
 // ---- Creation -----------------------------------------------------------------------------------
 
+// False, with the reason, if an environment has no agents.
+static bool have_agents(const StaticVec* vec, Text* text) {
+    for (int e = 0; e < vec->size; e++) {
+        int count = puffer_ops.num_agents(vec, e);
+        if (count < 1) {
+            puffer_say(text, "environment %d has num_agents %d, expected at least 1\n"
+                "my_init (or my_vec_init) must set it", e, count);
+            return false;
+        }
+    }
+    return true;
+}
+
 // Fill agents, buffer_env_starts and buffer_env_counts. False, with the reason, if the environments
 // don't fill the groups exactly.
 static bool assign_groups(PufferVec* self, Text* text) {
@@ -61,11 +74,6 @@ static bool assign_groups(PufferVec* self, Text* text) {
     memset(vec->buffer_env_counts, 0, (size_t)vec->buffers * sizeof(int));
     for (int e = 0; e < vec->size; e++) {
         int count = puffer_ops.num_agents(vec, e);
-        if (count < 1) {
-            puffer_say(text, "environment %d has num_agents %d, expected at least 1\n"
-                "my_init (or my_vec_init) must set it", e, count);
-            return false;
-        }
         int group = agent / vec->agents_per_buffer;
         int end = (group + 1) * vec->agents_per_buffer;
         if (agent + count > end || group >= vec->buffers) {
@@ -170,8 +178,13 @@ static bool try_to_create(Creation* creation, Text* text) {
     return finished;
 }
 
+typedef struct {
+    int* at;
+    int capacity;
+} Counts;
+
 // Everything that can fail after the first allocation. False, with the reason in text.
-static bool build(PufferVec* self, int threads, unsigned int seed, Text* text) {
+static bool build(PufferVec* self, int threads, unsigned int seed, Counts* misfit, Text* text) {
     StaticVec* vec = &self->vec;
     vec->buffer_env_starts = calloc((size_t)vec->buffers, sizeof(int));
     vec->buffer_env_counts = calloc((size_t)vec->buffers, sizeof(int));
@@ -203,7 +216,13 @@ static bool build(PufferVec* self, int threads, unsigned int seed, Text* text) {
         puffer_say(text, "out of memory for %d agents", vec->total_agents);
         return false;
     }
+    if (!have_agents(vec, text)) {
+        return false;
+    }
     if (!assign_groups(self, text)) {
+        for (int e = 0; e < vec->size && e < misfit->capacity; e++) {
+            misfit->at[e] = puffer_ops.num_agents(vec, e);
+        }
         return false;
     }
     for (int e = 0; e < vec->size; e++) {
@@ -223,9 +242,10 @@ static bool build(PufferVec* self, int threads, unsigned int seed, Text* text) {
 
 PufferVec* puffer_create(int total_agents, int buffers, int threads, unsigned int seed, int num_vec,
                          const char* const* vec_keys, const double* vec_values, int num_env,
-                         const char* const* env_keys, const double* env_values, char* text_at,
-                         size_t text_size) {
+                         const char* const* env_keys, const double* env_values, int* counts,
+                         int capacity, char* text_at, size_t text_size) {
     Text text = {text_at, text_size};
+    Counts misfit = {counts, capacity};
     puffer_say(&text, "%s", "");
     if (total_agents < 1 || buffers < 1) {
         puffer_say(&text, "vec.total_agents %d and vec.num_buffers %d must be at least 1",
@@ -259,7 +279,7 @@ PufferVec* puffer_create(int total_agents, int buffers, int threads, unsigned in
     self->vec.total_agents = total_agents;
     self->vec.buffers = buffers;
     self->vec.agents_per_buffer = total_agents / buffers;
-    if (!build(self, threads, seed, &text)) {
+    if (!build(self, threads, seed, &misfit, &text)) {
         puffer_close(self, -1);
         return NULL;
     }

@@ -8,7 +8,7 @@
 
 #include "ops.h"
 
-#define PUFFER_ABI 5  // changes with any signature below; library.py checks it
+#define PUFFER_ABI 6  // changes with any signature below; library.py checks it
 #define PUFFER_EXPORT __attribute__((visibility("default")))
 
 typedef struct PufferVec PufferVec;
@@ -26,11 +26,13 @@ PUFFER_EXPORT int puffer_spec(int* out, int capacity);
 // Create N = total_agents agents in `buffers` groups on the calling thread. NULL on failure, with
 // the reason in `text`. On success `text` lists, separated by commas, the env keys nobody read.
 // Keys and values are copied; total_agents, num_buffers and num_threads are added to vec's.
+// If the environments don't fill the groups exactly, the agents of each, in order, are written to
+// `counts`: at most `capacity` numbers; otherwise nothing is.
 PUFFER_EXPORT PufferVec* puffer_create(int total_agents, int buffers, int threads,
                                        unsigned int seed, int num_vec, const char* const* vec_keys,
                                        const double* vec_values, int num_env,
                                        const char* const* env_keys, const double* env_values,
-                                       char* text, size_t text_size);
+                                       int* counts, int capacity, char* text, size_t text_size);
 
 PUFFER_EXPORT int puffer_environments(const PufferVec* vec);
 

@@ -7,6 +7,7 @@ from itertools import islice
 
 from puffer_mlx import vec
 from puffer_mlx.config import Config
+from puffer_mlx.config_fit import rollout_threads
 from puffer_mlx.env_check.findings import Findings, fail, number, ok, percent, warn
 from puffer_mlx.env_check.subject import Subject
 from puffer_mlx.trainer import Logs, Trainer
@@ -81,7 +82,7 @@ def shortened(config: Config) -> Config:
 def advice(subject: Subject) -> str:
     """What would make a slow environment faster."""
     if subject.native:
-        threads = subject.config.vec.num_threads
+        threads = rollout_threads(subject.config, subject.cores)
         if threads < subject.cores:
             return f"--vec.num-threads {subject.cores}: this machine has so many cores"
         return "more cores, or less work in c_step; the policy waits for it"

@@ -64,6 +64,7 @@ class Subject:
             total_agents=self._agents(count or self._enough()),
             num_buffers=groups,
             num_threads=threads,
+            max_threads=threads,
             seed=settings.seed if seed < 0 else seed,
             backend=self._backend(),
         )

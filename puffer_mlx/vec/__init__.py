@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.config import Config
+from puffer_mlx.config_fit import Misfit, fit_agents, rollout_threads
 from puffer_mlx.errors import UserError
 from puffer_mlx.objects import load_object
 from puffer_mlx.spec import EnvSpec
@@ -29,15 +30,23 @@ def make(config: Config, threads: int, *, render: bool = False) -> Environments:
     """The environments of a configuration.
 
     Args:
-        config: names the environment and gives its parameters, agents and buffers.
-        threads: the most threads that may step environments; ``vec.num_threads`` may ask for fewer.
+        config: names the environment and gives its parameters, agents and buffers. Agents and
+            buffers from a file that don't fit the environments are lowered in it, with a note:
+            from here on it says what there is (``config_fit.fit_agents``).
+        threads: the most threads that may step environments; there may be fewer
+            (``config_fit.rollout_threads``).
         render: whether a Python environment is to draw itself (``GymVec.render``).
 
     Raises:
-        UserError: there is no such environment, it doesn't compile, or its parameters are wrong.
+        UserError: there is no such environment, it doesn't compile, its parameters are wrong, or
+            agents and buffers that were typed don't fit it.
     """
-    threads = max(1, min(config.vec.num_threads, threads))
-    found = _python(config, threads, render) if config.python else _native(config, threads)
+    threads = rollout_threads(config, threads)
+    try:
+        found = _made(config, threads, render)
+    except Misfit as misfit:
+        fit_agents(config, misfit.counts)
+        found = _made(config, threads, render)
     numbers = found.spec.observation_dtype != np.uint8  # bytes are on a scale that is known
     chosen = config.vec.normalize_observations and numbers, config.vec.normalize_rewards
     return Normalized(found, *chosen, config.train.gamma, threads) if any(chosen) else found
@@ -87,6 +96,10 @@ def look(config: Config) -> EnvSpec:
         return probe.spec
     with make(config, 1) as probe:  # several agents share one, or it can't be made at all
         return probe.spec
+
+
+def _made(config: Config, threads: int, render: bool) -> Environments:
+    return _python(config, threads, render) if config.python else _native(config, threads)
 
 
 def _native(config: Config, threads: int) -> NativeVec:

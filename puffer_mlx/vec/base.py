@@ -176,7 +176,13 @@ class ScoredVec(VecEnv, Protocol):
 
 
 class Environments(ScoredVec, Protocol):
-    """What ``vec.make`` returns: closed at the end of a ``with``, and able to draw themselves."""
+    """What ``vec.make`` returns: closed at the end of a ``with``, and able to draw themselves.
+
+    Attributes:
+        backend: how they are stepped: ``native``, in C; ``vector``, ``sync`` or ``async``.
+    """
+
+    backend: str
 
     def __enter__(self) -> Self: ...
 

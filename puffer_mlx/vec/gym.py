@@ -99,8 +99,8 @@ class GymVec:
         self._some = [False] * num_buffers  # whether one did anywhere
         self._busy = 0.0
         recipe = Recipe(name, make, dict(env or {}), render)
-        self._backend, why = choose(recipe, total_agents, backend)
-        self.description = f"{self._backend}: {why}"
+        self.backend, why = choose(recipe, total_agents, backend)
+        self.description = f"{self.backend}: {why}"
         try:
             self._make(recipe, finals, timeout)
         except BaseException:
@@ -114,7 +114,7 @@ class GymVec:
     def _make(self, recipe: Recipe, finals: bool, timeout: float) -> None:
         for agents in self._groups:
             try:
-                self._envs.append(build(recipe, self._n, self._backend, finals, timeout))
+                self._envs.append(build(recipe, self._n, self.backend, finals, timeout))
             except Fault as found:
                 raise found.report(self._name, agents.start, self._seed) from None
         one = self._envs[0]
@@ -168,7 +168,7 @@ class GymVec:
         self._rows.check_actions(actions)
         self._rows.check(out)
         chosen = self.layout.actions(actions)  # a copy
-        if self._backend == "async":
+        if self.backend == "async":
             try:
                 env.step_async(chosen)
             except Exception as error:
@@ -188,7 +188,7 @@ class GymVec:
         chosen, out = step
         began = time.perf_counter()
         try:
-            if self._backend == "async":
+            if self.backend == "async":
                 found = env.step_wait()
             else:
                 found = env.step(chosen)
@@ -293,7 +293,7 @@ class GymVec:
 
         Processes are asked between steps; while one is under way it is what it was then.
         """
-        if self._backend == "async" and not any(self._under_way):
+        if self.backend == "async" and not any(self._under_way):
             busy = 0.0
             for group, env in enumerate(self._envs):
                 try:
@@ -323,7 +323,7 @@ class GymVec:
             for env, agents in zip(self._envs, self._groups, strict=True):
                 seed = self._seed + agents.start if seeded else None
                 try:
-                    if self._backend == "async":
+                    if self.backend == "async":
                         env.reset_async(seed=seed) if step == "begin" else found.append(
                             env.reset_wait()
                         )

@@ -35,7 +35,7 @@ __all__ = [
     "sources_digest",
 ]
 
-_ABI = 5  # PUFFER_ABI in envs/src/vec.h
+_ABI = 6  # PUFFER_ABI in envs/src/vec.h
 
 
 def find_environment(name: str) -> Path:
@@ -94,7 +94,7 @@ def load(path: Path) -> ctypes.CDLL:
         (
             "create",
             pointer,
-            [number] * 3 + [ctypes.c_uint] + keywords * 2 + text,
+            [number] * 3 + [ctypes.c_uint] + keywords * 2 + [pointer, number] + text,
         ),
         ("environments", number, [pointer]),
         ("threads", number, [pointer]),

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from puffer_mlx.config_fit import Misfit
 from puffer_mlx.errors import UserError
 from puffer_mlx.raylib import INSTALL
 from puffer_mlx.spec import EnvSpec
@@ -39,6 +40,7 @@ _FLOAT32 = np.dtype(np.float32)
 _UINT8 = np.dtype(np.uint8)
 _MAX_LOG_KEYS = 256
 _TEXT_BYTES = 4096
+_MAX_COUNTS = 1 << 20  # environments of which it is looked at how they could fit
 
 
 class NativeVec:
@@ -64,10 +66,12 @@ class NativeVec:
 
     Raises:
         UserError: compilation failed (see ``compile_environment``), keys are missing or have
-            values the environment refuses, or counts don't add up.
+            values the environment refuses.
+        Misfit: the environments don't fill N agents in Q groups exactly.
     """
 
     finals = False  # c_step starts the next episode itself
+    backend = "native"
 
     def __init__(
         self,
@@ -89,6 +93,7 @@ class NativeVec:
         self.num_groups = num_buffers
 
         text = ctypes.create_string_buffer(_TEXT_BYTES)
+        counts = (ctypes.c_int * max(1, min(total_agents, _MAX_COUNTS)))()
         self._handle = self._library.puffer_create(
             total_agents,
             num_buffers,
@@ -96,6 +101,8 @@ class NativeVec:
             seed & 0xFFFFFFFF,
             *keywords(vec or {}),
             *keywords(env),
+            counts,
+            len(counts),
             text,
             len(text),
         )
@@ -106,6 +113,8 @@ class NativeVec:
                 hint = (
                     f"the environment {name} reads them in my_init; add them to the configuration"
                 )
+            if each := [count for count in counts if count]:
+                raise Misfit(f"{name}: {message}", hint, each)
             raise UserError(f"{name}: {message}", hint)
         given = numbers(env)
         read = set(given) - set(found.split(","))

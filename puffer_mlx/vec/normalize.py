@@ -87,6 +87,7 @@ class Normalized:
         self.inner, self.spec, self.finals = inner, spec, inner.finals
         self.num_agents, self.num_groups = inner.num_agents, inner.num_groups
         self.num_environments, self.unread = inner.num_environments, inner.unread
+        self.backend = inner.backend
         self.layout = getattr(inner, "layout", None)  # Python's have one
         what = [word for word, on in (("observations", observations), ("rewards", rewards)) if on]
         self.description = f"{inner.description}; {' and '.join(what)} normalised"

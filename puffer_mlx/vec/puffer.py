@@ -92,7 +92,7 @@ class PufferVec:
             self._per_environment = probe.agents // probe.environments
         self.spec = self.layout.spec
         self._rows, self._all_rows = RowShapes(self.spec, n), RowShapes(self.spec, total_agents)
-        self.description = chosen.describe(num_buffers)
+        self.backend, self.description = chosen.form, chosen.describe(num_buffers)
         try:
             for group in range(num_buffers):
                 self._groups.append(chosen.build(buffers, group, seed, timeout))

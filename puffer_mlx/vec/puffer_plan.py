@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from puffer_mlx.config_fit import Misfit
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.processes import ROUND_TRIP, cores
 from puffer_mlx.vec.puffer_instances import Buffers, Instances, PufferRecipe
@@ -149,15 +150,17 @@ def plan(
         processes: there may be, at most.
 
     Raises:
-        UserError: the agents don't add up, or the backend isn't possible.
+        UserError: the backend isn't possible.
+        Misfit: the instances don't fill the groups exactly.
     """
     smallest = groups * probe.agents
     if agents % smallest:
         fitting = max(1, agents // smallest) * smallest
-        raise UserError(
+        raise Misfit(
             f"{recipe.name}: vec.total_agents {agents} is not a multiple of vec.num_buffers "
             f"{groups} times the {probe.agents} agents of an instance",
             f"{fitting} or {fitting + smallest} is",
+            [probe.agents] * (agents // probe.agents or 1),
         )
     parts = agents // smallest  # instances as probed, in a group
     form, why = _form(probe, recipe, backend, agents // probe.agents, processes)

@@ -160,13 +160,13 @@ int main(int argc, char** argv) {
 
     char text[512];
     if (num_keys > 0 && puffer_create(agents, groups, threads, 0, 0, NULL, NULL, 0, NULL, NULL,
-                                      text, sizeof(text)) != NULL) {
+                                      NULL, 0, text, sizeof(text)) != NULL) {
         fprintf(stderr, "creation without any key should have failed\n");
         return 1;
     }
     printf("%s\n", num_keys > 0 ? text : "no keys");
     PufferVec* vec = puffer_create(agents, groups, threads, 3, 0, NULL, NULL, num_keys, keys,
-                                   values, text, sizeof(text));
+                                   values, NULL, 0, text, sizeof(text));
     if (vec == NULL) {
         fprintf(stderr, "%s\n", text);
         return 1;
@@ -239,7 +239,8 @@ int main(int argc, char** argv) {
     printf("reward %g, episodes %g, busy %g s\n", total, episodes, puffer_busy_seconds(vec));
     puffer_close(vec, -1);
 
-    vec = puffer_create(agents, 1, 2, 5, 0, NULL, NULL, num_keys, keys, values, text, sizeof(text));
+    vec = puffer_create(agents, 1, 2, 5, 0, NULL, NULL, num_keys, keys, values, NULL, 0, text,
+                        sizeof(text));
     if (state != NULL && !restores(vec, state, state_size)) {
         return 1;
     }

@@ -1,0 +1,124 @@
+"""Numbers of a configuration that give way: to each other, to the environments, to the machine.
+
+PufferLib's files hold numbers that a search has left there, fractions among them, and PufferLib
+doesn't check that they fit. What a file says is lowered to the next number that fits, and a note
+says so. What a person typed is never changed: it fits, or is refused.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from puffer_mlx.config_check import fail, find_problems, multiples
+from puffer_mlx.config_schema import COMMAND_LINE, Config
+from puffer_mlx.errors import UserError
+
+AGENTS, BUFFERS = "vec.total_agents", "vec.num_buffers"
+
+
+class Misfit(UserError):
+    """Environments don't fill their groups exactly.
+
+    Args:
+        counts: agents of each environment there would be, in order.
+    """
+
+    def __init__(self, message: str, hint: str, counts: Sequence[int]) -> None:
+        super().__init__(message, hint)
+        self.counts = counts
+
+
+def typed(config: Config, name: str) -> bool:
+    """Whether a key's value is from the command line."""
+    return config.origins.get(name) == COMMAND_LINE
+
+
+def fit_buffers(config: Config) -> None:
+    """Lower a file's ``vec.num_buffers`` to the next number that divides the agents."""
+    agents, buffers = config.vec.total_agents, config.vec.num_buffers
+    if agents < 1 or buffers < 1 or agents % buffers == 0 or typed(config, BUFFERS):
+        return
+    lower = next(q for q in range(min(buffers, agents), 0, -1) if agents % q == 0)
+    said = f"{_said(config, BUFFERS, buffers)} doesn't divide {AGENTS} {agents}"
+    config.vec.num_buffers = lower
+    config.notes.append(f"{said}: lowered to {lower}")
+
+
+def fit_agents(config: Config, counts: Sequence[int]) -> None:
+    """Lower a file's ``vec.num_buffers`` or ``vec.total_agents`` so that environments fill groups.
+
+    Fewer groups if that is enough, else fewer agents.
+
+    Args:
+        config: is changed, with a note.
+        counts: agents of each environment that was made for these numbers, in order.
+
+    Raises:
+        UserError: the number that would have to change was typed, or nothing fits, or training
+            needs more agents than fit.
+    """
+    vec = config.vec
+    agents, groups = vec.total_agents, vec.num_buffers
+    fewer = [groups] if typed(config, BUFFERS) else range(groups, 0, -1)
+    ends = set(accumulate(counts))
+    found = [(agents, q) for q in fewer if _fills(ends, agents, q)]
+    if not found and not typed(config, AGENTS):
+        sizes = ((q, n * q) for q in fewer for n in range(agents // q, 0, -1))
+        found = [(N, q) for q, N in sizes if _fills(ends, N, q)][:1]
+    if not found:
+        raise _refused(config, counts)
+    trains = not find_problems(config)  # an evaluation's needn't
+    each = f"{counts[0]} agents" if len(set(counts)) == 1 else "different numbers of agents"
+    doesnt = f"doesn't fit environments of {each}"
+    new_agents, new_groups = found[0]
+    if new_agents != agents:
+        said = f"{_said(config, AGENTS, agents)} {doesnt} in {new_groups} groups"
+        config.notes.append(f"{said}: lowered to {new_agents}")
+    if new_groups != groups:
+        said = f"{_said(config, BUFFERS, groups)} {doesnt}, {new_agents} in all"
+        config.notes.append(f"{said}: lowered to {new_groups}")
+    vec.total_agents, vec.num_buffers = new_agents, new_groups
+    if trains:
+        fail(find_problems(config))
+
+
+def rollout_threads(config: Config, cores: int) -> int:
+    """Threads that step environments, and act on a CPU, on a number of cores.
+
+    PufferLib steps each buffer with num_threads / num_buffers threads, rounded down, at least one.
+    It acts on a GPU; where C acts here, in the same threads, all cores are worth it. Results don't
+    depend on the number.
+    """
+    vec, parts = config.vec, config.torch
+    if vec.max_threads:
+        return min(vec.max_threads, cores)
+    in_c = parts.encoder in ("DefaultEncoder", "auto") and ":" not in parts.network
+    if in_c and config.train.rollout_device != "gpu":
+        return cores
+    return min(vec.num_buffers * max(1, vec.num_threads // vec.num_buffers), cores)
+
+
+def _fills(ends: set[int], agents: int, groups: int) -> bool:
+    """Whether environments that end at these agents fill groups of equal size exactly."""
+    size, rest = divmod(agents, groups)
+    return not rest and all(g * size in ends for g in range(1, groups + 1))
+
+
+def _refused(config: Config, counts: Sequence[int]) -> UserError:
+    agents, groups = config.vec.total_agents, config.vec.num_buffers
+    origins = dict.fromkeys(config.origins[n] for n in (AGENTS, BUFFERS) if n in config.origins)
+    where = f" ({'; '.join(origins)})" if origins else ""
+    if len(set(counts)) == 1:
+        each = f"the {counts[0]} agents of an environment"
+        message = f"{AGENTS} {agents} is not a multiple of {BUFFERS} {groups} times {each}{where}"
+        return UserError(message, f"{AGENTS} {multiples(agents, groups * counts[0])}")
+    ends = set(accumulate(counts))
+    sizes = (n * groups for n in range(agents // groups, 0, -1))
+    lower = next((N for N in sizes if _fills(ends, N, groups)), 0)
+    message = f"environments of {min(counts)} to {max(counts)} agents don't fill {AGENTS} {agents}"
+    hint = f"{AGENTS} {lower}" if lower else f"another {AGENTS}, or {BUFFERS} 1"
+    return UserError(f"{message} in {BUFFERS} {groups} groups{where}", hint)
+
+
+def _said(config: Config, name: str, value: int) -> str:
+    """A key with its value, and the file that it is from."""
+    return f"{name} {value}" + (f" ({config.origins[name]})" if name in config.origins else "")

@@ -1,0 +1,113 @@
+"""The keys of a script: it shows and takes those that it obeys, and says which it doesn't."""
+
+import pytest
+from running import load_script
+
+from puffer_mlx import config as c
+from puffer_mlx.config_cli import obeys
+from puffer_mlx.config_names import UNUSED
+from puffer_mlx.config_schema import KEYS
+from puffer_mlx.errors import UserError
+
+SOME = ("base.seed", "vec")
+
+
+def test_what_a_script_obeys():
+    assert obeys(None, "train.gamma") and obeys(None, "base.overlap")
+    assert not obeys(None, "base.rank")
+    assert obeys(SOME, "base.seed") and obeys(SOME, "vec.num_buffers") and obeys(SOME, "env.size")
+    assert not obeys(SOME, "base.log_dir") and not obeys(SOME, "base.overlap")
+    assert obeys(["train.overlap"], "base.overlap")
+
+
+def test_keys_that_are_not_obeyed_are_taken_and_named(capsys):
+    words = "--train.gamma 0.5 --vec.num-buffers 4 --cudagraphs 1 --seed 3 --overlap 1"
+    config, _ = c.parse_command_line(["squared", *words.split()], obeyed=SOME)
+    names = "train.gamma, base.cudagraphs, base.overlap"
+    assert config.notes == [f"unused here: {names} (--help shows what is used)"]
+    with pytest.raises(SystemExit):
+        c.parse_command_line(["squared", "--help"], obeyed=SOME)
+    shown = capsys.readouterr().out
+    assert "--vec.num-buffers" in shown and "--seed" in shown and "--env.size" in shown
+    assert "--train." not in shown and "--log-dir" not in shown and "[policy]" not in shown
+
+
+def test_a_scripts_own_option_comes_before_a_key_of_its_name():
+    def add(parser):
+        parser.add_argument("--episodes", "--eval-episodes", type=int)
+
+    config, own = c.parse_command_line(["squared", "--eval-episodes", "7"], add, obeyed=SOME)
+    assert own.episodes == 7 and config.notes == []
+    assert config.base.eval_episodes == c.Base().eval_episodes
+
+
+@pytest.mark.parametrize(
+    "word", ["--track", "--gpu", "--train.beta", "--cuda-graph", "--train.optimiser", "--rnk"]
+)
+def test_a_suggestion_does_something(word):
+    for obeyed in None, SOME:
+        with pytest.raises(UserError) as caught:
+            c.parse_command_line(["squared", word, "1"], obeyed=obeyed)
+        if "did you mean --" in caught.value.hint:
+            name = caught.value.hint.removeprefix("did you mean --").rstrip("?").replace("-", "_")
+            assert obeys(obeyed, name if "." in name else f"base.{name}")
+
+
+def test_a_file_is_never_advised_a_key_that_does_nothing(here):
+    for name in UNUSED:
+        section, _, key = name.partition(".")
+        if section in KEYS:
+            (here / "toy.ini").write_text(f"[{section}]\n{key}x = 1\n")
+            with pytest.raises(UserError) as caught:
+                c.load("toy.ini")
+            meant = caught.value.hint.removeprefix("did you mean ").rstrip("?")
+            assert meant not in UNUSED
+
+
+SCRIPTS = {  # script -> options that its help shows, and that it doesn't
+    "train": ("--train.gamma --log-dir --eval-episodes --vec.num-buffers", "--episodes"),
+    "evaluate": (
+        "--eval-episodes --seed --vec.seed --policy.hidden-size --env.size",
+        "--train.gamma --train.minibatch-size --log-dir --profile --vec.num-buffers --reset-state",
+    ),
+    "bench": ("--train.gamma --vec.num-threads", "--log-dir --eval-episodes --checkpoint-keep"),
+    "check_env": ("--train.gamma --vec.num-buffers", "--log-dir --train.total-timesteps"),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_help_shows_what_a_script_obeys(name, capsys):
+    module = load_script(name)
+    with pytest.raises(SystemExit):
+        module.main(["squared", "--help"])
+    shown = capsys.readouterr().out.split()
+    for word in SCRIPTS[name][0].split():
+        assert word in shown or f"{word}," in shown, word
+    assert not set(SCRIPTS[name][1].split()) & set(shown)
+
+
+IDLE = [  # script, words, what is refused: options that would do nothing
+    ("train", "--profile-epochs 2", "--profile-epochs does nothing without --profile FILE.json"),
+    ("train", "--gpu-capture-epochs 2", "--gpu-capture-epochs does nothing without --gpu-capture"),
+    ("bench", "--env-only --epochs 3", "--epochs does nothing with --sync or --env-only"),
+    ("bench", "--sync --warm-up 3", "--warm-up does nothing with --sync or --env-only"),
+    ("bench", "--seconds 3", "--seconds does nothing without --env-only"),
+    ("bench", "--sync --repeat 3", "--repeat does nothing without --env-only"),
+    ("bench", "--profile run.json", "a benchmark writes no timeline (--profile run.json)"),
+]
+
+
+@pytest.mark.parametrize(("name", "words", "said"), IDLE)
+def test_an_option_that_would_do_nothing_is_refused(here, capsys, name, words, said):
+    module = load_script(name)
+    assert module.main(["squared", *words.split()]) == 2
+    error = capsys.readouterr().err
+    assert f"error: {said}\n" in error and "hint: " in error
+
+
+def test_stepping_alone_uses_no_policy(here, capsys):
+    module = load_script("bench")
+    words = "--env-only --seconds 0.01 --repeat 1 --vec.total-agents 8 --train.gamma 0.5 --seed 3"
+    assert module.main(["squared", *words.split(), "--vec.num-threads", "1"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "unused here: train.gamma, base.seed (--help shows what is used)"

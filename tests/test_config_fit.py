@@ -1,0 +1,298 @@
+"""Numbers that give way: what a file says is lowered and said, what was typed is refused."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from running import learned, load_script, only, records
+
+from puffer_mlx import config as c
+from puffer_mlx import schedule, vec
+from puffer_mlx.config_fit import fit_agents, rollout_threads
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.native import find_environment
+
+TYPED = "command line"
+
+
+@pytest.fixture
+def ini(here):
+    """Write an .ini file into the working directory, return its name."""
+
+    def write(text: str, name: str = "toy.ini") -> str:
+        (here / name).write_text(text)
+        return name
+
+    return write
+
+
+# ---- buffers and agents --------------------------------------------------------------------------
+
+UPSTREAM = [  # agents and buffers of five of PufferLib's files, as its searches left them
+    (16384, "6.8738"),
+    (512, "5.96311"),
+    (8192, "5.26923"),
+    (4096, "5.20054"),
+    (8192, "5.1101"),
+]
+
+
+@pytest.mark.parametrize(("agents", "buffers"), UPSTREAM)
+def test_a_files_buffers_are_lowered_to_what_divides_the_agents(ini, here, agents, buffers):
+    horizon = "[train]\nhorizon = 64\nminibatch_size = 16384\ntotal_timesteps = 1e9\n"
+    path = ini(f"[vec]\ntotal_agents = {agents}\nnum_buffers = {buffers}\n{horizon}")
+    config = c.load(path)
+    assert (config.vec.total_agents, config.vec.num_buffers) == (agents, 4)
+    whole = int(float(buffers))
+    said = f"vec.num_buffers {whole} (toy.ini:3) doesn't divide vec.total_agents {agents}"
+    assert c.take_notes(config) == [f"{said}: lowered to 4"]
+    assert c.take_notes(config) == []
+    c.write_ini(config, here / "again.ini")
+    again = c.load("again.ini")
+    assert again == config and again.notes == []
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--vec.num-buffers", "6"], "vec.num_buffers 6 (command line; toy.ini:2)"),
+        (["--vec.total-agents", "7", "--vec.num-buffers", "2"], "7 is not a multiple"),  # a default
+    ],
+)
+def test_typed_buffers_are_refused(ini, words, named):
+    path = ini("[vec]\ntotal_agents = 512\nnum_buffers = 5.9\n")
+    with pytest.raises(UserError) as caught:
+        c.load(path, words)
+    for word in named.split(" (")[0], "command line":
+        assert word in caught.value.message
+
+
+def test_a_files_buffers_give_way_to_typed_agents(ini):
+    small = "[train]\nminibatch_size = 64\nhorizon = 8\n"
+    config = c.load(ini(f"[vec]\nnum_buffers = 8\n{small}"), ["--vec.total-agents", "100"])
+    assert (config.vec.total_agents, config.vec.num_buffers) == (100, 5)
+    default = c.load(ini(small), ["--vec.total-agents", "99"])  # a default gives way, too
+    assert default.vec.num_buffers == 1
+    assert default.notes[0].startswith("vec.num_buffers 2 doesn't divide vec.total_agents 99")
+
+
+FITS = [  # agents of environments, N, Q, what was typed -> N and Q
+    ([5] * 409, 2048, 2, "", (2040, 2)),  # moba's
+    ([5] * 410, 2048, 2, "", (2040, 2)),
+    ([5] * 409, 2045, 2, "", (2045, 1)),  # fewer groups are enough
+    ([5] * 409, 2045, 2, "N", (2045, 1)),
+    ([5] * 409, 2045, 2, "Q", (2040, 2)),
+    ([64] * 32, 2048, 8, "", (2048, 8)),  # drone's
+    ([4] * 3, 12, 2, "", (12, 1)),
+    ([10] * 2, 16, 4, "", (10, 1)),
+    ([1, 2, 3, 1, 2, 3], 12, 6, "", (12, 4)),
+    ([1, 2, 3, 1, 2, 3], 11, 2, "", (6, 2)),
+    ([1, 2, 3, 1, 2, 3], 11, 1, "", (9, 1)),
+]
+
+
+def sized(N: int, Q: int, typed: str = "") -> c.Config:
+    config = c.Config("toy")
+    config.vec.total_agents, config.vec.num_buffers = N, Q
+    names = {"N": "vec.total_agents", "Q": "vec.num_buffers"}
+    config.origins = {name: TYPED if key in typed else "toy.ini:3" for key, name in names.items()}
+    return config
+
+
+@pytest.mark.parametrize(("counts", "N", "Q", "typed", "expected"), FITS)
+def test_what_fits_environments_of_several_agents(counts, N, Q, typed, expected):
+    config = sized(N, Q, typed)
+    config.train.total_timesteps, config.train.minibatch_size = 10**6, 64
+    config.train.horizon = 8
+    fit_agents(config, counts)
+    assert (config.vec.total_agents, config.vec.num_buffers) == expected
+    changed = (expected[0] != N) + (expected[1] != Q)
+    assert len(config.notes) == changed
+    assert all("(toy.ini:3)" in note and ": lowered to " in note for note in config.notes)
+
+
+REFUSED = [  # the same, and what the message and the hint say
+    (
+        [5] * 410,
+        2048,
+        2,
+        "N",
+        "2048 is not a multiple of vec.num_buffers 2 times the 5 agents",
+        2040,
+    ),
+    ([5] * 410, 2048, 2, "N", "(command line; toy.ini:3)", "2040 or 2050"),
+    ([5] * 410, 2048, 2, "NQ", "2048 is not a multiple", "2040 or 2050"),
+    ([10], 8, 1, "", "8 is not a multiple of vec.num_buffers 1 times the 10 agents", "_agents 10"),
+    ([1, 2, 3, 1, 2, 3], 11, 2, "N", "of 1 to 3 agents don't fill vec.total_agents 11", "agents 6"),
+]
+
+
+@pytest.mark.parametrize(("counts", "N", "Q", "typed", "said", "hint"), REFUSED)
+def test_what_does_not_fit_is_refused_with_what_would(counts, N, Q, typed, said, hint):
+    config = sized(N, Q, typed)
+    before = replace(config.vec)
+    with pytest.raises(UserError) as caught:
+        fit_agents(config, counts)
+    assert said in caught.value.message and str(hint) in caught.value.hint
+    assert config.vec == before and config.notes == []
+
+
+def test_fewer_agents_must_still_be_enough_to_train():
+    config = sized(10, 1)
+    config.train.minibatch_size = 10 * config.train.horizon
+    with pytest.raises(UserError, match=r"train\.minibatch_size 640 is more than an epoch, .* 8 x"):
+        fit_agents(config, [4, 4, 4])
+    evaluated = sized(10, 1)  # and needn't where nobody trains with them
+    assert evaluated.batch_size < evaluated.train.minibatch_size
+    fit_agents(evaluated, [4, 4, 4])
+    assert evaluated.vec.total_agents == 8
+
+
+# ---- environments of five agents -----------------------------------------------------------------
+
+VEC_INIT = """
+Env* my_vec_init(int* num_envs_out, int* starts, int* counts, Dict* vec_kwargs, Dict* env_kwargs) {
+    (void)starts, (void)counts;
+    int size = (int)dict_get(vec_kwargs, "total_agents")->value / 5;  // what is left is forgotten
+    Env* envs = calloc((size_t)size + 1, sizeof(Env));
+    for (int i = 0; i < size; i++) {
+        envs[i].rng = (unsigned int)i;
+        my_init(&envs[i], env_kwargs);
+    }
+    *num_envs_out = size;
+    return envs;
+}
+"""
+
+
+@pytest.fixture(scope="module", params=["one by one", "all at once"])
+def sources(request, tmp_path_factory) -> Path:
+    """The sources of environments of five agents, which are created in one of two ways."""
+    place = tmp_path_factory.mktemp("sources") / "crew"
+    folder = Path(shutil.copytree(find_environment("squared"), place))
+    (folder / "squared.h").rename(folder / "crew.h")
+    binding = (folder / "binding.c").read_text().replace('"squared.h"', '"crew.h"')
+    binding = binding.replace("env->num_agents = 1;", "env->num_agents = 5;")
+    assert "num_agents = 5" in binding and '"crew.h"' in binding
+    if request.param == "all at once":
+        binding = binding.replace('#include "vecenv.h"', '#define MY_VEC_INIT\n#include "vecenv.h"')
+        binding += VEC_INIT
+    (folder / "binding.c").write_text(binding)
+    return folder
+
+
+@pytest.fixture
+def crew(sources, here) -> str:
+    """A file, laid out as PufferLib's, for environments of five agents: 48 in 2 buffers."""
+    for folder in "ocean", "config":
+        Path(folder).mkdir()
+    Path("ocean/crew").symlink_to(sources)
+    Path("config/crew.ini").write_text(
+        "[base]\nenv_name = crew\ndevice = cpu\n[vec]\ntotal_agents = 48\nnum_buffers = 2.2\n"
+        "[env]\nsize = 3\n[policy]\nhidden_size = 8\nnum_layers = 1\n"
+        "[train]\nhorizon = 8\nminibatch_size = 64\ntotal_timesteps = 2048\n"
+    )
+    return "config/crew.ini"
+
+
+def test_a_files_agents_are_rounded_down_to_whole_environments(crew):
+    config = c.load(crew)
+    with vec.make(config, 2) as made:
+        assert (made.num_agents, made.num_groups, made.num_environments) == (40, 2, 8)
+    assert (config.vec.total_agents, config.batch_size, config.epochs) == (40, 320, 6)
+    assert c.take_notes(config)[1:] == [
+        "vec.total_agents 48 (config/crew.ini:5) doesn't fit environments of 5 agents in 2 groups:"
+        " lowered to 40"
+    ]
+    with vec.make(config, 2) as made:  # what was found stands
+        assert made.num_agents == 40 and config.notes == []
+    with pytest.raises(UserError) as caught:
+        vec.make(c.load(crew, ["--vec.total-agents", "48"]), 2)
+    assert "48 is not a multiple of vec.num_buffers 2 times the 5 agents" in caught.value.message
+    assert caught.value.hint == "vec.total_agents 40 or 50"
+
+
+def test_a_run_with_fewer_agents_says_so_and_goes_on_identically(crew, script, here, capsys):
+    """Epochs are of 40 agents, the run's configuration says so, and resuming it is the same run."""
+    assert script.main([crew]) == 0
+    assert "lowered to 40\n" in capsys.readouterr().out
+    steps = [record["agent_steps"] for record in records(here) if "SPS" in record]
+    assert steps == [320 * k for k in range(1, 7)]
+    whole = [learned(record) for record in records(here)]
+    assert "total_agents = 40\n" in only(here, "checkpoints/crew/*/config.ini").read_text()
+    again = here / "again"
+    again.mkdir()
+    more = ["--checkpoint-dir", "again/checkpoints", "--log-dir", "again/logs"]
+    assert script.main([crew, *more, "--stop-at", "900"]) == 0
+    capsys.readouterr()
+    assert script.main([crew, *more[:2], "--resume", "latest"]) == 0
+    assert "lowered" not in capsys.readouterr().out
+    assert [learned(record) for record in records(again)] == whole
+    words = "--load-model-path latest --episodes 6 --vec.total-agents 48 --device cpu"
+    assert load_script("evaluate").main([crew, *words.split()]) == 0  # an evaluation has its own
+    assert " episodes, " in capsys.readouterr().out
+
+
+# ---- threads -------------------------------------------------------------------------------------
+
+THREADS = [  # words, cores -> threads
+    ("--vec.num-buffers 8", 16, 16),  # whatever a file says
+    ("--vec.num-threads 1", 16, 1),
+    ("--vec.num-threads 0", 16, 1),
+    ("--vec.num-threads 16", 16, 16),  # the default, typed
+    ("--vec.num-threads 9", 4, 4),
+    ("--vec.max-threads 3", 16, 3),
+    # where nobody acts in C: num_threads / num_buffers for each buffer, 2 of 8 in the file
+    ("--train.rollout-device gpu", 16, 2),
+    ("--train.rollout-device gpu --vec.num-buffers 1", 16, 2),
+    ("--train.rollout-device gpu --vec.num-buffers 8", 16, 8),
+    ("--train.rollout-device gpu --vec.num-buffers 8", 4, 4),
+    ("--torch.encoder NatureEncoder --vec.num-buffers 4", 16, 4),
+    ("--torch.network my:Net --vec.num-buffers 4", 16, 4),
+]
+
+
+@pytest.mark.parametrize(("words", "cores", "expected"), THREADS)
+def test_threads_of_a_rollout(ini, here, words, cores, expected):
+    config = c.load(ini("[vec]\nnum_threads = 2\n"), words.split())
+    assert rollout_threads(config, cores) == expected
+    c.write_ini(config, here / "again.ini")  # a resumed run has what was typed
+    assert rollout_threads(c.load("again.ini"), cores) == expected
+
+
+def test_a_file_that_says_no_threads_gets_the_cores(ini):
+    """As PufferLib's g2048; one thread would act for all 8192 agents."""
+    config = c.load(ini("[vec]\nnum_threads = 0\n"))
+    assert rollout_threads(config, 16) == 16
+    config.train.rollout_device = "gpu"
+    assert rollout_threads(config, 16) == 2
+
+
+def test_environments_have_the_threads():
+    for words, expected in (
+        ([], 4),
+        (["--vec.num-threads", "1"], 1),
+        (["--vec.max-threads", "3"], 3),
+    ):
+        config = c.load("connect4", words)
+        config.vec.num_threads = 2  # as PufferLib's file
+        with vec.make(config, 4) as made:
+            assert made.description.startswith(f"C, {expected} thread")
+
+
+def test_trajectories_do_not_depend_on_the_threads(script, here, monkeypatch):
+    """A whole run, acting and training, with one thread and with five."""
+    found = []
+    for threads in "1", "5":
+        folder = here / threads
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        for module in script.placement, schedule:
+            monkeypatch.setattr(module, "threads", lambda: 5)
+        words = ["--vec.num-threads", threads, "--vec.total-agents", "40"]
+        words += ["--train.horizon", "8", "--train.minibatch-size", "64", "--device", "cpu"]
+        assert script.main(["connect4", *words, "--train.total-timesteps", "1280"]) == 0
+        weights = only(folder, "checkpoints/connect4/*/0000000000001280/weights.safetensors")
+        found.append(([learned(record) for record in records(folder)], weights.read_bytes()))
+    assert found[0] == found[1]
