@@ -54,7 +54,7 @@ def fused() -> Any:
 
 
 def _threads_products() -> bool:
-    """Whether the extension splits products: where a BLAS would wait busily for its own threads."""
+    """Whether the extension multiplies: where a BLAS would wait busily, or is a Mac's own."""
     return extension_with_products() is not None
 
 

@@ -2,8 +2,8 @@
 
 MLX computes a CPU stream on a thread of its own; operations of the CPU extension may take further
 threads to help. How many is a stream's *width*, the stream's own thread included, so that acting
-and learning can run at the same time on different cores. MLX's own operations take one thread,
-except macOS's products: Accelerate decides.
+and learning can run at the same time on different cores. MLX's own operations take one thread.
+How many a product takes on macOS, Accelerate decides.
 
 Evaluation runs ahead of the streams until 10 tasks (of 5 operations) are under way, *on all streams
 together*: while a learner's long graph is evaluated, every other thread's evaluation waits at each
