@@ -9,6 +9,18 @@ from typing import Any
 
 from puffer_mlx.errors import UserError
 
+SUCCESSOR = (
+    "Gymnasium is gym's successor: import gymnasium as gym; reset returns observation, info,"
+    " and step observation, reward, terminated, truncated, info"
+)
+
+
+def to_install(error: ModuleNotFoundError) -> str:
+    """How to put it right that a module is missing."""
+    if (error.name or "").partition(".")[0] == "gym":
+        return SUCCESSOR
+    return f"pip install {error.name}, or what it is called there"
+
 
 def load_object(name: str) -> Any:
     """What ``module:name`` or ``path/to/file.py:name`` names.
@@ -45,9 +57,17 @@ def _import(name: str, module: str) -> ModuleType:
         found = importlib.import_module(module)
     except ImportError as error:
         hint = f"is {module}.py in this folder, or installed?"
+        if isinstance(error, ModuleNotFoundError) and error.name not in _itself(module):
+            hint = to_install(error)  # the module is there, and imports one that isn't
         raise UserError(f"{name}: {error}", hint) from None
     if file.suffix == ".py" and Path(found.__file__ or "").resolve() != file.resolve():
         raise UserError(
             f"{name}: there is another module {module}, {found.__file__}", "rename the file"
         )
     return found
+
+
+def _itself(module: str) -> list[str]:
+    """A dotted name and those of the packages it is in."""
+    parts = module.split(".")
+    return [".".join(parts[: n + 1]) for n in range(len(parts))]

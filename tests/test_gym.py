@@ -336,6 +336,21 @@ def test_what_is_no_environment():
         make(lambda num_envs: Walks(3), 2, backend="vector")
 
 
+def test_environments_that_are_not_gymnasiums(monkeypatch):
+    """Of gym, by the module their class comes from, or of nobody."""
+
+    class Bare:
+        def reset(self): ...
+
+        def step(self, action): ...
+
+    with pytest.raises(UserError, match=r"expected a gymnasium\.Env\n.*derive it from gymnasium"):
+        make(Bare, 2)
+    monkeypatch.setattr(Bare, "__module__", "gym.core")
+    with pytest.raises(UserError, match=r"expected a gymnasium\.Env\n.*import gymnasium as gym"):
+        make(type("Mine", (Bare,), {}), 2)
+
+
 # ---- Making --------------------------------------------------------------------------------------
 
 
@@ -384,6 +399,12 @@ def test_a_missing_package(monkeypatch):
 
     with pytest.raises(UserError, match=r"Box2D is not installed.*\n.*install what is missing"):
         make(needs_box2d)
+    with pytest.raises(UserError, match=r"No module named 'gym'\n.*import gymnasium as gym"):
+
+        def needs_gym():
+            raise ModuleNotFoundError("No module named 'gym'", name="gym")
+
+        make(needs_gym)
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(UserError, match=r"pip install 'puffer-mlx\[gym\]'"):
         make(CARTPOLE)
@@ -509,3 +530,33 @@ class Unpainted(gymnasium.Env):
 
     def render(self):
         raise RuntimeError("no paint")
+
+
+@pytest.mark.parametrize("chosen", ["osmesa", None])
+def test_pictures_without_a_display(tmp_path, monkeypatch, chosen):
+    """MuJoCo's fail somewhere in OpenGL: which variable draws without a display is said."""
+    (tmp_path / "mujoco_rendering.py").write_text(
+        "def draw():\n    raise RuntimeError('an OpenGL platform library has not been loaded')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    draw = importlib.import_module("mujoco_rendering").draw
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    if chosen:
+        monkeypatch.setenv("MUJOCO_GL", chosen)
+
+    class Drawn(Walk):
+        def __init__(self, render_mode=None):
+            super().__init__()
+            self.render_mode = render_mode
+
+        def render(self):
+            return draw()
+
+    with make(Drawn, 1, backend="sync", render=True) as vec:
+        started(vec)
+        with pytest.raises(UserError, match=r"can't be drawn: an OpenGL") as caught:
+            vec.render()
+    said = str(caught.value)
+    assert "MUJOCO_GL=egl" in said and "MUJOCO_GL=osmesa" in said
+    assert ("it is 'osmesa' now" in said) == (chosen is not None)
+    sys.modules.pop("mujoco_rendering")

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import psutil
 import pytest
@@ -131,6 +132,49 @@ def test_faults(fault: str, backend: str, nothing_left):
     assert "site-packages/gymnasium" not in str(caught.value)
     del caught
     closed(vec)
+
+
+OLD = {  # what environments do that were written for gym before 0.26, and what is said
+    "four values": ("step", "it returned 4 values, expected 5", "terminated, truncated"),
+    "observation alone": ("reset", "it returned an observation alone", "return observation, info"),
+    "of two numbers": ("reset", "it returned an observation alone", "return observation, info"),
+    "no seed": ("reset", "it doesn't take seed", "seed=None, options=None"),
+}
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["bare", "wrapped"])
+@pytest.mark.parametrize("backend", ["sync", "async"])
+@pytest.mark.parametrize("how", OLD)
+def test_environments_written_for_gym(how: str, backend: str, limited: bool, nothing_left):
+    """However Gymnasium stumbles over what they return, wrapped or not: one message."""
+    size = 2 if how == "of two numbers" else 3  # which unpacks as an observation and an info
+
+    class Old(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1, 1, (size,))
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, **keywords):
+            if how == "no seed" and keywords:
+                raise AssertionError("it would not have been called")
+            seen = np.zeros(size, np.float32)
+            return (seen, {}) if how == "four values" else seen
+
+        def step(self, action):
+            return np.zeros(size, np.float32), 0.0, False, {}
+
+    class NoSeed(Old):
+        def reset(self):  # type: ignore
+            return np.zeros(size, np.float32)
+
+    def old():
+        made = NoSeed() if how == "no seed" else Old()
+        return gymnasium.wrappers.TimeLimit(made, 5) if limited else made
+
+    method, said, hint = OLD[how]
+    message = rf"old: environment 0 \(seed 0\) failed in {method}: {said}"
+    with pytest.raises(UserError, match=message) as caught:
+        play(GymVec(old, name="old", total_agents=4, num_buffers=2, backend=backend), 1)
+    assert hint in str(caught.value).partition("hint: ")[2]
 
 
 def test_what_is_left_would_be_seen(server):

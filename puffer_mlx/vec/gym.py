@@ -25,10 +25,10 @@ from puffer_mlx.vec import loop
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Collected, Rows
 from puffer_mlx.vec.episodes import Episodes
 from puffer_mlx.vec.faults import check_finite
-from puffer_mlx.vec.gym_faults import Fault, locate
+from puffer_mlx.vec.gym_faults import Fault, locate, undrawable
 from puffer_mlx.vec.gym_forms import build, choose, tells_finals
 from puffer_mlx.vec.gym_infos import MASK, Masks, ended_infos
-from puffer_mlx.vec.gym_make import Recipe, gymnasium
+from puffer_mlx.vec.gym_make import Recipe, gymnasium, quiet
 from puffer_mlx.vec.rows import RowShapes, picture
 from puffer_mlx.vec.spaces import Layout
 
@@ -267,10 +267,13 @@ class GymVec:
             UserError: it can't be drawn.
         """
         try:
-            frames = self._open(0).render()
+            with quiet():
+                frames = self._open(0).render()
         except gymnasium().error.DependencyNotInstalled as error:
             raise UserError(f"{self._name} can't be drawn: {error}", "install that") from None
         except Exception as error:
+            if hint := undrawable(error):
+                raise UserError(f"{self._name} can't be drawn: {error}", hint) from None
             self._fail(0, error, "failed in render")
         return picture(self._name, None if frames is None else frames[0])
 

@@ -1,7 +1,10 @@
 """What went wrong in a Gymnasium environment: which one, where in its code, what to do about it."""
 
+import os
+import re
 import sysconfig
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -10,11 +13,16 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 
-__all__ = ["Fault", "locate", "misfit", "told"]
+__all__ = ["Fault", "failed", "form_fault", "locate", "misfit", "told", "undrawable"]
 
 _FRAMES = 3  # of the environment's own code that a message shows
 _LIBRARIES = ("gymnasium", "numpy", "puffer_mlx")
 _HINT = "mend the environment; with vec.backend = sync a debugger can stop where it fails"
+# What gym did until 0.26, in words: environments written for it are still about.
+_STEP = "return observation, reward, terminated, truncated, info: done is either of the two"
+_RESET = "def reset(self, *, seed=None, options=None), and return observation, info"
+_UNPACKED = re.compile(r"values to unpack \(expected ([25])(?:, got (\d+))?\)")
+_NO_SEED = re.compile(r"reset\(\) got an unexpected keyword argument '(seed|options)'")
 
 
 class Fault(Exception):
@@ -59,6 +67,61 @@ def told(error: BaseException) -> str:
     return "\n".join([head, *lines])
 
 
+def failed(what: str, error: BaseException, index: int | None = None) -> Fault:
+    """What is known of an exception that came out of an environment.
+
+    Args:
+        what: what it did, as in "failed in step".
+        error: the exception.
+        index: which environment.
+    """
+    frame = (traceback.extract_tb(error.__traceback__) or [None])[-1]
+    if frame and _in_library(Path(frame.filename)):  # who called it couldn't take its result
+        counts = _UNPACKED.search(str(error)) if isinstance(error, ValueError) else None
+        if counts and counts[1] == "5":
+            return _old("step", f"{counts[2] or 'more than 5'} values, expected 5", index)
+        if counts and "reset" in f"{frame.name} {frame.line}":
+            return _old("reset", "an observation alone", index)
+        if isinstance(error, TypeError) and (word := _NO_SEED.search(str(error))):
+            return Fault("failed in reset", f"it doesn't take {word[1]}", index, _RESET)
+    return Fault(what, told(error), index)
+
+
+def form_fault(method: str, found: Any) -> Fault | None:
+    """What is wrong with what ``step`` or ``reset`` returned, by its form alone.
+
+    Args:
+        method: which of the two.
+        found: what it returned.
+    """
+    if method == "step" and isinstance(found, tuple | list) and len(found) != 5:
+        return _old("step", f"{len(found)} values, expected 5", None)
+    if method == "reset" and not (
+        isinstance(found, tuple | list) and len(found) == 2 and isinstance(found[1], Mapping)
+    ):
+        return _old("reset", "an observation alone", None)
+    return None
+
+
+def _old(method: str, text: str, index: int | None) -> Fault:
+    """Of an environment that returns what gym's did."""
+    text = f"it returned {text}, as gym's environments did before 0.26"
+    return Fault(f"failed in {method}", text, index, _STEP if method == "step" else _RESET)
+
+
+def undrawable(error: BaseException) -> str:
+    """How to put it right if an exception came from drawing with OpenGL; "" if it didn't."""
+    frames = traceback.extract_tb(error.__traceback__)
+    parts = {part for frame in frames for part in Path(frame.filename).parts}
+    if not parts & {"OpenGL", "glfw", "mujoco_rendering.py", "gl_context.py"}:
+        return ""
+    now = f"; it is {chosen!r} now" if (chosen := os.environ.get("MUJOCO_GL")) is not None else ""
+    return (
+        "without a display, MUJOCO_GL=egl before the command (libegl1), or MUJOCO_GL=osmesa"
+        f" (libosmesa6){now}"
+    )
+
+
 def locate(error: BaseException, vector: Any, what: str) -> Fault:
     """What is known of an exception that came out of a vector environment in this process.
 
@@ -78,8 +141,10 @@ def locate(error: BaseException, vector: Any, what: str) -> Fault:
         first = _first_argument(frame)
         for index, environment in enumerate(environments):
             if first is environment:
-                return Fault(f"failed in {frame.f_code.co_name}", told(error), index)
+                return failed(f"failed in {frame.f_code.co_name}", error, index)
         if frame.f_code.co_name == "_add_info":
+            if "reset" in what and not isinstance(frame.f_locals.get("env_info"), Mapping):
+                return _old("reset", "an observation alone", turn)
             return Fault(
                 what, f"what environments tell in info doesn't fit together: {told(error)}"
             )
@@ -89,7 +154,7 @@ def locate(error: BaseException, vector: Any, what: str) -> Fault:
                     return Fault(what, text, index)
         if first is vector and environments:
             turn = frame.f_locals.get("i", turn)
-    return Fault(what, told(error), turn if isinstance(turn, int) else None)
+    return failed(what, error, turn if isinstance(turn, int) else None)
 
 
 def misfit(space: Any, observation: Any) -> str:

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.objects import SUCCESSOR, to_install
 from puffer_mlx.vec import gym_families
-from puffer_mlx.vec.gym_faults import Fault, told
+from puffer_mlx.vec.gym_faults import Fault, told, undrawable
 
-__all__ = ["MAKING", "Recipe", "gymnasium"]
+__all__ = ["MAKING", "Recipe", "gymnasium", "quiet"]
 
 MAKING = "failed when it was made"
 _KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
@@ -76,10 +77,14 @@ class Recipe:
         close = getattr(made, "close", None)
         if callable(close):
             close()
+        hint = "a function that makes a gymnasium.vector.VectorEnv takes num_envs"
+        if callable(getattr(made, "reset", None)) and callable(getattr(made, "step", None)):
+            old = any(kind.__module__.partition(".")[0] == "gym" for kind in type(made).__mro__)
+            hint = SUCCESSOR if old else "derive it from gymnasium.Env"
         raise UserError(
             f"{self.name}: it made a {type(made).__module__}.{type(made).__qualname__}, "
             "expected a gymnasium.Env",
-            "a function that makes a gymnasium.vector.VectorEnv takes num_envs",
+            hint,
         )
 
     def vector(self, num_envs: int) -> Any:
@@ -152,10 +157,13 @@ class Recipe:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without Gymnasium's advice (there is a newer version, say), which each copy would repeat."""
+def quiet() -> Iterator[None]:
+    """Without Gymnasium's advice (there is a newer version, say), which each copy would repeat.
+
+    And without GLFW's, that there is no display: what comes of it is said by what fails.
+    """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"gymnasium(\.|$)")
+        warnings.filterwarnings("ignore", module=r"(gymnasium|glfw)(\.|$)")
         yield
 
 
@@ -197,7 +205,7 @@ def _explained(recipe: Recipe) -> Iterator[None]:
     """What may go wrong when an environment is made, as a ``UserError``."""
     gym = gymnasium()
     try:
-        with _quiet():
+        with quiet():
             yield
     except UserError:
         raise
@@ -206,9 +214,10 @@ def _explained(recipe: Recipe) -> Iterator[None]:
     except gym.error.Error as error:  # there is no such environment, or it is out of date
         raise UserError(f"{recipe.name}: {error}", _where(recipe.make)) from None
     except ModuleNotFoundError as error:
-        hint = f"pip install {error.name}, or what it is called there"
-        raise UserError(f"{recipe.name}: {error}", hint) from None
+        raise UserError(f"{recipe.name}: {error}", to_install(error)) from None
     except Exception as error:
+        if hint := undrawable(error):
+            raise UserError(f"{recipe.name} can't be drawn: {error}", hint) from None
         word = _KEYWORD.search(str(error)) if isinstance(error, TypeError) else None
         if word and word[1] in recipe._arguments():
             raise _unknown(recipe, word[1]) from None

@@ -23,7 +23,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.gym_faults import Fault, locate, misfit, told
+from puffer_mlx.vec.gym_faults import Fault, failed, form_fault, locate, misfit, told
 from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, no_main_module
 
 __all__ = ["Workers"]
@@ -182,7 +182,7 @@ class Workers(AsyncVectorEnv):
         except queue.Empty:
             return None
         if isinstance(error, Fault):
-            return Fault(error.what, error.text, index)
+            return Fault(error.what, error.text, index, error.hint)
         last = trace.strip().splitlines()[-1]  # Gymnasium's own part of the process failed
         return Fault("failed in step", f"its result can't be handed over: {last}", index)
 
@@ -197,21 +197,23 @@ class _Watched(Wrapper):
         try:
             found = self.env.step(action)
         except Exception as error:
-            raise Fault("failed in step", told(error)) from None
+            raise failed("failed in step", error) from None
         self.busy_seconds += time.perf_counter() - began
-        return self._fitting("failed in step", found)
+        return self._fitting("step", found)
 
     def reset(self, **keywords: Any) -> Any:
         try:
             found = self.env.reset(**keywords)
         except Exception as error:
-            raise Fault("failed in reset", told(error)) from None
-        return self._fitting("failed in reset", found)
+            raise failed("failed in reset", error) from None
+        return self._fitting("reset", found)
 
-    def _fitting(self, what: str, found: Any) -> Any:
-        """A result whose observation is what the space promises."""
+    def _fitting(self, method: str, found: Any) -> Any:
+        """A result of the right form whose observation is what the space promises."""
+        if fault := form_fault(method, found):
+            raise fault
         if text := misfit(self.observation_space, found[0]):
-            raise Fault(what, text)
+            raise Fault(f"failed in {method}", text)
         return found
 
 
