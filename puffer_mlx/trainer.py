@@ -15,6 +15,7 @@ import psutil
 from mlx.utils import tree_unflatten
 
 from puffer_mlx import optim, precision, priority
+from puffer_mlx.allocation import refuse_training
 from puffer_mlx.cache_limit import choose_cache_limit
 from puffer_mlx.checkpoint import State
 from puffer_mlx.config import Config
@@ -63,6 +64,7 @@ class Trainer:
     ) -> None:
         choose_cache_limit()
         self.config, self.vec = config, vec
+        refuse_training(config, vec.spec)
         self.policy = policy or configured_policy(vec.spec, config)
         init, self._key = mx.random.split(mx.random.key(config.base.seed))
         weights = self.policy.init(init) if weights is None else weights

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from puffer_mlx import capture, checkpoint, placement, trust, vec
 from puffer_mlx.advice import Setting
+from puffer_mlx.allocation import refuse_training
 from puffer_mlx.blas import blas_name
 from puffer_mlx.catalog import print_catalog
 from puffer_mlx.checkpoint import Checkpoint, State
@@ -114,6 +115,7 @@ def train(
         with_images: makes the configuration with it.
     """
     select_device(config.base.device)
+    refuse_training(config)  # before environments are made, which may be as large
     path = resumed.folder / checkpoint.WEIGHTS if resumed else None
     if options.load_model_path is not None:
         path = checkpoint.find_weights(options.load_model_path, config)

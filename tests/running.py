@@ -10,8 +10,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import mlx.core as mx
-
 ROOT = Path(__file__).parents[1]
 
 BATCH = 8 * 8  # steps of an epoch of TINY
@@ -75,8 +73,10 @@ def files(folder: Path) -> set[str]:
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir()}
 
 
-def loaded(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
+def loaded(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """A safetensors file's tensors and metadata, by MLX's own reader."""
+    import mlx.core as mx  # puffer_mlx is to be imported before it
+
     arrays, metadata = mx.load(str(path), return_metadata=True)  # pyright: ignore
     mx.eval(arrays)
     return arrays, metadata  # pyright: ignore

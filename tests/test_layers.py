@@ -19,7 +19,7 @@ LAYERS = (  # top down; a file's path without .py
     "own_folders install "
     "policy/__init__ errors files objects build raylib mac blas __init__ version spec distributed "
     "trace profiler config_key config_names config_schema config_files config_cli config_check "
-    "config_fit trust config",
+    "config_fit trust config allocation",
     # 1: arithmetic, and the contract of an environment
     "cache_limit trees scores precision devices worker low kernel_texts recurrent_texts kernels "
     "cpu_ops "

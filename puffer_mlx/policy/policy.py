@@ -18,6 +18,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx import config
+from puffer_mlx.allocation import refuse_policy
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy import custom
 from puffer_mlx.policy.decoders import Fused, Outputs, Separate
@@ -149,11 +150,13 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
         configuration: of which sections [policy] and [torch] count.
 
     Raises:
-        UserError: as ``make_policy``; or only a file names a class (``puffer_mlx.trust``).
+        UserError: as ``make_policy``; it is too large for this machine's memory; or only a file
+            names a class (``puffer_mlx.trust``).
     """
     if spec.mask_size and spec.action.continuous:
         raise UserError(f"{spec.name}: continuous actions can't be masked", "remove MY_ACTION_MASK")
     permit(configuration, "torch")
+    refuse_policy(configuration, spec.observation_size)
     policy, parts = configuration.policy, configuration.torch
     H, L = policy.hidden_size, policy.num_layers
     if ":" in parts.network:

@@ -1,0 +1,81 @@
+"""What a configuration can't do without, compared with the machine's memory.
+
+That is done before any of it is allocated: C and kernels can't say that there wasn't enough. What
+is counted is less than what is needed, so nothing that might work is refused.
+"""
+
+from pathlib import Path
+
+import psutil
+
+from puffer_mlx.config import Config
+from puffer_mlx.errors import UserError
+from puffer_mlx.spec import EnvSpec
+
+FLOAT = 4  # bytes
+COPIES = 3  # weights, momentum, gradients
+LAYER = 1000  # bytes of a layer's objects, whatever its size
+GROUPS = Path("/sys/fs/cgroup")
+LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of Linux's control groups, 2 and 1
+
+
+def memory() -> int:
+    """Bytes of memory that this process may have: the machine's, or its container's."""
+    total = psutil.virtual_memory().total
+    for name in LIMITS:
+        try:
+            total = min(total, int((GROUPS / name).read_text()))
+        except (OSError, ValueError):  # no such limit, or the word "max"
+            continue
+    return total
+
+
+def refuse_policy(config: Config, size: int = 1, copies: int = 1) -> None:
+    """Refuse a policy that doesn't fit into memory.
+
+    Args:
+        config: sections [policy] and [torch] count.
+        size: of an observation, flat.
+        copies: of the weights.
+
+    Raises:
+        UserError: it doesn't fit.
+    """
+    H, L, parts = config.policy.hidden_size, config.policy.num_layers, config.torch
+    numbers = 0 if ":" in parts.network else L * H * H
+    numbers += H * size if parts.encoder == "DefaultEncoder" else 0
+    what = f"policy.hidden_size {H} with policy.num_layers {L} makes weights"
+    hint = "choose a smaller policy.hidden_size or fewer policy.num_layers"
+    _refuse(what, copies * (FLOAT * numbers + LAYER * L), hint)
+
+
+def refuse_training(config: Config, spec: EnvSpec | None = None) -> None:
+    """Refuse what doesn't fit into memory: a rollout, a minibatch, weights and optimizer.
+
+    Args:
+        config: a valid configuration.
+        spec: of its environment; None before it is made.
+
+    Raises:
+        UserError: it doesn't fit.
+    """
+    size = spec.observation_size if spec else 1
+    refuse_policy(config, size, COPIES)
+    train, agents = config.train, config.vec.total_agents
+    observation = size * (spec.observation_dtype.itemsize if spec else 1)
+    row = observation + 4 * FLOAT  # and an action, its logprob, the value, the reward
+    what = f"vec.total_agents {agents} with train.horizon {train.horizon} makes rollouts"
+    hint = "choose fewer vec.total_agents or a shorter train.horizon"
+    _refuse(what, agents * train.horizon * row, hint)
+    H = config.policy.hidden_size
+    what = (
+        f"train.minibatch_size {train.minibatch_size} with policy.hidden_size {H} computes numbers"
+    )
+    hint = "choose a smaller train.minibatch_size or policy.hidden_size"
+    _refuse(what, train.minibatch_size * H * FLOAT // 2, hint)  # half in half precision
+
+
+def _refuse(what: str, size: int, hint: str) -> None:
+    if size > (there := memory()):
+        needed = f"{size / 1e9:,.0f} GB at least"
+        raise UserError(f"{what} of {needed}, and this machine has {there / 1e9:,.0f} GB", hint)
