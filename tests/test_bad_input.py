@@ -207,6 +207,46 @@ def test_the_weights_of_these_tests_would_load(script, here):
         assert script.main([*TINY, "--load-model-path", name, "--stop-at", "1"]) == 0
 
 
+@pytest.mark.parametrize("name", ["model.bin", "model.safetensors"])
+def test_a_pipe_where_weights_are_expected(script, here, capsys, name):
+    """Reading it would wait for whoever writes to it."""
+    os.mkfifo(here / name)
+    code = script.main([*TINY, "--load-model-path", name])
+    check_message(code, capsys.readouterr().err, f"can't read {name}: not a file, but a pipe")
+
+
+@pytest.mark.parametrize("name", ["model.bin", "model.safetensors"])
+def test_a_file_of_100_gb(script, here, capsys, name):
+    """Refused by its size; reading it would take minutes and all of the memory."""
+    (here / name).touch()
+    os.truncate(here / name, 100 * 10**9)
+    code = script.main([*TINY, "--load-model-path", name])
+    check_message(code, capsys.readouterr().err, name, " 100000000000 bytes")
+
+
+def test_a_configuration_of_100_gb(script, here, capsys):
+    (here / "toy.ini").touch()
+    os.truncate(here / "toy.ini", 100 * 10**9)
+    code = script.main(["toy.ini"])
+    check_message(code, capsys.readouterr().err, "toy.ini can't be read: 100000000000 bytes")
+
+
+TOO_MUCH = {  # options -> what can't be allocated
+    "--policy.hidden-size 10_000_000": "policy.hidden_size 10000000 with policy.num_layers 1 makes",
+    "--policy.num-layers 2e9": "with policy.num_layers 2000000000 makes weights of",
+    "--vec.total-agents 2e9 --train.total-timesteps 1e15": "vec.total_agents 2000000000 with",
+    "--train.horizon 1e9 --train.minibatch-size 1e9 --train.total-timesteps 1e15": "makes rollouts",
+    "--vec.total-agents 1e12": "vec.total_agents 1000000000000 is out of range",
+}
+
+
+@pytest.mark.parametrize("words", TOO_MUCH)
+def test_sizes_that_can_not_be_allocated(script, no_training, here, capsys, words):
+    code = script.main(["squared", "--device", "cpu", *words.split()])
+    check_message(code, capsys.readouterr().err, TOO_MUCH[words])
+    assert files(here) == set()
+
+
 # ---- folders that can't be written ---------------------------------------------------------------
 
 
