@@ -30,6 +30,23 @@ def memory() -> int:
     return total
 
 
+def refuse_file(path: Path, size: int) -> None:
+    """Refuse to read a file that doesn't fit into memory.
+
+    Args:
+        path: the file.
+        size: bytes that would be read.
+
+    Raises:
+        UserError: they are more than what is free.
+    """
+    if size > psutil.virtual_memory().available:
+        raise UserError(
+            f"{path} has {size / 1e9:.1f} GB, more than this machine's free memory",
+            "name a file of weights that fits this machine",
+        )
+
+
 def refuse_policy(config: Config, size: int = 1, copies: int = 1) -> None:
     """Refuse a policy that doesn't fit into memory.
 

@@ -136,6 +136,12 @@ def label(folder: Path, holding: str = WEIGHTS) -> Label | None:
     return Label(folder, line, step, saved or marks[-1].st_mtime_ns, score)
 
 
+def saved(folder: Path) -> int:
+    """When a checkpoint was saved, in nanoseconds since 1970; 0 if there is none."""
+    found = label(folder)
+    return found.saved if found else 0
+
+
 @lru_cache(100_000)  # a run that keeps all of its checkpoints looks at them with every save
 def _told(folder: Path, *_which: int) -> tuple[int, Line, int, float | None]:
     """Step, line, time of saving (0 if it isn't told) and score; damage is said by who loads."""

@@ -12,6 +12,7 @@ else of the configuration is a file's to say, and no class that it names is impo
 """
 
 import json
+import os
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,11 +22,13 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx import normalization, remembered, weights_io
+from puffer_mlx.allocation import refuse_file
 from puffer_mlx.config import Config
 from puffer_mlx.config_schema import KEYS
 from puffer_mlx.detect import detect, detect_normalised, detect_torch
 from puffer_mlx.dialects import Tensors, from_torch, stacked_state, to_dialect
 from puffer_mlx.errors import UserError
+from puffer_mlx.files import open_file
 from puffer_mlx.onnx_export import read_onnx, run_onnx
 from puffer_mlx.parity import Compared, judge, need, random_observations, run_torch
 from puffer_mlx.policy.policy import Policy, configured_policy
@@ -87,8 +90,9 @@ def inspect(path: Path) -> Found:
 
 def _read(path: Path) -> Found:
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             head = file.read(64)
+            refuse_file(path, os.fstat(file.fileno()).st_size)
         if path.suffix == ".onnx":
             need("onnx")
             return _told(path, "onnx", *read_onnx(path))

@@ -20,8 +20,8 @@ from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
 import mlx.core as mx
 import numpy as np
-import psutil
 
+from puffer_mlx.allocation import refuse_file
 from puffer_mlx.errors import UserError
 from puffer_mlx.files import open_file, publish
 
@@ -95,11 +95,7 @@ def read(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
     with open_file(path) as file:
         header = _header(path, file)
         size = max((entry.end for entry in header.tensors.values()), default=0)
-        if size > psutil.virtual_memory().available:
-            raise UserError(
-                f"{path} has {size / 1e9:.1f} GB of tensors, more than the free memory",
-                "name a file of weights that fits this machine",
-            )
+        refuse_file(path, size)
         data = file.read(size)
     if len(data) != size:
         raise _damaged(path, "it ends early")

@@ -10,13 +10,12 @@ import shutil
 import sys
 from pathlib import Path
 
-from puffer_mlx import checkpoint
-from puffer_mlx.checkpoint import WEIGHTS
+from puffer_mlx import branches, checkpoint
 from puffer_mlx.config import ALLOW_CODE, Base, Config
 from puffer_mlx.devices import select_device
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.export import DIALECTS, SUFFIXES, Format, Report, export
-from puffer_mlx.files import publish
+from puffer_mlx.files import publish, reading
 from puffer_mlx.normalization import normalises
 from puffer_mlx.remembered import MEMORY
 from puffer_mlx.weights_io import BF16, FLOAT
@@ -85,8 +84,9 @@ def find(which: str, folder: Path, env: str | None) -> Path:
         UserError: there is none.
     """
     names = [env] if env else sorted(path.name for path in folder.glob("*") if path.is_dir())
-    if (which != "latest" and Path(which).is_dir()) or not names:
-        names = [env or ""]
+    with reading(which):
+        if (which != "latest" and Path(which).is_dir()) or not names:
+            names = [env or ""]
     found, problem = [], None
     for name in names:
         config = Config(name, base=Base(checkpoint_dir=str(folder)))
@@ -95,7 +95,7 @@ def find(which: str, folder: Path, env: str | None) -> Path:
         except UserError as error:
             problem = error
     if found:
-        return max(found, key=lambda made: (made / WEIGHTS).stat().st_mtime_ns)
+        return max(found, key=branches.saved)
     if problem is not None and len(names) == 1:
         raise problem
     runs = sorted(f"{path.parent.name}/{path.name}" for path in folder.glob("*/*"))

@@ -1,5 +1,6 @@
 """`importing.py`, `detect.py` and scripts/import.py: upstream's files, ours, and damaged ones."""
 
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -653,3 +654,16 @@ def test_mistakes(here, script, capsys, words, message):
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error and "hint: " in error
     assert not (here / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.onnx", "a.pt", "a.bin"])
+def test_files_that_can_not_be_read_whole(tmp_path, name):
+    """A pipe would have one wait, and 10 TB take the memory: neither is begun."""
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match="not a file, but a pipe or a device"):
+        importing.inspect(tmp_path / name)
+    (tmp_path / name).unlink()
+    (tmp_path / name).touch()
+    os.truncate(tmp_path / name, 10**13)
+    with pytest.raises(UserError, match=r"has 10000\.0 GB, more than this machine's free memory"):
+        importing.inspect(tmp_path / name)
