@@ -1,4 +1,4 @@
-"""The code in docs/ runs."""
+"""The code in README.md and in docs/ runs, and shows what it is there for."""
 
 import re
 import subprocess
@@ -45,3 +45,21 @@ def test_the_composition_in_custom_policy_trains(folder):
     )
     assert done.returncode == 0, done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["1024", "2048"]
+
+
+def test_what_readme_shows_learns(here):
+    """Its Python as it stands: the score rises from what chance reaches to what README says."""
+    text = (ROOT / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=here, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [int(steps) for steps, _ in lines] == [131_072 * (n + 1) for n in range(len(lines))]
+    scores = [float(score) for _, score in lines if score != "None"]
+    (said,) = re.findall(r"print\(.*#.*?(\d+) at first, (\d+) at the end", code)
+    low, high = map(int, said)
+    assert abs(scores[0] - low) < 2 and abs(scores[-1] - high) < 0.1 * high
+    thirds = [scores[: len(scores) // 3], scores[len(scores) // 3 :][-len(scores) // 3 :]]
+    assert 5 * max(thirds[0]) < min(thirds[1])
