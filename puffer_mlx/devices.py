@@ -6,13 +6,18 @@ Where two threads build graphs for two devices, each does so while it holds ``bu
 needs no lock, since a graph knows its streams.
 """
 
+import os
+import shutil
 import threading
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.own_folders import temporary
 
 building = threading.RLock()
 
@@ -30,6 +35,20 @@ def select_device(name: str) -> mx.Device:
         )
     mx.set_default_device(mx.gpu if has_gpu() and name != "cpu" else mx.cpu)
     return mx.default_device()
+
+
+def kernels_note() -> str:
+    """A line for a first start, on which MLX compiles its kernels for this device; else empty."""
+    if mx.metal.is_available():
+        return ""  # they come with it
+    on_gpu = mx.default_device() == mx.gpu
+    folder = temporary() / "mlx" / version("mlx") / ("ptx" if on_gpu else "cpu")
+    if on_gpu:
+        folder = Path(os.environ.get("MLX_PTX_CACHE_DIR") or folder)
+    if folder.is_dir() or not (on_gpu or shutil.which("g++")):  # without g++ there are none
+        return ""
+    takes = "about two minutes" if on_gpu else "about ten seconds"
+    return f"puffer_mlx: compiling MLX's kernels for the first time, which takes {takes}"
 
 
 def has_gpu() -> bool:

@@ -139,6 +139,11 @@ def trusted(folder: Path, what: str, remedy: str) -> Path:
     return own
 
 
+def temporary() -> Path:
+    """The temporary directory as C++, and so MLX, finds it."""
+    return Path(next((os.environ[n] for n in _TEMPORARY if os.environ.get(n)), _SHARED[0]))
+
+
 def keep_mlx_private() -> None:
     """Have MLX keep what it compiles where only this user can write.
 
@@ -147,8 +152,8 @@ def keep_mlx_private() -> None:
     obeys but Python and most programs don't; but ``TMPDIR`` where one of the others is set, as it
     precedes them. Python's own choice, ``tempfile``'s, stays in this process.
     """
-    given = next((os.environ[name] for name in _TEMPORARY if os.environ.get(name)), _SHARED[0])
-    if not fault(Path(given)) and os.access(given, os.W_OK):
+    given = temporary()
+    if not fault(given) and os.access(given, os.W_OK):
         return
     folder = private()
     if folder is None:

@@ -25,7 +25,7 @@ from puffer_mlx.config import Config, parse_command_line, take_notes
 from puffer_mlx.config_fit import rollout_threads
 from puffer_mlx.cpu_ops import load as load_cpu_ops
 from puffer_mlx.cpu_ops import threads
-from puffer_mlx.devices import select_device
+from puffer_mlx.devices import kernels_note, select_device
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.files import publish
 from puffer_mlx.placement import rollout_cores
@@ -248,6 +248,8 @@ def main(argv: list[str]) -> None:
     for line in take_notes(config):
         print(line)
     select_device(config.base.device)
+    if note := kernels_note():
+        print(note, file=sys.stderr, flush=True)
     load = os.getloadavg()
     if options.sync:
         record = {"machine": machine(load), "sync": latency.measure()}

@@ -20,7 +20,7 @@ from puffer_mlx.config import Config, parse_command_line, take_notes, unused_not
 from puffer_mlx.config_fit import rollout_threads
 from puffer_mlx.config_schema import COMMAND_LINE
 from puffer_mlx.dashboard import Dashboard, abbreviate
-from puffer_mlx.devices import has_gpu, kind, select_device
+from puffer_mlx.devices import has_gpu, kernels_note, kind, select_device
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.loggers import JsonLines, log_path
 from puffer_mlx.policy.encoders import plainer_note
@@ -116,6 +116,8 @@ def train(
     """
     select_device(config.base.device)
     refuse_training(config)  # before environments are made, which may be as large
+    if note := kernels_note():
+        print(note, file=sys.stderr, flush=True)
     path = resumed.folder / checkpoint.WEIGHTS if resumed else None
     if options.load_model_path is not None:
         path = checkpoint.find_weights(options.load_model_path, config)

@@ -28,7 +28,7 @@ LAYERS = (  # top down; a file's path without .py
     "policy/lstm policy/gru policy/mlp policy/networks policy/distributions policy/decoders "
     "policy/custom advantage priority loss optim vec/base",
     # 2: wholes made of them
-    "vec/waiting "
+    "vec/waiting vec/addresses "
     "policy/policy vec/loop vec/normalize vec/stepping vec/state vec/sources vec/compiling "
     "vec/library vec/native vec/spaces vec/episodes vec/faults vec/processes vec/gym_faults "
     "vec/gym_infos vec/gym_families vec/gym_make vec/gym_workers vec/gym_forms vec/rows vec/gym "

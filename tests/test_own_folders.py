@@ -7,12 +7,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 from running import ROOT
 
-from puffer_mlx import own_folders
+from puffer_mlx import devices, own_folders
 from puffer_mlx.build import cache_directory, compile_shared
 
 NOBODY = 65534
@@ -165,6 +167,20 @@ def test_a_temporary_directory_of_ones_own_stays(temporary: Path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(own))
     own_folders.keep_mlx_private()
     assert os.environ["TMPDIR"] == str(own) and "TEMPDIR" not in os.environ
+
+
+def test_a_first_start_says_what_mlx_compiles(temporary: Path, monkeypatch):
+    """Into a folder that is there from then on."""
+    monkeypatch.setattr(devices.mx.metal, "is_available", lambda: False)
+    monkeypatch.setattr(devices.mx, "default_device", lambda: mx.cpu)
+    monkeypatch.setattr(devices.shutil, "which", {"g++": "/usr/bin/g++"}.get)
+    assert "compiling MLX's kernels for the first time, which takes" in devices.kernels_note()
+    (temporary / "mlx" / version("mlx") / "cpu").mkdir(parents=True)
+    assert devices.kernels_note() == ""
+    monkeypatch.setattr(devices.mx, "default_device", lambda: mx.gpu)
+    assert devices.kernels_note().endswith("about two minutes")
+    monkeypatch.setenv("MLX_PTX_CACHE_DIR", str(temporary))
+    assert devices.kernels_note() == ""
 
 
 COMPILES = """

@@ -17,7 +17,7 @@ import numpy as np
 from puffer_mlx.config_fit import Misfit
 from puffer_mlx.errors import UserError
 from puffer_mlx.raylib import INSTALL
-from puffer_mlx.spec import EnvSpec
+from puffer_mlx.vec.addresses import FLOAT32, address, addresses, shapes
 from puffer_mlx.vec.base import Collected, Rows
 from puffer_mlx.vec.library import (
     Span,
@@ -36,8 +36,6 @@ from puffer_mlx.vec.waiting import OVER, PATIENCE_MS, SLICE_MS, UNDER_WAY, aband
 
 __all__ = ["NativeVec", "compile_environment", "environments_folder", "find_environment"]
 
-_FLOAT32 = np.dtype(np.float32)
-_UINT8 = np.dtype(np.uint8)
 _MAX_LOG_KEYS = 256
 _TEXT_BYTES = 4096
 _MAX_COUNTS = 1 << 20  # environments of which it is looked at how they could fit
@@ -136,8 +134,8 @@ class NativeVec:
 
         n = total_agents // num_buffers
         self._action_shape = (n, self.spec.action.heads)
-        self._step_shapes = _shapes(n, self.spec)
-        self._reset_shapes = _shapes(total_agents, self.spec)
+        self._step_shapes = shapes(n, self.spec)
+        self._reset_shapes = shapes(total_agents, self.spec)
         self._held: list[Any] = [None] * (num_buffers + 1)  # what a step is writing stays alive
         self._send = self._library.puffer_send
         self._wait = self._library.puffer_wait
@@ -150,7 +148,7 @@ class NativeVec:
         Raises:
             UserError: an environment ended itself (exit, abort).
         """
-        if self._library.puffer_reset(self._open(), *self._addresses(out, self._reset_shapes)):
+        if self._library.puffer_reset(self._open(), *addresses(out, self.spec, self._reset_shapes)):
             raise self._ended()
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
@@ -169,8 +167,8 @@ class NativeVec:
         handle = self._handle or self._open()
         if not 0 <= group < self.num_groups:
             raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
-        actions_at = _address(actions, self._action_shape, _FLOAT32, "actions", written=False)
-        rows_at = self._addresses(out, self._step_shapes)
+        actions_at = address(actions, self._action_shape, FLOAT32, "actions", written=False)
+        rows_at = addresses(out, self.spec, self._step_shapes)
         if self._send(handle, group, actions_at, *rows_at):
             raise RuntimeError(f"group {group} is stepping already; wait({group}) first")
         self._held[group] = out
@@ -212,9 +210,9 @@ class NativeVec:
             UserError: an environment ended itself (exit, abort). Nothing steps any more.
         """
         N = self.num_agents
-        actions_at = _address(actions, (steps, N, self.spec.action.heads), _FLOAT32, "actions")
-        shapes = tuple((steps + 1, *shape) for shape in self._reset_shapes)
-        rows_at = self._addresses(out, shapes)
+        actions_at = address(actions, (steps, N, self.spec.action.heads), FLOAT32, "actions")
+        all_shapes = tuple((steps + 1, *shape) for shape in self._reset_shapes)
+        rows_at = addresses(out, self.spec, all_shapes)
         seconds, notes = (ctypes.c_double * 2)(), (Span * spans)()
         began, clock = time.perf_counter(), time.clock_gettime(time.CLOCK_MONOTONIC)
         handle = self._open()
@@ -395,44 +393,3 @@ class NativeVec:
             (key or b"").decode(): value
             for key, value in zip(keys[:size], values[:size], strict=True)
         }
-
-    def _addresses(self, out: Rows, shapes: tuple[tuple[int, ...], ...]) -> tuple[int | None, ...]:
-        """Addresses of the arrays of ``out``, checked against ``_shapes``."""
-        observations, vector, masks = shapes
-        masks_at = None
-        if self.spec.mask_size:
-            masks_at = _address(out.masks, masks, _UINT8, "masks")
-        return (
-            _address(out.observations, observations, self.spec.observation_dtype, "observations"),
-            _address(out.rewards, vector, _FLOAT32, "rewards"),
-            _address(out.terminals, vector, _FLOAT32, "terminals"),
-            masks_at,
-        )
-
-
-def _shapes(n: int, spec: EnvSpec) -> tuple[tuple[int, ...], ...]:
-    """Shapes of observations, of rewards and terminals, and of masks, for n agents."""
-    return (n, spec.observation_size), (n,), (n, spec.mask_size)
-
-
-def _address(
-    array: Any,
-    shape: tuple[int, ...],
-    dtype: np.dtype,
-    what: str,
-    written: bool = True,
-) -> int:
-    """Address of a NumPy array (or None: an error). Faster than ``array.ctypes.data``."""
-    if array is not None and array.shape == shape and array.dtype == dtype:
-        try:
-            return ctypes.addressof(ctypes.c_char.from_buffer(array))
-        except (TypeError, ValueError, BufferError):  # read-only, or not contiguous
-            if array.flags.c_contiguous and not written:
-                return array.ctypes.data
-    found = "None"
-    if array is not None:
-        found = f"{array.dtype} {array.shape}"
-        found += "" if array.flags.c_contiguous else ", not C-contiguous"
-        found += "" if array.flags.writeable else ", read-only"
-    wanted = "writable and C-contiguous" if written else "C-contiguous"
-    raise ValueError(f"{what}: expected {dtype} {shape}, {wanted}; found {found}")
