@@ -10,9 +10,14 @@ import puffer_mlx first.
 from puffer_mlx.blas import use_fast_blas
 from puffer_mlx.mac import set_command_buffers
 from puffer_mlx.own_folders import keep_mlx_private
+from puffer_mlx.signals import stop_quietly
 
 __version__ = "0.1.0"
 
 set_command_buffers()
 keep_mlx_private()
-use_fast_blas()
+try:
+    use_fast_blas()
+except KeyboardInterrupt:  # while that compiles
+    stop_quietly()
+    raise

@@ -26,6 +26,7 @@ from puffer_mlx.trees import named
 from puffer_mlx.update import Executables, Fields
 
 AHEAD = 2  # minibatches under way at most
+_CHOSEN = {"actions", "logprobs", "values"}  # what the policy, not the environment, made of a slot
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,9 @@ class Learner:
         run: its compiled functions.
         placement: where the policy acts and is trained.
         lane: gets the phases ``train_*``.
+
+    Attributes:
+        fault: why not one minibatch has counted so far; None if one did.
     """
 
     def __init__(
@@ -79,6 +83,8 @@ class Learner:
     ) -> None:
         self.config, self.policy, self.run, self.lane = config, policy, run, lane
         self.placement = placement
+        self.fault: UserError | None = None
+        self._counted = False  # a minibatch
         # A segment's training starts from a zero state. If its rollout did too, and by the weights
         # that are trained, the first minibatch's ratios are 1 but for rounding.
         carries = not config.base.reset_state and bool(named(policy.initial_state(1)))
@@ -109,7 +115,7 @@ class Learner:
             seconds that sampling took in addition.
 
         Raises:
-            UserError: too many minibatches in a row weren't finite.
+            UserError: too many minibatches in a row weren't finite, or weights aren't any more.
         """
         self._extra = 0.0
         fields = self._fields(rollout, sampled)
@@ -265,13 +271,24 @@ class Learner:
     def _losses(
         self, rollout: Rollout, now: Learned, records: list[mx.array], first: mx.array | None
     ) -> dict[str, float]:
-        mx.eval(now.weights, now.momentum, now.scaler, records, first)
+        with building:  # a finite gradient can still move weights beyond what float32 holds
+            sound = [mx.isfinite(array).all() for _, array in named([now.weights, now.momentum])]
+        mx.eval(now.weights, now.momentum, now.scaler, records, first, sound)
+        if not all(flag.item() for flag in sound):
+            raise self._overflown(now)
         rows = (record.tolist() for record in records)
         table = [Record(*row[:2], row[2:]) for row in rows]  # type: ignore
         state = {name: float(array.item()) for name, array in now.scaler.items()}  # type: ignore
         if state["longest"] >= precision.TOLERATED:
-            raise self._not_finite(rollout, next(record for record in table if not record.counted))
+            record = next(record for record in table if not record.counted)
+            words = f"{precision.TOLERATED} minibatches in a row were not finite"
+            raise self._not_finite(words, rollout, record)
         counted = [record.metrics for record in table if record.counted]
+        if counted:
+            self._counted, self.fault = True, None
+        elif not self._counted:
+            words = "nothing was learned: not one minibatch was finite"
+            self.fault = self._not_finite(words, rollout, table[0])
         losses = {
             name: sum(column) / len(counted)
             for name, column in zip(loss.METRICS, zip(*counted, strict=True), strict=False)
@@ -283,16 +300,33 @@ class Learner:
             losses["first_ratio_error"] = error
         return losses
 
-    def _not_finite(self, rollout: Rollout, record: Record) -> UserError:
-        """The error after too many minibatches that weren't finite; names the phase."""
+    def _overflown(self, now: Learned) -> UserError:
+        """The error after an update that made weights, or their momentum, infinite."""
+        trees = {"": now.weights, "the momentum of ": now.momentum}
+        name = next(
+            f"{whose}{name}"
+            for whose, tree in trees.items()
+            for name, array in named(tree)
+            if not mx.isfinite(array).all().item()
+        )
+        return UserError(
+            f"training made {name} infinite, with a train.learning_rate of"
+            f" {self.config.train.learning_rate:g}",
+            "lower train.learning_rate; the last good weights are kept",
+        )
+
+    def _not_finite(self, words: str, rollout: Rollout, record: Record) -> UserError:
+        """The error after minibatches that weren't finite; names the phase of this one."""
         with building:
             bad = [
                 name
                 for name, array in rollout.slot.fields.items()
                 if array is not None and not mx.isfinite(array).all().item()
             ]
-        hint = "lower train.learning_rate"
-        if bad:
+        hint, kept = "lower train.learning_rate", "the last good weights are kept"
+        if bad and not {*bad} - _CHOSEN:
+            phase, kept = "the policy's step", "begin with weights from before they grew too large"
+        elif bad:
             phase, hint = "the rollout", f"its {', '.join(bad)} aren't: check the environment"
         elif not record.finite_advantages:
             phase, hint = "the advantages", "lower train.gamma or train.gae_lambda"
@@ -303,6 +337,6 @@ class Learner:
         if self.config.train.precision != "fp32" and phase.endswith("pass"):
             hint += ", or --train.precision fp32"
         return UserError(
-            f"{precision.TOLERATED} minibatches in a row were not finite, first in {phase}",
-            f"{hint}; the last good weights are kept",
+            f"{words}, first in {phase}",
+            f"{hint}; {kept}",
         )

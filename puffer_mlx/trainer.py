@@ -102,6 +102,11 @@ class Trainer:
         return self._collector.in_c
 
     @property
+    def fault(self) -> UserError | None:
+        """Why this has trained on nothing: not one minibatch was finite. None if one was."""
+        return self._learner.fault
+
+    @property
     def parameters(self) -> int:
         """Number of weights."""
         return sum(int(w.size) for _, w in named(self.weights))

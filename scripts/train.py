@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from puffer_mlx import capture, checkpoint, placement, trust, vec
+from puffer_mlx import capture, checkpoint, output, placement, signals, trust, vec
 from puffer_mlx.advice import Setting
 from puffer_mlx.allocation import refuse_training
 from puffer_mlx.blas import blas_name
@@ -21,13 +21,14 @@ from puffer_mlx.config_fit import rollout_threads
 from puffer_mlx.config_schema import COMMAND_LINE
 from puffer_mlx.dashboard import Dashboard, abbreviate
 from puffer_mlx.devices import has_gpu, kernels_note, kind, select_device
+from puffer_mlx.ending import Ending, Outside
 from puffer_mlx.errors import UserError, reported
 from puffer_mlx.loggers import JsonLines, log_path
 from puffer_mlx.policy.encoders import plainer_note
-from puffer_mlx.remembered import as_trained, learned, recall
+from puffer_mlx.recording import Recording
+from puffer_mlx.remembered import as_trained, recall
 from puffer_mlx.run_folder import held, new_run
 from puffer_mlx.scores import SCORE
-from puffer_mlx.trace import Trace
 from puffer_mlx.trainer import Trainer
 from puffer_mlx.vec.base import Environments, TellsScores
 from puffer_mlx.version import version_text
@@ -105,8 +106,8 @@ def train(
     options: argparse.Namespace,
     resumed: Checkpoint | None,
     with_images: Callable[[], Config],
-) -> None:
-    """Train.
+) -> int:
+    """Train; the exit code.
 
     Args:
         config: without what images need.
@@ -128,10 +129,11 @@ def train(
     asked, config = config, as_learned(config)
     if config is not asked:
         print(f"observations are normalised, as {path} learned to see them")
+    outside = Outside()
     config, made = vec.make_fitting(
         config, placement.rollout_cores, lambda: as_learned(with_images())
     )
-    with made as environments, contextlib.ExitStack() as stack:
+    with made as environments, output.going_on(outside.lost), contextlib.ExitStack() as stack:
         say(config)
         if unused := vec.unused(config, environments):
             print(f"unused here: {', '.join(unused)}")
@@ -142,7 +144,9 @@ def train(
         if path:
             recall(environments, path)
         trainer = Trainer(config, environments, like=state)
-        record = Recording(trainer, options)
+        captured = options.gpu_capture and (options.gpu_capture, options.gpu_capture_epochs or 1)
+        traced = options.trace and (options.trace, options.profile_epochs or PROFILED)
+        record = Recording(trainer, captured, traced)
         position = None
         if resumed and state:
             position = go_on(trainer, resumed, state)
@@ -164,86 +168,34 @@ def train(
             "Device": device_text(trainer),
             "Run": folder.name,
         }
-        stop_on_signals(trainer)
         total = config.epochs * config.batch_size
         if options.stop_at:
             total = min(total, -(-options.stop_at // config.batch_size) * config.batch_size)
-        saved: Path | None = None
-        saved_epoch = trainer.epoch  # what there is to save is what was trained since
-
-        def save(whole: bool = True) -> None:
-            """Save the last epoch that ended, unless it is; not whole: only its weights."""
-            nonlocal saved, saved_epoch
-            if trainer.epoch == saved_epoch:
-                return
-            state = trainer.state() if whole else None
-            if state:
-                state.numbers["log_position"] = log.position
-            step = trainer.epoch * config.batch_size
-            about = environments.spec, trainer.policy, trainer.weights
-            saved = keeper.save(step, *about, state, learned(environments))
-            saved_epoch = trainer.epoch
-
-        try:
-            with (
-                Dashboard(summary, total, setting=setting(trainer, environments)) as dashboard,
-                record,
-            ):
-                for logs in trainer:
-                    record.epoch()
-                    log.write(logs)
-                    keeper.observe(logs)
-                    if options.stop_at and trainer.global_step >= options.stop_at:
-                        trainer.stop = True
-                    dashboard.update(logs, last=trainer.stop or trainer.epoch == config.epochs)
-                    if checkpoint.is_due(config, trainer.epoch - 1):
-                        save()
-                save()  # only here is it certain that the run stopped: a signal may come any time
-                if trainer.epoch == config.epochs and (evaluation := evaluate(trainer, dashboard)):
-                    log.write(evaluation)
-        except UserError:  # a loss that isn't finite, a full disk: keep what can be kept
-            with contextlib.suppress(UserError):
-                save(whole=False)  # an epoch was under way, or its record is missing
-            raise
-        finally:
-            log.close()
-        print(f"saved {saved}" if saved else "no epoch ended; nothing to save")
-        print(f"log   {log.path}")
-
-
-class Recording:
-    """The timeline and the GPU capture that options ask for; wrong ones are errors at once.
-
-    Enter it before the first epoch, call ``epoch`` after each.
-    """
-
-    def __init__(self, trainer: Trainer, options: argparse.Namespace) -> None:
-        self.trainer = trainer
-        self.capture = None
-        if options.gpu_capture:
-            epochs = options.gpu_capture_epochs or 1
-            self.capture = capture.MetalCapture(options.gpu_capture, epochs)
-        self.trace = options.trace and (options.trace, options.profile_epochs or PROFILED)
-
-    def __enter__(self) -> None:
-        if self.trace:  # counts from where the run goes on, which a resumed one knows only now
-            path, epochs = self.trace
-            self.trainer.profiler.trace = Trace(path, self.trainer.epoch + 2, epochs)
-        if self.capture:
-            self.capture.begin(self.trainer.epoch)
-
-    def epoch(self) -> None:
-        """An epoch has ended."""
-        if self.capture and not self.capture.end(self.trainer.epoch - 1):
-            self.capture.begin(self.trainer.epoch)
-
-    def __exit__(self, *_: object) -> None:
-        self.trainer.profiler.close()
-        if self.capture:
-            self.capture.close()
-        for made in (self.trace and self.trace[0], self.capture and self.capture.path):
-            if made and made.exists():
-                print(f"wrote {made}")
+        ending = Ending(trainer, keeper, log, resumed.folder if resumed else None)
+        outside.trainer = trainer
+        trainer.stop = outside.stopped
+        with (
+            contextlib.closing(log),
+            signals.gently(outside.stop, ending.rescue) as watch,
+            ending,
+            Dashboard(summary, total, setting=setting(trainer, environments)) as dashboard,
+            record,
+        ):
+            for logs in trainer:
+                record.epoch()
+                log.write(logs)
+                keeper.observe(logs)
+                if options.stop_at and trainer.global_step >= options.stop_at:
+                    trainer.stop = True
+                dashboard.update(logs, last=trainer.stop or trainer.epoch == config.epochs)
+                if checkpoint.is_due(config, trainer.epoch - 1):
+                    ending.save()
+            ending.save()  # only here is it certain that the run stopped
+            if trainer.fault:
+                raise trainer.fault
+            if trainer.epoch == config.epochs and (evaluation := evaluate(trainer, dashboard)):
+                log.write(evaluation)
+        return outside.status or (watch.status if watch.number == signal.SIGHUP else 0)
 
 
 def device_text(trainer: Trainer) -> str:
@@ -344,21 +296,8 @@ def evaluate(trainer: Trainer, dashboard: Dashboard) -> dict[str, float]:
     return record
 
 
-def stop_on_signals(trainer: Trainer) -> None:
-    """Ctrl-C and SIGTERM end the run after its epoch, saved; a second one ends it at once."""
-
-    def handle(number: int, _frame: object) -> None:
-        if trainer.stop:
-            raise KeyboardInterrupt
-        trainer.stop = True
-        print("\nstopping after this epoch; again to stop at once", file=sys.stderr)
-
-    signal.signal(signal.SIGINT, handle)
-    signal.signal(signal.SIGTERM, handle)
-
-
 @reported
-def main(argv: list[str]) -> None:
+def main(argv: list[str]) -> int | None:
     if "--version" in argv:
         print(version_text())
         return
@@ -366,11 +305,11 @@ def main(argv: list[str]) -> None:
         print_catalog(Console())
         return
     with contextlib.ExitStack() as stack:
-        start(argv, find_resumed(argv, stack))
+        return start(argv, find_resumed(argv, stack))
 
 
-def start(argv: list[str], resumed: Checkpoint | None) -> None:
-    """Train as a command line says, from a checkpoint on or from the beginning."""
+def start(argv: list[str], resumed: Checkpoint | None) -> int:
+    """Train as a command line says, from a checkpoint on or from the beginning; the exit code."""
     own = resumed.folder / checkpoint.CONFIG if resumed else None
     config, options = configured(argv, own)
     if resumed and options.load_model_path is not None:
@@ -378,7 +317,7 @@ def start(argv: list[str], resumed: Checkpoint | None) -> None:
     say(config)
     if note := unused_note(config):
         print(note)
-    train(config, options, resumed, lambda: configured(argv, own, images=True)[0])
+    return train(config, options, resumed, lambda: configured(argv, own, images=True)[0])
 
 
 def configured(

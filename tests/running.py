@@ -1,11 +1,15 @@
 """What the tests of the scripts share: tiny settings, and running a script here or on its own."""
 
+import contextlib
 import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,6 +44,65 @@ def run(name: str, *argv: object, cwd: Path, **how: Any) -> subprocess.Completed
     )
     done.stderr = errors(done.stderr)
     return done
+
+
+class Process:
+    """A command with its lines read as they come."""
+
+    def __init__(self, words: list[str], cwd: Path, **how: Any) -> None:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.popen = subprocess.Popen(words, cwd=cwd, text=True, **{**pipes, **how})
+        self._lines: dict[str, list[str]] = {}  # not asked for yet
+        self._news, self._readers = threading.Condition(), []
+        for name in "stdout", "stderr":
+            if getattr(self.popen, name):
+                self._lines[name] = []
+                self._readers.append(threading.Thread(target=self._read, args=(name,)))
+                self._readers[-1].start()
+
+    def _read(self, name: str) -> None:
+        with getattr(self.popen, name) as stream:
+            for line in stream:
+                with self._news:
+                    self._lines[name].append(line)
+                    self._news.notify()
+
+    def wait_for(self, text: str, name: str = "stdout") -> None:
+        """Wait for a line of standard output that contains this; earlier ones are forgotten."""
+        deadline = time.monotonic() + 120
+        while True:
+            over = not any(reader.is_alive() for reader in self._readers)
+            with self._news:
+                lines = self._lines[name]
+                while lines:
+                    if text in lines.pop(0):
+                        return
+                self._news.wait(0.05)
+            assert not over and time.monotonic() < deadline, f"no {text!r}, but {self._lines}"
+
+    def wait_for_error(self, text: str) -> None:
+        """The same of standard error."""
+        self.wait_for(text, "stderr")
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for its end: the exit code, and the lines that weren't waited for."""
+        code = self.popen.wait(120)
+        for reader in self._readers:
+            reader.join(120)
+        out, err = ("".join(self._lines.get(name, [])) for name in ("stdout", "stderr"))
+        return code, out, errors(err)
+
+
+@contextlib.contextmanager
+def started(words: list[str], cwd: Path, **how: Any) -> Iterator[Process]:
+    """A ``Process`` that is gone afterwards."""
+    process = Process(words, cwd, **how)
+    try:
+        yield process
+    finally:
+        if process.popen.poll() is None:
+            process.popen.kill()
+        process.end()
 
 
 def sanitized(command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "puffer_mlx"
 
 LAYERS = (  # top down; a file's path without .py
     # 0: foundations
-    "own_folders install "
+    "own_folders install output signals "
     "policy/__init__ errors files objects build raylib mac blas __init__ version spec distributed "
     "trace profiler config_key config_names config_schema config_files config_cli config_check "
     "config_fit trust config allocation",
@@ -28,9 +28,9 @@ LAYERS = (  # top down; a file's path without .py
     "policy/lstm policy/gru policy/mlp policy/networks policy/distributions policy/decoders "
     "policy/custom advantage priority loss optim vec/base",
     # 2: wholes made of them
-    "vec/waiting vec/addresses "
+    "vec/waiting vec/addresses vec/faults "
     "policy/policy vec/loop vec/normalize vec/stepping vec/state vec/sources vec/compiling "
-    "vec/library vec/native vec/spaces vec/episodes vec/faults vec/processes vec/gym_faults "
+    "vec/library vec/native vec/spaces vec/episodes vec/processes vec/gym_faults "
     "vec/gym_infos vec/gym_families vec/gym_make vec/gym_workers vec/gym_forms vec/rows vec/gym "
     "vec/puffer_instances vec/puffer_workers vec/puffer_plan vec/puffer vec/__init__",
     # 3: what a trainer is made of
@@ -39,7 +39,8 @@ LAYERS = (  # top down; a file's path without .py
     # 4
     "trainer",
     # 5: consumers
-    "loggers view advice picture dashboard latency pictures screen evaluate notebook sweep "
+    "recording "
+    "loggers ending view advice picture dashboard latency pictures screen evaluate notebook sweep "
     "dialects detect torch_parts torch_modules onnx_graph onnx_export parity export importing "
     "checks/__init__ checks/tools checks/coded checks/halves checks/arithmetic checks/placing "
     "checks/overlap checks/mixed checks/upkeep checks/items "

@@ -399,3 +399,73 @@ def test_statistics_beside_a_file(run, here, scripts, capsys):
     assert set(found) == set(expected)
     np.testing.assert_array_equal(found["observations.mean"], expected["observations.mean"])
     assert importing.inspect(Path("w.bin")).settings["vec.normalize_observations"] == "True"
+
+
+# ---- what isn't finite ---------------------------------------------------------------------------
+
+
+class Spoiled(CodedVec):
+    """Some agents' rows aren't finite in some steps."""
+
+    value = np.nan
+
+    def rows(self, agents, k):
+        observations, rewards, *others = super().rows(agents, k)
+        observations, rewards = np.array(observations, float), np.array(rewards, float)
+        if k in (3, 4):
+            observations[agents == 2, 1] = self.value
+            rewards[agents == 5] = self.value
+        return [observations, rewards, *others]
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_isnt_finite_never_enters_the_statistics(value, groups, capsys):
+    """They are those of all the other rows, and of all the other returns."""
+    inner = Spoiled(N, groups)
+    inner.scale, inner.value, inner.episodes = 1e5, value, list  # type: ignore
+    env = Normalized(inner, True, True, GAMMA)  # type: ignore
+    plain, seen, returns, G = CodedVec(N, 1), [], [], np.zeros(N)
+    plain.scale = 1e5
+    for k in range(8):
+        rows = allocate_rows(env, N)
+        if k == 0:
+            env.reset(rows)
+        else:
+            rows = step(env)
+        observations, rewards, terminals, _ = map(np.array, plain.rows(np.arange(N), k))
+        bad = k in (3, 4)
+        good = np.arange(N) != (2 if bad else -1)
+        seen.append(observations[good])
+        if k:
+            rewarded = np.arange(N) != (5 if bad else -1)
+            G = GAMMA * G + rewards * rewarded
+            returns.append(G[rewarded])
+            G[terminals != 0] = 0
+        assert np.isfinite(rows.observations[good]).all()
+    memory = env.memory()
+    for name, batches in (("observations", seen), ("return", returns)):
+        everything = (
+            np.concatenate(batches).astype(np.float64).reshape(-1, len(memory[f"{name}.mean"]))
+        )
+        assert memory[f"{name}.count"] == len(everything)
+        np.testing.assert_allclose(memory[f"{name}.mean"], everything.mean(axis=0), rtol=1e-6)
+        np.testing.assert_allclose(memory[f"{name}.variance"], everything.var(axis=0), rtol=1e-5)
+    err = capsys.readouterr().err
+    assert err == (
+        f"puffer_mlx: coded: agent 2 got an observation of {value} at position 1; what isn't finite"
+        " is left out of the statistics that normalise\n"
+    )  # once
+
+
+def test_a_step_without_a_finite_row_changes_no_statistics():
+    inner = CodedVec(N, 1)
+    inner.episodes = list  # type: ignore
+    env = Normalized(inner, True, False, GAMMA)  # type: ignore
+    env.reset(allocate_rows(env, N))
+    step(env)
+    before, others = env.memory(), inner.rows(np.arange(N), 2)[1:]
+    inner.rows = lambda agents, k: [np.full((N, 4), np.nan), *others]
+    step(env)
+    for name, array in env.memory().items():
+        np.testing.assert_array_equal(array, before[name])

@@ -1,6 +1,5 @@
 """scripts/train.py as its users meet it: files, lines, options, signals and the dashboard."""
 
-import contextlib
 import fcntl
 import io
 import json
@@ -22,12 +21,13 @@ import pytest
 import running
 from oracles import named
 from rich.console import Console
-from running import BATCH, EPOCHS, TINY, command, files, learned, only, records, run
+from running import BATCH, EPOCHS, TINY, command, files, learned, only, records, run, started
 
 from puffer_mlx import checkpoint, config, weights_io
 from puffer_mlx.config_schema import KEYS
 from puffer_mlx.dashboard import PHASES, Dashboard, abbreviate, duration
 from puffer_mlx.loss import METRICS
+from puffer_mlx.signals import ASKING
 
 LOSSES = {f"loss/{name}" for name in (*METRICS, "skipped_steps", "first_ratio_error")}
 LAST = f"{EPOCHS * BATCH:016d}"
@@ -247,37 +247,6 @@ def test_help_mentions_every_key(script, here, capsys, words):
 # ---- signals -------------------------------------------------------------------------------------
 
 
-class Process:
-    """scripts/train.py, or another command, with its lines read as they come."""
-
-    def __init__(self, words: list[str], cwd: Path) -> None:
-        self.popen = subprocess.Popen(
-            words, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-    def wait_for(self, text: str) -> None:
-        assert self.popen.stdout is not None
-        for line in self.popen.stdout:
-            if text in line:
-                return
-        raise AssertionError(f"ended without {text!r}: {self.popen.stderr and self.popen.stderr}")
-
-    def end(self) -> tuple[int, str, str]:
-        out, err = self.popen.communicate(timeout=60)
-        return self.popen.returncode, out, running.errors(err)
-
-
-@contextlib.contextmanager
-def started(words: list[str], cwd: Path):
-    process = Process(words, cwd)
-    try:
-        yield process
-    finally:
-        if process.popen.poll() is None:
-            process.popen.kill()
-        process.popen.communicate()
-
-
 def check_whole_files(folder: Path) -> list[int]:
     """Assert that no file is half-written or temporary; the steps of the checkpoints."""
     steps = []
@@ -303,11 +272,11 @@ def test_a_signal_stops_at_the_end_of_an_epoch_and_saves(tmp_path, number):
     words = command("train", *TINY, "--train.total-timesteps", 10**9)
     with started(words, tmp_path) as process:
         process.wait_for(f"{BATCH} of ")
-        time.sleep(0.2)
+        process.wait_for(" steps | ")
         process.popen.send_signal(number)
         code, out, err = process.end()
     assert code == 0
-    assert err.strip() == "stopping after this epoch; again to stop at once"
+    assert err.strip() == ASKING
     epochs = records(tmp_path)
     assert [record["epoch"] for record in epochs] == list(range(1, len(epochs) + 1))
     last = epochs[-1]["agent_steps"]
@@ -334,25 +303,22 @@ sys.exit(running.load_script("train").main(sys.argv[1:]))
 
 
 def test_a_second_signal_ends_at_once(tmp_path):
+    """And keeps the weights of the second epoch, which is whole."""
     words = [*command("train")[:1], "-c", SLOW, *TINY]
     with started(words, tmp_path) as process:
         process.wait_for("in the third epoch")
         process.popen.send_signal(signal.SIGINT)
-        time.sleep(0.5)
+        process.wait_for_error(ASKING)
         assert process.popen.poll() is None  # waits for the end of the epoch
-        second = time.perf_counter()
         process.popen.send_signal(signal.SIGINT)
         code, out, err = process.end()
-        assert time.perf_counter() - second < 20
-    assert code == 130
-    assert err.split("\n") == [
-        "",
-        "stopping after this epoch; again to stop at once",
-        "stopped",
-        "",
-    ]
-    assert "saved" not in out
-    assert check_whole_files(tmp_path) == [BATCH]
+    assert (code, err) == (130, "stopped\n")
+    first, second = (only(tmp_path, f"checkpoints/*/*/{n * BATCH:016d}") for n in (1, 2))
+    assert {path.name for path in first.iterdir()} == set(CONTENTS)
+    assert {path.name for path in second.iterdir()} == set(CONTENTS) - {"state.safetensors"}
+    made, whole = (path.relative_to(tmp_path) for path in (second, first))
+    assert f"saved {made} (weights only: a new run can begin from them" in out
+    assert f"--resume {whole} goes on from there)" in out
     assert [record["epoch"] for record in records(tmp_path)] == [1, 2]
 
 

@@ -1,5 +1,6 @@
 """The trainer: a whole epoch against float64, sameness of runs, what is logged and when it ends."""
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -459,3 +460,63 @@ def test_memory_does_not_grow():
         used = [settled() for _ in Trainer(c, environments)]
     # Half a kilobyte comes and goes; eight bytes an epoch would be more.
     assert min(used[-40:]) <= min(used[5:45]) + 512, used
+
+
+# ---- what isn't finite ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_weights_that_became_infinite_are_not_the_last_good_ones(path, overlap):
+    """Gradients and losses are finite; only the update is too large for float32."""
+    trainer = Trainer(configure(4, f"--train.overlap={overlap}"), RandomVec())
+    trainer.step()
+    before = flat(trainer.weights)
+    trainer.config.train.learning_rate = 3e38
+    with pytest.raises(UserError) as caught:
+        trainer.step()
+    assert (trainer.epoch, np.isfinite(before).all()) == (1, True)
+    np.testing.assert_array_equal(flat(trainer.weights), before)
+    assert re.fullmatch(
+        r"training made \S+ infinite, with a train.learning_rate of 3e\+38",
+        caught.value.message,
+    )
+    assert caught.value.hint == "lower train.learning_rate; the last good weights are kept"
+
+
+def test_momentum_that_became_infinite_is_noticed_too():
+    trainer = Trainer(configure(2), RandomVec())
+    real, calls = trainer._learner.run, []
+
+    def optimise(*arguments):
+        weights, momentum, *rest = real.optimise(*arguments)
+        calls.append(1)
+        factor = np.inf if len(calls) == K else 1  # the last one's is used by nobody
+        return weights, tree_map(lambda m: m * factor, momentum), *rest
+
+    trainer._learner.run = real._replace(optimise=optimise)
+    with pytest.raises(UserError, match=r"made the momentum of .* infinite"):
+        trainer.step()
+
+
+def test_weights_that_are_too_large_to_compute_with_are_not_the_environments_fault():
+    with pytest.raises(UserError) as caught:
+        run(6, "--train.learning-rate", "1e20")
+    assert caught.value.message.endswith("were not finite, first in the policy's step")
+    hint = "lower train.learning_rate; begin with weights from before they grew too large"
+    assert caught.value.hint == hint
+
+
+def test_a_trainer_that_learned_nothing_says_why():
+    """In fewer minibatches than are tolerated in a row."""
+    trainer, logs = run(1)
+    assert trainer.fault is None
+    trainer, logs = run(1, make=lambda: RandomVec(lambda reward, k: reward * np.nan))
+    assert logs[-1]["loss/skipped_steps"] == K and "loss/total" not in logs[-1]
+    assert trainer.fault is not None
+    words = "nothing was learned: not one minibatch was finite, first in the rollout"
+    assert trainer.fault.message == words and "its rewards aren't" in trainer.fault.hint
+
+
+def test_one_minibatch_that_counted_is_enough():
+    trainer, _ = run(3, make=lambda: RandomVec(lambda r, k: r * (np.nan if k > T else 1)))
+    assert trainer.fault is None

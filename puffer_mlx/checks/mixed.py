@@ -58,7 +58,11 @@ def skips(effort: Effort) -> str:
             run, before = made._learner.run, flat(made._learned.arrays()[:2])
             counted = made._learned.scaler
             spoil(made)
-            made.step()
+            try:
+                made.step()
+            except UserError as error:  # what the trainer looks at itself
+                words = "weights or momentum changed in a skipped step"
+                raise Failed(f"{name}: {words}: {error.message}") from None
             minibatches, now = made.config.minibatches, made._learned.scaler
             skipped = int(now["skipped"].item()) - int(counted["skipped"].item())  # type: ignore
             require(skipped == minibatches, f"{name}: {skipped} of {minibatches} were skipped")

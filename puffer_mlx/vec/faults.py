@@ -7,7 +7,16 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 
-__all__ = ["check_finite"]
+__all__ = ["check_finite", "not_finite"]
+
+
+def not_finite(rows: np.ndarray) -> np.ndarray | None:
+    """Which numbers of an array of floats aren't finite, of its shape; None if all are."""
+    # one number says it for nearly all steps; a sum of huge ones may overflow, hence the rest
+    if math.isfinite(np.vdot(rows, rows)):
+        return None
+    bad = np.logical_not(np.isfinite(rows))
+    return bad if bad.any() else None
 
 
 def check_finite(
@@ -35,12 +44,9 @@ def check_finite(
     if observations.dtype.kind == "f":
         checked.append(("observations", observations))
     for what, rows in checked:
-        # one number says it for nearly all steps; a sum of huge ones may overflow, hence the rest
-        if math.isfinite(np.vdot(rows, rows)):
-            continue
-        bad = np.argwhere(~np.isfinite(rows))
-        if len(bad):
-            row, column = bad[0].tolist()
+        bad = not_finite(rows)
+        if bad is not None:
+            row, column = np.argwhere(bad)[0].tolist()
             env, agent = divmod(row, per_environment)
             env += first_env
             whose = f"environment {env} (seed {seeds[env]})"

@@ -5,9 +5,12 @@
 
 Source: OpenAI Baselines' VecNormalize. Statistics are over all rows so far, every group's step one
 batch, by Chan's parallel update. Rewards aren't centred: their sign stays.
+
+Rows and rewards that aren't finite are no part of them: one would spoil them for the whole run.
 """
 
 import io
+import sys
 from typing import Self
 
 import numpy as np
@@ -15,6 +18,7 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import loop
 from puffer_mlx.vec.base import Collected, Environments, Rows, TellsScores
+from puffer_mlx.vec.faults import not_finite
 
 LIMIT = 10.0  # deviations that a normalised observation is at most from the mean
 EPSILON = 1e-8
@@ -45,8 +49,10 @@ class Moments:
         self.variance = np.ones(size)  # until there is something to tell
 
     def add(self, rows: np.ndarray) -> None:
-        """Take a batch (n, size) into account."""
+        """Take a batch (n, size) into account; an empty one changes nothing."""
         n = len(rows)
+        if not n:
+            return
         mean, variance = rows.mean(axis=0, dtype=np.float64), rows.var(axis=0, dtype=np.float64)
         before, total = self.count, self.count + n
         moved = mean - self.mean
@@ -101,6 +107,7 @@ class Normalized:
         self._returns = np.zeros(inner.num_agents)  # G of each agent
         self._n = inner.num_agents // inner.num_groups
         self._out: list[Rows | None] = [None] * inner.num_groups
+        self._said = False  # that something isn't finite
 
     def reset(self, out: Rows) -> None:
         """As ``VecEnv.reset``."""
@@ -200,18 +207,37 @@ class Normalized:
 
     def _normalise(self, out: Rows, agents: slice, rewarded: bool = True) -> None:
         """The rows of some agents, in place; the statistics first, unless frozen."""
+        first = agents.start or 0
         if self._seen is not None:
             rows = out.observations
             if not self._frozen:
-                self._seen.add(rows)
+                bad = self._not_finite("an observation", rows, first)
+                self._seen.add(rows if bad is None else rows[~bad])
             normalise(rows, self._seen.mean, self._seen.scale)
         if self._return is not None and rewarded and not self._frozen:
-            G = self._returns[agents]
+            G, rewards = self._returns[agents], out.rewards
+            bad = self._not_finite("a reward", rewards[:, None], first)
             G *= self._gamma
-            G += out.rewards
-            self._return.add(G[:, None])
-            np.multiply(out.rewards, self._return.scale, out=out.rewards, casting="same_kind")
+            G += rewards if bad is None else np.where(bad, 0, rewards)
+            self._return.add(G[:, None] if bad is None else G[~bad, None])
+            np.multiply(rewards, self._return.scale, out=rewards, casting="same_kind")
             G[out.terminals != 0] = 0
+
+    def _not_finite(self, what: str, rows: np.ndarray, first: int) -> np.ndarray | None:
+        """Which rows (n, size) have numbers that aren't finite, (n,), or None; says so once."""
+        bad = not_finite(rows)
+        if bad is None:
+            return None
+        if not self._said:
+            self._said = True
+            row, column = np.argwhere(bad)[0].tolist()
+            print(
+                f"puffer_mlx: {self.spec.name}: agent {first + row} got {what} of"
+                f" {rows[row, column]} at position {column}; what isn't finite is left out of the"
+                " statistics that normalise",
+                file=sys.stderr,
+            )
+        return np.any(bad, axis=1)
 
     def render(self) -> np.ndarray | bool:
         """As ``Environments.render``."""

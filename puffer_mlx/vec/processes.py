@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 from types import ModuleType
 
+from puffer_mlx import output
+
 CONTEXT = "forkserver" if sys.platform == "linux" else "spawn"
 ROUND_TRIP = 100e-6  # seconds that a process's step costs the trainer's: pipes, and being woken up
 
@@ -42,7 +44,8 @@ def no_main_module() -> Iterator[None]:
 
 
 def begin_child() -> None:
-    """In a new process: leave Ctrl-C to the parent, and end when it is gone, however it went."""
+    """In a new process: leave Ctrl-C and lost output to the parent, and end when it is gone."""
+    output.never_raise()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

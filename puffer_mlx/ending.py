@@ -1,0 +1,124 @@
+"""How a run ends: whatever ends it, what can be saved is saved, and one line says what that was.
+
+| what ends it | what is saved |
+| --- | --- |
+| its last epoch, ``--stop-at``, a first signal, a closed pipe | everything: ``--resume`` goes on |
+| an exception (anyone's), a second signal | the weights that the last whole epoch left |
+
+In the middle of an epoch weights, random keys and environments don't belong together, so nothing
+can go on exactly from there.
+"""
+
+import errno
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from puffer_mlx import output
+from puffer_mlx.checkpoint import Keeper
+from puffer_mlx.loggers import JsonLines
+from puffer_mlx.remembered import learned
+from puffer_mlx.trainer import Trainer
+
+NOTHING = "no epoch ended; nothing to save"
+
+
+class Ending:
+    """Saves a run; a context manager around all of its training.
+
+    Args:
+        trainer: not trained yet since its run was saved, if it was.
+        keeper: of its checkpoints.
+        log: of its records.
+        kept: where the run goes on from, if it was saved before.
+    """
+
+    def __init__(
+        self, trainer: Trainer, keeper: Keeper, log: JsonLines, kept: Path | None = None
+    ) -> None:
+        self._trainer, self._keeper, self._log = trainer, keeper, log
+        self._saved: Path | None = None  # the last checkpoint of this start
+        self._whole = kept  # the last one that has everything
+        self._epoch = trainer.epoch  # what there is to save is what was trained since
+        self._lock = threading.Lock()
+
+    def save(self, whole: bool = True) -> None:
+        """Save the last epoch that ended, unless it is; not whole: only its weights.
+
+        Raises:
+            UserError: it can't be written.
+        """
+        with self._lock:
+            trainer = self._trainer
+            if trainer.epoch == self._epoch:
+                return
+            epoch, weights, vec = trainer.epoch, trainer.weights, trainer.vec
+            state = trainer.state() if whole else None
+            if state:
+                state.numbers["log_position"] = self._log.position
+            step = epoch * trainer.config.batch_size
+            about = vec.spec, trainer.policy, weights, state, learned(vec)
+            self._saved, self._epoch = self._keeper.save(step, *about), epoch
+            self._whole = self._saved if whole else self._whole
+
+    def rescue(self) -> str:
+        """Save weights where the training doesn't end by itself, from any thread; the line."""
+        try:
+            self.save(whole=False)
+        except Exception as error:
+            return self._lost(error)
+        return self.line()
+
+    def line(self) -> str:
+        """What was saved last, and what it is good for."""
+        if self._saved is None:
+            return NOTHING
+        if self._saved == self._whole:
+            return f"saved {self._saved}"
+        line = f"saved {self._saved} (weights only: a new run can begin from them, with"
+        line += f" --load-model-path {self._saved}"
+        return line + (f"; --resume {self._whole} goes on from there)" if self._whole else ")")
+
+    def _lost(self, error: Exception) -> str:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        left = f"there is {self._saved}" if self._saved else "there is no checkpoint"
+        return f"not saved: {reason}; {left}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        output.say(self.line() if error is None else self.rescue())
+        if error is None:
+            output.say(f"log   {self._log.path}")
+
+
+class Outside:
+    """What comes from outside and ends a run after its epoch.
+
+    Attributes:
+        trainer: the run's, once there is one.
+        stopped: whether it is to end.
+        status: that the program is to end with, if nobody asked it to end.
+    """
+
+    def __init__(self) -> None:
+        self.trainer: Trainer | None = None
+        self.stopped, self.status = False, 0
+
+    def stop(self) -> None:
+        """A signal, say: end after this epoch."""
+        self.stopped = True
+        if self.trainer:
+            self.trainer.stop = True
+
+    def lost(self, error: OSError) -> str:
+        """Standard output can't be written: end if its reader has left, else train on."""
+        if error.errno != errno.EPIPE:
+            return f"can't write standard output: {error.strerror}; the run and its log go on"
+        self.stop()
+        self.status = output.PIPE_STATUS
+        return "nobody reads standard output any more: stopping after this epoch"

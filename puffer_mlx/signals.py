@@ -1,0 +1,256 @@
+"""Signals that end a program: the first politely, a second for certain.
+
+Python runs a signal's handler in the main thread between two of its own instructions. A main thread
+that is inside an environment's C code, or MLX's, comes to that late or never. So signals are also
+written to a pipe (``signal.set_wakeup_fd``) that a thread of its own reads; whichever of the two is
+there first takes them.
+
+| signal | below ``gently`` (train.py) | else |
+| --- | --- | --- |
+| the first | the work is asked to stop | KeyboardInterrupt |
+| the second | KeyboardInterrupt; ``GRACE`` seconds later rescue and exit | exit |
+
+Below ``gently`` that holds for Ctrl-C, SIGTERM and SIGHUP (a closed terminal; not under nohup),
+else for Ctrl-C. SIGHUP is never the second: shells send it again, and nobody is there to insist.
+"""
+
+import os
+import selectors
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+TOGETHER = 0.05  # seconds in which signals are one: ``timeout`` and others send theirs twice
+PATIENCE = 0.5  # seconds until a main thread that hasn't answered is taken to be in C code
+GRACE = 2.0  # seconds that the main thread has to end after a second signal
+RESCUE = 20.0  # seconds that saving may take after that
+ASKING = "stopping after this epoch; again to stop at once"
+
+_CALM, _ASKED, _INTERRUPTED = range(3)
+
+
+class Watch:
+    """Takes signals; ``watched`` gives the process's.
+
+    Attributes:
+        number: of the signal that counted last; 0: none came.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._state = _CALM
+        self._ask: Callable[[], object] | None = None
+        self._rescue: Callable[[], str] | None = None
+        self._together = 0.0  # until when further signals are the same one
+        self._say_by: float | None = None  # when the thread says what the main thread hasn't
+        self._deadline: float | None = None  # when the thread ends the process
+        self._raise = self._closed = False
+        self._lock = threading.RLock()  # the handler may interrupt itself
+        self._reader = self._writer = -1
+        self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
+
+    @property
+    def status(self) -> int:
+        """What a program ends with that a signal ended."""
+        return 128 + (self.number or signal.SIGINT)
+
+    @property
+    def forced(self) -> bool:
+        """Whether the process is to end soon, however that goes."""
+        return self._deadline is not None
+
+    def open(self) -> None:
+        """Begin."""
+        self._reader, self._writer = os.pipe()
+        for end in self._reader, self._writer:
+            os.set_blocking(end, False)
+        self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, and leave signals to others."""
+        signal.set_wakeup_fd(self._before)
+        self._closed = True
+        self._nudge()
+        self._thread.join()
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def gently(self, ask: Callable[[], object] | None, rescue: Callable[[], str] | None) -> None:
+        """See the module's ``gently``; None, None: no more."""
+        with self._lock:
+            self._ask, self._rescue = ask, rescue
+
+    def came(self) -> bool:
+        """Whether a signal has come, handled or not."""
+        self._take()
+        return self.number != 0
+
+    def handle(self, *_: object) -> None:
+        """The handler, in the main thread."""
+        self._take()
+        self._nudge()
+        if self._say_by:
+            self._announce(lambda line: print(line, file=sys.stderr, flush=True))
+        if self._raise:
+            self._raise = False
+            raise KeyboardInterrupt
+
+    def _take(self) -> None:
+        with self._lock:
+            try:
+                data = os.read(self._reader, 4096)
+            except OSError:  # somebody else has taken them
+                return
+            for number in filter(None, data):
+                self._count(number)
+
+    def _count(self, number: int) -> None:
+        now = time.monotonic()
+        if now < self._together:
+            return
+        if self._state == _CALM and self._ask:
+            self._state, self.number, self._say_by = _ASKED, number, now + PATIENCE
+            self._ask()
+        elif number == signal.SIGHUP:
+            return
+        elif self._state != _INTERRUPTED:
+            self._state, self.number, self._raise = _INTERRUPTED, number, True
+            self._deadline = now + GRACE if self._ask else None
+        else:
+            self._deadline = now
+        self._together = now + TOGETHER
+
+    def _announce(self, show: Callable[[str], object]) -> None:
+        """Say that the work was asked to stop: from then on another signal is the second."""
+        with self._lock:
+            mine, self._say_by = self._say_by is not None, None
+        if mine:
+            time.sleep(max(0.0, self._together - time.monotonic()))
+            show(f"\n{ASKING}")
+
+    def _nudge(self) -> None:
+        """Have the thread look at what the main thread has taken."""
+        with suppress(OSError):  # it is full, or closed
+            os.write(self._writer, b"\0")
+
+    def _watch(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._reader, selectors.EVENT_READ)
+            while not self._closed:
+                times = [t for t in (self._say_by, self._deadline) if t is not None]
+                selector.select(max(0.0, min(times) - time.monotonic()) if times else None)
+                self._take()
+                now = time.monotonic()
+                if self._say_by is not None and now >= self._say_by:
+                    self._announce(_write)
+                if self._deadline is not None and now >= self._deadline:
+                    self._exit()
+
+    def _exit(self) -> None:
+        """End the process from this thread: the main one doesn't."""
+        done = threading.Event()
+
+        def save() -> None:
+            rescue, line = self._rescue, ""
+            try:
+                line = rescue() if rescue else ""
+            finally:
+                done.set()
+            print(line, end="\n" if line else "", flush=True)  # may wait for a reader without end
+
+        helper = threading.Thread(target=save, daemon=True)
+        helper.start()
+        done.wait(RESCUE)
+        helper.join(PATIENCE)
+        if os.isatty(1):
+            os.write(1, b"\x1b[?25h")  # show the cursor, which a dashboard hides
+        _write("stopped")
+        os._exit(self.status)
+
+
+def _write(line: str) -> None:
+    """A line on standard error, whatever the main thread holds."""
+    with suppress(OSError):
+        os.write(2, f"{line}\n".encode())
+
+
+def stop_quietly() -> None:
+    """Let a KeyboardInterrupt that nobody catches end the program without a traceback."""
+
+    def hook(kind: Any, error: Any, trace: Any) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            print("stopped", file=sys.stderr)
+        else:
+            sys.__excepthook__(kind, error, trace)
+
+    sys.excepthook = hook
+
+
+_active: Watch | None = None
+
+
+@contextmanager
+def watched() -> Iterator[Watch]:
+    """Watch for Ctrl-C: the module's table. Below another ``watched``, and in another thread: that.
+
+    The process is still ended for certain after this, if a second signal came below ``gently``.
+    """
+    global _active
+    if _active is not None or threading.current_thread() is not threading.main_thread():
+        yield _active or Watch()
+        return
+    watch = _active = Watch()
+    watch.open()
+    try:
+        with _handled(watch, signal.SIGINT, override=False):
+            yield watch
+    finally:
+        _active = None
+        if not watch.forced:
+            watch.close()
+
+
+@contextmanager
+def gently(ask: Callable[[], object], rescue: Callable[[], str]) -> Iterator[Watch]:
+    """Let the first signal ask for an end, and the second one interrupt.
+
+    Args:
+        ask: called once, in any thread: the work is to end soon.
+        rescue: called in another thread after a second signal, if the main thread doesn't end: save
+            what can be saved; returns a line that says so.
+    """
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    with watched() as watch:
+        if threading.current_thread() is not threading.main_thread():
+            yield watch
+            return
+        watch.gently(ask, rescue)
+        override = True  # of what a shell has its background jobs ignore, but not nohup's
+        try:
+            with (
+                _handled(watch, numbers[0], override),
+                _handled(watch, numbers[1], override),
+                _handled(watch, numbers[2], override=False),
+            ):
+                yield watch
+        finally:
+            watch.gently(None, None)
+
+
+@contextmanager
+def _handled(watch: Watch, number: int, override: bool) -> Iterator[None]:
+    before = signal.getsignal(number)
+    if before == signal.SIG_IGN and not override:
+        yield
+        return
+    signal.signal(number, watch.handle)
+    try:
+        yield
+    finally:
+        if not watch.forced:
+            signal.signal(number, signal.SIG_DFL if before is None else before)

@@ -1,0 +1,255 @@
+"""Whatever ends a run: what can be saved is saved, and the output says what that was."""
+
+import errno
+import os
+import pty
+import signal
+import stat
+import sys
+import termios
+from fcntl import ioctl
+from pathlib import Path
+
+import pytest
+import running
+from running import BATCH, EPOCHS, TINY, command, only, records, started
+from test_output import lose
+
+from puffer_mlx import weights_io
+from puffer_mlx.ending import NOTHING
+from puffer_mlx.signals import ASKING
+
+LONG = [*TINY, "--train.total-timesteps", "1e9"]
+RARELY = ["--checkpoint-interval", "1000"]  # after the first epoch and the last
+STATE = "state.safetensors"
+
+
+def made(folder: Path) -> dict[int, bool]:
+    """The epochs that checkpoints are of, and whether a run can go on from them."""
+    found = sorted(folder.glob("checkpoints/*/*/0*"))
+    hidden = {path.name for path in folder.glob("checkpoints/*/*/.*")}
+    assert hidden <= {".lock"}  # of a process that ended without a word: nobody holds it
+    return {int(path.name) // BATCH: (path / STATE).exists() for path in found}
+
+
+def fail_in(monkeypatch, script, epoch: int, error: BaseException) -> None:
+    """Raise in the training of an epoch, counted from 1."""
+    honest = script.Trainer._train
+
+    def train(trainer, rollout):
+        if trainer.epoch + 1 == epoch:
+            raise error
+        return honest(trainer, rollout)
+
+    monkeypatch.setattr(script.Trainer, "_train", train)
+
+
+# ---- exceptions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize(
+    "error", [KeyError("a bug"), MemoryError(), RuntimeError("[malloc] no memory"), SystemExit(0)]
+)
+def test_an_exception_that_isnt_ours_loses_no_weights(
+    script, here, monkeypatch, capsys, error, overlap
+):
+    fail_in(monkeypatch, script, 4, error)
+    with pytest.raises(type(error)):
+        script.main([*TINY, *RARELY, f"--train.overlap={overlap}"])
+    assert made(here) == {1: True, 3: False}
+    whole, last = (only(Path(), f"checkpoints/*/*/{n * BATCH:016d}") for n in (1, 3))
+    line = f"saved {last} (weights only: a new run can begin from them, with --load-model-path"
+    assert f"{line} {last}; --resume {whole} goes on from there)\n" in capsys.readouterr().out
+    assert len(records(here)) == 3
+
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    for words in (["--load-model-path", str(last)], ["--resume", str(whole)]):
+        assert script.main([*TINY, *words]) == 0  # the line promises no more than there is
+
+
+def test_what_was_saved_whole_stays_whole(script, here, monkeypatch, capsys):
+    """An exception between two epochs, just after a checkpoint."""
+
+    def fails(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(script, "evaluate", fails)
+    with pytest.raises(ZeroDivisionError):
+        script.main([*TINY, *RARELY])
+    assert made(here) == {1: True, EPOCHS: True}
+    assert "(weights only" not in capsys.readouterr().out
+
+
+def test_before_the_first_epoch_there_is_nothing_to_save(script, here, monkeypatch, capsys):
+    fail_in(monkeypatch, script, 1, KeyError("a bug"))
+    with pytest.raises(KeyError):
+        script.main(TINY)
+    assert made(here) == {} and NOTHING in capsys.readouterr().out
+
+
+def test_what_cant_be_saved_is_said(script, here, monkeypatch, capsys):
+    """The exception is still the first one."""
+    real, calls = weights_io.mx.save_safetensors, []
+
+    def full(path, *arguments):
+        calls.append(path)
+        if len(calls) > 2:  # of the first checkpoint: weights, state
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, *arguments)
+
+    monkeypatch.setattr(weights_io.mx, "save_safetensors", full)
+    fail_in(monkeypatch, script, 4, KeyError("a bug"))
+    with pytest.raises(KeyError):
+        script.main([*TINY, *RARELY])
+    (first,) = Path().glob("checkpoints/*/*/0*")
+    out = capsys.readouterr().out
+    assert (
+        "not saved: can't write " in out and f"No space left on device; there is {first}\n" in out
+    )
+
+
+def test_a_run_that_learned_nothing_is_an_error(script, here, monkeypatch, capsys):
+    """Fewer minibatches than end a run in a row; it is saved, but nobody is to be glad of it."""
+    honest = script.Trainer._train
+
+    def broken(trainer, rollout):
+        rollout.slot._rewards[:] = float("nan")
+        return honest(trainer, rollout)
+
+    monkeypatch.setattr(script.Trainer, "_train", broken)
+    assert script.main([*TINY, "--stop-at", str(2 * BATCH)]) == 2
+    out, err = capsys.readouterr()
+    assert "error: nothing was learned: not one minibatch was finite, first in the rollout" in err
+    assert made(here) == {1: True, 2: True} and "evaluation" not in out
+
+
+# ---- standard output -----------------------------------------------------------------------------
+
+
+def test_a_reader_that_leaves_ends_the_run_after_its_epoch(script, here, monkeypatch, capsys):
+    """``train.py breakout | head -2``."""
+    lose(monkeypatch, errno.EPIPE, after=5)
+    assert script.main([*LONG, *RARELY]) == 141
+    (last, whole) = [*made(here).items()][-1]
+    assert whole and last == len(records(here)) < 1000
+    first, saved, log = capsys.readouterr().err.splitlines()
+    assert first == "nobody reads standard output any more: stopping after this epoch"
+    assert saved.endswith(f"{last * BATCH:016d}") and log.startswith("log ")
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    assert script.main(["squared", "--resume", "latest", "--stop-at", "1"]) == 0
+
+
+def test_a_full_disk_under_standard_output_ends_nothing(script, here, monkeypatch, capsys):
+    lose(monkeypatch, errno.ENOSPC, after=3)
+    assert script.main(TINY) == 0
+    assert made(here)[EPOCHS] and len(records(here)) == EPOCHS + 1
+    first, saved, _ = capsys.readouterr().err.splitlines()
+    expected = "can't write standard output: No space left on device; the run and its log go on"
+    assert first == expected and saved.startswith("saved ")
+
+
+def test_a_dashboard_that_cant_be_drawn_ends_nothing(script, here, monkeypatch, capsys):
+    """A terminal that is gone, while the run isn't (nohup, disown)."""
+    stream = lose(monkeypatch, errno.EIO, after=5)
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert script.main(TINY) == 0
+    assert made(here)[EPOCHS] and "Traceback" not in capsys.readouterr().err
+
+
+def test_a_closed_terminal_ends_the_run_after_its_epoch(tmp_path):
+    controller, terminal = pty.openpty()
+    words = command("train", *LONG)
+
+    def own() -> None:
+        ioctl(0, termios.TIOCSCTTY, 0)
+
+    ends = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+    with started(words, tmp_path, start_new_session=True, preexec_fn=own, **ends) as process:
+        os.close(terminal)
+        drawn = b""
+        while b"Losses" not in drawn:
+            drawn += os.read(controller, 65536)
+        os.close(controller)
+        code, _, _ = process.end()
+    assert code == 128 + signal.SIGHUP
+    (last, whole) = [*made(tmp_path).items()][-1]
+    assert whole and last == len(records(tmp_path))
+
+
+# ---- signals -------------------------------------------------------------------------------------
+
+HANG = f"""
+import ctypes, sys
+sys.path.insert(0, {str(Path(running.__file__).parent)!r})
+import running
+from puffer_mlx.vec.native import NativeVec
+c, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+c.pthread_mutex_init(mutex, None)
+real, calls = NativeVec.collect, []
+def collect(*arguments):
+    calls.append(1)
+    if len(calls) == 4:
+        print("hangs", flush=True)
+        c.pthread_mutex_lock(mutex)
+        c.pthread_mutex_lock(mutex)
+    return real(*arguments)
+NativeVec.collect = collect
+sys.exit(running.load_script("train").main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_environment_that_hangs_in_c_is_ended_by_two_signals(tmp_path, overlap, number):
+    """In the main thread or beside it, and its weights are saved."""
+    words = [sys.executable, "-c", HANG, *TINY, *RARELY, f"--train.overlap={overlap}"]
+    with started(words, tmp_path) as process:
+        process.wait_for("hangs")
+        process.popen.send_signal(number)
+        process.wait_for_error(ASKING)
+        process.popen.send_signal(number)
+        code, out, err = process.end()
+    assert code == 128 + number, err
+    assert err == "stopped\n"
+    assert "(weights only" in out
+    assert made(tmp_path) in ({1: True, 3: False}, {1: True, 3 - overlap: False})
+
+
+COMPILER = """#!/bin/sh
+[ "$1" = --version ] && exit 0
+echo $$ >> "$COMPILING"
+exec sleep 600
+"""
+COMPILERS = {  # what compiles, by what
+    "the BLAS shim": {"CC": "{}", "PUFFER_MLX_CACHE": "cache"},
+    "the extension": {"CXX": "{}", "PUFFER_MLX_CACHE": "cache"},
+    "kernels": {"PATH": "{folder}:" + os.environ["PATH"], "TMPDIR": "."},
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS compiles other things")
+@pytest.mark.parametrize("what", COMPILERS)
+def test_ctrl_c_while_something_compiles(tmp_path, what):
+    """The compiler gets it too, being of the same terminal."""
+    fake = tmp_path / "bin" / "g++"
+    fake.parent.mkdir()
+    fake.write_text(COMPILER)
+    fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
+    mark = tmp_path / "compiling"
+    environment = {**os.environ, "COMPILING": str(mark)}
+    for name, value in COMPILERS[what].items():
+        environment[name] = value.format(fake, folder=fake.parent)
+    words = command("train", *TINY)
+    with started(words, tmp_path, env=environment, start_new_session=True) as process:
+        while not (mark.exists() and mark.read_text()):
+            assert process.popen.poll() is None, process.end()
+        os.killpg(process.popen.pid, signal.SIGINT)
+        code, _, err = process.end()
+    assert code in (130, -signal.SIGINT)  # a shell says 130 of both
+    assert err.endswith("stopped\n") and "Traceback" not in err
+    assert made(tmp_path) == {}
+    assert not [*tmp_path.glob("cache/*.partial")]

@@ -1,0 +1,141 @@
+"""Standard output that is lost: what scripts and the training do about it."""
+
+import errno
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import running
+from rich.console import Console
+
+from puffer_mlx import output
+from puffer_mlx.errors import UserError, reported
+
+ROOT = running.ROOT
+
+
+class Full(io.StringIO):
+    """A stream whose writes fail from some one on."""
+
+    def __init__(self, number: int, after: int = 0) -> None:
+        super().__init__()
+        self.number, self.left = number, after
+
+    def write(self, text: str) -> int:
+        if self.left == 0:
+            raise OSError(self.number, os.strerror(self.number))
+        self.left -= 1
+        return super().write(text)
+
+
+def lose(monkeypatch, number: int, after: int = 0, name: str = "stdout") -> Full:
+    stream = Full(number, after)
+    monkeypatch.setattr(sys, name, stream)
+    return stream
+
+
+def test_a_reader_that_left_ends_a_script_quietly(monkeypatch, capsys):
+    stream = lose(monkeypatch, errno.EPIPE, after=2)
+
+    @reported
+    def main(argv: list[str]) -> None:
+        try:
+            for i in range(100):
+                print(f"line {i}")
+        except Exception as error:  # an environment that prints has done nothing wrong
+            raise UserError("failed in step") from error
+
+    assert main([]) == 141
+    assert capsys.readouterr().err == ""
+    assert stream.getvalue() == "line 0\n" and sys.stdout is stream
+
+
+def test_a_full_disk_is_an_error_of_a_script(monkeypatch, capsys):
+    lose(monkeypatch, errno.ENOSPC)
+
+    @reported
+    def main(argv: list[str]) -> None:
+        Console().print("a table")
+
+    assert main([]) == 2
+    expected = "error: can't write standard output: No space left on device\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_lost_errors_are_nobodys_fault(monkeypatch, capsys):
+    lose(monkeypatch, errno.EIO, name="stderr")
+
+    @reported
+    def main(argv: list[str]) -> None:
+        print("a note", file=sys.stderr)
+        raise UserError("a message")
+
+    assert main([]) == 2
+
+
+def test_work_that_matters_more_goes_on(monkeypatch, capsys):
+    stream = lose(monkeypatch, errno.ENOSPC, after=2)
+    faults = []
+
+    @reported
+    def main(argv: list[str]) -> int:
+        def lost(error: OSError) -> str:
+            faults.append(error.errno)
+            return "it goes on"
+
+        with output.going_on(lost):
+            output.say("shown")
+            for _ in range(3):
+                Console().print("not shown")
+            output.say("saved")
+        return 7
+
+    assert main([]) == 7
+    assert (stream.getvalue(), faults) == ("shown\n", [errno.ENOSPC])
+    assert capsys.readouterr().err == "it goes on\nsaved\n"
+
+
+SCRIPT = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from puffer_mlx.errors import reported
+
+@reported
+def main(argv):
+    print("buffered until the end")
+    if argv:
+        print("an error", file=sys.stderr)
+    return 3
+
+sys.exit(main(sys.argv[1:]))
+"""
+CLOSED = {  # a shell's redirection -> exit code, standard error
+    ">&-": (3, ""),
+    ">/dev/full": (2, "error: can't write standard output: No space left on device\n"),
+    ">/dev/full 2>&-": (2, ""),
+    "2>/dev/full with >&-": (3, ""),
+}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux's")
+@pytest.mark.parametrize("how", CLOSED)
+def test_closed_from_the_start(how, tmp_path):
+    """And what Python itself writes when it ends is no traceback either."""
+    words = how.replace(" with", "")
+    command = f'exec "{sys.executable}" -c "$SCRIPT" {"word" if "2>" in how else ""} {words}'
+    environment = {**os.environ, "SCRIPT": SCRIPT}
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == CLOSED[how]
+
+
+def test_a_process_of_environments_never_raises(monkeypatch):
+    lose(monkeypatch, errno.EPIPE)
+    lose(monkeypatch, errno.EPIPE, name="stderr")
+    output.never_raise()
+    print("of an environment")
+    print("of an environment", file=sys.stderr)

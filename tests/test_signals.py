@@ -1,0 +1,173 @@
+"""Signals: the first one asks, a second one ends the process wherever its main thread is."""
+
+import os
+import signal
+import sys
+import threading
+
+import pytest
+import running
+from running import started
+
+from puffer_mlx import signals
+from puffer_mlx.errors import reported
+from puffer_mlx.signals import ASKING
+
+SCRIPT = f"""
+import ctypes, os, sys, time
+sys.path.insert(0, {str(running.ROOT)!r})
+from puffer_mlx import signals
+from puffer_mlx.errors import reported
+
+def hang():
+    "Inside C for good: locking a mutex twice is nothing that a signal ends."
+    c, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+    c.pthread_mutex_init(mutex, None)
+    c.pthread_mutex_lock(mutex)
+    print("hangs", flush=True)
+    c.pthread_mutex_lock(mutex)
+
+def asked():
+    print("asked", flush=True)
+
+def rescued():
+    return "rescued"
+
+def broken():
+    raise RuntimeError("nothing can be saved")
+
+def lost():
+    time.sleep(1000)
+
+@reported
+def main(argv):
+    if argv[0] == "plainly":
+        hang()
+    signals.PATIENCE = signals.GRACE = 0.1
+    signals.RESCUE = 0.1 if argv[0] == "lost" else signals.RESCUE
+    with signals.gently(asked, globals()[argv[0]]):
+        hang()
+
+sys.exit(main(sys.argv[1:]))
+"""
+WORDS = [sys.executable, "-c", SCRIPT]
+
+
+def test_the_second_ctrl_c_ends_what_hangs_in_c(tmp_path):
+    """In every script: evaluate.py, check_env.py and so on."""
+    with started([*WORDS, "plainly"], tmp_path) as process:
+        process.wait_for("hangs")
+        while process.popen.poll() is None:  # signals that come together are one
+            process.popen.send_signal(signal.SIGINT)
+            threading.Event().wait(0.2)
+        assert process.end() == (130, "", "stopped\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_hangs_is_asked_then_rescued_and_ended(tmp_path, number):
+    with started([*WORDS, "rescued"], tmp_path) as process:
+        process.wait_for("hangs")
+        process.popen.send_signal(number)
+        process.wait_for("asked")
+        process.wait_for_error(ASKING)  # said by another thread than the one that hangs
+        process.popen.send_signal(number)
+        assert process.end() == (128 + number, "rescued\n", "stopped\n")
+
+
+@pytest.mark.parametrize("how", ["broken", "lost"])
+def test_a_rescue_that_fails_or_hangs_doesnt_hold_up_the_end(tmp_path, how):
+    with started([*WORDS, how], tmp_path) as process:
+        process.wait_for("hangs")
+        process.popen.send_signal(signal.SIGINT)
+        process.wait_for_error(ASKING)
+        process.popen.send_signal(signal.SIGINT)
+        code, out, err = process.end()
+    assert (code, out) == (130, "asked\n") and err.endswith("stopped\n")
+
+
+def test_signals_that_come_together_are_one(monkeypatch):
+    """GNU's timeout sends each twice, and so does a shell that hangs up."""
+    called = []
+    watch = signals.Watch()
+    watch.gently(lambda: called.append(1), str)
+    monkeypatch.setattr(signals, "TOGETHER", 600.0)
+    for _ in range(3):
+        watch._count(signal.SIGTERM)
+    assert (called, watch.status, watch.forced) == ([1], 143, False)
+
+
+def test_a_second_one_is_a_keyboard_interrupt(capsys):
+    called = []
+    watch = signals.Watch()
+    watch.gently(lambda: called.append(1), str)
+    watch._count(signal.SIGTERM)
+    watch._together = 0.0  # that time has passed
+    watch._count(signal.SIGHUP)  # nobody who closes a terminal insists
+    assert (called, watch.number, watch.forced, watch._raise) == ([1], signal.SIGTERM, False, False)
+    watch._count(signal.SIGINT)
+    assert (called, watch.status, watch.forced) == ([1], 130, True)
+    with pytest.raises(KeyboardInterrupt):
+        watch.handle()
+    assert capsys.readouterr().err == f"\n{ASKING}\n"
+    watch.handle()  # once is enough: what is saved now isn't interrupted again
+
+
+def test_handlers_are_as_before_afterwards():
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    before = [signal.getsignal(number) for number in numbers]
+    threads = threading.active_count()
+    with signals.gently(int, str):
+        assert threading.active_count() == threads + 1
+        assert all(signal.getsignal(number) not in before for number in numbers)
+    assert [signal.getsignal(number) for number in numbers] == before
+    assert threading.active_count() == threads
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_nohup_is_respected():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals.gently(int, str):
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_in_another_thread_signals_stay_the_main_ones():
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def work() -> None:
+        with signals.gently(int, str):
+            seen.append(signal.getsignal(signal.SIGINT))
+        seen.append(reported(lambda _: None)([]))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [before, 0]
+
+
+def test_one_ctrl_c_stops_a_script(capsys):
+    @reported
+    def main(argv: list[str]) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait(60)
+
+    assert main([]) == 130
+    assert capsys.readouterr().err == "stopped\n"
+    assert main([]) == 130  # a later one isn't the second
+
+
+@pytest.mark.parametrize("line", ["Failed to compile function f: no", "Could not load C++ shared"])
+def test_a_compiler_that_got_the_ctrl_c_is_no_traceback(capsys, line):
+    @reported
+    def main(argv: list[str]) -> None:
+        with signals.gently(int, str):
+            if argv:
+                os.kill(os.getpid(), signal.SIGINT)
+            raise RuntimeError(line)
+
+    assert main(["interrupted"]) == 130
+    assert capsys.readouterr().err == f"\n{ASKING}\nstopped\n"
+    with pytest.raises(RuntimeError, match=line[:9]):
+        main([])
