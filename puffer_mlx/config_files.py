@@ -85,8 +85,11 @@ def _has_sources(folder: Path) -> bool:
 
 
 def _beside(path: Path) -> Named | None:
-    """The environment of a file, if its folder is beside a ``config`` folder above the file."""
-    names = [name for name in (*env_names(path), path.stem) if ":" not in name]
+    """The environment of a file, if its folder is beside a ``config`` folder above the file.
+
+    A file is named, not what it writes: a name that is a path may lead to anybody's sources.
+    """
+    names = [name for name in (*env_names(path), path.stem) if re.fullmatch(r"\w[\w.+-]*", name)]
     for configs in (above for above in path.resolve().parents if above.name in CONFIGS):
         for folder in (configs.parent / OCEAN / name for name in names):
             if _has_sources(folder):

@@ -154,6 +154,28 @@ def test_a_bare_name_may_be_a_file_of_the_folder(evil, capsys):
     refused(capsys, "configs/breakout.ini:2", str(evil / "evil"))
 
 
+@pytest.mark.parametrize("name", ["{here}/evil", "../../evil", "..", "evil"])
+def test_beside_a_file_is_only_what_upstreams_layout_has(evil, name):
+    """REPO/config/a.ini leads to REPO/ocean/NAME, whatever path the file writes for NAME."""
+    for folder in ("repo/config", "repo/ocean"):
+        Path(folder).mkdir(parents=True)
+    Path("repo/binding.c").write_text("")
+    if name == "evil":
+        shutil.move("evil", "repo/ocean/evil")  # then that's what the person named
+    Path("repo/config/a.ini").write_text(f"[base]\nenv_name = {name.format(here=evil)}\n")
+    found = config.load("repo/config/a.ini")
+    assert found.source == (str(evil / "repo/ocean/evil") if name == "evil" else "")
+
+
+def test_beside_a_runs_own_configuration_nothing_is_looked_for(evil, capsys):
+    made = stranger(Path("config").absolute(), "")
+    shutil.move("evil", "ocean/squared")
+    assert config.load(str(made / "config.ini")).source == str(evil / "ocean" / "squared")
+    assert checkpoint.load(made).config.source == ""
+    mine = config.parse_command_line(["catch"], run=made / "config.ini")[0]
+    assert (mine.env_name, mine.source) == ("squared", "")
+
+
 def test_a_text_for_a_function_may_name_code(evil):
     pytest.importorskip("gymnasium")
     Path("a.ini").write_text("[base]\nenv_name = gymnasium:make\n[env]\nid = evil:Env-v0\n")
