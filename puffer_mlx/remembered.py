@@ -12,7 +12,7 @@ from typing import Any
 
 from puffer_mlx import normalization
 from puffer_mlx.config import Config
-from puffer_mlx.config_cli import COMMAND_LINE
+from puffer_mlx.config_fit import typed
 from puffer_mlx.errors import UserError
 from puffer_mlx.files import reading
 from puffer_mlx.spec import EnvSpec
@@ -61,8 +61,9 @@ def as_trained(config: Config, path: Path) -> Config:
         config: as it was asked for.
         path: the checkpoint's folder, or the file of weights, that is to play or to be trained on.
     """
-    typed = config.origins.get(KEY) == COMMAND_LINE
-    if config.vec.normalize_observations or typed or not normalization.normalises(memory(path)):
+    if config.vec.normalize_observations or typed(config, KEY):
+        return config
+    if not normalization.normalises(memory(path)):
         return config
     return replace(config, vec=replace(config.vec, normalize_observations=True))
 
@@ -81,6 +82,13 @@ def recall(vec: VecEnv, path: Path, frozen: bool = False) -> None:
     """
     known = memory(path)
     if isinstance(vec, Remembers):
+        if normalization.normalises(vec.memory()) and not normalization.normalises(known):
+            raise UserError(
+                f"{vec.spec.name} is to normalise observations, and the statistics are missing:"
+                f" {path} has none",
+                "--vec.normalize-observations 0 if the policy learned from them as they are;"
+                " else name its checkpoint's folder",
+            )
         vec.remember(known, frozen)
     elif normalization.normalises(known):
         raise UserError(

@@ -132,10 +132,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, argparse.Namespace]:
+def parse(
+    argv: list[str], files: Sequence[str | Path] = (), images: bool = False
+) -> tuple[Config, argparse.Namespace]:
     """The configuration to evaluate with, and this script's own options."""
     obeyed = (*OBEYED, *OBEYED_IN_PYTHON)
-    config, options = parse_command_line(argv, add_options, files, obeyed=obeyed, training=False)
+    config, options = parse_command_line(
+        argv, add_options, files, images, obeyed=obeyed, training=False
+    )
     idle = [name for name in OBEYED_IN_PYTHON if typed(config, name) and not config.python]
     if idle:
         config.notes.append(f"unused here: {', '.join(idle)} (for Python)")
@@ -191,11 +195,13 @@ def probe(config: Config) -> Environments:
 
 def load(argv: list[str], config: Config, path: str) -> Player:
     """What ``--load-model-path`` names, and the configuration to evaluate it with."""
-    if Path(path).suffix in FILES:
+    if Path(path).suffix in FILES and not Path(path).is_dir():
         config = as_trained(config, Path(path))
         with probe(config) as made:
-            policy = configured_policy(made.spec, config)
-            agents = made.num_agents // made.num_environments
+            spec, agents = made.spec, made.num_agents // made.num_environments
+        if config.python and spec.observation_shape:
+            config = as_trained(parse(argv, images=True)[0], Path(path))
+        policy = configured_policy(spec, config)
         weights = load_weights(path, policy.init(mx.random.key(0)))
         return Player(config, policy, weights, agents, Path(path))
     found = checkpoint.load(checkpoint.find(path, config), known(config))

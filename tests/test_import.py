@@ -623,6 +623,24 @@ def test_a_file_says_nothing_but_of_its_policy(here, script):
     assert (found.train, found.vec, found.base) == (usual.train, usual.vec, usual.base)
 
 
+@pytest.mark.parametrize("has", [True, False])
+def test_options_that_contradict_the_statistics(here, script, capsys, has):
+    policy = policy_of("native", spec=CARTPOLE)
+    mean = {"mean": np.zeros(4), "variance": np.ones(4), "count": np.array(9.0)}
+    memory = {f"observations.{part}": array for part, array in mean.items() if has}
+    weights = policy.init(mx.random.key(0))
+    weights_io.save_safetensors(weights, here / "w.safetensors", memory=memory)
+    words = ["w.safetensors", "cartpole", "--vec.normalize-observations"]
+    assert script.main([*words, str(int(not has))]) == 2
+    error = capsys.readouterr().err
+    assert ("has statistics" if has else "has no statistics") in error and "hint: " in error
+    assert script.main([*words, str(int(has))]) == 0
+    (made,) = here.glob("checkpoints/cartpole/*/0000000000000000")
+    assert bool(checkpoint.load(made).memory) == has
+    printed = capsys.readouterr().out
+    assert f"observations        {'normalised by' if has else 'as they are'}" in printed
+
+
 def test_a_class_that_a_person_asks_for(here, script):
     (here / "my_own_net.py").write_text("from puffer_mlx.policy.networks import GRU as Net\n")
     policy = policy_of("native", "GRU", spec=CARTPOLE)

@@ -334,6 +334,17 @@ def test_every_file_plays_as_the_live_policy(run, here, scripts):
     assert other.summary()["score"].mean != pytest.approx(expected, rel=0.01)
 
 
+def test_nobody_is_overruled(run, here, scripts, capsys):
+    """What a person typed isn't changed silently, but refused: for a checkpoint and for a file."""
+    word, _, saved = run
+    export(checkpoint.load(saved), Format("safetensors"), here / "w.safetensors", None)
+    raw = ["--vec.normalize-observations", "0", *POLICY.split(), "--device", "cpu"]
+    for name, path in (("evaluate", saved), ("evaluate", "w.safetensors"), ("train", saved)):
+        assert scripts(name).main([word, "--load-model-path", str(path), *raw]) == 2
+        error = capsys.readouterr().err
+        assert "normalised observations" in error and "--vec.normalize-observations 1" in error
+
+
 def test_training_goes_on_from_an_exported_file(run, here, scripts, capsys):
     """The statistics go on; those of rewards too, where the file has them."""
     word, _, saved = run
@@ -383,8 +394,10 @@ def test_a_policy_of_normalised_observations_is_shown_no_others(run, here):
     settings = trainer.config
     assert remembered.as_trained(settings, saved) is settings
     (here / "w.safetensors").write_bytes((saved / "weights.safetensors").read_bytes())
-    with vec.make(settings, 1) as env, pytest.raises(UserError, match="are missing"):
-        remembered.recall(env, here / "w.safetensors")
+    with vec.make(settings, 1) as env:
+        with pytest.raises(UserError, match=r"are missing: .*w\.safetensors has none") as caught:
+            remembered.recall(env, here / "w.safetensors")
+        assert "--vec.normalize-observations 0" in caught.value.hint
 
 
 def test_statistics_beside_a_file(run, here, scripts, capsys):

@@ -92,7 +92,8 @@ def look(config: Config) -> EnvSpec:
         sources = folder(config)
         return read_spec(sources.name, load(compile_environment(sources)))
     one = replace(config.vec, total_agents=1, num_buffers=1)
-    with contextlib.suppress(UserError), make(replace(config, vec=one), 1) as probe:
+    small = replace(config, vec=one, origins={}, notes=[])
+    with contextlib.suppress(UserError), make(small, 1) as probe:
         return probe.spec
     with make(config, 1) as probe:  # several agents share one, or it can't be made at all
         return probe.spec
