@@ -200,7 +200,7 @@ class CodedVec:
     each step.
     """
 
-    unread, description = [], "coded"
+    unread, description, backend = [], "coded", "native"
 
     def __init__(
         self, agents: int, groups: int, sizes=(3,), masked=False, dtype=np.float32, finals=False
