@@ -158,6 +158,18 @@ def test_a_run_says_so_and_goes_on(screen):
     assert c.load(str(only(screen, "checkpoints/*/*/config.ini"))).train == found.train
 
 
+def test_a_file_of_weights_is_evaluated(screen):
+    """One that says nothing of its policy is of what training would have made."""
+    options = [*TINY[2:-2], "--eval-episodes", "0", "--policy.hidden-size", "16"]
+    done = run("train", "screen:Screen", "--device", "cpu", *options, cwd=screen)
+    assert (done.returncode, errors(done.stderr)) == (0, "")
+    made = sorted(screen.glob("checkpoints/*/*/0*/weights.safetensors"))[-1]
+    made.rename(screen / "mine.safetensors")
+    words = "--load-model-path", "mine.safetensors", "--episodes", "8", "--policy.hidden-size", "16"
+    done = run("evaluate", "screen:Screen", "--device", "cpu", *words, cwd=screen)
+    assert (done.returncode, errors(done.stderr)) == (0, "") and "score" in done.stdout
+
+
 def test_what_the_square_is_for():
     """The environment of these tests can be learned from its picture alone."""
     namespace: dict = {}
