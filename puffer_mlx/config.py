@@ -29,7 +29,7 @@ from puffer_mlx.config_key import Key
 from puffer_mlx.config_names import ONLY, RENAMES, UNUSED, closest
 from puffer_mlx.config_schema import COMMAND_LINE, KEYS, Base, Config, Policy, Torch, Train, Vec
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import publish
+from puffer_mlx.files import publish, reading
 from puffer_mlx.trust import Allowed, code_names
 
 __all__ = [
@@ -133,7 +133,8 @@ def parse_command_line(
         UserError: anything wrong, all of it in one message.
     """
     name, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
-    found = named(name, images) if name else Named("", "", [])
+    with reading(name, "name an environment, a folder or an .ini file that you may read"):
+        found = named(name, images) if name else Named("", "", [])
     if not name and "-h" not in words and "--help" not in words:
         hint = f"ENV [options], ENV one of {', '.join(known_envs())}, gym:ID, …"
         raise UserError(f"the first word must be an environment ({COMMAND_LINE})", hint)
@@ -218,7 +219,9 @@ def _place(config: Config, setting: Setting) -> None:
             config.origins[name] = origin
     elif name == "env.source":
         beside = Path() if origin == COMMAND_LINE else Path(origin.rpartition(":")[0]).parent
-        config.source = str((beside / _unquoted(text)).resolve())
+        with reading(text):
+            config.source = str((beside / _unquoted(text)).resolve())
+            Path(config.source).is_dir()  # an error if it may not be looked at
     elif section == "env" and config.python:
         config.env[key] = _argument(text)
     elif section == "env" and _parsed(text) is None and origin != COMMAND_LINE:

@@ -196,9 +196,14 @@ def reading(path: Path | str, hint: str = "check the path, and who may read it")
     try:
         yield
     except OSError as error:
-        text = str(path)
-        text = text if len(text) < 300 else f"{text[:100]}…{text[-100:]}"  # an error fits a screen
-        raise UserError(f"can't read {text}: {error.strerror or error}", hint) from None
+        message = f"can't read {shown(path)}: {error.strerror or error}"
+        raise UserError(message, hint) from None
+
+
+def shown(path: Path | str) -> str:
+    """A path for a message: the middle of one that wouldn't fit a screen is left out."""
+    text = str(path)
+    return text if len(text) < 300 else f"{text[:100]}…{text[-100:]}"
 
 
 def _sync(folder: Path) -> None:
@@ -212,7 +217,7 @@ def _sync(folder: Path) -> None:
 
 def _unwritable(path: Path, error: OSError) -> UserError:
     return UserError(
-        f"can't write {path}: {error.strerror or error}",
+        f"can't write {shown(path)}: {error.strerror or error}",
         "free some space, or choose a folder you can write to (--checkpoint-dir, --log-dir)",
     )
 

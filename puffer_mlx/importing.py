@@ -28,7 +28,7 @@ from puffer_mlx.config_schema import KEYS
 from puffer_mlx.detect import detect, detect_normalised, detect_torch
 from puffer_mlx.dialects import Tensors, from_torch, stacked_state, to_dialect
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import open_file
+from puffer_mlx.files import open_file, shown
 from puffer_mlx.onnx_export import read_onnx, run_onnx
 from puffer_mlx.parity import Compared, judge, need, random_observations, run_torch
 from puffer_mlx.policy.policy import Policy, configured_policy
@@ -104,7 +104,9 @@ def _read(path: Path) -> Found:
             found.settings = found.settings or detect(found.tensors)
             return found
     except OSError as error:
-        raise UserError(f"can't read {path}: {error.strerror or error}", "check the path") from None
+        raise UserError(
+            f"can't read {shown(path)}: {error.strerror or error}", "check the path"
+        ) from None
     if path.suffix != ".bin":
         raise UserError(
             f"{path} is neither a file of torch.save nor named .safetensors, .onnx or .bin",

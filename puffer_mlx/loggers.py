@@ -13,6 +13,7 @@ from pathlib import Path
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
+from puffer_mlx.files import shown
 
 
 class JsonLines:
@@ -93,7 +94,7 @@ class JsonLines:
 
     def _error(self, error: OSError) -> UserError:
         return UserError(
-            f"can't write the log {self.path}: {error.strerror or error}",
+            f"can't write the log {shown(self.path)}: {error.strerror or error}",
             "free some space, or choose a folder you can write to (--log-dir)",
         )
 

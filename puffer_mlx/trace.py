@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import publish
+from puffer_mlx.files import publish, shown
 
 LIMIT = 200_000  # spans; about 60 MB of memory and 25 MB of JSON
 ROLLOUT, TRAIN = "rollout (Python)", "train (Python)"
@@ -150,17 +150,17 @@ def _order(row: str) -> tuple[int, str]:
 
 def refuse_unwritable(path: Path) -> None:
     """Raise a UserError if no file can be put there; nothing is left behind by asking."""
-    if path.is_dir():
-        raise UserError(
-            f"{path} is a folder, expected the name of a file", f"{path / 'trace.json'}"
-        )
     whole = Path(os.path.abspath(path))  # without .., which may lead through what isn't there yet
-    folder = next(parent for parent in whole.parents if parent.exists())
     try:
+        if path.is_dir():
+            raise UserError(
+                f"{path} is a folder, expected the name of a file", f"{path / 'trace.json'}"
+            )
+        folder = next(parent for parent in whole.parents if parent.exists())
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise UserError(
-            f"can't write {path}: {error.strerror or error}",
+            f"can't write {shown(path)}: {error.strerror or error}",
             "name a file in a folder that you can write to",
         ) from None

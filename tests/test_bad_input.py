@@ -247,6 +247,29 @@ def test_sizes_that_can_not_be_allocated(script, no_training, here, capsys, word
     assert files(here) == set()
 
 
+TOO_LONG = {  # words, of which one stands for 5,000 characters
+    "a name": "LONG",
+    "an .ini file": "LONG.ini",
+    "a folder": "./LONG",
+    "sources": "squared --env.source LONG",
+    "a timeline": "TINY --profile LONG.json",
+    "checkpoints": "TINY --checkpoint-dir LONG",
+    "logs": "TINY --log-dir LONG",
+    "a run": "TINY --resume LONG",
+    "weights": "TINY --load-model-path LONG",
+    "a file of weights": "TINY --load-model-path LONG.safetensors",
+}
+
+
+@pytest.mark.parametrize("what", TOO_LONG)
+def test_a_path_of_5000_characters(script, here, capsys, what):
+    words = TOO_LONG[what].replace("TINY", " ".join(TINY)).replace("LONG", 5000 * "x")
+    code = script.main(words.split())
+    error = capsys.readouterr().err
+    check_message(code, error, "File name too long")
+    assert len(error) < 600
+
+
 # ---- folders that can't be written ---------------------------------------------------------------
 
 
