@@ -397,7 +397,9 @@ def without(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[s
 
 def test_no_compiler(tmp_path):
     done = without(tmp_path)
-    check_message(done.returncode, done.stderr, "the compiler 'cc' can't be run", "install one")
+    check_message(
+        done.returncode, done.stderr, "the compiler 'cc' can't be run", "install a C compiler"
+    )
     assert files(tmp_path) == set()
 
 
