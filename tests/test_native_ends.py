@@ -83,21 +83,26 @@ def test_a_run_that_an_environment_ends_is_saved(tmp_path: Path):
 
 # ---- what never ends, and what is deep ----------------------------------------------------------
 
-START = f"""
+START = f'''
 import contextlib, ctypes, signal, sys
 import numpy as np
 sys.path.insert(0, {str(ROOT / "tests")!r})
 from test_native_ends import make, step
 
 def interrupted(work, vec):
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)  # Ctrl-C, 0.2 s later
+    """Ctrl-C while a step is waited for, once."""
+    def handle(number, frame):
+        if frame.f_code.co_name == "until_done":
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise KeyboardInterrupt
+    signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
     try:
         with vec:
             work()
     except KeyboardInterrupt:
         print("interrupted", flush=True)
-"""
+'''
 HANGS = {
     "a step": """
         vec = make("HANG_IN_STEP")
