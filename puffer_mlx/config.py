@@ -24,7 +24,7 @@ from puffer_mlx.config_cli import (
     shown,
 )
 from puffer_mlx.config_files import Named, find_config, known_envs, named, plain_path, saved
-from puffer_mlx.config_fit import fit_buffers, typed
+from puffer_mlx.config_fit import fit_buffers, fit_minibatch, typed
 from puffer_mlx.config_key import Key
 from puffer_mlx.config_names import ONLY, RENAMES, UNUSED, closest
 from puffer_mlx.config_schema import COMMAND_LINE, KEYS, Base, Config, Policy, Torch, Train, Vec
@@ -194,6 +194,7 @@ def _assemble(found: Named, settings: Iterable[Setting], training: bool) -> Conf
     if typed(config, "vec.num_threads") and not typed(config, "vec.max_threads"):
         config.vec.max_threads = max(1, config.vec.num_threads)  # what a file says is no limit
     fit_buffers(config)
+    fit_minibatch(config)
     validate(config, training)
     return config
 

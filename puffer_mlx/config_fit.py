@@ -7,12 +7,15 @@ says so. What a person typed is never changed: it fits, or is refused.
 
 from collections.abc import Sequence
 from itertools import accumulate
+from pathlib import Path
 
 from puffer_mlx.config_check import fail, find_problems, multiples
+from puffer_mlx.config_files import FAMILY, IMAGES
 from puffer_mlx.config_schema import COMMAND_LINE, Config
 from puffer_mlx.errors import UserError
 
 AGENTS, BUFFERS = "vec.total_agents", "vec.num_buffers"
+MINIBATCH = "train.minibatch_size"
 
 
 class Misfit(UserError):
@@ -41,6 +44,20 @@ def fit_buffers(config: Config) -> None:
     said = f"{_said(config, BUFFERS, buffers)} doesn't divide {AGENTS} {agents}"
     config.vec.num_buffers = lower
     config.notes.append(f"{said}: lowered to {lower}")
+
+
+def fit_minibatch(config: Config) -> None:
+    """Lower what a family's file says of ``train.minibatch_size`` to an epoch.
+
+    Whoever asks for few environments didn't ask for a number in a file about all of Python's.
+    """
+    size, epoch = config.train.minibatch_size, config.batch_size
+    file = config.origins.get(MINIBATCH, "").rpartition(":")[0]
+    if Path(file).name not in (FAMILY, IMAGES) or not 1 <= epoch < size:
+        return
+    said = f"{_said(config, MINIBATCH, size)} is more than an epoch"
+    config.train.minibatch_size = epoch
+    config.notes.append(f"{said}: lowered to {epoch}")
 
 
 def fit_agents(config: Config, counts: Sequence[int]) -> None:

@@ -145,6 +145,18 @@ def test_options_win(screen):
     assert config.policy.hidden_size == c.load("screen:Screen", images=True).policy.hidden_size
 
 
+def test_few_environments_are_enough(screen):
+    """A family's minibatch gives way to what a person asked for; a person's own doesn't."""
+    config, _ = fitting("--vec.total-agents", "2", "--train.horizon", "16")
+    assert (config.vec.total_agents, config.train.minibatch_size) == (2, 32)
+    (note,) = [note for note in config.notes if "minibatch_size" in note]
+    assert "images.ini" in note and note.endswith("is more than an epoch: lowered to 32")
+    (screen / "own.ini").write_text("[base]\nenv_name = m:E\n[train]\nminibatch_size = 4096\n")
+    for words in ["m:E", "--train.minibatch-size", "4096"], ["own.ini"]:
+        with pytest.raises(UserError, match="4096 is more than an epoch"):
+            c.load(words[0], [*words[1:], "--vec.total-agents", "2"])
+
+
 def test_a_run_says_so_and_goes_on(screen):
     done = run("train", "screen:Screen", *TINY, cwd=screen)
     assert (done.returncode, errors(done.stderr)) == (0, "")
