@@ -60,6 +60,11 @@ def _import(name: str, module: str) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and error.name not in _itself(module):
             hint = to_install(error)  # the module is there, and imports one that isn't
         raise UserError(f"{name}: {error}", hint) from None
+    except SystemExit as error:  # a script whose last line runs it
+        raise UserError(
+            f"{name}: {module} ended the program when it was imported: SystemExit: {error}",
+            'put what it runs below if __name__ == "__main__":',
+        ) from None
     if file.suffix == ".py" and Path(found.__file__ or "").resolve() != file.resolve():
         raise UserError(
             f"{name}: there is another module {module}, {found.__file__}", "rename the file"

@@ -251,6 +251,7 @@ def test_one_that_cannot_be_made_in_its_process(nothing_left, monkeypatch):
     [
         ("killed", r"died: its process was killed by SIGKILL\n.*memory"),
         ("leaves", r"died: its process ended with exit code 3"),
+        ("leaves well", r"died: its process ended with exit code 0"),
     ],
 )
 def test_a_process_that_dies(fault: str, message: str, nothing_left):
@@ -258,6 +259,25 @@ def test_a_process_that_dies(fault: str, message: str, nothing_left):
     with pytest.raises(UserError, match=rf"environment 2 \(seed 2\) {message}"):
         play(vec)
     closed(vec)
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+@pytest.mark.parametrize(
+    "fault, message",
+    [
+        (
+            "exits",
+            r"environment 2 \(seed 2\) failed in step: SystemExit: 0\n(.*\n)+.*in exits: sys.exit",
+        ),
+        ("exits in reset", r"environment 2 \(seed 2\) failed in reset: SystemExit: enough"),
+        ("exits when made", r".*failed when it was made: SystemExit: 0\n.*sys.exit"),
+    ],
+)
+def test_an_environment_that_exits_is_at_fault(fault, message, backend, nothing_left):
+    """It doesn't end the program as if all were well."""
+    with pytest.raises(UserError, match=f"faulty: {message}") as caught:
+        play(make(fault, backend))
+    del caught
 
 
 def test_a_process_that_dies_between_steps(nothing_left):

@@ -15,6 +15,7 @@ from puffer_mlx.objects import load_object
         ("", "mine_d:E", "mine_d has no E", "module:Class"),
         ("", "other_d:E", "No module named 'other_d'", "is other_d.py in this folder"),
         ("", "other.deeper.down:E", "named 'other'", "is other.deeper.down.py in this folder"),
+        ("raise SystemExit(3)", "mine_g:E", "imported: SystemExit: 3", 'if __name__ == "__main__"'),
         ("from mine_e import gone", "mine_f:E", "mine_e", "is mine_f.py in this folder"),
     ],
 )

@@ -305,6 +305,7 @@ def test_an_agent_that_vanishes_has_ended_its_episode():
         ("make", "pairs: environment 0 (seed 5) failed when it was made: RuntimeError: it can't"),
         ("reset", "pairs: environment 0 (seed 5) failed in reset: RuntimeError: it can't be reset"),
         ("step", "pairs: environment 0 (seed 5) failed in step: RuntimeError: it broke"),
+        ("exit", "pairs: environment 0 (seed 5) failed in step: SystemExit: 0"),
         ("nan", "pairs: environment 0 (seed 5), agent 1, returned a reward of nan"),
     ],
 )

@@ -25,7 +25,7 @@ from puffer_mlx.vec import loop
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Collected, Rows
 from puffer_mlx.vec.episodes import Episodes
 from puffer_mlx.vec.faults import check_finite
-from puffer_mlx.vec.gym_faults import Fault, locate, undrawable
+from puffer_mlx.vec.gym_faults import RAISED, Fault, locate, undrawable
 from puffer_mlx.vec.gym_forms import build, choose, tells_finals
 from puffer_mlx.vec.gym_infos import MASK, Masks, ended_infos
 from puffer_mlx.vec.gym_make import Recipe, gymnasium, quiet
@@ -148,7 +148,7 @@ class GymVec:
             self._over[group], self._some[group] = np.zeros(self._n, bool), False
             try:
                 self._write(group, observations, infos, out.part(self._groups[group]))
-            except Exception as error:
+            except RAISED as error:
                 self._fail(group, error, "failed in reset")
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
@@ -171,7 +171,7 @@ class GymVec:
         if self.backend == "async":
             try:
                 env.step_async(chosen)
-            except Exception as error:
+            except RAISED as error:
                 self._fail(group, error)
         self._under_way[group] = chosen, out
 
@@ -194,7 +194,7 @@ class GymVec:
                 found = env.step(chosen)
                 self._busy += time.perf_counter() - began
             self._arrive(group, out, *found)
-        except Exception as error:
+        except RAISED as error:
             self._fail(group, error)
 
     def _arrive(
@@ -271,7 +271,7 @@ class GymVec:
                 frames = self._open(0).render()
         except gymnasium().error.DependencyNotInstalled as error:
             raise UserError(f"{self._name} can't be drawn: {error}", "install that") from None
-        except Exception as error:
+        except RAISED as error:
             if hint := undrawable(error):
                 raise UserError(f"{self._name} can't be drawn: {error}", hint) from None
             self._fail(0, error, "failed in render")
@@ -301,7 +301,7 @@ class GymVec:
             for group, env in enumerate(self._envs):
                 try:
                     busy += env.busy_seconds()
-                except Exception as error:
+                except RAISED as error:
                     self._fail(group, error)
             self._busy = busy
         return self._busy
@@ -332,7 +332,7 @@ class GymVec:
                         )
                     elif step == "end":
                         found.append(env.reset(seed=seed))
-                except Exception as error:
+                except RAISED as error:
                     self._fail(agents.start // self._n, error, "failed in reset")
         return found
 
@@ -343,7 +343,7 @@ class GymVec:
             raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
         return self._envs[group]
 
-    def _fail(self, group: int, error: Exception, what: str = "failed in step") -> NoReturn:
+    def _fail(self, group: int, error: BaseException, what: str = "failed in step") -> NoReturn:
         """Close everything, and say what happened in one message."""
         if not isinstance(error, UserError):
             found = error if isinstance(error, Fault) else locate(error, self._envs[group], what)

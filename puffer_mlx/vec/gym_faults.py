@@ -13,7 +13,7 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 
-__all__ = ["Fault", "failed", "form_fault", "locate", "misfit", "told", "undrawable"]
+__all__ = ["RAISED", "Fault", "failed", "form_fault", "locate", "misfit", "told", "undrawable"]
 
 _FRAMES = 3  # of the environment's own code that a message shows
 _LIBRARIES = ("gymnasium", "numpy", "puffer_mlx")
@@ -23,6 +23,9 @@ _STEP = "return observation, reward, terminated, truncated, info: done is either
 _RESET = "def reset(self, *, seed=None, options=None), and return observation, info"
 _UNPACKED = re.compile(r"values to unpack \(expected ([25])(?:, got (\d+))?\)")
 _NO_SEED = re.compile(r"reset\(\) got an unexpected keyword argument '(seed|options)'")
+
+
+RAISED = (Exception, SystemExit)  # by environments: ``sys.exit`` in one is no end of the program
 
 
 class Fault(Exception):

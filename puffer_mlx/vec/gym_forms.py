@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.gym_faults import Fault, told
+from puffer_mlx.vec.gym_faults import RAISED, Fault, told
 from puffer_mlx.vec.gym_make import MAKING, Recipe, gymnasium
 from puffer_mlx.vec.processes import ROUND_TRIP, cores
 
@@ -121,7 +121,7 @@ def measure(recipe: Recipe) -> float:
                 what = "failed in reset"
                 _, info = env.reset()
         return (time.perf_counter() - began) / steps
-    except Exception as error:
+    except RAISED as error:
         raise Fault(what, told(error), 0).report(recipe.name) from None
     finally:
         env.close()

@@ -13,7 +13,7 @@ from typing import Any
 from puffer_mlx.errors import UserError
 from puffer_mlx.objects import SUCCESSOR, to_install
 from puffer_mlx.vec import gym_families
-from puffer_mlx.vec.gym_faults import Fault, told, undrawable
+from puffer_mlx.vec.gym_faults import RAISED, Fault, told, undrawable
 
 __all__ = ["MAKING", "Recipe", "gymnasium", "quiet"]
 
@@ -215,7 +215,7 @@ def _explained(recipe: Recipe) -> Iterator[None]:
         raise UserError(f"{recipe.name}: {error}", _where(recipe.make)) from None
     except ModuleNotFoundError as error:
         raise UserError(f"{recipe.name}: {error}", to_install(error)) from None
-    except Exception as error:
+    except RAISED as error:
         if hint := undrawable(error):
             raise UserError(f"{recipe.name} can't be drawn: {error}", hint) from None
         word = _KEYWORD.search(str(error)) if isinstance(error, TypeError) else None

@@ -23,7 +23,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.gym_faults import Fault, failed, form_fault, locate, misfit, told
+from puffer_mlx.vec.gym_faults import RAISED, Fault, failed, form_fault, locate, misfit, told
 from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, no_main_module
 
 __all__ = ["Workers"]
@@ -157,8 +157,11 @@ class Workers(AsyncVectorEnv):
         if isinstance(error, OSError | EOFError):
             for index, process in enumerate(self.processes):
                 process.join(_LAST_WORDS if index == 0 else 0)
-                if code := process.exitcode is not None and process.exitcode:
-                    return Fault("died", f"its process {how_it_ended(code)}", index, _WHY_DEAD)
+            codes = {i: p.exitcode for i, p in enumerate(self.processes) if p.exitcode is not None}
+            if codes:  # one that ended well has called os._exit
+                index = next((index for index, code in codes.items() if code), min(codes))
+                text = f"its process {how_it_ended(codes[index])}"
+                return Fault("died", text, index, _WHY_DEAD)
         return locate(error, self, what)
 
     def _hang(self) -> Fault:
@@ -196,7 +199,7 @@ class _Watched(Wrapper):
         began = time.perf_counter()
         try:
             found = self.env.step(action)
-        except Exception as error:
+        except RAISED as error:
             raise failed("failed in step", error) from None
         self.busy_seconds += time.perf_counter() - began
         return self._fitting("step", found)
@@ -204,7 +207,7 @@ class _Watched(Wrapper):
     def reset(self, **keywords: Any) -> Any:
         try:
             found = self.env.reset(**keywords)
-        except Exception as error:
+        except RAISED as error:
             raise failed("failed in reset", error) from None
         return self._fitting("reset", found)
 
@@ -225,7 +228,7 @@ def _work(
     signal.signal(_ASK, _say_where)
     try:
         env = _Watched(make())
-    except Exception as error:
+    except RAISED as error:
         first = error.__context__ if isinstance(error, UserError) else None
         errors.put((index, Fault, Fault("failed when it was made", told(first or error)), ""))
         pipe.send((None, False))

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.gym_faults import Fault, told
+from puffer_mlx.vec.gym_faults import RAISED, Fault, told
 from puffer_mlx.vec.spaces import kind_of
 
 __all__ = ["Buffers", "Fact", "Instances", "PufferRecipe", "is_puffer_env"]
@@ -158,7 +158,7 @@ class PufferRecipe:
         arguments |= {key: value for key, value in (("buf", buf), ("seed", seed)) if key in known}
         try:
             made = self.make(**arguments)
-        except Exception as error:
+        except RAISED as error:
             failed = Fault("failed when it was made", told(error), number)
             raise failed.report(self.name, 0, seed - number) from error
         missing = [key for key in (*_ATTRIBUTES, *_ARRAYS, *_METHODS) if not hasattr(made, key)]
@@ -222,7 +222,7 @@ class Instances:
             try:
                 env.reset(seed=seed + self._number + i)
                 self._collect(i)
-            except Exception as error:
+            except RAISED as error:
                 raise self._fault(i, "failed in reset", error) from error
         self._buffers.paid[:] = 0
         self._buffers.ended[:] = False
@@ -236,7 +236,7 @@ class Instances:
             try:
                 infos = env.step(part.actions)[4]
                 self._collect(i)
-            except Exception as error:
+            except RAISED as error:
                 raise self._fault(i, "failed in step", error) from error
             if infos:
                 facts += _facts(
@@ -252,7 +252,7 @@ class Instances:
             try:
                 self.environments[i].reset()
                 self._collect(i)
-            except Exception as error:
+            except RAISED as error:
                 raise self._fault(i, "failed in reset", error) from error
         return facts
 
@@ -278,7 +278,7 @@ class Instances:
                 raise ValueError(f"{name}: expected {target.shape}, found {np.shape(found)}")
             target[:] = found
 
-    def _fault(self, i: int, what: str, error: Exception) -> UserError:
+    def _fault(self, i: int, what: str, error: BaseException) -> UserError:
         return Fault(what, told(error), i).report(self._recipe.name, self._number, self._seed)
 
 

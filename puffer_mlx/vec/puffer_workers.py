@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.gym_faults import told
+from puffer_mlx.vec.gym_faults import RAISED, told
 from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, no_main_module
 from puffer_mlx.vec.puffer_instances import Buffers, Fact, Instances, PufferRecipe
 
@@ -237,7 +237,7 @@ def _work(
         pass
     except UserError as error:
         pipe.send((None, (error.message, error.hint)))
-    except Exception as error:  # what makes them can't be read, or a result not be sent
+    except RAISED as error:  # what makes them can't be read, or a result not be sent
         pipe.send((None, (f"{name}: a process of environments failed: {told(error)}", "")))
     finally:
         if group is not None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -21,6 +22,8 @@ class Faulty(Walk):
         self.fault, self.who, self.at, self.path, self.seed = fault, who, at, path, None
         if fault == "made":
             trip()
+        if fault == "exits when made":
+            sys.exit(0)
         if fault == "made elsewhere" and os.environ.get("GYM_FAULTS_PARENT") != str(os.getpid()):
             trip()
 
@@ -29,6 +32,8 @@ class Faulty(Walk):
         found = super().reset(seed=seed)
         if self.seed == self.who and self.fault == "reset":
             trip()
+        if self.seed == self.who and self.fault == "exits in reset":
+            sys.exit("enough")
         if self.seed == self.who and self.fault == "later reset" and self.episode > 1:
             trip()
         return found
@@ -74,6 +79,12 @@ class Faulty(Walk):
 
     def leaves(self, *_: Any) -> tuple:
         os._exit(3)
+
+    def leaves_well(self, *_: Any) -> tuple:
+        os._exit(0)
+
+    def exits(self, *_: Any) -> tuple:
+        sys.exit(0)
 
     def hangs(self, *_: Any) -> tuple:
         self.write_pid()

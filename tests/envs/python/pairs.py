@@ -8,6 +8,7 @@ arrays it was given.
 """
 
 import os
+import sys
 import time
 
 import numpy as np
@@ -114,6 +115,8 @@ class Pairs:
             return
         if self._fault == "step":
             raise RuntimeError("it broke")
+        if self._fault == "exit":
+            sys.exit(0)
         if self._fault == "nan":
             self.rewards[-1] = np.nan
         if self._fault == "hang":
