@@ -195,6 +195,8 @@ def _assemble(found: Named, settings: Iterable[Setting], training: bool) -> Conf
         config.vec.max_threads = max(1, config.vec.num_threads)  # what a file says is no limit
     fit_buffers(config)
     fit_minibatch(config)
+    if not training:  # and nothing else depends on these numbers
+        config.notes.clear()
     validate(config, training)
     return config
 

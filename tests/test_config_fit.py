@@ -51,6 +51,7 @@ def test_a_files_buffers_are_lowered_to_what_divides_the_agents(ini, here, agent
     c.write_ini(config, here / "again.ini")
     again = c.load("again.ini")
     assert again == config and again.notes == []
+    assert c.load(path, training=False).notes == []  # nothing else depends on it
 
 
 @pytest.mark.parametrize(
