@@ -2,6 +2,7 @@
 
 import re
 import resource
+import signal
 import subprocess
 import sys
 import textwrap
@@ -11,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from native_envs import OURS, Stepper
-from running import ROOT, only, run
+from running import ROOT, command, only, run, started
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.signals import ASKING
 from puffer_mlx.vec.native import NativeVec
 
 FAULTY = OURS / "faulty"
@@ -66,15 +68,18 @@ def test_exit_while_closing_is_no_end():
     vec.close()
 
 
-def test_a_run_that_an_environment_ends_is_saved(tmp_path: Path):
-    """In the second epoch, in C's rollout: the weights of the first are there."""
-    done = run(
-        "train",
-        *(FAULTY, "--env.fault", NAMES.index("EXIT_IN_STEP"), "--device", "cpu"),
+def training(fault: str) -> tuple[object, ...]:
+    """Words for train.py: epochs of 8 steps, so that what happens in the 9th is in the second."""
+    return (
+        *(FAULTY, "--env.fault", NAMES.index(fault), "--device", "cpu"),
         *("--train.horizon", 8, "--train.minibatch-size", 512),
         *("--train.total-timesteps", 10 * 512),
-        cwd=tmp_path,
     )
+
+
+def test_a_run_that_an_environment_ends_is_saved(tmp_path: Path):
+    """In the second epoch, in C's rollout: the weights of the first are there."""
+    done = run("train", *training("EXIT_IN_STEP"), cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert re.search(r"error: faulty: .*called exit\(3\) while it was stepped", done.stderr)
     assert "Traceback" not in done.stderr
@@ -135,6 +140,20 @@ def test_a_hang_can_be_interrupted_and_the_process_ends(what: str):
     done = python(HANGS[what])
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
     assert "puffer_mlx: faulty: a step doesn't end; it is left to itself" in done.stderr
+
+
+def test_training_that_hangs_is_ended_by_two_signals(tmp_path: Path):
+    """In a thread of the pool, while the main one waits: it hears both."""
+    with started(command("train", *training("HANG_IN_STEP")), tmp_path) as process:
+        process.wait_for_error("faulty hangs")
+        process.popen.send_signal(signal.SIGINT)
+        process.wait_for_error(ASKING)
+        process.popen.send_signal(signal.SIGINT)
+        code, out, err = process.end()
+    assert code == 128 + signal.SIGINT, err
+    assert "Traceback" not in err and err.endswith("stopped\n")
+    assert "\nsaved checkpoints/" in out
+    assert only(tmp_path, "checkpoints/faulty/*/0*/weights.safetensors").stat().st_size > 1000
 
 
 def test_a_slow_step_is_waited_for():

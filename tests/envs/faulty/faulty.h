@@ -4,6 +4,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -167,6 +168,9 @@ void c_step(Faulty* env) {
     }
     if (env->fault == DEEP_STACK) {
         env->position += deep(4096) - 1.0f;
+    }
+    if (env->fault == HANG_IN_STEP && env->ticks == 9) {
+        fputs("faulty hangs\n", stderr);
     }
     while (env->fault == HANG_IN_STEP && env->ticks == 9) {
         *(volatile int*)&env->ended = 1;
