@@ -42,6 +42,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.number = 0
+        self.minded: list[int] = []  # signals that it handles; others come through the pipe, too
         self._state = _CALM
         self._ask: Callable[[], object] | None = None
         self._rescue: Callable[[], str] | None = None
@@ -106,8 +107,9 @@ class Watch:
                 data = os.read(self._reader, 4096)
             except OSError:  # somebody else has taken them
                 return
-            for number in filter(None, data):
-                self._count(number)
+            for number in data:
+                if number in self.minded:  # not a window's new size, say
+                    self._count(number)
 
     def _count(self, number: int) -> None:
         now = time.monotonic()
@@ -249,8 +251,10 @@ def _handled(watch: Watch, number: int, override: bool) -> Iterator[None]:
         yield
         return
     signal.signal(number, watch.handle)
+    watch.minded.append(number)
     try:
         yield
     finally:
+        watch.minded.remove(number)
         if not watch.forced:
             signal.signal(number, signal.SIG_DFL if before is None else before)

@@ -63,6 +63,23 @@ def test_the_second_ctrl_c_ends_what_hangs_in_c(tmp_path):
         assert process.end() == (130, "", "stopped\n")
 
 
+@pytest.mark.parametrize("name", ["SIGWINCH", "SIGUSR1"])
+def test_signals_that_others_mind_ask_for_nothing(name):
+    """A window of another size, which the dashboard minds, ended a run."""
+    if not hasattr(signal, name):
+        pytest.skip(f"there is no {name}")
+    number, asked, minded = getattr(signal, name), [], []
+    before = signal.signal(number, lambda *_: minded.append(1))
+    try:
+        with signals.gently(lambda: asked.append(1), str) as watch:
+            signal.raise_signal(number)
+            assert not watch.came() and minded == [1] and not asked
+            signal.raise_signal(signal.SIGINT)
+            assert watch.came() and asked == [1]
+    finally:
+        signal.signal(number, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_hangs_is_asked_then_rescued_and_ended(tmp_path, number):
     with started([*WORDS, "rescued"], tmp_path) as process:
