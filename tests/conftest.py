@@ -16,6 +16,8 @@ from puffer_mlx import cpu_ops
 from puffer_mlx.blas import take_over_gemm
 
 mx.set_default_device(mx.cpu)  # tests of a GPU say so themselves
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background jobs inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
