@@ -28,6 +28,7 @@ TOGETHER = 0.05  # seconds in which signals are one: ``timeout`` and others send
 PATIENCE = 0.5  # seconds until a main thread that hasn't answered is taken to be in C code
 GRACE = 2.0  # seconds that the main thread has to end after a second signal
 RESCUE = 20.0  # seconds that saving may take after that
+SAYING = 5.0  # seconds to say what was saved, to whoever reads that
 ASKING = "stopping after this epoch; again to stop at once"
 
 _CALM, _ASKED, _INTERRUPTED = range(3)
@@ -167,8 +168,8 @@ class Watch:
 
         helper = threading.Thread(target=save, daemon=True)
         helper.start()
-        done.wait(RESCUE)
-        helper.join(PATIENCE)
+        if done.wait(RESCUE):
+            helper.join(SAYING)
         if os.isatty(1):
             os.write(1, b"\x1b[?25h")  # show the cursor, which a dashboard hides
         _write("stopped")
