@@ -118,9 +118,15 @@ def place(
 
 
 def rollout_cores(config: Config) -> int:
-    """Cores for environments and for acting on a CPU: half of them if training needs the rest."""
-    alone = mx.default_device() == mx.cpu and config.train.overlap
-    return max(1, threads() // 2) if alone else threads()
+    """Cores for environments and for acting on a CPU.
+
+    All of them, unless training goes on beside. On a CPU it needs half of them; a GPU's work is
+    submitted faster if a quarter is left (an epoch with 12 of 16 is 15 % shorter than with all).
+    """
+    cores = threads()
+    if config.train.overlap:
+        cores -= -(-cores // 2) if mx.default_device() == mx.cpu else cores // 4
+    return max(1, cores)
 
 
 def notes(config: Config, placement: Placement) -> list[str]:

@@ -168,6 +168,27 @@ def test_a_checkpoint_says_where_it_acted(monkeypatch, wanted, overlap):
 
 
 @pytest.mark.parametrize(
+    ("device", "overlap", "cores", "expected"),
+    [
+        (CPU, 0, 8, 8),
+        (GPU, 0, 16, 16),
+        (CPU, 1, 8, 4),
+        (CPU, 1, 3, 1),
+        (CPU, 1, 1, 1),
+        (GPU, 1, 16, 12),
+        (GPU, 1, 10, 8),
+        (GPU, 1, 2, 2),
+    ],
+)
+def test_training_beside_a_rollout_has_cores_of_its_own(
+    monkeypatch, device, overlap, cores, expected
+):
+    monkeypatch.setattr(placement, "threads", lambda: cores)
+    monkeypatch.setattr(placement, "mx", Fake(cpu=CPU, default_device=lambda: device))
+    assert placement.rollout_cores(configure("--train.overlap", str(overlap))) == expected
+
+
+@pytest.mark.parametrize(
     ("learner", "rollout", "more", "cores", "words"),
     [
         (GPU, GPU, ["--train.overlap", "1"], 8, ["one GPU does both halves"]),
