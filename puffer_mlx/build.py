@@ -24,6 +24,7 @@ from typing import TypeVar
 
 from puffer_mlx import own_folders
 from puffer_mlx.errors import UserError
+from puffer_mlx.files import sync
 from puffer_mlx.install import compiler_hint
 
 _SOURCE_SUFFIXES = {".c", ".cc", ".cpp", ".h", ".hh", ".hpp", ".inc", ".def"}
@@ -233,23 +234,14 @@ def _publish(partial: Path, library: Path) -> None:
     """Rename, hash last: until it is there, and on the disk, the library doesn't count."""
     digest = _digest(partial)
     try:
-        _sync(partial)
+        sync(partial)
         os.replace(partial, library)
         partial.write_bytes(digest)
-        _sync(partial)
+        sync(partial)
         os.replace(partial, _seal(library))
-        _sync(library.parent)
+        sync(library.parent)
     except OSError as error:
         raise UserError(
             f"can't write {library}: {error.strerror}",
             "free some space, or set PUFFER_MLX_CACHE to a folder elsewhere",
         ) from None
-
-
-def _sync(path: Path) -> None:
-    """Have a file, or a folder's names, be on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -68,11 +68,11 @@ def publish_folder(path: Path | str) -> Iterator[Path]:
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
         yield temporary
         os.chmod(temporary, 0o777 & ~_umask())
-        _sync(temporary)
+        sync(temporary)
         if path.is_dir():
             remove_folder(path)
         os.replace(temporary, path)
-        _sync(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise _unwritable(path, error) from None
     finally:
@@ -206,9 +206,9 @@ def shown(path: Path | str) -> str:
     return text if len(text) < 300 else f"{text[:100]}…{text[-100:]}"
 
 
-def _sync(folder: Path) -> None:
-    """Have the disk know the names in a folder."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Have a file, or a folder's names, be on the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
