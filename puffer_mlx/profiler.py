@@ -141,9 +141,11 @@ class Profiler:
         self.rollout = Lane(ROLLOUT, enabled, clock)
         self.train = Lane(TRAIN, enabled, clock)
         self.trace: Trace | None = None
+        self._first: int | None = None  # epoch of this start
 
     def begin(self, epoch: int) -> None:
         """An epoch's training begins: a trace starts or ends here."""
+        self._first = epoch if self._first is None else self._first
         if self.trace is not None:
             self.trace.begin(epoch)
             self._connect()
@@ -151,11 +153,13 @@ class Profiler:
     def samples(self, epoch: int) -> bool:
         """Whether to evaluate this epoch's training phase by phase.
 
-        Every ``SAMPLE_EVERY`` epochs, not the first (it compiles); and while a trace is recorded.
+        Every ``SAMPLE_EVERY`` epochs, and the second one of a start (the first compiles), so that a
+        resumed run too knows its phases soon; and while a trace is recorded.
         """
         if self.trace is not None and self.trace.recording:
             return True
-        return self.enabled and epoch % SAMPLE_EVERY == 1
+        second = self._first is not None and epoch == self._first + 1
+        return self.enabled and (second or epoch % SAMPLE_EVERY == 1)
 
     def take(self) -> dict[str, float]:
         """Seconds per phase since the last call, of both lanes."""

@@ -126,6 +126,15 @@ def test_which_epochs_are_sampled():
     assert not any(Profiler(enabled=False).samples(epoch) for epoch in range(50))
 
 
+def test_a_resumed_run_is_sampled_in_its_second_epoch():
+    """Else its phases would be unknown until the next sampled one, up to 19 epochs later."""
+    times, sampled = Profiler(), []
+    for epoch in range(4, 2 * SAMPLE_EVERY + 2):
+        times.begin(epoch)
+        sampled += [epoch] * times.samples(epoch)
+    assert sampled == [5, SAMPLE_EVERY + 1, 2 * SAMPLE_EVERY + 1]
+
+
 def test_both_lanes_are_taken(clock):
     times = Profiler(clock=clock)
     charge(times.rollout, clock, eval_act=1)
