@@ -322,10 +322,10 @@ def test_a_crash_hides_no_other_item(compiled, tmp_path):
 
 def test_a_process_that_hangs_or_ends_itself(compiled, tmp_path):
     words = ("--only", "loads", "steps", "rewards")
-    compile_environment(compiled())  # which is no part of the ten seconds
-    hang = (compiled(), *QUICK, *fault("HANG_IN_STEP"), "--timeout", 10)
+    compile_environment(compiled())  # which is no part of the limit
+    hang = (compiled(), *QUICK, *fault("HANG_IN_STEP"), "--timeout", 15)
     done = run("check_env", *hang, *words, cwd=tmp_path)
-    assert done.returncode == 1 and "steps         no answer after 10 seconds" in done.stdout
+    assert done.returncode == 1 and "steps         no answer after 15 seconds" in done.stdout
     done = run("check_env", python("EndsItsProcess"), *QUICK, *words, cwd=tmp_path)
     assert done.returncode == 1
     assert "loads         the process ended itself, with exit code 3" in done.stdout
