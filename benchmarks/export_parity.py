@@ -28,14 +28,14 @@ from mlx.utils import tree_map
 
 from puffer_mlx import checkpoint
 from puffer_mlx.config import Policy, Torch
-from puffer_mlx.dialects import dialect_of, to_dialect
-from puffer_mlx.export import save_torch
-from puffer_mlx.files import publish
-from puffer_mlx.parity import compare, run, run_torch
+from puffer_mlx.export.dialects import dialect_of, to_dialect
+from puffer_mlx.export.exporting import save_torch
+from puffer_mlx.system.files import publish
+from puffer_mlx.export.parity import compare, run, run_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
-from puffer_mlx.devices import select_device
-from puffer_mlx.version import version_text
+from puffer_mlx.system.devices import select_device
+from puffer_mlx.system.version import version_text
 
 BOUND = 1e-4
 DISCRETE, MULTI, CONTINUOUS = (4,), (3, 5, 2), (1, 1, 1)

@@ -127,8 +127,8 @@ class Score:
 def ours(name: str, seed: int, limit: int, more: list[str]) -> dict[str, Any]:
     import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
     from puffer_mlx import config, vec
-    from puffer_mlx.devices import select_device
-    from puffer_mlx.trainer import Trainer
+    from puffer_mlx.system.devices import select_device
+    from puffer_mlx.training.trainer import Trainer
 
     words = [*options(seed), *more]
     settings = config.load(f"gym:{name}", words)
@@ -296,7 +296,7 @@ def main() -> int:
 
 
 def write(results: dict[str, Any], given: argparse.Namespace) -> None:
-    from puffer_mlx.files import publish  # not at the top: the peers' Python hasn't it
+    from puffer_mlx.system.files import publish  # not at the top: the peers' Python hasn't it
 
     words = [*given.environments, "--seeds", given.seeds, "--first-seed", given.first_seed]
     words += ["--peers PYTHON"] if given.peers else []

@@ -126,8 +126,8 @@ def ours(network: str, backend: str) -> Callable[[int, Mark], None]:
     def run(agents: int, mark: Mark) -> None:
         import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
         from puffer_mlx import config, vec
-        from puffer_mlx.devices import select_device
-        from puffer_mlx.trainer import Trainer
+        from puffer_mlx.system.devices import select_device
+        from puffer_mlx.training.trainer import Trainer
 
         select_device("cpu")
         settings = config.load(f"gym:{ENVIRONMENT}", command_line(agents, network, backend))
@@ -287,7 +287,7 @@ def main() -> None:
     found = summary(runs)
     show(found)
     if options.json:
-        from puffer_mlx.files import publish  # not at the top: the peers' Python hasn't it
+        from puffer_mlx.system.files import publish  # not at the top: the peers' Python hasn't it
 
         given = {key: getattr(options, key) for key in ("envs", "trainers", "passes", "seconds")}
         words = [f"--{key} '{value}'" for key, value in given.items() if value is not None]

@@ -1,7 +1,7 @@
 """Forward and backward of upstream's Breakout policy on one minibatch, in each form.
 
 Forms take turns, so that a noisy machine disturbs all of them; medians and ratios are printed. The
-fused form is the C extension on a CPU and the kernels of ``kernels.py`` on a GPU; the log-space
+fused form is the C extension on a CPU and the kernels of ``ops/gpu.py`` on a GPU; the log-space
 form is the one of upstream's torch backend.
 """
 
@@ -13,10 +13,10 @@ import time
 import puffer_mlx  # first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 
-from puffer_mlx.blas import blas_name
-from puffer_mlx.cache_limit import choose_cache_limit
+from puffer_mlx.system.blas import blas_name
+from puffer_mlx.system.mlx_cache import choose_cache_limit
 from puffer_mlx.ops import fused
-from puffer_mlx.policy.mingru import mingru, mingru_reference
+from puffer_mlx.policy.networks.mingru import mingru, mingru_reference
 
 
 def log_space(x: mx.array, weight: mx.array, first: mx.array) -> mx.array:

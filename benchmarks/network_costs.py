@@ -18,12 +18,12 @@ import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 
 from puffer_mlx import config, vec
-from puffer_mlx.cpu_ops import threads
-from puffer_mlx.files import publish
+from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.system.files import publish
 from puffer_mlx.policy.networks import NETWORKS
-from puffer_mlx.devices import select_device
-from puffer_mlx.trainer import Trainer
-from puffer_mlx.version import version_text
+from puffer_mlx.system.devices import select_device
+from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.system.version import version_text
 
 
 def make(network: str, options: argparse.Namespace) -> Trainer:

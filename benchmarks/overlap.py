@@ -34,18 +34,19 @@ import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 
 from puffer_mlx import vec
-from puffer_mlx.checks.halves import Halves
+from puffer_mlx.check.gpu.halves import Halves
 from puffer_mlx.config import Config, parse_command_line
-from puffer_mlx.cpu_ops import load as load_cpu_ops
-from puffer_mlx.cpu_ops import threads
-from puffer_mlx.devices import kind, select_device
-from puffer_mlx.errors import UserError, reported
-from puffer_mlx.files import publish
-from puffer_mlx.placement import rollout_cores
-from puffer_mlx.streams import learner_width
-from puffer_mlx.trainer import Trainer
-from puffer_mlx.version import version_text
-from puffer_mlx.worker import Worker, worker
+from puffer_mlx.ops.cpu_extension import load as load_cpu_ops
+from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.system.devices import kind, select_device
+from puffer_mlx.cli.reported import reported
+from puffer_mlx.errors import UserError
+from puffer_mlx.system.files import publish
+from puffer_mlx.training.placement import rollout_cores
+from puffer_mlx.training.streams import learner_width
+from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.system.version import version_text
+from puffer_mlx.training.worker import Worker, worker
 
 MORE = 50  # epochs that a run is longer than what is measured, so that no end is near
 Cores = tuple[set[int], set[int]]  # the rollout's and training's

@@ -20,9 +20,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.devices import has_gpu
-from puffer_mlx.errors import reported
-from puffer_mlx.files import publish
+from puffer_mlx.cli.reported import reported
+from puffer_mlx.system.devices import has_gpu
+from puffer_mlx.system.files import publish
 
 BENCH = Path(__file__).parents[1] / "scripts" / "bench.py"
 COLUMNS = ("steps/s", "epoch, ms", "of ideal", "rollout, ms", "train, ms", "memory, GiB")

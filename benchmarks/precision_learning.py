@@ -35,8 +35,9 @@ import numpy as np
 from learning import metric
 
 from puffer_mlx import config
-from puffer_mlx.errors import UserError, reported
-from puffer_mlx.files import publish
+from puffer_mlx.cli.reported import reported
+from puffer_mlx.errors import UserError
+from puffer_mlx.system.files import publish
 
 TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
 TASKS = {  # name -> what follows `python scripts/train.py`

@@ -4,10 +4,10 @@ First the fused operations of the default device are checked against the pure ML
 then forms take turns, so that a noisy machine disturbs all of them, and medians are printed: of the
 time on the clock, and of the processor time of all threads, which other processes disturb less.
 
-fused: the C extension on a CPU, the kernels of kernels.py on a GPU (there once for each R of --rows
-and U of --chunks, see recurrent_texts.py); pure: plain MLX, time-major; mlx.nn: MLX's own layers,
-without the gradient by their input; torch: with each number of threads of --threads on a CPU, cuDNN
-on a CUDA GPU, if torch is installed.
+fused: the C extension on a CPU, the kernels of ops/gpu.py on a GPU (there once for each R of --rows
+and U of --chunks, see ops/gpu_source_recurrent.py); pure: plain MLX, time-major; mlx.nn: MLX's own
+layers, without the gradient by their input; torch: with each number of threads of --threads on a
+CPU, cuDNN on a CUDA GPU, if torch is installed.
 """
 
 # ruff: noqa: I001
@@ -25,13 +25,13 @@ import puffer_mlx  # first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 import mlx.nn as nn
 
-from puffer_mlx import kernels
-from puffer_mlx.blas import blas_name
-from puffer_mlx.cache_limit import choose_cache_limit
+from puffer_mlx.ops import gpu as kernels
+from puffer_mlx.system.blas import blas_name
+from puffer_mlx.system.mlx_cache import choose_cache_limit
 from puffer_mlx.ops import fused, linear
-from puffer_mlx.policy.gru import gru, gru_reference
-from puffer_mlx.policy.lstm import lstm, lstm_reference
-from puffer_mlx.policy.mingru import mingru, mingru_reference
+from puffer_mlx.policy.networks.gru import gru, gru_reference
+from puffer_mlx.policy.networks.lstm import lstm, lstm_reference
+from puffer_mlx.policy.networks.mingru import mingru, mingru_reference
 
 Layer = dict[str, mx.array]
 Form = Callable[[], Any]  # runs once, to the end

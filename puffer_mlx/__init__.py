@@ -1,19 +1,22 @@
 """puffer_mlx: PufferLib 4.0's trainer for MLX, on Apple silicon, CUDA and Linux CPUs.
 
-Reading order: `spec`, `rollout`, `policy.policy`, `advantage`, `loss`, `trainer`.
+Each folder is a room; its ``__init__.py`` says what belongs there. To read: ``examples/minimal.py``
+(the whole algorithm on one page), then ``rollout``, ``policy``, ``ppo``, ``training``.
 
 Importing the package imports neither MLX nor NumPy. It does choose MLX's BLAS, and on Macs the size
 of its command buffers, and where MLX keeps what it compiles, which must be done before MLX loads:
 import puffer_mlx first.
 """
 
-from puffer_mlx.blas import use_fast_blas
-from puffer_mlx.mac import set_command_buffers
-from puffer_mlx.own_folders import keep_mlx_private
-from puffer_mlx.signals import stop_quietly
+from puffer_mlx.moved import follow
+from puffer_mlx.system.blas import use_fast_blas
+from puffer_mlx.system.mac import set_command_buffers
+from puffer_mlx.system.private_folders import keep_mlx_private
+from puffer_mlx.system.signals import stop_quietly
 
 __version__ = "0.1.0"
 
+follow()
 set_command_buffers()
 keep_mlx_private()
 try:

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.cache_limit import choose_cache_limit
-from puffer_mlx.pictures import Draw, Frame
+from puffer_mlx.display.frames import Draw, Frame
 from puffer_mlx.policy.policy import Policy
+from puffer_mlx.system.mlx_cache import choose_cache_limit
 from puffer_mlx.vec.base import ScoredVec, VecEnv
 from puffer_mlx.vec.stepping import allocate_rows
 

@@ -12,8 +12,8 @@ import puffer_mlx  # noqa: F401  before MLX, so that every test runs on the BLAS
 import mlx.core as mx
 from running import load_script
 
-from puffer_mlx import cpu_ops
-from puffer_mlx.blas import take_over_gemm
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.system.blas import take_over_gemm
 
 mx.set_default_device(mx.cpu)  # tests of a GPU say so themselves
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background jobs inherit it
@@ -42,8 +42,8 @@ def fixtures() -> Path:
 def path(request, monkeypatch):
     """Both ways to compute a fused operation on a CPU: the extension, and plain MLX."""
     if request.param == "pure":
-        monkeypatch.setattr(cpu_ops, "load", lambda: None)
-    elif cpu_ops.load() is None:
+        monkeypatch.setattr(cpu_extension, "load", lambda: None)
+    elif cpu_extension.load() is None:
         pytest.skip("the extension can't be built here")
     return request.param
 
@@ -51,11 +51,11 @@ def path(request, monkeypatch):
 @pytest.fixture
 def extension():
     """The CPU extension, its threads afterwards as they were."""
-    module = cpu_ops.load()
+    module = cpu_extension.load()
     if module is None:
         pytest.skip("the extension can't be built here")
     yield module
-    module.set_threads(cpu_ops.threads())
+    module.set_threads(cpu_extension.threads())
 
 
 @pytest.fixture(params=["split", "whole", "MLX's", "pure"])
@@ -66,10 +66,10 @@ def products(request, monkeypatch):
     MLX's beside the extension, where that has no BLAS; and plain MLX.
     """
     if request.param == "pure":
-        monkeypatch.setattr(cpu_ops, "load", lambda: None)
+        monkeypatch.setattr(cpu_extension, "load", lambda: None)
         yield request.param
         return
-    extension, found = cpu_ops.load(), take_over_gemm()
+    extension, found = cpu_extension.load(), take_over_gemm()
     if extension is None or not found.address:
         pytest.skip("the extension can't be built here, or has no BLAS")
     extension.set_gemm(found.address if request.param != "MLX's" else 0, request.param == "split")

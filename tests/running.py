@@ -1,7 +1,7 @@
 """What the tests of the scripts share: tiny settings, and running a script here or on its own."""
 
 import contextlib
-import importlib.util
+import importlib
 import json
 import os
 import shutil
@@ -25,12 +25,8 @@ TINY = f"""
 
 
 def load_script(name: str) -> ModuleType:
-    """scripts/NAME.py as a module of its own."""
-    spec = importlib.util.spec_from_file_location(f"script_{name}", ROOT / "scripts" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """What scripts/NAME.py is a door to."""
+    return importlib.import_module(f"puffer_mlx.cli.{'import_' if name == 'import' else name}")
 
 
 def command(name: str, *argv: object) -> list[str]:

@@ -21,9 +21,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from puffer_mlx.checkpoint.tensor_files import read_header
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import reading
-from puffer_mlx.tensor_files import read_header
+from puffer_mlx.system.files import reading
 
 WEIGHTS, STATE = "weights.safetensors", "state.safetensors"
 STEPS = re.compile("[0-9]{16}")  # the name of a checkpoint

@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx import normalization
+from puffer_mlx.checkpoint import normalization
+from puffer_mlx.checkpoint.weight_files import read_tensors
 from puffer_mlx.config import Config
-from puffer_mlx.config_fit import typed
+from puffer_mlx.config.fit import typed
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import reading
 from puffer_mlx.spec import EnvSpec
+from puffer_mlx.system.files import reading
 from puffer_mlx.vec.base import Remembers, VecEnv
-from puffer_mlx.weights_io import read_tensors
 
 MEMORY = "normalization.safetensors"  # in a checkpoint's folder, or after the name of another file
 KEY = "vec.normalize_observations"

@@ -25,18 +25,18 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from puffer_mlx import branches, normalization, tensor_files
 from puffer_mlx import config as configuration
-from puffer_mlx.branches import STATE, WEIGHTS, Line
+from puffer_mlx.checkpoint import branches, normalization, tensor_files
+from puffer_mlx.checkpoint.branches import STATE, WEIGHTS, Line
+from puffer_mlx.checkpoint.environment_statistics import MEMORY, learned, memory, refuse_to_forget
+from puffer_mlx.checkpoint.weight_files import bin_fault, fit, save_bin, save_safetensors
 from puffer_mlx.config import Config, write_ini
+from puffer_mlx.config.trust import Allowed
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import publish_folder, publish_link, reading, remove_folder
 from puffer_mlx.policy.policy import Policy, configured_policy
-from puffer_mlx.remembered import MEMORY, learned, memory, refuse_to_forget
-from puffer_mlx.scores import SCORE
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.trust import Allowed
-from puffer_mlx.weights_io import bin_fault, fit, save_bin, save_safetensors
+from puffer_mlx.system.files import publish_folder, publish_link, reading, remove_folder
+from puffer_mlx.tracking.scores import SCORE
 
 WHICH = "name a run's folder, a checkpoint's folder or latest"
 CONFIG, BEST = "config.ini", "best"
@@ -305,7 +305,7 @@ def load(folder: Path, allow_code: Allowed = False) -> Checkpoint:
     Args:
         folder: the checkpoint's.
         allow_code: import what its configuration names, whatever it is, or what is named here;
-            else only what the person named before on this machine (``puffer_mlx.trust``).
+            else only what the person named before on this machine (``puffer_mlx.config.trust``).
 
     Raises:
         UserError: it isn't a checkpoint, is damaged, or names code that nobody allowed.

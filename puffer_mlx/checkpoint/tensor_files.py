@@ -21,9 +21,9 @@ from typing import Any, BinaryIO, NamedTuple, TypeGuard
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.allocation import refuse_file
+from puffer_mlx.config.memory import refuse_file
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import open_file, publish
+from puffer_mlx.system.files import open_file, publish
 
 CRC = "crc32"
 HEADER_MOST = 100_000_000  # bytes, the format's own limit

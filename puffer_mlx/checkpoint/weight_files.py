@@ -21,13 +21,13 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map_with_path
 
-from puffer_mlx import normalization, tensor_files
+from puffer_mlx.checkpoint import normalization, tensor_files
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import open_file, publish
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.encoders import Linear
-from puffer_mlx.policy.mingru import MinGRU
+from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.policy.policy import Policy
+from puffer_mlx.system.files import open_file, publish
 from puffer_mlx.trees import named
 
 Weights = Any

@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """Measure speed: python scripts/bench.py breakout [--env-only] [--json FILE] [--help].
 
 python scripts/bench.py --sync needs no environment: it measures the machine.
@@ -19,20 +18,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx import latency, vec
-from puffer_mlx.blas import blas_name, get_blas_threads
+from puffer_mlx import vec
+from puffer_mlx.cli.reported import reported
 from puffer_mlx.config import Config, parse_command_line, take_notes
-from puffer_mlx.config_fit import rollout_threads
-from puffer_mlx.cpu_ops import load as load_cpu_ops
-from puffer_mlx.cpu_ops import threads
-from puffer_mlx.devices import kernels_note, select_device
-from puffer_mlx.errors import UserError, reported
-from puffer_mlx.files import publish
-from puffer_mlx.placement import rollout_cores
-from puffer_mlx.trainer import Trainer
+from puffer_mlx.config.fit import rollout_threads
+from puffer_mlx.display.view import abbreviate
+from puffer_mlx.errors import UserError
+from puffer_mlx.ops.cpu_extension import load as load_cpu_ops
+from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.profiling import device_costs
+from puffer_mlx.system.blas import blas_name, get_blas_threads
+from puffer_mlx.system.devices import kernels_note, select_device
+from puffer_mlx.system.files import publish
+from puffer_mlx.system.version import version_text
+from puffer_mlx.training.placement import rollout_cores
+from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.stepping import measure_stepping
-from puffer_mlx.version import version_text
-from puffer_mlx.view import abbreviate
 
 EVERY = 5.0  # seconds between two lines of progress at least
 
@@ -197,7 +198,7 @@ def table(record: dict[str, Any]) -> str:
         f"{name:14} {value}" for name, value in record["machine"].items() if name != "versions"
     ]
     if "sync" in record:
-        return "\n".join([*lines, "", latency.table(record["sync"])])
+        return "\n".join([*lines, "", device_costs.table(record["sync"])])
     lines += ["", f"{'':30}{'median':>17}{'min':>17}{'max':>17}"]
     for name, value in record["results"].items():
         numbers = value.values() if isinstance(value, dict) else [value]
@@ -252,7 +253,7 @@ def main(argv: list[str]) -> None:
         print(note, file=sys.stderr, flush=True)
     load = os.getloadavg()
     if options.sync:
-        record = {"machine": machine(load), "sync": latency.measure()}
+        record = {"machine": machine(load), "sync": device_costs.measure()}
     else:
         results = (bench_environment if options.env_only else bench_training)(config, options)
         record = {"environment": config.env_name, "machine": machine(load), "results": results}

@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """What is wrong with an environment? python scripts/check_env.py ENV [options]; --help."""
 
 import argparse
@@ -13,17 +12,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from puffer_mlx.apart import Answer, answers, known
+from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, Finding, skip, worst
+from puffer_mlx.check.env.items import BASIC, ITEMS, NOT_LOOKED_AT, Check, Item, judge
+from puffer_mlx.check.env.subject import Subject
+from puffer_mlx.check.isolated import Answer, answers, known
+from puffer_mlx.cli.reported import reported
 from puffer_mlx.config import parse_command_line, take_notes
-from puffer_mlx.config_schema import KEYS
-from puffer_mlx.cpu_ops import threads
-from puffer_mlx.devices import select_device
-from puffer_mlx.env_check.findings import FAIL, OK, SKIP, WARN, Finding, skip, worst
-from puffer_mlx.env_check.items import BASIC, ITEMS, NOT_LOOKED_AT, Check, Item, judge
-from puffer_mlx.env_check.subject import Subject
-from puffer_mlx.errors import reported
-from puffer_mlx.files import publish
-from puffer_mlx.version import version_text
+from puffer_mlx.config.schema import KEYS
+from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.system.devices import select_device
+from puffer_mlx.system.files import publish
+from puffer_mlx.system.version import version_text
 
 STYLE = {OK: "green", WARN: "yellow", FAIL: "bold red", SKIP: "dim"}
 OBEYED = (  # it trains for a few epochs, and writes nothing
@@ -122,7 +121,7 @@ def check(argv: list[str]) -> None:
 
     def command(left: list[str], deadly: list[str]) -> list[str]:
         broken = ",".join(failed | BASIC & set(deadly))
-        script = [sys.executable, str(Path(__file__).resolve())]
+        script = [sys.executable, "-P", "-m", __spec__.name]
         return [*script, *plain, "--only", *left, f"{WORKER}={broken}"]
 
     for line in take_notes(config):

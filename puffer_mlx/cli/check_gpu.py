@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """Check a machine: python scripts/check_gpu.py [--quick] [--json FILE] [--help].
 
 Runs everything that only a machine itself can tell: kernels against plain MLX, CPU against GPU,
@@ -23,13 +22,13 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from puffer_mlx.apart import END, answers, known
-from puffer_mlx.checks.items import FAIL, ITEMS, PASS, SKIP, Item, Verdict, judge
-from puffer_mlx.checks.tools import QUICK, Effort
-from puffer_mlx.devices import select_device
-from puffer_mlx.errors import reported
-from puffer_mlx.files import publish
-from puffer_mlx.version import version_text
+from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, Verdict, judge
+from puffer_mlx.check.gpu.tools import QUICK, Effort
+from puffer_mlx.check.isolated import END, answers, known
+from puffer_mlx.cli.reported import reported
+from puffer_mlx.system.devices import select_device
+from puffer_mlx.system.files import publish
+from puffer_mlx.system.version import version_text
 
 STYLE = {PASS: "green", FAIL: "bold red", SKIP: "yellow"}
 WORKER = "--worker"  # what the process that runs items is started with
@@ -93,7 +92,7 @@ def results(items: list[Item], options: argparse.Namespace, argv: list[str]) -> 
     """Each item's result as it comes, then how the process that ran the last one ended."""
 
     def command(left: list[str], _: list[str]) -> list[str]:
-        return [sys.executable, str(Path(__file__).resolve()), *argv, WORKER, "--only", *left]
+        return [sys.executable, "-P", "-m", __spec__.name, *argv, WORKER, "--only", *left]
 
     table = {item.name: item for item in [*items, ENDS]}
     last = None

@@ -15,11 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from puffer_mlx import output
 from puffer_mlx.checkpoint import Keeper
-from puffer_mlx.loggers import JsonLines
-from puffer_mlx.remembered import learned
-from puffer_mlx.trainer import Trainer
+from puffer_mlx.checkpoint.environment_statistics import learned
+from puffer_mlx.system import output
+from puffer_mlx.tracking.json_lines import JsonLines
+from puffer_mlx.training.trainer import Trainer
 
 NOTHING = "no epoch ended; nothing to save"
 

@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """Score or watch a policy: python scripts/evaluate.py breakout --load-model-path latest [options].
 
 Environments, policy and seed are the checkpoint's; options win over them.
@@ -21,22 +20,24 @@ import numpy as np
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from puffer_mlx import checkpoint, pictures, vec
+from puffer_mlx import checkpoint, vec
+from puffer_mlx.checkpoint.environment_statistics import as_trained, recall
+from puffer_mlx.checkpoint.weight_files import load_weights
+from puffer_mlx.cli.reported import reported
 from puffer_mlx.config import Config, parse_command_line, take_notes
-from puffer_mlx.config_fit import typed
-from puffer_mlx.cpu_ops import threads
-from puffer_mlx.devices import select_device
-from puffer_mlx.errors import UserError, reported
+from puffer_mlx.config.fit import typed
+from puffer_mlx.config.trust import known
+from puffer_mlx.display import frames as pictures
+from puffer_mlx.display.terminal_video import play_in_terminal
+from puffer_mlx.errors import UserError
 from puffer_mlx.evaluate import Scores, play, score
-from puffer_mlx.files import publish
+from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.policy import Policy, configured_policy
-from puffer_mlx.remembered import as_trained, recall
-from puffer_mlx.screen import play_in_terminal
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.trust import known
+from puffer_mlx.system.devices import select_device
+from puffer_mlx.system.files import publish
 from puffer_mlx.vec.base import Environments
 from puffer_mlx.vec.normalize import Normalized
-from puffer_mlx.weights_io import load_weights
 
 OBEYED = (  # keys that an evaluation depends on: it doesn't train
     *("base.seed", "base.device", "base.checkpoint_dir", "policy", "torch", "vec.seed"),

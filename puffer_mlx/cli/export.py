@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """Carry a policy to other programs: python scripts/export.py latest --to torch [options].
 
 The file is read back and compared with the checkpoint before it is published; docs/export.md shows
@@ -10,15 +9,17 @@ import shutil
 import sys
 from pathlib import Path
 
-from puffer_mlx import branches, checkpoint
+from puffer_mlx import checkpoint
+from puffer_mlx.checkpoint import branches
+from puffer_mlx.checkpoint.environment_statistics import MEMORY
+from puffer_mlx.checkpoint.normalization import normalises
+from puffer_mlx.checkpoint.weight_files import BF16, FLOAT
+from puffer_mlx.cli.reported import reported
 from puffer_mlx.config import ALLOW_CODE, Base, Config
-from puffer_mlx.devices import select_device
-from puffer_mlx.errors import UserError, reported
-from puffer_mlx.export import DIALECTS, SUFFIXES, Format, Report, export
-from puffer_mlx.files import publish, reading
-from puffer_mlx.normalization import normalises
-from puffer_mlx.remembered import MEMORY
-from puffer_mlx.weights_io import BF16, FLOAT
+from puffer_mlx.errors import UserError
+from puffer_mlx.export.exporting import DIALECTS, SUFFIXES, Format, Report, export
+from puffer_mlx.system.devices import select_device
+from puffer_mlx.system.files import publish, reading
 
 ALIGNMENT = {"bf16": BF16, "float": FLOAT}
 

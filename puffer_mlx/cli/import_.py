@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """Make a checkpoint of another program's file: python scripts/import.py FILE ENV [options].
 
 FILE: PufferLib's .bin (of its CUDA or its torch backend), a state_dict (.pt; also 3.0's), or what
@@ -12,18 +11,20 @@ import sys
 import time
 from pathlib import Path
 
-from puffer_mlx import checkpoint, normalization, vec
+from puffer_mlx import checkpoint, vec
+from puffer_mlx.checkpoint import normalization
+from puffer_mlx.checkpoint.environment_statistics import KEY
+from puffer_mlx.checkpoint.weight_files import BF16, FLOAT
+from puffer_mlx.cli.reported import reported
 from puffer_mlx.config import Config, parse_command_line, write_ini
-from puffer_mlx.config_cli import option
-from puffer_mlx.detect import sizes_of
-from puffer_mlx.devices import select_device
-from puffer_mlx.errors import UserError, reported
-from puffer_mlx.importing import Found, difference, inspect, weights_of
-from puffer_mlx.parity import Compared
-from puffer_mlx.remembered import KEY
+from puffer_mlx.config.sources import option
+from puffer_mlx.errors import UserError
+from puffer_mlx.export.importing import Found, difference, inspect, weights_of
+from puffer_mlx.export.infer import sizes_of
+from puffer_mlx.export.parity import Compared
 from puffer_mlx.spec import EnvSpec
+from puffer_mlx.system.devices import select_device
 from puffer_mlx.trees import named
-from puffer_mlx.weights_io import BF16, FLOAT
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

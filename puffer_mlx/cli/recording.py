@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from puffer_mlx import capture
-from puffer_mlx.trace import Trace
-from puffer_mlx.trainer import Trainer
+from puffer_mlx.profiling import metal_capture
+from puffer_mlx.profiling.timeline import Trace
+from puffer_mlx.training.trainer import Trainer
 
 
 class Recording:
@@ -25,7 +25,7 @@ class Recording:
         traced: tuple[Path, int] | None,
     ) -> None:
         self.trainer, self.trace = trainer, traced
-        self.capture = capture.MetalCapture(*captured) if captured else None
+        self.capture = metal_capture.MetalCapture(*captured) if captured else None
 
     def __enter__(self) -> None:
         if self.trace:  # counts from where the run goes on, which a resumed one knows only now

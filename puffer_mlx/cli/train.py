@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """Train a policy: python scripts/train.py breakout [options]; --help explains every option."""
 
 import argparse
@@ -10,29 +9,33 @@ from pathlib import Path
 
 from rich.console import Console
 
-from puffer_mlx import capture, checkpoint, output, placement, signals, trust, vec
-from puffer_mlx.advice import Setting
-from puffer_mlx.allocation import refuse_training
-from puffer_mlx.blas import blas_name
-from puffer_mlx.catalog import print_catalog
+from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import Checkpoint, State
-from puffer_mlx.config import Config, parse_command_line, take_notes, unused_note
-from puffer_mlx.config_fit import rollout_threads
-from puffer_mlx.config_schema import COMMAND_LINE
-from puffer_mlx.dashboard import Dashboard, abbreviate
-from puffer_mlx.devices import has_gpu, kernels_note, kind, select_device
-from puffer_mlx.ending import Ending, Outside
-from puffer_mlx.errors import UserError, reported
-from puffer_mlx.loggers import JsonLines, log_path
+from puffer_mlx.checkpoint.environment_statistics import as_trained, recall
+from puffer_mlx.checkpoint.live_run import held, new_run
+from puffer_mlx.checkpoint.weight_files import load_weights
+from puffer_mlx.cli.catalog import print_catalog
+from puffer_mlx.cli.ending import Ending, Outside
+from puffer_mlx.cli.recording import Recording
+from puffer_mlx.cli.reported import reported
+from puffer_mlx.config import Config, parse_command_line, take_notes, trust, unused_note
+from puffer_mlx.config.fit import rollout_threads
+from puffer_mlx.config.memory import refuse_training
+from puffer_mlx.config.schema import COMMAND_LINE
+from puffer_mlx.display.bottleneck import Setting
+from puffer_mlx.display.dashboard import Dashboard, abbreviate
+from puffer_mlx.errors import UserError
 from puffer_mlx.policy.encoders import plainer_note
-from puffer_mlx.recording import Recording
-from puffer_mlx.remembered import as_trained, recall
-from puffer_mlx.run_folder import held, new_run
-from puffer_mlx.scores import SCORE
-from puffer_mlx.trainer import Trainer
+from puffer_mlx.profiling import metal_capture
+from puffer_mlx.system import output, signals
+from puffer_mlx.system.blas import blas_name
+from puffer_mlx.system.devices import has_gpu, kernels_note, kind, select_device
+from puffer_mlx.system.version import version_text
+from puffer_mlx.tracking.json_lines import JsonLines, log_path
+from puffer_mlx.tracking.scores import SCORE
+from puffer_mlx.training import placement
+from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments, TellsScores
-from puffer_mlx.version import version_text
-from puffer_mlx.weights_io import load_weights
 
 PROFILED = 3  # epochs of a timeline
 
@@ -93,7 +96,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--gpu-capture-epochs",
         metavar="N",
         type=epochs_number,
-        help=f"epochs in it, at most {capture.MOST}: each may take gigabytes (default 1)",
+        help=f"epochs in it, at most {metal_capture.MOST}: each may take gigabytes (default 1)",
     )
     group.add_argument("--list", action="store_true", help="say which environments there are")
     group.add_argument(

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from puffer_mlx.config_key import INT_MAX
-from puffer_mlx.config_schema import KEYS, Config, minibatches
+from puffer_mlx.config.key import INT_MAX
+from puffer_mlx.config.schema import KEYS, Config, minibatches
 from puffer_mlx.errors import UserError
 
 

@@ -18,9 +18,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from puffer_mlx.config_names import closest
+from puffer_mlx.config.names import closest
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import read_text
+from puffer_mlx.system.files import read_text
+from puffer_mlx.system.shipped import shipped
 
 FAMILY = "python.ini"  # what all Python environments begin with
 IMAGES = "images.ini"  # what differs for those that show images
@@ -139,9 +140,7 @@ def _all_files() -> list[Path]:
 
 def config_folders() -> list[Path]:
     """The folders searched for environments: `./configs`, then the package's."""
-    package = Path(__file__).resolve().parent
-    shipped = package / "configs" if (package / "configs").is_dir() else package.parent / "configs"
-    return [folder for folder in (Path("configs"), shipped) if folder.is_dir()]
+    return [folder for folder in (Path("configs"), shipped("configs")) if folder.is_dir()]
 
 
 def plain_path(path: Path) -> str:

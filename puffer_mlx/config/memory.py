@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from puffer_mlx.config import Config
+from puffer_mlx.config.loading import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 

@@ -1,7 +1,7 @@
 """What a run is made of: every key once, with its type, default, unit, range and help.
 
 These dataclasses are the only declaration. Files, command line, `--help` and `configs/default.ini`
-derive from them (`config.py`, `config_cli.py`). Sections, names and defaults are PufferLib 4.0's; a
+derive from them (`loading.py`, `sources.py`). Sections, names and defaults are PufferLib 4.0's; a
 key that it lacks says "puffer_mlx only".
 
 | symbol | meaning | key or property |
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from puffer_mlx.config_key import Key, key
+from puffer_mlx.config.key import Key, key
 
 COMMAND_LINE = "command line"  # the origin of a setting that no file gave
 

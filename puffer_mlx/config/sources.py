@@ -1,6 +1,6 @@
 """Where settings come from: `.ini` files and the command line, both read into a list of `Setting`.
 
-Nothing is understood here: a setting is a text and the place it came from. `config.py` gives it a
+Nothing is understood here: a setting is a text and the place it came from. `loading.py` gives it a
 type and a meaning.
 """
 
@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from puffer_mlx.config_files import known_envs
-from puffer_mlx.config_names import RENAMES, UNUSED, closest
-from puffer_mlx.config_schema import COMMAND_LINE, KEYS, SECTIONS
+from puffer_mlx.config.files import known_envs
+from puffer_mlx.config.names import RENAMES, UNUSED, closest
+from puffer_mlx.config.schema import COMMAND_LINE, KEYS, SECTIONS
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import read_text
+from puffer_mlx.system.files import read_text
 
 CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\xa0-\U0010ffff]")
 WORDS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}  # how help shows an option's value

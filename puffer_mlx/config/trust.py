@@ -22,10 +22,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from puffer_mlx.config_schema import Config
+from puffer_mlx.config.schema import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import publish
-from puffer_mlx.own_folders import fault, make
+from puffer_mlx.system.files import publish
+from puffer_mlx.system.private_folders import fault, make
 
 __all__ = ["Allowed", "code_names", "known", "permit", "permit_log_dir"]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from puffer_mlx.profiler import WAITS
-from puffer_mlx.view import PHASES, Logs
+from puffer_mlx.display.view import PHASES, Logs
+from puffer_mlx.profiling.phases import WAITS
 
 COMPILING = 2  # epochs of a start: one compiles, the next measures each phase, which does too
 NEAR = 3.0  # rollout and training within this factor of each other gain from overlap

@@ -9,10 +9,10 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 
-from puffer_mlx.advice import Setting, advice
-from puffer_mlx.picture import Picture
-from puffer_mlx.scores import SCORE
-from puffer_mlx.view import PHASES, Logs, View, abbreviate, duration
+from puffer_mlx.display.bottleneck import Setting, advice
+from puffer_mlx.display.layout import Picture
+from puffer_mlx.display.view import PHASES, Logs, View, abbreviate, duration
+from puffer_mlx.tracking.scores import SCORE
 
 __all__ = ["PHASES", "Dashboard", "Setting", "abbreviate", "duration"]
 

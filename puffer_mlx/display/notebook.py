@@ -18,12 +18,12 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.dashboard import Dashboard
+from puffer_mlx.display.dashboard import Dashboard
+from puffer_mlx.display.frames import Frame, gif_bytes
+from puffer_mlx.display.view import Logs, View, abbreviate
 from puffer_mlx.errors import UserError
-from puffer_mlx.pictures import Frame, gif_bytes
-from puffer_mlx.scores import SCORE
-from puffer_mlx.trainer import Trainer
-from puffer_mlx.view import Logs, View, abbreviate
+from puffer_mlx.tracking.scores import SCORE
+from puffer_mlx.training.trainer import Trainer
 
 REFRESH = 1.0  # seconds between two drawings at least
 EFFORT = 0.1  # of the time, for drawing, at most

@@ -5,8 +5,8 @@
 
 from typing import NamedTuple
 
-from puffer_mlx.profiler import WAITS
-from puffer_mlx.scores import SCORE
+from puffer_mlx.profiling.phases import WAITS
+from puffer_mlx.tracking.scores import SCORE
 
 Logs = dict[str, float]
 

@@ -2,10 +2,10 @@
 
 | kind | what | dialect |
 | --- | --- | --- |
-| ``bin`` | upstream's flat file, of its CUDA backend (``weights_io.py``) | native |
+| ``bin`` | upstream's flat file, of its CUDA backend (``checkpoint/weight_files.py``) | native |
 | ``torch`` | a state_dict for upstream's torch classes (``torch_modules.py``) | torch, puffer3 |
 | ``safetensors`` | our weights under our names, and what they are of | any |
-| ``onnx`` | the graph of one step (``onnx_export.py``) | any |
+| ``onnx`` | the graph of one step (``onnx_file.py``) | any |
 
 A policy of normalised observations takes their statistics along: buffers of the state_dict, tensors
 of safetensors, the first nodes of the graph. The flat file can't hold them.
@@ -29,14 +29,27 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx import normalization, remembered, weights_io
-from puffer_mlx.checkpoint import WEIGHTS, Checkpoint
-from puffer_mlx.dialects import dialect_of, stacked_state, to_dialect, to_torch, torch_fault
+from puffer_mlx.checkpoint import (
+    WEIGHTS,
+    Checkpoint,
+    environment_statistics,
+    normalization,
+    weight_files,
+)
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import publish
-from puffer_mlx.onnx_export import onnx_fault, run_onnx, save_onnx
-from puffer_mlx.parity import NOTHING, Outputs, judge, need, random_observations, run, run_torch
+from puffer_mlx.export.dialects import dialect_of, stacked_state, to_dialect, to_torch, torch_fault
+from puffer_mlx.export.onnx_file import onnx_fault, run_onnx, save_onnx
+from puffer_mlx.export.parity import (
+    NOTHING,
+    Outputs,
+    judge,
+    need,
+    random_observations,
+    run,
+    run_torch,
+)
 from puffer_mlx.policy.policy import Policy
+from puffer_mlx.system.files import publish
 from puffer_mlx.trees import named
 
 Weights = Any
@@ -69,7 +82,7 @@ class Format:
 
     kind: str
     dialect: str | None = None
-    alignment: int = weights_io.BF16
+    alignment: int = weight_files.BF16
     whole: bool = False
     lossy: bool = False
 
@@ -130,7 +143,7 @@ def export(made: Checkpoint, form: Format, path: Path, recorded: mx.array | None
     else:
         observations = normalization.undo(made.memory, np.array(recorded))
     ours = made.policy, made.weights, observations, made.memory
-    lacking = not form.whole and weights_io.bin_fault(policy, form.alignment) is not None
+    lacking = not form.whole and weight_files.bin_fault(policy, form.alignment) is not None
     lossy = form.kind == "bin" and form.lossy and lacking
     with publish(path) as temporary:
         _write(made, form, policy, weights, temporary)
@@ -172,7 +185,7 @@ def _check_path(kind: str, path: Path) -> None:
 
 def _check_kind(policy: Policy, kind: str) -> None:
     """Refuse what a kind of file can't hold, and a missing package."""
-    faults = {"bin": weights_io.part_fault, "torch": torch_fault, "onnx": onnx_fault}
+    faults = {"bin": weight_files.part_fault, "torch": torch_fault, "onnx": onnx_fault}
     if kind in faults and (fault := faults[kind](policy)):
         others = [other for other in SUFFIXES if other not in faults or not faults[other](policy)]
         raise UserError(fault, f"this policy can be exported with --to {' or '.join(others)}")
@@ -234,11 +247,11 @@ def _notes(made: Checkpoint, kind: str, lossy: bool, raw: bool) -> list[str]:
 
 def _write(made: Checkpoint, form: Format, policy: Policy, weights: Weights, path: Path) -> None:
     if form.kind == "bin":
-        weights_io.save_bin(
+        weight_files.save_bin(
             policy, weights, path, form.alignment, whole=form.whole, lossy=form.lossy
         )
     elif form.kind == "safetensors":
-        weights_io.save_safetensors(weights, path, metadata(made, policy), made.memory)
+        weight_files.save_safetensors(weights, path, metadata(made, policy), made.memory)
     elif form.kind == "onnx":
         save_onnx(policy, weights, path, metadata(made, policy), made.memory)
     else:
@@ -255,7 +268,7 @@ def save_torch(
     """
     import torch
 
-    from puffer_mlx.torch_modules import make_module
+    from puffer_mlx.export.torch_modules import make_module
 
     module = make_module(policy)
     seen = normalization.tensors_of(
@@ -281,8 +294,8 @@ def _run_file(
         state = policy.initial_state(observations.shape[1])
         return run_onnx(path, observations, stacked_state(policy.network, state))
     if form.kind == "safetensors":
-        memory = remembered.memory(path)
-        return run(policy, weights_io.read_safetensors(path, weights), observations, memory)
+        memory = environment_statistics.memory(path)
+        return run(policy, weight_files.read_safetensors(path, weights), observations, memory)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that numbers are missing, which was asked for
-        return run(policy, weights_io.read_bin(path, weights, form.alignment), observations)
+        return run(policy, weight_files.read_bin(path, weights, form.alignment), observations)

@@ -21,18 +21,18 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx import normalization, remembered, weights_io
-from puffer_mlx.allocation import refuse_file
+from puffer_mlx.checkpoint import environment_statistics, normalization, weight_files
 from puffer_mlx.config import Config
-from puffer_mlx.config_schema import KEYS
-from puffer_mlx.detect import detect, detect_normalised, detect_torch
-from puffer_mlx.dialects import Tensors, from_torch, stacked_state, to_dialect
+from puffer_mlx.config.memory import refuse_file
+from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import open_file, shown
-from puffer_mlx.onnx_export import read_onnx, run_onnx
-from puffer_mlx.parity import Compared, judge, need, random_observations, run_torch
+from puffer_mlx.export.dialects import Tensors, from_torch, stacked_state, to_dialect
+from puffer_mlx.export.infer import detect, detect_normalised, detect_torch
+from puffer_mlx.export.onnx_file import read_onnx, run_onnx
+from puffer_mlx.export.parity import Compared, judge, need, random_observations, run_torch
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
+from puffer_mlx.system.files import open_file, shown
 
 Weights = Any
 LINEAR = "DefaultEncoder"
@@ -83,7 +83,7 @@ def inspect(path: Path) -> Found:
     """
     found = _read(path)
     found.tensors, memory = normalization.take(path, found.tensors)
-    found.memory, found.inside = memory or remembered.memory(path), bool(memory)
+    found.memory, found.inside = memory or environment_statistics.memory(path), bool(memory)
     found.settings |= detect_normalised(found.memory)
     return found
 
@@ -96,11 +96,11 @@ def _read(path: Path) -> Found:
         if path.suffix == ".onnx":
             need("onnx")
             return _told(path, "onnx", *read_onnx(path))
-        if head.startswith((weights_io.ZIP, OLD_TORCH)):
+        if head.startswith((weight_files.ZIP, OLD_TORCH)):
             tensors = _read_torch(path)
             return Found(path, "torch", tensors, detect_torch(path, tensors))
         if path.suffix == ".safetensors":
-            found = _told(path, "safetensors", *weights_io.read_tensors(path))
+            found = _told(path, "safetensors", *weight_files.read_tensors(path))
             found.settings = found.settings or detect(found.tensors)
             return found
     except OSError as error:
@@ -116,7 +116,7 @@ def _read(path: Path) -> Found:
 
 
 def weights_of(
-    found: Found, spec: EnvSpec, config: Config, alignment: int = weights_io.BF16
+    found: Found, spec: EnvSpec, config: Config, alignment: int = weight_files.BF16
 ) -> tuple[Policy, Weights]:
     """A file's policy, in the dialect that the configuration asks for.
 
@@ -146,10 +146,10 @@ def weights_of(
     else:
         like = policy.init(mx.random.key(0))
         if found.kind == "bin":
-            weights = weights_io.read_bin(found.path, like, alignment)
+            weights = weight_files.read_bin(found.path, like, alignment)
         else:
             tensors = {name: mx.array(w) for name, w in found.tensors.items()}
-            weights = weights_io.fit(found.path, tensors, like)
+            weights = weight_files.fit(found.path, tensors, like)
     return to_dialect(policy, weights, config.policy.dialect)
 
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx import weights_io
+from puffer_mlx.checkpoint import weight_files
+from puffer_mlx.checkpoint.environment_statistics import KEY
+from puffer_mlx.checkpoint.normalization import Memory, normalises
 from puffer_mlx.config import Config
-from puffer_mlx.dialects import Tensors
 from puffer_mlx.errors import UserError
-from puffer_mlx.normalization import Memory, normalises
-from puffer_mlx.remembered import KEY
+from puffer_mlx.export.dialects import Tensors
 from puffer_mlx.spec import EnvSpec
 
 SIZES = range(1, 4097), range(1, 17)  # hidden sizes and layers that a flat file's size may mean
@@ -112,8 +112,8 @@ def sizes_of(path: Path, spec: EnvSpec, config: Config) -> dict[str, str]:
         extra = [spec.action.heads] if spec.action.continuous else []
         tensors = [H * D, (A + 1) * H, *extra, *[3 * H * H] * L]
         return {
-            weights_io.flat_form(tensors, alignment, whole).length
-            for alignment in (weights_io.BF16, weights_io.FLOAT)
+            weight_files.flat_form(tensors, alignment, whole).length
+            for alignment in (weight_files.BF16, weight_files.FLOAT)
             for whole in (False, True)
         }
 

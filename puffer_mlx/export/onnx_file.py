@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from puffer_mlx import normalization
-from puffer_mlx.dialects import stacked_state
+from puffer_mlx.checkpoint import normalization
 from puffer_mlx.errors import UserError
-from puffer_mlx.onnx_graph import Graph, decode, encode, normalised, remember
+from puffer_mlx.export.dialects import stacked_state
+from puffer_mlx.export.onnx_graph import Graph, decode, encode, normalised, remember
 from puffer_mlx.policy.encoders import Affine, AffineGelu, Linear
 from puffer_mlx.policy.images import Impala, Nature
 from puffer_mlx.policy.networks import GRU, LSTM, MLP, MinGRU

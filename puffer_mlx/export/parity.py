@@ -14,9 +14,9 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from puffer_mlx import normalization
-from puffer_mlx.dialects import stacked_state
+from puffer_mlx.checkpoint import normalization
 from puffer_mlx.errors import UserError
+from puffer_mlx.export.dialects import stacked_state
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 
@@ -59,7 +59,7 @@ def run_torch(
     """
     import torch
 
-    from puffer_mlx.torch_modules import make_module
+    from puffer_mlx.export.torch_modules import make_module
 
     module = make_module(policy).to(device)
     tensors = {name: torch.as_tensor(w) for name, w in tensors.items()}

@@ -24,11 +24,9 @@ import mlx.core as mx
 import torch
 from torch import Tensor, nn
 
-from puffer_mlx.dialects import dialect_of, torch_fault
 from puffer_mlx.errors import UserError
-from puffer_mlx.policy.policy import Policy as OurPolicy
-from puffer_mlx.spec import ActionSpec
-from puffer_mlx.torch_parts import (
+from puffer_mlx.export.dialects import dialect_of, torch_fault
+from puffer_mlx.export.torch_parts import (
     GRU,
     LSTM,
     MLP,
@@ -43,6 +41,8 @@ from puffer_mlx.torch_parts import (
     State,
     share,
 )
+from puffer_mlx.policy.policy import Policy as OurPolicy
+from puffer_mlx.spec import ActionSpec
 
 __all__ = ["LSTMWrapper", "Policy", "make_module"]
 

@@ -22,11 +22,11 @@ from types import ModuleType
 
 import mlx.core as mx
 
-from puffer_mlx import mac
-from puffer_mlx.blas import take_over_gemm
-from puffer_mlx.build import compile_shared, load_compiled
 from puffer_mlx.errors import UserError
-from puffer_mlx.install import compiler_hint
+from puffer_mlx.system import mac
+from puffer_mlx.system.blas import take_over_gemm
+from puffer_mlx.system.compiler import compile_shared, load_compiled
+from puffer_mlx.system.install_hints import compiler_hint
 
 NANOBIND = "nanobind>=3.0.1,<3.2"  # as pyproject.toml; MLX 0.32.4 has the internals of these
 

@@ -1,12 +1,12 @@
 """Operations with a fused form on some devices and a pure MLX form as reference and fallback.
 
-On the CPU the fused forms are C (``cpu_ops.py``), on a GPU they are kernels (``kernels.py``). The
+On the CPU the fused forms are C (``cpu_extension.py``), on a GPU they are kernels (``gpu.py``). The
 default device at the time a function is traced decides.
 
 Activations and weights may be float32, bfloat16 or float16: a result has the dtype of what it was
 made of, and a gradient that of what it is a gradient by. Sums are taken in float32 everywhere; on a
-CPU, so is the rest, between casts (``low.py``). Recurrent states are float32, or many small steps
-would be rounded away.
+CPU, so is the rest, between casts (``low_precision.py``). Recurrent states are float32, or many
+small steps would be rounded away.
 """
 
 import functools
@@ -15,8 +15,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx import cpu_ops, kernels
-from puffer_mlx.low import LOW, float32_on_cpu, in_float32
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.ops import gpu as kernels
+from puffer_mlx.ops.low_precision import LOW, float32_on_cpu, in_float32
 
 # The operations that the extension has in common with the kernels, and which of their results stay
 # float32: states and gradients by states.
@@ -35,7 +36,7 @@ FUSED: dict[str, tuple[int, ...]] = {
 
 def extension_here() -> Any:
     """The C extension where the default device is a CPU that has it, else None."""
-    return cpu_ops.load() if mx.default_device() == mx.cpu else None
+    return cpu_extension.load() if mx.default_device() == mx.cpu else None
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Fused operations on a GPU: the kernels of ``kernel_texts.py`` and ``recurrent_texts.py``.
+"""Fused operations on a GPU: the kernels of ``gpu_source.py`` and ``gpu_source_recurrent.py``.
 
 MLX compiles a kernel from source at first use, for Metal or CUDA. The functions are those of the
 CPU extension (``csrc/cpu_ops.cpp``), with the same arguments. Where that knows float32 alone,
@@ -15,8 +15,8 @@ import hashlib
 
 import mlx.core as mx
 
-from puffer_mlx import kernel_texts, recurrent_texts
 from puffer_mlx.errors import UserError
+from puffer_mlx.ops import gpu_source, gpu_source_recurrent
 
 THREADS = 256  # threads of one block (CUDA) or threadgroup (Metal), at most
 SHARED_BYTES = 32768  # shared memory of one block: Metal's limit
@@ -42,9 +42,9 @@ def _kernel(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]):
     name, so that a newer version of this package never runs an older one's kernel.
     """
     kind, text = backend(), name.upper()
-    module = kernel_texts if hasattr(kernel_texts, text) else recurrent_texts
-    header = kernel_texts.FUNCTIONS.replace("FUNCTION", kernel_texts.FUNCTION[kind])
-    source = kernel_texts.HEADS[kind] + getattr(module, text)
+    module = gpu_source if hasattr(gpu_source, text) else gpu_source_recurrent
+    header = gpu_source.FUNCTIONS.replace("FUNCTION", gpu_source.FUNCTION[kind])
+    source = gpu_source.HEADS[kind] + getattr(module, text)
     return getattr(mx.fast, kind + "_kernel")(
         name=f"{name}_{hashlib.sha256((header + source).encode()).hexdigest()[:8]}",
         input_names=list(inputs),

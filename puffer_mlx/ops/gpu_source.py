@@ -2,7 +2,7 @@
 
 MinGRU's gates don't see the state, so one thread owns one channel of one segment and walks through
 time; neighbouring threads read neighbouring numbers. Shapes: ``csrc/mingru.h``. The texts of LSTM
-and GRU are in ``recurrent_texts.py``.
+and GRU are in ``gpu_source_recurrent.py``.
 
 ``Low`` is the type in memory of activations, weights and their gradients: float, or one of 16 bits.
 What is loaded becomes float at once and is cast where it is stored: CUDA's types are ambiguous

@@ -1,4 +1,4 @@
-"""The texts of the GPU kernels of LSTM and GRU: see ``kernel_texts.py``.
+"""The texts of the GPU kernels of LSTM and GRU: see ``gpu_source.py``.
 
 Their state is multiplied with a matrix at every step. A block owns R segments and walks through
 time; its THREADS threads own C channels each (C THREADS >= H). They meet at barriers, and what the

@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.low import in_float32
+from puffer_mlx.ops.low_precision import in_float32
 
 
 @in_float32

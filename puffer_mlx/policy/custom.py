@@ -8,8 +8,8 @@ import mlx.core as mx
 from mlx import nn
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.low import dtype_of
-from puffer_mlx.objects import load_object
+from puffer_mlx.ops.low_precision import dtype_of
+from puffer_mlx.system.import_string import load_object
 
 
 def load_class(name: str) -> type:

@@ -25,8 +25,8 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.low import float32_on_cpu
 from puffer_mlx.ops import linear, plus
+from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.policy.activations import uniform
 
 Shape = tuple[int, ...]  # of an image: height, width, channels

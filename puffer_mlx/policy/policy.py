@@ -18,7 +18,8 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx import config
-from puffer_mlx.allocation import refuse_policy
+from puffer_mlx.config.memory import refuse_policy
+from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy import custom
 from puffer_mlx.policy.decoders import Fused, Outputs, Separate
@@ -26,7 +27,6 @@ from puffer_mlx.policy.distributions import Categorical, Gaussian
 from puffer_mlx.policy.encoders import Affine, AffineGelu, Encoder, Linear
 from puffer_mlx.policy.networks import NETWORKS, Network
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.trust import permit
 
 Weights = dict[str, Any]
 State = Any  # a tree of arrays, the network's own
@@ -151,7 +151,7 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
 
     Raises:
         UserError: as ``make_policy``; it is too large for this machine's memory; or only a file
-            names a class (``puffer_mlx.trust``).
+            names a class (``puffer_mlx.config.trust``).
     """
     if spec.mask_size and spec.action.continuous:
         raise UserError(f"{spec.name}: continuous actions can't be masked", "remove MY_ACTION_MASK")

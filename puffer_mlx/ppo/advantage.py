@@ -1,6 +1,6 @@
 """Advantages: GAE with V-trace style clips of the importance ratios, in upstream's two forms.
 
-Storage convention (stated in ``rollout.py``): reward and terminal of row t arrived *with*
+Storage convention (stated in ``rollout/buffer.py``): reward and terminal of row t arrived *with*
 observation t, so they are the outcome of action t - 1, and the last action's reward is never used.
 There is no bootstrap beyond the last value.
 """

@@ -9,7 +9,8 @@ import math
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx import ops, precision
+from puffer_mlx import ops
+from puffer_mlx.ppo import precision
 from puffer_mlx.trees import Tree, named
 
 COEFFICIENTS = (

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx import optim, precision, priority
-from puffer_mlx.advantage import advantages
 from puffer_mlx.config import Train
-from puffer_mlx.devices import building
-from puffer_mlx.loss import METRICS, Minibatch, ppo_loss
 from puffer_mlx.ops import take_rows
 from puffer_mlx.policy.policy import Policy
+from puffer_mlx.ppo import optim, precision, priority
+from puffer_mlx.ppo.advantage import advantages
+from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
+from puffer_mlx.system.devices import building
 
 Fields = dict[str, Any]  # the slot's arrays by name; masks and finals may be None
 

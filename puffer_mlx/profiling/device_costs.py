@@ -17,7 +17,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx import cuda
+from puffer_mlx.system import cuda_memory
 
 Spread = dict[str, float]  # median, min, max
 Results = dict[str, dict[str, Spread | None]]  # what was measured -> cpu, gpu -> numbers
@@ -122,11 +122,11 @@ def _between(effort: Effort, home: mx.Stream, peer: mx.Stream) -> dict[str, Spre
 def _round_trip(nbytes: int, streams: tuple[mx.Stream, ...]) -> Callable[[], object]:
     """Write on the host, compute on the streams one after the other, read on the host.
 
-    The buffer is the host's, as a rollout's are (``rollout.py``).
+    The buffer is the host's, as a rollout's are (``rollout/buffer.py``).
     """
     buffer = _ready(mx.zeros(max(1, nbytes // 4)))
     view = np.asarray(buffer)
-    cuda.keep_on_host(view.ctypes.data, view.nbytes)
+    cuda_memory.keep_on_host(view.ctypes.data, view.nbytes)
     source, read = np.ones_like(view), np.empty_like(view)
 
     def once() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.trace import refuse_unwritable
+from puffer_mlx.profiling.timeline import refuse_unwritable
 
 VARIABLE = "MTL_CAPTURE_ENABLED"
 MOST = 5  # epochs

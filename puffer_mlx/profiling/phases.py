@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 
-from puffer_mlx.trace import ROLLOUT, TRAIN, Trace
+from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
 
 SAMPLE_EVERY = 20  # epochs; a sampled epoch costs a few evaluations more
 WAITS = ("eval_idle", "train_wait")  # phases in which one lane waits for the other

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import publish, shown
+from puffer_mlx.system.files import publish, shown
 
 LIMIT = 200_000  # spans; about 60 MB of memory and 25 MB of JSON
 ROLLOUT, TRAIN = "rollout (Python)", "train (Python)"

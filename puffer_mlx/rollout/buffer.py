@@ -27,12 +27,12 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from puffer_mlx import cuda
-from puffer_mlx.actor import Actor
-from puffer_mlx.devices import building
-from puffer_mlx.profiler import Lane
+from puffer_mlx.profiling.phases import Lane
+from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
+from puffer_mlx.rollout.compiled_step import Actor
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.trace import ACTING, ENVIRONMENTS
+from puffer_mlx.system import cuda_memory
+from puffer_mlx.system.devices import building
 from puffer_mlx.vec.base import Rows, VecEnv, WholeRollouts
 
 
@@ -41,7 +41,7 @@ def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarr
     array = mx.zeros(shape, dtype)
     mx.eval(array)
     view = np.asarray(array)
-    cuda.keep_on_host(view.ctypes.data, view.nbytes)
+    cuda_memory.keep_on_host(view.ctypes.data, view.nbytes)
     return array, view
 
 
@@ -180,7 +180,7 @@ def collect(
     Args:
         slot: where to write; row 0 must be there (``Slot.begin``).
         vec: the environments, none of them stepping.
-        act: the policy's compiled step, see ``update.py``.
+        act: the policy's compiled step, see ``ppo/update.py``.
         weights: the acting policy's, evaluated.
         states: recurrent state of each group, evaluated.
         noise: (T, N, heads), from ``distribution.noise``.

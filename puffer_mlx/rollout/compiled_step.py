@@ -12,8 +12,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
 
-from puffer_mlx import cpu_ops
-from puffer_mlx.ops import EPSILON
+from puffer_mlx.ops import EPSILON, cpu_extension
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders import Affine, AffineGelu, Linear
 from puffer_mlx.policy.networks import GRU, LSTM, MLP, MinGRU
@@ -34,7 +33,7 @@ def make_actor(policy: Policy) -> "Actor | None":
         and type(policy.network) in _LAYERS
         and type(policy.decoder) in (Fused, Separate)
     )
-    extension = cpu_ops.load() if known else None
+    extension = cpu_extension.load() if known else None
     return None if extension is None else Actor(policy, extension)
 
 

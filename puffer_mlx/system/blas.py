@@ -5,7 +5,7 @@ slower than the OpenBLAS that NumPy's wheels carry. The dynamic linker gives ``l
 global ``cblas_sgemm`` it meets, so ``import puffer_mlx`` loads one before anything loads MLX:
 
 1. one that is global already (``LD_PRELOAD``) stays;
-2. else NumPy's OpenBLAS, through a shim compiled once (``csrc/blas_shim.c``: NumPy renames the
+2. else NumPy's OpenBLAS, through a shim compiled once (``blas_shim.c``: NumPy renames the
    functions and widens their integers);
 3. else the system's OpenBLAS;
 4. else MLX's own, with one line on standard error.
@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from puffer_mlx import mac
-from puffer_mlx.build import compile_shared, load_compiled
 from puffer_mlx.errors import UserError
-from puffer_mlx.install import compiler_hint
+from puffer_mlx.system import mac
+from puffer_mlx.system.compiler import compile_shared, load_compiled
+from puffer_mlx.system.install_hints import compiler_hint
 
 GEMMS = ("sgemm", "dgemm", "cgemm")  # the CBLAS functions that libmlx.so takes from outside
 
@@ -186,7 +186,7 @@ def _recognise(library: ctypes.CDLL) -> _OpenBlas | None:
 def _forward(blas: _OpenBlas) -> None:
     """Define MLX's BLAS functions globally, as calls of ``blas``."""
     integer = "int64_t" if blas.integer is ctypes.c_int64 else "int"
-    source = Path(__file__).with_name("csrc") / "blas_shim.c"
+    source = Path(__file__).with_name("blas_shim.c")
     flags = ["-O2", f"-DBLAS_INT={integer}"]
     make = functools.partial(compile_shared, "blas_shim", [source], flags)
     path, shim = load_compiled(make, lambda path: (path, ctypes.CDLL(str(path))))

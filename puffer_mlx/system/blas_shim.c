@@ -1,4 +1,4 @@
-/* The three BLAS calls MLX makes, forwarded to the OpenBLAS that blas.py points them at.
+/* The three BLAS calls MLX makes, forwarded to the OpenBLAS that system/blas.py points them at.
  *
  * Loaded globally before MLX, these definitions win over those of the reference BLAS that MLX's
  * wheel links. Nothing of OpenBLAS itself becomes global, so LAPACK and Fortran's runtime stay

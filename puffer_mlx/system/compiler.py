@@ -22,10 +22,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from puffer_mlx import own_folders
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import sync
-from puffer_mlx.install import compiler_hint
+from puffer_mlx.system import private_folders
+from puffer_mlx.system.files import sync
+from puffer_mlx.system.install_hints import compiler_hint
 
 _SOURCE_SUFFIXES = {".c", ".cc", ".cpp", ".h", ".hh", ".hpp", ".inc", ".def"}
 _SHOWN_LINES = 6
@@ -43,7 +43,7 @@ def cache_directory() -> Path:
     directory instead, and one line says so.
     """
     remedy = "let only yourself write there, or set PUFFER_MLX_CACHE to a folder of your own"
-    return own_folders.trusted(_chosen_cache(), "compiled libraries", remedy)
+    return private_folders.trusted(_chosen_cache(), "compiled libraries", remedy)
 
 
 def _chosen_cache() -> Path:
@@ -198,7 +198,7 @@ def _compile(
     name: str, command: list[str], sources: Sequence[Path], flags: Sequence[str], library: Path
 ) -> None:
     try:
-        own_folders.make(library.parent)
+        private_folders.make(library.parent)
         handle, partial = tempfile.mkstemp(".partial", f"{name}-", library.parent)
     except OSError as error:
         raise UserError(

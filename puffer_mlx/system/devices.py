@@ -1,9 +1,9 @@
 """Which device computes what, how arrays get from one to the other, and one lock.
 
 MLX's default *device* is one variable of the process, which ``with mx.stream(s)`` sets. Operations
-take the device that is the default while they are built, and so do the fused forms (``ops.py``).
-Where two threads build graphs for two devices, each does so while it holds ``building``; evaluating
-needs no lock, since a graph knows its streams.
+take the device that is the default while they are built, and so do the fused forms
+(``ops/dispatch.py``). Where two threads build graphs for two devices, each does so while it holds
+``building``; evaluating needs no lock, since a graph knows its streams.
 """
 
 import os
@@ -17,7 +17,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.own_folders import temporary
+from puffer_mlx.system.private_folders import temporary
 
 building = threading.RLock()
 

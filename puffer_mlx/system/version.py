@@ -4,7 +4,7 @@ import importlib.metadata
 import platform
 
 import puffer_mlx
-from puffer_mlx.blas import blas_name, get_blas_threads
+from puffer_mlx.system.blas import blas_name, get_blas_threads
 
 
 def version_text() -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import shown
+from puffer_mlx.system.files import shown
 
 
 class JsonLines:

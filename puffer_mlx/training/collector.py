@@ -25,19 +25,19 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.actor import make_actor
 from puffer_mlx.config import Config
-from puffer_mlx.cpu_ops import threads
-from puffer_mlx.devices import building, for_cpu
-from puffer_mlx.placement import Placement, rollout_cores
+from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.precision import lower
-from puffer_mlx.profiler import SAMPLE_EVERY, Lane
-from puffer_mlx.rollout import Slot, collect, collect_in_c
-from puffer_mlx.streams import acting_streams, learner_width
-from puffer_mlx.update import Executables
+from puffer_mlx.ppo.precision import lower
+from puffer_mlx.ppo.update import Executables
+from puffer_mlx.profiling.phases import SAMPLE_EVERY, Lane
+from puffer_mlx.rollout.buffer import Slot, collect, collect_in_c
+from puffer_mlx.rollout.compiled_step import make_actor
+from puffer_mlx.system.devices import building, for_cpu
+from puffer_mlx.training.placement import Placement, rollout_cores
+from puffer_mlx.training.streams import acting_streams, learner_width
+from puffer_mlx.training.worker import worker
 from puffer_mlx.vec.base import TellsScores, VecEnv, WholeRollouts
-from puffer_mlx.worker import worker
 
 
 @dataclass(frozen=True)

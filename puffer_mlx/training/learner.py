@@ -12,18 +12,18 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx import loss, precision
 from puffer_mlx.config import Config
-from puffer_mlx.devices import building, for_gpu
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import take_rows
-from puffer_mlx.placement import Placement
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.profiler import Lane
-from puffer_mlx.schedule import Rollout
-from puffer_mlx.trace import LEARNING
+from puffer_mlx.ppo import loss, precision
+from puffer_mlx.ppo.update import Executables, Fields
+from puffer_mlx.profiling.phases import Lane
+from puffer_mlx.profiling.timeline import LEARNING
+from puffer_mlx.system.devices import building, for_gpu
+from puffer_mlx.training.collector import Rollout
+from puffer_mlx.training.placement import Placement
 from puffer_mlx.trees import named
-from puffer_mlx.update import Executables, Fields
 
 AHEAD = 2  # minibatches under way at most
 _CHOSEN = {"actions", "logprobs", "values"}  # what the policy, not the environment, made of a slot

@@ -17,24 +17,24 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.actor import make_actor
-from puffer_mlx.build import cache_directory
 from puffer_mlx.config import Config
-from puffer_mlx.config_fit import rollout_threads
-from puffer_mlx.cpu_ops import threads
-from puffer_mlx.devices import building, for_cpu, has_gpu, kind
+from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import publish
+from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.precision import lower
-from puffer_mlx.profiler import Lane
-from puffer_mlx.rollout import Slot, collect, collect_in_c
+from puffer_mlx.ppo.precision import lower
+from puffer_mlx.ppo.update import Executables
+from puffer_mlx.profiling.phases import Lane
+from puffer_mlx.rollout.buffer import Slot, collect, collect_in_c
+from puffer_mlx.rollout.compiled_step import make_actor
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.streams import acting_streams
-from puffer_mlx.update import Executables
+from puffer_mlx.system.compiler import cache_directory
+from puffer_mlx.system.devices import building, for_cpu, has_gpu, kind
+from puffer_mlx.system.files import publish
+from puffer_mlx.system.version import version_text
+from puffer_mlx.training.streams import acting_streams
 from puffer_mlx.vec.base import Collected
 from puffer_mlx.vec.loop import ACT, PART
-from puffer_mlx.version import version_text
 
 STEPS = 4  # of one measurement
 BUDGET = 0.8  # seconds for each device, kernels compiled

@@ -15,7 +15,7 @@ import threading
 
 import mlx.core as mx
 
-from puffer_mlx import cpu_ops
+from puffer_mlx.ops import cpu_extension
 
 _UNDER_WAY = 2  # operations of a learner's stream: one runs, the next is ready
 
@@ -70,7 +70,7 @@ def set_width(stream: mx.Stream, threads: int) -> None:
         ValueError: it's a GPU's stream, or ``threads`` is negative.
     """
     _expect(stream, threads)
-    module = cpu_ops.load()
+    module = cpu_extension.load()
     if module is not None:
         module.set_width(stream, threads)
 
@@ -91,7 +91,7 @@ def learner_width(threads: int) -> None:
     """
     stream = mx.default_stream(mx.cpu)
     set_width(stream, threads)
-    module = cpu_ops.load()
+    module = cpu_extension.load()
     if module is not None:
         module.set_depth(stream, _UNDER_WAY)
 

@@ -14,21 +14,21 @@ import numpy as np
 import psutil
 from mlx.utils import tree_unflatten
 
-from puffer_mlx import optim, precision, priority
-from puffer_mlx.allocation import refuse_training
-from puffer_mlx.cache_limit import choose_cache_limit
 from puffer_mlx.checkpoint import State
 from puffer_mlx.config import Config
-from puffer_mlx.devices import building, kind
+from puffer_mlx.config.memory import refuse_training
 from puffer_mlx.errors import UserError
-from puffer_mlx.learner import Learned, Learner, Numbers
-from puffer_mlx.placement import place
 from puffer_mlx.policy.policy import Policy, configured_policy
-from puffer_mlx.profiler import SAMPLE_EVERY, Profiler
-from puffer_mlx.schedule import Collector, Rollout
-from puffer_mlx.scores import SCORE, LastScores
+from puffer_mlx.ppo import optim, precision, priority
+from puffer_mlx.ppo.update import compile_update
+from puffer_mlx.profiling.phases import SAMPLE_EVERY, Profiler
+from puffer_mlx.system.devices import building, kind
+from puffer_mlx.system.mlx_cache import choose_cache_limit
+from puffer_mlx.tracking.scores import SCORE, LastScores
+from puffer_mlx.training.collector import Collector, Rollout
+from puffer_mlx.training.learner import Learned, Learner, Numbers
+from puffer_mlx.training.placement import place
 from puffer_mlx.trees import named
-from puffer_mlx.update import compile_update
 from puffer_mlx.vec.base import VecEnv
 
 Logs = dict[str, float]

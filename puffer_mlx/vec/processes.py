@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 from types import ModuleType
 
-from puffer_mlx import output
+from puffer_mlx.system import output
 
 CONTEXT = "forkserver" if sys.platform == "linux" else "spawn"
 ROUND_TRIP = 100e-6  # seconds that a process's step costs the trainer's: pipes, and being woken up

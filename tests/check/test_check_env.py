@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from running import load_script, run
 
-from puffer_mlx.apart import known
+from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, number, numbers, percent, worst
+from puffer_mlx.check.env.items import ITEMS, Check, judge
+from puffer_mlx.check.env.subject import Subject
+from puffer_mlx.check.isolated import known
 from puffer_mlx.config import load
-from puffer_mlx.env_check.findings import FAIL, OK, SKIP, WARN, number, numbers, percent, worst
-from puffer_mlx.env_check.items import ITEMS, Check, judge
-from puffer_mlx.env_check.subject import Subject
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
-from puffer_mlx.vec.library import compile_environment
+from puffer_mlx.vec.native.library import compile_environment
 
-HERE = Path(__file__).parent / "envs"
+HERE = Path(__file__).parents[1] / "envs"
 FAULTY, PYTHON = HERE / "faulty", HERE / "python" / "faulty.py"
 NAMES = re.findall(r"^    ([A-Z_]+),", (FAULTY / "faulty.h").read_text(), re.MULTILINE)
 LONG = ("speed", "training", "pictures")  # pictures: faulty has none

@@ -13,17 +13,22 @@ import pytest
 from mlx.utils import tree_map
 from running import ROOT, files, run
 
-from puffer_mlx import importing, ops, precision, schedule, trace, trainer
-from puffer_mlx.apart import known
-from puffer_mlx.checks import arithmetic, coded, upkeep
-from puffer_mlx.checks.items import FAIL, ITEMS, PASS, SKIP, Item, judge
-from puffer_mlx.checks.tools import QUICK, Effort
-from puffer_mlx.devices import has_gpu
+from puffer_mlx import ops
+from puffer_mlx.check.gpu import arithmetic, coded, upkeep
+from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, judge
+from puffer_mlx.check.gpu.tools import QUICK, Effort
+from puffer_mlx.check.isolated import known
 from puffer_mlx.errors import UserError
-from puffer_mlx.learner import Learner
-from puffer_mlx.policy.mingru import MinGRU
-from puffer_mlx.profiler import Lane
-from puffer_mlx.rollout import Slot
+from puffer_mlx.export import importing
+from puffer_mlx.policy.networks.mingru import MinGRU
+from puffer_mlx.ppo import precision
+from puffer_mlx.profiling import timeline as trace
+from puffer_mlx.profiling.phases import Lane
+from puffer_mlx.rollout.buffer import Slot
+from puffer_mlx.system.devices import has_gpu
+from puffer_mlx.training import collector as schedule
+from puffer_mlx.training import trainer
+from puffer_mlx.training.learner import Learner
 
 NEED_GPU = {"kernels-gpu-fp32", "kernels-gpu-bf16", "kernels-gpu-fp16"}
 NEED_GPU |= {"round-trip", "where-to-act", "same-epoch", "capture"}
@@ -86,8 +91,8 @@ def test_one_fault_fails_one_item(tmp_path):
     """Steps that overflow are counted, and taken all the same."""
     environment = planted(
         tmp_path,
-        ("precision.py", "mx.where(ok, a, b)", "a"),
-        ("optim.py", "extension = ops.extension_with_products()", "extension = None"),
+        ("ppo/precision.py", "mx.where(ok, a, b)", "a"),
+        ("ppo/optim.py", "extension = ops.extension_with_products()", "extension = None"),
     )
     words = ["--quick", "--device", "cpu", "--json", "record.json"]
     only = ["--only", "losses", "overflow", "trace", "files"]
@@ -104,8 +109,8 @@ def test_one_fault_fails_one_item(tmp_path):
 def test_a_process_that_dies_or_hangs_hides_no_other_item(tmp_path):
     environment = planted(
         tmp_path,
-        ("checks/items.py", "lines = dict(", "os.abort(); lines = dict("),
-        ("checks/upkeep.py", "spans = [event for", "time.sleep(60); spans = [event for"),
+        ("check/gpu/items.py", "lines = dict(", "os.abort(); lines = dict("),
+        ("check/gpu/upkeep.py", "spans = [event for", "time.sleep(60); spans = [event for"),
     )
     words = ["--quick", "--device", "cpu", "--json", "record.json", "--timeout", "15"]
     only = ["--only", "machine", "losses", "trace", "files"]

@@ -10,10 +10,11 @@ import pytest
 from oracles import named
 from running import TINY, loaded
 
-from puffer_mlx import branches, checkpoint, config, vec
+from puffer_mlx import checkpoint, config, vec
+from puffer_mlx.checkpoint import branches
+from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.errors import UserError
-from puffer_mlx.trainer import Trainer
-from puffer_mlx.weights_io import load_weights
+from puffer_mlx.training.trainer import Trainer
 
 FLIPS = 60  # of each file; half of them in its first quarter, where headers are
 SAFETENSORS = "weights.safetensors", "state.safetensors", "normalization.safetensors"

@@ -1,4 +1,4 @@
-"""`tensor_files.py`: what is written is read back, and anything else is one message."""
+"""`checkpoint/tensor_files.py`: what is written is read back, and anything else is one message."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from running import loaded
 
-from puffer_mlx import tensor_files
+from puffer_mlx.checkpoint import tensor_files
 from puffer_mlx.errors import UserError
 
 TENSORS = {

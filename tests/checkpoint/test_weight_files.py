@@ -10,16 +10,17 @@ import textwrap
 
 import mlx.core as mx
 import numpy as np
+import oracles
 import pytest
 from mlx.utils import tree_map
 from oracles import named
 
-from puffer_mlx import weights_io
+from puffer_mlx.checkpoint import weight_files
+from puffer_mlx.checkpoint.weight_files import BF16, FLOAT, bin_fault, flat_form
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
-from puffer_mlx.weights_io import BF16, FLOAT, bin_fault, flat_form
 
 
 def policy_of(D=118, H=64, L=2, sizes=(3,), network="MinGRU", dialect="native"):
@@ -36,10 +37,10 @@ def small(seed=0):
 
 
 def save_bin(weights, path):
-    weights_io.save_bin(policy_of(), weights, path)  # of the policy, only the parts are asked for
+    weight_files.save_bin(policy_of(), weights, path)  # of the policy, only the parts are asked for
 
 
-SAVE = {".bin": save_bin, ".safetensors": weights_io.save_safetensors}
+SAVE = {".bin": save_bin, ".safetensors": weight_files.save_safetensors}
 KINDS = pytest.mark.parametrize("kind", SAVE)
 
 
@@ -61,7 +62,7 @@ def test_round_trip(tmp_path, kind):
     SAVE[kind](weights, path)
     assert files(path.parent) == [path.name]
     assert path.stat().st_mode & 0o777 == 0o666 & ~current_umask()
-    loaded = weights_io.load_weights(path, make(seed=1))
+    loaded = weight_files.load_weights(path, make(seed=1))
     assert same(loaded, weights) and not same(loaded, make(seed=1))
     again = tmp_path / f"again{kind}"
     SAVE[kind](loaded, again)
@@ -95,11 +96,11 @@ def test_arrays_that_are_not_contiguous(tmp_path):
     turned = tree_map(lambda w: mx.contiguous(w.T).T, weights)
     for kind, save in SAVE.items():
         save(turned, tmp_path / f"w{kind}")
-        assert same(weights_io.load_weights(tmp_path / f"w{kind}", weights), weights)
+        assert same(weight_files.load_weights(tmp_path / f"w{kind}", weights), weights)
 
 
 def test_names_of_safetensors(tmp_path):
-    weights_io.save_safetensors(make(), tmp_path / "w.safetensors")
+    weight_files.save_safetensors(make(), tmp_path / "w.safetensors")
     loaded = mx.load(str(tmp_path / "w.safetensors"))
     assert isinstance(loaded, dict)
     assert set(loaded) == {
@@ -111,8 +112,8 @@ def test_names_of_safetensors(tmp_path):
 
 
 def test_metadata_of_safetensors(tmp_path):
-    weights_io.save_safetensors(small(), tmp_path / "w.safetensors", {"puffer_mlx": "1"})
-    assert weights_io.read_tensors(tmp_path / "w.safetensors")[1]["puffer_mlx"] == "1"
+    weight_files.save_safetensors(small(), tmp_path / "w.safetensors", {"puffer_mlx": "1"})
+    assert weight_files.read_tensors(tmp_path / "w.safetensors")[1]["puffer_mlx"] == "1"
 
 
 # ---- flat files of continuous actions (5.2) ------------------------------------------------------
@@ -140,10 +141,10 @@ def test_forms_of_continuous_policies(tmp_path, alignment):
     policy, weights, path = policy_of(*THREE), drawn(*THREE), tmp_path / "w.bin"
     network, missing = FORMS[alignment]
     with pytest.raises(UserError, match=f"lacks the last {missing} of {network + 192} numbers"):
-        weights_io.save_bin(policy, weights, path, alignment)
+        weight_files.save_bin(policy, weights, path, alignment)
     assert not path.exists()
 
-    weights_io.save_bin(policy, weights, path, alignment, lossy=True)
+    weight_files.save_bin(policy, weights, path, alignment, lossy=True)
     data, parts = np.fromfile(path, "<f4"), flat(weights)
     assert len(data) == 267
     np.testing.assert_array_equal(data[40:72], parts["decoder.weight"])
@@ -151,34 +152,34 @@ def test_forms_of_continuous_policies(tmp_path, alignment):
     assert not data[75:network].any()
     np.testing.assert_array_equal(data[network:], parts["network.0.weight"][:-missing])
     with pytest.warns(UserWarning, match=r"network\.0\.weight's; they are 0 now"):
-        loaded = flat(weights_io.load_weights(path, weights, alignment))
+        loaded = flat(weight_files.load_weights(path, weights, alignment))
     np.testing.assert_array_equal(loaded["decoder.logstd"], parts["decoder.logstd"])
     found, expected = loaded["network.0.weight"], parts["network.0.weight"]
     np.testing.assert_array_equal(found[:-missing], expected[:-missing])
     assert not found[-missing:].any()
 
-    weights_io.save_bin(policy, weights, path, alignment, whole=True)
+    weight_files.save_bin(policy, weights, path, alignment, whole=True)
     assert path.stat().st_size == 4 * (network + 192)
     for wrong in FORMS:  # the size tells
-        assert same(weights_io.load_weights(path, weights, wrong), weights)
+        assert same(weight_files.load_weights(path, weights, wrong), weights)
 
 
 def test_the_build_that_wrote_an_ambiguous_file(tmp_path):
     """4 dimensions: room for 4 numbers in the bf16 build, none in the other; files as long."""
     shape = 5, 8, 1, (1,) * 4
     policy, weights, path = policy_of(*shape), drawn(*shape), tmp_path / "w.bin"
-    weights_io.save_bin(policy, weights, path, FLOAT)
-    assert same(weights_io.load_weights(path, weights, FLOAT), weights)
+    weight_files.save_bin(policy, weights, path, FLOAT)
+    assert same(weight_files.load_weights(path, weights, FLOAT), weights)
     with pytest.warns(UserWarning, match="lacks the last 4 of 280"):
-        assert not same(weights_io.load_weights(path, weights), weights)
+        assert not same(weight_files.load_weights(path, weights), weights)
 
 
 def test_eight_dimensions_leave_no_room(tmp_path):
     shape = 5, 8, 2, (1,) * 8
     policy, weights, path = policy_of(*shape), drawn(*shape), tmp_path / "w.bin"
     assert bin_fault(policy) is None
-    weights_io.save_bin(policy, weights, path)
-    assert same(weights_io.load_weights(path, weights), weights)
+    weight_files.save_bin(policy, weights, path)
+    assert same(weight_files.load_weights(path, weights), weights)
 
 
 def test_what_a_flat_file_can_hold():
@@ -202,7 +203,7 @@ def test_flat_files_of_policies_that_have_none(tmp_path, how):
     path, policy = tmp_path / "w.bin", policy_of(5, 8, 1, **how)
     like = policy.init(mx.random.key(0))
     with pytest.raises(UserError, match="the flat file holds"):
-        weights_io.save_bin(policy, like, path)
+        weight_files.save_bin(policy, like, path)
     path.write_bytes(b"\0" * 4 * sum(w.size for _, w in named(like)))
     refused(path, "native dialect with MinGRU", like=like)
 
@@ -213,7 +214,7 @@ def test_flat_files_of_3_0(tmp_path):
     sizes = [40, 8, 24, 3, 8, 1, 256, 256, 32, 32]
     data = np.arange(sum(sizes), dtype="<f4")
     data.tofile(tmp_path / "w.bin")
-    loaded = flat(weights_io.load_weights(tmp_path / "w.bin", like))
+    loaded = flat(weight_files.load_weights(tmp_path / "w.bin", like))
     names = "encoder.weight encoder.bias decoder.actions.weight decoder.actions.bias"
     names += " decoder.value.weight decoder.value.bias network.0.weight_ih network.0.weight_hh"
     names = [*names.split(), "network.0.bias_ih", "network.0.bias_hh"]
@@ -230,7 +231,7 @@ def test_a_torch_file_named_bin(fixtures):
 
 def refused(path, *words, like=None):
     with pytest.raises(UserError) as caught:
-        weights_io.load_weights(path, small() if like is None else like)
+        weight_files.load_weights(path, small() if like is None else like)
     message = str(caught.value)
     assert caught.value.hint
     for word in (os.path.basename(path), *words):
@@ -245,7 +246,7 @@ def test_missing_files_and_folders(tmp_path, kind):
     refused(tmp_path / f"folder{kind}")
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UserError):
-        weights_io.load_weights(tmp_path / "file" / f"w{kind}", small())
+        weight_files.load_weights(tmp_path / "file" / f"w{kind}", small())
 
 
 def test_another_suffix(tmp_path):
@@ -263,7 +264,7 @@ def test_bin_of_another_size(tmp_path, size):
 
 def test_bin_of_zeros_is_fine(tmp_path):
     (tmp_path / "w.bin").write_bytes(b"\0" * 1056)
-    loaded = weights_io.load_weights(tmp_path / "w.bin", small())
+    loaded = weight_files.load_weights(tmp_path / "w.bin", small())
     assert same(loaded, tree_map(mx.zeros_like, small()))
 
 
@@ -283,16 +284,16 @@ def test_safetensors_of_another_policy(tmp_path):
         (make(5, 8, 2), "network.1.weight: not in this policy"),
         (make(5, 8, 1, (2,)), "decoder.weight: (3, 8), expected (4, 8)"),
     ):
-        weights_io.save_safetensors(other, path)
+        weight_files.save_safetensors(other, path)
         refused(path, word)
-    weights_io.save_safetensors(small(), path)
+    weight_files.save_safetensors(small(), path)
     refused(path, "network.1.weight: missing, expected (24, 8)", like=make(5, 8, 2))
 
 
 def test_damaged_safetensors(tmp_path):
     """Cut off, a byte of the header changed, or garbage: one UserError, or the very weights."""
     weights, path = small(), tmp_path / "w.safetensors"
-    weights_io.save_safetensors(weights, path)
+    weight_files.save_safetensors(weights, path)
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
@@ -319,7 +320,7 @@ def test_damaged_safetensors(tmp_path):
     for content in damaged:
         path.write_bytes(content)
         try:
-            loaded = weights_io.load_weights(path, weights)
+            loaded = weight_files.load_weights(path, weights)
         except UserError as error:
             assert path.name in str(error) and error.hint
         else:
@@ -386,9 +387,9 @@ def test_a_full_disk(tmp_path, kind):
     script = f"""
         import resource, signal, sys
         from pathlib import Path
-        sys.path.insert(0, {os.path.dirname(__file__)!r})
+        sys.path[:0] = {[os.path.dirname(__file__), os.path.dirname(oracles.__file__)]!r}
         import puffer_mlx
-        from test_weights_io import SAVE, UserError, make, mx
+        from test_weight_files import SAVE, UserError, make, mx
         weights = make(seed=1)
         mx.eval(weights)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -9,8 +9,8 @@ import mlx.core as mx
 import pytest
 from running import BATCH, ROOT, TINY, files, load_script, run
 
-from puffer_mlx.cpu_ops import threads
-from puffer_mlx.trainer import Trainer
+from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.training.trainer import Trainer
 
 NAMES = {"date", "command", "cpu", "cores", "load_before", "blas", "blas_threads", "versions"}
 SPREAD = {"median", "min", "max"}
@@ -124,7 +124,7 @@ def test_environments_alone(script, tmp_path, capsys):
 @pytest.mark.parametrize("words", [["--sync"], ["squared", "--sync"]])
 def test_the_machine_without_an_environment(script, tmp_path, capsys, monkeypatch, words):
     measured = {"smallest eval, us": {"cpu": {"median": 11.5, "min": 9, "max": 20}, "gpu": None}}
-    monkeypatch.setattr(script.latency, "measure", lambda: measured)
+    monkeypatch.setattr(script.device_costs, "measure", lambda: measured)
     assert script.main([*words, "--device", "cpu", "--json", "record.json"]) == 0
     record = json.loads((tmp_path / "record.json").read_text())
     assert set(record) == {"machine", "sync"} and set(record["machine"]) >= NAMES

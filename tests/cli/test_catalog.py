@@ -8,8 +8,8 @@ import pytest
 from native_envs import SHIPPED, make
 from rich.console import Console
 
-from puffer_mlx import catalog
-from puffer_mlx.vec.native import environments_folder
+from puffer_mlx.cli import catalog
+from puffer_mlx.vec.native.vec import environments_folder
 
 
 def printed(width: int = 120) -> str:

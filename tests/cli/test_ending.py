@@ -15,9 +15,10 @@ import running
 from running import BATCH, EPOCHS, TINY, command, only, records, started
 from test_output import lose
 
-from puffer_mlx import dashboard, weights_io
-from puffer_mlx.ending import NOTHING
-from puffer_mlx.signals import ASKING
+from puffer_mlx.checkpoint import weight_files
+from puffer_mlx.cli.ending import NOTHING
+from puffer_mlx.display import dashboard
+from puffer_mlx.system.signals import ASKING
 
 LONG = [*TINY, "--train.total-timesteps", "1e9"]
 RARELY = ["--checkpoint-interval", "1000"]  # after the first epoch and the last
@@ -91,7 +92,7 @@ def test_before_the_first_epoch_there_is_nothing_to_save(script, here, monkeypat
 
 def test_what_cant_be_saved_is_said(script, here, monkeypatch, capsys):
     """The exception is still the first one."""
-    real, calls = weights_io.mx.save_safetensors, []
+    real, calls = weight_files.mx.save_safetensors, []
 
     def full(path, *arguments):
         calls.append(path)
@@ -99,7 +100,7 @@ def test_what_cant_be_saved_is_said(script, here, monkeypatch, capsys):
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path, *arguments)
 
-    monkeypatch.setattr(weights_io.mx, "save_safetensors", full)
+    monkeypatch.setattr(weight_files.mx, "save_safetensors", full)
     fail_in(monkeypatch, script, 4, KeyError("a bug"))
     with pytest.raises(KeyError):
         script.main([*TINY, *RARELY])
@@ -187,7 +188,7 @@ HANG = f"""
 import ctypes, sys
 sys.path.insert(0, {str(Path(running.__file__).parent)!r})
 import running
-from puffer_mlx.vec.native import NativeVec
+from puffer_mlx.vec.native.vec import NativeVec
 c, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
 c.pthread_mutex_init(mutex, None)
 real, calls = NativeVec.collect, []

@@ -23,11 +23,12 @@ from oracles import named
 from rich.console import Console
 from running import BATCH, EPOCHS, TINY, command, files, learned, only, records, run, started
 
-from puffer_mlx import checkpoint, config, weights_io
-from puffer_mlx.config_schema import KEYS
-from puffer_mlx.dashboard import PHASES, Dashboard, abbreviate, duration
-from puffer_mlx.loss import METRICS
-from puffer_mlx.signals import ASKING
+from puffer_mlx import checkpoint, config
+from puffer_mlx.checkpoint import weight_files
+from puffer_mlx.config.schema import KEYS
+from puffer_mlx.display.dashboard import PHASES, Dashboard, abbreviate, duration
+from puffer_mlx.ppo.loss import METRICS
+from puffer_mlx.system.signals import ASKING
 
 LOSSES = {f"loss/{name}" for name in (*METRICS, "skipped_steps", "first_ratio_error")}
 LAST = f"{EPOCHS * BATCH:016d}"
@@ -290,7 +291,7 @@ SLOW = f"""
 import sys, time
 sys.path.insert(0, {str(Path(running.__file__).parent)!r})
 import running
-from puffer_mlx.trainer import Trainer
+from puffer_mlx.training.trainer import Trainer
 real = Trainer._rollout
 def rollout(self):
     if self.epoch == 2:
@@ -342,7 +343,7 @@ def test_an_interrupted_checkpoint_leaves_nothing(script, here, monkeypatch):
         Path(path).write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(weights_io.mx, "save_safetensors", interrupted)
+    monkeypatch.setattr(weight_files.mx, "save_safetensors", interrupted)
     assert script.main(TINY) == 130
     assert fetch(here, "checkpoints/squared/*/*") == ["config.ini"]
     assert fetch(here, "checkpoints/squared/*/.*") == []

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from puffer_mlx import config as c
-from puffer_mlx.config_files import FAMILY, IMAGES, env_names
-from puffer_mlx.config_names import ONLY, RENAMES, UNUSED
-from puffer_mlx.config_schema import KEYS, SECTIONS
+from puffer_mlx.config.files import FAMILY, IMAGES, env_names
+from puffer_mlx.config.names import ONLY, RENAMES, UNUSED
+from puffer_mlx.config.schema import KEYS, SECTIONS
 from puffer_mlx.errors import UserError
 
-ROOT = Path(__file__).parents[1]
-DATA = Path(__file__).parent / "data"
+ROOT = Path(__file__).parents[2]
+DATA = Path(__file__).parents[1] / "data"
 
 
 @pytest.fixture

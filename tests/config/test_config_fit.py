@@ -8,10 +8,11 @@ import pytest
 from running import learned, load_script, only, records
 
 from puffer_mlx import config as c
-from puffer_mlx import schedule, vec
-from puffer_mlx.config_fit import fit_agents, rollout_threads
+from puffer_mlx import vec
+from puffer_mlx.config.fit import fit_agents, rollout_threads
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.native import find_environment
+from puffer_mlx.training import collector as schedule
+from puffer_mlx.vec.native.vec import find_environment
 
 TYPED = "command line"
 

@@ -1,11 +1,11 @@
-"""`allocation.py`: what can't fit into memory is refused before any of it is allocated."""
+"""`config/memory.py`: what can't fit into memory is refused before any of it is allocated."""
 
 import numpy as np
 import pytest
 
-from puffer_mlx import allocation
 from puffer_mlx.config import Config, Policy, Torch, Train, Vec, load
-from puffer_mlx.config_files import known_envs
+from puffer_mlx.config import memory as allocation
+from puffer_mlx.config.files import known_envs
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from puffer_mlx.advice import Setting
-from puffer_mlx.dashboard import Dashboard
-from puffer_mlx.scores import SCORE
-from puffer_mlx.view import PHASES, POINTS, View
+from puffer_mlx.display.bottleneck import Setting
+from puffer_mlx.display.dashboard import Dashboard
+from puffer_mlx.display.view import PHASES, POINTS, View
+from puffer_mlx.tracking.scores import SCORE
 
 
 def record(epoch: int, score: float | None = None, n: float = 1.0, **more: float):

@@ -11,9 +11,17 @@ from films import gif_pages, read_video
 from rich.console import Console
 from running import files
 
+from puffer_mlx.display.frames import (
+    Frame,
+    enlarge,
+    find_draw,
+    fit,
+    gif_bytes,
+    write_gif,
+    write_mp4,
+)
+from puffer_mlx.display.terminal_video import HalfBlocks, _style, caption, play_in_terminal
 from puffer_mlx.errors import UserError
-from puffer_mlx.pictures import Frame, enlarge, find_draw, fit, gif_bytes, write_gif, write_mp4
-from puffer_mlx.screen import HalfBlocks, _style, caption, play_in_terminal
 
 
 def frame(image, step=0, terminal=False, episode=0, total=0.0) -> Frame:

@@ -18,12 +18,14 @@ from nbclient import NotebookClient
 from PIL import Image
 from running import ROOT, TINY, files
 
-from puffer_mlx import config, notebook, remembered, vec
-from puffer_mlx import view as view_module
+from puffer_mlx import config, vec
+from puffer_mlx.checkpoint import environment_statistics
+from puffer_mlx.display import notebook
+from puffer_mlx.display import view as view_module
+from puffer_mlx.display.notebook import LiveFigure, png_bytes, watch
+from puffer_mlx.display.view import View
 from puffer_mlx.errors import UserError
-from puffer_mlx.notebook import LiveFigure, png_bytes, watch
-from puffer_mlx.trainer import Trainer
-from puffer_mlx.view import View
+from puffer_mlx.training.trainer import Trainer
 
 QUICKSTART = ROOT / "docs" / "quickstart.ipynb"
 
@@ -402,7 +404,7 @@ def test_the_quickstart_forgets_no_statistics(here):
         with names["arena"](4) as others:
             for name, array in environments.memory().items():  # type: ignore
                 np.testing.assert_array_equal(others.memory()[name], array)
-                found = remembered.memory(names["saved"])[name]
+                found = environment_statistics.memory(names["saved"])[name]
                 np.testing.assert_allclose(found, array, rtol=1e-6)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from native_envs import Stepper, make
 
-from puffer_mlx.vec.native import environments_folder
+from puffer_mlx.vec.native.vec import environments_folder
 from puffer_mlx.vec.stepping import random_actions
 
 DRAWN = sorted(path.parent.name for path in environments_folder().glob("*/draw.py"))

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from native_envs import Stepper
 
-from puffer_mlx.build import compile_shared
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.native import NativeVec, environments_folder, find_environment
+from puffer_mlx.system.compiler import compile_shared
+from puffer_mlx.vec.native.vec import NativeVec, environments_folder, find_environment
 
 UP, DOWN, LEFT, RIGHT = range(4)
 FOLDER = find_environment("g2048")
@@ -356,7 +356,7 @@ def test_the_largest_merge(library: ctypes.CDLL):
 
 def test_configuration_is_upstreams():
     ours = load("g2048")
-    upstreams = load(str(Path(__file__).parent / "data" / "upstream_g2048.ini"))
+    upstreams = load(str(Path(__file__).parents[1] / "data" / "upstream_g2048.ini"))
     del upstreams.sweep["sweep.env.scaffolding_ratio"]["mean"]  # upstream does not read it
     upstreams.vec.seed = 0  # nor this
     for section in "vec", "env", "policy", "train", "sweep":

@@ -9,7 +9,7 @@ from native_envs import Stepper
 
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.native import NativeVec, find_environment
+from puffer_mlx.vec.native.vec import NativeVec, find_environment
 
 FOLDER = find_environment("memory")
 

@@ -1,4 +1,4 @@
-"""`export.py`, `dialects.py`, `onnx_export.py`: what is written, compared, refused; the script."""
+"""What is exported: written, compared, refused; and scripts/export.py."""
 
 import json
 import os
@@ -12,12 +12,13 @@ from mlx.utils import tree_map
 from oracles import named
 from running import load_script
 
-from puffer_mlx import checkpoint, export, importing, parity, weights_io
-from puffer_mlx.checkpoint import State
+from puffer_mlx import checkpoint
+from puffer_mlx.checkpoint import State, weight_files
 from puffer_mlx.config import Base, Config, Policy, Torch
-from puffer_mlx.dialects import dialect_of, to_dialect, to_torch
 from puffer_mlx.errors import UserError
-from puffer_mlx.export import SUFFIXES, Format
+from puffer_mlx.export import exporting, importing, parity
+from puffer_mlx.export.dialects import dialect_of, to_dialect, to_torch
+from puffer_mlx.export.exporting import SUFFIXES, Format
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -114,12 +115,12 @@ def test_export_and_import(tmp_path, name, kind):
     made, path = make(name, tmp_path), tmp_path / f"w{suffix(kind)}"
     if (name, kind) in IMPOSSIBLE:
         with pytest.raises(UserError, match=IMPOSSIBLE[name, kind]) as caught:
-            export.export(made, Format(kind), path, None)
+            exporting.export(made, Format(kind), path, None)
         assert caught.value.hint and files(tmp_path) == []
         return
-    report = export.export(made, Format(kind), path, None)
+    report = exporting.export(made, Format(kind), path, None)
     assert files(tmp_path) == [path.name] and report.path == path
-    assert report.tolerance == export.TOLERANCE[kind] <= 1e-5
+    assert report.tolerance == exporting.TOLERANCE[kind] <= 1e-5
     assert 0 <= report.difference <= report.tolerance
     expected, weights = to_dialect(made.policy, made.weights, report.dialect)
     assert report.parameters == sum(w.size for _, w in named(weights))
@@ -160,7 +161,7 @@ def test_torch_files_are_upstreams(tmp_path, fixtures):
         expected = torch.load(fixtures / file, weights_only=True)
         spec = EnvSpec("breakout", 118, np.dtype(np.float32), ActionSpec((3,)))
         policy = make_policy(spec, Policy(hidden, layers, dialect), Torch(network=network))
-        export.save_torch(policy, policy.init(mx.random.key(0)), tmp_path / "w.pt")
+        exporting.save_torch(policy, policy.init(mx.random.key(0)), tmp_path / "w.pt")
         found = torch.load(tmp_path / "w.pt", weights_only=True)
         assert [(k, w.shape) for k, w in found.items()] == [
             (k, w.shape) for k, w in expected.items()
@@ -187,7 +188,7 @@ def test_torch_files_are_upstreams(tmp_path, fixtures):
 )
 def test_keys_of_the_torch_classes(tmp_path, name, keys):
     """As section 5.4 of the specification and upstream's classes have them."""
-    torch_modules = pytest.importorskip("puffer_mlx.torch_modules")
+    torch_modules = pytest.importorskip("puffer_mlx.export.torch_modules")
     made = make(name, tmp_path)
     tensors = to_torch(made.policy, made.weights)
     assert set(keys) <= set(tensors)
@@ -218,14 +219,14 @@ def test_a_policy_of_zero_biases_is_native(tmp_path):
 def test_recorded_observations_are_what_is_compared_on(tmp_path, monkeypatch):
     seen = []
     run = parity.run
-    for module in export, parity:  # the file's side, and ours
+    for module in exporting, parity:  # the file's side, and ours
         monkeypatch.setattr(module, "run", lambda *a: seen.append(a[2]) or run(*a))
     made, path = make("native", tmp_path), tmp_path / "w.safetensors"
     recorded = np.random.default_rng(0).normal(size=(6, 4, 13)).astype(np.float32)
-    report = export.export(made, Format("safetensors"), path, mx.array(recorded))
+    report = exporting.export(made, Format("safetensors"), path, mx.array(recorded))
     assert report.observations == "4 sequences of 6 recorded observations"
     assert len(seen) == 2 and all(np.array_equal(x, recorded) for x in seen)
-    report = export.export(made, Format("safetensors"), path, None)
+    report = exporting.export(made, Format("safetensors"), path, None)
     assert report.observations == "16 sequences of 32 random (seed 0) observations"
 
 
@@ -235,7 +236,7 @@ def test_a_file_that_differs_is_not_published(tmp_path, monkeypatch, kind, at):
     """Whatever was wrong with a writer, what was there before stays."""
     made, path = make("native", tmp_path), tmp_path / f"w{suffix(kind)}"
     path.write_text("what was there")
-    write = export._write
+    write = exporting._write
 
     def wrong(made, form, policy, weights, to):
         worse = tree_map(lambda w: w, weights)
@@ -244,12 +245,12 @@ def test_a_file_that_differs_is_not_published(tmp_path, monkeypatch, kind, at):
         worse = tree_map_names(worse, name, lambda w: w + mx.array(noise.astype(np.float32)))
         write(made, form, policy, worse, to)
 
-    monkeypatch.setattr(export, "_write", wrong)
+    monkeypatch.setattr(exporting, "_write", wrong)
     with pytest.raises(UserError, match="would not be the same policy"):
-        export.export(made, Format(kind), path, None)
+        exporting.export(made, Format(kind), path, None)
     assert files(tmp_path) == [path.name] and path.read_text() == "what was there"
-    monkeypatch.setattr(export, "_write", write)
-    export.export(made, Format(kind), path, None)
+    monkeypatch.setattr(exporting, "_write", write)
+    exporting.export(made, Format(kind), path, None)
     assert path.read_bytes() != b"what was there"
 
 
@@ -264,7 +265,7 @@ def test_numbers_that_are_not_finite_are_not_exported(tmp_path):
     made.weights["network"][0]["weight"][3, 3] = mx.nan
     for kind in SUFFIXES:
         with pytest.raises(UserError):
-            export.export(made, Format(kind), tmp_path / f"w{suffix(kind)}", None)
+            exporting.export(made, Format(kind), tmp_path / f"w{suffix(kind)}", None)
     assert files(tmp_path) == []
 
 
@@ -281,13 +282,15 @@ def test_compare():
 def test_a_lossy_flat_file(tmp_path):
     """Asked for, it is written, and says how much is lost."""
     made, path = make("native-continuous", tmp_path), tmp_path / "w.bin"
-    report = export.export(made, Format("bin", lossy=True), path, None)
+    report = exporting.export(made, Format("bin", lossy=True), path, None)
     assert report.difference > 1e-4 and report.tolerance == np.inf
     assert any("numbers of its own" in note for note in report.notes)
-    report = export.export(made, Format("bin", whole=True, lossy=True), path, None)
+    report = exporting.export(made, Format("bin", whole=True, lossy=True), path, None)
     assert report.difference == 0 == report.tolerance and not report.notes
     # 3 dimensions, float build: 16 * 13, 4 * 16, 3 and 1 empty, 48 * 16
-    report = export.export(made, Format("bin", alignment=weights_io.FLOAT, whole=True), path, None)
+    report = exporting.export(
+        made, Format("bin", alignment=weight_files.FLOAT, whole=True), path, None
+    )
     assert path.stat().st_size == 4 * (208 + 64 + 4 + 768) and report.difference == 0
 
 
@@ -295,9 +298,9 @@ def test_notes(tmp_path):
     spec = EnvSpec("x", 13, np.dtype(np.uint8), ActionSpec((3,)), 3)
     made = make("torch-mlp", tmp_path, spec=spec)
     path = tmp_path / "w.onnx"
-    assert any("masks" in note for note in export.export(made, Format("onnx"), path, None).notes)
+    assert any("masks" in note for note in exporting.export(made, Format("onnx"), path, None).notes)
     made = make("torch-gru", tmp_path)
-    notes = export.export(made, Format("torch"), tmp_path / "w.pt", None).notes
+    notes = exporting.export(made, Format("torch"), tmp_path / "w.pt", None).notes
     assert any("GRU of several layers" in note for note in notes)
     made.config.policy.reset_on_terminal = True
     run = checkpoint.prepare(made.config, "18")
@@ -305,7 +308,7 @@ def test_notes(tmp_path):
     again = checkpoint.load(
         checkpoint.write_weights(run, 1, made.config, made.spec, policy, made.weights)
     )
-    notes = export.export(again, Format("onnx"), path, None).notes
+    notes = exporting.export(again, Format("onnx"), path, None).notes
     assert any("reset_on_terminal" in note for note in notes)
 
 
@@ -328,7 +331,7 @@ def of_bytes(folder, network="MinGRU", dialect="native", layers=2, scale=2.0):
 def test_a_policy_of_bytes(tmp_path, network, kind):
     """Both sides are off, from what float64 gives, by more than 1e-5; neither is wrong."""
     made, path = of_bytes(tmp_path, network), tmp_path / f"w{suffix(kind)}"
-    report = export.export(made, Format(kind), path, None)
+    report = exporting.export(made, Format(kind), path, None)
     assert report.difference <= report.tolerance < 5e-3
     found = importing.inspect(path)
     made.config.policy.dialect = report.dialect
@@ -340,7 +343,7 @@ def test_a_policy_of_bytes(tmp_path, network, kind):
 def test_a_policy_of_bytes_in_float64(tmp_path):
     """Ours and PyTorch's float32 are as far from PyTorch's float64 as from each other."""
     torch = pytest.importorskip("torch")
-    from puffer_mlx.torch_modules import make_module
+    from puffer_mlx.export.torch_modules import make_module
 
     made = of_bytes(tmp_path)
     policy, weights = to_dialect(made.policy, made.weights, "torch")
@@ -389,12 +392,12 @@ def test_a_fault_shows_on_bytes_too(tmp_path, monkeypatch, kind, fault):
         worse = to_dialect(made.policy, fault(made.weights), form.dialect or report.dialect)[1]
         write(made, form, policy, worse, to)
 
-    report = export.export(made, Format(kind), path, None)
+    report = exporting.export(made, Format(kind), path, None)
     path.unlink()
-    write = export._write
-    monkeypatch.setattr(export, "_write", wrong)
+    write = exporting._write
+    monkeypatch.setattr(exporting, "_write", wrong)
     with pytest.raises(UserError, match="would not be the same policy"):
-        export.export(made, Format(kind), path, None)
+        exporting.export(made, Format(kind), path, None)
     assert files(tmp_path) == []
 
 
@@ -404,10 +407,10 @@ def test_a_gelu_too_many_shows_on_bytes(tmp_path, monkeypatch, kind):
     made, path = of_bytes(tmp_path, "LSTM", "torch", 1), tmp_path / f"w{suffix(kind)}"
     old = replace(made.config.policy, dialect="puffer3")
     other = make_policy(made.spec, old, made.config.torch)
-    write = export._write
-    monkeypatch.setattr(export, "_write", lambda m, f, p, w, to: write(m, f, other, w, to))
+    write = exporting._write
+    monkeypatch.setattr(exporting, "_write", lambda m, f, p, w, to: write(m, f, other, w, to))
     with pytest.raises(UserError, match="would not be the same policy"):
-        export.export(made, Format(kind), path, None)
+        exporting.export(made, Format(kind), path, None)
     assert files(tmp_path) == []
 
 
@@ -457,10 +460,10 @@ NORMALISED = ["native", "torch-continuous", "torch-lstm", "puffer3"]
 def test_a_torch_module_normalises(tmp_path, name):
     """Whoever loads the state_dict gives it the environment's observations."""
     torch = pytest.importorskip("torch")
-    from puffer_mlx.torch_modules import make_module
+    from puffer_mlx.export.torch_modules import make_module
 
     made, path = make(name, tmp_path, memory=statistics()), tmp_path / "w.pt"
-    report = export.export(made, Format("torch"), path, None)
+    report = exporting.export(made, Format("torch"), path, None)
     assert report.difference <= 1e-5 and any("normalised inside" in note for note in report.notes)
     module = make_module(to_dialect(made.policy, made.weights, report.dialect)[0])
     tensors = torch.load(path, weights_only=True)
@@ -484,7 +487,7 @@ def test_a_torch_module_normalises(tmp_path, name):
 def test_an_onnx_graph_normalises(tmp_path, name):
     onnxruntime = pytest.importorskip("onnxruntime")
     made, path = make(name, tmp_path, memory=statistics()), tmp_path / "w.onnx"
-    assert export.export(made, Format("onnx"), path, None).difference <= 1e-5
+    assert exporting.export(made, Format("onnx"), path, None).difference <= 1e-5
     session = onnxruntime.InferenceSession(path)
     raw = environments_own(statistics())
     inputs = {
@@ -501,7 +504,7 @@ def test_an_onnx_graph_normalises(tmp_path, name):
 @pytest.mark.parametrize("name", NORMALISED)
 def test_statistics_there_and_back(tmp_path, name, kind):
     made, path = make(name, tmp_path, memory=statistics()), tmp_path / f"w{suffix(kind)}"
-    export.export(made, Format(kind), path, None)
+    exporting.export(made, Format(kind), path, None)
     assert files(tmp_path) == [path.name]
     found = importing.inspect(path)
     assert found.settings["vec.normalize_observations"] == "True"
@@ -525,15 +528,15 @@ def test_statistics_there_and_back(tmp_path, name, kind):
 def test_wrong_statistics_are_not_published(tmp_path, monkeypatch, kind, part):
     """Both sides are compared on the environment's own observations."""
     made, path = make("native", tmp_path, memory=statistics()), tmp_path / f"w{suffix(kind)}"
-    write = export._write
+    write = exporting._write
 
     def wrong(made, *more):
         worse = {**made.memory, f"observations.{part}": 1.01 * made.memory[f"observations.{part}"]}
         write(made._replace(memory=worse), *more)
 
-    monkeypatch.setattr(export, "_write", wrong)
+    monkeypatch.setattr(exporting, "_write", wrong)
     with pytest.raises(UserError, match="would not be the same policy"):
-        export.export(made, Format(kind), path, None)
+        exporting.export(made, Format(kind), path, None)
     assert files(tmp_path) == []
 
 
@@ -541,19 +544,19 @@ def test_recorded_observations_are_compared_as_they_were(tmp_path):
     """What a run recorded is normalised: it goes back to the environment's scale."""
     made, path = make("native", tmp_path, memory=statistics()), tmp_path / "w.onnx"
     recorded = np.random.default_rng(0).normal(size=(6, 4, 13)).astype(np.float32)
-    report = export.export(made, Format("onnx"), path, mx.array(recorded))
+    report = exporting.export(made, Format("onnx"), path, mx.array(recorded))
     assert report.difference <= 1e-5 and report.observations.startswith("4 sequences of 6 recorded")
 
 
 def test_a_flat_file_can_not_hold_statistics(tmp_path):
     made, path = make("native", tmp_path, memory=statistics()), tmp_path / "w.bin"
     with pytest.raises(UserError, match="can't hold what this policy's observations are") as caught:
-        export.export(made, Format("bin"), path, None)
+        exporting.export(made, Format("bin"), path, None)
     assert "--lossy" in caught.value.hint and files(tmp_path) == []
-    report = export.export(made, Format("bin", lossy=True), path, None)
+    report = exporting.export(made, Format("bin", lossy=True), path, None)
     assert report.tolerance == np.inf and report.difference > 0.01
     assert any("wants normalised observations" in note for note in report.notes)
-    assert same(weights_io.read_bin(path, made.weights), made.weights)
+    assert same(weight_files.read_bin(path, made.weights), made.weights)
 
 
 @pytest.mark.parametrize("kind", SUFFIXES)
@@ -562,7 +565,7 @@ def test_statistics_of_rewards_alone_change_no_file(tmp_path, kind):
     paths = tmp_path / f"a{suffix(kind)}", tmp_path / f"b{suffix(kind)}"
     for path, known in zip(paths, (None, memory), strict=True):
         made = make("native", tmp_path)._replace(memory=known or {})
-        export.export(made, Format(kind), path, None)
+        exporting.export(made, Format(kind), path, None)
     assert paths[0].read_bytes() == paths[1].read_bytes() or kind == "torch"  # a zip has its name
 
 
@@ -583,12 +586,12 @@ def test_damaged_statistics(tmp_path, name, value):
     memory = {key: w for key, w in statistics().items() if key.startswith("observations")}
     memory |= {name: value}
     memory = {key: w for key, w in memory.items() if w is not None}
-    weights_io.save_safetensors(made.weights, path, memory=memory)
+    weight_files.save_safetensors(made.weights, path, memory=memory)
     with pytest.raises(UserError, match=r"statistics observations.* are missing or") as caught:
         importing.inspect(path)
     assert caught.value.hint
     with pytest.raises(UserError, match="are missing or damaged"):
-        weights_io.load_weights(path, made.weights)
+        weight_files.load_weights(path, made.weights)
 
 
 # ---- what is refused -----------------------------------------------------------------------------
@@ -598,13 +601,13 @@ def test_paths(tmp_path):
     made = make("native", tmp_path)
     for kind in SUFFIXES:
         with pytest.raises(UserError, match=rf"w\.txt: a file of kind {kind} is named"):
-            export.export(made, Format(kind), tmp_path / "w.txt", None)
+            exporting.export(made, Format(kind), tmp_path / "w.txt", None)
         inside = made.folder / f"weights{suffix(kind)}"
         with pytest.raises(UserError, match="is a checkpoint, whose files are its own"):
-            export.export(made, Format(kind), inside, None)
+            exporting.export(made, Format(kind), inside, None)
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(UserError, match="can't write"):
-        export.export(made, Format("torch"), tmp_path / "file" / "w.pt", None)
+        exporting.export(made, Format("torch"), tmp_path / "file" / "w.pt", None)
 
 
 @pytest.mark.parametrize(
@@ -619,7 +622,7 @@ def test_paths(tmp_path):
 )
 def test_dialects_that_can_not_be(tmp_path, name, kind, dialect, word):
     with pytest.raises(UserError, match=word):
-        export.export(
+        exporting.export(
             make(name, tmp_path), Format(kind, dialect), tmp_path / f"w{suffix(kind)}", None
         )
 
@@ -629,10 +632,12 @@ def test_a_missing_package(tmp_path, monkeypatch, kind):
     for name in ("torch", "onnx", "onnxruntime"):
         monkeypatch.setitem(sys.modules, name, None)  # import raises ModuleNotFoundError
     with pytest.raises(UserError, match=f"{kind} is not installed") as caught:
-        export.export(make("native", tmp_path), Format(kind), tmp_path / f"w{suffix(kind)}", None)
+        exporting.export(
+            make("native", tmp_path), Format(kind), tmp_path / f"w{suffix(kind)}", None
+        )
     assert caught.value.hint == f"pip install 'puffer-mlx[{kind}]'"
     for other in "bin", "safetensors":  # need none
-        export.export(make("native", tmp_path), Format(other), tmp_path / f"w.{other}", None)
+        exporting.export(make("native", tmp_path), Format(other), tmp_path / f"w.{other}", None)
 
 
 CUSTOM = """
@@ -660,8 +665,8 @@ def test_classes_of_the_users_own(here):
     made = checkpoint.load(checkpoint.write_weights(run, 1, config, spec, policy, weights))
     for kind in "torch", "onnx", "bin":
         with pytest.raises(UserError, match=r"Module|is not 0"):
-            export.export(made, Format(kind), here / f"w{suffix(kind)}", None)
-    export.export(made, Format("safetensors"), here / "w.safetensors", None)
+            exporting.export(made, Format(kind), here / f"w{suffix(kind)}", None)
+    exporting.export(made, Format("safetensors"), here / "w.safetensors", None)
     found = importing.inspect(here / "w.safetensors")
     assert found.classes == {"torch.encoder": "users_own_encoder:Encoder"}
     assert "torch.encoder" not in found.settings
@@ -678,7 +683,7 @@ def test_an_onnx_file(tmp_path, name):
     onnx = pytest.importorskip("onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
     made, path = make(name, tmp_path), tmp_path / "w.onnx"
-    export.export(made, Format("onnx"), path, None)
+    exporting.export(made, Format("onnx"), path, None)
     model = onnx.load(path)
     assert [(each.domain, each.version) for each in model.opset_import] == [("", 17)]
     weights = {each.name: tuple(each.dims) for each in model.graph.initializer}
@@ -702,7 +707,7 @@ def test_an_onnx_file(tmp_path, name):
 
 def test_metadata(tmp_path):
     made = make("torch-lstm", tmp_path)
-    export.export(made, Format("safetensors"), tmp_path / "w.safetensors", None)
+    exporting.export(made, Format("safetensors"), tmp_path / "w.safetensors", None)
     metadata = importing.inspect(tmp_path / "w.safetensors").metadata
     assert metadata["env"] == "x" and metadata["step"] == "1234"
     assert json.loads(metadata["actions"]) == [3] and metadata["observation_size"] == "13"

@@ -1,4 +1,4 @@
-"""`importing.py`, `detect.py` and scripts/import.py: upstream's files, ours, and damaged ones."""
+"""What is imported: upstream's files, ours, and damaged ones; and scripts/import.py."""
 
 import os
 import shlex
@@ -13,12 +13,14 @@ from native_envs import DRIFT
 from oracles import f64, named
 from running import load_script
 
-from puffer_mlx import checkpoint, config, export, importing, vec, weights_io
+from puffer_mlx import checkpoint, config, vec
+from puffer_mlx.checkpoint import weight_files
 from puffer_mlx.config import Config, Policy, Torch
-from puffer_mlx.detect import sizes_of
-from puffer_mlx.dialects import dialect_of, stacked_state, to_torch
 from puffer_mlx.errors import UserError
-from puffer_mlx.onnx_export import run_onnx, save_onnx
+from puffer_mlx.export import exporting, importing
+from puffer_mlx.export.dialects import dialect_of, stacked_state, to_torch
+from puffer_mlx.export.infer import sizes_of
+from puffer_mlx.export.onnx_file import run_onnx, save_onnx
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -353,7 +355,7 @@ def test_names_do_not_tell_a_gelu(tmp_path, dialect):
     """Without metadata (of a checkpoint, say) the dialect has to be asked for."""
     policy = policy_of(dialect, "LSTM")
     weights, path = policy.init(mx.random.key(0)), tmp_path / "w.safetensors"
-    weights_io.save_safetensors(weights, path)
+    weight_files.save_safetensors(weights, path)
     with pytest.raises(UserError, match="doesn't tell its dialect") as caught:
         read(path)
     assert "--policy.dialect puffer3" in caught.value.hint
@@ -365,7 +367,7 @@ def test_names_tell_the_rest(tmp_path):
     for network in ("MinGRU", "LSTM", "GRU", "MLP"):
         policy = policy_of("native", network, layers=2)
         weights, path = policy.init(mx.random.key(0)), tmp_path / "w.safetensors"
-        weights_io.save_safetensors(weights, path)
+        weight_files.save_safetensors(weights, path)
         found, loaded = read(path)
         assert found == policy and same(loaded, weights)
 
@@ -376,7 +378,7 @@ def test_a_policy_of_another_environment(tmp_path):
     weights, path = policy.init(mx.random.key(0)), tmp_path / "w.safetensors"
     metadata = {"puffer_mlx": "1", "env": "y", "actions": "[3, 2]", "policy.dialect": "torch"}
     metadata |= {"policy.hidden_size": "16", "policy.num_layers": "1"}
-    weights_io.save_safetensors(weights, path, metadata)
+    weight_files.save_safetensors(weights, path, metadata)
     five = EnvSpec("x", 13, SPEC.observation_dtype, ActionSpec((5,)))
     with pytest.raises(UserError, match=r"a policy for y: actions \[3, 2\], but x has \[5\]"):
         read(path, five)
@@ -389,7 +391,7 @@ def flat_file(tmp_path, spec, H, L, dialect="native", network="MinGRU", **how):
     policy = make_policy(spec, Policy(H, L, dialect), Torch(network=network))
     weights = tree_map(lambda w: w + 0.01, policy.init(mx.random.key(0)))
     if dialect == "native":
-        weights_io.save_bin(policy, weights, tmp_path / "w.bin", **how)
+        weight_files.save_bin(policy, weights, tmp_path / "w.bin", **how)
     else:
         parts = [np.array(w, "<f4").ravel() for _, w in named(weights)]
         np.concatenate(parts).tofile(tmp_path / "w.bin")
@@ -501,7 +503,7 @@ def test_upstreams_file_there_and_back(here, fixtures, script, capsys, version):
     assert made.spec.observation_size == 118 and made.config.env_name == "breakout"
     assert made.config.policy.dialect == {"4.0": "torch", "3.0": "puffer3"}[version]
     assert made.config.train.learning_rate == 0.1  # the environment's file
-    export.export(made, export.Format("torch"), here / "again.pt", None)
+    exporting.export(made, exporting.Format("torch"), here / "again.pt", None)
     again = torch.load(here / "again.pt", weights_only=True)
     expected = torch.load(file, weights_only=True)
     assert list(again) == list(expected)
@@ -603,7 +605,7 @@ def test_what_a_strangers_file_says_of_its_policy(here, script, capsys, metadata
     told = {"puffer_mlx": "1", "policy.dialect": "torch", "policy.hidden_size": "16"}
     told |= {"policy.num_layers": "1", **metadata}
     weights = policy.init(mx.random.key(0))
-    weights_io.save_safetensors(weights, here / "w.safetensors", told)
+    weight_files.save_safetensors(weights, here / "w.safetensors", told)
     assert script.main(["w.safetensors", "cartpole"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error and "hint: " in error
@@ -615,7 +617,7 @@ def test_a_file_says_nothing_but_of_its_policy(here, script):
     told = {"puffer_mlx": "1", "policy.dialect": "torch", "policy.hidden_size": "16"}
     told |= {"policy.num_layers": "1", "base.checkpoint_dir": str(here / "elsewhere")}
     told |= {"train.learning_rate": "9", "vec.normalize_observations": "True", "base.seed": "5"}
-    weights_io.save_safetensors(policy.init(mx.random.key(0)), here / "w.safetensors", told)
+    weight_files.save_safetensors(policy.init(mx.random.key(0)), here / "w.safetensors", told)
     assert script.main(["w.safetensors", "cartpole"]) == 0
     assert not (here / "elsewhere").exists()
     (made,) = here.glob("checkpoints/cartpole/*/0000000000000000")
@@ -629,7 +631,7 @@ def test_options_that_contradict_the_statistics(here, script, capsys, has):
     mean = {"mean": np.zeros(4), "variance": np.ones(4), "count": np.array(9.0)}
     memory = {f"observations.{part}": array for part, array in mean.items() if has}
     weights = policy.init(mx.random.key(0))
-    weights_io.save_safetensors(weights, here / "w.safetensors", memory=memory)
+    weight_files.save_safetensors(weights, here / "w.safetensors", memory=memory)
     words = ["w.safetensors", "cartpole", "--vec.normalize-observations"]
     assert script.main([*words, str(int(not has))]) == 2
     error = capsys.readouterr().err
@@ -647,7 +649,7 @@ def test_a_class_that_a_person_asks_for(here, script):
     told = {"puffer_mlx": "1", "policy.dialect": "native", "policy.hidden_size": "16"}
     told |= {"policy.num_layers": "1", "torch.network": "my_own_net:Net"}
     weights = policy.init(mx.random.key(0))
-    weights_io.save_safetensors(weights, here / "w.safetensors", told)
+    weight_files.save_safetensors(weights, here / "w.safetensors", told)
     assert script.main(["w.safetensors", "cartpole"]) == 2
     assert script.main(["w.safetensors", "cartpole", "--torch.network", "my_own_net:Net"]) == 0
     (made,) = here.glob("checkpoints/cartpole/*/0000000000000000")

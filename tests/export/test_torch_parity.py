@@ -13,7 +13,7 @@ from mlx.utils import tree_map
 from oracles import named
 
 from puffer_mlx.config import Policy, Torch
-from puffer_mlx.dialects import stacked_state, to_dialect, to_torch
+from puffer_mlx.export.dialects import stacked_state, to_dialect, to_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -96,7 +96,7 @@ class Case:
         self.advantages, self.returns = rng.normal(size=(2, n)).astype(np.float32)
 
     def module(self):
-        from puffer_mlx.torch_modules import make_module
+        from puffer_mlx.export.torch_modules import make_module
 
         dialect = "torch" if is_native(self.policy) else None
         policy, weights = self.policy, self.weights

@@ -10,9 +10,9 @@ import mlx.core as mx
 import pytest
 from packaging.requirements import Requirement
 
-from puffer_mlx import cpu_ops
+from puffer_mlx.ops import cpu_extension
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 KIND = re.compile(rb"nanobind_\w+_a\d+_v\d+\w*")  # a compiler's kind, and nanobind's internals
 
 
@@ -29,8 +29,8 @@ def refuse(*_):
 def test_a_nanobind_of_another_kind_costs_one_line(monkeypatch, capfd):
     """What nanobind 2.15 does beside MLX 0.32.4: it loads, then refuses MLX's arrays."""
     monkeypatch.delenv("PUFFER_MLX_NO_CPU_OPS", raising=False)
-    monkeypatch.setattr(cpu_ops, "_build", lambda: SimpleNamespace(gelu_forward=refuse))
-    assert cpu_ops._load.__wrapped__() is None
+    monkeypatch.setattr(cpu_extension, "_build", lambda: SimpleNamespace(gelu_forward=refuse))
+    assert cpu_extension._load.__wrapped__() is None
     out, err = capfd.readouterr()
     assert out == ""
     (line,) = err.splitlines()
@@ -42,7 +42,7 @@ def test_a_nanobind_of_another_kind_costs_one_line(monkeypatch, capfd):
 
 
 def test_the_hint_is_what_the_project_asks_for():
-    assert Requirement(cpu_ops.NANOBIND) == dependencies()["nanobind"]
+    assert Requirement(cpu_extension.NANOBIND) == dependencies()["nanobind"]
 
 
 @pytest.mark.parametrize("name", ["nanobind", "mlx"])
@@ -63,7 +63,7 @@ def test_without_a_compiler_the_hint_is_the_systems(monkeypatch, capfd):
     monkeypatch.delenv("PUFFER_MLX_NO_CPU_OPS", raising=False)
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert cpu_ops._load.__wrapped__() is None
+    assert cpu_extension._load.__wrapped__() is None
     (line,) = capfd.readouterr().err.splitlines()
     assert "'no-such-compiler' can't be run" in line and "xcode-select --install" in line
     assert "Debian" not in line and "apt" not in line
@@ -82,7 +82,7 @@ def test_a_damaged_extension_is_compiled_again(monkeypatch):
             raise ImportError("file too short")
         return SimpleNamespace(path=path)
 
-    monkeypatch.setattr(cpu_ops, "_compile", make)
-    monkeypatch.setattr(cpu_ops, "_import", load)
-    assert cpu_ops._build().__dict__ == {"path": Path("/nowhere/whole.so")}
+    monkeypatch.setattr(cpu_extension, "_compile", make)
+    monkeypatch.setattr(cpu_extension, "_import", load)
+    assert cpu_extension._build().__dict__ == {"path": Path("/nowhere/whole.so")}
     assert asked == [False, True]

@@ -7,7 +7,9 @@ import pytest
 from emulated_gpu import Compiled, recording
 from oracles import f64
 
-from puffer_mlx import cpu_ops, kernels, ops
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.ops import dispatch as ops
+from puffer_mlx.ops import gpu as kernels
 
 SHAPES = [(1, 1, 3), (5, 3, 100), (4, 2, 128), (3, 7, 111)]  # T, S, H: 3, 300, 256 and 777 threads
 
@@ -99,7 +101,7 @@ def test_gpu_kernels(compiled, number):
     for ours, expected in zip(found, (forward, backward, [discount_oracle(*rows)]), strict=True):
         close(ours, expected)
 
-    extension = cpu_ops.load()
+    extension = cpu_extension.load()
     if extension is not None:
         by_cpu = (
             extension.mingru_forward(*map(mx.array, (u, x, first, keep))),
@@ -159,7 +161,7 @@ def test_take_rows(extension, monkeypatch, dtype, tail, threads):
     np.testing.assert_array_equal(
         np.array(ops.take_rows(strided, mx.array(rows), 5)), source[:5, rows]
     )
-    monkeypatch.setattr(cpu_ops, "load", lambda: None)
+    monkeypatch.setattr(cpu_extension, "load", lambda: None)
     pure = ops.take_rows(mx.array(source), mx.array(rows), 5)
     np.testing.assert_array_equal(np.array(pure), source[:5, rows])
 

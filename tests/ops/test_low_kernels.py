@@ -9,7 +9,7 @@ from emulated_gpu import Compiled, from_memory, recording, to_memory
 from oracles import sigmoid
 from test_low_precision import EPSILON, LOW
 
-from puffer_mlx import kernels
+from puffer_mlx.ops import gpu as kernels
 
 SIZES = {"T": 3, "S": 5, "H": 9}
 LONG = 2000
@@ -20,7 +20,7 @@ FUNCTIONS = [  # in the order in which the kernels are recorded
 
 
 def arguments(function):
-    """Random arguments of a function of ``kernels.py``, by name, float32."""
+    """Random arguments of a function of ``ops/gpu.py``, by name, float32."""
     t, s, h = SIZES.values()
     gates = 4 if function.startswith("lstm") else 3
     backward_gates = 4 * h if function.startswith(("lstm", "gru")) else 3 * h
@@ -135,7 +135,7 @@ def test_another_text_is_another_kernel(monkeypatch):
     monkeypatch.setattr(mx.fast, "cuda_kernel", make)
     for text in ("", "// another text"):
         kernels._kernel.cache_clear()
-        monkeypatch.setattr(kernels.kernel_texts, "DISCOUNT", kernels.kernel_texts.DISCOUNT + text)
+        monkeypatch.setattr(kernels.gpu_source, "DISCOUNT", kernels.gpu_source.DISCOUNT + text)
         kernels._kernel("discount", ("delta", "decay"), ("adv",))
     kernels._kernel.cache_clear()
     assert names[0] != names[1] and all(name.startswith("discount_") for name in names)

@@ -6,10 +6,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from oracles import f64
-from test_kernels import close, random_keep
+from test_gpu_kernels import close, random_keep
 
-from puffer_mlx import ops
-from puffer_mlx.blas import take_over_gemm
+from puffer_mlx.ops import dispatch as ops
+from puffer_mlx.system.blas import take_over_gemm
 
 # n, K, M: 2060 rows are three runs of partial sums and five parts
 SIZES = [(1, 1, 1), (5, 3, 2), (2060, 7, 19)]

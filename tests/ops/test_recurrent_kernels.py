@@ -8,10 +8,11 @@ import oracles
 import pytest
 from emulated_gpu import Compiled, recording
 from oracles import f64, sigmoid
-from test_kernels import close, random_keep
+from test_gpu_kernels import close, random_keep
 
-from puffer_mlx import kernels, ops
 from puffer_mlx.errors import UserError
+from puffer_mlx.ops import dispatch as ops
+from puffer_mlx.ops import gpu as kernels
 
 # T, S, H. 16 channels are a vector, 6 or 8 rows a tile, 64 channels a panel, 512 steps a part.
 SHAPES = [(1, 1, 1), (1, 9, 16), (3, 1, 5), (5, 13, 33), (4, 6, 64), (2, 7, 130), (9, 70, 20)]

@@ -13,7 +13,7 @@ from running import sanitized
 
 import puffer_mlx
 
-HEADERS = Path(puffer_mlx.__file__).parent / "csrc"
+HEADERS = Path(puffer_mlx.__file__).parent / "ops" / "csrc"
 SANITIZERS = {"memory": "-fsanitize=address,undefined", "threads": "-fsanitize=thread"}
 
 
@@ -23,7 +23,7 @@ def compile_driver(headers: Path, sanitizer: str, out: Path) -> None:
         *("-O1", "-g", "-std=c++20", "-pthread"),
         *([SANITIZERS[sanitizer], "-fno-sanitize-recover=all"] if sanitizer else []),
         f"-I{headers}",
-        str(Path(__file__).parent / "c" / "pool.cpp"),
+        str(Path(__file__).parents[1] / "c" / "pool.cpp"),
         *("-o", str(out)),
     ]
     try:

@@ -1,4 +1,4 @@
-"""`policy/networks.py`: every network keeps the contract, with and without resets."""
+"""`policy/networks/catalog.py`: every network keeps the contract, with and without resets."""
 
 import mlx.core as mx
 import numpy as np
@@ -7,9 +7,9 @@ from mlx.utils import tree_map
 from oracles import f64, named
 
 from puffer_mlx.policy.activations import orthogonal, tanh
-from puffer_mlx.policy.gru import gru, gru_reference
-from puffer_mlx.policy.lstm import lstm, lstm_reference
 from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx.policy.networks.gru import gru, gru_reference
+from puffer_mlx.policy.networks.lstm import lstm, lstm_reference
 
 RECURRENT = pytest.mark.parametrize("name", ["MinGRU", "LSTM", "GRU"])
 EVERY = pytest.mark.parametrize("name", list(NETWORKS))

@@ -1,11 +1,11 @@
-"""`advantage.py` against hand arithmetic, upstream's numbers and a float64 loop."""
+"""`ppo/advantage.py` against hand arithmetic, upstream's numbers and a float64 loop."""
 
 import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
 
-from puffer_mlx.advantage import advantages
+from puffer_mlx.ppo.advantage import advantages
 
 NAMES = ("gamma", "gae_lambda", "rho_clip", "c_clip")
 

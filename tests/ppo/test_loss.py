@@ -1,12 +1,12 @@
-"""`loss.py` with the distributions' log-probabilities: hand arithmetic, and finite differences."""
+"""`ppo/loss.py` with the distributions' log-probabilities: hand arithmetic, finite differences."""
 
 import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
 
-from puffer_mlx.loss import METRICS, Minibatch, normalise, ppo_loss
 from puffer_mlx.policy.distributions import Categorical
+from puffer_mlx.ppo.loss import METRICS, Minibatch, normalise, ppo_loss
 from puffer_mlx.spec import ActionSpec
 
 COEFFICIENTS = {"clip_coef": 0.2, "vf_coef": 2.0, "vf_clip_coef": 0.2, "ent_coef": 0.01}

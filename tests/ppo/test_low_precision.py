@@ -15,13 +15,15 @@ import pytest
 from emulated_gpu import from_memory, to_memory
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from oracles import named, sigmoid
-from test_kernels import mingru_oracle
+from test_gpu_kernels import mingru_oracle
 from test_recurrent_kernels import gelu_oracle, gru_oracle, lstm_oracle
 
-from puffer_mlx import config, cpu_ops, ops
-from puffer_mlx.low import dtype_of, float32_on_cpu, in_float32
-from puffer_mlx.policy import activations, custom, gru, images, lstm, mingru
-from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx import config
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.ops import dispatch as ops
+from puffer_mlx.ops.low_precision import dtype_of, float32_on_cpu, in_float32
+from puffer_mlx.policy import activations, custom, images
+from puffer_mlx.policy.networks import NETWORKS, gru, lstm, mingru
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -354,7 +356,7 @@ def test_direction_of_the_gradient(path, name, dtype):
 @pytest.fixture
 def on_a_gpu(monkeypatch):
     """Operations take their forms for a GPU; kernels are the extension, which rounds alike."""
-    extension = cpu_ops.load()
+    extension = cpu_extension.load()
     if extension is None:
         pytest.skip("the extension can't be built here")
     stand_in = ops._for_any_dtype(extension)

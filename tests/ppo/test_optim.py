@@ -1,4 +1,4 @@
-"""`optim.py` against hand arithmetic, upstream's recorded steps and singular values."""
+"""`ppo/optim.py` against hand arithmetic, upstream's recorded steps and singular values."""
 
 import math
 
@@ -7,8 +7,9 @@ import numpy as np
 import oracles
 import pytest
 
-from puffer_mlx import cpu_ops, optim
-from puffer_mlx.optim import clip_by_global_norm, cosine, muon, muon_init, orthogonalise
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.ppo import optim
+from puffer_mlx.ppo.optim import clip_by_global_norm, cosine, muon, muon_init, orthogonalise
 
 
 def test_golden_two_steps():
@@ -165,7 +166,7 @@ def test_a_step_is_the_same_on_the_extension(extension, monkeypatch, max_norm):
         extension.set_threads(threads)
         found.append(a_step(trees(), max_norm=max_norm))
     assert extension.has_gemm() == (optim.ops.extension_with_products() is not None)
-    monkeypatch.setattr(cpu_ops, "load", lambda: None)
+    monkeypatch.setattr(cpu_extension, "load", lambda: None)
     plain, made = a_step(trees(), max_norm=max_norm)
     assert made
     for new, counted in found:
@@ -182,7 +183,7 @@ def test_a_step_is_the_same_on_the_extension(extension, monkeypatch, max_norm):
 @pytest.mark.parametrize("where", ["loss", "gradient", "one that overflows"])
 def test_a_step_that_is_not_finite_changes_nothing(monkeypatch, plain, where):
     if plain:
-        monkeypatch.setattr(cpu_ops, "load", lambda: None)
+        monkeypatch.setattr(cpu_extension, "load", lambda: None)
     state = trees()
     if where != "loss":
         bad = np.array(state[1]["deep"]["e"])

@@ -12,11 +12,12 @@ import pytest
 from oracles import named
 from running import BATCH, TINY, learned, records
 
-from puffer_mlx import checkpoint, config, precision, vec
+from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.errors import UserError
-from puffer_mlx.loss import METRICS
 from puffer_mlx.policy.networks import NETWORKS
-from puffer_mlx.trainer import Trainer
+from puffer_mlx.ppo import precision
+from puffer_mlx.ppo.loss import METRICS
+from puffer_mlx.training.trainer import Trainer
 
 T, N, K = 4, 8, 2
 EPSILON = {"fp32": 2**-23, "bf16": 2**-8, "fp16": 2**-11}  # half a step between numbers near 1

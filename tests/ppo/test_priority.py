@@ -1,11 +1,12 @@
-"""`priority.py`: probabilities of segments, the draw and its weights."""
+"""`ppo/priority.py`: probabilities of segments, the draw and its weights."""
 
 import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
 
-from puffer_mlx import cpu_ops, priority
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.ppo import priority
 
 
 def probabilities(totals, alpha):
@@ -111,7 +112,7 @@ def test_choose_is_all_of_it(extension, monkeypatch, alpha, bad):
     uniforms[:2] = 1.0, 1e-9
     arguments = mx.array(adv), mx.array(uniforms), mx.array(0.4), alpha
     rows, weights = map(np.array, priority.choose(*arguments))
-    monkeypatch.setattr(cpu_ops, "load", lambda: None)
+    monkeypatch.setattr(cpu_extension, "load", lambda: None)
     plain, importance = map(np.array, priority.choose(*arguments))
     assert rows.dtype == plain.dtype == np.int32 and len(set(rows)) > 10
     same = rows == plain  # a uniform within rounding of a cumulative sum may go either way

@@ -3,8 +3,8 @@
 import mlx.core as mx
 import pytest
 
-from puffer_mlx import latency
-from puffer_mlx.latency import Effort, measure, table
+from puffer_mlx.profiling import device_costs
+from puffer_mlx.profiling.device_costs import Effort, measure, table
 
 TINY = Effort(
     repeats=3, nbytes=(4, 4096), chains=(10, 2000), queued=(200, 200), slow=2**12, rows=64
@@ -63,34 +63,36 @@ def test_what_holds_anywhere(results):
 def test_chains_are_as_long_as_they_say():
     """Each operation doubles."""
     stream = mx.default_stream(mx.cpu)
-    assert latency._chain(mx.ones(1), 5, stream).item() == 32
-    assert latency._through(mx.ones(1), (stream,) * 3).item() == 8
+    assert device_costs._chain(mx.ones(1), 5, stream).item() == 32
+    assert device_costs._through(mx.ones(1), (stream,) * 3).item() == 8
 
 
 def test_operations_and_eval_are_counted_right(monkeypatch):
     """async_eval that returns after three quarters of 40 operations has ten queued."""
-    monkeypatch.setattr(latency, "_timed", lambda build: (0.75, 1.0))
+    monkeypatch.setattr(device_costs, "_timed", lambda build: (0.75, 1.0))
     stream = mx.default_stream(mx.cpu)
-    assert latency._depth(TINY, 40, stream) == {"median": 10, "min": 10, "max": 10}
+    assert device_costs._depth(TINY, 40, stream) == {"median": 10, "min": 10, "max": 10}
 
 
 def test_a_fence_is_half_of_what_two_crossings_take(monkeypatch):
     """With a clock that only evaluations move: 9 us alone, 20 more through another stream."""
     now, home, peer = [0.0], mx.default_stream(mx.cpu), mx.new_stream(mx.cpu)
-    monkeypatch.setattr(latency, "_through", lambda _, streams: 29e-6 if peer in streams else 9e-6)
-    monkeypatch.setattr(latency, "_ready", lambda array: array)
-    monkeypatch.setattr(latency.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(latency.mx, "eval", lambda took: now.__setitem__(0, now[0] + took))
-    assert latency._fence(TINY, home, peer)["median"] == pytest.approx(10)
+    monkeypatch.setattr(
+        device_costs, "_through", lambda _, streams: 29e-6 if peer in streams else 9e-6
+    )
+    monkeypatch.setattr(device_costs, "_ready", lambda array: array)
+    monkeypatch.setattr(device_costs.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(device_costs.mx, "eval", lambda took: now.__setitem__(0, now[0] + took))
+    assert device_costs._fence(TINY, home, peer)["median"] == pytest.approx(10)
 
 
 def test_two_graphs_that_overlap_fully_are_twice_as_fast(monkeypatch):
     """With a clock that only evaluations move: by a second, whatever they evaluate."""
     now = [0.0]
-    monkeypatch.setattr(latency.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(latency.mx, "eval", lambda *_: now.__setitem__(0, now[0] + 1.0))
+    monkeypatch.setattr(device_costs.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(device_costs.mx, "eval", lambda *_: now.__setitem__(0, now[0] + 1.0))
     stream = mx.default_stream(mx.cpu)
-    assert latency._overlap(TINY, stream, stream)["median"] == 2
+    assert device_costs._overlap(TINY, stream, stream)["median"] == 2
 
 
 @pytest.mark.parametrize("column", ["cpu", "gpu"])
@@ -102,5 +104,5 @@ def test_the_table_shows_medians_and_says_where_there_is_no_gpu(monkeypatch, col
     numbers = ["1,234.50", "-"]
     assert lines[1] == ["smallest", "eval,", "us", *numbers[:: 1 if column == "cpu" else -1]]
     assert ("GPU: " in text) == (column == "cpu")
-    monkeypatch.setattr(latency.mx, "is_available", lambda device: True)
+    monkeypatch.setattr(device_costs.mx, "is_available", lambda device: True)
     assert ("GPU: not measured: --device cpu" in table({"x": row})) == (column == "cpu")

@@ -6,9 +6,9 @@ import mlx.core as mx
 import pytest
 from running import files
 
-from puffer_mlx import capture
-from puffer_mlx.capture import MOST, MetalCapture
 from puffer_mlx.errors import UserError
+from puffer_mlx.profiling import metal_capture
+from puffer_mlx.profiling.metal_capture import MOST, MetalCapture
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def metal(monkeypatch):
         stop_capture=lambda: calls.append("stop"),
         calls=calls,
     )
-    monkeypatch.setattr(capture.mx, "metal", fake)
-    monkeypatch.setattr(capture.mx, "synchronize", lambda: calls.append("synchronize"))
+    monkeypatch.setattr(metal_capture.mx, "metal", fake)
+    monkeypatch.setattr(metal_capture.mx, "synchronize", lambda: calls.append("synchronize"))
     monkeypatch.setenv("MTL_CAPTURE_ENABLED", "1")
     return fake
 
@@ -100,7 +100,9 @@ def test_what_will_not_do_is_refused_before_the_run(metal, tmp_path, name, epoch
 
 @pytest.mark.parametrize("value", [None, "0"])
 def test_captures_must_be_enabled_when_the_process_starts(metal, tmp_path, monkeypatch, value):
-    monkeypatch.setattr(capture.sys, "argv", ["scripts/train.py", "breakout", "--name", "a b"])
+    monkeypatch.setattr(
+        metal_capture.sys, "argv", ["scripts/train.py", "breakout", "--name", "a b"]
+    )
     monkeypatch.delenv("MTL_CAPTURE_ENABLED")
     if value:
         monkeypatch.setenv("MTL_CAPTURE_ENABLED", value)

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from puffer_mlx.profiler import SAMPLE_EVERY, WAITS, Lane, Profiler
-from puffer_mlx.trace import ROLLOUT, TRAIN, Trace
+from puffer_mlx.profiling.phases import SAMPLE_EVERY, WAITS, Lane, Profiler
+from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
 
 
 class Clock:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from running import files
 
-from puffer_mlx import trace as module
 from puffer_mlx.errors import UserError
-from puffer_mlx.profiler import Profiler
-from puffer_mlx.trace import ENVIRONMENTS, ROLLOUT, TRAIN, Trace
+from puffer_mlx.profiling import timeline as module
+from puffer_mlx.profiling.phases import Profiler
+from puffer_mlx.profiling.timeline import ENVIRONMENTS, ROLLOUT, TRAIN, Trace
 
 KEYS = {  # of an event, by its kind
     "M": {"ph", "pid", "tid", "name", "args"},

@@ -9,7 +9,7 @@ import pytest
 
 import puffer_mlx
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SHIPPED = {".py", ".c", ".cpp", ".h", ".ini"}
 
 
@@ -40,7 +40,7 @@ def test_the_wheel_has_every_source_and_configuration(wheel):
         if path.suffix in SHIPPED
     }
     assert names(wheel) == expected
-    assert {"puffer_mlx/csrc/blas_shim.c", "puffer_mlx/configs/default.ini"} <= expected
+    assert {"puffer_mlx/system/blas_shim.c", "puffer_mlx/configs/default.ini"} <= expected
     assert "puffer_mlx/envs/include/vecenv.h" in expected
 
 

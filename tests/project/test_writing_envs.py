@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from running import ROOT, only, records, run
 
+from puffer_mlx.check.env.findings import FAIL, WARN, worst
+from puffer_mlx.check.env.items import ITEMS, Check, judge
+from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.config import load
-from puffer_mlx.env_check.findings import FAIL, WARN, worst
-from puffer_mlx.env_check.items import ITEMS, Check, judge
-from puffer_mlx.env_check.subject import Subject
 
 DOC = ROOT / "docs" / "writing_envs.md"
 TEXT = DOC.read_text()

@@ -9,10 +9,10 @@ import pytest
 
 from puffer_mlx.config import Policy, Train
 from puffer_mlx.policy.policy import make_policy
-from puffer_mlx.profiler import Lane
-from puffer_mlx.rollout import Slot, collect
-from puffer_mlx.streams import acting_streams
-from puffer_mlx.update import compile_update
+from puffer_mlx.ppo.update import compile_update
+from puffer_mlx.profiling.phases import Lane
+from puffer_mlx.rollout.buffer import Slot, collect
+from puffer_mlx.training.streams import acting_streams
 
 T, N = 5, 12
 

@@ -1,4 +1,4 @@
-"""`actor.py` and its C++: the same as the policy's step through MLX, for any agents at a time."""
+"""`rollout/compiled_step.py` and its C++: the same as the policy's step through MLX."""
 
 import ctypes
 import gc
@@ -17,11 +17,13 @@ from oracles import f64, named
 from running import sanitized
 
 import puffer_mlx
-from puffer_mlx import actor, config, cpu_ops
-from puffer_mlx.actor import make_actor
-from puffer_mlx.policy.mingru import MinGRU
+from puffer_mlx import config
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.policy.policy import Policy, make_policy
-from puffer_mlx.rollout import Views
+from puffer_mlx.rollout import compiled_step
+from puffer_mlx.rollout.buffer import Views
+from puffer_mlx.rollout.compiled_step import make_actor
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
 ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
@@ -113,7 +115,7 @@ class Case:
         return [np.stack(rows) for rows in zip(*chosen, strict=True)] + states
 
 
-def made(policy: Policy) -> actor.Actor:
+def made(policy: Policy) -> compiled_step.Actor:
     found = make_actor(policy)
     assert found is not None
     return found
@@ -380,7 +382,7 @@ def test_policies_without_an_actor(monkeypatch):
     own = Policy(known.encoder, Network(8, 1), known.decoder)
     assert make_actor(own) is None and make_actor(known) is not None
 
-    monkeypatch.setattr(cpu_ops, "load", lambda: None)
+    monkeypatch.setattr(cpu_extension, "load", lambda: None)
     assert make_actor(known) is None
 
 
@@ -492,7 +494,7 @@ def test_continuous_actions_have_no_masks():
 
 # ---- sanitizers ----------------------------------------------------------------------------------
 
-HEADERS = Path(puffer_mlx.__file__).parent / "csrc"
+HEADERS = Path(puffer_mlx.__file__).parent / "ops" / "csrc"
 SANITIZERS = {"memory": "-fsanitize=address,undefined", "threads": "-fsanitize=thread"}
 
 
@@ -500,7 +502,7 @@ def run_driver(headers: Path, flags: list[str], program: Path) -> subprocess.Com
     command = [
         *(os.environ.get("CXX") or "c++").split(),
         *("-O1", "-std=c++20", "-pthread", f"-I{headers}", *flags),
-        str(Path(__file__).parent / "c" / "actor.cpp"),
+        str(Path(__file__).parents[1] / "c" / "actor.cpp"),
         *("-o", str(program)),
     ]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from puffer_mlx import blas
+from puffer_mlx.system import blas
 
 linux = pytest.mark.skipif(platform.system() != "Linux", reason="macOS uses Accelerate")
 numpy_openblas = pytest.mark.skipif(
@@ -126,7 +126,7 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 WHERE = """
 import ctypes
 import puffer_mlx
-from puffer_mlx import blas
+from puffer_mlx.system import blas
 import mlx.core as mx
 
 class Info(ctypes.Structure):
@@ -167,7 +167,7 @@ def test_the_shim_is_called(tmp_path):
     code = """
 import ctypes
 import puffer_mlx
-from puffer_mlx import blas
+from puffer_mlx.system import blas
 import mlx.core as mx
 calls = []
 gemm = ctypes.CFUNCTYPE(None, *[ctypes.c_int] * 3, *[ctypes.c_int64] * 3, ctypes.c_float)
@@ -225,7 +225,7 @@ def test_a_preloaded_blas_stays(tmp_path):
     (tmp_path / "mine.c").write_text("void cblas_sgemm(void) {}\n")
     mine = tmp_path / "mine.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", mine, tmp_path / "mine.c"], check=True)
-    code = "from puffer_mlx import blas; print(blas.blas_name(), blas.get_blas_threads())"
+    code = "from puffer_mlx.system import blas; print(blas.blas_name(), blas.get_blas_threads())"
     done = python(code, PUFFER_MLX_CACHE=str(tmp_path), LD_PRELOAD=str(mine))
     assert (done.stdout, done.stderr) == ("preloaded 0\n", "")
 
@@ -251,7 +251,7 @@ def test_importing_the_package_imports_neither_mlx_nor_numpy(tmp_path):
 
 
 def test_version_text_names_what_a_bug_report_needs():
-    from puffer_mlx.version import version_text
+    from puffer_mlx.system.version import version_text
 
     lines = dict(line.split(maxsplit=1) for line in version_text().splitlines())
     assert list(lines) == ["puffer_mlx", "Python", "MLX", "device", "BLAS", "platform"]

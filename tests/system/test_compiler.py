@@ -11,9 +11,10 @@ import pytest
 from native_envs import Stepper
 from running import ROOT
 
-from puffer_mlx import build, install
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.native import NativeVec, compile_environment, find_environment
+from puffer_mlx.system import compiler as build
+from puffer_mlx.system import install_hints
+from puffer_mlx.vec.native.vec import NativeVec, compile_environment, find_environment
 
 
 @pytest.fixture
@@ -134,7 +135,11 @@ def test_a_damaged_blas_shim_is_compiled_again(tmp_path: Path):
     said = []
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-c", "from puffer_mlx.blas import blas_name; print(blas_name())"],
+            [
+                sys.executable,
+                "-c",
+                "from puffer_mlx.system.blas import blas_name; print(blas_name())",
+            ],
             env=environment,
             capture_output=True,
             text=True,
@@ -181,10 +186,10 @@ def test_the_hint_is_the_systems_own(source: Path, monkeypatch, where: str):
     path = source.with_name("os-release")
     if release is not None:
         path.write_text(release)
-    monkeypatch.setattr(install, "_RELEASE", path)
-    assert c in install.compiler_hint() and cpp in install.compiler_hint(cpp=True)
+    monkeypatch.setattr(install_hints, "_RELEASE", path)
+    assert c in install_hints.compiler_hint() and cpp in install_hints.compiler_hint(cpp=True)
     if platform == "darwin":
-        assert "Debian" not in install.compiler_hint(cpp=True)
+        assert "Debian" not in install_hints.compiler_hint(cpp=True)
 
 
 def test_a_compiler_that_is_not_one_says_why(source: Path, monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.objects import load_object
+from puffer_mlx.system.import_string import load_object
 
 
 @pytest.mark.parametrize(

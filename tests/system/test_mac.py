@@ -11,7 +11,8 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from puffer_mlx import blas, cpu_ops, mac
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.system import blas, mac
 
 # A C library that knows two numbers of 32 and 64 bits, and an Accelerate with both of its symbols.
 LIBRARY = r"""
@@ -78,17 +79,17 @@ def test_numbers_of_the_kernel(library):
 
 def test_only_fast_cores_count(library, darwin, monkeypatch):
     assert mac.performance_cores(library) == 6
-    monkeypatch.delattr(cpu_ops.os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(cpu_ops.os, "cpu_count", lambda: 10)
+    monkeypatch.delattr(cpu_extension.os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(cpu_extension.os, "cpu_count", lambda: 10)
     for found, expected in ((6, 6), (None, 10), (0, 10)):  # a Mac with Intel's cores has one kind
         monkeypatch.setattr(mac, "sysctl", lambda name, library=None, found=found: found)
-        assert cpu_ops.threads() == expected
+        assert cpu_extension.threads() == expected
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems can't say")
 def test_elsewhere_the_cores_are_those_that_are_allowed():
     assert mac.performance_cores() is None
-    assert cpu_ops.threads() == len(cpu_ops.os.sched_getaffinity(0))
+    assert cpu_extension.threads() == len(cpu_extension.os.sched_getaffinity(0))
 
 
 def test_accelerates_product(library):
@@ -121,8 +122,8 @@ def test_on_a_mac_the_extension_takes_it_and_does_not_split(darwin, monkeypatch,
         def __getattr__(self, name: str):
             return lambda *arguments: calls.append((name, *arguments))
 
-    monkeypatch.setattr(cpu_ops, "_build", Extension)
-    assert isinstance(cpu_ops._load.__wrapped__(), Extension)
+    monkeypatch.setattr(cpu_extension, "_build", Extension)
+    assert isinstance(cpu_extension._load.__wrapped__(), Extension)
     assert [call for call in calls if call[0] == "set_gemm"] == [("set_gemm", 4096, False)] * (
         found > 0
     )
@@ -160,7 +161,7 @@ def test_elsewhere_command_buffers_stay():
 IMPORTED = """
 import importlib, os, platform, sys
 import puffer_mlx
-from puffer_mlx import mac
+from puffer_mlx.system import mac
 
 platform.system = lambda: "Darwin"
 mac.sysctl = lambda name, library=None: 16 << 30
@@ -173,7 +174,7 @@ def test_tests_compute_on_the_cpu(monkeypatch):
     """Where MLX has a GPU that is its default device, and a test that is about one asks for it."""
     chosen = []
     monkeypatch.setattr(mx, "set_default_device", chosen.append)
-    path = Path(__file__).with_name("conftest.py")
+    path = Path(__file__).parents[1] / "conftest.py"
     spec = importlib.util.spec_from_file_location("conftest_again", path)
     assert spec is not None and spec.loader is not None
     spec.loader.exec_module(importlib.util.module_from_spec(spec))

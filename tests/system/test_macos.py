@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from puffer_mlx import cpu_ops, mac
-from puffer_mlx.vec.compiling import compile_environment
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.system import mac
+from puffer_mlx.vec.native.compiling import compile_environment
 
-ROOT = Path(__file__).parents[1]
-CSRC = ROOT / "puffer_mlx" / "csrc"
+ROOT = Path(__file__).parents[2]
+CSRC = ROOT / "puffer_mlx" / "ops" / "csrc"
 ENVIRONMENTS = sorted(path.parent.name for path in (ROOT / "envs").glob("*/binding.c"))
 DYLIB = 6  # Mach-O's type of file
 ARM64 = 0x0100000C
@@ -73,7 +74,9 @@ class Object:
 def test_environments_compile_without_a_warning(zig, name):
     found = Object(compile_environment(ROOT / "envs" / name))
     assert (found.machine, found.kind) == (ARM64, DYLIB)
-    calls = re.findall(r"library\.(puffer_\w+)", (ROOT / "puffer_mlx/vec/native.py").read_text())
+    calls = re.findall(
+        r"library\.(puffer_\w+)", (ROOT / "puffer_mlx/vec/native/vec.py").read_text()
+    )
     assert {f"_{call}" for call in calls} <= found.defined
     assert len(calls) > 10
 
@@ -82,7 +85,7 @@ def compiler_flags(monkeypatch) -> list[str]:
     """The extension's on a Mac."""
     with monkeypatch.context() as patch:
         patch.setattr(platform, "system", lambda: "Darwin")
-        return cpu_ops._flags()
+        return cpu_extension._flags()
 
 
 def compile_(*arguments: object) -> str:
@@ -173,16 +176,16 @@ def test_the_extension_links_with_mlxs_wheel(zig, monkeypatch, tmp_path):
     (core,) = package.glob("core.*-darwin.so")
     library = package / "lib" / "libmlx.dylib"
 
-    monkeypatch.setattr(cpu_ops.mx, "__file__", str(core))
+    monkeypatch.setattr(cpu_extension.mx, "__file__", str(core))
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
-    extension = cpu_ops._compile()
+    extension = cpu_extension._compile()
 
     ours, theirs = Object(extension), Object(library)
     wanted = {name for name in ours.needed if "mlx4core" in name}
     assert (ours.machine, ours.kind) == (ARM64, DYLIB) and "_PyInit_cpu_ops" in ours.defined
     assert len(wanted) > 10 and wanted <= theirs.defined
     assert tags(extension) == tags(core) and len(tags(core)) == 1
-    # what mac.py says of MLX
+    # what system/mac.py says of MLX
     assert f"_{mac._SGEMM[0]}" in theirs.needed
     text = library.read_bytes()
     assert all(name.encode() in text for name in mac.COMMAND_BUFFERS)

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import mlx.core as mx
 import pytest
 
-from puffer_mlx import cache_limit
-from puffer_mlx.cache_limit import BYTES, CPU_DEFAULT, choose_cache_limit
+from puffer_mlx.system import mlx_cache
+from puffer_mlx.system.mlx_cache import BYTES, CPU_DEFAULT, choose_cache_limit
 
 GIB = 1 << 30
 
@@ -19,9 +19,9 @@ def chosen(monkeypatch):
     limit = mx.set_cache_limit(0)
 
     def chosen(before: int, metal: bool = False, memory: int = 64 * GIB) -> int:
-        monkeypatch.setattr(cache_limit.mx.metal, "is_available", lambda: metal)
+        monkeypatch.setattr(mlx_cache.mx.metal, "is_available", lambda: metal)
         monkeypatch.setattr(
-            cache_limit.psutil, "virtual_memory", lambda: SimpleNamespace(total=memory)
+            mlx_cache.psutil, "virtual_memory", lambda: SimpleNamespace(total=memory)
         )
         mx.set_cache_limit(before)
         choose_cache_limit.__wrapped__()
@@ -62,7 +62,7 @@ import mlx.core as mx
 from puffer_mlx import evaluate, vec
 from puffer_mlx.config import load
 from puffer_mlx.policy.policy import make_policy
-from puffer_mlx.trainer import Trainer
+from puffer_mlx.training.trainer import Trainer
 
 config = load("squared", ["--vec.total-agents", "8", "--train.minibatch-size", "512"])
 print(mx.set_cache_limit(33554432))

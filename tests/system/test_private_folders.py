@@ -14,8 +14,8 @@ import mlx.core as mx
 import pytest
 from running import ROOT
 
-from puffer_mlx import devices, own_folders
-from puffer_mlx.build import cache_directory, compile_shared
+from puffer_mlx.system import devices, private_folders
+from puffer_mlx.system.compiler import cache_directory, compile_shared
 
 NOBODY = 65534
 root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user for a while")
@@ -24,67 +24,67 @@ root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another use
 @pytest.fixture(autouse=True)
 def forget():
     """What was decided for other folders."""
-    for function in own_folders.private, own_folders.trusted:
+    for function in private_folders.private, private_folders.trusted:
         function.cache_clear()
     yield
-    for function in own_folders.private, own_folders.trusted:
+    for function in private_folders.private, private_folders.trusted:
         function.cache_clear()
 
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder whose parents are no concern: pytest's may be anywhere."""
-    monkeypatch.setattr(own_folders, "_SHARED", ())
+    monkeypatch.setattr(private_folders, "_SHARED", ())
     folder = tmp_path / "mine"
     folder.mkdir(mode=0o755)
-    if wrong := own_folders.fault(folder):
+    if wrong := private_folders.fault(folder):
         pytest.skip(f"pytest's own folder can't be trusted: {wrong}")
     return folder
 
 
 def test_a_folder_of_ones_own(mine: Path):
-    assert own_folders.fault(mine) == ""
-    assert own_folders.fault(mine / "not" / "there" / "yet") == ""
-    assert own_folders.fault(Path("/usr/lib")) == ""  # root's
+    assert private_folders.fault(mine) == ""
+    assert private_folders.fault(mine / "not" / "there" / "yet") == ""
+    assert private_folders.fault(Path("/usr/lib")) == ""  # root's
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o757])
 def test_others_may_write(mine: Path, mode: int):
     mine.chmod(mode)
-    assert own_folders.fault(mine) == f"others may write to {mine}"
+    assert private_folders.fault(mine) == f"others may write to {mine}"
     inside = mine / "inside"
     inside.mkdir(mode=0o755)
     expected = "" if mode & stat.S_ISVTX else f"others may write to {mine}"  # as in /tmp
-    assert own_folders.fault(inside) == expected
+    assert private_folders.fault(inside) == expected
     (mine.parent / "link").symlink_to(inside)
-    assert own_folders.fault(mine.parent / "link") == expected
+    assert private_folders.fault(mine.parent / "link") == expected
 
 
 def test_a_group_may_write(mine: Path, monkeypatch: pytest.MonkeyPatch):
     mine.chmod(0o775)
-    monkeypatch.setattr(own_folders, "_own_group", lambda gid: gid == mine.stat().st_gid)
-    assert own_folders.fault(mine) == ""  # many systems give each user a group
-    monkeypatch.setattr(own_folders, "_own_group", lambda gid: False)
-    assert own_folders.fault(mine) == f"others may write to {mine}"
+    monkeypatch.setattr(private_folders, "_own_group", lambda gid: gid == mine.stat().st_gid)
+    assert private_folders.fault(mine) == ""  # many systems give each user a group
+    monkeypatch.setattr(private_folders, "_own_group", lambda gid: False)
+    assert private_folders.fault(mine) == f"others may write to {mine}"
 
 
 @root
 def test_another_user(mine: Path):
     os.chown(mine, NOBODY, -1)
-    assert own_folders.fault(mine / "cache").startswith(f"{mine} belongs to another user (")
+    assert private_folders.fault(mine / "cache").startswith(f"{mine} belongs to another user (")
     os.chown(mine, 0, -1)
     link = mine.parent / "link"
     link.symlink_to(mine)
     os.chown(link, NOBODY, -1, follow_symlinks=False)  # who may have it lead elsewhere later
-    assert own_folders.fault(link).startswith(f"{link} belongs to another user (")
+    assert private_folders.fault(link).startswith(f"{link} belongs to another user (")
 
 
 def test_made_folders_are_private(mine: Path):
-    own_folders.make(mine / "one" / "two")
+    private_folders.make(mine / "one" / "two")
     assert [stat.S_IMODE(p.stat().st_mode) for p in (mine / "one", mine / "one" / "two")] == [
         0o700
     ] * 2
-    own_folders.make(mine / "one")
+    private_folders.make(mine / "one")
     assert stat.S_IMODE(mine.stat().st_mode) == 0o755
 
 
@@ -96,8 +96,8 @@ def temporary(mine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The temporary directory: everybody's, as /tmp is."""
     mine.chmod(0o1777)
     monkeypatch.setattr(tempfile, "tempdir", str(mine))
-    monkeypatch.setattr(own_folders, "_SHARED", (str(mine),))
-    for name in own_folders._TEMPORARY:
+    monkeypatch.setattr(private_folders, "_SHARED", (str(mine),))
+    for name in private_folders._TEMPORARY:
         monkeypatch.delenv(name, raising=False)
     return mine
 
@@ -122,14 +122,14 @@ def test_a_cache_of_all_is_not_used(temporary: Path, monkeypatch, capsys):
     assert f"others may write to {chosen}, so compiled libraries are kept in" in lines[0]
     assert "hint: let only yourself write there, or set PUFFER_MLX_CACHE" in lines[0]
     chosen.chmod(0o755)
-    own_folders.trusted.cache_clear()
+    private_folders.trusted.cache_clear()
     assert cache_directory() == chosen
 
 
 def test_where_the_private_folder_is_somebody_elses(temporary: Path, capsys):
     private(temporary).mkdir()
     private(temporary).chmod(0o777)
-    made = own_folders.private()
+    made = private_folders.private()
     assert made and made.parent == temporary and made != private(temporary)
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
     assert f"hint: remove {private(temporary)}" in capsys.readouterr().err
@@ -138,17 +138,17 @@ def test_where_the_private_folder_is_somebody_elses(temporary: Path, capsys):
 
 def test_a_temporary_directory_that_is_nobodys(temporary: Path):
     temporary.chmod(0o777)  # without the sticky bit everybody can take everything's place
-    assert own_folders.private() is None
+    assert private_folders.private() is None
 
 
 # ---- MLX's own ----------------------------------------------------------------------------------
 
 
 def test_mlx_is_sent_to_a_private_folder(temporary: Path):
-    own_folders.keep_mlx_private()
+    private_folders.keep_mlx_private()
     assert os.environ["TEMPDIR"] == str(private(temporary))
     assert "TMPDIR" not in os.environ and tempfile.gettempdir() == str(temporary)
-    own_folders.keep_mlx_private()  # in a process started by this one
+    private_folders.keep_mlx_private()  # in a process started by this one
     assert os.environ["TEMPDIR"] == str(private(temporary))
 
 
@@ -156,7 +156,7 @@ def test_mlx_is_sent_to_a_private_folder(temporary: Path):
 def test_a_variable_that_names_the_folder_of_all(temporary: Path, monkeypatch, name: str):
     monkeypatch.setenv(name, str(temporary))
     monkeypatch.setenv("TMPDIR", os.environ.get("TMPDIR", ""))  # put back afterwards
-    own_folders.keep_mlx_private()
+    private_folders.keep_mlx_private()
     assert os.environ["TMPDIR"] == str(private(temporary))
     assert tempfile.gettempdir() == str(temporary)
 
@@ -165,7 +165,7 @@ def test_a_temporary_directory_of_ones_own_stays(temporary: Path, monkeypatch):
     own = temporary / "own"
     own.mkdir(mode=0o700)
     monkeypatch.setenv("TMPDIR", str(own))
-    own_folders.keep_mlx_private()
+    private_folders.keep_mlx_private()
     assert os.environ["TMPDIR"] == str(own) and "TEMPDIR" not in os.environ
 
 
@@ -187,7 +187,7 @@ COMPILES = """
 import os, sys, tempfile
 import mlx.core as mx
 import puffer_mlx
-from puffer_mlx import own_folders
+from puffer_mlx.system import private_folders as own_folders
 
 user, folder = int(sys.argv[1]), sys.argv[2]
 os.setgroups([])

@@ -1,11 +1,11 @@
-"""`loggers.py`: whole lines of JSON, whatever the disk, a kill or an environment does."""
+"""`tracking/json_lines.py`: whole lines of JSON, whatever a disk, a kill or an environment does."""
 
 import json
 import math
 
 import pytest
 
-from puffer_mlx.loggers import JsonLines
+from puffer_mlx.tracking.json_lines import JsonLines
 
 RECORDS = [{"epoch": 1, "env/score": 0.5}, {"epoch": 2, "env/score": 1.5}, {"epoch": 3}]
 

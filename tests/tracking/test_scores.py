@@ -9,8 +9,8 @@ import pytest
 from puffer_mlx import checkpoint, vec
 from puffer_mlx import config as c
 from puffer_mlx.checkpoint import Keeper
-from puffer_mlx.scores import SCORE, LastScores
-from puffer_mlx.trainer import Trainer
+from puffer_mlx.tracking.scores import SCORE, LastScores
+from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import TellsScores
 from puffer_mlx.vec.episodes import Episodes
 

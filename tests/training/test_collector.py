@@ -16,10 +16,11 @@ import pytest
 from oracles import named
 from running import learned
 
-from puffer_mlx import checkpoint, config, schedule, vec
+from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.ops import take_rows
-from puffer_mlx.trace import ROLLOUT, TRAIN, Trace
-from puffer_mlx.trainer import Trainer
+from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
+from puffer_mlx.training import collector as schedule
+from puffer_mlx.training.trainer import Trainer
 
 Before = Callable[[str, int], None]  # gets "send" or "wait", and the group
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from puffer_mlx import loss, schedule, update
 from puffer_mlx.config import Base, Config, Policy, Train, Vec, validate
-from puffer_mlx.policy import mingru
-from puffer_mlx.trainer import Trainer
-from puffer_mlx.vec.native import NativeVec, find_environment
+from puffer_mlx.policy.networks import mingru
+from puffer_mlx.ppo import loss, update
+from puffer_mlx.training import collector as schedule
+from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.vec.native.vec import NativeVec, find_environment
 
 MEMORY = find_environment("memory")
 N, T, H = 128, 16, 16

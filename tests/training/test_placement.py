@@ -12,12 +12,13 @@ import oracles
 import pytest
 from oracles import named
 
-from puffer_mlx import config, placement
-from puffer_mlx import trainer as trainer_module
+from puffer_mlx import config
 from puffer_mlx.errors import UserError
-from puffer_mlx.placement import PATIENCE, Placement, notes, place
-from puffer_mlx.precision import lower
-from puffer_mlx.trainer import Trainer
+from puffer_mlx.ppo.precision import lower
+from puffer_mlx.training import placement
+from puffer_mlx.training import trainer as trainer_module
+from puffer_mlx.training.placement import PATIENCE, Placement, notes, place
+from puffer_mlx.training.trainer import Trainer
 
 CPU, GPU = mx.Device(mx.cpu), mx.Device(mx.gpu)
 T, N, S = 4, 10, 4  # segments don't divide the agents

@@ -14,12 +14,12 @@ from oracles import named
 from running import BATCH, EPOCHS, TINY, command, files, learned, only, records, run
 
 from puffer_mlx import checkpoint, config, vec
-from puffer_mlx.config_files import known_envs
+from puffer_mlx.checkpoint.live_run import held
+from puffer_mlx.config.files import known_envs
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.networks import NETWORKS
-from puffer_mlx.run_folder import held
-from puffer_mlx.trainer import Trainer
-from puffer_mlx.vec.native import environments_folder
+from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.vec.native.vec import environments_folder
 
 NATIVE = sorted(path.parent.name for path in environments_folder().glob("*/binding.c"))
 AGENTS, T = 16, 8

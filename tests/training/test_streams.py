@@ -9,8 +9,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from puffer_mlx import cpu_ops, streams
-from puffer_mlx.streams import acting_streams, learner_width, set_width
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.training import streams
+from puffer_mlx.training.streams import acting_streams, learner_width, set_width
 
 CPU = mx.Device(mx.cpu)
 
@@ -19,7 +20,7 @@ CPU = mx.Device(mx.cpu)
 def as_before():
     """The main thread's streams, which last as long as the process."""
     yield
-    module = cpu_ops.load()
+    module = cpu_extension.load()
     for stream in getattr(streams._made, "streams", []):
         set_width(stream, 0)
     set_width(mx.default_stream(mx.cpu), 0)
@@ -81,7 +82,7 @@ def test_a_gpu_has_its_default_stream(monkeypatch):
 def test_a_share_is_its_streams_alone(extension, thread):
     default = extension.width(mx.default_stream(mx.cpu))
     mine, theirs = mx.default_stream(mx.cpu), thread(mx.default_stream, mx.cpu)
-    assert default == cpu_ops.threads()
+    assert default == cpu_extension.threads()
     learner_width(3)
     set_width(theirs, 5)  # from outside its thread
     assert (extension.width(mine), extension.width(theirs)) == (3, 5)
@@ -107,13 +108,13 @@ def test_wrong_shares(extension, monkeypatch):
     ):
         with pytest.raises(ValueError, match=r"or 0 for"):
             call()
-    monkeypatch.setattr(cpu_ops, "load", lambda: None)
+    monkeypatch.setattr(cpu_extension, "load", lambda: None)
     with pytest.raises(ValueError, match=r"or 0 for"):
         set_width(stream, -1)
 
 
 def test_without_the_extension(monkeypatch):
-    monkeypatch.setattr(cpu_ops, "load", lambda: None)
+    monkeypatch.setattr(cpu_extension, "load", lambda: None)
     made = acting_streams(CPU, 4, 2)
     learner_width(1)
     set_width(made[0], 3)
@@ -125,7 +126,7 @@ LOAD_TWICE = """
     import sys
     import threading
     import puffer_mlx
-    from puffer_mlx import cpu_ops
+    from puffer_mlx.ops import cpu_extension as cpu_ops
 
     sys.setswitchinterval(1e-6)
     found = []
@@ -153,8 +154,8 @@ COUNT_THREADS = """
     import os
     import puffer_mlx
     import mlx.core as mx
-    from puffer_mlx import cpu_ops
-    from puffer_mlx.streams import acting_streams, learner_width, set_width
+    from puffer_mlx.ops import cpu_extension as cpu_ops
+    from puffer_mlx.training.streams import acting_streams, learner_width, set_width
 
     extension = cpu_ops.load()
     x = mx.ones((4096, 64))

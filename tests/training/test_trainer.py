@@ -12,11 +12,12 @@ import pytest
 from mlx.utils import tree_map
 from oracles import f64, named
 
-from puffer_mlx import config, cpu_ops, vec
+from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
-from puffer_mlx.loss import METRICS
-from puffer_mlx.profiler import SAMPLE_EVERY
-from puffer_mlx.trainer import Trainer
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.ppo.loss import METRICS
+from puffer_mlx.profiling.phases import SAMPLE_EVERY
+from puffer_mlx.training.trainer import Trainer
 
 T, N, S, K, H = 4, 8, 4, 3, 4
 OPTIONS = f"""
@@ -67,7 +68,7 @@ def losses(logs):
 def test_every_way_to_multiply_trains_the_same(products, monkeypatch):
     """A Mac's CPU among them: whole products, or MLX's beside the extension."""
     trainer, logs = run()
-    monkeypatch.setattr(cpu_ops, "load", lambda: None)
+    monkeypatch.setattr(cpu_extension, "load", lambda: None)
     plain, expected = run()
     np.testing.assert_allclose(flat(trainer.weights), flat(plain.weights), rtol=0, atol=2e-5)
     for ours, theirs in zip(losses(logs), losses(expected), strict=True):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from running import ROOT, errors
 
-from puffer_mlx.worker import Worker, worker
+from puffer_mlx.training.worker import Worker, worker
 
 
 @pytest.fixture
@@ -86,8 +86,8 @@ import sys, threading, time
 sys.path.insert(0, "tests")
 import oracles
 from puffer_mlx import config, vec
-from puffer_mlx.trainer import Trainer
-from puffer_mlx.worker import worker
+from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.training.worker import worker
 import mlx.core as mx
 mx.disable_compile()
 

@@ -12,15 +12,15 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec import gym_forms
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
-from puffer_mlx.vec.gym import GymVec
-from puffer_mlx.vec.gym_forms import choose
-from puffer_mlx.vec.gym_infos import ended_infos
-from puffer_mlx.vec.gym_make import Recipe
+from puffer_mlx.vec.gym import backends as gym_forms
+from puffer_mlx.vec.gym.backends import choose
+from puffer_mlx.vec.gym.infos import ended_infos
+from puffer_mlx.vec.gym.make import Recipe
+from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.stepping import allocate_rows, random_actions
 
-HERE = Path(__file__).parent / "envs" / "python"
+HERE = Path(__file__).parents[1] / "envs" / "python"
 sys.path.append(str(HERE))
 gym_walk = importlib.import_module("gym_walk")
 Walk, Walks = gym_walk.Walk, gym_walk.Walks

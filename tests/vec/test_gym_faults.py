@@ -16,12 +16,12 @@ import psutil
 import pytest
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec import gym_workers
 from puffer_mlx.vec.base import Rows
-from puffer_mlx.vec.gym import GymVec
+from puffer_mlx.vec.gym import workers as gym_workers
+from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.stepping import allocate_rows
 
-HERE = Path(__file__).parent / "envs" / "python"
+HERE = Path(__file__).parents[1] / "envs" / "python"
 sys.path.append(str(HERE))
 gym_faults = importlib.import_module("gym_faults")
 Faulty, FaultyWalks = gym_faults.Faulty, gym_faults.FaultyWalks
@@ -347,7 +347,7 @@ def test_processes_leave_ctrl_c_to_their_parent(nothing_left):
 SCRIPT = """
 import sys
 import numpy as np
-from puffer_mlx.vec.gym import GymVec
+from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.stepping import allocate_rows
 sys.path.append(sys.argv[1])
 from gym_walk import Walk
@@ -378,9 +378,9 @@ def test_a_script_with_its_own_environment_is_not_run_again(tmp_path: Path):
 PROGRAM = """
 import signal, sys
 import numpy as np
-from puffer_mlx.vec import gym_workers
+from puffer_mlx.vec.gym import workers as gym_workers
 from puffer_mlx.vec.base import Rows
-from puffer_mlx.vec.gym import GymVec
+from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.stepping import allocate_rows
 sys.path.append(sys.argv[1])
 from gym_faults import Faulty

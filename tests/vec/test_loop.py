@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from native_envs import make
 
-from puffer_mlx.actor import make_actor
 from puffer_mlx.config import Policy
 from puffer_mlx.policy.policy import make_policy
-from puffer_mlx.profiler import Lane
-from puffer_mlx.rollout import Slot, collect_in_c
+from puffer_mlx.profiling.phases import Lane
+from puffer_mlx.rollout.buffer import Slot, collect_in_c
+from puffer_mlx.rollout.compiled_step import make_actor
 from puffer_mlx.vec import loop
 
 T = 9

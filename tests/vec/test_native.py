@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from native_envs import BREAKOUT, GROUP, NAMES, RELAY, Stepper, make, parameters, part
 
-from puffer_mlx import build
-from puffer_mlx.build import cache_directory
 from puffer_mlx.errors import UserError
+from puffer_mlx.system import compiler as build
+from puffer_mlx.system.compiler import cache_directory
 from puffer_mlx.vec.base import Rows, VecEnv
-from puffer_mlx.vec.library import load
-from puffer_mlx.vec.native import NativeVec, compile_environment, find_environment
+from puffer_mlx.vec.native.library import load
+from puffer_mlx.vec.native.vec import NativeVec, compile_environment, find_environment
 from puffer_mlx.vec.stepping import allocate_rows, measure_stepping, random_actions
 
 SHAPES = {  # D, dtype, head sizes, mask bytes
@@ -535,7 +535,7 @@ def test_a_slow_compiler_is_announced(copy: Path, monkeypatch, capsys, seconds, 
 
 def test_two_processes_compile_at_once(copy: Path):
     script = f"""
-from puffer_mlx.vec.native import NativeVec
+from puffer_mlx.vec.native.vec import NativeVec
 NativeVec({str(copy)!r}, total_agents=2, env={{"size": 5}}).close()
 """
     processes = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(3)]
@@ -620,7 +620,7 @@ def test_no_compiler(copy: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def _forget_compilers() -> None:
-    from puffer_mlx.build import _identity
+    from puffer_mlx.system.compiler import _identity
 
     _identity.cache_clear()
 

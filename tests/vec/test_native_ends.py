@@ -15,8 +15,8 @@ from native_envs import OURS, Stepper
 from running import ROOT, command, only, run, started
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.signals import ASKING
-from puffer_mlx.vec.native import NativeVec
+from puffer_mlx.system.signals import ASKING
+from puffer_mlx.vec.native.vec import NativeVec
 
 FAULTY = OURS / "faulty"
 NAMES = re.findall(r"^    ([A-Z_]+),", (FAULTY / "faulty.h").read_text(), re.MULTILINE)
@@ -91,7 +91,7 @@ def test_a_run_that_an_environment_ends_is_saved(tmp_path: Path):
 START = f'''
 import contextlib, ctypes, signal, sys
 import numpy as np
-sys.path.insert(0, {str(ROOT / "tests")!r})
+sys.path[:0] = {[str(Path(__file__).parent), str(ROOT / "tests")]!r}
 from test_native_ends import make, step
 
 def interrupted(work, vec):
@@ -161,7 +161,7 @@ def test_a_slow_step_is_waited_for():
     done = python(
         """
         import native_envs
-        from puffer_mlx.vec import waiting
+        from puffer_mlx.vec.native import waiting
         waiting.PATIENCE_MS = 60_000
         vec = native_envs.make("relay", total_agents=6, env={"length": 7, "sleep_ms": 50})
         stepper, actions = native_envs.Stepper(vec), np.zeros((6, 2), np.float32)

@@ -14,11 +14,11 @@ import pytest
 
 from puffer_mlx.config import Base, Config, Policy, Train, Vec, validate
 from puffer_mlx.errors import UserError
-from puffer_mlx.trainer import Trainer
-from puffer_mlx.vec.puffer import PufferVec, is_puffer_env
+from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.vec.puffer.vec import PufferVec, is_puffer_env
 from puffer_mlx.vec.stepping import allocate_rows, random_actions
 
-sys.path.append(str(Path(__file__).parent / "envs" / "python"))
+sys.path.append(str(Path(__file__).parents[1] / "envs" / "python"))
 emulated, pairs = map(importlib.import_module, ("emulated", "pairs"))
 Counting, Duel, Pairs, single = emulated.Counting, emulated.Duel, pairs.Pairs, pairs.single
 
@@ -171,11 +171,11 @@ def test_instances(keywords, description, environments):
 
 
 def test_slow_steps_are_worth_processes(monkeypatch):
-    monkeypatch.setattr("puffer_mlx.vec.puffer_plan.cores", lambda: 2)
-    monkeypatch.setattr("puffer_mlx.vec.puffer_plan.ROUND_TRIP", 0.0)
+    monkeypatch.setattr("puffer_mlx.vec.puffer.plan.cores", lambda: 2)
+    monkeypatch.setattr("puffer_mlx.vec.puffer.plan.ROUND_TRIP", 0.0)
     with make(single, 8, num_threads=2) as vec:
         slow = vec.description
-    monkeypatch.setattr("puffer_mlx.vec.puffer_plan.ROUND_TRIP", 10.0)
+    monkeypatch.setattr("puffer_mlx.vec.puffer.plan.ROUND_TRIP", 10.0)
     with make(single, 8, num_threads=2) as vec:
         quick = vec.description
     assert slow.startswith("async: 4 instances in 2 processes; their steps take")
@@ -350,8 +350,8 @@ def test_environments_of_an_instance_share_its_seed():
     ],
 )
 def test_a_lost_process_is_noticed(fault, text, monkeypatch):
-    monkeypatch.setattr("puffer_mlx.vec.puffer_workers._GRACE", 0.1)
-    monkeypatch.setattr("puffer_mlx.vec.puffer_workers._MAKING", 120.0)
+    monkeypatch.setattr("puffer_mlx.vec.puffer.workers._GRACE", 0.1)
+    monkeypatch.setattr("puffer_mlx.vec.puffer.workers._MAKING", 120.0)
     with make(single, 4, backend="async", env={"fault": fault}, timeout=0.5) as vec:
         played = Played(vec)
         processes = list(vars(vec._groups[0])["_processes"])

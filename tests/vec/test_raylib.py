@@ -17,16 +17,16 @@ import pytest
 from native_envs import UPSTREAM, Stepper, folder_of, make, parameters
 from test_upstream_envs import edit, squared
 
-from puffer_mlx import raylib
-from puffer_mlx.build import compile_shared, source_files
 from puffer_mlx.errors import UserError
-from puffer_mlx.raylib import find_raylib
-from puffer_mlx.vec.library import environment_flags
-from puffer_mlx.vec.native import NativeVec, environments_folder
+from puffer_mlx.system.compiler import compile_shared, source_files
+from puffer_mlx.vec.native import raylib
+from puffer_mlx.vec.native.library import environment_flags
+from puffer_mlx.vec.native.raylib import find_raylib
+from puffer_mlx.vec.native.vec import NativeVec, environments_folder
 
 INCLUDE = environments_folder() / "include"
 STAND_IN = INCLUDE / "raylib"
-C = Path(__file__).parent / "c"
+C = Path(__file__).parents[1] / "c"
 
 
 # ---- The stand-in's functions by name -----------------------------------------------------------

@@ -1,6 +1,6 @@
 """The batch stepper, its threads and the environments under the compiler's sanitizers.
 
-tests/c/driver.c does what vec/native.py does, in a program of its own. One test plants bugs, to
+tests/c/driver.c does what vec/native/vec.py does, in a program of its own. One test plants bugs, to
 show that the others would see them.
 """
 
@@ -13,7 +13,7 @@ import pytest
 from native_envs import GROUP, NAMES, folder_of, parameters
 from running import sanitized
 
-from puffer_mlx.vec.native import environments_folder, find_environment
+from puffer_mlx.vec.native.vec import environments_folder, find_environment
 
 # Both for every environment, about 1.2 s each, most of it compilation: environments can race too,
 # by a static variable that all of them share.
@@ -29,7 +29,7 @@ def compile_driver(folder: Path, sanitizer: str, out: Path, stepper: Path | None
         "-fno-sanitize-recover=all",
         f"-I{root / 'include'}",
         f"-I{root / 'src'}",
-        str(Path(__file__).parent / "c" / "driver.c"),
+        str(Path(__file__).parents[1] / "c" / "driver.c"),
         str(folder / "binding.c"),
         *map(str, sorted((root / "src").glob("*.c"))),
         *("-o", str(out), "-lm"),

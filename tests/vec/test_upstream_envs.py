@@ -26,10 +26,10 @@ from test_sanitizers import SANITIZERS, run_driver
 
 from puffer_mlx.config import Config, load
 from puffer_mlx.errors import UserError
-from puffer_mlx.trainer import Trainer
-from puffer_mlx.vec.library import environment_flags
-from puffer_mlx.vec.native import NativeVec, environments_folder, find_environment
-from puffer_mlx.vec.sources import environment_files, needs, repository
+from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.vec.native.library import environment_flags
+from puffer_mlx.vec.native.sources import environment_files, needs, repository
+from puffer_mlx.vec.native.vec import NativeVec, environments_folder, find_environment
 from puffer_mlx.vec.stepping import random_actions
 
 SHAPES = {  # D, dtype, head sizes, mask bytes, environments of 12 agents
@@ -93,7 +93,7 @@ def test_clean(name: str, sanitizer: str, tmp_path: Path, monkeypatch: pytest.Mo
         [
             *(os.environ.get("CC") or "cc").split(),
             *("-O1", "-g", f"-fsanitize={SANITIZERS[sanitizer]}", "-fno-sanitize-recover=all"),
-            *(*flags, f"-I{src}", str(Path(__file__).parent / "c" / "driver.c")),
+            *(*flags, f"-I{src}", str(Path(__file__).parents[1] / "c" / "driver.c")),
             *(str(folder_of(name) / "binding.c"), *map(str, sorted(src.glob("*.c")))),
             *("-o", str(tmp_path / "driver"), "-lm"),
         ],

@@ -19,13 +19,13 @@ from puffer_mlx import vec as vectorised
 from puffer_mlx.config import Config, Vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows, ScoredVec, WholeRollouts
-from puffer_mlx.vec.gym import GymVec
-from puffer_mlx.vec.native import NativeVec
+from puffer_mlx.vec.gym.vec import GymVec
+from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.normalize import Normalized
-from puffer_mlx.vec.puffer import PufferVec
+from puffer_mlx.vec.puffer.vec import PufferVec
 from puffer_mlx.vec.stepping import allocate_rows, random_actions
 
-sys.path.append(str(Path(__file__).parent / "envs" / "python"))
+sys.path.append(str(Path(__file__).parents[1] / "envs" / "python"))
 gym_walk, pairs = map(importlib.import_module, ("gym_walk", "pairs"))
 
 N = 12

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from puffer_mlx.env_check.findings import Findings, fail, number, numbers, ok, skip, warn
-from puffer_mlx.env_check.playing import Notes
-from puffer_mlx.env_check.subject import Subject
+from puffer_mlx.check.env.findings import Findings, fail, number, numbers, ok, skip, warn
+from puffer_mlx.check.env.playing import Notes
+from puffer_mlx.check.env.subject import Subject
 
 FEW = 64  # rows whose distances are looked at
 ENOUGH = 20  # episodes that a statement about all of them needs

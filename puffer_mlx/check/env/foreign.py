@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx import vec
-from puffer_mlx.env_check.findings import Finding, Findings, fail, ok, skip, warn
-from puffer_mlx.env_check.subject import Subject
-from puffer_mlx.vec.puffer import is_puffer_env
+from puffer_mlx.check.env.findings import Finding, Findings, fail, ok, skip, warn
+from puffer_mlx.check.env.subject import Subject
+from puffer_mlx.vec.puffer.vec import is_puffer_env
 
 STEPS = 300
 LARGE = 3.0  # a bound that N(0, 1), what a policy begins with, hardly ever reaches

@@ -5,19 +5,10 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
-from puffer_mlx.env_check import ending, foreign, pace, pictures, repeating, seeing
-from puffer_mlx.env_check.findings import (
-    FAIL,
-    Finding,
-    Findings,
-    fail,
-    ok,
-    skip,
-    warn,
-    worst,
-)
-from puffer_mlx.env_check.playing import Notes, play
-from puffer_mlx.env_check.subject import Subject
+from puffer_mlx.check.env import ending, foreign, pace, pictures, repeating, seeing
+from puffer_mlx.check.env.findings import FAIL, Finding, Findings, fail, ok, skip, warn, worst
+from puffer_mlx.check.env.playing import Notes, play
+from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.errors import UserError
 
 NOT_LOOKED_AT = "not looked at"

@@ -6,11 +6,11 @@ from dataclasses import replace
 from itertools import islice
 
 from puffer_mlx import vec
+from puffer_mlx.check.env.findings import Findings, fail, number, ok, percent, warn
+from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.config import Config
-from puffer_mlx.config_fit import rollout_threads
-from puffer_mlx.env_check.findings import Findings, fail, number, ok, percent, warn
-from puffer_mlx.env_check.subject import Subject
-from puffer_mlx.trainer import Logs, Trainer
+from puffer_mlx.config.fit import rollout_threads
+from puffer_mlx.training.trainer import Logs, Trainer
 from puffer_mlx.vec.stepping import measure_stepping
 
 EPOCHS = 4  # of which the first compiles

@@ -3,10 +3,10 @@
 import numpy as np
 
 from puffer_mlx import vec
-from puffer_mlx.env_check.findings import Findings, fail, ok, warn
-from puffer_mlx.env_check.subject import Subject, Table
+from puffer_mlx.check.env.findings import Findings, fail, ok, warn
+from puffer_mlx.check.env.subject import Subject, Table
+from puffer_mlx.display.frames import find_draw
 from puffer_mlx.errors import UserError
-from puffer_mlx.pictures import find_draw
 
 STEPS = 20
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from puffer_mlx.env_check.subject import Subject, Table
+from puffer_mlx.check.env.subject import Subject, Table
 from puffer_mlx.vec.base import TRUNCATED, Rows
 
 LEAST, STEPS = 500, 20_000  # of every agent

@@ -5,10 +5,10 @@ import re
 import numpy as np
 
 from puffer_mlx import vec
-from puffer_mlx.env_check.findings import Findings, fail, ok, skip, warn
-from puffer_mlx.env_check.subject import Subject, Table
+from puffer_mlx.check.env.findings import Findings, fail, ok, skip, warn
+from puffer_mlx.check.env.subject import Subject, Table
 from puffer_mlx.vec.base import Rows, VecEnv
-from puffer_mlx.vec.library import environment_files
+from puffer_mlx.vec.native.library import environment_files
 
 STEPS = 300
 THREADS = 4

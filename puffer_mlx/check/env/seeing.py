@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from puffer_mlx.env_check.findings import Findings, fail, number, numbers, ok, percent, warn
-from puffer_mlx.env_check.playing import Notes
-from puffer_mlx.env_check.subject import Subject, Table
+from puffer_mlx.check.env.findings import Findings, fail, number, numbers, ok, percent, warn
+from puffer_mlx.check.env.playing import Notes
+from puffer_mlx.check.env.subject import Subject, Table
 from puffer_mlx.spec import EnvSpec
 
 LARGE = 10.0  # a number that a network's first layer had better not see

@@ -12,7 +12,7 @@ from puffer_mlx import vec
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Rows, ScoredVec, VecEnv
-from puffer_mlx.vec.native import NativeVec
+from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.stepping import allocate_rows, random_actions
 
 NATIVE_ENVIRONMENTS, PYTHON_ENVIRONMENTS = 64, 16  # of which few are made

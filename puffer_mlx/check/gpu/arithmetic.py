@@ -7,13 +7,13 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx import config, ops
-from puffer_mlx.checks.tools import UNIT, Effort, Skipped, at_most, on, require, unit
-from puffer_mlx.policy.gru import gru_reference
-from puffer_mlx.policy.lstm import lstm_reference
-from puffer_mlx.policy.mingru import mingru_reference
+from puffer_mlx.check.gpu.tools import UNIT, Effort, Skipped, at_most, on, require, unit
 from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx.policy.networks.gru import gru_reference
+from puffer_mlx.policy.networks.lstm import lstm_reference
+from puffer_mlx.policy.networks.mingru import mingru_reference
 from puffer_mlx.policy.policy import Policy, make_policy
-from puffer_mlx.precision import DTYPES, lower
+from puffer_mlx.ppo.precision import DTYPES, lower
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.trees import named
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from puffer_mlx.checks.tools import require
-from puffer_mlx.rollout import Slot
+from puffer_mlx.check.gpu.tools import require
+from puffer_mlx.rollout.buffer import Slot
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.base import Rows
 

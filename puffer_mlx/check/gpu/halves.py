@@ -4,9 +4,9 @@ import time
 
 import mlx.core as mx
 
-from puffer_mlx.devices import building
-from puffer_mlx.schedule import Rollout
-from puffer_mlx.trainer import Logs, Trainer
+from puffer_mlx.system.devices import building
+from puffer_mlx.training.collector import Rollout
+from puffer_mlx.training.trainer import Logs, Trainer
 
 
 class Halves:

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import mlx.core as mx
 import psutil
 
-from puffer_mlx.checks import arithmetic, mixed, overlap, placing, upkeep
-from puffer_mlx.checks.tools import Effort, Failed, Skipped, need_gpu
-from puffer_mlx.cpu_ops import threads
+from puffer_mlx.check.gpu import arithmetic, mixed, overlap, placing, upkeep
+from puffer_mlx.check.gpu.tools import Effort, Failed, Skipped, need_gpu
 from puffer_mlx.errors import UserError
-from puffer_mlx.precision import DTYPES
-from puffer_mlx.version import version_text
+from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.ppo.precision import DTYPES
+from puffer_mlx.system.version import version_text
 
 PASS, FAIL, SKIP = "PASS", "FAIL", "SKIP"
 

@@ -6,12 +6,13 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx import config, precision
-from puffer_mlx.checks.coded import Coded
-from puffer_mlx.checks.tools import Effort, Failed, at_most, changed, flat, require, trainer
+from puffer_mlx import config
+from puffer_mlx.check.gpu.coded import Coded
+from puffer_mlx.check.gpu.tools import Effort, Failed, at_most, changed, flat, require, trainer
 from puffer_mlx.errors import UserError
-from puffer_mlx.precision import DTYPES
-from puffer_mlx.trainer import Trainer
+from puffer_mlx.ppo import precision
+from puffer_mlx.ppo.precision import DTYPES
+from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.trees import named
 
 EPOCHS = 4

@@ -12,20 +12,13 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx import config
+from puffer_mlx.check.gpu.coded import Coded, Faulty, pause
+from puffer_mlx.check.gpu.halves import Halves
+from puffer_mlx.check.gpu.tools import Effort, apart, at_most, repeatable, require, trainer
 from puffer_mlx.checkpoint import State
-from puffer_mlx.checks.coded import Coded, Faulty, pause
-from puffer_mlx.checks.halves import Halves
-from puffer_mlx.checks.tools import (
-    Effort,
-    apart,
-    at_most,
-    repeatable,
-    require,
-    trainer,
-)
-from puffer_mlx.trace import ROLLOUT, TRAIN, Trace
-from puffer_mlx.trainer import Logs, Trainer
-from puffer_mlx.view import MISC, WAITS
+from puffer_mlx.display.view import MISC, WAITS
+from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
+from puffer_mlx.training.trainer import Logs, Trainer
 
 OVERLAP, SERIAL = ("--train.overlap", "1"), ("--train.overlap", "0")
 TOGETHER = 1.15  # an overlapped iteration, beside the longer half

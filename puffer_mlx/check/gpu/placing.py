@@ -6,7 +6,7 @@ import time
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.checks.tools import (
+from puffer_mlx.check.gpu.tools import (
     Effort,
     apart,
     at_most,
@@ -17,8 +17,8 @@ from puffer_mlx.checks.tools import (
     trainer,
     unit,
 )
-from puffer_mlx.precision import DTYPES
-from puffer_mlx.trainer import Logs
+from puffer_mlx.ppo.precision import DTYPES
+from puffer_mlx.training.trainer import Logs
 
 LOSSES = 1e-2  # of a loss or 1: products in TF32, and minibatches that may differ by a row
 # How far a first minibatch's probability ratios may be from 1, of ``unit``; but 1e-5 at least.

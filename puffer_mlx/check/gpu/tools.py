@@ -9,9 +9,9 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx import config, vec
-from puffer_mlx.devices import has_gpu
-from puffer_mlx.placement import rollout_cores
-from puffer_mlx.trainer import Logs, Trainer
+from puffer_mlx.system.devices import has_gpu
+from puffer_mlx.training.placement import rollout_cores
+from puffer_mlx.training.trainer import Logs, Trainer
 from puffer_mlx.trees import named
 
 # One size for most items: a GPU's compiler takes seconds for each new one.

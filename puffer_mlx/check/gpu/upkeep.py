@@ -9,13 +9,14 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx import checkpoint, importing
-from puffer_mlx.capture import SKIPPED, VARIABLE, MetalCapture
-from puffer_mlx.checks.overlap import OVERLAP, SERIAL, recorded, timed
-from puffer_mlx.checks.tools import Effort, Skipped, at_most, need_time, on, require, trainer
-from puffer_mlx.export import Format, export
-from puffer_mlx.profiler import SAMPLE_EVERY
-from puffer_mlx.trainer import Logs, Trainer
+from puffer_mlx import checkpoint
+from puffer_mlx.check.gpu.overlap import OVERLAP, SERIAL, recorded, timed
+from puffer_mlx.check.gpu.tools import Effort, Skipped, at_most, need_time, on, require, trainer
+from puffer_mlx.export import importing
+from puffer_mlx.export.exporting import Format, export
+from puffer_mlx.profiling.metal_capture import SKIPPED, VARIABLE, MetalCapture
+from puffer_mlx.profiling.phases import SAMPLE_EVERY
+from puffer_mlx.training.trainer import Logs, Trainer
 from puffer_mlx.trees import named
 
 GROWTH = 1 << 20  # bytes, over a run

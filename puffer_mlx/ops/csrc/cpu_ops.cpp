@@ -1,5 +1,5 @@
 // CPU operations as nodes of MLX's lazy graph: recurrences with their gates, forward and backward, in one walk through
-// time each; linear layers; GELU; a draw and a gather of segments; the optimizer's step. `cpu_ops.py` builds and loads
+// time each; linear layers; GELU; a draw and a gather of segments; the optimizer's step. `ops/cpu_extension.py` builds and loads
 // this file.
 //
 // Shapes: T steps, S segments (rows), H channels; everything float32, C-contiguous and time-major.

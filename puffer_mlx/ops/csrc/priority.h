@@ -1,5 +1,5 @@
 // Which segments a minibatch trains on: probabilities, draw and importance weights in one node. What is computed and
-// where it comes from: `priority.py`.
+// where it comes from: `ppo/priority.py`.
 
 #pragma once
 

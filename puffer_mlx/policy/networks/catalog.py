@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-from puffer_mlx.policy.gru import GRU
-from puffer_mlx.policy.lstm import LSTM
-from puffer_mlx.policy.mingru import MinGRU
-from puffer_mlx.policy.mlp import MLP
+from puffer_mlx.policy.networks.gru import GRU
+from puffer_mlx.policy.networks.lstm import LSTM
+from puffer_mlx.policy.networks.mingru import MinGRU
+from puffer_mlx.policy.networks.mlp import MLP
 
 __all__ = ["GRU", "LSTM", "MLP", "NETWORKS", "MinGRU", "Network"]
 

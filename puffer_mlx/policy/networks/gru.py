@@ -5,7 +5,6 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.low import in_float32
 from puffer_mlx.ops import (
     add_rms_norm,
     bias_gradient,
@@ -15,9 +14,10 @@ from puffer_mlx.ops import (
     recurrent_weight_gradient,
     steps_of,
 )
+from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.lstm import recurrent_weights
-from puffer_mlx.policy.recurrent import Recurrent, through_layers
+from puffer_mlx.policy.networks.lstm import recurrent_weights
+from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 
 Weights = dict[str, Any]
 State = list[mx.array]

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from puffer_mlx.low import in_float32
 from puffer_mlx.ops import factors_of, fused, linear, recurrent_weight_gradient, steps_of
+from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy.activations import logistic, orthogonal, tanh
-from puffer_mlx.policy.recurrent import Recurrent, through_layers
+from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 
 Weights = list[dict[str, mx.array]]
 State = list[dict[str, mx.array]]

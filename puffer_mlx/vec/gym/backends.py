@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.gym_faults import RAISED, Fault, told
-from puffer_mlx.vec.gym_make import MAKING, Recipe, gymnasium
+from puffer_mlx.vec.gym.make import MAKING, Recipe, gymnasium
 from puffer_mlx.vec.processes import ROUND_TRIP, cores
+from puffer_mlx.vec.python_faults import RAISED, Fault, told
 
 __all__ = ["build", "choose", "tells_finals"]
 
@@ -74,7 +74,7 @@ def build(recipe: Recipe, n: int, backend: str, finals: bool, timeout: float) ->
     vector = gymnasium().vector
     mode = vector.AutoresetMode.NEXT_STEP if finals else vector.AutoresetMode.SAME_STEP
     if backend == "async":
-        from puffer_mlx.vec.gym_workers import Workers
+        from puffer_mlx.vec.gym.workers import Workers
 
         return Workers([recipe] * n, mode, timeout)
     try:

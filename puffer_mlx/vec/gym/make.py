@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.objects import SUCCESSOR, to_install
-from puffer_mlx.vec import gym_families
-from puffer_mlx.vec.gym_faults import RAISED, Fault, told, undrawable
+from puffer_mlx.system.import_string import SUCCESSOR, to_install
+from puffer_mlx.vec.gym import families as gym_families
+from puffer_mlx.vec.python_faults import RAISED, Fault, told, undrawable
 
 __all__ = ["MAKING", "Recipe", "gymnasium", "quiet"]
 

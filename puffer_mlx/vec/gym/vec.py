@@ -25,10 +25,10 @@ from puffer_mlx.vec import loop
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Collected, Rows
 from puffer_mlx.vec.episodes import Episodes
 from puffer_mlx.vec.faults import check_finite
-from puffer_mlx.vec.gym_faults import RAISED, Fault, locate, undrawable
-from puffer_mlx.vec.gym_forms import build, choose, tells_finals
-from puffer_mlx.vec.gym_infos import MASK, Masks, ended_infos
-from puffer_mlx.vec.gym_make import Recipe, gymnasium, quiet
+from puffer_mlx.vec.gym.backends import build, choose, tells_finals
+from puffer_mlx.vec.gym.infos import MASK, Masks, ended_infos
+from puffer_mlx.vec.gym.make import Recipe, gymnasium, quiet
+from puffer_mlx.vec.python_faults import RAISED, Fault, locate, undrawable
 from puffer_mlx.vec.rows import RowShapes, picture
 from puffer_mlx.vec.spaces import Layout
 

@@ -23,8 +23,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.gym_faults import RAISED, Fault, failed, form_fault, locate, misfit, told
 from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, no_main_module
+from puffer_mlx.vec.python_faults import RAISED, Fault, failed, form_fault, locate, misfit, told
 
 __all__ = ["Workers"]
 

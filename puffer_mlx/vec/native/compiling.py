@@ -4,10 +4,10 @@ import json
 import re
 from pathlib import Path
 
-from puffer_mlx.build import compile_shared, source_files
 from puffer_mlx.errors import UserError
-from puffer_mlx.raylib import INSTALL, find_raylib
-from puffer_mlx.vec.sources import (
+from puffer_mlx.system.compiler import compile_shared, source_files
+from puffer_mlx.vec.native.raylib import INSTALL, find_raylib
+from puffer_mlx.vec.native.sources import (
     Needs,
     environment_files,
     environments_folder,
@@ -71,7 +71,7 @@ def compile_environment(folder: Path | str, again: bool = False) -> Path:
 
     Args:
         folder: holds ``binding.c`` and what it includes, in PufferLib 4.0's form. Only that file
-            is compiled; with raylib if it is installed, see ``puffer_mlx.raylib``.
+            is compiled; with raylib if it is installed, see ``puffer_mlx.vec.native.raylib``.
         again: even if it was done before.
 
     Raises:

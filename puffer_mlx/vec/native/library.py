@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from puffer_mlx.build import load_compiled
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
-from puffer_mlx.vec.compiling import compile_environment, environment_flags
-from puffer_mlx.vec.sources import environment_files, environments_folder, sources_digest
+from puffer_mlx.system.compiler import load_compiled
+from puffer_mlx.vec.native.compiling import compile_environment, environment_flags
+from puffer_mlx.vec.native.sources import environment_files, environments_folder, sources_digest
 
 __all__ = [
     "Span",

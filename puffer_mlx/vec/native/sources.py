@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from puffer_mlx.build import source_files
+from puffer_mlx.system.compiler import source_files
+from puffer_mlx.system.shipped import shipped
 
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 _RAYLIB = {"raylib.h", "raymath.h", "rlgl.h"}
@@ -30,10 +31,8 @@ class Needs(NamedTuple):
 
 
 def environments_folder() -> Path:
-    """The folder ``envs``: inside the installed package, or beside it in a checkout."""
-    package = Path(__file__).resolve().parent.parent
-    inside = package / "envs"
-    return inside if (inside / "include").is_dir() else package.parent / "envs"
+    """The folder ``envs`` that comes with puffer_mlx."""
+    return shipped("envs")
 
 
 def repository(folder: Path) -> Path | None:

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from puffer_mlx.config_fit import Misfit
+from puffer_mlx.config.fit import Misfit
 from puffer_mlx.errors import UserError
-from puffer_mlx.raylib import INSTALL
-from puffer_mlx.vec.addresses import FLOAT32, address, addresses, shapes
 from puffer_mlx.vec.base import Collected, Rows
-from puffer_mlx.vec.library import (
+from puffer_mlx.vec.native.addresses import FLOAT32, address, addresses, shapes
+from puffer_mlx.vec.native.library import (
     Span,
     compile_environment,
     environments_folder,
@@ -30,9 +29,17 @@ from puffer_mlx.vec.library import (
     read_spec,
     sources_digest,
 )
-from puffer_mlx.vec.sources import needs
-from puffer_mlx.vec.state import pack, unpack
-from puffer_mlx.vec.waiting import OVER, PATIENCE_MS, SLICE_MS, UNDER_WAY, abandon, until_done
+from puffer_mlx.vec.native.raylib import INSTALL
+from puffer_mlx.vec.native.sources import needs
+from puffer_mlx.vec.native.state import pack, unpack
+from puffer_mlx.vec.native.waiting import (
+    OVER,
+    PATIENCE_MS,
+    SLICE_MS,
+    UNDER_WAY,
+    abandon,
+    until_done,
+)
 
 __all__ = ["NativeVec", "compile_environment", "environments_folder", "find_environment"]
 

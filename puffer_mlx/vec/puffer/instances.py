@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.gym_faults import RAISED, Fault, told
+from puffer_mlx.vec.python_faults import RAISED, Fault, told
 from puffer_mlx.vec.spaces import kind_of
 
 __all__ = ["Buffers", "Fact", "Instances", "PufferRecipe", "is_puffer_env"]

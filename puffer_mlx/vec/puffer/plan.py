@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from puffer_mlx.config_fit import Misfit
+from puffer_mlx.config.fit import Misfit
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.processes import ROUND_TRIP, cores
-from puffer_mlx.vec.puffer_instances import Buffers, Instances, PufferRecipe
-from puffer_mlx.vec.puffer_workers import Here, Workers
+from puffer_mlx.vec.puffer.instances import Buffers, Instances, PufferRecipe
+from puffer_mlx.vec.puffer.workers import Here, Workers
 from puffer_mlx.vec.spaces import Layout, kind_of
 
 __all__ = ["Plan", "Probe", "plan"]

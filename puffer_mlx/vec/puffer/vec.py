@@ -31,9 +31,9 @@ from puffer_mlx.vec import loop
 from puffer_mlx.vec.base import Collected, Rows
 from puffer_mlx.vec.episodes import Episodes
 from puffer_mlx.vec.faults import check_finite
-from puffer_mlx.vec.puffer_instances import Buffers, PufferRecipe, is_puffer_env
-from puffer_mlx.vec.puffer_plan import Probe, plan
-from puffer_mlx.vec.puffer_workers import Here, Workers
+from puffer_mlx.vec.puffer.instances import Buffers, PufferRecipe, is_puffer_env
+from puffer_mlx.vec.puffer.plan import Probe, plan
+from puffer_mlx.vec.puffer.workers import Here, Workers
 from puffer_mlx.vec.rows import RowShapes
 
 __all__ = ["PufferVec", "is_puffer_env"]

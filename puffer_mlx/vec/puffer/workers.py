@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.gym_faults import RAISED, told
 from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, no_main_module
-from puffer_mlx.vec.puffer_instances import Buffers, Fact, Instances, PufferRecipe
+from puffer_mlx.vec.puffer.instances import Buffers, Fact, Instances, PufferRecipe
+from puffer_mlx.vec.python_faults import RAISED, told
 
 __all__ = ["Here", "Workers"]
 

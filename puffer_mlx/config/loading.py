@@ -7,14 +7,18 @@ written from the declarations: `python -m puffer_mlx.config > configs/default.in
 
 import argparse
 import math
-import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.config_check import fail, validate
-from puffer_mlx.config_cli import (
+from puffer_mlx.config.check import fail, validate
+from puffer_mlx.config.files import Named, find_config, known_envs, named, plain_path, saved
+from puffer_mlx.config.fit import fit_buffers, fit_minibatch, typed
+from puffer_mlx.config.key import Key
+from puffer_mlx.config.names import ONLY, RENAMES, UNUSED, closest
+from puffer_mlx.config.schema import COMMAND_LINE, KEYS, Base, Config, Policy, Torch, Train, Vec
+from puffer_mlx.config.sources import (
     Setting,
     build_parser,
     env_options,
@@ -23,14 +27,9 @@ from puffer_mlx.config_cli import (
     read_ini,
     shown,
 )
-from puffer_mlx.config_files import Named, find_config, known_envs, named, plain_path, saved
-from puffer_mlx.config_fit import fit_buffers, fit_minibatch, typed
-from puffer_mlx.config_key import Key
-from puffer_mlx.config_names import ONLY, RENAMES, UNUSED, closest
-from puffer_mlx.config_schema import COMMAND_LINE, KEYS, Base, Config, Policy, Torch, Train, Vec
+from puffer_mlx.config.trust import Allowed, code_names
 from puffer_mlx.errors import UserError
-from puffer_mlx.files import publish, reading
-from puffer_mlx.trust import Allowed, code_names
+from puffer_mlx.system.files import publish, reading
 
 __all__ = [
     "Base",
@@ -75,7 +74,7 @@ def load(
         files: further .ini files; they win over the environment's, options win over them.
         images: it is an environment in Python that shows images: `configs/images.ini` counts too.
         allow_code: compile and import what the files name, whatever it is. What ``name`` and
-            ``argv`` name needs no permission: see ``puffer_mlx.trust``.
+            ``argv`` name needs no permission: see ``puffer_mlx.config.trust``.
         training: whether it is to train with it: what only training needs is checked.
 
     Raises:
@@ -389,6 +388,3 @@ DEFAULT_HEADER = """\
 # An environment's own file, configs/NAME.ini, holds only what differs.
 
 """
-
-if __name__ == "__main__":
-    sys.stdout.write(DEFAULT_HEADER + ini_text(Config(), comments=True))

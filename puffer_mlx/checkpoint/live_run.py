@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from puffer_mlx.checkpoint import prepare, run_folder
+from puffer_mlx.checkpoint.run import prepare, run_folder
 from puffer_mlx.config import Config
-from puffer_mlx.files import locked
+from puffer_mlx.system.files import locked
 
-# The temporary names of files.py for what is published in such a folder.
+# The temporary names of system/files.py for what is published in such a folder.
 LEFT = re.compile(r"\.([0-9]{16}|config)-[a-z0-9_]{8}(\.ini)?|\.best-[0-9]+")
 
 

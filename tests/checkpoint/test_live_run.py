@@ -1,4 +1,4 @@
-"""`run_folder.py`: one process trains a run; what killed ones left is cleared away."""
+"""`checkpoint/live_run.py`: one process trains a run; what killed ones left is cleared away."""
 
 import contextlib
 import errno
@@ -11,15 +11,17 @@ import time
 
 import pytest
 
-from puffer_mlx import checkpoint, files, run_folder
+from puffer_mlx import checkpoint
+from puffer_mlx.checkpoint import live_run
+from puffer_mlx.checkpoint.live_run import held, new_run
 from puffer_mlx.config import Base, Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.run_folder import held, new_run
+from puffer_mlx.system import files
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from puffer_mlx.run_folder import held
+from puffer_mlx.checkpoint.live_run import held
 with held(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -100,7 +102,7 @@ def test_what_killed_saves_left_is_removed(tmp_path):
 
 
 def test_those_are_the_names_that_killed_saves_leave(tmp_path, monkeypatch):
-    """The pattern follows files.py."""
+    """The pattern follows system/files.py."""
     seen = []
 
     def stop(source, target):
@@ -115,13 +117,13 @@ def test_those_are_the_names_that_killed_saves_leave(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         files.publish_link(tmp_path / "best", "0000000000000064")
     (made,) = tmp_path.glob(".best*")  # as a kill would leave it
-    assert all(run_folder.LEFT.fullmatch(name) for name in (*seen[:2], made.name)), seen
+    assert all(live_run.LEFT.fullmatch(name) for name in (*seen[:2], made.name)), seen
     monkeypatch.undo()
     (tmp_path / f"{64:016d}").mkdir()
     monkeypatch.setattr("shutil.rmtree", lambda _: None)
     files.remove_folder(tmp_path / f"{64:016d}")
     (doomed,) = tmp_path.glob(".0*")
-    assert run_folder.LEFT.fullmatch(doomed.name)
+    assert live_run.LEFT.fullmatch(doomed.name)
 
 
 def test_new_runs_never_wait_for_each_other(config, monkeypatch):

@@ -1,0 +1,1 @@
+"""Checks of an environment (``check_env``) and of this machine's GPU (``check_gpu``)."""

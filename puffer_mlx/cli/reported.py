@@ -1,0 +1,49 @@
+"""How a program ends that a person started: with an exit code and a message, not a traceback."""
+
+import functools
+import re
+import sys
+from collections.abc import Callable, Sequence
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.system import output, signals
+
+_COMPILING = "Failed to (compile|load)|Could not load"  # MLX, of a kernel
+
+
+def reported(main: Callable[[list[str]], int | None]) -> Callable[[Sequence[str]], int]:
+    """Make a script's ``main(argv)`` return its exit code instead of raising.
+
+    What ``main`` returned, or 0; 2 after a UserError, which is printed as one message, and where
+    standard output can't be written; 130 after Ctrl-C; 141 where nobody reads standard output.
+    """
+
+    @functools.wraps(main)
+    def run(argv: Sequence[str]) -> int:
+        with signals.watched() as watch:
+            try:
+                with output.guarded():
+                    return _run(main, argv, watch)
+            except output.Lost as lost:
+                if lost.unread:
+                    return output.PIPE_STATUS
+                print(f"error: can't write standard output: {lost.error.strerror}", file=sys.stderr)
+                return 2
+
+    return run
+
+
+def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: signals.Watch) -> int:
+    try:
+        try:
+            return main(list(argv)) or 0
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        except RuntimeError as error:
+            if re.search(_COMPILING, str(error)) and watch.came():
+                raise KeyboardInterrupt from None  # the compiler got the Ctrl-C too
+            raise
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return watch.status

@@ -1,0 +1,5 @@
+"""Policies to the files of other programs and back, each compared with ours."""
+
+from puffer_mlx.export.exporting import DIALECTS, SUFFIXES, Format, Report, export
+
+__all__ = ["DIALECTS", "SUFFIXES", "Format", "Report", "export"]

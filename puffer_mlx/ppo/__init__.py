@@ -1,0 +1,1 @@
+"""The mathematics of an update, MLX only: advantages, loss, priorities, Muon, precision."""

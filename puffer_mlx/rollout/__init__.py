@@ -1,0 +1,1 @@
+"""Rollout memory, and filling it: through MLX, or by the policy's step in C."""

@@ -1,0 +1,170 @@
+"""Vectorised environments: ``make`` builds the ones that a configuration names."""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from puffer_mlx.config import Config
+from puffer_mlx.config.fit import Misfit, fit_agents, rollout_threads
+from puffer_mlx.config.trust import permit
+from puffer_mlx.errors import UserError
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.system.import_string import load_object
+from puffer_mlx.vec.base import Environments, VecEnv
+from puffer_mlx.vec.gym.vec import GymVec
+from puffer_mlx.vec.native.library import compile_environment, load, read_spec
+from puffer_mlx.vec.native.vec import NativeVec, environments_folder, find_environment
+from puffer_mlx.vec.normalize import Normalized
+from puffer_mlx.vec.puffer.vec import PufferVec, is_puffer_env
+
+__all__ = ["factory", "folder", "look", "make", "make_fitting", "unused"]
+
+GYM = "gym:"
+
+
+def make(config: Config, threads: int, *, render: bool = False) -> Environments:
+    """The environments of a configuration.
+
+    Args:
+        config: names the environment and gives its parameters, agents and buffers. Agents and
+            buffers from a file that don't fit the environments are lowered in it, with a note:
+            from here on it says what there is (``config_fit.fit_agents``).
+        threads: the most threads that may step environments; there may be fewer
+            (``config_fit.rollout_threads``).
+        render: whether a Python environment is to draw itself (``GymVec.render``).
+
+    Raises:
+        UserError: there is no such environment, it doesn't compile, its parameters are wrong, or
+            agents and buffers that were typed don't fit it.
+    """
+    threads = rollout_threads(config, threads)
+    try:
+        found = _made(config, threads, render)
+    except Misfit as misfit:
+        fit_agents(config, misfit.counts)
+        found = _made(config, threads, render)
+    numbers = found.spec.observation_dtype != np.uint8  # bytes are on a scale that is known
+    chosen = config.vec.normalize_observations and numbers, config.vec.normalize_rewards
+    return Normalized(found, *chosen, config.train.gamma, threads) if any(chosen) else found
+
+
+def make_fitting(
+    config: Config, threads: Callable[[Config], int], with_images: Callable[[], Config]
+) -> tuple[Config, Environments]:
+    """The environments, and the configuration that suits them.
+
+    Whether environments in Python show images is known once they are made. If they do, what the
+    configuration is with ``configs/images.ini`` counts, and they are made again where that differs.
+
+    Args:
+        config: as it is without.
+        threads: of a configuration: as in ``make``.
+        with_images: the configuration from the same words, files and options, with that file.
+
+    Raises:
+        UserError: as ``make``, or the configuration isn't valid.
+    """
+    made = make(config, threads(config))
+    if not config.python or not made.spec.observation_shape:
+        return config, made
+    try:
+        fitting = with_images()
+        if fitting == config:
+            return config, made
+    except BaseException:
+        made.close()
+        raise
+    made.close()
+    return fitting, make(fitting, threads(fitting))
+
+
+def look(config: Config) -> EnvSpec:
+    """What the environment of a configuration shows and takes, with as little made as possible.
+
+    Raises:
+        UserError: as ``make``.
+    """
+    if not config.python:
+        sources = folder(config)
+        return read_spec(sources.name, load(compile_environment(sources)))
+    one = replace(config.vec, total_agents=1, num_buffers=1)
+    small = replace(config, vec=one, origins={}, notes=[])
+    with contextlib.suppress(UserError), make(small, 1) as probe:
+        return probe.spec
+    with make(config, 1) as probe:  # several agents share one, or it can't be made at all
+        return probe.spec
+
+
+def _made(config: Config, threads: int, render: bool) -> Environments:
+    return _python(config, threads, render) if config.python else _native(config, threads)
+
+
+def _native(config: Config, threads: int) -> NativeVec:
+    return NativeVec(
+        folder(config),
+        total_agents=config.vec.total_agents,
+        num_buffers=config.vec.num_buffers,
+        num_threads=threads,
+        env=config.env,
+        seed=config.vec.seed,
+    )
+
+
+def _python(config: Config, threads: int, render: bool) -> Environments:
+    made = factory(config)
+    settings = {
+        "name": config.env_name,
+        "total_agents": config.vec.total_agents,
+        "num_buffers": config.vec.num_buffers,
+        "env": config.env,
+        "seed": config.vec.seed,
+        "backend": config.vec.backend,
+        "timeout": config.vec.timeout,
+        "num_threads": threads,
+        "render": render,
+    }
+    if is_puffer_env(made):
+        return PufferVec(made, **settings)
+    return GymVec(made, finals=config.train.bootstrap_truncated, **settings)
+
+
+def folder(config: Config) -> Path:
+    """The folder of a native environment's sources.
+
+    Raises:
+        UserError: there is none; or only a file names it (``puffer_mlx.config.trust``).
+    """
+    if not config.source:
+        return find_environment(config.env_name)
+    found = Path(config.source)
+    if found.resolve().parent != environments_folder().resolve():  # those are ours
+        permit(config, "base", "env")
+    return found
+
+
+def factory(config: Config) -> Any:
+    """What makes a Python environment: a Gymnasium id, or the object that is named.
+
+    Raises:
+        UserError: there is none; or only a file names it (``puffer_mlx.config.trust``).
+    """
+    permit(config, "base", "env")
+    name = config.env_name
+    return name.removeprefix(GYM) if name.startswith(GYM) else load_object(name)
+
+
+def unused(config: Config, vec: VecEnv) -> list[str]:
+    """Keys that these environments have no use for, and why, for the line that says so."""
+    found = [f"env.{key}" for key in vec.unread]
+    if config.train.bootstrap_truncated and not vec.finals:
+        found.append("train.bootstrap_truncated (they don't show where a time limit ended them)")
+    if config.vec.normalize_observations and vec.spec.observation_dtype == np.uint8:
+        found.append("vec.normalize_observations (bytes are on a scale that is known)")
+    if not config.python:
+        names = ("vec.backend", "vec.timeout")
+        found += [f"{name} (for Python)" for name in names if name in config.origins]
+    return found

@@ -1,0 +1,1 @@
+"""Gymnasium's environments: making them, and stepping them here or in processes."""

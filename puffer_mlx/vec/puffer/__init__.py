@@ -1,0 +1,1 @@
+"""PufferLib 3.x's Python environments, with or without PufferLib."""
