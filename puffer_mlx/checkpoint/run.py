@@ -161,7 +161,7 @@ def save(run_folder: Path, trainer: Any, score: float | None = None) -> Path:
     return write_weights(run_folder, step, *about, learned(vec))
 
 
-class Keeper:
+class CheckpointManager:
     """Saves a run's checkpoints, and keeps the newest and the best.
 
     Args:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from puffer_mlx.checkpoint import Keeper
+from puffer_mlx.checkpoint import CheckpointManager
 from puffer_mlx.checkpoint.environment_statistics import learned
 from puffer_mlx.system import output
 from puffer_mlx.tracking.json_lines import JsonLines
@@ -35,7 +35,7 @@ class Ending:
     """
 
     def __init__(
-        self, trainer: Trainer, keeper: Keeper, log: JsonLines, kept: Path | None = None
+        self, trainer: Trainer, keeper: CheckpointManager, log: JsonLines, kept: Path | None = None
     ) -> None:
         self._trainer, self._keeper, self._log = trainer, keeper, log
         self._saved: Path | None = None  # the last checkpoint of this start

@@ -156,7 +156,7 @@ def train(
         elif path:
             trainer.weights = load_weights(path, trainer.weights)
         folder = resumed.folder.parent if resumed else stack.enter_context(new_run(config))
-        keeper = checkpoint.Keeper(folder, config, resumed.folder if resumed else None)
+        keeper = checkpoint.CheckpointManager(folder, config, resumed.folder if resumed else None)
         log = JsonLines(log_path(config, folder.name), position)
         if log.note:
             print(log.note)

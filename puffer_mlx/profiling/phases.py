@@ -22,7 +22,7 @@ WAITS = ("eval_idle", "train_wait")  # phases in which one lane waits for the ot
 Clock = Callable[[], float]
 
 
-class Lane:
+class PhaseTimer:
     """The time of one thread at a time: seconds by phase.
 
     Only ``take`` may be called by another thread than the one that laps.
@@ -138,8 +138,8 @@ class Profiler:
 
     def __init__(self, enabled: bool = True, clock: Clock | None = None) -> None:
         self.enabled = enabled
-        self.rollout = Lane(ROLLOUT, enabled, clock)
-        self.train = Lane(TRAIN, enabled, clock)
+        self.rollout = PhaseTimer(ROLLOUT, enabled, clock)
+        self.train = PhaseTimer(TRAIN, enabled, clock)
         self.trace: Trace | None = None
         self._first: int | None = None  # epoch of this start
 

@@ -27,7 +27,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from puffer_mlx.profiling.phases import Lane
+from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
 from puffer_mlx.rollout.compiled_step import Actor
 from puffer_mlx.spec import EnvSpec
@@ -56,7 +56,7 @@ class Views(NamedTuple):
     values: np.ndarray
 
 
-class Slot:
+class RolloutBuffer:
     """Memory of one rollout: T steps of N agents in Q groups.
 
     Args:
@@ -121,7 +121,7 @@ class Slot:
         """Start all environments; the rollout that begins next continues from here."""
         vec.reset(self._rows(self.horizon))
 
-    def begin(self, previous: "Slot") -> None:
+    def begin(self, previous: "RolloutBuffer") -> None:
         """Copy the last row of the previous rollout (which may be this slot's own) to row 0."""
         for to, source in zip(self._rows(0), previous._rows(previous.horizon), strict=True):
             if to is not None and source is not None:
@@ -162,14 +162,14 @@ Act = Callable[..., tuple[mx.array, State]]
 
 
 def collect(
-    slot: Slot,
+    slot: RolloutBuffer,
     vec: VecEnv,
     act: Act,
     weights: dict,
     states: list[State],
     noise: mx.array,
     streams: list[mx.Stream],
-    lane: Lane,
+    lane: PhaseTimer,
 ) -> list[State]:
     """Fill a slot with T steps of all agents.
 
@@ -251,13 +251,13 @@ def collect(
 
 
 def collect_in_c(
-    slot: Slot,
+    slot: RolloutBuffer,
     vec: WholeRollouts,
     actor: Actor,
     weights: dict,
     states: list[State],
     noise: mx.array,
-    lane: Lane,
+    lane: PhaseTimer,
 ) -> list[State]:
     """``collect`` with the policy's step in C: one call, in which every thread takes some agents.
 

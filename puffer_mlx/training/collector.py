@@ -30,8 +30,8 @@ from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.ppo.update import Executables
-from puffer_mlx.profiling.phases import SAMPLE_EVERY, Lane
-from puffer_mlx.rollout.buffer import Slot, collect, collect_in_c
+from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
+from puffer_mlx.rollout.buffer import RolloutBuffer, collect, collect_in_c
 from puffer_mlx.rollout.compiled_step import make_actor
 from puffer_mlx.system.devices import building, for_cpu
 from puffer_mlx.training.placement import Placement, rollout_cores
@@ -41,10 +41,10 @@ from puffer_mlx.vec.base import TellsScores, VecEnv, WholeRollouts
 
 
 @dataclass(frozen=True)
-class Start:
+class RolloutStart:
     """What a rollout begins from."""
 
-    slot: Slot  # its row 0 is the rollout's first
+    slot: RolloutBuffer  # its row 0 is the rollout's first
     weights: Any  # the learner's, which the acting ones are made from
     states: list[Any]  # recurrent, of each group
     key: mx.array  # the trainer's, before the rollout's was drawn from it
@@ -55,8 +55,8 @@ class Start:
 class Rollout:
     """A slot that is full, where it began, and what environments reported meanwhile."""
 
-    slot: Slot
-    start: Start
+    slot: RolloutBuffer
+    start: RolloutStart
     logs: dict[str, float]
     seconds: float
     scores: Any = None  # NumPy's, of single episodes: see ``TellsScores``
@@ -85,7 +85,7 @@ class Collector:
         policy: Policy,
         run: Executables,
         placement: Placement,
-        lane: Lane,
+        lane: PhaseTimer,
     ) -> None:
         self.config, self.vec, self.policy, self.placement = config, vec, policy, placement
         self.overlap = placement.overlap
@@ -95,12 +95,14 @@ class Collector:
         if placement.learner == mx.cpu:  # of all cores, unless some are the rollout's
             learner_width(threads() - self._cores)
         shape = (config.train.horizon, vec.num_agents, vec.num_groups)
-        self._slots = [Slot(vec.spec, *shape, vec.finals) for _ in range(2 if self.overlap else 1)]
+        self._slots = [
+            RolloutBuffer(vec.spec, *shape, vec.finals) for _ in range(2 if self.overlap else 1)
+        ]
         self.slot = self._slots[0]
         self.slot.reset(vec)
         self.states = self._fresh = self._initial_states()
         self._job: Callable[[], Rollout] | Future[Rollout] | None = None
-        self._start: Start | None = None  # of the rollout that was begun last
+        self._start: RolloutStart | None = None  # of the rollout that was begun last
         self._count = 0  # rollouts collected
 
     def _initial_states(self) -> list[Any]:
@@ -119,12 +121,12 @@ class Collector:
         return in_c and self._actor is not None and isinstance(self.vec, WholeRollouts)
 
     def restore(self, states: list[Any], carry: dict[str, mx.array]) -> None:
-        """Go on from these recurrent states and this row: see ``Slot.carry``."""
+        """Go on from these recurrent states and this row: see ``RolloutBuffer.carry``."""
         self.states = states
         self.slot.restore(carry)
 
     @property
-    def begun(self) -> Start | None:
+    def begun(self) -> RolloutStart | None:
         """What the rollout that waits for ``take`` began from, nothing being under way."""
         return self._start if self.waiting else None
 
@@ -198,7 +200,9 @@ class Collector:
         if interrupt:
             raise interrupt
 
-    def _collect(self, slot: Slot, weights: Any, acting: Any, key: mx.array, noise: mx.array):
+    def _collect(
+        self, slot: RolloutBuffer, weights: Any, acting: Any, key: mx.array, noise: mx.array
+    ):
         """The rollout's whole work, in the thread where it runs; returns the Rollout."""
         lane, began = self._lane, time.perf_counter()
         if self.overlap and self._start:
@@ -208,7 +212,7 @@ class Collector:
         states = self._fresh if self.config.base.reset_state else self.states
         environments = self.vec.state() if self.overlap else None
         slot.begin(self.slot)
-        self._start = start = Start(slot, weights, states, key, environments)
+        self._start = start = RolloutStart(slot, weights, states, key, environments)
         try:
             after = self._act(slot, acting, states, noise)
         except Exception:
@@ -221,7 +225,9 @@ class Collector:
         lane.lap("eval_misc")
         return Rollout(slot, start, logs, time.perf_counter() - began, scores)
 
-    def _act(self, slot: Slot, weights: Any, states: list[Any], noise: mx.array) -> list[Any]:
+    def _act(
+        self, slot: RolloutBuffer, weights: Any, states: list[Any], noise: mx.array
+    ) -> list[Any]:
         """Fill the slot, in C where that can be; returns the states after it."""
         vec, place = self.vec, self.placement
         if self.in_c:
@@ -232,7 +238,9 @@ class Collector:
             self._divide(slot, weights, states, noise, streams[0])
         return collect(slot, vec, self._run.act, weights, states, noise, streams, self._lane)
 
-    def _divide(self, slot: Slot, weights: Any, states: Any, noise: Any, stream: mx.Stream) -> None:
+    def _divide(
+        self, slot: RolloutBuffer, weights: Any, states: Any, noise: Any, stream: mx.Stream
+    ) -> None:
         """Find which share of acting is choosing, by the policy's step alone; nobody's time."""
         inputs = weights, slot.inputs[0][0], states[0]
         with building, mx.stream(stream):

@@ -18,7 +18,7 @@ from puffer_mlx.ops import take_rows
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import loss, precision
 from puffer_mlx.ppo.update import Executables, Fields
-from puffer_mlx.profiling.phases import Lane
+from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import LEARNING
 from puffer_mlx.system.devices import building, for_gpu
 from puffer_mlx.training.collector import Rollout
@@ -30,7 +30,7 @@ _CHOSEN = {"actions", "logprobs", "values"}  # what the policy, not the environm
 
 
 @dataclass(frozen=True)
-class Learned:
+class TrainState:
     """What training changes: weights, momentum and the state of loss scaling, trees of arrays."""
 
     weights: Any
@@ -43,7 +43,7 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class Scheduled:
     """An epoch's scheduled numbers, scalar arrays."""
 
     lr: mx.array
@@ -79,7 +79,7 @@ class Learner:
         policy: Policy,
         run: Executables,
         placement: Placement,
-        lane: Lane,
+        lane: PhaseTimer,
     ) -> None:
         self.config, self.policy, self.run, self.lane = config, policy, run, lane
         self.placement = placement
@@ -94,12 +94,12 @@ class Learner:
     def train(
         self,
         rollout: Rollout,
-        before: Learned,
+        before: TrainState,
         uniforms: mx.array,
-        numbers: Numbers,
+        numbers: Scheduled,
         sampled: bool,
         checked: bool,
-    ) -> tuple[Learned, dict[str, float], float]:
+    ) -> tuple[TrainState, dict[str, float], float]:
         """K minibatches.
 
         Args:
@@ -144,7 +144,7 @@ class Learner:
                 first = self._first_ratios(rollout, fields, rows, minibatch, new_ratios, checked)
             values, ratios = self.run.write_back(values, ratios, rows, new_values, new_ratios, ok)
             self._mark(sampled, "train_write_back", values, ratios)
-            now = Learned(weights, momentum, scaler)
+            now = TrainState(weights, momentum, scaler)
             with building:
                 finite = mx.isfinite(mx.sum(adv))
                 flags = mx.stack([ok, finite]).astype(mx.float32)
@@ -248,7 +248,7 @@ class Learner:
             parts = {"train_forward": forward, "train_backward": backward}
             self.lane.part("train_backward", parts)
 
-    def _measure_forward(self, now: Learned, minibatch: tuple) -> float:
+    def _measure_forward(self, now: TrainState, minibatch: tuple) -> float:
         """Seconds that the forward pass of a minibatch takes alone; they are nobody's."""
         began = time.perf_counter()
         if not self._warm:
@@ -259,7 +259,7 @@ class Learner:
         self.lane.start()
         return seconds
 
-    def _forward(self, now: Learned, minibatch: tuple) -> float:
+    def _forward(self, now: TrainState, minibatch: tuple) -> float:
         began = time.perf_counter()
         with building:
             state = self.policy.initial_state(minibatch[0].shape[1])
@@ -269,7 +269,7 @@ class Learner:
     # ---- what is reported ------------------------------------------------------------------------
 
     def _losses(
-        self, rollout: Rollout, now: Learned, records: list[mx.array], first: mx.array | None
+        self, rollout: Rollout, now: TrainState, records: list[mx.array], first: mx.array | None
     ) -> dict[str, float]:
         with building:  # a finite gradient can still move weights beyond what float32 holds
             sound = [mx.isfinite(array).all() for _, array in named([now.weights, now.momentum])]
@@ -300,7 +300,7 @@ class Learner:
             losses["first_ratio_error"] = error
         return losses
 
-    def _overflown(self, now: Learned) -> UserError:
+    def _overflown(self, now: TrainState) -> UserError:
         """The error after an update that made weights, or their momentum, infinite."""
         trees = {"": now.weights, "the momentum of ": now.momentum}
         name = next(

@@ -24,8 +24,8 @@ from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.ppo.update import Executables
-from puffer_mlx.profiling.phases import Lane
-from puffer_mlx.rollout.buffer import Slot, collect, collect_in_c
+from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.buffer import RolloutBuffer, collect, collect_in_c
 from puffer_mlx.rollout.compiled_step import make_actor
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.compiler import cache_directory
@@ -197,8 +197,8 @@ def _calibrate(
 ) -> dict[str, float]:
     """Seconds of one step of all agents on each device, medians; a few steps, compiled before."""
     agents, groups = config.vec.total_agents, config.vec.num_buffers
-    slot, actor = Slot(spec, STEPS, agents, groups), make_actor(policy)
-    lane = Lane("", enabled=False)
+    slot, actor = RolloutBuffer(spec, STEPS, agents, groups), make_actor(policy)
+    lane = PhaseTimer("", enabled=False)
     found = {}
     with ThreadPoolExecutor(rollout_threads(config, rollout_cores(config))) as pool:
         vec: Any = _Still(agents, groups, pool)

@@ -26,7 +26,7 @@ from puffer_mlx.system.devices import building, kind
 from puffer_mlx.system.mlx_cache import choose_cache_limit
 from puffer_mlx.tracking.scores import SCORE, LastScores
 from puffer_mlx.training.collector import Collector, Rollout
-from puffer_mlx.training.learner import Learned, Learner, Numbers
+from puffer_mlx.training.learner import Learner, Scheduled, TrainState
 from puffer_mlx.training.placement import place
 from puffer_mlx.trees import named
 from puffer_mlx.vec.base import VecEnv
@@ -69,7 +69,7 @@ class Trainer:
         init, self._key = mx.random.split(mx.random.key(config.base.seed))
         weights = self.policy.init(init) if weights is None else weights
         scaler = precision.first_scaler(config.train.precision)
-        self._learned = Learned(weights, optim.muon_init(weights), scaler)
+        self._learned = TrainState(weights, optim.muon_init(weights), scaler)
         mx.eval(self._key, *self._learned.arrays())
         self.epoch, self.global_step, self.stop, self.lag = 0, 0, False, 1
         self.profiler = Profiler(bool(config.base.profile))
@@ -238,7 +238,7 @@ class Trainer:
         if going_on:
             self.vec.restore(np.asarray(environments))
         found = tree_unflatten([(name, arrays[name]) for name, _ in named(mine)])
-        self._learned = Learned(weights, found["momentum"], found["scaler"])
+        self._learned = TrainState(weights, found["momentum"], found["scaler"])
         self._key, self._acting = found["key"], found["acting"] if lags else None
         self._current = self._draws = None
         self._scores.restore(None if scores is None else np.asarray(scores))
@@ -296,7 +296,7 @@ class Trainer:
         self.profiler.train.divide(sampled)
         return losses, time.perf_counter() - began - extra
 
-    def _scheduled(self) -> Numbers:
+    def _scheduled(self) -> Scheduled:
         """This epoch's learning rate, entropy coefficient and priority exponent."""
         train, epochs = self.config.train, self.config.epochs
         lr, ent = train.learning_rate, train.ent_coef
@@ -305,7 +305,7 @@ class Trainer:
         if train.anneal_ent_coef:
             ent = optim.cosine(ent, train.min_ent_coef_ratio * ent, self.epoch, epochs)
         beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, self.epoch, epochs)
-        return Numbers(mx.array(lr), mx.array(ent), mx.array(beta))
+        return Scheduled(mx.array(lr), mx.array(ent), mx.array(beta))
 
     def _logs(self, wall: float, rollout: Rollout, train: float, losses: Logs) -> Logs:
         phases = self.profiler.take()

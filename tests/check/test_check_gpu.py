@@ -23,8 +23,8 @@ from puffer_mlx.export import importing
 from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.ppo import precision
 from puffer_mlx.profiling import timeline as trace
-from puffer_mlx.profiling.phases import Lane
-from puffer_mlx.rollout.buffer import Slot
+from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.system.devices import has_gpu
 from puffer_mlx.training import collector as schedule
 from puffer_mlx.training import trainer
@@ -175,8 +175,8 @@ def nan_cast(patch):
 
 
 def no_carry(patch):
-    real = Slot.begin
-    patch.setattr(Slot, "begin", lambda self, _: real(self, self))
+    real = RolloutBuffer.begin
+    patch.setattr(RolloutBuffer, "begin", lambda self, _: real(self, self))
 
 
 def always_a_lag(patch):
@@ -238,12 +238,12 @@ def leak(patch):
 
 
 def lost_laps(patch):
-    real = Lane.lap
+    real = PhaseTimer.lap
 
     def lap(self, phase, *more):
         real(self, phase, *more) if phase != "eval_act" else self.start()
 
-    patch.setattr(Lane, "lap", lap)
+    patch.setattr(PhaseTimer, "lap", lap)
 
 
 def no_durations(patch):

@@ -9,7 +9,7 @@ from oracles import named
 from running import loaded
 
 from puffer_mlx import checkpoint
-from puffer_mlx.checkpoint import BEST, Keeper, State
+from puffer_mlx.checkpoint import BEST, CheckpointManager, State
 from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
@@ -174,7 +174,7 @@ def keep(config, scores):
     """Save one checkpoint after each list of (score, episodes) records; the folder."""
     policy = make_policy(SPEC, config.policy)
     folder = checkpoint.prepare(config, "1")
-    keeper = Keeper(folder, config)
+    keeper = CheckpointManager(folder, config)
     for step, records in enumerate(scores, 1):
         for score, episodes in records:
             keeper.observe({"env/score": score, "env/perf": -score, "env/n": episodes})
@@ -220,7 +220,7 @@ def test_0_keeps_all(config):
 
 def test_a_resumed_run_knows_the_best(config):
     folder = keep(config, [[(5, 1)]])
-    keeper, policy = Keeper(folder, config), make_policy(SPEC, config.policy)
+    keeper, policy = CheckpointManager(folder, config), make_policy(SPEC, config.policy)
     for step, score in (2, 3.0), (3, 4.0), (4, 2.0):
         keeper.observe({"env/score": score, "env/n": 1.0})
         keeper.save(step, SPEC, policy, policy.init(mx.random.key(step)), STATE)
@@ -239,12 +239,12 @@ def test_a_score_that_is_no_number_is_none(config, wrong):
 def test_a_best_that_is_no_number_goes(config):
     """One that an older version made, in a run that goes on."""
     folder = checkpoint.prepare(config, "1")
-    made = save(Keeper(folder, config), config, 1)
+    made = save(CheckpointManager(folder, config), config, 1)
     arrays, metadata = loaded(made / "weights.safetensors")
     metadata = {"spec": metadata["spec"], "score": "NaN"}
     mx.save_safetensors(str(made / "weights.safetensors"), arrays, metadata)
     (folder / BEST).symlink_to(made.name)
-    keeper = Keeper(folder, config, made)
+    keeper = CheckpointManager(folder, config, made)
     save(keeper, config, 2)
     assert not (folder / BEST).is_symlink()
     save(keeper, config, 3, score=-5.0)
@@ -257,7 +257,7 @@ def test_a_best_that_is_no_number_goes(config):
 def test_what_is_abandoned_goes_first(config):
     config.base.checkpoint_keep = 4
     folder = keep(config, [[(s, 1)] for s in (1, 2, 3, 4)])
-    keeper = Keeper(folder, config, folder / f"{2:016d}")
+    keeper = CheckpointManager(folder, config, folder / f"{2:016d}")
     made = save(keeper, config, 3, score=0.0)  # in the place of the abandoned one
     assert kept(folder) == [4, 1, 2, 3]
     assert checkpoint.find("1", config) == checkpoint.find("latest", config) == made
@@ -272,12 +272,14 @@ def test_longer_than_the_branch_that_is_gone_on_with(config):
     """The abandoned checkpoints' steps are fewer than the new ones', and they go all the same."""
     config.base.checkpoint_keep = 4
     folder = keep(config, [[(s, 1)] for s in (1, 2, 3, 4)])
-    save(Keeper(folder, config, folder / f"{2:016d}"), config, 9)
+    save(CheckpointManager(folder, config, folder / f"{2:016d}"), config, 9)
     assert kept(folder) == [4, 1, 2, 9]
-    save(Keeper(folder, config, folder / f"{9:016d}"), config, 10)  # its newest: no new branch
-    save(Keeper(folder, config, folder / f"{10:016d}"), config, 11)
+    save(
+        CheckpointManager(folder, config, folder / f"{9:016d}"), config, 10
+    )  # its newest: no new branch
+    save(CheckpointManager(folder, config, folder / f"{10:016d}"), config, 11)
     assert kept(folder) == [2, 9, 10, 11]
-    save(Keeper(folder, config, folder / f"{2:016d}"), config, 3)
+    save(CheckpointManager(folder, config, folder / f"{2:016d}"), config, 3)
     assert kept(folder) == [10, 11, 2, 3]
     assert checkpoint.find("1", config).name == f"{3:016d}"
 
@@ -285,9 +287,9 @@ def test_longer_than_the_branch_that_is_gone_on_with(config):
 def test_back_to_an_abandoned_branch(config):
     config.base.checkpoint_keep = 0
     folder = keep(config, [[(s, 1)] for s in (1, 2, 3)])
-    save(Keeper(folder, config, folder / f"{1:016d}"), config, 9, score=0.0)
+    save(CheckpointManager(folder, config, folder / f"{1:016d}"), config, 9, score=0.0)
     assert kept(folder) == [2, 3, 1, 9] and os.readlink(folder / BEST) == f"{1:016d}"
-    save(Keeper(folder, config, folder / f"{3:016d}"), config, 4)
+    save(CheckpointManager(folder, config, folder / f"{3:016d}"), config, 4)
     assert kept(folder) == [9, 1, 2, 3, 4] and os.readlink(folder / BEST) == f"{3:016d}"
 
 
@@ -295,11 +297,11 @@ def test_weights_that_no_run_can_go_on_from_are_abandoned_by_going_on(config):
     """What a failed run leaves last: the run goes on from the checkpoint before."""
     config.base.checkpoint_keep = 0
     folder = keep(config, [[(1, 1)], [(2, 1)]])
-    save(Keeper(folder, config), config, 3, state=None)
+    save(CheckpointManager(folder, config), config, 3, state=None)
     assert checkpoint.find("1", config).name == f"{3:016d}"
     found = checkpoint.find("1", config, checkpoint.STATE)
     assert found.name == f"{2:016d}"
-    made = save(Keeper(folder, config, found), config, 5)
+    made = save(CheckpointManager(folder, config, found), config, 5)
     assert kept(folder) == [3, 1, 2, 5] and checkpoint.find("1", config) == made
 
 
@@ -317,7 +319,7 @@ def test_a_damaged_checkpoint_is_no_obstacle_to_saving(config):
     folder = keep(config, [[(1, 1)], [(2, 1)]])
     for name in "weights.safetensors", "state.safetensors":
         (folder / f"{1:016d}" / name).write_bytes(b"damaged")
-    save(Keeper(folder, config), config, 3)
+    save(CheckpointManager(folder, config), config, 3)
     assert kept(folder) == [2, 3]
 
 
@@ -374,7 +376,7 @@ def test_what_an_older_version_wrote_can_be_gone_on_from(config):
     for step in 64, 128, 192:
         as_older_versions_wrote(write(config, "1", step))
     folder = checkpoint.run_folder(config, "1")
-    save(Keeper(folder, config, folder / f"{64:016d}"), config, 128)
+    save(CheckpointManager(folder, config, folder / f"{64:016d}"), config, 128)
     assert checkpoint.find("1", config).name == f"{128:016d}"
     assert kept(folder) == [64, 128]  # 192 is abandoned, and two are kept
 

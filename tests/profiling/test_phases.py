@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from puffer_mlx.profiling.phases import SAMPLE_EVERY, WAITS, Lane, Profiler
+from puffer_mlx.profiling.phases import SAMPLE_EVERY, WAITS, PhaseTimer, Profiler
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
 
 
@@ -27,10 +27,10 @@ def clock():
 
 @pytest.fixture
 def lane(clock):
-    return Lane("row", clock=clock)
+    return PhaseTimer("row", clock=clock)
 
 
-def charge(lane: Lane, clock: Clock, **seconds: float) -> None:
+def charge(lane: PhaseTimer, clock: Clock, **seconds: float) -> None:
     for phase, duration in seconds.items():
         clock.now += duration
         lane.lap(phase)
@@ -154,7 +154,7 @@ def test_a_profiler_that_is_off_says_nothing(clock):
 
 def test_taking_in_another_thread_loses_nothing():
     """The learner takes while the collector laps: the differences add up to what was charged."""
-    lane = Lane("row")
+    lane = PhaseTimer("row")
     done = threading.Event()
     lane.start()
     began = lane._last

@@ -10,8 +10,8 @@ import pytest
 from puffer_mlx.config import Policy, Train
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.ppo.update import compile_update
-from puffer_mlx.profiling.phases import Lane
-from puffer_mlx.rollout.buffer import Slot, collect
+from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.buffer import RolloutBuffer, collect
 from puffer_mlx.training.streams import acting_streams
 
 T, N = 5, 12
@@ -28,11 +28,11 @@ class Run:
         self.weights = self.policy.init(mx.random.key(0))
         scale = mx.array([0.1, 0.05, 1e-3, 0.1])  # observations are large numbers
         self.weights["encoder"]["weight"] = self.weights["encoder"]["weight"] * scale
-        self.slot = Slot(self.vec.spec, T, N, groups, finals)
+        self.slot = RolloutBuffer(self.vec.spec, T, N, groups, finals)
         self.slot.reset(self.vec)
         self.states = [self.policy.initial_state(N // groups) for _ in range(groups)]
         self.update = compile_update(self.policy, train or Train(horizon=T))
-        self.lane = Lane("rollout")
+        self.lane = PhaseTimer("rollout")
         self.rollouts = 0
 
     def rollout(self):
@@ -232,7 +232,7 @@ def test_laps_sum_to_the_whole(monkeypatch):
     """Of a clock that only environments and the policy move."""
     clock = SimpleNamespace(now=100.0)
     run = Run(2)
-    run.lane = Lane("rollout", clock=lambda: clock.now)
+    run.lane = PhaseTimer("rollout", clock=lambda: clock.now)
 
     def slow(function, seconds):
         def call(*arguments):
@@ -260,6 +260,6 @@ def test_laps_sum_to_the_whole(monkeypatch):
 
 def test_a_profiler_that_is_off_says_nothing():
     run = Run(2)
-    run.lane = Lane("rollout", enabled=False)
+    run.lane = PhaseTimer("rollout", enabled=False)
     run.rollout()
     assert run.lane.take() == {}

@@ -8,7 +8,7 @@ import pytest
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx import config as c
-from puffer_mlx.checkpoint import Keeper
+from puffer_mlx.checkpoint import CheckpointManager
 from puffer_mlx.tracking.scores import SCORE, LastScores
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import TellsScores
@@ -153,7 +153,7 @@ def test_native_environments_stay_as_they_are():
 
 def test_the_best_goes_by_it(tmp_path):
     config, made = run("--vec.normalize-observations", "0")
-    keeper = Keeper(tmp_path, config)
+    keeper = CheckpointManager(tmp_path, config)
     with made as environments:
         trainer = Trainer(config, environments)
         about = environments.spec, trainer.policy, trainer.weights, None

@@ -577,7 +577,7 @@ def test_going_on_after_any_epoch(tmp_path, name, reset, network):
     more = [f"--reset-state={reset}", "--torch.network", network]
     records, weights, end = undisturbed(name, *more, before=None)
     trainer = start(name, True, *more)
-    keeper = checkpoint.Keeper(tmp_path, trainer.config)
+    keeper = checkpoint.CheckpointManager(tmp_path, trainer.config)
     for epoch in range(E):
         check_same(trainer.weights, weights[epoch])
         what = trainer.vec.spec, trainer.policy, trainer.weights, trainer.state()

@@ -61,7 +61,7 @@ def whole_and_continued(settings, folder):
     with vec.make(settings, 1) as environments:  # and another number of threads
         trainer = Trainer(settings, environments)
         logs = [trainer.step() for _ in range(STOP)]
-        keeper = checkpoint.Keeper(folder, settings)
+        keeper = checkpoint.CheckpointManager(folder, settings)
         made = keeper.save(1, environments.spec, trainer.policy, trainer.weights, trainer.state())
     del trainer
     with vec.make(settings, 2) as environments:

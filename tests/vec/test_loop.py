@@ -9,8 +9,8 @@ from native_envs import make
 
 from puffer_mlx.config import Policy
 from puffer_mlx.policy.policy import make_policy
-from puffer_mlx.profiling.phases import Lane
-from puffer_mlx.rollout.buffer import Slot, collect_in_c
+from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.buffer import RolloutBuffer, collect_in_c
 from puffer_mlx.rollout.compiled_step import make_actor
 from puffer_mlx.vec import loop
 
@@ -40,7 +40,7 @@ def rollouts(vec: Any, agents: int, groups: int) -> list[np.ndarray]:
     """All that two rollouts write, and how the second one was measured."""
     policy = make_policy(vec.spec, Policy(hidden_size=16, num_layers=1))
     weights = policy.init(mx.random.key(0))
-    actor, slot = make_actor(policy), Slot(vec.spec, T, agents, groups, vec.finals)
+    actor, slot = make_actor(policy), RolloutBuffer(vec.spec, T, agents, groups, vec.finals)
     assert actor is not None and callable(vec.collect)
     slot.reset(vec)
     states = [policy.initial_state(agents // groups) for _ in range(groups)]
@@ -49,7 +49,7 @@ def rollouts(vec: Any, agents: int, groups: int) -> list[np.ndarray]:
         slot.begin(slot)
         noise = policy.distribution.noise(mx.random.key(key), (T, agents))
         mx.eval(weights, noise, states)
-        lane = Lane("rollout")
+        lane = PhaseTimer("rollout")
         lane.start()
         states = collect_in_c(slot, vec, actor, weights, states, noise, lane)
         seen += [np.array(array) for array in slot.fields.values() if array is not None]
@@ -77,7 +77,7 @@ def test_what_is_measured(extension):
     with make("squared", total_agents=64) as inner:
         vec = Stepped(inner)
         policy = make_policy(vec.spec, Policy(hidden_size=16, num_layers=1))
-        actor, slot = make_actor(policy), Slot(vec.spec, T, 64, 1)
+        actor, slot = make_actor(policy), RolloutBuffer(vec.spec, T, 64, 1)
         assert actor is not None
         slot.reset(vec)  # type: ignore
         slot.begin(slot)
@@ -100,7 +100,7 @@ def test_an_error_ends_it(extension):
             raise ValueError("broken")
 
         vec.wait = broken
-        actor, slot = make_actor(policy), Slot(vec.spec, T, 320, 1)
+        actor, slot = make_actor(policy), RolloutBuffer(vec.spec, T, 320, 1)
         assert actor is not None
         slot.reset(vec)  # type: ignore
         actor.prepare(policy.init(mx.random.key(0)))

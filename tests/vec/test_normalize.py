@@ -378,7 +378,7 @@ def test_nobody_saves_a_policy_without_its_statistics(run, here):
     for memory in None, {}, {k: w for k, w in trainer.vec.memory().items() if "return" in k}:
         with pytest.raises(UserError, match="statistics that observations are normalised by are"):
             checkpoint.write_weights(here / "other", 1, *about, memory=memory)
-    keeper = checkpoint.Keeper(here / "other", trainer.config)
+    keeper = checkpoint.CheckpointManager(here / "other", trainer.config)
     with pytest.raises(UserError, match="are missing"):
         keeper.save(1, *about[1:], None)
     assert not (here / "other").exists()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.check.gpu.tools import require
-from puffer_mlx.rollout.buffer import Slot
+from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.base import Rows
 
@@ -94,7 +94,7 @@ class Coded:
     def close(self) -> None:
         """Nothing to free."""
 
-    def check(self, slot: Slot) -> int:
+    def check(self, slot: RolloutBuffer) -> int:
         """Fail unless a slot holds one rollout, of all agents and every field; its first step."""
         first = int(np.array(slot.observations)[0, 0, 1])
         agents = np.arange(self.num_agents)
