@@ -1,6 +1,5 @@
 """Imported before any test module."""
 
-import os
 import signal
 from pathlib import Path
 
@@ -30,12 +29,8 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def fixtures() -> Path:
-    """The folder of upstream's own numbers: $PUFFER_FIXTURES, else ../shared/fixtures."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "fixtures"
-    folder = Path(os.environ.get("PUFFER_FIXTURES", beside))
-    if not folder.is_dir():
-        pytest.skip(f"no parity fixtures in {folder}; set PUFFER_FIXTURES")
-    return folder
+    """The folder of upstream's own numbers; tests/data/README.md says what they are."""
+    return Path(__file__).parent / "data" / "upstream"
 
 
 @pytest.fixture(params=["fused", "pure"])

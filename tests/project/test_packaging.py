@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -13,13 +14,17 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = {".py", ".c", ".cpp", ".h", ".ini"}
 
 
+def built(kind: str, directory: Path) -> Path:
+    """The one file that hatchling writes."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(directory)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (path,) = directory.iterdir()
+    return path
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(directory)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (path,) = directory.glob("*.whl")
-    return path
+    return built("wheel", tmp_path_factory.mktemp("wheel"))
 
 
 def names(wheel: Path) -> set[str]:
@@ -50,3 +55,12 @@ def test_the_wheel_is_for_every_platform_and_carries_version_and_licence(wheel):
     with zipfile.ZipFile(wheel) as archive:
         assert "MIT" in archive.read(f"{info}/licenses/LICENSE").decode()
         assert "Requires-Python: >=3.11" in archive.read(f"{info}/METADATA").decode()
+
+
+def test_the_source_archive_has_what_the_wheel_is_built_of_and_no_tests(wheel, tmp_path):
+    with tarfile.open(built("sdist", tmp_path)) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    sources = {name.replace("puffer_mlx/envs/", "envs/") for name in names(wheel)}
+    sources = {name.replace("puffer_mlx/configs/", "configs/") for name in sources}
+    assert packed >= sources | {"pyproject.toml", "README.md", "LICENSE"}
+    assert not [name for name in packed if name.startswith("tests")]
