@@ -39,7 +39,7 @@ from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.ops.cpu_extension import load as load_cpu_ops
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.system.devices import kind, select_device
-from puffer_mlx.cli.reported import reported
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
 from puffer_mlx.training.placement import rollout_cores

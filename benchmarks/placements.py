@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.cli.reported import reported
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.system.devices import has_gpu
 from puffer_mlx.system.files import publish
 

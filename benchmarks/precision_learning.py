@@ -35,7 +35,7 @@ import numpy as np
 from learning import metric
 
 from puffer_mlx import config
-from puffer_mlx.cli.reported import reported
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
 

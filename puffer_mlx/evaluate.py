@@ -19,7 +19,7 @@ from puffer_mlx.display.frames import Draw, Frame
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.mlx_cache import choose_cache_limit
 from puffer_mlx.vec.base import ScoredVec, VecEnv
-from puffer_mlx.vec.stepping import allocate_rows
+from puffer_mlx.vec.step_speed import allocate_rows
 
 Episode = dict[str, float]  # what the environment's my_log says of it; n episodes if they are means
 
@@ -183,7 +183,7 @@ def play(
         policy: as it was trained.
         weights: its weights.
         vec: environments; they are reset. One is enough.
-        draw: an observation's picture (``pictures.find_draw``).
+        draw: an observation's picture (``frames.find_draw``).
         seed: of the actions.
         greedy: take the most probable action instead of drawing one.
         steps: how many frames; without end if None.

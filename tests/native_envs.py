@@ -8,7 +8,7 @@ import numpy as np
 from puffer_mlx.config import load
 from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.native.vec import NativeVec, environments_folder, find_environment
-from puffer_mlx.vec.stepping import allocate_rows
+from puffer_mlx.vec.step_speed import allocate_rows
 
 OURS = Path(__file__).parent / "envs"  # environments that only tests use
 RELAY = OURS / "relay"

@@ -1,6 +1,6 @@
 """Runs on disk: weights and state to go on from, which run and which of its checkpoints."""
 
-from puffer_mlx.checkpoint.run import (
+from puffer_mlx.checkpoint.saving import (
     BEST,
     CONFIG,
     STATE,

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeGuard
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.config.memory import refuse_file
+from puffer_mlx.config.memory_needs import refuse_file
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import open_file, publish
 

@@ -174,7 +174,7 @@ def save_bin(
 def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weights:
     """Read weights from a ``.safetensors`` or ``.bin`` file.
 
-    What the policy's observations are normalised by, if they are, is ``remembered.memory``'s.
+    The statistics that observations are normalised by are read apart (``environment_statistics``).
     Warns if the file is one of those of PufferLib 4.0 that lack numbers; they become 0.
 
     Args:

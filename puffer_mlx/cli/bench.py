@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx import vec
-from puffer_mlx.cli.reported import reported
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import Config, parse_command_line, take_notes
 from puffer_mlx.config.fit import rollout_threads
-from puffer_mlx.display.view import abbreviate
+from puffer_mlx.display.run_view import abbreviate
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import load as load_cpu_ops
 from puffer_mlx.ops.cpu_extension import threads
@@ -33,7 +33,7 @@ from puffer_mlx.system.files import publish
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.placement import rollout_cores
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.vec.stepping import measure_stepping
+from puffer_mlx.vec.step_speed import measure_stepping
 
 EVERY = 5.0  # seconds between two lines of progress at least
 

@@ -15,8 +15,8 @@ from rich.text import Text
 from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, Finding, skip, worst
 from puffer_mlx.check.env.items import BASIC, ITEMS, NOT_LOOKED_AT, Check, Item, judge
 from puffer_mlx.check.env.subject import Subject
-from puffer_mlx.check.isolated import Answer, answers, known
-from puffer_mlx.cli.reported import reported
+from puffer_mlx.check.item_processes import Answer, answers, known
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import parse_command_line, take_notes
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.ops.cpu_extension import threads

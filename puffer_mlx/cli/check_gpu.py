@@ -24,8 +24,8 @@ from rich.text import Text
 
 from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, Verdict, judge
 from puffer_mlx.check.gpu.tools import QUICK, Effort
-from puffer_mlx.check.isolated import END, answers, known
-from puffer_mlx.cli.reported import reported
+from puffer_mlx.check.item_processes import END, answers, known
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.version import version_text

@@ -23,11 +23,11 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint.environment_statistics import as_trained, recall
 from puffer_mlx.checkpoint.weight_files import load_weights
-from puffer_mlx.cli.reported import reported
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import Config, parse_command_line, take_notes
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.trust import known
-from puffer_mlx.display import frames as pictures
+from puffer_mlx.display import frames
 from puffer_mlx.display.terminal_video import play_in_terminal
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluate import Scores, play, score
@@ -319,10 +319,10 @@ def record(player: Player, options: argparse.Namespace, scores: Scores) -> dict[
     }
 
 
-def show(player: Player, options: argparse.Namespace, draw: pictures.Draw | None) -> None:
+def show(player: Player, options: argparse.Namespace, draw: frames.Draw | None) -> None:
     """Write the files asked for, and play in the terminal or in a window."""
 
-    def frames(steps: int | None, window: bool = False) -> Iterator[pictures.Frame]:
+    def played(steps: int | None, window: bool = False) -> Iterator[frames.Frame]:
         with environments(player, 1, render=True) as envs:
             yield from play(
                 player.policy,
@@ -334,15 +334,15 @@ def show(player: Player, options: argparse.Namespace, draw: pictures.Draw | None
                 steps=steps,
             )
 
-    for path, write in ((options.gif, pictures.write_gif), (options.mp4, pictures.write_mp4)):
+    for path, write in ((options.gif, frames.write_gif), (options.mp4, frames.write_mp4)):
         if path:
-            write(frames(options.steps or STEPS), path, options.fps, options.scale or 1)
+            write(played(options.steps or STEPS), path, options.fps, options.scale or 1)
             print(f"wrote {path}, {path.stat().st_size / 1000:,.0f} kB")
     if options.terminal:
-        play_in_terminal(frames(options.steps), options.fps)
+        play_in_terminal(played(options.steps), options.fps)
     if options.window:
         with contextlib.suppress(WindowClosed):
-            for _ in frames(options.steps, window=True):
+            for _ in played(options.steps, window=True):
                 pass  # the environment's c_render keeps the time
 
 
@@ -350,7 +350,7 @@ class WindowClosed(Exception):
     """By the person who watched."""
 
 
-def drawing(envs: Environments, draw: pictures.Draw | None, window: bool) -> pictures.Draw:
+def drawing(envs: Environments, draw: frames.Draw | None, window: bool) -> frames.Draw:
     """What makes the picture of a step: the environment itself, or its draw.py."""
 
     def drawn(_: np.ndarray) -> np.ndarray:
@@ -381,7 +381,7 @@ def evaluate(argv: list[str]) -> None:
     player = load(argv, config, options.load_model_path)
     draw = None
     if (options.gif or options.mp4 or options.terminal) and not config.python:
-        draw = pictures.find_draw(vec.folder(config))
+        draw = frames.find_draw(vec.folder(config))
     if options.episodes:
         scores = measure(player, options)
         print(report(player, options, scores))

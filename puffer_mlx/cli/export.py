@@ -14,7 +14,7 @@ from puffer_mlx.checkpoint import branches
 from puffer_mlx.checkpoint.environment_statistics import MEMORY
 from puffer_mlx.checkpoint.normalization import normalises
 from puffer_mlx.checkpoint.weight_files import BF16, FLOAT
-from puffer_mlx.cli.reported import reported
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import ALLOW_CODE, Base, Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.exporting import DIALECTS, SUFFIXES, Format, Report, export

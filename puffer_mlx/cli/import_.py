@@ -15,9 +15,9 @@ from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.checkpoint.environment_statistics import KEY
 from puffer_mlx.checkpoint.weight_files import BF16, FLOAT
-from puffer_mlx.cli.reported import reported
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import Config, parse_command_line, write_ini
-from puffer_mlx.config.sources import option
+from puffer_mlx.config.command_line import option
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.importing import Found, difference, inspect, weights_of
 from puffer_mlx.export.infer import sizes_of

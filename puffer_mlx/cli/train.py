@@ -12,15 +12,15 @@ from rich.console import Console
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import Checkpoint, State
 from puffer_mlx.checkpoint.environment_statistics import as_trained, recall
-from puffer_mlx.checkpoint.live_run import held, new_run
+from puffer_mlx.checkpoint.run_lock import held, new_run
 from puffer_mlx.checkpoint.weight_files import load_weights
-from puffer_mlx.cli.catalog import print_catalog
-from puffer_mlx.cli.ending import Ending, Outside
-from puffer_mlx.cli.recording import Recording
-from puffer_mlx.cli.reported import reported
+from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.list_environments import print_catalog
+from puffer_mlx.cli.stopping import Ending, Outside
+from puffer_mlx.cli.trace_files import Recording
 from puffer_mlx.config import Config, parse_command_line, take_notes, trust, unused_note
 from puffer_mlx.config.fit import rollout_threads
-from puffer_mlx.config.memory import refuse_training
+from puffer_mlx.config.memory_needs import refuse_training
 from puffer_mlx.config.schema import COMMAND_LINE
 from puffer_mlx.display.bottleneck import Setting
 from puffer_mlx.display.dashboard import Dashboard, abbreviate

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from puffer_mlx.config.check import fail, find_problems, multiples
-from puffer_mlx.config.files import FAMILY, IMAGES
+from puffer_mlx.config.finding import FAMILY, IMAGES
 from puffer_mlx.config.schema import COMMAND_LINE, Config
+from puffer_mlx.config.validation import fail, find_problems, multiples
 from puffer_mlx.errors import UserError
 
 AGENTS, BUFFERS = "vec.total_agents", "vec.num_buffers"

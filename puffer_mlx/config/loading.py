@@ -12,13 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.config.check import fail, validate
-from puffer_mlx.config.files import Named, find_config, known_envs, named, plain_path, saved
-from puffer_mlx.config.fit import fit_buffers, fit_minibatch, typed
-from puffer_mlx.config.key import Key
-from puffer_mlx.config.names import ONLY, RENAMES, UNUSED, closest
-from puffer_mlx.config.schema import COMMAND_LINE, KEYS, Base, Config, Policy, Torch, Train, Vec
-from puffer_mlx.config.sources import (
+from puffer_mlx.config.command_line import (
     Setting,
     build_parser,
     env_options,
@@ -27,7 +21,13 @@ from puffer_mlx.config.sources import (
     read_ini,
     shown,
 )
+from puffer_mlx.config.compatibility import ONLY, RENAMES, UNUSED, closest
+from puffer_mlx.config.finding import Named, find_config, known_envs, named, plain_path, saved
+from puffer_mlx.config.fit import fit_buffers, fit_minibatch, typed
+from puffer_mlx.config.key import Key
+from puffer_mlx.config.schema import COMMAND_LINE, KEYS, Base, Config, Policy, Torch, Train, Vec
 from puffer_mlx.config.trust import Allowed, code_names
+from puffer_mlx.config.validation import fail, validate
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish, reading
 

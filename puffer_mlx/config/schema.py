@@ -1,8 +1,8 @@
 """What a run is made of: every key once, with its type, default, unit, range and help.
 
 These dataclasses are the only declaration. Files, command line, `--help` and `configs/default.ini`
-derive from them (`loading.py`, `sources.py`). Sections, names and defaults are PufferLib 4.0's; a
-key that it lacks says "puffer_mlx only".
+derive from them. Sections, names and defaults are PufferLib 4.0's; a key that it lacks says
+"puffer_mlx only".
 
 | symbol | meaning | key or property |
 | --- | --- | --- |

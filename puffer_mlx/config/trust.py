@@ -142,7 +142,7 @@ def _resolved(key: str, name: str) -> Code | None:
 
 
 def _module_path(module: str) -> str:
-    """Where a module would be imported from, as ``objects.load_object`` does; "" if nowhere.
+    """Where a module would be imported from, as ``import_string.load_object`` does; "" if nowhere.
 
     Nothing is imported: of a dotted name only the top package is looked for.
     """

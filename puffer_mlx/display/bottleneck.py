@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from puffer_mlx.display.view import PHASES, Logs
+from puffer_mlx.display.run_view import PHASES, Logs
 from puffer_mlx.profiling.phases import WAITS
 
 COMPILING = 2  # epochs of a start: one compiles, the next measures each phase, which does too

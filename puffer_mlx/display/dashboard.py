@@ -10,8 +10,8 @@ from rich.live import Live
 from rich.panel import Panel
 
 from puffer_mlx.display.bottleneck import Setting, advice
-from puffer_mlx.display.layout import Picture
-from puffer_mlx.display.view import PHASES, Logs, View, abbreviate, duration
+from puffer_mlx.display.dashboard_layout import Picture
+from puffer_mlx.display.run_view import PHASES, Logs, View, abbreviate, duration
 from puffer_mlx.tracking.scores import SCORE
 
 __all__ = ["PHASES", "Dashboard", "Setting", "abbreviate", "duration"]

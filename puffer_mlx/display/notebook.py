@@ -20,7 +20,7 @@ import mlx.core as mx
 
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.frames import Frame, gif_bytes
-from puffer_mlx.display.view import Logs, View, abbreviate
+from puffer_mlx.display.run_view import Logs, View, abbreviate
 from puffer_mlx.errors import UserError
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.training.trainer import Trainer
@@ -110,7 +110,7 @@ def show(frames: Iterable[Frame], fps: float = 15.0, scale: int = 1) -> Any:
         scale: pixels a side for each pixel.
 
     Raises:
-        UserError: IPython or Pillow is missing, or ``pictures.gif_bytes`` finds something wrong.
+        UserError: IPython or Pillow is missing, or ``frames.gif_bytes`` finds something wrong.
     """
     display, _ = _ipython()
     encoded = base64.b64encode(gif_bytes(frames, fps, scale)).decode()

@@ -23,7 +23,7 @@ import numpy as np
 
 from puffer_mlx.checkpoint import environment_statistics, normalization, weight_files
 from puffer_mlx.config import Config
-from puffer_mlx.config.memory import refuse_file
+from puffer_mlx.config.memory_needs import refuse_file
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import Tensors, from_torch, stacked_state, to_dialect

@@ -18,7 +18,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx import config
-from puffer_mlx.config.memory import refuse_policy
+from puffer_mlx.config.memory_needs import refuse_policy
 from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy import custom

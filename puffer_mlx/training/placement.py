@@ -34,7 +34,7 @@ from puffer_mlx.system.files import publish
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.streams import acting_streams
 from puffer_mlx.vec.base import Collected
-from puffer_mlx.vec.loop import ACT, PART
+from puffer_mlx.vec.rollout_loop import ACT, PART
 
 STEPS = 4  # of one measurement
 BUDGET = 0.8  # seconds for each device, kernels compiled

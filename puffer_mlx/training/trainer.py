@@ -16,7 +16,7 @@ from mlx.utils import tree_unflatten
 
 from puffer_mlx.checkpoint import State
 from puffer_mlx.config import Config
-from puffer_mlx.config.memory import refuse_training
+from puffer_mlx.config.memory_needs import refuse_training
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optim, precision, priority

@@ -48,7 +48,7 @@ class WholeRollouts(Protocol):
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
-        """Act and step all agents ``steps`` times: see ``native.NativeVec.collect``."""
+        """Act and step all agents ``steps`` times: see ``native.vec.NativeVec.collect``."""
         ...
 
 

@@ -16,7 +16,7 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.import_string import load_object
 from puffer_mlx.vec.base import Environments, VecEnv
 from puffer_mlx.vec.gym.vec import GymVec
-from puffer_mlx.vec.native.library import compile_environment, load, read_spec
+from puffer_mlx.vec.native.make import compile_environment, load, read_spec
 from puffer_mlx.vec.native.vec import NativeVec, environments_folder, find_environment
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.puffer.vec import PufferVec, is_puffer_env
@@ -32,9 +32,9 @@ def make(config: Config, threads: int, *, render: bool = False) -> Environments:
     Args:
         config: names the environment and gives its parameters, agents and buffers. Agents and
             buffers from a file that don't fit the environments are lowered in it, with a note:
-            from here on it says what there is (``config_fit.fit_agents``).
+            from here on it says what there is (``config.fit.fit_agents``).
         threads: the most threads that may step environments; there may be fewer
-            (``config_fit.rollout_threads``).
+            (``config.fit.rollout_threads``).
         render: whether a Python environment is to draw itself (``GymVec.render``).
 
     Raises:

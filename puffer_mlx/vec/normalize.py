@@ -16,9 +16,9 @@ from typing import Self
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec import loop
+from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.base import Collected, Environments, Rows, TellsScores
-from puffer_mlx.vec.faults import not_finite
+from puffer_mlx.vec.finite import not_finite
 
 LIMIT = 10.0  # deviations that a normalised observation is at most from the mean
 EPSILON = 1e-8
@@ -131,7 +131,7 @@ class Normalized:
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
         """As ``WholeRollouts.collect``, step by step."""
-        return loop.collect(self, steps, act, actions, out, spans, self._threads)
+        return rollout_loop.collect(self, steps, act, actions, out, spans, self._threads)
 
     def memory(self) -> dict[str, np.ndarray]:
         """The statistics: see ``Remembers``."""

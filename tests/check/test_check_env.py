@@ -14,11 +14,11 @@ from running import load_script, run
 from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, number, numbers, percent, worst
 from puffer_mlx.check.env.items import ITEMS, Check, judge
 from puffer_mlx.check.env.subject import Subject
-from puffer_mlx.check.isolated import known
+from puffer_mlx.check.item_processes import known
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
-from puffer_mlx.vec.native.library import compile_environment
+from puffer_mlx.vec.native.make import compile_environment
 
 HERE = Path(__file__).parents[1] / "envs"
 FAULTY, PYTHON = HERE / "faulty", HERE / "python" / "faulty.py"

@@ -14,20 +14,19 @@ from mlx.utils import tree_map
 from running import ROOT, files, run
 
 from puffer_mlx import ops
-from puffer_mlx.check.gpu import arithmetic, coded, upkeep
+from puffer_mlx.check.gpu import arithmetic, coded_environment, upkeep
 from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, judge
 from puffer_mlx.check.gpu.tools import QUICK, Effort
-from puffer_mlx.check.isolated import known
+from puffer_mlx.check.item_processes import known
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import importing
 from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.ppo import precision
-from puffer_mlx.profiling import timeline as trace
+from puffer_mlx.profiling import timeline
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.system.devices import has_gpu
-from puffer_mlx.training import collector as schedule
-from puffer_mlx.training import trainer
+from puffer_mlx.training import collector, trainer
 from puffer_mlx.training.learner import Learner
 
 NEED_GPU = {"kernels-gpu-fp32", "kernels-gpu-bf16", "kernels-gpu-fp16"}
@@ -184,17 +183,17 @@ def always_a_lag(patch):
 
 
 def one_slot(patch):
-    real = schedule.Collector.begin
+    real = collector.Collector.begin
 
     def begin(self, *arguments):
         self._slots = [self.slot, self.slot]
         return real(self, *arguments)
 
-    patch.setattr(schedule.Collector, "begin", begin)
+    patch.setattr(collector.Collector, "begin", begin)
 
 
 def no_way_back(patch):
-    patch.setattr(coded.Faulty, "restore", lambda self, state: None, raising=False)
+    patch.setattr(coded_environment.Faulty, "restore", lambda self, state: None, raising=False)
 
 
 def forgetful_restore(patch):
@@ -214,7 +213,7 @@ def no_thread(patch):
         future.set_result(job())
         return future
 
-    patch.setattr(schedule, "worker", lambda: SimpleNamespace(submit=submit))
+    patch.setattr(collector, "worker", lambda: SimpleNamespace(submit=submit))
 
 
 def steps_that_count(patch):
@@ -247,7 +246,7 @@ def lost_laps(patch):
 
 
 def no_durations(patch):
-    real = trace.Trace._document
+    real = timeline.Trace._document
 
     def document(self, lost):
         made = real(self, lost)
@@ -255,7 +254,7 @@ def no_durations(patch):
             event.pop("dur", None)
         return made
 
-    patch.setattr(trace.Trace, "_document", document)
+    patch.setattr(timeline.Trace, "_document", document)
 
 
 def changed_import(patch):

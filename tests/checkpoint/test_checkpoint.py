@@ -1,4 +1,4 @@
-"""`checkpoint/run.py`: what is written, what is kept, what is found again."""
+"""`checkpoint/saving.py`: what is written, what is kept, what is found again."""
 
 import os
 

@@ -542,8 +542,8 @@ def test_script_errors(evaluate, here, capsys, words, expected):
 
 def test_script_without_a_draw_function_still_scores(evaluate, module, here, monkeypatch, capsys):
     save(words=SMALL)
-    find = module.pictures.find_draw
-    monkeypatch.setattr(module.pictures, "find_draw", lambda folder: find(here / folder.name))
+    find = module.frames.find_draw
+    monkeypatch.setattr(module.frames, "find_draw", lambda folder: find(here / folder.name))
     line = "squared --load-model-path 17 --episodes 5"
     assert evaluate(f"{line} --gif x.gif") == 2
     assert "squared has no pictures" in capsys.readouterr().err
@@ -620,7 +620,7 @@ def test_script_windows(evaluate, here, monkeypatch, module, capsys, words, show
     monkeypatch.setattr(
         module, "play", lambda _, __, *more, **how: play(player, None, *more, **how)
     )
-    monkeypatch.setattr(module.pictures, "find_draw", lambda _: None)
+    monkeypatch.setattr(module.frames, "find_draw", lambda _: None)
     code = evaluate(f"squared --load-model-path latest {words}")
     assert (code, made.draws) == (2 if said else 0, draws)
     assert said in capsys.readouterr().err

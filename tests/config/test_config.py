@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from puffer_mlx import config as c
-from puffer_mlx.config.files import FAMILY, IMAGES, env_names
-from puffer_mlx.config.names import ONLY, RENAMES, UNUSED
+from puffer_mlx.config.compatibility import ONLY, RENAMES, UNUSED
+from puffer_mlx.config.finding import FAMILY, IMAGES, env_names
 from puffer_mlx.config.schema import KEYS, SECTIONS
 from puffer_mlx.errors import UserError
 

@@ -11,7 +11,7 @@ from puffer_mlx import config as c
 from puffer_mlx import vec
 from puffer_mlx.config.fit import fit_agents, rollout_threads
 from puffer_mlx.errors import UserError
-from puffer_mlx.training import collector as schedule
+from puffer_mlx.training import collector
 from puffer_mlx.vec.native.vec import find_environment
 
 TYPED = "command line"
@@ -290,7 +290,7 @@ def test_trajectories_do_not_depend_on_the_threads(script, here, monkeypatch):
         folder = here / threads
         folder.mkdir()
         monkeypatch.chdir(folder)
-        for module in script.placement, schedule:
+        for module in script.placement, collector:
             monkeypatch.setattr(module, "threads", lambda: 5)
         words = ["--vec.num-threads", threads, "--vec.total-agents", "40"]
         words += ["--train.horizon", "8", "--train.minibatch-size", "64", "--device", "cpu"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from puffer_mlx.display.bottleneck import LARGE, RULES, Setting, advice
-from puffer_mlx.display.view import PHASES
+from puffer_mlx.display.run_view import PHASES
 
 CPU = Setting("cpu", "cpu", False, "fp32", 4, 4, 4, 4096, 8192, 32, 200_000)
 GPU = Setting("gpu", "gpu", False, "fp32", 16, 16, 2, 4096, 8192, 32, 200_000, True)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from puffer_mlx.display.bottleneck import Setting
 from puffer_mlx.display.dashboard import Dashboard
-from puffer_mlx.display.view import PHASES, POINTS, View
+from puffer_mlx.display.run_view import PHASES, POINTS, View
 from puffer_mlx.tracking.scores import SCORE
 
 

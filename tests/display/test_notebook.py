@@ -20,10 +20,9 @@ from running import ROOT, TINY, files
 
 from puffer_mlx import config, vec
 from puffer_mlx.checkpoint import environment_statistics
-from puffer_mlx.display import notebook
-from puffer_mlx.display import view as view_module
+from puffer_mlx.display import notebook, run_view
 from puffer_mlx.display.notebook import LiveFigure, png_bytes, watch
-from puffer_mlx.display.view import View
+from puffer_mlx.display.run_view import View
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
 
@@ -117,7 +116,7 @@ def test_the_figures_parts_have_room():
         patch.setattr(
             Figure, "savefig", lambda self, *a, **k: (real(self, *a, **k), drawn.append(self))
         )
-        parts = {f"perf/{name}": 0.05 for name, _, parent in view_module.PHASES if parent}
+        parts = {f"perf/{name}": 0.05 for name, _, parent in run_view.PHASES if parent}
         logs = record(10, **EPISODES, **parts, **{"perf/rollout": 0.4, "perf/train": 0.6})
         logs |= {f"loss/{name}": -123.4567 for name in ("first_ratio_error", "skipped_steps")}
         shown = view(logs)

@@ -10,7 +10,7 @@ from native_envs import Stepper
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.vec import NativeVec, find_environment
-from puffer_mlx.vec.stepping import random_actions
+from puffer_mlx.vec.step_speed import random_actions
 
 FOLDER = find_environment("target")
 AGENTS, GOALS = 8, 4

@@ -12,8 +12,7 @@ from native_envs import Stepper
 from running import ROOT
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import compiler as build
-from puffer_mlx.system import install_hints
+from puffer_mlx.system import compiler, install_hints
 from puffer_mlx.vec.native.vec import NativeVec, compile_environment, find_environment
 
 
@@ -27,7 +26,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def compile_one(source: Path, **how) -> Path:
-    return build.compile_shared("one", [source], [], **how)
+    return compiler.compile_shared("one", [source], [], **how)
 
 
 def returned(library: Path) -> int:
@@ -111,12 +110,12 @@ def test_what_does_not_load_is_compiled_again_once(source: Path):
         return returned(path)
 
     compile_one(source)
-    build._made.clear()  # as if another process had
-    assert build.load_compiled(make, load) == 1 and compiled == [False, True]
+    compiler._made.clear()  # as if another process had
+    assert compiler.load_compiled(make, load) == 1 and compiled == [False, True]
 
     loads, compiled = iter([ImportError("no such symbol")]), []
     with pytest.raises(ImportError):
-        build.load_compiled(make, load)
+        compiler.load_compiled(make, load)
     assert compiled == [False]
 
 
@@ -155,7 +154,7 @@ def test_a_damaged_blas_shim_is_compiled_again(tmp_path: Path):
 
 
 def test_how_long_it_takes_is_said(source: Path, monkeypatch, capsys):
-    monkeypatch.setattr(build, "NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr(compiler, "NOTICE_SECONDS", 0.0)
     slow = source.with_name("slow")
     slow.write_text('#!/bin/sh\ncase "$*" in *-shared*) sleep 0.3;; esac\nexec cc "$@"\n')
     slow.chmod(0o755)

@@ -11,7 +11,7 @@ import pytest
 import running
 from rich.console import Console
 
-from puffer_mlx.cli.reported import reported
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import output
 
@@ -102,7 +102,7 @@ def test_work_that_matters_more_goes_on(monkeypatch, capsys):
 SCRIPT = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from puffer_mlx.cli.reported import reported
+from puffer_mlx.cli.exit_codes import reported
 
 @reported
 def main(argv):

@@ -187,7 +187,7 @@ COMPILES = """
 import os, sys, tempfile
 import mlx.core as mx
 import puffer_mlx
-from puffer_mlx.system import private_folders as own_folders
+from puffer_mlx.system import private_folders
 
 user, folder = int(sys.argv[1]), sys.argv[2]
 os.setgroups([])
@@ -195,8 +195,8 @@ os.setgid(user)
 os.setuid(user)  # only now: this Python may lie where others can't read
 os.environ.pop("TEMPDIR", None)
 os.environ["TMPDIR"] = tempfile.tempdir = folder
-own_folders.private.cache_clear()
-own_folders.keep_mlx_private()
+private_folders.private.cache_clear()
+private_folders.keep_mlx_private()
 mx.set_default_device(mx.cpu)
 print(mx.compile(lambda x: mx.exp(x) * 2 + 1)(mx.zeros(3)).tolist())
 """

@@ -9,7 +9,7 @@ import pytest
 import running
 from running import started
 
-from puffer_mlx.cli.reported import reported
+from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.system import signals
 from puffer_mlx.system.signals import ASKING
 
@@ -17,7 +17,7 @@ SCRIPT = f"""
 import ctypes, os, sys, time
 sys.path.insert(0, {str(running.ROOT)!r})
 from puffer_mlx.system import signals
-from puffer_mlx.cli.reported import reported
+from puffer_mlx.cli.exit_codes import reported
 
 def hang():
     "Inside C for good: locking a mutex twice is nothing that a signal ends."

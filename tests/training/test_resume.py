@@ -14,8 +14,8 @@ from oracles import named
 from running import BATCH, EPOCHS, TINY, command, files, learned, only, records, run
 
 from puffer_mlx import checkpoint, config, vec
-from puffer_mlx.checkpoint.live_run import held
-from puffer_mlx.config.files import known_envs
+from puffer_mlx.checkpoint.run_lock import held
+from puffer_mlx.config.finding import known_envs
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.networks import NETWORKS
 from puffer_mlx.training.trainer import Trainer

@@ -13,12 +13,12 @@ from gymnasium.vector import SyncVectorEnv
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
-from puffer_mlx.vec.gym import backends as gym_forms
+from puffer_mlx.vec.gym import backends
 from puffer_mlx.vec.gym.backends import choose
 from puffer_mlx.vec.gym.infos import ended_infos
 from puffer_mlx.vec.gym.make import Recipe
 from puffer_mlx.vec.gym.vec import GymVec
-from puffer_mlx.vec.stepping import allocate_rows, random_actions
+from puffer_mlx.vec.step_speed import allocate_rows, random_actions
 
 HERE = Path(__file__).parents[1] / "envs" / "python"
 sys.path.append(str(HERE))
@@ -287,8 +287,8 @@ def test_masks_head_by_head():
     ],
 )
 def test_auto(make_, agents: int, keywords: dict, expected: str, monkeypatch):
-    monkeypatch.setattr(gym_forms, "cores", lambda: 4)
-    monkeypatch.setattr(gym_forms, "ROUND_TRIP", 1.0)
+    monkeypatch.setattr(backends, "cores", lambda: 4)
+    monkeypatch.setattr(backends, "ROUND_TRIP", 1.0)
     with make(make_, agents, backend="auto", env=keywords) as vec:
         assert vec.description.startswith(expected) and "\n" not in vec.description
 
@@ -296,14 +296,14 @@ def test_auto(make_, agents: int, keywords: dict, expected: str, monkeypatch):
 def test_auto_takes_processes_for_slow_steps(monkeypatch):
     recipe = Recipe("walk", Walk, {})
     seconds = 0.002
-    monkeypatch.setattr(gym_forms, "measure", lambda _: seconds)
-    monkeypatch.setattr(gym_forms, "cores", lambda: 4)
+    monkeypatch.setattr(backends, "measure", lambda _: seconds)
+    monkeypatch.setattr(backends, "cores", lambda: 4)
     assert choose(recipe, 8, "auto") == ("async", "8 processes, a step takes 2 ms")
-    seconds = gym_forms.ROUND_TRIP  # half of it is saved by two processes
+    seconds = backends.ROUND_TRIP  # half of it is saved by two processes
     assert choose(recipe, 2, "auto")[0] == "sync"
-    seconds = 3 * gym_forms.ROUND_TRIP
+    seconds = 3 * backends.ROUND_TRIP
     assert choose(recipe, 2, "auto")[0] == "async"
-    monkeypatch.setattr(gym_forms, "cores", lambda: 1)
+    monkeypatch.setattr(backends, "cores", lambda: 1)
     assert choose(recipe, 8, "auto") == ("sync", "there is one core")
 
 
@@ -313,7 +313,7 @@ def test_a_measurement_takes_only_legal_steps():
             assert self.position > 0 or action >= 0
             return super().step(action)
 
-    assert 0 < gym_forms.measure(Recipe("walk", Strict, {"masked": True})) < 0.1
+    assert 0 < backends.measure(Recipe("walk", Strict, {"masked": True})) < 0.1
 
 
 def test_forms_that_do_not_exist():

@@ -17,9 +17,9 @@ import pytest
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Rows
-from puffer_mlx.vec.gym import workers as gym_workers
+from puffer_mlx.vec.gym import workers
 from puffer_mlx.vec.gym.vec import GymVec
-from puffer_mlx.vec.stepping import allocate_rows
+from puffer_mlx.vec.step_speed import allocate_rows
 
 HERE = Path(__file__).parents[1] / "envs" / "python"
 sys.path.append(str(HERE))
@@ -309,7 +309,7 @@ def test_a_process_that_hangs(fault: str, nothing_left, tmp_path: Path):
 
 def test_closing_while_a_step_is_under_way(nothing_left, tmp_path: Path, monkeypatch):
     """The process sleeps, and ignores SIGTERM."""
-    monkeypatch.setattr(gym_workers, "_GRACE", 0.1)
+    monkeypatch.setattr(workers, "_GRACE", 0.1)
     vec = make("stubborn", "async", env={"path": str(tmp_path / "pid"), "at": 1})
     rows = allocate_rows(vec, 4)
     vec.reset(rows)
@@ -348,7 +348,7 @@ SCRIPT = """
 import sys
 import numpy as np
 from puffer_mlx.vec.gym.vec import GymVec
-from puffer_mlx.vec.stepping import allocate_rows
+from puffer_mlx.vec.step_speed import allocate_rows
 sys.path.append(sys.argv[1])
 from gym_walk import Walk
 
@@ -378,10 +378,10 @@ def test_a_script_with_its_own_environment_is_not_run_again(tmp_path: Path):
 PROGRAM = """
 import signal, sys
 import numpy as np
-from puffer_mlx.vec.gym import workers as gym_workers
+from puffer_mlx.vec.gym import workers
 from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.gym.vec import GymVec
-from puffer_mlx.vec.stepping import allocate_rows
+from puffer_mlx.vec.step_speed import allocate_rows
 sys.path.append(sys.argv[1])
 from gym_faults import Faulty
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -15,12 +15,12 @@ import pytest
 from native_envs import BREAKOUT, GROUP, NAMES, RELAY, Stepper, make, parameters, part
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import compiler as build
+from puffer_mlx.system import compiler
 from puffer_mlx.system.compiler import cache_directory
 from puffer_mlx.vec.base import Rows, VecEnv
-from puffer_mlx.vec.native.library import load
+from puffer_mlx.vec.native.make import load
 from puffer_mlx.vec.native.vec import NativeVec, compile_environment, find_environment
-from puffer_mlx.vec.stepping import allocate_rows, measure_stepping, random_actions
+from puffer_mlx.vec.step_speed import allocate_rows, measure_stepping, random_actions
 
 SHAPES = {  # D, dtype, head sizes, mask bytes
     "breakout": (118, np.float32, (3,), 0),
@@ -527,7 +527,7 @@ def test_compiles_once_until_something_changes(copy: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize(("seconds", "notices"), [(0.0, 1), (60.0, 0)])
 def test_a_slow_compiler_is_announced(copy: Path, monkeypatch, capsys, seconds, notices):
-    monkeypatch.setattr(build, "NOTICE_SECONDS", seconds)
+    monkeypatch.setattr(compiler, "NOTICE_SECONDS", seconds)
     for _ in range(2):  # the second time there is nothing to compile
         compile_environment(copy)
     assert capsys.readouterr().err.count("puffer_mlx: compiling copied for the first") == notices

@@ -21,7 +21,7 @@ from puffer_mlx.export.exporting import Format, export
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Remembers
 from puffer_mlx.vec.normalize import EPSILON, LIMIT, Moments, Normalized
-from puffer_mlx.vec.stepping import allocate_rows
+from puffer_mlx.vec.step_speed import allocate_rows
 
 N, GAMMA = 12, 0.9
 RETURN = {"return.count", "return.mean", "return.variance"}

@@ -16,7 +16,7 @@ from puffer_mlx.config import Base, Config, Policy, Train, Vec, validate
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.puffer.vec import PufferVec, is_puffer_env
-from puffer_mlx.vec.stepping import allocate_rows, random_actions
+from puffer_mlx.vec.step_speed import allocate_rows, random_actions
 
 sys.path.append(str(Path(__file__).parents[1] / "envs" / "python"))
 emulated, pairs = map(importlib.import_module, ("emulated", "pairs"))
@@ -171,11 +171,11 @@ def test_instances(keywords, description, environments):
 
 
 def test_slow_steps_are_worth_processes(monkeypatch):
-    monkeypatch.setattr("puffer_mlx.vec.puffer.plan.cores", lambda: 2)
-    monkeypatch.setattr("puffer_mlx.vec.puffer.plan.ROUND_TRIP", 0.0)
+    monkeypatch.setattr("puffer_mlx.vec.puffer.backends.cores", lambda: 2)
+    monkeypatch.setattr("puffer_mlx.vec.puffer.backends.ROUND_TRIP", 0.0)
     with make(single, 8, num_threads=2) as vec:
         slow = vec.description
-    monkeypatch.setattr("puffer_mlx.vec.puffer.plan.ROUND_TRIP", 10.0)
+    monkeypatch.setattr("puffer_mlx.vec.puffer.backends.ROUND_TRIP", 10.0)
     with make(single, 8, num_threads=2) as vec:
         quick = vec.description
     assert slow.startswith("async: 4 instances in 2 processes; their steps take")

@@ -20,7 +20,7 @@ from test_upstream_envs import edit, squared
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.compiler import compile_shared, source_files
 from puffer_mlx.vec.native import raylib
-from puffer_mlx.vec.native.library import environment_flags
+from puffer_mlx.vec.native.make import environment_flags
 from puffer_mlx.vec.native.raylib import find_raylib
 from puffer_mlx.vec.native.vec import NativeVec, environments_folder
 

@@ -27,10 +27,10 @@ from test_sanitizers import SANITIZERS, run_driver
 from puffer_mlx.config import Config, load
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.vec.native.library import environment_flags
+from puffer_mlx.vec.native.make import environment_flags
 from puffer_mlx.vec.native.sources import environment_files, needs, repository
 from puffer_mlx.vec.native.vec import NativeVec, environments_folder, find_environment
-from puffer_mlx.vec.stepping import random_actions
+from puffer_mlx.vec.step_speed import random_actions
 
 SHAPES = {  # D, dtype, head sizes, mask bytes, environments of 12 agents
     "convoy": (15, np.uint8, (3, 2), 0, 4),

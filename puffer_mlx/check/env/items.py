@@ -5,9 +5,16 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
-from puffer_mlx.check.env import ending, foreign, pace, pictures, repeating, seeing
+from puffer_mlx.check.env import (
+    episodes,
+    gymnasium_check,
+    inputs_outputs,
+    pictures,
+    reproducibility,
+    speed_and_training,
+)
 from puffer_mlx.check.env.findings import FAIL, Finding, Findings, fail, ok, skip, warn, worst
-from puffer_mlx.check.env.playing import Notes, play
+from puffer_mlx.check.env.random_play import Notes, play
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.errors import UserError
 
@@ -54,7 +61,7 @@ def loads(check: Check) -> Findings:
 def spaces(check: Check) -> Findings:
     """What an agent sees and does."""
     facts = check.subject.whole
-    yield ok(seeing.spaces(facts.spec, facts.agents_each))
+    yield ok(inputs_outputs.spaces(facts.spec, facts.agents_each))
 
 
 def steps(check: Check) -> Findings:
@@ -69,19 +76,19 @@ ITEMS = (
     Item("loads", loads, ()),
     Item("spaces", spaces, ("loads",)),
     Item("steps", steps, ("loads",)),
-    Item("observations", lambda check: seeing.observations(check.subject, check.notes)),
-    Item("rewards", lambda check: seeing.rewards(check.subject, check.notes)),
-    Item("actions", lambda check: seeing.actions(check.subject, check.notes)),
-    Item("seeds", lambda check: repeating.seeds(check.subject)),
-    Item("episodes", lambda check: ending.episodes(check.subject, check.notes)),
-    Item("endings", lambda check: ending.endings(check.subject, check.notes)),
-    Item("resets", lambda check: ending.resets(check.subject, check.notes)),
-    Item("log", lambda check: ending.log(check.subject, check.notes)),
-    Item("state", lambda check: repeating.state(check.subject), ("loads", "steps", "seeds")),
-    Item("gymnasium", lambda check: foreign.gymnasium_says(check.subject), ("loads",)),
+    Item("observations", lambda check: inputs_outputs.observations(check.subject, check.notes)),
+    Item("rewards", lambda check: inputs_outputs.rewards(check.subject, check.notes)),
+    Item("actions", lambda check: inputs_outputs.actions(check.subject, check.notes)),
+    Item("seeds", lambda check: reproducibility.seeds(check.subject)),
+    Item("episodes", lambda check: episodes.episodes(check.subject, check.notes)),
+    Item("endings", lambda check: episodes.endings(check.subject, check.notes)),
+    Item("resets", lambda check: episodes.resets(check.subject, check.notes)),
+    Item("log", lambda check: episodes.log(check.subject, check.notes)),
+    Item("state", lambda check: reproducibility.state(check.subject), ("loads", "steps", "seeds")),
+    Item("gymnasium", lambda check: gymnasium_check.gymnasium_says(check.subject), ("loads",)),
     Item("pictures", lambda check: pictures.drawn(check.subject)),
-    Item("speed", lambda check: pace.speed(check.subject)),
-    Item("training", lambda check: pace.training(check.subject)),
+    Item("speed", lambda check: speed_and_training.speed(check.subject)),
+    Item("training", lambda check: speed_and_training.training(check.subject)),
 )
 BASIC = {name for item in ITEMS for name in item.needs}
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import mlx.core as mx
 import psutil
 
-from puffer_mlx.check.gpu import arithmetic, mixed, overlap, placing, upkeep
+from puffer_mlx.check.gpu import arithmetic, overlap, placement, precisions, upkeep
 from puffer_mlx.check.gpu.tools import Effort, Failed, Skipped, need_gpu
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
@@ -73,19 +73,19 @@ ITEMS = (
     *_kernels(),
     Item("steps", "steps of a policy are its scan", arithmetic.steps_and_scan),
     Item("gradients", "a policy's gradients, against float32 on the CPU", arithmetic.gradients),
-    Item("round-trip", "arrays from CPU to GPU and back", placing.round_trip),
-    Item("where-to-act", "auto finds the device to act on", placing.where_to_act),
-    Item("same-epoch", "an epoch on the GPU as on the CPU", placing.same_epoch),
-    Item("first-ratios", "old log-probabilities are the training path's", placing.first_ratios),
+    Item("round-trip", "arrays from CPU to GPU and back", placement.round_trip),
+    Item("where-to-act", "auto finds the device to act on", placement.where_to_act),
+    Item("same-epoch", "an epoch on the GPU as on the CPU", placement.same_epoch),
+    Item("first-ratios", "old log-probabilities are the training path's", placement.first_ratios),
     Item("rollouts", "overlap: rollouts as in a serial run", overlap.same_rollouts),
     Item("losses", "overlap without lag: losses as in a serial run", overlap.same_losses),
     Item("torn-slots", "overlap: no torn slot", overlap.no_torn_slot),
     Item("exceptions", "overlap: an exception loses nothing", overlap.exceptions),
     Item("resume", "overlap: a run goes on exactly", overlap.resume),
     Item("overlap", "overlap: both halves at once", overlap.real),
-    Item("precisions", "every precision trains", mixed.trains),
-    Item("overflow", "an overflow is skipped", mixed.skips),
-    Item("not-finite", "ten skipped steps in a row stop the run", mixed.stops),
+    Item("precisions", "every precision trains", precisions.trains),
+    Item("overflow", "an overflow is skipped", precisions.skips),
+    Item("not-finite", "ten skipped steps in a row stop the run", precisions.stops),
     Item("memory", "memory stays", upkeep.memory),
     Item("profile", "the profile adds up", upkeep.profile),
     Item("profile-cost", "the profile costs little", upkeep.profile_cost),

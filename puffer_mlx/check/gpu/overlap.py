@@ -12,11 +12,11 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx import config
-from puffer_mlx.check.gpu.coded import Coded, Faulty, pause
+from puffer_mlx.check.gpu.coded_environment import Coded, Faulty, pause
 from puffer_mlx.check.gpu.halves import Halves
 from puffer_mlx.check.gpu.tools import Effort, apart, at_most, repeatable, require, trainer
 from puffer_mlx.checkpoint import State
-from puffer_mlx.display.view import MISC, WAITS
+from puffer_mlx.display.run_view import MISC, WAITS
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
 from puffer_mlx.training.trainer import Logs, Trainer
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import SUCCESSOR, to_install
-from puffer_mlx.vec.gym import families as gym_families
+from puffer_mlx.vec.gym import families
 from puffer_mlx.vec.python_faults import RAISED, Fault, told, undrawable
 
 __all__ = ["MAKING", "Recipe", "gymnasium", "quiet"]
@@ -69,7 +69,7 @@ class Recipe:
         with _explained(self):
             if isinstance(self.make, str):
                 arguments = {"disable_env_checker": True, **self._arguments()}
-                made = gym_families.make(_specification(self.make), **arguments)
+                made = families.make(_specification(self.make), **arguments)
             else:
                 made = self.make(**self._arguments())
         if isinstance(made, gymnasium().Env):

@@ -21,10 +21,10 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec import loop
+from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Collected, Rows
 from puffer_mlx.vec.episodes import Episodes
-from puffer_mlx.vec.faults import check_finite
+from puffer_mlx.vec.finite import check_finite
 from puffer_mlx.vec.gym.backends import build, choose, tells_finals
 from puffer_mlx.vec.gym.infos import MASK, Masks, ended_infos
 from puffer_mlx.vec.gym.make import Recipe, gymnasium, quiet
@@ -243,7 +243,7 @@ class GymVec:
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
         """As ``WholeRollouts.collect``, step by step."""
-        return loop.collect(self, steps, act, actions, out, spans, self.num_threads)
+        return rollout_loop.collect(self, steps, act, actions, out, spans, self.num_threads)
 
     def log(self) -> dict[str, float]:
         """Means over episodes that ended since the last call: see ``Episodes.log``.

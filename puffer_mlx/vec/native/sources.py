@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from puffer_mlx.system.compiler import source_files
-from puffer_mlx.system.shipped import shipped
+from puffer_mlx.system.package_data import shipped
 
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 _RAYLIB = {"raylib.h", "raymath.h", "rlgl.h"}

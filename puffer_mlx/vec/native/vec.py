@@ -17,8 +17,16 @@ import numpy as np
 from puffer_mlx.config.fit import Misfit
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Collected, Rows
-from puffer_mlx.vec.native.addresses import FLOAT32, address, addresses, shapes
-from puffer_mlx.vec.native.library import (
+from puffer_mlx.vec.native.c_arrays import FLOAT32, address, addresses, shapes
+from puffer_mlx.vec.native.interruptible_wait import (
+    OVER,
+    PATIENCE_MS,
+    SLICE_MS,
+    UNDER_WAY,
+    abandon,
+    until_done,
+)
+from puffer_mlx.vec.native.make import (
     Span,
     compile_environment,
     environments_folder,
@@ -30,16 +38,8 @@ from puffer_mlx.vec.native.library import (
     sources_digest,
 )
 from puffer_mlx.vec.native.raylib import INSTALL
+from puffer_mlx.vec.native.saved_state import pack, unpack
 from puffer_mlx.vec.native.sources import needs
-from puffer_mlx.vec.native.state import pack, unpack
-from puffer_mlx.vec.native.waiting import (
-    OVER,
-    PATIENCE_MS,
-    SLICE_MS,
-    UNDER_WAY,
-    abandon,
-    until_done,
-)
 
 __all__ = ["NativeVec", "compile_environment", "environments_folder", "find_environment"]
 

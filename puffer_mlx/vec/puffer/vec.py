@@ -27,12 +27,12 @@ from typing import Any, Self
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec import loop
+from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.base import Collected, Rows
 from puffer_mlx.vec.episodes import Episodes
-from puffer_mlx.vec.faults import check_finite
+from puffer_mlx.vec.finite import check_finite
+from puffer_mlx.vec.puffer.backends import Probe, plan
 from puffer_mlx.vec.puffer.instances import Buffers, PufferRecipe, is_puffer_env
-from puffer_mlx.vec.puffer.plan import Probe, plan
 from puffer_mlx.vec.puffer.workers import Here, Workers
 from puffer_mlx.vec.rows import RowShapes
 
@@ -173,7 +173,7 @@ class PufferVec:
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
         """Act and step all agents ``steps`` times: see ``WholeRollouts.collect``."""
-        return loop.collect(self, steps, act, actions, out, spans, self.num_threads)
+        return rollout_loop.collect(self, steps, act, actions, out, spans, self.num_threads)
 
     def log(self) -> dict[str, float]:
         """Means over episodes that ended since the last call, ``n`` their number; empty if none.

@@ -1,11 +1,10 @@
-"""`config/memory.py`: what can't fit into memory is refused before any of it is allocated."""
+"""`config/memory_needs.py`: what can't fit into memory is refused before any of it is allocated."""
 
 import numpy as np
 import pytest
 
-from puffer_mlx.config import Config, Policy, Torch, Train, Vec, load
-from puffer_mlx.config import memory as allocation
-from puffer_mlx.config.files import known_envs
+from puffer_mlx.config import Config, Policy, Torch, Train, Vec, load, memory_needs
+from puffer_mlx.config.finding import known_envs
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -16,7 +15,7 @@ SPEC = EnvSpec("squared", 100, np.dtype(np.float32), ActionSpec((3,)))
 @pytest.fixture
 def gigabytes(monkeypatch):
     """Sets the machine's memory."""
-    return lambda n: monkeypatch.setattr(allocation, "memory", lambda: int(n * 1e9))
+    return lambda n: monkeypatch.setattr(memory_needs, "memory", lambda: int(n * 1e9))
 
 
 def config(H=64, L=2, N=4096, T=64, M=8192, **parts):
@@ -45,18 +44,18 @@ def config(H=64, L=2, N=4096, T=64, M=8192, **parts):
 @pytest.mark.parametrize("spec", [None, SPEC])
 def test_what_does_not_fit(gigabytes, wrong, said, spec):
     gigabytes(20)
-    allocation.refuse_training(config(), spec)
+    memory_needs.refuse_training(config(), spec)
     with pytest.raises(UserError, match="this machine has 20 GB") as caught:
-        allocation.refuse_training(config(**wrong), spec)
+        memory_needs.refuse_training(config(**wrong), spec)
     assert said in str(caught.value) and "hint: choose " in str(caught.value)
 
 
 def test_observations_count_once_they_are_known(gigabytes):
     # 4096 x 64 rows of 16 bytes are 4 MB, with 100 float32 each 109 MB
     gigabytes(0.05)
-    allocation.refuse_training(config(H=8))
+    memory_needs.refuse_training(config(H=8))
     with pytest.raises(UserError, match="rollouts"):
-        allocation.refuse_training(config(H=8), SPEC)
+        memory_needs.refuse_training(config(H=8), SPEC)
 
 
 def test_a_policy_alone(gigabytes):
@@ -66,21 +65,21 @@ def test_a_policy_alone(gigabytes):
         with pytest.raises(UserError, match="makes weights of"):
             make_policy(SPEC, policy)
     # one's own network may be of any size
-    allocation.refuse_policy(config(H=10**6, network="mine:Net", encoder="mine:Encoder"))
+    memory_needs.refuse_policy(config(H=10**6, network="mine:Net", encoder="mine:Encoder"))
 
 
 @pytest.mark.parametrize("name", known_envs())
 def test_what_is_shipped_fits_into_4_gb(gigabytes, name):
     gigabytes(4)
-    allocation.refuse_training(load(name))
+    memory_needs.refuse_training(load(name))
 
 
 def test_a_container_has_less(tmp_path, monkeypatch):
-    whole = allocation.memory()
+    whole = memory_needs.memory()
     (tmp_path / "memory.max").write_text("5000000\n")
-    monkeypatch.setattr(allocation, "GROUPS", tmp_path)
-    assert allocation.memory() == 5_000_000 < whole
+    monkeypatch.setattr(memory_needs, "GROUPS", tmp_path)
+    assert memory_needs.memory() == 5_000_000 < whole
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "memory.limit_in_bytes").write_text(f"{2**63 - 4096}\n")
-    assert allocation.memory() >= whole
+    assert memory_needs.memory() >= whole

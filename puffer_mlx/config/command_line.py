@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from puffer_mlx.config.files import known_envs
-from puffer_mlx.config.names import RENAMES, UNUSED, closest
+from puffer_mlx.config.compatibility import RENAMES, UNUSED, closest
+from puffer_mlx.config.finding import known_envs
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS, SECTIONS
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import read_text

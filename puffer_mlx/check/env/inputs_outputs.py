@@ -3,7 +3,7 @@
 import numpy as np
 
 from puffer_mlx.check.env.findings import Findings, fail, number, numbers, ok, percent, warn
-from puffer_mlx.check.env.playing import Notes
+from puffer_mlx.check.env.random_play import Notes
 from puffer_mlx.check.env.subject import Subject, Table
 from puffer_mlx.spec import EnvSpec
 

@@ -8,24 +8,24 @@ import pytest
 from native_envs import SHIPPED, make
 from rich.console import Console
 
-from puffer_mlx.cli import catalog
+from puffer_mlx.cli import list_environments
 from puffer_mlx.vec.native.vec import environments_folder
 
 
 def printed(width: int = 120) -> str:
     out = io.StringIO()
-    catalog.print_catalog(Console(file=out, width=width, highlight=False))
+    list_environments.print_catalog(Console(file=out, width=width, highlight=False))
     return out.getvalue()
 
 
 def test_all_that_are_shipped():
-    assert [entry.name for entry in catalog.native_environments()] == SHIPPED
+    assert [entry.name for entry in list_environments.native_environments()] == SHIPPED
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_they_are_as_described(name):
     """What is read from the sources is what the compiled environment says."""
-    (entry,) = (entry for entry in catalog.native_environments() if entry.name == name)
+    (entry,) = (entry for entry in list_environments.native_environments() if entry.name == name)
     with make(name, total_agents=48) as vec:
         spec = vec.spec
     shape = spec.observation_shape or (spec.observation_size,)
@@ -45,11 +45,11 @@ def test_macros_of_macros(tmp_path):
         '#include "table.h"\n#define OBS_SIZE SIDE * SIDE*KINDS\n'
         "#define ACT_SIZES { KINDS, 3 }   // two\n#define OBS_TENSOR_T ByteTensor\n"
     )
-    assert catalog.spaces(tmp_path) == ("80 bytes", "one of 5 and of 3")
+    assert list_environments.spaces(tmp_path) == ("80 bytes", "one of 5 and of 3")
     (tmp_path / "table.h").write_text("#define SIDE KINDS\n#define KINDS sizeof(float)\n")
-    assert catalog.spaces(tmp_path) == ("?", "?")
+    assert list_environments.spaces(tmp_path) == ("?", "?")
     (tmp_path / "table.h").write_text("#define SIDE KINDS\n#define KINDS SIDE\n")
-    assert catalog.spaces(tmp_path) == ("?", "?")
+    assert list_environments.spaces(tmp_path) == ("?", "?")
 
 
 def test_the_first_comment(tmp_path):
@@ -61,7 +61,7 @@ def test_the_first_comment(tmp_path):
         ("[base]\n", ""),
     ):
         path.write_text(text)
-        assert catalog.about(path, "sea") == expected
+        assert list_environments.about(path, "sea") == expected
 
 
 def test_what_is_printed():
@@ -79,13 +79,13 @@ def test_an_environment_of_the_working_directory(here):
     (here / "configs").mkdir()
     text = "# Walk: to the target, twice as far.\n[base]\nenv_name = squared\n"
     (here / "configs" / "walk.ini").write_text(text)
-    (entry,) = (e for e in catalog.native_environments() if e.name == "squared")
+    (entry,) = (e for e in list_environments.native_environments() if e.name == "squared")
     assert entry.about == "Walk: to the target, twice as far"
 
 
 def test_gymnasium_by_group():
     pytest.importorskip("gymnasium")
-    groups = catalog.gymnasium_environments()
+    groups = list_environments.gymnasium_environments()
     assert "CartPole-v1" in groups["classic_control"] and "Taxi-v4" in groups["toy_text"]
     everything = [name for names in groups.values() for name in names]
     assert "CartPole-v0" not in everything and "Ant-v2" not in everything and "Ant-v5" in everything
@@ -95,19 +95,19 @@ def test_gymnasium_by_group():
 
 
 def test_many_ids_are_cut(monkeypatch):
-    ids = [f"Sea{i}-v0" for i in range(catalog.MOST + 3)]
-    monkeypatch.setattr(catalog, "gymnasium_environments", lambda: {"box2d": ids})
-    monkeypatch.setattr(catalog, "EXTRAS", {"box2d": ("no_such_module", "box2d")})
+    ids = [f"Sea{i}-v0" for i in range(list_environments.MOST + 3)]
+    monkeypatch.setattr(list_environments, "gymnasium_environments", lambda: {"box2d": ids})
+    monkeypatch.setattr(list_environments, "EXTRAS", {"box2d": ("no_such_module", "box2d")})
     text = " ".join(printed(200).split())
-    assert f"Sea{catalog.MOST - 1}-v0, … 3 more pip install 'gymnasium[box2d]'" in text
-    assert f"Sea{catalog.MOST}-v0" not in text
+    assert f"Sea{list_environments.MOST - 1}-v0, … 3 more pip install 'gymnasium[box2d]'" in text
+    assert f"Sea{list_environments.MOST}-v0" not in text
 
 
 def test_without_gymnasium(monkeypatch):
     for name in [n for n in sys.modules if n.partition(".")[0] == "gymnasium"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    assert catalog.gymnasium_environments() == {}
+    assert list_environments.gymnasium_environments() == {}
     assert "pip install 'puffer-mlx[gym]'" in printed()
 
 
@@ -117,6 +117,6 @@ def test_nothing_is_compiled(monkeypatch, tmp_path):
     monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path / "cache"))
     envs = tmp_path / "envs"
     shutil.copytree(environments_folder() / "squared", envs / "squared")
-    monkeypatch.setattr(catalog, "environments_folder", lambda: envs)
-    assert [entry.name for entry in catalog.native_environments()] == ["squared"]
+    monkeypatch.setattr(list_environments, "environments_folder", lambda: envs)
+    assert [entry.name for entry in list_environments.native_environments()] == ["squared"]
     assert "one of 5" in printed() and not (tmp_path / "cache").exists()

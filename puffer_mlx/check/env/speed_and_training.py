@@ -11,7 +11,7 @@ from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.training.trainer import Logs, Trainer
-from puffer_mlx.vec.stepping import measure_stepping
+from puffer_mlx.vec.step_speed import measure_stepping
 
 EPOCHS = 4  # of which the first compiles
 LONGER = 3  # times ``--seconds`` that they may take

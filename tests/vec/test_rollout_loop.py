@@ -12,7 +12,7 @@ from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.buffer import RolloutBuffer, collect_in_c
 from puffer_mlx.rollout.compiled_step import make_actor
-from puffer_mlx.vec import loop
+from puffer_mlx.vec import rollout_loop
 
 T = 9
 
@@ -33,7 +33,7 @@ class Stepped:
 
     def collect(self, steps, act, actions, out, spans=0):
         itself: Any = self
-        return loop.collect(itself, steps, act, actions, out, spans, self.threads)
+        return rollout_loop.collect(itself, steps, act, actions, out, spans, self.threads)
 
 
 def rollouts(vec: Any, agents: int, groups: int) -> list[np.ndarray]:

@@ -16,7 +16,7 @@ from running import BATCH, EPOCHS, TINY, command, only, records, started
 from test_output import lose
 
 from puffer_mlx.checkpoint import weight_files
-from puffer_mlx.cli.ending import NOTHING
+from puffer_mlx.cli.stopping import NOTHING
 from puffer_mlx.display import dashboard
 from puffer_mlx.system.signals import ASKING
 

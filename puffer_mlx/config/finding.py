@@ -18,10 +18,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from puffer_mlx.config.names import closest
+from puffer_mlx.config.compatibility import closest
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import read_text
-from puffer_mlx.system.shipped import shipped
+from puffer_mlx.system.package_data import shipped
 
 FAMILY = "python.ini"  # what all Python environments begin with
 IMAGES = "images.ini"  # what differs for those that show images

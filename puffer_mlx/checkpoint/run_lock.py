@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from puffer_mlx.checkpoint.run import prepare, run_folder
+from puffer_mlx.checkpoint.saving import prepare, run_folder
 from puffer_mlx.config import Config
 from puffer_mlx.system.files import locked
 

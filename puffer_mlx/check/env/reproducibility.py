@@ -8,7 +8,7 @@ from puffer_mlx import vec
 from puffer_mlx.check.env.findings import Findings, fail, ok, skip, warn
 from puffer_mlx.check.env.subject import Subject, Table
 from puffer_mlx.vec.base import Rows, VecEnv
-from puffer_mlx.vec.native.library import environment_files
+from puffer_mlx.vec.native.make import environment_files
 
 STEPS = 300
 THREADS = 4

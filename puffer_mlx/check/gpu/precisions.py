@@ -7,7 +7,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx import config
-from puffer_mlx.check.gpu.coded import Coded
+from puffer_mlx.check.gpu.coded_environment import Coded
 from puffer_mlx.check.gpu.tools import Effort, Failed, at_most, changed, flat, require, trainer
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo import precision

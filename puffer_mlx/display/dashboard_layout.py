@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.panel import Panel
 from rich.text import Text
 
-from puffer_mlx.display.view import View
+from puffer_mlx.display.run_view import View
 
 __all__ = ["Picture"]
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from puffer_mlx.check.env.findings import Findings, fail, number, numbers, ok, skip, warn
-from puffer_mlx.check.env.playing import Notes
+from puffer_mlx.check.env.random_play import Notes
 from puffer_mlx.check.env.subject import Subject
 
 FEW = 64  # rows whose distances are looked at

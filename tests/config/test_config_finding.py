@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from puffer_mlx import config as c
-from puffer_mlx.config.files import named
+from puffer_mlx.config.finding import named
 from puffer_mlx.errors import UserError
 
 

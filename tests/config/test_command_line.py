@@ -4,9 +4,9 @@ import pytest
 from running import load_script
 
 from puffer_mlx import config as c
-from puffer_mlx.config.names import UNUSED
+from puffer_mlx.config.command_line import obeys
+from puffer_mlx.config.compatibility import UNUSED
 from puffer_mlx.config.schema import KEYS
-from puffer_mlx.config.sources import obeys
 from puffer_mlx.errors import UserError
 
 SOME = ("base.seed", "vec")
