@@ -1,8 +1,8 @@
 """Forward and backward of upstream's Breakout policy on one minibatch, in each form.
 
 Forms take turns, so that a noisy machine disturbs all of them; medians and ratios are printed. The
-fused form is the C extension on a CPU and the kernels of ``ops/gpu.py`` on a GPU; the log-space
-form is the one of upstream's torch backend.
+fused form is the C extension on a CPU and kernels on a GPU; the log-space form is the one of
+upstream's torch backend.
 """
 
 # ruff: noqa: I001

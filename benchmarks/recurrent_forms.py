@@ -4,10 +4,10 @@ First the fused operations of the default device are checked against the pure ML
 then forms take turns, so that a noisy machine disturbs all of them, and medians are printed: of the
 time on the clock, and of the processor time of all threads, which other processes disturb less.
 
-fused: the C extension on a CPU, the kernels of ops/gpu.py on a GPU (there once for each R of --rows
-and U of --chunks, see ops/gpu_source_recurrent.py); pure: plain MLX, time-major; mlx.nn: MLX's own
-layers, without the gradient by their input; torch: with each number of threads of --threads on a
-CPU, cuDNN on a CUDA GPU, if torch is installed.
+fused: the C extension on a CPU, kernels on a GPU (there once for each R of --rows and U of
+--chunks, see ops/recurrence/start.metal.h); pure: plain MLX, time-major; mlx.nn: MLX's own layers,
+without the gradient by their input; torch: with each number of threads of --threads on a CPU, cuDNN
+on a CUDA GPU, if torch is installed.
 """
 
 # ruff: noqa: I001
@@ -25,7 +25,7 @@ import puffer_mlx  # first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 import mlx.nn as nn
 
-from puffer_mlx.ops import gpu as kernels
+from puffer_mlx.ops.recurrence import gpu as kernels
 from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.mlx_cache import choose_cache_limit
 from puffer_mlx.ops import fused, linear

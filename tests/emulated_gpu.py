@@ -1,8 +1,8 @@
 """GPU kernels without a GPU: their source compiled as C++, a block's threads as real threads.
 
 The Metal text is the source that MLX generates, which `mx.export_function` records on any machine;
-the CUDA text is `ops/gpu.py`'s own, its grid rounded up to whole blocks. Both get the arguments
-that `ops/gpu.py`'s functions give. This covers syntax, indexing, bounds, barriers and arithmetic,
+the CUDA text is this package's own, its grid rounded up to whole blocks. Both get the arguments
+that are given to MLX. This covers syntax, indexing, bounds, barriers and arithmetic,
 not address spaces, timing or a GPU's own exp. The 16-bit types are stand-ins that allow no more
 conversions than a GPU's: Metal's half is a plain number, its bfloat is made of a float only by a
 cast; CUDA's two convert both ways, and so are ambiguous where a float could be meant as well.
@@ -22,7 +22,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from puffer_mlx.ops import gpu as kernels
+from puffer_mlx.ops.gpu import launch
 
 SPAN = 4096  # numbers behind each array; nothing but a missing bounds check gets there
 
@@ -209,14 +209,14 @@ def from_memory(array: np.ndarray, dtype: mx.Dtype) -> np.ndarray:
 
 @contextlib.contextmanager
 def recording(backend: str) -> Iterator[Recorder]:
-    """A recorder that gets what `ops/gpu.py` launches for this back-end."""
+    """A recorder that gets what is launched for this back-end."""
     recorder = Recorder(backend)
-    kernels._kernel.cache_clear()
+    launch.compiled.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mx.fast, backend + "_kernel", recorder)
-        patch.setattr(kernels, "backend", lambda: backend)
+        patch.setattr(launch, "backend", lambda: backend)
         yield recorder
-    kernels._kernel.cache_clear()
+    launch.compiled.cache_clear()
 
 
 @contextlib.contextmanager

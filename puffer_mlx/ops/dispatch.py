@@ -1,6 +1,6 @@
 """Operations with a fused form on some devices and a pure MLX form as reference and fallback.
 
-On the CPU the fused forms are C (``cpu_extension.py``), on a GPU they are kernels (``gpu.py``). The
+On the CPU the fused forms are C (``cpu_extension.py``), on a GPU they are kernels (``gpu/``). The
 default device at the time a function is traced decides.
 
 Activations and weights may be float32, bfloat16 or float16: a result has the dtype of what it was
@@ -16,7 +16,11 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops import gpu as kernels
+from puffer_mlx.ops.discount import gpu as discount_gpu
+from puffer_mlx.ops.gelu import gpu as gelu_gpu
+from puffer_mlx.ops.gpu import gru as gru_gpu
+from puffer_mlx.ops.gpu import lstm as lstm_gpu
+from puffer_mlx.ops.gpu import mingru as mingru_gpu
 from puffer_mlx.ops.low_precision import LOW, float32_on_cpu, in_float32
 
 # The operations that the extension has in common with the kernels, and which of their results stay
@@ -34,6 +38,19 @@ FUSED: dict[str, tuple[int, ...]] = {
 }
 
 
+_KERNELS = SimpleNamespace(
+    mingru_forward=mingru_gpu.mingru_forward,
+    mingru_backward=mingru_gpu.mingru_backward,
+    lstm_forward=lstm_gpu.lstm_forward,
+    lstm_backward=lstm_gpu.lstm_backward,
+    gru_forward=gru_gpu.gru_forward,
+    gru_backward=gru_gpu.gru_backward,
+    gelu_forward=gelu_gpu.gelu_forward,
+    gelu_backward=gelu_gpu.gelu_backward,
+    discount=discount_gpu.discount,
+)
+
+
 def extension_here() -> Any:
     """The C extension where the default device is a CPU that has it, else None."""
     return cpu_extension.load() if mx.default_device() == mx.cpu else None
@@ -49,7 +66,7 @@ def _for_any_dtype(extension: Any) -> SimpleNamespace:
 def fused() -> Any:
     """The operations that are ``FUSED`` on the default device, or None where there are none."""
     if mx.default_device() != mx.cpu:
-        return kernels
+        return _KERNELS
     extension = extension_here()
     return None if extension is None else _for_any_dtype(extension)
 

@@ -9,7 +9,8 @@ from oracles import f64
 
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops import dispatch as ops
-from puffer_mlx.ops import gpu as kernels
+from puffer_mlx.ops.discount.gpu import discount as discount_on_gpu
+from puffer_mlx.ops.gpu.mingru import mingru_backward, mingru_forward
 
 SHAPES = [(1, 1, 3), (5, 3, 100), (4, 2, 128), (3, 7, 111)]  # T, S, H: 3, 300, 256 and 777 threads
 
@@ -77,12 +78,12 @@ def compiled(request, tmp_path_factory):
     """Kernels 0 .. 3: forward for each of SHAPES, 4 .. 7: backward, 8 .. 11: discount."""
     with recording(request.param) as recorder:
         for shape in SHAPES:
-            recorder.record(kernels.mingru_forward, *layer(shape)[:4])
+            recorder.record(mingru_forward, *layer(shape)[:4])
         for shape in SHAPES:
             u, x, first, keep, dout = layer(shape)
-            recorder.record(kernels.mingru_backward, u, x, first, keep, x, dout)
+            recorder.record(mingru_backward, u, x, first, keep, x, dout)
         for T, S, H in SHAPES:
-            recorder.record(kernels.discount, *series((T, S * H)))
+            recorder.record(discount_on_gpu, *series((T, S * H)))
     return Compiled(recorder, tmp_path_factory.mktemp("kernels"))
 
 

@@ -1,6 +1,7 @@
 """GPU kernels of 16-bit arrays, as C++: compared bit by bit with their float32 forms."""
 
 import inspect
+from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
@@ -9,18 +10,25 @@ from emulated_gpu import Compiled, from_memory, recording, to_memory
 from oracles import sigmoid
 from test_low_precision import EPSILON, LOW
 
-from puffer_mlx.ops import gpu as kernels
+from puffer_mlx import ops
+from puffer_mlx.ops.discount import gpu as discount
+from puffer_mlx.ops.gelu import gpu as gelu
+from puffer_mlx.ops.gpu import gru, launch, lstm, mingru, text
 
 SIZES = {"T": 3, "S": 5, "H": 9}
 LONG = 2000
-FUNCTIONS = [  # in the order in which the kernels are recorded
-    *("mingru_forward", "mingru_backward", "lstm_forward", "lstm_backward"),
-    *("gru_forward", "gru_backward", "gelu_forward", "gelu_backward"),
-]
+MODULES = {"mingru": mingru, "lstm": lstm, "gru": gru, "gelu": gelu}
+# In the order in which the kernels are recorded.
+FUNCTIONS = [f"{name}_{way}" for name in MODULES for way in ("forward", "backward")]
+STATES = {"first", "keep", "states", "dfirst", "h0", "c0", "h", "c", "dh", "dh0", "dc0"}
+
+
+def kernel_of(function):
+    return getattr(MODULES[function.partition("_")[0]], function)
 
 
 def arguments(function):
-    """Random arguments of a function of ``ops/gpu.py``, by name, float32."""
+    """Random arguments of a function that launches a kernel, by name, float32."""
     t, s, h = SIZES.values()
     gates = 4 if function.startswith("lstm") else 3
     backward_gates = 4 * h if function.startswith(("lstm", "gru")) else 3 * h
@@ -35,7 +43,7 @@ def arguments(function):
         **dict.fromkeys(("x", "states", "dout", "h", "c", "dh", "dy"), (t, s, h)),
     }
     rng = np.random.default_rng(len(function))
-    names = inspect.signature(getattr(kernels, function)).parameters
+    names = inspect.signature(kernel_of(function)).parameters
     drawn = {name: rng.normal(size=shapes[name]).astype(np.float32) for name in names}
     if "gates" in drawn:
         drawn["gates"] = sigmoid(drawn["gates"]).astype(np.float32)
@@ -46,8 +54,7 @@ def arguments(function):
 
 def as_given(drawn, dtype):
     return [
-        mx.array(a).astype(mx.float32 if name in kernels.FLOAT32 else dtype)
-        for name, a in drawn.items()
+        mx.array(a).astype(mx.float32 if name in STATES else dtype) for name, a in drawn.items()
     ]
 
 
@@ -58,12 +65,12 @@ def compiled(request, tmp_path_factory):
         for dtype in (mx.float32, *EPSILON):
             for function in FUNCTIONS:
                 given = as_given(arguments(function), dtype)
-                recorder.record(getattr(kernels, function), *given)
+                recorder.record(kernel_of(function), *given)
         for dtype in EPSILON:
             shapes = (LONG, 1, 12), (LONG, 1, 4)
             first, keep = mx.zeros((1, 4)), mx.ones((LONG, 1))
             given = [*(mx.zeros(shape, dtype) for shape in shapes), first, keep]
-            recorder.record(kernels.mingru_forward, *given)
+            recorder.record(mingru.mingru_forward, *given)
     return Compiled(recorder, tmp_path_factory.mktemp("kernels"))
 
 
@@ -76,7 +83,7 @@ def test_kernels_differ_by_casts_alone(compiled, function, dtype):
     call = compiled.calls[number]
     names = [*call["input_names"], *call["output_names"]]
     dtypes = [*(a.dtype for a in call["inputs"]), *call["output_dtypes"]]
-    wanted = [mx.float32 if name in kernels.FLOAT32 else dtype for name in names]
+    wanted = [mx.float32 if name in STATES else dtype for name in names]
     assert dtypes == wanted and dict(call["template"])["Low"] == dtype
 
     drawn = arguments(function)
@@ -113,7 +120,7 @@ def test_every_array_has_the_type_of_its_name():
     wrong = [mx.bfloat16, mx.float32, mx.float16, mx.int32]
     given = [mx.zeros(shape, d) for shape, d in zip(shapes.values(), wrong, strict=True)]
     with recording("cuda") as recorder:
-        recorder.record(kernels.mingru_forward, *given)
+        recorder.record(mingru.mingru_forward, *given)
     (call,) = recorder.calls
     found = dict(zip(call["input_names"], (a.dtype for a in call["inputs"]), strict=True))
     assert found == {
@@ -123,7 +130,7 @@ def test_every_array_has_the_type_of_its_name():
     assert call["output_dtypes"] == [mx.bfloat16, mx.float32]
 
 
-def test_another_text_is_another_kernel(monkeypatch):
+def test_another_text_is_another_kernel(monkeypatch, tmp_path):
     """MLX keeps compiled kernels on disk by name: an older version's must not be taken."""
     names = []
 
@@ -131,11 +138,46 @@ def test_another_text_is_another_kernel(monkeypatch):
         names.append(given["name"])
         return None
 
-    monkeypatch.setattr(kernels, "backend", lambda: "cuda")
     monkeypatch.setattr(mx.fast, "cuda_kernel", make)
-    for text in ("", "// another text"):
-        kernels._kernel.cache_clear()
-        monkeypatch.setattr(kernels.gpu_source, "DISCOUNT", kernels.gpu_source.DISCOUNT + text)
-        kernels._kernel("discount", ("delta", "decay"), ("adv",))
-    kernels._kernel.cache_clear()
-    assert names[0] != names[1] and all(name.startswith("discount_") for name in names)
+    for number, comment in enumerate(("", "", "// another text\n")):
+        path = tmp_path / f"{number}.metal.h"
+        path.write_text(discount.TEXT.read_text().replace("    float a", f"{comment}    float a"))
+        launch.compiled(path, "discount", "cuda")
+    launch.compiled.cache_clear()
+    assert names[0] == names[1] != names[2]
+    assert all(name.startswith("discount_") for name in names)
+
+
+# ---- texts ---------------------------------------------------------------------------------------
+
+
+def test_a_text_says_what_its_arrays_are(tmp_path):
+    (tmp_path / "part.metal.h").write_text("  y[i] = SCALE * x[i];\n#undef SCALE\n")
+    (tmp_path / "twice.metal.h").write_text(
+        '#pragma once\n#include "gpu/functions.metal.h"\n#include "twice.metal.h"\n'
+        "FUNCTION int one() { return 1; }\n"
+        "template <typename Low, int N>\n"
+        "kernel void twice(device const Low* x, device const float* keep,\n"
+        "                  device Low* y, uint i) {\n"
+        '#define SCALE 2\n#include "part.metal.h"\n}\n'
+    )
+    for backend in ("metal", "cuda"):
+        (kernel,) = text.kernels(tmp_path / "twice.metal.h", backend).values()
+        assert kernel.name == "twice" and kernel.template == ("Low", "N")
+        assert kernel.inputs == {"x": "Low", "keep": "float"} and kernel.outputs == {"y": "Low"}
+        assert kernel.before.count("one()") == kernel.before.count("float logistic(") == 1
+        assert kernel.body.endswith("#define SCALE 2\n  y[i] = SCALE * x[i];\n#undef SCALE\n")
+        assert "uint i = " in kernel.body and "#include" not in kernel.before + kernel.body
+        assert "kernel void" not in kernel.before + kernel.body
+
+
+def test_every_text_is_read_whole():
+    """A kernel that the pattern of a kernel misses would be left among what goes before."""
+    paths = sorted(Path(ops.__file__).parents[1].rglob("*.metal.h"))
+    declared = sum(path.read_text().count("kernel void") for path in paths)
+    for backend in ("metal", "cuda"):
+        found = [kernel for path in paths for kernel in text.kernels(path, backend).values()]
+        assert len(found) == declared >= 9
+        for kernel in found:
+            assert "kernel void" not in kernel.before + kernel.body
+            assert kernel.inputs and kernel.outputs

@@ -12,7 +12,9 @@ from test_gpu_kernels import close, random_keep
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import dispatch as ops
-from puffer_mlx.ops import gpu as kernels
+from puffer_mlx.ops.gelu import gpu as gelu_kernels
+from puffer_mlx.ops.gpu import gru, launch, lstm
+from puffer_mlx.ops.recurrence import gpu as recurrence
 
 # T, S, H. 16 channels are a vector, 6 or 8 rows a tile, 64 channels a panel, 512 steps a part.
 SHAPES = [(1, 1, 1), (1, 9, 16), (3, 1, 5), (5, 13, 33), (4, 6, 64), (2, 7, 130), (9, 70, 20)]
@@ -206,6 +208,7 @@ GPU_SHAPES = {  # T, S, H: segments of a block
     (2, 9, 40): 8,
     (2, 3, 300): 2,  # two channels a thread
 }
+KERNELS = {"lstm": lstm, "gru": gru}
 GPU_CASES = [(name, shape) for name in CASES for shape in GPU_SHAPES]
 
 
@@ -214,14 +217,14 @@ def compiled(request, tmp_path_factory):
     """Kernels 2 i and 2 i + 1: forward and backward of GPU_CASES[i]; then those of GELU."""
     with recording(request.param) as recorder, pytest.MonkeyPatch.context() as patch:
         for name, shape in GPU_CASES:
-            patch.setattr(kernels, "rows_of_block", lambda *_, rows=GPU_SHAPES[shape]: rows)
+            patch.setattr(recurrence, "rows_of_block", lambda *_, rows=GPU_SHAPES[shape]: rows)
             make, oracle, _ = CASES[name]
             *inputs, dh = make(shape)
             after = backward_inputs(name, inputs, rounded(oracle(*inputs, dh)[0]), dh)
-            recorder.record(getattr(kernels, f"{name}_forward"), *inputs)
-            recorder.record(getattr(kernels, f"{name}_backward"), *after)
-        recorder.record(kernels.gelu_forward, GELU_POINTS)
-        recorder.record(kernels.gelu_backward, GELU_POINTS, GELU_POINTS)
+            recorder.record(getattr(KERNELS[name], f"{name}_forward"), *inputs)
+            recorder.record(getattr(KERNELS[name], f"{name}_backward"), *after)
+        recorder.record(gelu_kernels.gelu_forward, GELU_POINTS)
+        recorder.record(gelu_kernels.gelu_backward, GELU_POINTS, GELU_POINTS)
     return Compiled(recorder, tmp_path_factory.mktemp("kernels"))
 
 
@@ -252,19 +255,19 @@ def test_gelu_on_a_gpu(compiled):
 
 
 def test_rows_of_a_block(monkeypatch):
-    monkeypatch.setattr(kernels, "backend", lambda: "metal")
-    assert kernels.rows_of_block(4096, 128, 4) == 4
-    monkeypatch.setattr(kernels, "backend", lambda: "cuda")
-    assert kernels.rows_of_block(4096, 128, 4) == 8
-    assert kernels.rows_of_block(4096, 512, 4) == 4  # 32 KiB
-    assert kernels.rows_of_block(512, 128, 4) == 4  # 128 blocks
-    assert kernels.rows_of_block(1, 2048, 4) == 1
+    monkeypatch.setattr(launch, "backend", lambda: "metal")
+    assert recurrence.rows_of_block(4096, 128, 4) == 4
+    monkeypatch.setattr(launch, "backend", lambda: "cuda")
+    assert recurrence.rows_of_block(4096, 128, 4) == 8
+    assert recurrence.rows_of_block(4096, 512, 4) == 4  # 32 KiB
+    assert recurrence.rows_of_block(512, 128, 4) == 4  # 128 blocks
+    assert recurrence.rows_of_block(1, 2048, 4) == 1
     with pytest.raises(UserError, match=r"2049 wide") as error:
-        kernels.rows_of_block(1, 2049, 4)
+        recurrence.rows_of_block(1, 2049, 4)
     assert "2048 at most" in str(error.value.hint)
-    assert kernels.rows_of_block(1, 2730, 3) == 1
+    assert recurrence.rows_of_block(1, 2730, 3) == 1
     with pytest.raises(UserError, match=r"2731 wide") as error:
-        kernels.rows_of_block(1, 2731, 3)
+        recurrence.rows_of_block(1, 2731, 3)
     assert "2730 at most" in str(error.value.hint)
 
 

@@ -1,0 +1,1 @@
+"""The backward recursion of advantages."""

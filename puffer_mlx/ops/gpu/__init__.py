@@ -1,0 +1,1 @@
+"""Kernels of a GPU: their texts, files of their own language (``*.metal.h``), read and launched."""

@@ -1,0 +1,10 @@
+// What differs on CUDA: what comes before every text, and how every kernel begins.
+
+#define FUNCTION __device__ inline
+#define SHARED __shared__
+#define BARRIER __syncthreads();
+
+kernel void begin() {
+  using uint = unsigned int;
+  uint i = blockIdx.x * blockDim.x + threadIdx.x, me = threadIdx.x, block = blockIdx.x;
+}

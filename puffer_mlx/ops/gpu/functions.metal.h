@@ -1,0 +1,29 @@
+// What kernels call, in the language that Metal's and CUDA's have in common. FUNCTION is how a function is declared.
+//
+// A file of kernels is such a text: what is outside of its kernels goes before them, and of a kernel the parameters and
+// the body are taken (see text.py). Arrays are `device`, those that a kernel reads `const` too. Of its thread a kernel
+// may know i, its place in the grid, and me, that in its block, which has the number `block` (CUDA's word; Metal's is
+// threadgroup). Memory that a block's threads have in common is SHARED; they wait for each other at a BARRIER.
+//
+// `Low` is the type in memory of activations, weights and their gradients: float, or one of 16 bits. What is loaded
+// becomes float at once and is cast where it is stored: CUDA's types are ambiguous beside a float in `?:`, and Metal's
+// bfloat isn't made of a float without being asked to. States are float in memory too, or small steps would vanish from
+// a running sum. The types of 16 bits are called half and bfloat in Metal (bfloat from 3.1 on: macOS 14) and __half and
+// __nv_bfloat16 in CUDA.
+
+#pragma once
+
+FUNCTION float logistic(float x) { return 1.0f / (1.0f + exp(-x)); }
+
+FUNCTION float squash(float x) { return 2.0f * logistic(2.0f * x) - 1.0f; }  // tanh, never inf/inf
+
+// Of the normal distribution, the probability beyond |x| <= 13: csrc/arithmetic.h
+FUNCTION float normal_tail(float x) {
+  float t = 1.0f / (1.0f + 0.2775f * (x < 0.0f ? -x : x));
+  float p = -0.285941558f + t * (0.422440389f - t * 0.110850243f);
+  p = t * (0.117252681f + t * (0.0542549534f + t * (0.302843771f + t * p)));
+  return p * exp(-0.5f * x * x);
+}
+
+template <int R>
+struct alignas(4 * R) Rows { float of[R]; };  // a number of each of a block's R segments

@@ -1,0 +1,70 @@
+"""GRU on a GPU: ``gru.metal.h``, with the arguments of the CPU extension."""
+
+from pathlib import Path
+
+import mlx.core as mx
+
+from puffer_mlx.ops.recurrence.gpu import launch_backward, launch_forward
+
+TEXT = Path(__file__).with_name("gru.metal.h")
+
+
+def gru_forward(
+    z: mx.array, weight_hh: mx.array, bias_hh: mx.array, h0: mx.array, keep: mx.array
+) -> tuple[mx.array, mx.array]:
+    """The GRU recurrence for T steps; gates r, u, n.
+
+    Args:
+        z: (T, S, 3H), the input's part of the gates, ``bias_ih`` included.
+        weight_hh: (3H, H).
+        bias_hh: (3H,).
+        h0: (S, H) float32, the state before the first step.
+        keep: (T, S) float32, what h is multiplied by before each step: 0 forgets.
+
+    Returns:
+        h (T, S, H) float32, and r, u, n and n's part of W h + b, (T, S, 4H), of z's dtype.
+    """
+    T, S, H = *z.shape[:2], h0.shape[1]
+    h, gates = launch_forward(
+        TEXT,
+        "gru_forward",
+        {"z": z, "weight": weight_hh.T, "bias": bias_hh, "h0": h0, "keep": keep},
+        {"h": (T, S, H), "gates": (T, S, 4 * H)},
+        (T, S, H),
+        3,
+    )
+    return h, gates
+
+
+def gru_backward(
+    gates: mx.array,
+    weight_hh: mx.array,
+    h0: mx.array,
+    keep: mx.array,
+    h: mx.array,
+    dh: mx.array,
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Gradient of ``gru_forward``'s h.
+
+    Args:
+        gates: (T, S, 4H), as the forward pass returned them.
+        weight_hh: as given to the forward pass.
+        h0: as given to the forward pass.
+        keep: as given to the forward pass.
+        h: (T, S, H), as the forward pass returned it.
+        dh: (T, S, H) float32, gradient of the loss by h.
+
+    Returns:
+        Gradients by z and by W h + b, both (T, S, 3H) and of the gates' dtype, and by h0 (S, H),
+        float32.
+    """
+    T, S, H = h.shape
+    dz, dhidden, dh0 = launch_backward(
+        TEXT,
+        "gru_backward",
+        {"gates": gates, "weight": weight_hh, "h0": h0, "keep": keep, "h": h, "dh": dh},
+        {"dz": (T, S, 3 * H), "dhidden": (T, S, 3 * H), "dh0": (S, H)},
+        (T, S, H),
+        3,
+    )
+    return dz, dhidden, dh0

@@ -1,0 +1,85 @@
+"""Launching a kernel: MLX compiles it from its text at first use, for Metal or CUDA.
+
+The functions that launch one are those of the CPU extension, with the same arguments. Where that
+knows float32 alone, these take activations, weights and gradients in float32, bfloat16 or float16:
+the type of the first such argument is the type of all of them, which the texts call ``Low``. What
+stays float32 in any case is ``float`` in the text. Metal has bfloat since 3.1 (macOS 14).
+
+Measured on the H200 against the pure MLX forms: see ``benchmarks/RESULTS.md``. Not run on Metal:
+the texts are checked by compiling them as C++ and running them (``tests/ops``).
+"""
+
+import functools
+import hashlib
+from pathlib import Path
+
+import mlx.core as mx
+
+from puffer_mlx.ops.gpu import text
+
+THREADS = 256  # threads of one block (CUDA) or threadgroup (Metal), at most
+Shape = tuple[int, ...]
+
+
+def backend() -> str:
+    """``metal`` or ``cuda``: the GPU back-end of this MLX build."""
+    return "metal" if mx.metal.is_available() else "cuda"
+
+
+@functools.cache
+def compiled(path: Path, name: str, backend: str):
+    """What MLX makes of a kernel's text: see ``text.kernels``.
+
+    MLX keeps compiled CUDA kernels on disk under their names: a hash makes another text another
+    name, so that a newer version of this package never runs an older one's kernel.
+    """
+    kernel = text.kernels(path, backend)[name]
+    digest = hashlib.sha256((kernel.before + kernel.body).encode()).hexdigest()[:8]
+    return getattr(mx.fast, backend + "_kernel")(
+        name=f"{name}_{digest}",
+        input_names=list(kernel.inputs),
+        output_names=list(kernel.outputs),
+        header=kernel.before,
+        source=kernel.body,
+    )
+
+
+def launch(
+    path: Path,
+    name: str,
+    inputs: dict[str, mx.array],
+    outputs: dict[str, Shape],
+    threads: int,
+    block: int = THREADS,
+    **sizes: int,
+) -> list[mx.array]:
+    """Run a kernel of ``threads`` threads, ``block`` to a block.
+
+    Every array gets the type that the text gives it: what MLX compiled for one is never given
+    another.
+
+    Args:
+        path: the file with the kernel's text.
+        name: the kernel's.
+        inputs: arrays by their names in the text.
+        outputs: shapes of the arrays that it writes, likewise.
+        threads: how many there are in all.
+        block: how many of them meet at barriers.
+        **sizes: numbers by their names in the text's template.
+
+    Returns:
+        The outputs, in the text's order.
+    """
+    kind = backend()
+    kernel = text.kernels(path, kind)[name]
+    low = next((a.dtype for key, a in inputs.items() if kernel.inputs[key] == "Low"), mx.float32)
+    dtypes = {"Low": low, "float": mx.float32}
+    template = {"Low": low, **sizes}
+    return compiled(path, name, kind)(
+        inputs=[inputs[key].astype(dtypes[type_]) for key, type_ in kernel.inputs.items()],
+        template=[(key, template[key]) for key in kernel.template],
+        grid=(threads, 1, 1),
+        threadgroup=(block, 1, 1),
+        output_shapes=[outputs[key] for key in kernel.outputs],
+        output_dtypes=[dtypes[type_] for type_ in kernel.outputs.values()],
+    )

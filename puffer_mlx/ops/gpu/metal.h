@@ -1,0 +1,10 @@
+// What differs on Metal: what comes before every text, and how every kernel begins.
+
+#define FUNCTION inline
+#define SHARED threadgroup
+#define BARRIER threadgroup_barrier(mem_flags::mem_threadgroup);
+
+kernel void begin() {
+  uint i = thread_position_in_grid.x, me = thread_position_in_threadgroup.x;
+  uint block = threadgroup_position_in_grid.x;
+}

@@ -1,0 +1,82 @@
+"""The texts of kernels: files of their own language, one for Metal and CUDA (``*.metal.h``).
+
+Such a file is C++ with Metal's words; ``functions.metal.h`` says what it may use. MLX writes a
+kernel's declaration itself, and compiles it at first use: it is given the names of arrays, the
+body, and what goes before the kernel. All of them are read from the file, so what an array is
+called, of which type it is and whether it is read or written is said once, in the kernel's
+parameters.
+"""
+
+import functools
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = Path(__file__).parent
+INCLUDED_FROM = FOLDER.parent  # ``#include "gpu/functions.metal.h"`` in a file of whatever folder
+
+_KERNEL = re.compile(
+    r"^template <(?P<template>[^>]*)>\n"
+    r"kernel void (?P<name>\w+)\((?P<parameters>[^)]*)\) \{\n(?P<body>.*?)^\}\n",
+    re.MULTILINE | re.DOTALL,
+)
+_INCLUDE = re.compile(r'^#include "(.*)"\n', re.MULTILINE)
+_ONCE = "#pragma once\n"
+
+
+class Kernel(NamedTuple):
+    """A kernel's text."""
+
+    name: str
+    before: str  # what goes before the kernel: functions that it calls
+    body: str
+    template: tuple[str, ...]  # names: Low, and numbers
+    inputs: dict[str, str]  # names and types, ``Low`` or ``float``, of the arrays that are read
+    outputs: dict[str, str]  # and of those that are written
+
+
+def expand(path: Path) -> str:
+    """A file's text, with those in place that it includes: from beside it, or from ``ops/``."""
+    return _expand(path, set())
+
+
+def _expand(path: Path, seen: set[Path]) -> str:
+    text = path.read_text()
+    if _ONCE in text:
+        if path in seen:
+            return ""
+        seen.add(path)
+        text = text.replace(_ONCE, "")
+
+    def included(found: re.Match[str]) -> str:
+        beside = path.parent / found[1]
+        return _expand(beside if beside.is_file() else INCLUDED_FROM / found[1], seen)
+
+    return _INCLUDE.sub(included, text)
+
+
+@functools.cache
+def kernels(path: Path, backend: str) -> dict[str, Kernel]:
+    """The kernels of a file for ``metal`` or ``cuda``, by name."""
+    before, begin = _head(backend)
+    text = expand(path)
+    before += _KERNEL.sub("", text)
+    return {found["name"]: _kernel(found, before, begin) for found in _KERNEL.finditer(text)}
+
+
+def _head(backend: str) -> tuple[str, str]:
+    """What differs between the two: what goes before a kernel, and how its body begins."""
+    before, _, begin = (FOLDER / f"{backend}.h").read_text().partition("kernel void begin() {\n")
+    return before, begin.removesuffix("}\n")
+
+
+def _kernel(found: re.Match[str], before: str, begin: str) -> Kernel:
+    inputs, outputs = {}, {}
+    for parameter in found["parameters"].split(","):
+        match parameter.replace("*", "").split():
+            case ["device", "const", type_, name]:
+                inputs[name] = type_
+            case ["device", type_, name]:
+                outputs[name] = type_
+    template = tuple(parameter.split()[-1] for parameter in found["template"].split(","))
+    return Kernel(found["name"], before, begin + found["body"], template, inputs, outputs)

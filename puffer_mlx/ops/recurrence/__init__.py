@@ -1,0 +1,1 @@
+"""What recurrences share that multiply their state with a matrix at every step."""

@@ -1,0 +1,90 @@
+"""How the kernels of LSTM and GRU are launched: what ``start.metal.h`` needs to know."""
+
+from pathlib import Path
+
+import mlx.core as mx
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.ops.gpu import launch
+from puffer_mlx.ops.gpu.launch import Shape
+
+SHARED_BYTES = 32768  # shared memory of one block: Metal's limit
+ENOUGH_BLOCKS = 128  # blocks that keep a large GPU's cores busy
+ROWS = {"metal": (4, 2), "cuda": (8, 4, 2)}  # segments of a block to choose from, and 1
+CHUNK = {"metal": 4, "cuda": 8}  # inputs whose weights a thread reads ahead
+
+
+def rows_of_block(S: int, H: int, gates: int) -> int:
+    """R, the segments that a block of the LSTM or GRU kernels walks through time with.
+
+    More of them read the weights less often; fewer make more blocks. What a block shares, R H
+    numbers for each gate, must fit.
+
+    Raises:
+        UserError: not even one segment's fit.
+    """
+    chunk = 4 * CHUNK[launch.backend()]
+    room = SHARED_BYTES // (4 * -(-gates * H // chunk) * chunk)
+    if room < 1:
+        most = SHARED_BYTES // (4 * chunk) * chunk // gates
+        raise UserError(
+            f"a recurrent layer {H} wide is too large for the GPU's kernel",
+            f"policy.hidden_size {most} at most, or run on the CPU",
+        )
+    return next((r for r in ROWS[launch.backend()] if r <= room and r * ENOUGH_BLOCKS <= S), 1)
+
+
+def launch_forward(
+    path: Path,
+    name: str,
+    inputs: dict[str, mx.array],
+    outputs: dict[str, Shape],
+    sizes: tuple[int, int, int],
+    gates: int,
+) -> list[mx.array]:
+    """Run a kernel that multiplies each step's state (H) with weights of ``gates`` gates.
+
+    Args:
+        path: see ``launch``.
+        name: see ``launch``.
+        inputs: see ``launch``.
+        outputs: see ``launch``.
+        sizes: T, S, H.
+        gates: how many rows of the weight belong to a channel.
+
+    Returns:
+        The outputs.
+    """
+    product = {"G": gates, "D": sizes[2], "U": CHUNK[launch.backend()]}
+    return _launch(path, name, inputs, outputs, sizes, gates, product)
+
+
+def launch_backward(
+    path: Path,
+    name: str,
+    inputs: dict[str, mx.array],
+    outputs: dict[str, Shape],
+    sizes: tuple[int, int, int],
+    gates: int,
+) -> list[mx.array]:
+    """Run a kernel that multiplies each step's gradients (``gates`` H): see ``launch_forward``."""
+    product = {"G": 1, "D": gates * sizes[2], "U": 4 * CHUNK[launch.backend()]}
+    return _launch(path, name, inputs, outputs, sizes, gates, product)
+
+
+def _launch(
+    path: Path,
+    name: str,
+    inputs: dict[str, mx.array],
+    outputs: dict[str, Shape],
+    sizes: tuple[int, int, int],
+    gates: int,
+    product: dict[str, int],
+) -> list[mx.array]:
+    """``product``: weights of one input for one channel, inputs, and how many are a chunk."""
+    T, S, H = sizes
+    R, block = rows_of_block(S, H, gates), min(launch.THREADS, -(-H // 32) * 32)
+    chunks = -(-product["D"] // product["U"])
+    shape = {"T": T, "S": S, "H": H, "R": R, "C": -(-H // block), "THREADS": block, "N": chunks}
+    threads = -(-S // R) * block
+    return launch.launch(path, name, inputs, outputs, threads, block, **shape, **product)
