@@ -26,7 +26,7 @@ from puffer_mlx.ppo.advantage import advantages
 from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
 from puffer_mlx.system.devices import building
 
-Fields = dict[str, Any]  # the slot's arrays by name; masks and finals may be None
+Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
 
 
 class Executables(NamedTuple):

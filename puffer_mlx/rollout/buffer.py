@@ -1,6 +1,6 @@
-"""Slots of rollout memory, shared by NumPy and MLX, and collecting into them.
+"""Rollout memory, shared by NumPy and MLX; ``acting_in_mlx.py`` and ``acting_in_c.py`` fill it.
 
-A slot is a set of MLX arrays with writable NumPy views of the same memory: an environment writes
+A buffer is a set of MLX arrays with writable NumPy views of the same memory: an environment writes
 its row, the policy reads it, nothing is copied in between. Storage is time-major:
 
 | field | shape | row t holds |
@@ -16,24 +16,18 @@ Row T is the first row of the next rollout: ``begin`` copies it to row 0. So the
 reward is row 0's in the next rollout, where the advantage doesn't look: as upstream, it is never
 used for learning.
 
-A lazy graph reads memory when it is *evaluated*: a slot may be rewritten only after every graph
+A lazy graph reads memory when it is *evaluated*: a buffer may be rewritten only after every graph
 that reads it is.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_map
 
-from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
-from puffer_mlx.rollout.compiled_step import Actor
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system import cuda_memory
-from puffer_mlx.system.devices import building
-from puffer_mlx.vec.base import Rows, VecEnv, WholeRollouts
+from puffer_mlx.vec.base import Rows, VecEnv
 
 
 def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarray]:
@@ -46,7 +40,7 @@ def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarr
 
 
 class Views(NamedTuple):
-    """What a policy reads and writes of a slot, as NumPy arrays: shapes as above."""
+    """What a policy reads and writes of a buffer, as NumPy arrays: shapes as above."""
 
     observations: np.ndarray
     terminals: np.ndarray
@@ -122,7 +116,7 @@ class RolloutBuffer:
         vec.reset(self._rows(self.horizon))
 
     def begin(self, previous: "RolloutBuffer") -> None:
-        """Copy the last row of the previous rollout (which may be this slot's own) to row 0."""
+        """Copy the last row of the previous rollout (which may be this buffer's own) to row 0."""
         for to, source in zip(self._rows(0), previous._rows(previous.horizon), strict=True):
             if to is not None and source is not None:
                 np.copyto(to, source)
@@ -139,7 +133,7 @@ class RolloutBuffer:
         return {name: getattr(self, name) for name in names.split()}
 
     def restore(self, carry: dict[str, mx.array]) -> None:
-        """Write what ``carry`` copied, of a slot of the same shapes, to row T."""
+        """Write what ``carry`` copied, of a buffer of the same shapes, to row T."""
         for name, row in self._rows(self.horizon)._asdict().items():
             if row is not None:
                 np.copyto(row, np.asarray(carry[name]))
@@ -152,143 +146,3 @@ class RolloutBuffer:
         np.copyto(self._logprobs[t, agents], rows[-2])
         np.copyto(self._values[t, agents], rows[-1])
         return actions
-
-
-SPANS = 4096  # of threads, that a traced rollout notes at most
-
-State = Any  # the network's, a tree of arrays
-# Returns actions, log-probabilities and values as rows of one array, and the next state.
-Act = Callable[..., tuple[mx.array, State]]
-
-
-def collect(
-    slot: RolloutBuffer,
-    vec: VecEnv,
-    act: Act,
-    weights: dict,
-    states: list[State],
-    noise: mx.array,
-    streams: list[mx.Stream],
-    lane: PhaseTimer,
-) -> list[State]:
-    """Fill a slot with T steps of all agents.
-
-    The policy's step for one group is under way while the next group's is prepared, and
-    environments step while the policy acts for other groups. One evaluation for each group and
-    step. The result doesn't depend on how they interleave.
-
-    Args:
-        slot: where to write; row 0 must be there (``Slot.begin``).
-        vec: the environments, none of them stepping.
-        act: the policy's compiled step, see ``ppo/update.py``.
-        weights: the acting policy's, evaluated.
-        states: recurrent state of each group, evaluated.
-        noise: (T, N, heads), from ``distribution.noise``.
-        streams: from ``acting_streams``; groups take turns on them.
-        lane: gets the phases ``eval_copy_in``, ``eval_act`` (acting), ``eval_copy_out``,
-            ``eval_store`` and ``eval_env`` (waiting for environments).
-
-    Returns:
-        The groups' recurrent states after the last step.
-    """
-    states = list(states)
-    with building, mx.stream(streams[0]):
-        parts = [[noise[t, agents] for agents in slot.groups] for t in range(slot.horizon)]
-    mx.eval(parts)
-    lane.lap("eval_copy_in")
-
-    trace = lane.trace
-    begun = [0.0] * len(slot.groups)  # when what is under way for a group began
-
-    def finish(t: int, g: int, chosen: mx.array) -> None:
-        mx.eval(chosen)
-        lane.lap("eval_act")
-        if trace:
-            trace.span(f"{ACTING} {g % len(streams)}", "act", begun[g], lane.now, group=g, step=t)
-        rows = np.asarray(chosen)
-        lane.lap("eval_copy_out")
-        actions = slot.record(t, g, rows)
-        lane.lap("eval_store")
-        begun[g] = lane.now
-        vec.send(g, actions, slot.outputs[t + 1][g])
-        lane.lap("eval_env")
-
-    def arrive(t: int, g: int) -> None:
-        vec.wait(g)
-        lane.lap("eval_env")
-        if trace and t:
-            trace.span(ENVIRONMENTS, "step", begun[g], lane.now, group=g, step=t - 1)
-        begun[g] = lane.now
-
-    pending: tuple[int, int, mx.array] | None = None
-    for t in range(slot.horizon):
-        for g in range(len(slot.groups)):
-            if pending and pending[1] == g:  # the only group: nothing to overlap with
-                finish(*pending)
-                pending = None
-            arrive(t, g)
-            with building, mx.stream(streams[g % len(streams)]):
-                chosen, states[g] = act(
-                    weights,
-                    slot.inputs[t][g],
-                    states[g],
-                    parts[t][g],
-                    slot.legal[t][g],
-                    slot.ended[t][g],
-                )
-            mx.async_eval(chosen, states[g])
-            lane.lap("eval_act")
-            if pending:
-                finish(*pending)
-            pending = t, g, chosen
-    if pending:
-        finish(*pending)
-    for g in range(len(slot.groups)):
-        arrive(slot.horizon, g)
-    mx.eval(states)
-    lane.lap("eval_env")
-    return states
-
-
-def collect_in_c(
-    slot: RolloutBuffer,
-    vec: WholeRollouts,
-    actor: Actor,
-    weights: dict,
-    states: list[State],
-    noise: mx.array,
-    lane: PhaseTimer,
-) -> list[State]:
-    """``collect`` with the policy's step in C: one call, in which every thread takes some agents.
-
-    Args:
-        slot: where to write; row 0 must be there (``Slot.begin``).
-        vec: the environments, none of them stepping.
-        actor: the policy's step.
-        weights: the acting policy's, evaluated, float32, for the CPU.
-        states: recurrent state of each group, evaluated.
-        noise: (T, N, heads), evaluated.
-        lane: gets the phases of ``collect``; acting and environments share the call's time as they
-            shared the threads'.
-
-    Returns:
-        The groups' recurrent states after the last step.
-    """
-    whole = tree_map(lambda *groups: np.concatenate([np.asarray(g) for g in groups]), *states)
-    actor.prepare(weights)
-    address = actor.bind(slot.views, np.asarray(noise), whole)
-    lane.lap("eval_copy_in")
-    trace = lane.trace
-    spans = SPANS if trace else 0
-    found = vec.collect(slot.horizon, address, slot.views.actions, slot.rows, spans)
-    lane.lap("eval_act")
-    sampling = actor.seconds()["sample"]
-    parts = {"eval_act": found.acting - sampling, "eval_sample": sampling}
-    lane.part("eval_act", {**parts, "eval_env": found.stepping})
-    for thread, first, begin, end in found.spans:
-        assert trace  # else there are none
-        trace.span(f"{ACTING} and stepping, thread {thread}", "rollout", begin, end, agent=first)
-    after = [tree_map(lambda a, g=g: mx.array(a[g]), whole) for g in slot.groups]
-    mx.eval(after)
-    lane.lap("eval_copy_out")
-    return after

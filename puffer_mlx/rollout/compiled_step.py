@@ -82,11 +82,11 @@ class Actor:
             native.logstd(_address(logstd))
         self._ready = True
 
-    def bind(self, slot: Any, noise: np.ndarray, states: Any) -> tuple[int, int]:
+    def bind(self, views: Any, noise: np.ndarray, states: Any) -> tuple[int, int]:
         """Say what memory to act on; it is kept alive until the next call.
 
         Args:
-            slot: ``rollout.Views``, C-contiguous, with T or more rows of N agents. Observations
+            views: ``Views``, C-contiguous, with T or more rows of N agents. Observations
                 (float32 or uint8), terminals and masks are read, the others written.
             noise: (T, N, heads) float32, from ``distribution.noise``.
             states: the network's, a tree of (N, ...) float32 arrays; replaced in place.
@@ -103,24 +103,24 @@ class Actor:
         if not self._ready:
             raise RuntimeError("prepare(weights) comes before bind")
         action = self._policy.decoder.action
-        T, N = slot.actions.shape[:2]
-        as_bytes = slot.observations.dtype == np.uint8
+        T, N = views.actions.shape[:2]
+        as_bytes = views.observations.dtype == np.uint8
         inputs = np.uint8 if as_bytes else np.float32
-        _check(slot.observations, (T, N, self._inputs), "observations", inputs)
-        _check(slot.terminals, (T, N), "terminals")
-        if slot.masks is not None:
+        _check(views.observations, (T, N, self._inputs), "observations", inputs)
+        _check(views.terminals, (T, N), "terminals")
+        if views.masks is not None:
             if action.continuous:
                 raise ValueError("masks: expected None, as the actions are continuous")
-            _check(slot.masks, (T, N, action.logits), "masks", np.uint8)
+            _check(views.masks, (T, N, action.logits), "masks", np.uint8)
         _check(noise, (T, N, action.heads), "noise")
-        _check(slot.actions, (T, N, action.heads), "actions", written=True)
-        _check(slot.logprobs, (T, N), "logprobs", written=True)
-        _check(slot.values, (T, N), "values", written=True)
+        _check(views.actions, (T, N, action.heads), "actions", written=True)
+        _check(views.logprobs, (T, N), "logprobs", written=True)
+        _check(views.values, (T, N), "values", written=True)
         state = self._states(states, N)
 
-        ends = slot.terminals if self._policy.reset_on_terminal else None
-        read = [slot.observations, ends, slot.masks, noise]
-        self._held = [*read, slot.actions, slot.logprobs, slot.values, *state]
+        ends = views.terminals if self._policy.reset_on_terminal else None
+        read = [views.observations, ends, views.masks, noise]
+        self._held = [*read, views.actions, views.logprobs, views.values, *state]
         observed, *others = [_address(array) for array in self._held]
         rows, states_at = others[:6], others[6:]
         self._native.bind(N, observed, as_bytes, *rows, states_at)

@@ -4,12 +4,12 @@
     overlapped    rollout k | training k    ...
                             | rollout k + 1 ...
 
-Overlapped, a rollout is collected by a thread of its own, on streams of its own, into the slot that
-training doesn't read, with the weights from before that training: one iteration of policy lag. The
-order of everything random is that of serial, so the lag alone makes results differ.
+Overlapped, a rollout is collected by a thread of its own, on streams of its own, into the buffer
+that training doesn't read, with the weights from before that training: one iteration of policy
+lag. The order of everything random is that of serial, so the lag alone makes results differ.
 
 The fence is ``take``: the trainer waits for the rollout there, and a rollout is only begun when the
-one before has been taken and the slot it will write has been trained on. So at most one is under
+one before has been taken and the buffer it will write has been trained on. So at most one is under
 way. Nothing of it is under way between two steps of the trainer: ``settle``.
 
 What a rollout began from is kept with it. A checkpoint holds that, and not the rollout: collecting
@@ -30,21 +30,21 @@ from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.ppo.update import Executables
-from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
-from puffer_mlx.rollout.buffer import RolloutBuffer, collect, collect_in_c
-from puffer_mlx.rollout.compiled_step import make_actor
+from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.system.devices import building, for_cpu
+from puffer_mlx.training.acting import choose_acting
 from puffer_mlx.training.placement import Placement, rollout_cores
-from puffer_mlx.training.streams import acting_streams, learner_width
+from puffer_mlx.training.streams import learner_width
 from puffer_mlx.training.worker import worker
-from puffer_mlx.vec.base import TellsScores, VecEnv, WholeRollouts
+from puffer_mlx.vec.base import TellsScores, VecEnv
 
 
 @dataclass(frozen=True)
 class RolloutStart:
     """What a rollout begins from."""
 
-    slot: RolloutBuffer  # its row 0 is the rollout's first
+    buffer: RolloutBuffer  # its row 0 is the rollout's first
     weights: Any  # the learner's, which the acting ones are made from
     states: list[Any]  # recurrent, of each group
     key: mx.array  # the trainer's, before the rollout's was drawn from it
@@ -53,9 +53,9 @@ class RolloutStart:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A slot that is full, where it began, and what environments reported meanwhile."""
+    """A buffer that is full, where it began, and what environments reported meanwhile."""
 
-    slot: RolloutBuffer
+    buffer: RolloutBuffer
     start: RolloutStart
     logs: dict[str, float]
     seconds: float
@@ -71,10 +71,11 @@ class Collector:
         policy: the acting policy.
         run: its compiled functions.
         placement: where it acts.
-        lane: gets the phases ``eval_*``.
+        timer: gets the phases ``eval_*``.
 
     Attributes:
-        slot: that the last rollout filled; its row T is where the next one begins.
+        acting: how it acts; another one may be put in its place while nothing is under way.
+        buffer: that the last rollout filled; its row T is where the next one begins.
         states: each group's recurrent state after the last rollout.
     """
 
@@ -85,25 +86,26 @@ class Collector:
         policy: Policy,
         run: Executables,
         placement: Placement,
-        lane: PhaseTimer,
+        timer: PhaseTimer,
     ) -> None:
         self.config, self.vec, self.policy, self.placement = config, vec, policy, placement
         self.overlap = placement.overlap
-        self._run, self._lane, self._actor = run, lane, make_actor(policy)
+        self._timer = timer
         # On the cores alone each half has its own; else each would wait for the other's pieces.
-        self._cores = rollout_cores(config)
+        cores = rollout_cores(config)
         if placement.learner == mx.cpu:  # of all cores, unless some are the rollout's
-            learner_width(threads() - self._cores)
+            learner_width(threads() - cores)
+        device, precision = placement.rollout, placement.acting_precision
+        self.acting = choose_acting(device, precision, policy, run, vec, cores, timer)
         shape = (config.train.horizon, vec.num_agents, vec.num_groups)
-        self._slots = [
+        self._buffers = [
             RolloutBuffer(vec.spec, *shape, vec.finals) for _ in range(2 if self.overlap else 1)
         ]
-        self.slot = self._slots[0]
-        self.slot.reset(vec)
+        self.buffer = self._buffers[0]
+        self.buffer.reset(vec)
         self.states = self._fresh = self._initial_states()
         self._job: Callable[[], Rollout] | Future[Rollout] | None = None
         self._start: RolloutStart | None = None  # of the rollout that was begun last
-        self._count = 0  # rollouts collected
 
     def _initial_states(self) -> list[Any]:
         """Each group's recurrent state before its first step."""
@@ -113,17 +115,10 @@ class Collector:
         mx.eval(states)
         return states
 
-    @property
-    def in_c(self) -> bool:
-        """Whether a rollout is one call of C, the policy's steps included."""
-        place = self.placement
-        in_c = place.rollout == mx.cpu and place.acting_precision == "fp32"
-        return in_c and self._actor is not None and isinstance(self.vec, WholeRollouts)
-
     def restore(self, states: list[Any], carry: dict[str, mx.array]) -> None:
         """Go on from these recurrent states and this row: see ``RolloutBuffer.carry``."""
         self.states = states
-        self.slot.restore(carry)
+        self.buffer.restore(carry)
 
     @property
     def begun(self) -> RolloutStart | None:
@@ -155,11 +150,11 @@ class Collector:
             away = self.placement.rollout != self.placement.learner
             acting = for_cpu(weights) if away else weights
             acting = lower(acting, self.placement.acting_precision)
-            shape = (self.slot.horizon, self.vec.num_agents)
+            shape = (self.buffer.horizon, self.vec.num_agents)
             noise = self.policy.distribution.noise(mine, shape)
         mx.eval(after, noise, acting)
-        slot = self._slots[(self._slots.index(self.slot) + 1) % len(self._slots)]
-        self._work = functools.partial(self._collect, slot, weights, acting, key, noise)
+        buffer = self._buffers[(self._buffers.index(self.buffer) + 1) % len(self._buffers)]
+        self._work = functools.partial(self._collect, buffer, weights, acting, key, noise)
         self._job = worker().submit(self._work) if self.overlap else self._work
         return after
 
@@ -187,7 +182,7 @@ class Collector:
         """Wait until nothing is under way; a rollout that is done or has failed waits for take.
 
         Raises:
-            KeyboardInterrupt: there was one meanwhile. It ends no rollout: a slot that is half
+            KeyboardInterrupt: there was one meanwhile. It ends no rollout: a buffer that is half
                 written would be of no use.
         """
         interrupt: KeyboardInterrupt | None = None
@@ -201,65 +196,26 @@ class Collector:
             raise interrupt
 
     def _collect(
-        self, slot: RolloutBuffer, weights: Any, acting: Any, key: mx.array, noise: mx.array
+        self, buffer: RolloutBuffer, weights: Any, acting: Any, key: mx.array, noise: mx.array
     ):
         """The rollout's whole work, in the thread where it runs; returns the Rollout."""
-        lane, began = self._lane, time.perf_counter()
+        timer, began = self._timer, time.perf_counter()
         if self.overlap and self._start:
-            lane.lap("eval_idle")
+            timer.lap("eval_idle")
         else:
-            lane.start()
+            timer.start()
         states = self._fresh if self.config.base.reset_state else self.states
         environments = self.vec.state() if self.overlap else None
-        slot.begin(self.slot)
-        self._start = start = RolloutStart(slot, weights, states, key, environments)
+        buffer.begin(self.buffer)
+        self._start = start = RolloutStart(buffer, weights, states, key, environments)
         try:
-            after = self._act(slot, acting, states, noise)
+            after = self.acting.collect(buffer, self.vec, acting, states, noise)
         except Exception:
             if environments is not None:  # they are in the middle; begin again from the start
                 self.vec.restore(environments)
             raise
         logs = self.vec.log()
         scores = self.vec.scores() if isinstance(self.vec, TellsScores) else None
-        self.slot, self.states, self._count = slot, after, self._count + 1
-        lane.lap("eval_misc")
-        return Rollout(slot, start, logs, time.perf_counter() - began, scores)
-
-    def _act(
-        self, slot: RolloutBuffer, weights: Any, states: list[Any], noise: mx.array
-    ) -> list[Any]:
-        """Fill the slot, in C where that can be; returns the states after it."""
-        vec, place = self.vec, self.placement
-        if self.in_c:
-            assert self._actor is not None and isinstance(vec, WholeRollouts)
-            return collect_in_c(slot, vec, self._actor, weights, states, noise, self._lane)
-        streams = acting_streams(place.rollout, self._cores, vec.num_groups)
-        if self._lane.enabled and self._count % SAMPLE_EVERY == 1:
-            self._divide(slot, weights, states, noise, streams[0])
-        return collect(slot, vec, self._run.act, weights, states, noise, streams, self._lane)
-
-    def _divide(
-        self, slot: RolloutBuffer, weights: Any, states: Any, noise: Any, stream: mx.Stream
-    ) -> None:
-        """Find which share of acting is choosing, by the policy's step alone; nobody's time."""
-        inputs = weights, slot.inputs[0][0], states[0]
-        with building, mx.stream(stream):
-            drawn = noise[0, slot.groups[0]]
-        mx.eval(drawn)
-        policy = self._seconds(stream, self._run.step, *inputs, slot.ended[0][0])
-        act = self._run.act, *inputs, drawn, slot.legal[0][0], slot.ended[0][0]
-        both = max(policy, self._seconds(stream, *act))
-        self._lane.part("eval_act", {"eval_act": policy, "eval_sample": both - policy})
-        self._lane.start()
-
-    @staticmethod
-    def _seconds(stream: mx.Stream, function: Callable[..., Any], *arguments: Any) -> float:
-        """The least of three calls, after one that compiles."""
-        times = []
-        for _ in range(4):
-            began = time.perf_counter()
-            with building, mx.stream(stream):
-                result = function(*arguments)
-            mx.eval(result)
-            times.append(time.perf_counter() - began)
-        return min(times[1:])
+        self.buffer, self.states = buffer, after
+        timer.lap("eval_misc")
+        return Rollout(buffer, start, logs, time.perf_counter() - began, scores)

@@ -26,7 +26,7 @@ from puffer_mlx.training.placement import Placement
 from puffer_mlx.trees import named
 
 AHEAD = 2  # minibatches under way at most
-_CHOSEN = {"actions", "logprobs", "values"}  # what the policy, not the environment, made of a slot
+_CHOSEN = {"actions", "logprobs", "values"}  # what the policy, not the environment, made
 
 
 @dataclass(frozen=True)
@@ -162,13 +162,13 @@ class Learner:
     # ---- what is read of a rollout ---------------------------------------------------------------
 
     def _fields(self, rollout: Rollout, sampled: bool) -> Fields:
-        """The slot's arrays as the learner's device reads them, log-probabilities as it computes.
+        """The arrays as the learner's device reads them, log-probabilities as it computes them.
 
         Devices and types round differently, and the policy's ratios should tell what training
         changed. So those that acted elsewhere are computed again, by the weights that acted, from
         the recurrent states that the rollout began with.
         """
-        fields = dict(rollout.slot.fields)
+        fields = dict(rollout.buffer.fields)
         if self._from_host:
             with building:
                 fields = for_gpu(fields)
@@ -320,7 +320,7 @@ class Learner:
         with building:
             bad = [
                 name
-                for name, array in rollout.slot.fields.items()
+                for name, array in rollout.buffer.fields.items()
                 if array is not None and not mx.isfinite(array).all().item()
             ]
         hint, kept = "lower train.learning_rate", "the last good weights are kept"

@@ -25,14 +25,13 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.buffer import RolloutBuffer, collect, collect_in_c
-from puffer_mlx.rollout.compiled_step import make_actor
+from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.compiler import cache_directory
 from puffer_mlx.system.devices import building, for_cpu, has_gpu, kind
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.version import version_text
-from puffer_mlx.training.streams import acting_streams
+from puffer_mlx.training.acting import choose_acting
 from puffer_mlx.vec.base import Collected
 from puffer_mlx.vec.rollout_loop import ACT, PART
 
@@ -197,22 +196,22 @@ def _calibrate(
 ) -> dict[str, float]:
     """Seconds of one step of all agents on each device, medians; a few steps, compiled before."""
     agents, groups = config.vec.total_agents, config.vec.num_buffers
-    slot, actor = RolloutBuffer(spec, STEPS, agents, groups), make_actor(policy)
-    lane = PhaseTimer("", enabled=False)
+    buffer = RolloutBuffer(spec, STEPS, agents, groups)
+    timer = PhaseTimer("", enabled=False)
     found = {}
     with ThreadPoolExecutor(rollout_threads(config, rollout_cores(config))) as pool:
         vec: Any = _Still(agents, groups, pool)
         for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
+            there = Placement(mx.default_device(), device, precision=config.train.precision)
+            precision = there.acting_precision
             home = device == mx.default_device()
-            acting = lower(weights, config.train.precision) if home else for_cpu(weights)
-            streams = acting_streams(device, threads(), groups)
-            with building, mx.stream(streams[0]):
+            acting = lower(weights if home else for_cpu(weights), precision)
+            way = choose_acting(device, precision, policy, run, vec, threads(), timer)
+            with building, mx.stream(device):
                 states = [policy.initial_state(agents // groups) for _ in range(groups)]
                 noise = policy.distribution.noise(mx.random.key(0), (STEPS, agents))
             mx.eval(acting, states, noise)
-            rollout = partial(collect, slot, vec, run.act, acting, states, noise, streams, lane)
-            if actor and device == mx.cpu:
-                rollout = partial(collect_in_c, slot, vec, actor, acting, states, noise, lane)
+            rollout = partial(way.collect, buffer, vec, acting, states, noise)
             found[kind(device)] = _median_seconds(rollout) / STEPS
     return found
 

@@ -99,7 +99,7 @@ class Trainer:
     @property
     def acts_in_c(self) -> bool:
         """Whether a rollout is one call of C, the policy's steps included."""
-        return self._collector.in_c
+        return self._collector.acting.in_c
 
     @property
     def fault(self) -> UserError | None:
@@ -167,14 +167,14 @@ class Trainer:
         begun = self._current.start if self._current else self._collector.begun
         begun = begun if self.placement.overlap else None
         environments = begun.environments if begun else self.vec.state()
-        slot = self._collector.slot
+        buffer = self._collector.buffer
         arrays = {
             "momentum": self._learned.momentum,
             "scaler": self._learned.scaler,
             "key": begun.key if begun else self._key,
             "recurrent": begun.states if begun else self._collector.states,
-            "carry": begun.slot.carry(0) if begun else slot.carry(),
-            "recorded": slot.observations[: slot.horizon, :RECORDED],
+            "carry": begun.buffer.carry(0) if begun else buffer.carry(),
+            "recorded": buffer.observations[: buffer.horizon, :RECORDED],
         }
         acting = begun.weights if begun else self._acting
         if acting is not None and acting is not self.weights:
@@ -211,7 +211,7 @@ class Trainer:
         learned, collector = self._learned, self._collector
         mine = {"momentum": learned.momentum, "key": self._key, "scaler": learned.scaler}
         if going_on:
-            mine |= {"recurrent": collector.states, "carry": collector.slot.carry()}
+            mine |= {"recurrent": collector.states, "carry": collector.buffer.carry()}
         lags = self.placement.overlap and any(name.startswith("acting.") for name in arrays)
         if lags:
             mine["acting"] = learned.weights

@@ -186,7 +186,7 @@ def one_slot(patch):
     real = collector.Collector.begin
 
     def begin(self, *arguments):
-        self._slots = [self.slot, self.slot]
+        self._buffers = [self.buffer, self.buffer]
         return real(self, *arguments)
 
     patch.setattr(collector.Collector, "begin", begin)

@@ -307,7 +307,7 @@ def test_losses_that_are_not_finite_leave_the_last_good_weights(
 
     def broken(trainer, rollout):
         if trainer.epoch > 0:
-            rollout.slot._rewards[:] = np.nan
+            rollout.buffer.rows.rewards[:] = np.nan
         return honest(trainer, rollout)
 
     monkeypatch.setattr(script.Trainer, "_train", broken)

@@ -116,7 +116,7 @@ def test_a_run_that_learned_nothing_is_an_error(script, here, monkeypatch, capsy
     honest = script.Trainer._train
 
     def broken(trainer, rollout):
-        rollout.slot._rewards[:] = float("nan")
+        rollout.buffer.rows.rewards[:] = float("nan")
         return honest(trainer, rollout)
 
     monkeypatch.setattr(script.Trainer, "_train", broken)

@@ -480,7 +480,7 @@ def test_learning_is_in_that_precision(kind):
     )
     difference = np.abs(one - other).max()
     assert 0 < difference < 0.05
-    fields = [dict(t._collector.slot.fields) for t in (low, full)]
+    fields = [dict(t._collector.buffer.fields) for t in (low, full)]
     values = [np.array(f["values"]) for f in fields]
     assert 0 < np.abs(values[0] - values[1]).max() < 16 * EPSILON[kind]
 

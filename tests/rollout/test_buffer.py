@@ -1,4 +1,4 @@
-"""The slot law: from environment to minibatch, a row is one agent's and one time's throughout."""
+"""The buffer law: from environment to minibatch, a row is one agent's and one time's throughout."""
 
 from types import SimpleNamespace
 
@@ -11,14 +11,15 @@ from puffer_mlx.config import Policy, Train
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.buffer import RolloutBuffer, collect
+from puffer_mlx.rollout.acting_in_mlx import ActingInMLX
+from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.training.streams import acting_streams
 
 T, N = 5, 12
 
 
 class Run:
-    """A slot, coded environments and a policy; every `rollout` has its own noise."""
+    """A buffer, coded environments and a policy; every `rollout` has its own noise."""
 
     def __init__(
         self, groups=2, sizes=(3,), masked=False, dtype=np.float32, train=None, finals=False
@@ -28,32 +29,28 @@ class Run:
         self.weights = self.policy.init(mx.random.key(0))
         scale = mx.array([0.1, 0.05, 1e-3, 0.1])  # observations are large numbers
         self.weights["encoder"]["weight"] = self.weights["encoder"]["weight"] * scale
-        self.slot = RolloutBuffer(self.vec.spec, T, N, groups, finals)
-        self.slot.reset(self.vec)
+        self.buffer = RolloutBuffer(self.vec.spec, T, N, groups, finals)
+        self.buffer.reset(self.vec)
         self.states = [self.policy.initial_state(N // groups) for _ in range(groups)]
         self.update = compile_update(self.policy, train or Train(horizon=T))
         self.lane = PhaseTimer("rollout")
         self.rollouts = 0
 
     def rollout(self):
-        self.slot.begin(self.slot)
+        self.buffer.begin(self.buffer)
         self.noise = self.policy.distribution.noise(mx.random.key(self.rollouts), (T, N))
         self.lane.start()
-        self.states = collect(
-            self.slot,
-            self.vec,
-            self.update.act,
-            self.weights,
-            self.states,
-            self.noise,
-            acting_streams(mx.Device(mx.cpu), 2, len(self.slot.groups)),
-            self.lane,
-        )
+        acting = ActingInMLX(self.update.act, self.streams, self.lane)
+        given = self.weights, self.states, self.noise
+        self.states = acting.collect(self.buffer, self.vec, *given)
         self.rollouts += 1
+
+    def streams(self):
+        return acting_streams(mx.Device(mx.cpu), 2, len(self.buffer.groups))
 
     def fields(self):
         names = "observations actions logprobs rewards terminals masks finals"
-        return {name: getattr(self.slot, name) for name in names.split()}
+        return {name: getattr(self.buffer, name) for name in names.split()}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
@@ -64,11 +61,17 @@ def test_rows_hold_what_arrived_together(finals, groups, masked, dtype):
     run = Run(groups, (3, 2), masked, dtype, finals=finals)
     for rollout in range(3):
         run.rollout()
-        slot = run.slot
-        assert slot.observations.dtype == (mx.uint8 if dtype == np.uint8 else mx.float32)
+        buffer = run.buffer
+        assert buffer.observations.dtype == (mx.uint8 if dtype == np.uint8 else mx.float32)
         for t in range(T + 1):  # row T is row 0 of the next rollout
             k = rollout * T + t
-            found = (slot.observations, slot.rewards, slot.terminals, slot.masks, slot.finals)
+            found = (
+                buffer.observations,
+                buffer.rewards,
+                buffer.terminals,
+                buffer.masks,
+                buffer.finals,
+            )
             for array, expected in zip(found, run.vec.rows(np.arange(N), k), strict=False):
                 assert (array is None) == (expected is None)
                 if array is not None:
@@ -79,11 +82,11 @@ def test_rows_hold_what_arrived_together(finals, groups, masked, dtype):
             np.concatenate([run.vec.sent[g][rollout * T + t] for g in range(groups)])
             for t in range(T)
         ]
-        np.testing.assert_array_equal(np.array(slot.actions), sent)
+        np.testing.assert_array_equal(np.array(buffer.actions), sent)
         if masked:
             starts = np.array([0, 3])
-            taken = np.array(slot.actions).astype(int) + starts
-            legal = np.take_along_axis(np.array(slot.masks)[:T], taken, axis=-1)
+            taken = np.array(buffer.actions).astype(int) + starts
+            legal = np.take_along_axis(np.array(buffer.masks)[:T], taken, axis=-1)
             assert legal.all(), "an illegal action was taken"
 
 
@@ -100,7 +103,7 @@ def test_log_probabilities_and_values_belong_to_the_row():
             (values, "values"),
             (masks, "masks"),
         ):
-            kept.append(np.array(getattr(run.slot, name))[:T])
+            kept.append(np.array(getattr(run.buffer, name))[:T])
     weights = {
         part: [{"weight": oracles.f64(layer["weight"])} for layer in w]
         if isinstance(w, list)
@@ -126,11 +129,11 @@ def test_grouping_changes_nothing(masked):
         for other in others:
             for name, array in one.fields().items():
                 if array is not None and name != "logprobs":
-                    np.testing.assert_array_equal(array, getattr(other.slot, name))
+                    np.testing.assert_array_equal(array, getattr(other.buffer, name))
             for name in ("logprobs", "values"):
-                found = np.array(getattr(other.slot, name))
-                np.testing.assert_allclose(found, getattr(one.slot, name), rtol=0, atol=1e-6)
-    assert len(np.unique(np.array(runs[0].slot.actions)[..., 0])) == 3
+                found = np.array(getattr(other.buffer, name))
+                np.testing.assert_allclose(found, getattr(one.buffer, name), rtol=0, atol=1e-6)
+    assert len(np.unique(np.array(runs[0].buffer.actions)[..., 0])) == 3
 
 
 def test_a_compiled_policy_acts_the_same():
@@ -156,7 +159,7 @@ def test_minibatch_rows_come_from_one_agent_and_one_time(dtype):
     run = Run(2, (3, 2), True, dtype, train)
     for _ in range(2):
         run.rollout()
-    slot, update, fields = run.slot, run.update, run.fields()
+    buffer, update, fields = run.buffer, run.update, run.fields()
     # values that tell where they're from
     values = mx.array(oracles.CodedVec.code(np.arange(N)[None], np.arange(T)[:, None]), mx.float32)
     uniforms = mx.array([0.01, 0.35, 0.35, 0.7, 0.999, 0.5, 0.2])
@@ -177,9 +180,9 @@ def test_minibatch_rows_come_from_one_agent_and_one_time(dtype):
     np.testing.assert_array_equal(seen[..., 0], np.broadcast_to(agents, (T, S)))
     np.testing.assert_array_equal(seen[..., 1], np.broadcast_to(T + np.arange(T)[:, None], (T, S)))
     for found, source in (
-        (actions, slot.actions),
-        (masks, slot.masks),
-        (batch.old_logprob, slot.logprobs),
+        (actions, buffer.actions),
+        (masks, buffer.masks),
+        (batch.old_logprob, buffer.logprobs),
         (batch.old_value, values),
     ):
         expected = np.array(source)[:T, agents]
@@ -187,7 +190,7 @@ def test_minibatch_rows_come_from_one_agent_and_one_time(dtype):
 
     # rewards and terminals arrive with the next observation: the advantage shifts them by one row
     shift = oracles.advantages(
-        [np.array(a)[:T] for a in (values, slot.rewards, slot.terminals, mx.ones((T, N)))],
+        [np.array(a)[:T] for a in (values, buffer.rewards, buffer.terminals, mx.ones((T, N)))],
         (0.5, 0.5, 1.0, 1.0),
         "V",
     )
@@ -244,7 +247,7 @@ def test_laps_sum_to_the_whole(monkeypatch):
     monkeypatch.setattr(run.vec, "wait", slow(run.vec.wait, 1.0))
     monkeypatch.setattr(run.vec, "send", slow(run.vec.send, 0.5))
     run.update = run.update._replace(act=slow(run.update.act, 0.25))
-    monkeypatch.setattr(run.slot, "record", slow(run.slot.record, 0.125))
+    monkeypatch.setattr(run.buffer, "record", slow(run.buffer.record, 0.125))
     began = clock.now
     run.rollout()
     phases = run.lane.take()

@@ -66,7 +66,7 @@ class Case:
         if as_bytes:
             observations = rng.integers(0, 256, (T + 1, N, D)).astype(np.uint8)
             self.weights["encoder"]["weight"] /= 128
-        self.slot = Views(
+        self.views = Views(
             observations,
             (rng.random((T + 1, N)) < 0.2).astype(np.float32),
             (rng.random((T + 1, N, action.logits)) < 0.5).astype(np.uint8) * 7 if masked else None,
@@ -82,7 +82,7 @@ class Case:
 
     def bind(self):
         """The C function, its context an argument already."""
-        function, context = self.actor.bind(self.slot, self.noise, self.states)
+        function, context = self.actor.bind(self.views, self.noise, self.states)
         return lambda *where: ACT(function)(context, *where)
 
     def run(self) -> "Case":
@@ -94,21 +94,21 @@ class Case:
     def found(self) -> list[np.ndarray]:
         """Everything that acting wrote."""
         states = [array for _, array in named(self.states)]
-        return [self.slot.actions, self.slot.logprobs, self.slot.values, *states]
+        return [self.views.actions, self.views.logprobs, self.views.values, *states]
 
     def expected(self) -> list[np.ndarray]:
         """The same through MLX."""
-        policy, slot, chosen = self.policy, self.slot, []
+        policy, views, chosen = self.policy, self.views, []
         state = tree_map(mx.array, self.first)
         for t in range(self.T):
-            mask = None if slot.masks is None else mx.array(slot.masks[t])
+            mask = None if views.masks is None else mx.array(views.masks[t])
             *rows, state = policy.act(
                 self.weights,
-                mx.array(slot.observations[t]),
+                mx.array(views.observations[t]),
                 state,
                 mx.array(self.noise[t]),
                 mask,
-                policy.keep(mx.array(slot.terminals[t])),
+                policy.keep(mx.array(views.terminals[t])),
             )
             chosen.append([np.array(row) for row in rows])
         states = [np.array(array) for _, array in named(state)]
@@ -167,7 +167,7 @@ def test_many_steps(network, reset):
 @pytest.mark.parametrize("dialect", ["native", "puffer3"])
 def test_bytes(dialect):
     case = Case(policy_of("MinGRU", (4,), D=21, dialect=dialect), as_bytes=True)
-    assert case.slot.observations.dtype == np.uint8 and case.slot.observations.max() > 250
+    assert case.views.observations.dtype == np.uint8 and case.views.observations.max() > 250
     check(case)
 
 
@@ -204,7 +204,7 @@ def chooser(sizes, logits, **more) -> Case:
     case = Case(policy_of("MLP", sizes, A, A, layers=0), T=1, N=n, **more)
     case.weights["encoder"]["weight"] = mx.eye(A)
     case.weights["decoder"]["weight"] = mx.concatenate([mx.eye(A), mx.zeros((1, A))])
-    case.slot.observations[0] = logits
+    case.views.observations[0] = logits
     case.actor.prepare(case.weights)
     return case
 
@@ -215,7 +215,7 @@ def check_choices(case: Case, sizes) -> None:
     A log-probability is a difference of numbers as large as the largest logit.
     """
     actions, logprobs, *_ = (array[0] for array in case.run().found())
-    logits, masks = f64(case.slot.observations[0]), case.slot.masks
+    logits, masks = f64(case.views.observations[0]), case.views.masks
     legal = np.ones(logits.shape, bool) if masks is None else masks[0] != 0
     start, total, exact, largest = 0, np.zeros(case.N), np.ones(case.N, bool), np.zeros(case.N)
     for head, size in enumerate(sizes):
@@ -242,8 +242,8 @@ def check_choices(case: Case, sizes) -> None:
 def test_choices(sizes, scale, masked):
     logits = np.random.default_rng(0).normal(size=(3000, sum(sizes))).astype(np.float32) * scale
     case = chooser(sizes, logits, masked=masked)
-    if case.slot.masks is not None:
-        case.slot.masks[0, :9] = 0  # no legal action at all
+    if case.views.masks is not None:
+        case.views.masks[0, :9] = 0  # no legal action at all
     check_choices(case, sizes)
 
 
@@ -253,7 +253,7 @@ def test_the_only_legal_action(uniform):
     logits = np.random.default_rng(0).normal(size=(200, A)).astype(np.float32) * 50
     case = chooser((A,), logits, masked=True)
     only = np.arange(200) % A
-    case.slot = case.slot._replace(masks=(np.arange(A) == only[:, None])[None].astype(np.uint8))
+    case.views = case.views._replace(masks=(np.arange(A) == only[:, None])[None].astype(np.uint8))
     case.noise[:] = uniform
     actions, logprobs, *_ = case.run().found()
     np.testing.assert_array_equal(actions[0, :, 0], only)
@@ -265,7 +265,7 @@ def test_equal_chances():
     k = np.arange(1, 70)
     case = chooser((69,), np.zeros((69, 69), np.float32), masked=True)
     legal = (k <= k[:, None]).astype(np.uint8)
-    case.slot = case.slot._replace(masks=legal[None])
+    case.views = case.views._replace(masks=legal[None])
     _, logprobs, *_ = case.run().found()
     np.testing.assert_allclose(logprobs[0], -np.log(k), rtol=2e-7)
 
@@ -285,10 +285,10 @@ def test_infinite_outputs():
     case = Case(policy_of("MLP", (3,), 1, 1, layers=0), T=1, N=40)
     case.weights["encoder"]["weight"] = mx.ones((1, 1))
     case.weights["decoder"]["weight"] = mx.array([[3e38], [1], [-3e38], [1]])
-    case.slot.observations[:] = np.where(np.arange(40) % 2, 10, -10)[:, None]
+    case.views.observations[:] = np.where(np.arange(40) % 2, 10, -10)[:, None]
     case.actor.prepare(case.weights)
     check(case)
-    np.testing.assert_array_equal(case.slot.actions[0, :, 0], np.where(np.arange(40) % 2, 0, 2))
+    np.testing.assert_array_equal(case.views.actions[0, :, 0], np.where(np.arange(40) % 2, 0, 2))
 
 
 @pytest.mark.parametrize("sizes", [(4,), (1, 1)])
@@ -296,7 +296,7 @@ def test_infinite_outputs():
 def test_nan_stays_where_it_is(network, sizes):
     """An agent that sees NaN chooses at random, or its mean is 0; the others notice nothing."""
     clean, case = (Case(policy_of(network, sizes, dialect="puffer3")) for _ in range(2))
-    case.slot.observations[:, ::5] = np.nan
+    case.views.observations[:, ::5] = np.nan
     clean.run()
     actions, logprobs, values, *_ = case.run().found()
     others = np.arange(N) % 5 > 0
@@ -400,7 +400,7 @@ def test_seconds():
 
 def test_memory_is_kept():
     case = Case(policy_of(reset=True), masked=True)
-    kept = [weakref.ref(array) for array in (case.noise, *case.slot, *case.states)]
+    kept = [weakref.ref(array) for array in (case.noise, *case.views, *case.states)]
     case.bind()
     native, policy = case.actor, case.policy
     del case
@@ -481,7 +481,7 @@ def test_wrong_memory(name, change, message):
     if name in ("noise", "states"):
         setattr(case, name, change(getattr(case, name)))
     else:
-        case.slot = case.slot._replace(**{name: change(getattr(case.slot, name))})
+        case.views = case.views._replace(**{name: change(getattr(case.views, name))})
     with pytest.raises(ValueError, match=message):
         case.bind()
 

@@ -108,7 +108,7 @@ class FailingOnce:
 
 
 def copies(rollout: schedule.Rollout) -> dict[str, np.ndarray]:
-    fields = rollout.slot.fields
+    fields = rollout.buffer.fields
     return {name: np.array(array) for name, array in fields.items() if array is not None}
 
 
@@ -258,8 +258,8 @@ class Watch:
             self.writing = None
 
     def train(self, rollout, *arguments):
-        assert self.writing is not rollout.slot
-        self.reading = rollout.slot
+        assert self.writing is not rollout.buffer
+        self.reading = rollout.buffer
         try:
             return self._train(rollout, *arguments)
         finally:
@@ -367,7 +367,7 @@ def test_memory_is_a_slot_and_the_weights_more():
         before = mx.get_active_memory()
         trainer = start("squared", overlap, "--policy.hidden-size", "64", epochs=200)
         used[overlap] = [mx.get_active_memory() - before for _ in trainer]
-        slot = sum(a.nbytes for a in trainer._collector.slot.fields.values() if a is not None)
+        slot = sum(a.nbytes for a in trainer._collector.buffer.fields.values() if a is not None)
         weights = sum(w.nbytes for _, w in named(trainer.weights))
         del trainer
     # A reading may be too high: worker threads may be about to free something. The least of many is

@@ -15,7 +15,8 @@ from oracles import named
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo.precision import lower
-from puffer_mlx.training import placement
+from puffer_mlx.ppo.update import compile_update
+from puffer_mlx.training import acting, placement
 from puffer_mlx.training import trainer as trainer_module
 from puffer_mlx.training.placement import PATIENCE, Placement, notes, place
 from puffer_mlx.training.trainer import Trainer
@@ -53,7 +54,7 @@ class Fake(SimpleNamespace):
 
 def parts(trainer: Any) -> Any:
     """What ``place`` and ``_calibrate`` get of a trainer."""
-    run = trainer._collector._run
+    run = compile_update(trainer.policy, trainer.config.train)
     return trainer.config, trainer.vec.spec, trainer.policy, run, trainer.weights
 
 
@@ -331,11 +332,11 @@ def two(monkeypatch):
 @pytest.mark.parametrize("in_c", [True, False])
 def test_measuring_both_devices_changes_nothing_else(two, monkeypatch, in_c):
     if not in_c:
-        monkeypatch.setattr(placement, "make_actor", lambda _: None)
+        monkeypatch.setattr(acting, "make_actor", lambda _: None)
     trainer, other = start(), start()
     random: Any = mx.random.state
     environments, key = trainer.vec.state(), np.array(random[0])
-    before = [np.array(a) for a in trainer._collector.slot.fields.values()]
+    before = [np.array(a) for a in trainer._collector.buffer.fields.values()]
     began = time.perf_counter()
     seconds = placement._calibrate(*parts(trainer))
     wall = time.perf_counter() - began
@@ -344,7 +345,7 @@ def test_measuring_both_devices_changes_nothing_else(two, monkeypatch, in_c):
     assert placement.STEPS * sum(seconds.values()) < wall < 2 * (placement.BUDGET + 1)
     np.testing.assert_array_equal(trainer.vec.state(), environments)
     np.testing.assert_array_equal(random[0], key)
-    for array, kept in zip(trainer._collector.slot.fields.values(), before, strict=True):
+    for array, kept in zip(trainer._collector.buffer.fields.values(), before, strict=True):
         np.testing.assert_array_equal(array, kept)
     list(trainer)
     list(other)
@@ -384,9 +385,9 @@ def watch_fields(trainer: Any) -> list[tuple[Any, dict[str, np.ndarray], dict[st
 
     def fields(rollout, *arguments):
         result = real(rollout, *arguments)
-        assert result["logprobs"] is not rollout.slot.logprobs
+        assert result["logprobs"] is not rollout.buffer.logprobs
         read = {name: np.array(a) for name, a in result.items() if a is not None}
-        seen.append((rollout.start, copies(rollout.slot), read))
+        seen.append((rollout.start, copies(rollout.buffer), read))
         return result
 
     trainer._learner._fields = fields
@@ -428,7 +429,7 @@ def test_the_states_that_acted_are_needed():
     seen = []
     for _ in range(2):
         trainer.step()
-        seen.append(copies(trainer._collector.slot))
+        seen.append(copies(trainer._collector.buffer))
     slot, weights = seen[1], f64_weights(trainer.weights)
     observations = np.concatenate([s["observations"][:T] for s in seen])
     carried = oracles.policy(weights, observations)[0][T:]

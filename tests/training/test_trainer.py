@@ -175,7 +175,7 @@ def test_epochs_against_float64(form):
         spy.uniforms, spy.rows, spy.after, spy.scalars = [], [], [], []
         logs = trainer.step()
         names = ("observations", "actions", "logprobs", "values", "rewards", "terminals", "masks")
-        slot = {name: np.array(getattr(trainer._collector.slot, name)) for name in names}
+        slot = {name: np.array(getattr(trainer._collector.buffer, name)) for name in names}
         # the rollout: log-probabilities and values of the weights before, from a zero state
         logits, value = oracles.policy(weights, slot["observations"][:T])
         logprob, _ = oracles.log_prob_entropy(logits, slot["actions"], (3, 2), slot["masks"][:T])
@@ -274,7 +274,7 @@ def test_state_at_the_start_of_a_rollout(reset):
     weights, seen = tree_map(f64, trainer.weights), []
     for _ in range(2):
         trainer.step()
-        seen.append(np.array(trainer._collector.slot.observations)[:T])
+        seen.append(np.array(trainer._collector.buffer.observations)[:T])
     from_zero, carried = (
         oracles.policy(weights, seen[1])[1],
         oracles.policy(weights, np.concatenate(seen))[1][T:],
@@ -282,7 +282,7 @@ def test_state_at_the_start_of_a_rollout(reset):
     assert np.abs(from_zero - carried).max() > 1e-2
     expected = from_zero if reset else carried
     np.testing.assert_allclose(
-        np.array(trainer._collector.slot.values), expected, rtol=0, atol=1e-5
+        np.array(trainer._collector.buffer.values), expected, rtol=0, atol=1e-5
     )
 
 

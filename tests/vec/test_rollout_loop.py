@@ -10,7 +10,8 @@ from native_envs import make
 from puffer_mlx.config import Policy
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.buffer import RolloutBuffer, collect_in_c
+from puffer_mlx.rollout.acting_in_c import ActingInC
+from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.compiled_step import make_actor
 from puffer_mlx.vec import rollout_loop
 
@@ -40,19 +41,18 @@ def rollouts(vec: Any, agents: int, groups: int) -> list[np.ndarray]:
     """All that two rollouts write, and how the second one was measured."""
     policy = make_policy(vec.spec, Policy(hidden_size=16, num_layers=1))
     weights = policy.init(mx.random.key(0))
-    actor, slot = make_actor(policy), RolloutBuffer(vec.spec, T, agents, groups, vec.finals)
+    actor, buffer = make_actor(policy), RolloutBuffer(vec.spec, T, agents, groups, vec.finals)
     assert actor is not None and callable(vec.collect)
-    slot.reset(vec)
+    buffer.reset(vec)
     states = [policy.initial_state(agents // groups) for _ in range(groups)]
     seen = []
     for key in range(2):
-        slot.begin(slot)
+        buffer.begin(buffer)
         noise = policy.distribution.noise(mx.random.key(key), (T, agents))
         mx.eval(weights, noise, states)
-        lane = PhaseTimer("rollout")
-        lane.start()
-        states = collect_in_c(slot, vec, actor, weights, states, noise, lane)
-        seen += [np.array(array) for array in slot.fields.values() if array is not None]
+        acting = ActingInC(actor, PhaseTimer("rollout"))
+        states = acting.collect(buffer, vec, weights, states, noise)
+        seen += [np.array(array) for array in buffer.fields.values() if array is not None]
         seen += [np.array(state) for group in states for state in group]
     return seen
 
@@ -77,14 +77,14 @@ def test_what_is_measured(extension):
     with make("squared", total_agents=64) as inner:
         vec = Stepped(inner)
         policy = make_policy(vec.spec, Policy(hidden_size=16, num_layers=1))
-        actor, slot = make_actor(policy), RolloutBuffer(vec.spec, T, 64, 1)
+        actor, buffer = make_actor(policy), RolloutBuffer(vec.spec, T, 64, 1)
         assert actor is not None
-        slot.reset(vec)  # type: ignore
-        slot.begin(slot)
+        buffer.reset(vec)  # type: ignore
+        buffer.begin(buffer)
         actor.prepare(policy.init(mx.random.key(0)))
         noise = np.array(policy.distribution.noise(mx.random.key(0), (T, 64)))
-        act = actor.bind(slot.views, noise, [np.zeros((64, 16), np.float32)])
-        found = vec.collect(T, act, slot.views.actions, slot.rows, spans=4)
+        act = actor.bind(buffer.views, noise, [np.zeros((64, 16), np.float32)])
+        found = vec.collect(T, act, buffer.views.actions, buffer.rows, spans=4)
         assert found.acting > 0 and found.stepping > 0
         assert [span[:2] for span in found.spans] == [(0, 0)] * 4
         times = [time for span in found.spans for time in span[2:]]
@@ -100,11 +100,11 @@ def test_an_error_ends_it(extension):
             raise ValueError("broken")
 
         vec.wait = broken
-        actor, slot = make_actor(policy), RolloutBuffer(vec.spec, T, 320, 1)
+        actor, buffer = make_actor(policy), RolloutBuffer(vec.spec, T, 320, 1)
         assert actor is not None
-        slot.reset(vec)  # type: ignore
+        buffer.reset(vec)  # type: ignore
         actor.prepare(policy.init(mx.random.key(0)))
         noise = np.array(policy.distribution.noise(mx.random.key(0), (T, 320)))
-        act = actor.bind(slot.views, noise, [np.zeros((320, 16), np.float32)])
+        act = actor.bind(buffer.views, noise, [np.zeros((320, 16), np.float32)])
         with pytest.raises(ValueError, match="broken"):
-            vec.collect(T, act, slot.views.actions, slot.rows)
+            vec.collect(T, act, buffer.views.actions, buffer.rows)

@@ -94,18 +94,18 @@ class Coded:
     def close(self) -> None:
         """Nothing to free."""
 
-    def check(self, slot: RolloutBuffer) -> int:
-        """Fail unless a slot holds one rollout, of all agents and every field; its first step."""
-        first = int(np.array(slot.observations)[0, 0, 1])
+    def check(self, buffer: RolloutBuffer) -> int:
+        """Fail unless a buffer holds one rollout, of all agents and every field; its first step."""
+        first = int(np.array(buffer.observations)[0, 0, 1])
         agents = np.arange(self.num_agents)
-        for t in range(slot.horizon + 1):
+        for t in range(buffer.horizon + 1):
             made = self._made(agents, first + t)
             for name, expected in zip(("observations", "rewards", "terminals"), made, strict=True):
-                found = np.array(getattr(slot, name))[t]
+                found = np.array(getattr(buffer, name))[t]
                 right = np.array_equal(found, expected.astype(np.float32))
                 require(right, f"a torn slot: {name} of step {first + t} are of another one")
-        for t in range(slot.horizon):
-            right = np.array_equal(np.array(slot.actions)[t, :, 0], self._sent[first + t])
+        for t in range(buffer.horizon):
+            right = np.array_equal(np.array(buffer.actions)[t, :, 0], self._sent[first + t])
             require(right, f"a torn slot: actions of step {first + t} are of another one")
         self._sent = {k: actions for k, actions in self._sent.items() if k >= first}
         return first

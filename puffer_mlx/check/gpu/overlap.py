@@ -107,13 +107,13 @@ def measured(halves: Halves, rounds: int) -> list[float]:
 
 
 def watched(made: Trainer, look: Callable[[Any], None]) -> None:
-    """Have every slot looked at before and after it is trained on."""
+    """Have every buffer looked at before and after it is trained on."""
     real_train = made._learner.train
 
     def train(rollout: Any, *arguments: Any, **more: Any) -> Any:
-        look(rollout.slot)
+        look(rollout.buffer)
         result = real_train(rollout, *arguments, **more)
-        look(rollout.slot)
+        look(rollout.buffer)
         return result
 
     made._learner.train = train
@@ -125,8 +125,8 @@ def same_rollouts(effort: Effort) -> str:
     for options in (SERIAL, OVERLAP):
         seen: list[dict[str, np.ndarray]] = []
 
-        def look(slot: Any, seen: list = seen) -> None:
-            fields = slot.fields.items()
+        def look(buffer: Any, seen: list = seen) -> None:
+            fields = buffer.fields.items()
             seen.append({name: np.array(a) for name, a in fields if a is not None})
 
         with trainer(*options, "--train.learning-rate", "0") as made:
@@ -152,7 +152,7 @@ def same_losses(effort: Effort) -> str:
 
 
 def no_torn_slot(effort: Effort) -> str:
-    """Threads that pause at random never see a slot that is half of another rollout."""
+    """Threads that pause at random never see a buffer that is half of another rollout."""
     agents, groups = CODED
     options = [
         *("--vec.total-agents", str(agents), "--vec.num-buffers", str(groups)),
@@ -162,7 +162,7 @@ def no_torn_slot(effort: Effort) -> str:
     ]
     environments, generator, firsts = Coded(agents, groups), random.Random(1), []
     made = Trainer(config.load("squared", options), environments)
-    watched(made, lambda slot: firsts.append(environments.check(slot)))
+    watched(made, lambda buffer: firsts.append(environments.check(buffer)))
     run = made._learner.run
 
     def targets(*arguments: Any) -> Any:
@@ -174,7 +174,7 @@ def no_torn_slot(effort: Effort) -> str:
         made.step()
     expected = [4 * k for k in range(effort.skewed) for _ in range(2)]
     require(firsts == expected, "rollouts were left out or trained on twice")
-    return f"{effort.skewed:,} iterations, every field of every slot before and after"
+    return f"{effort.skewed:,} iterations, every field of every buffer before and after"
 
 
 def undisturbed(epochs: int) -> list[Logs]:

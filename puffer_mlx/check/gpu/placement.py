@@ -62,14 +62,14 @@ def same_epoch(effort: Effort) -> str:
     need_gpu()
     with on(mx.Device(mx.cpu)), trainer() as made:
         weights, expected = made.weights, [made.step()]
-        slot = made._collector.slot
-        seen = np.array(slot.observations), np.array(slot.actions)
+        buffer = made._collector.buffer
+        seen = np.array(buffer.observations), np.array(buffer.actions)
         after = flat(made.weights)
     with trainer(weights=weights) as made:
         found = [made.step()]
-        slot = made._collector.slot
+        buffer = made._collector.buffer
         for name, one in zip(("observations", "actions"), seen, strict=True):
-            require(np.array_equal(np.array(getattr(slot, name)), one), f"other {name}")
+            require(np.array_equal(np.array(getattr(buffer, name)), one), f"other {name}")
         moved = float(np.abs(flat(made.weights) - after).max())
     return f"{at_most('losses', apart(found, expected), LOSSES)}; weights differ by {moved:.1g}"
 
