@@ -12,7 +12,7 @@ MOVED = {
     "devices": "system.devices",
     "dialects": "export.dialects",
     "notebook": "display.notebook",
-    "optim": "ppo.optim",
+    "optim": "ppo.optimizers.muon",
     "pictures": "display.frames",
     "remembered": "checkpoint.environment_statistics",
     "torch_modules": "export.torch_modules",

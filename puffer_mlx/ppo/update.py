@@ -21,9 +21,10 @@ from mlx.utils import tree_map
 from puffer_mlx.config import Train
 from puffer_mlx.ops import take_rows
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo import optim, precision, priority
+from puffer_mlx.ppo import precision, priority
 from puffer_mlx.ppo.advantage import advantages
 from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
+from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.system.devices import building
 
 Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
@@ -158,7 +159,7 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         """New weights, momentum and scaler, and whether (a scalar) the minibatch counted."""
         loss = metrics[METRICS.index("total")]
         numbers = {"lr": lr, "beta": train.beta1, "max_norm": train.max_grad_norm}
-        weights, momentum, ok = optim.step(weights, grads, momentum, loss, **numbers)
+        weights, momentum, ok = muon.step(weights, grads, momentum, loss, **numbers)
         return weights, momentum, precision.next_scaler(scaler, ok, train.precision), ok
 
     def write_back(values, ratios, rows, new_values, new_ratios, ok):

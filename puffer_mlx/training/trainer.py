@@ -19,7 +19,8 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_training
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy, configured_policy
-from puffer_mlx.ppo import optim, precision, priority
+from puffer_mlx.ppo import precision, priority
+from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import SAMPLE_EVERY, Profiler
 from puffer_mlx.system.devices import building, kind
@@ -69,7 +70,7 @@ class Trainer:
         init, self._key = mx.random.split(mx.random.key(config.base.seed))
         weights = self.policy.init(init) if weights is None else weights
         scaler = precision.first_scaler(config.train.precision)
-        self._learned = TrainState(weights, optim.muon_init(weights), scaler)
+        self._learned = TrainState(weights, muon.muon_init(weights), scaler)
         mx.eval(self._key, *self._learned.arrays())
         self.epoch, self.global_step, self.stop, self.lag = 0, 0, False, 1
         self.profiler = Profiler(bool(config.base.profile))
@@ -301,9 +302,9 @@ class Trainer:
         train, epochs = self.config.train, self.config.epochs
         lr, ent = train.learning_rate, train.ent_coef
         if train.anneal_lr:
-            lr = optim.cosine(lr, train.min_lr_ratio * lr, self.epoch, epochs)
+            lr = muon.cosine(lr, train.min_lr_ratio * lr, self.epoch, epochs)
         if train.anneal_ent_coef:
-            ent = optim.cosine(ent, train.min_ent_coef_ratio * ent, self.epoch, epochs)
+            ent = muon.cosine(ent, train.min_ent_coef_ratio * ent, self.epoch, epochs)
         beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, self.epoch, epochs)
         return Scheduled(mx.array(lr), mx.array(ent), mx.array(beta))
 

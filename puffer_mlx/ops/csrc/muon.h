@@ -1,6 +1,6 @@
 // One step of the optimizer for all tensors in one node: global-norm clip, Nesterov momentum, orthogonalisation, and
 // nothing at all where a gradient isn't finite. As a graph it is some 40 nodes for each matrix, which for small networks
-// cost more than the gradients. What is computed and where it comes from: `ppo/optim.py`.
+// cost more than the gradients. What is computed and where it comes from: `ppo/optimizers/muon.py`.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-"""`ppo/optim.py` against hand arithmetic, upstream's recorded steps and singular values."""
+"""`optimizers/muon.py` against hand arithmetic, upstream's recorded steps and singular values."""
 
 import math
 
@@ -8,8 +8,14 @@ import oracles
 import pytest
 
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ppo import optim
-from puffer_mlx.ppo.optim import clip_by_global_norm, cosine, muon, muon_init, orthogonalise
+from puffer_mlx.ppo.optimizers import muon as optim
+from puffer_mlx.ppo.optimizers.muon import (
+    clip_by_global_norm,
+    cosine,
+    muon,
+    muon_init,
+    orthogonalise,
+)
 
 
 def test_golden_two_steps():
