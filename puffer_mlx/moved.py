@@ -12,7 +12,7 @@ MOVED = {
     "devices": "system.devices",
     "dialects": "export.dialects",
     "notebook": "display.notebook",
-    "optim": "ppo.optimizers.muon",
+    "optim": "ppo.optim",
     "pictures": "display.frames",
     "remembered": "checkpoint.environment_statistics",
     "torch_modules": "export.torch_modules",

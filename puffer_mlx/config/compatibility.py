@@ -22,7 +22,7 @@ _UNUSED = (  # keys in PufferLib 4.0's own files that mean nothing here: why, se
     (_OLD, "vec", "num_envs num_workers num_agents batch_size zero_copy"),
     (_OLD, "policy", "num_units cnn_channels continuous num_drones is_training"),
     (_OLD, "rnn", "input_size hidden_size"),
-    (_OLD, "train", "adam_beta1 adam_beta2 adam_eps optimizer update_epochs batch_size"),
+    (_OLD, "train", "adam_beta1 adam_beta2 adam_eps update_epochs batch_size"),
     (_OLD, "train", "max_minibatch_size num_minibatches bptt_horizon use_rnn env num_envs name"),
     (_OLD, "train", "project data_dir device cpu_offload torch_deterministic"),
     (_OLD, "train", "compile compile_mode compile_fullgraph"),

@@ -17,6 +17,7 @@ derive from them. Sections, names and defaults are PufferLib 4.0's; a key that i
 
 import re
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ import numpy as np
 from puffer_mlx.config.key import Key, key
 
 COMMAND_LINE = "command line"  # the origin of a setting that no file gave
+PACKAGE = Path(__file__).parents[1]
+OPTIMIZERS = tuple(sorted(file.stem for file in PACKAGE.glob("ppo/optimizers/[a-z]*.py")))
 
 
 @dataclass
@@ -170,10 +173,15 @@ class Torch:
 
 @dataclass
 class Train:
-    """Proximal policy optimisation with Muon."""
+    """Proximal policy optimisation."""
 
     total_timesteps: int = key(
         10_000_000, "Length of the run, summed over agents.", unit="steps", minimum=1, maximum=1e18
+    )
+    optimizer: str = key(
+        "muon",
+        "How gradients move the weights. PufferLib 4.0 has Muon alone, and ignores the key.",
+        choices=OPTIMIZERS,
     )
     learning_rate: float = key(0.015, "Muon's step size in the first epoch.", minimum=0)
     anneal_lr: bool = key(True, "Lower the learning rate along a cosine over the run's epochs.")

@@ -4,7 +4,7 @@
     draw:       priorities -> S rows and what is compared with them
     gather:     the rows' observations, actions, masks and terminals
     gradients:  forward over (T, S), loss, gradients
-    optimise:   clip, Muon; nothing if the loss or a gradient isn't finite
+    optimise:   clip, the optimizer's step; nothing if the loss or a gradient isn't finite
     write_back: the rows' new ratios and values
 
 All run for every minibatch: advantages change within an epoch once a row has been trained on, as
@@ -21,10 +21,9 @@ from mlx.utils import tree_map
 from puffer_mlx.config import Train
 from puffer_mlx.ops import take_rows
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo import precision, priority
+from puffer_mlx.ppo import optimizers, precision, priority
 from puffer_mlx.ppo.advantage import advantages
 from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
-from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.system.devices import building
 
 Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
@@ -155,12 +154,13 @@ def compile_update(policy: Policy, train: Train) -> Executables:
             grads = tree_map(lambda g: g * (1 / scale), grads)
         return grads, metrics, ratio.reshape(T, S), value.reshape(T, S)
 
-    def optimise(weights, momentum, scaler, grads, metrics, lr):
-        """New weights, momentum and scaler, and whether (a scalar) the minibatch counted."""
+    optimizer = optimizers.find(train.optimizer)
+
+    def optimise(weights, state, scaler, grads, metrics, lr):
+        """New weights, optimizer's state and scaler; whether (a scalar) the minibatch counted."""
         loss = metrics[METRICS.index("total")]
-        numbers = {"lr": lr, "beta": train.beta1, "max_norm": train.max_grad_norm}
-        weights, momentum, ok = muon.step(weights, grads, momentum, loss, **numbers)
-        return weights, momentum, precision.next_scaler(scaler, ok, train.precision), ok
+        weights, state, ok = optimizer.step(weights, grads, state, loss, lr, train)
+        return weights, state, precision.next_scaler(scaler, ok, train.precision), ok
 
     def write_back(values, ratios, rows, new_values, new_ratios, ok):
         """Values and ratios (T, N) with the rows' columns replaced, if the minibatch counted."""

@@ -31,15 +31,15 @@ _CHOSEN = {"actions", "logprobs", "values"}  # what the policy, not the environm
 
 @dataclass(frozen=True)
 class TrainState:
-    """What training changes: weights, momentum and the state of loss scaling, trees of arrays."""
+    """What training changes: weights, the optimizer's state and loss scaling's, trees of arrays."""
 
     weights: Any
-    momentum: Any
+    optimizer: Any
     scaler: precision.Scaler
 
     def arrays(self) -> tuple[Any, Any, precision.Scaler]:
         """All of it."""
-        return self.weights, self.momentum, self.scaler
+        return self.weights, self.optimizer, self.scaler
 
 
 @dataclass(frozen=True)
@@ -136,20 +136,20 @@ class Learner:
                 now.weights, *minibatch, batch, numbers.ent_coef, now.scaler["scale"]
             )
             self._mark_gradients(sampled, forward, grads, metrics, new_ratios, new_values)
-            weights, momentum, scaler, ok = self.run.optimise(
-                now.weights, now.momentum, now.scaler, grads, metrics, numbers.lr
+            weights, optimizer, scaler, ok = self.run.optimise(
+                now.weights, now.optimizer, now.scaler, grads, metrics, numbers.lr
             )
-            self._mark(sampled, "train_optimizer", weights, momentum, scaler)
+            self._mark(sampled, "train_optimizer", weights, optimizer, scaler)
             if k == 0:
                 first = self._first_ratios(rollout, fields, rows, minibatch, new_ratios, checked)
             values, ratios = self.run.write_back(values, ratios, rows, new_values, new_ratios, ok)
             self._mark(sampled, "train_write_back", values, ratios)
-            now = TrainState(weights, momentum, scaler)
+            now = TrainState(weights, optimizer, scaler)
             with building:
                 finite = mx.isfinite(mx.sum(adv))
                 flags = mx.stack([ok, finite]).astype(mx.float32)
                 records.append(mx.concatenate([flags, metrics]))
-            mx.async_eval(weights, momentum, scaler, values, ratios, records[-1])
+            mx.async_eval(weights, optimizer, scaler, values, ratios, records[-1])
             if k >= AHEAD:
                 mx.eval(records[k - AHEAD])
         return now, self._losses(rollout, now, records, first), self._extra
@@ -272,8 +272,8 @@ class Learner:
         self, rollout: Rollout, now: TrainState, records: list[mx.array], first: mx.array | None
     ) -> dict[str, float]:
         with building:  # a finite gradient can still move weights beyond what float32 holds
-            sound = [mx.isfinite(array).all() for _, array in named([now.weights, now.momentum])]
-        mx.eval(now.weights, now.momentum, now.scaler, records, first, sound)
+            sound = [mx.isfinite(array).all() for _, array in named([now.weights, now.optimizer])]
+        mx.eval(now.weights, now.optimizer, now.scaler, records, first, sound)
         if not all(flag.item() for flag in sound):
             raise self._overflown(now)
         rows = (record.tolist() for record in records)
@@ -301,8 +301,9 @@ class Learner:
         return losses
 
     def _overflown(self, now: TrainState) -> UserError:
-        """The error after an update that made weights, or their momentum, infinite."""
-        trees = {"": now.weights, "the momentum of ": now.momentum}
+        """The error after an update that made weights, or the optimizer's state, infinite."""
+        trees = {f"the {name} of ": tree for name, tree in now.optimizer.items()}
+        trees = {"": now.weights, **trees}
         name = next(
             f"{whose}{name}"
             for whose, tree in trees.items()

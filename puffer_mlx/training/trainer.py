@@ -19,8 +19,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_training
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy, configured_policy
-from puffer_mlx.ppo import precision, priority
-from puffer_mlx.ppo.optimizers import muon
+from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import SAMPLE_EVERY, Profiler
 from puffer_mlx.system.devices import building, kind
@@ -70,7 +69,8 @@ class Trainer:
         init, self._key = mx.random.split(mx.random.key(config.base.seed))
         weights = self.policy.init(init) if weights is None else weights
         scaler = precision.first_scaler(config.train.precision)
-        self._learned = TrainState(weights, muon.muon_init(weights), scaler)
+        optimizer = optimizers.find(config.train.optimizer)
+        self._learned = TrainState(weights, optimizer.init(weights), scaler)
         mx.eval(self._key, *self._learned.arrays())
         self.epoch, self.global_step, self.stop, self.lag = 0, 0, False, 1
         self.profiler = Profiler(bool(config.base.profile))
@@ -170,7 +170,7 @@ class Trainer:
         environments = begun.environments if begun else self.vec.state()
         buffer = self._collector.buffer
         arrays = {
-            "momentum": self._learned.momentum,
+            **optimizers.stored(self._learned.optimizer),
             "scaler": self._learned.scaler,
             "key": begun.key if begun else self._key,
             "recurrent": begun.states if begun else self._collector.states,
@@ -210,7 +210,7 @@ class Trainer:
         scores = arrays.pop("scores", None)
         going_on = environments is not None and self.vec.state() is not None
         learned, collector = self._learned, self._collector
-        mine = {"momentum": learned.momentum, "key": self._key, "scaler": learned.scaler}
+        mine = {**optimizers.stored(learned.optimizer), "key": self._key, "scaler": learned.scaler}
         if going_on:
             mine |= {"recurrent": collector.states, "carry": collector.buffer.carry()}
         lags = self.placement.overlap and any(name.startswith("acting.") for name in arrays)
@@ -239,7 +239,8 @@ class Trainer:
         if going_on:
             self.vec.restore(np.asarray(environments))
         found = tree_unflatten([(name, arrays[name]) for name, _ in named(mine)])
-        self._learned = TrainState(weights, found["momentum"], found["scaler"])
+        optimizer = optimizers.recovered(found, learned.optimizer)
+        self._learned = TrainState(weights, optimizer, found["scaler"])
         self._key, self._acting = found["key"], found["acting"] if lags else None
         self._current = self._draws = None
         self._scores.restore(None if scores is None else np.asarray(scores))
@@ -302,9 +303,9 @@ class Trainer:
         train, epochs = self.config.train, self.config.epochs
         lr, ent = train.learning_rate, train.ent_coef
         if train.anneal_lr:
-            lr = muon.cosine(lr, train.min_lr_ratio * lr, self.epoch, epochs)
+            lr = schedules.cosine(lr, train.min_lr_ratio * lr, self.epoch, epochs)
         if train.anneal_ent_coef:
-            ent = muon.cosine(ent, train.min_ent_coef_ratio * ent, self.epoch, epochs)
+            ent = schedules.cosine(ent, train.min_ent_coef_ratio * ent, self.epoch, epochs)
         beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, self.epoch, epochs)
         return Scheduled(mx.array(lr), mx.array(ent), mx.array(beta))
 

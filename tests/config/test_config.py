@@ -301,7 +301,7 @@ def test_forms_of_upstreams_environment_files():
     assert config.train.minibatch_size == 32768
     assert config.sweep["sweep.env.w_ang"]["min"] == "0.523 # PI / 6"
     assert "env.num_agents ('[8]' is not a number)" in config.unused
-    assert {"base.package", "legacy.compile_fullgraph", "train.optimizer"} < set(config.unused)
+    assert {"base.package", "legacy.compile_fullgraph", "train.name"} < set(config.unused)
 
 
 @pytest.mark.parametrize("text", ["10_000_000", "1e7", "10000000.0", "10000000"])

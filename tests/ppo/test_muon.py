@@ -1,21 +1,12 @@
 """`optimizers/muon.py` against hand arithmetic, upstream's recorded steps and singular values."""
 
-import math
-
 import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
 
-from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ppo.optimizers import muon as optim
-from puffer_mlx.ppo.optimizers.muon import (
-    clip_by_global_norm,
-    cosine,
-    muon,
-    muon_init,
-    orthogonalise,
-)
+from puffer_mlx.ppo.clip import clip_by_global_norm
+from puffer_mlx.ppo.optimizers.muon import COEFFICIENTS, muon, muon_init, orthogonalise
 
 
 def test_golden_two_steps():
@@ -106,103 +97,6 @@ def test_random(shape):
         np.testing.assert_allclose(np.array(tree["b"][0]), weights[1], rtol=0, atol=5e-6)
 
 
-@pytest.mark.parametrize(
-    ("scale", "expected"),
-    # norm of (3, 4) * scale is 5 * scale; g * min(1, 2 / (norm + 1e-6))
-    [(0.2, (0.6, 0.8)), (1.0, (1.1999998, 1.5999997)), (100.0, (1.2, 1.6)), (0.0, (0, 0))],
-)
-def test_clip(scale, expected):
-    grads = {"a": mx.array([3.0 * scale]), "b": {"c": mx.array([[4.0 * scale]])}}
-    clipped, norm = clip_by_global_norm(grads, 2.0)
-    assert norm.item() == pytest.approx(5 * scale)
-    found = clipped["a"].item(), clipped["b"]["c"].item()
-    assert found == pytest.approx(expected, abs=1e-7)
-
-
-def test_clip_adds_a_millionth_to_the_norm():
-    # 1e-6 / (1e-6 + 1e-6) = 1/2
-    clipped, _ = clip_by_global_norm([mx.array([1e-6])], 1e-6)
-    assert clipped[0].item() == pytest.approx(0.5e-6, rel=1e-4)
-
-
-def test_cosine():
-    assert cosine(0.1, 0.02, 0, 100) == 0.1
-    assert cosine(0.1, 0.02, 50, 100) == pytest.approx(0.06)  # half way: the mean
-    assert cosine(0.1, 0.02, 25, 100) == pytest.approx(0.02 + 0.04 * (1 + math.sqrt(0.5)))
-    assert cosine(0.1, 0.02, 100, 100) == pytest.approx(0.02)
-    assert cosine(0.1, 0.02, 150, 100) == pytest.approx(0.02)  # past the end
-    assert cosine(0.1, 0.02, -5, 100) == 0.1
-    assert cosine(0.1, 0.02, 7, 0) == 0.1  # no epochs
-
-
-# ---- a whole step --------------------------------------------------------------------------------
-
-SHAPES = {"a": (64, 4), "b": (3, 64), "c": (20,), "d": (5, 3, 2, 2), "e": (33, 129), "f": (1, 7)}
-
-
-def trees(seed=0):
-    """Weights, gradients and momentum."""
-    rng = np.random.default_rng(seed)
-    return [
-        {
-            "list": [mx.array(rng.normal(size=SHAPES[n]).astype(np.float32)) for n in "abc"],
-            "deep": {n: mx.array(rng.normal(size=SHAPES[n]).astype(np.float32)) for n in "def"},
-            "none": [],
-        }
-        for _ in range(3)
-    ]
-
-
-def a_step(state, loss=1.0, max_norm=1.5, lr=0.1):
-    """New weights and momentum as lists of arrays, and whether they count."""
-    weights, grads, momentum = state
-    numbers = {"lr": mx.array(lr), "beta": 0.9, "max_norm": max_norm}
-    *new, made = optim.step(weights, grads, momentum, mx.array(loss), **numbers)
-    assert [optim.named(tree)[i][0] for tree in new for i in range(6)] == [
-        name for tree in (weights, momentum) for name, _ in optim.named(tree)
-    ]
-    assert all(tree["none"] == [] for tree in new) and made.dtype == mx.bool_ and made.shape == ()
-    return [[np.array(array) for _, array in optim.named(tree)] for tree in new], made.item()
-
-
-@pytest.mark.parametrize("max_norm", [1.5, 1e3])  # clipped and not
-def test_a_step_is_the_same_on_the_extension(extension, monkeypatch, max_norm):
-    found = []
-    for threads in (1, 3):
-        extension.set_threads(threads)
-        found.append(a_step(trees(), max_norm=max_norm))
-    assert extension.has_gemm() == (optim.ops.extension_with_products() is not None)
-    monkeypatch.setattr(cpu_extension, "load", lambda: None)
-    plain, made = a_step(trees(), max_norm=max_norm)
-    assert made
-    for new, counted in found:
-        assert counted
-        for ours, expected in zip(new, plain, strict=True):
-            for one, other in zip(ours, expected, strict=True):
-                np.testing.assert_allclose(one, other, rtol=0, atol=3e-6)
-    (one, _), (three, _) = found
-    for alone, together in zip([*one[0], *one[1]], [*three[0], *three[1]], strict=True):
-        np.testing.assert_array_equal(alone, together)
-
-
-@pytest.mark.parametrize("plain", [False, True])
-@pytest.mark.parametrize("where", ["loss", "gradient", "one that overflows"])
-def test_a_step_that_is_not_finite_changes_nothing(monkeypatch, plain, where):
-    if plain:
-        monkeypatch.setattr(cpu_extension, "load", lambda: None)
-    state = trees()
-    if where != "loss":
-        bad = np.array(state[1]["deep"]["e"])
-        bad[7, 100] = np.nan if where == "gradient" else 3e38
-        state[1]["deep"]["e"] = mx.array(bad)
-    new, made = a_step(state, loss=math.inf if where == "loss" else 1.0)
-    assert not made
-    before = [[np.array(a) for _, a in optim.named(state[i])] for i in (0, 2)]
-    for ours, expected in zip(new, before, strict=True):
-        for one, other in zip(ours, expected, strict=True):
-            np.testing.assert_array_equal(one, other)
-
-
 def test_a_step_refuses_what_does_not_fit(extension):
     if not extension.has_gemm():
         pytest.skip("the products are MLX's here")
@@ -215,4 +109,4 @@ def test_a_step_refuses_what_does_not_fit(extension):
         ([w], [w], [w], one, mx.array(1)),
     ):
         with pytest.raises(ValueError, match="muon_step"):
-            extension.muon_step(*wrong, 1.5, 0.9, optim.COEFFICIENTS)
+            extension.muon_step(*wrong, 1.5, 0.9, COEFFICIENTS)

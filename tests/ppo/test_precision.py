@@ -163,12 +163,12 @@ class Unchanged:
 def test_a_scale_that_overflows_skips_and_halves():
     trainer = start("fp16")
     trainer.step()
-    before = bits([trainer.weights, trainer._learned.momentum])
+    before = bits([trainer.weights, trainer._learned.optimizer])
     set_scale(trainer, 2.0**40)
     unchanged = Unchanged(trainer)
     logs = trainer.step()
     assert unchanged.counted == [False] * K
-    assert bits([trainer.weights, trainer._learned.momentum]) == before
+    assert bits([trainer.weights, trainer._learned.optimizer]) == before
     assert (logs["loss/skipped_steps"], logs["loss/scale"]) == (K, 2.0 ** (40 - K))
     assert "loss/total" not in logs
     assert all(np.isfinite(value) for value in logs.values())
@@ -176,7 +176,7 @@ def test_a_scale_that_overflows_skips_and_halves():
     logs = trainer.step()
     assert unchanged.counted[K:] == [True] * K
     assert np.isfinite(logs["loss/total"]) and logs["loss/skipped_steps"] == K
-    assert bits([trainer.weights, trainer._learned.momentum]) != before
+    assert bits([trainer.weights, trainer._learned.optimizer]) != before
 
 
 def test_a_scale_that_is_too_large_comes_down_by_itself():
@@ -222,7 +222,7 @@ def test_one_gradient_that_is_not_finite_is_as_if_it_were_not_drawn(kind, value)
     logs = trainer.step()
     assert unchanged.counted == [True, False]
     # what there is after the epoch is what there was after its first minibatch
-    assert bits([trainer.weights, trainer._learned.momentum]) == bits(list(trained[0][:2]))
+    assert bits([trainer.weights, trainer._learned.optimizer]) == bits(list(trained[0][:2]))
     assert bits(trainer.weights) != bits(before.weights)
     assert logs["loss/skipped_steps"] == 1 and scaler(trainer)["in_a_row"] == 1
     assert all(np.isfinite(logs[f"loss/{name}"]) for name in METRICS)
@@ -295,7 +295,7 @@ def test_ten_in_a_row_end_the_run_and_name_where_it_began(part, kind, overlap):
     if part != "rollout":
         function, name = broken(part)
         wrap(trainer, **{name: function})
-    before = bits([trainer.weights, trainer._learned.momentum])
+    before = bits([trainer.weights, trainer._learned.optimizer])
     state = scaler(trainer)
     assert state["skipped"] == 0
     assert trainer.step()["loss/skipped_steps"] == 5
@@ -303,7 +303,7 @@ def test_ten_in_a_row_end_the_run_and_name_where_it_began(part, kind, overlap):
     with pytest.raises(UserError) as caught:
         trainer.step()
     assert trainer._learned is kept
-    assert bits([trainer.weights, trainer._learned.momentum]) == before
+    assert bits([trainer.weights, trainer._learned.optimizer]) == before
     message, hint = caught.value.message, caught.value.hint
     words = {"rollout": "the rollout", "advantages": "the advantages"}
     where = words.get(part, f"the {part} pass")
@@ -434,7 +434,7 @@ def check_trains(trainer: Trainer, like: Trainer) -> None:
             assert logs[f"loss/{name}"] == pytest.approx(expected[f"loss/{name}"], rel=0.1)
         assert logs["loss/first_ratio_error"] < 16 * EPSILON[kind]
         assert expected["loss/first_ratio_error"] < 1e-5
-    arrays = [*named(trainer.weights), *named(trainer._learned.momentum)]
+    arrays = [*named(trainer.weights), *named(trainer._learned.optimizer)]
     assert {a.dtype for _, a in arrays} == {mx.float32}
     assert all(np.isfinite(np.array(a)).all() for _, a in arrays)
     assert bits(trainer.weights) != before

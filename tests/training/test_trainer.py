@@ -171,7 +171,7 @@ def test_epochs_against_float64(form):
     for epoch in range(3):
         before = f64(flat(trainer.weights))
         weights = tree_map(f64, trainer.weights)
-        momentum = [f64(m) for _, m in named(trainer._learned.momentum)]
+        momentum = [f64(m) for _, m in named(trainer._learned.optimizer["momentum"])]
         spy.uniforms, spy.rows, spy.after, spy.scalars = [], [], [], []
         logs = trainer.step()
         names = ("observations", "actions", "logprobs", "values", "rewards", "terminals", "masks")
@@ -194,7 +194,7 @@ def test_epochs_against_float64(form):
         assert np.abs(f64(flat(weights)) - before).max() > 1e-3
         np.testing.assert_allclose(flat(trainer.weights), flat(weights), rtol=0, atol=2e-5)
         np.testing.assert_allclose(
-            flat(trainer._learned.momentum),
+            flat(trainer._learned.optimizer["momentum"]),
             np.concatenate([m.ravel() for m in momentum]),
             rtol=0,
             atol=2e-5,
@@ -321,12 +321,12 @@ def test_an_epoch_that_is_not_finite_changes_nothing():
     environments.broken = (1,)
     trainer = Trainer(configure(3), environments)
     trainer.step()
-    before = flat(trainer.weights), flat(trainer._learned.momentum)
+    before = flat(trainer.weights), flat(trainer._learned.optimizer["momentum"])
     logs = trainer.step()
     assert logs["loss/skipped_steps"] == K and "loss/total" not in logs
     assert all(np.isfinite(value) for value in logs.values())
     np.testing.assert_array_equal(flat(trainer.weights), before[0])
-    np.testing.assert_array_equal(flat(trainer._learned.momentum), before[1])
+    np.testing.assert_array_equal(flat(trainer._learned.optimizer["momentum"]), before[1])
     logs = trainer.step()
     assert logs["loss/skipped_steps"] == K and np.isfinite(logs["loss/total"])
     assert np.abs(flat(trainer.weights) - before[0]).max() > 1e-3

@@ -1,7 +1,7 @@
-"""Muon with upstream's coefficients, the global-norm clip and the cosine schedule.
+"""Muon with upstream's coefficients.
 
-Upstream accepts ``beta2`` and ``eps`` but uses neither; there is no Adam branch. Every tensor with
-two or more dimensions is orthogonalised, 1-d tensors get plain Nesterov momentum.
+Every tensor with two or more dimensions is orthogonalised, 1-d tensors get plain Nesterov momentum.
+Its one decay is ``beta1``: upstream accepts ``beta2`` and ``eps`` but uses neither.
 """
 
 import math
@@ -10,7 +10,9 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx import ops
-from puffer_mlx.ppo import precision
+from puffer_mlx.config import Train
+from puffer_mlx.ppo.finite import step_if_finite
+from puffer_mlx.ppo.optimizers import Optimizer
 from puffer_mlx.trees import Tree, named
 
 COEFFICIENTS = (
@@ -20,25 +22,6 @@ COEFFICIENTS = (
     (2.8769, -3.1427, 1.2046),
     (2.8366, -3.0525, 1.2012),
 )
-
-
-def cosine(start: float, end: float, epoch: int, epochs: int) -> float:
-    """Cosine schedule from start (epoch 0) to end (epoch = epochs); start if epochs = 0."""
-    if epochs == 0:
-        return start
-    progress = min(max(epoch / epochs, 0.0), 1.0)
-    return end + 0.5 * (start - end) * (1 + math.cos(math.pi * progress))
-
-
-def clip_by_global_norm(grads: Tree, max_norm: float) -> tuple[Tree, mx.array]:
-    """Scale all gradients by min(1, max_norm / (norm + 1e-6)).
-
-    Returns:
-        The gradients and their L2 norm before the clip (scalar).
-    """
-    norm = mx.sqrt(sum((mx.sum(mx.square(g)) for _, g in named(grads)), start=mx.array(0.0)))
-    scale = mx.minimum(1.0, max_norm / (norm + 1e-6))
-    return tree_map(lambda g: g * scale, grads), norm
 
 
 def orthogonalise(x: mx.array) -> mx.array:
@@ -84,7 +67,7 @@ def muon(
         momentum: tree from ``muon_init`` or the last step.
         lr: learning rate, a scalar array where it changes.
         beta: momentum (upstream's ``beta1``).
-        weight_decay: 0 upstream.
+        weight_decay: part of a weight that a step takes away, times lr; 0 upstream.
 
     Returns:
         New weights and momentum.
@@ -102,15 +85,13 @@ def muon(
     return tree_map(update, weights, grads, momentum), momentum
 
 
+def init(weights: Tree) -> Tree:
+    """The state before the first step."""
+    return {"momentum": muon_init(weights)}
+
+
 def step(
-    weights: Tree,
-    grads: Tree,
-    momentum: Tree,
-    loss: mx.array,
-    *,
-    lr: mx.array,
-    beta: float,
-    max_norm: float,
+    weights: Tree, grads: Tree, state: Tree, loss: mx.array, lr: mx.array, settings: Train
 ) -> tuple[Tree, Tree, mx.array]:
     """The clip and Muon, and nothing where the loss or a gradient isn't finite.
 
@@ -119,24 +100,29 @@ def step(
 
     Args:
         weights: tree of float32 arrays.
-        grads: tree of the same structure, as ``momentum``.
-        momentum: tree from ``muon_init`` or the last step.
+        grads: tree of the same structure.
+        state: ``momentum``, from ``init`` or the last step.
         loss: a scalar array.
         lr: learning rate, a scalar array.
-        beta: momentum.
-        max_norm: see ``clip_by_global_norm``.
+        settings: ``beta1`` and ``max_grad_norm`` count.
 
     Returns:
-        New weights and momentum, and whether (a scalar) they are new.
+        New weights and state, and whether (a scalar) they are new.
     """
+    beta, max_norm = settings.beta1, settings.max_grad_norm
     extension = ops.extension_with_products()
     if extension is None:
-        grads, norm = clip_by_global_norm(grads, max_norm)
-        ok = mx.isfinite(norm) & mx.isfinite(loss)
-        new = muon(weights, grads, momentum, lr=lr, beta=beta)
-        return *precision.choose(ok, new, (weights, momentum)), ok
-    leaves = ([array for _, array in named(tree)] for tree in (weights, grads, momentum))
+
+        def update(weights: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
+            weights, momentum = muon(weights, grads, state["momentum"], lr=lr, beta=beta)
+            return weights, {"momentum": momentum}
+
+        return step_if_finite(update, weights, grads, state, loss, max_norm)
+    leaves = ([array for _, array in named(tree)] for tree in (weights, grads, state["momentum"]))
     *new, made = extension.muon_step(*leaves, lr, loss, max_norm, beta, COEFFICIENTS)
     found = iter(new)
-    weights, momentum = (tree_map(lambda _: next(found), tree) for tree in (weights, momentum))
-    return weights, momentum, made > 0
+    weights, state = (tree_map(lambda _: next(found), tree) for tree in (weights, state))
+    return weights, state, made > 0
+
+
+OPTIMIZER = Optimizer(init, step, reads=("beta1",))
