@@ -5,7 +5,7 @@
 | ``bin`` | upstream's flat file, of its CUDA backend (``checkpoint/weight_files.py``) | native |
 | ``torch`` | a state_dict for upstream's torch classes (``torch_modules.py``) | torch, puffer3 |
 | ``safetensors`` | our weights under our names, and what they are of | any |
-| ``onnx`` | the graph of one step (``onnx_file.py``) | any |
+| ``onnx`` | the graph of one step (``formats/onnx.py``) | any |
 
 A policy of normalised observations takes their statistics along: buffers of the state_dict, tensors
 of safetensors, the first nodes of the graph. The flat file can't hold them.
@@ -38,7 +38,7 @@ from puffer_mlx.checkpoint import (
 )
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import dialect_of, stacked_state, to_dialect, to_torch, torch_fault
-from puffer_mlx.export.onnx_file import onnx_fault, run_onnx, save_onnx
+from puffer_mlx.export.formats.onnx import onnx_fault, run_onnx, save_onnx
 from puffer_mlx.export.parity import (
     NOTHING,
     Outputs,

@@ -27,8 +27,8 @@ from puffer_mlx.config.memory_needs import refuse_file
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import Tensors, from_torch, stacked_state, to_dialect
+from puffer_mlx.export.formats.onnx import read_onnx, run_onnx
 from puffer_mlx.export.infer import detect, detect_normalised, detect_torch
-from puffer_mlx.export.onnx_file import read_onnx, run_onnx
 from puffer_mlx.export.parity import Compared, judge, need, random_observations, run_torch
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec

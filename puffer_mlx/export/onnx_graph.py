@@ -1,4 +1,4 @@
-"""The nodes of a policy's step, one of ONNX for each operation; ``onnx_file.py`` uses them."""
+"""The nodes of a policy's step, one of ONNX for each operation; ``formats/onnx.py`` uses them."""
 
 from typing import Any
 

@@ -19,8 +19,8 @@ from puffer_mlx.config import Config, Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import exporting, importing
 from puffer_mlx.export.dialects import dialect_of, stacked_state, to_torch
+from puffer_mlx.export.formats.onnx import run_onnx, save_onnx
 from puffer_mlx.export.infer import sizes_of
-from puffer_mlx.export.onnx_file import run_onnx, save_onnx
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 

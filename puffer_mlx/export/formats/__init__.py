@@ -1,0 +1,1 @@
+"""Every kind of file that policies are exported to and imported from."""
