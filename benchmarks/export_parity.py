@@ -29,9 +29,9 @@ from mlx.utils import tree_map
 from puffer_mlx import checkpoint
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.export.dialects import dialect_of, to_dialect
-from puffer_mlx.export.exporting import save_torch
+from puffer_mlx.export.formats.torch import run_torch, save_torch
 from puffer_mlx.system.files import publish
-from puffer_mlx.export.parity import compare, run, run_torch
+from puffer_mlx.export.parity import compare, run
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.system.devices import select_device

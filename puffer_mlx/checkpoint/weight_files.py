@@ -33,6 +33,10 @@ from puffer_mlx.trees import named
 Weights = Any
 
 BF16, FLOAT = 8, 4  # numbers that upstream's builds align tensors to
+SHORT_HINT = (  # of a file that lacks numbers
+    "--lossy writes it all the same, --bin-whole writes PufferLib 5.0's form;"
+    " --to torch and --to safetensors keep everything"
+)
 ZIP = b"PK\x03\x04"  # how the files of torch.save begin
 _LSTM = [f"network.0.{name}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
 _PARTS = ("encoder", "decoder.actions", "decoder.value")
@@ -156,11 +160,7 @@ def save_bin(
     tensors = named(weights)
     form = flat_form([w.size for _, w in tensors], alignment, whole)
     if form.missing and not lossy:
-        raise UserError(
-            _loss(form, [name for name, _ in tensors]),
-            "--lossy writes it all the same, --bin-whole writes PufferLib 5.0's form;"
-            " --to torch and --to safetensors keep everything",
-        )
+        raise UserError(_loss(form, [name for name, _ in tensors]), SHORT_HINT)
     array = np.zeros(form.end, "<f4")
     for (start, stop), (_, w) in zip(form.places, tensors, strict=True):
         array[start:stop] = np.asarray(w).ravel()
@@ -193,10 +193,11 @@ def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weig
             return read_safetensors(path, like)
     except OSError as error:
         raise UserError(f"can't read {path}: {error.strerror or error}", "check the path") from None
-    exported = path.suffix in (".pt", ".pth", ".onnx") and path.is_file()
     raise UserError(
         f"{path} is neither a .safetensors nor a .bin file",
-        f"import it: python scripts/import.py {path} ENV" if exported else "name a checkpoint",
+        f"import it: python scripts/import.py {path} ENV"
+        if path.is_file()
+        else "name a checkpoint",
     )
 
 

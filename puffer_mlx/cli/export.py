@@ -5,26 +5,22 @@ the way to PufferLib on CUDA and back.
 """
 
 import argparse
-import shutil
 import sys
 from pathlib import Path
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import branches
-from puffer_mlx.checkpoint.environment_statistics import MEMORY
-from puffer_mlx.checkpoint.normalization import normalises
-from puffer_mlx.checkpoint.weight_files import BF16, FLOAT
 from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.format_options import add_option, chosen_options
 from puffer_mlx.config import ALLOW_CODE, Base, Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.exporting import DIALECTS, SUFFIXES, Format, Report, export
+from puffer_mlx.export import Format, Report, export, formats
 from puffer_mlx.system.devices import select_device
-from puffer_mlx.system.files import publish, reading
-
-ALIGNMENT = {"bf16": BF16, "float": FLOAT}
+from puffer_mlx.system.files import reading
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
+    known = formats.by_name()
     parser = argparse.ArgumentParser(
         description="Write a checkpoint's policy as another kind of file."
     )
@@ -36,13 +32,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--to",
         required=True,
-        choices=SUFFIXES,
-        help="bin: PufferLib's CUDA backend; torch: its torch backend, or 3.0; safetensors: our"
-        " own names; onnx: one step as a graph",
+        choices=known,
+        help="; ".join(f"{name}: {file.use}" for name, file in known.items()),
     )
     parser.add_argument(
         "--dialect",
-        choices=DIALECTS["onnx"],
+        choices=list(dict.fromkeys(each for file in known.values() for each in file.dialects)),
         help="of the policy in the file (default: its own, where that kind of file has it)",
     )
     parser.add_argument(
@@ -53,29 +48,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--checkpoint-dir", metavar="DIR", default=Base().checkpoint_dir, help="where to look"
     )
     parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
-    group = parser.add_argument_group("--to bin")
-    group.add_argument(
-        "--bin-build",
-        choices=ALIGNMENT,
-        help="PufferLib's build that will read it: bf16 (the default) or float; with continuous"
-        " actions they differ in how they align tensors",
-    )
-    group.add_argument(
-        "--bin-whole", action="store_true", help="PufferLib 5.0's form, which 4.0 refuses"
-    )
-    group.add_argument(
-        "--lossy",
-        action="store_true",
-        help="write a file even if it lacks numbers of the policy, or what its observations are"
-        " normalised by",
-    )
-    options = parser.parse_args(argv)
-    for name in "bin_build", "bin_whole", "lossy":
-        if getattr(options, name) and options.to != "bin":
-            raise UserError(
-                f"--{name.replace('_', '-')} does nothing without --to bin", "leave it out"
-            )
-    return options
+    for name, file in known.items():
+        group = parser.add_argument_group(f"--to {name}")  # argparse shows none that is empty
+        for option in file.options:
+            add_option(group, option, option.writing)
+    return parser.parse_args(argv)
 
 
 def find(which: str, folder: Path, env: str | None) -> Path:
@@ -125,33 +102,17 @@ def show(report: Report, kind: str) -> None:
         print(f"note: {note}")
 
 
-def carry_statistics(folder: Path, beside: Path) -> None:
-    """Write what observations are normalised by beside a file that can't hold it, and say so."""
-    made = beside.with_name(f"{beside.name}.{MEMORY}")
-    with publish(made) as temporary:
-        shutil.copyfile(folder / MEMORY, temporary)
-    print(f"note: puffer_mlx reads their statistics from {made}")
-
-
 @reported
 def main(argv: list[str]) -> None:
     options = parse(argv)
+    form = Format(options.to, options.dialect, **chosen_options(options, options.to, "--to {}"))
     select_device("cpu")  # exact where it is compared with itself; plenty fast
     folder = find(options.checkpoint, Path(options.checkpoint_dir), options.env)
     made = checkpoint.load(folder, options.allow_code)
-    form = Format(
-        options.to,
-        options.dialect,
-        alignment=ALIGNMENT[options.bin_build or "bf16"],
-        whole=options.bin_whole,
-        lossy=options.lossy,
-    )
-    name = f"{made.config.slug}_{made.step:016d}{SUFFIXES[options.to][0]}"
+    name = f"{made.config.slug}_{made.step:016d}{form.file.suffixes[0]}"
     print(f"{'checkpoint':<20}{folder}")
     report = export(made, form, options.out or Path(name), checkpoint.recorded(folder))
     show(report, options.to)
-    if options.to == "bin" and normalises(made.memory):
-        carry_statistics(folder, report.path)
 
 
 if __name__ == "__main__":

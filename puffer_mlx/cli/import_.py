@@ -14,13 +14,14 @@ from pathlib import Path
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.checkpoint.environment_statistics import KEY
-from puffer_mlx.checkpoint.weight_files import BF16, FLOAT
 from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.format_options import add_option, chosen_options
 from puffer_mlx.config import Config, parse_command_line, write_ini
 from puffer_mlx.config.command_line import option
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.importing import Found, difference, inspect, weights_of
-from puffer_mlx.export.infer import sizes_of
+from puffer_mlx.export import formats
+from puffer_mlx.export.file_format import Found
+from puffer_mlx.export.importing import difference, inspect, weights_of
 from puffer_mlx.export.parity import Compared
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.devices import select_device
@@ -29,27 +30,24 @@ from puffer_mlx.trees import named
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s FILE ENV [options]"
-    group = parser.add_argument_group("this import")
+    known = formats.by_name().values()
+    kinds = "; ".join(f"{', '.join(file.suffixes)}: {file.use}" for file in known)
+    group = parser.add_argument_group("this import", f"FILE: {kinds}")
     group.add_argument(
         "--out",
         type=Path,
         metavar="FOLDER",
         help="the run's folder (default CHECKPOINT_DIR/ENV/RUN, RUN the time in milliseconds)",
     )
-    group.add_argument(
-        "--bin-build",
-        choices=("bf16", "float"),
-        default="bf16",
-        help="PufferLib's build that wrote a flat file of continuous actions (default bf16)",
-    )
+    for each in (own for file in known for own in file.options if own.reading):
+        add_option(group, each, each.reading)
 
 
 def configure(found: Found, argv: list[str]) -> tuple[Config, EnvSpec, argparse.Namespace]:
     """The configuration, with what the file tells before what the command line says."""
     config, _ = parse_command_line(argv, add_options)
     spec = vec.look(config)
-    if found.kind == "bin":
-        found.settings |= sizes_of(found.path, spec, config)
+    found.settings |= found.file.sizes_for(found, spec, config)
     told = {KEY: "False", **found.settings}  # what has no statistics sees observations as they are
     words = [f"{option(*key.split('.'))}={text}" for key, text in told.items()]
     images = config.python and bool(spec.observation_shape)
@@ -71,8 +69,9 @@ def convert(argv: list[str]) -> None:
         raise UserError("the first two words must be a file and an environment", "FILE ENV")
     found = inspect(Path(argv[0]))
     config, spec, options = configure(found, argv[1:])
-    alignment = {"bf16": BF16, "float": FLOAT}[options.bin_build]
-    policy, weights = weights_of(found, spec, config, alignment)
+    own = chosen_options(options, found.kind, "a file of kind {}")
+    found.file = formats.chosen(found.kind, **own)
+    policy, weights = weights_of(found, spec, config)
     compared = difference(found, policy, weights, spec)
     if compared and not compared.same:
         raise UserError(

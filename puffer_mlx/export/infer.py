@@ -1,19 +1,11 @@
 """What a file's names, shapes and size tell of its policy, as settings of the configuration."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.checkpoint import weight_files
-from puffer_mlx.checkpoint.environment_statistics import KEY
-from puffer_mlx.checkpoint.normalization import Memory, normalises
-from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import Tensors
-from puffer_mlx.spec import EnvSpec
-
-SIZES = range(1, 4097), range(1, 17)  # hidden sizes and layers that a flat file's size may mean
 
 
 def detect(tensors: dict[str, Any]) -> dict[str, str]:
@@ -72,11 +64,6 @@ def detect_torch(path: Path, tensors: Tensors) -> dict[str, str]:
     return _settings("torch", network, encoder, value.shape[1], layers)
 
 
-def detect_normalised(memory: Memory) -> dict[str, str]:
-    """Settings from a file's statistics: whether its policy sees normalised observations."""
-    return {KEY: "True"} if normalises(memory) else {}
-
-
 def _count(kinds: dict[str, str], tensors: dict[str, Any]) -> tuple[str, int]:
     """The first network that has tensors of its pattern, and how many."""
     for network, pattern in kinds.items():
@@ -93,51 +80,3 @@ def _settings(dialect: str, network: str, encoder: str, H: int, L: int) -> dict[
         "torch.network": network,
         "torch.encoder": encoder,
     }
-
-
-def sizes_of(path: Path, spec: EnvSpec, config: Config) -> dict[str, str]:
-    """Settings for a flat file: the sizes of the policy, where the configuration's don't fit.
-
-    Raises:
-        UserError: no sizes make a policy of so many numbers, or several do.
-    """
-    size = path.stat().st_size
-    A, D = spec.action.logits, spec.observation_size
-    old = config.policy.dialect == "puffer3"
-
-    def lengths(H: int, L: int) -> set[int]:
-        """Numbers in the forms of a file."""
-        if old:  # 3.0's: products with biases, and one LSTM layer
-            return {H * D + A * H + 3 * H + A + 1 + 8 * H * H + 7 * H} if L == 1 else set()
-        extra = [spec.action.heads] if spec.action.continuous else []
-        tensors = [H * D, (A + 1) * H, *extra, *[3 * H * H] * L]
-        return {
-            weight_files.flat_form(tensors, alignment, whole).length
-            for alignment in (weight_files.BF16, weight_files.FLOAT)
-            for whole in (False, True)
-        }
-
-    if size // 4 in lengths(config.policy.hidden_size, config.policy.num_layers) and size % 4 == 0:
-        return {}
-    fitting = [(H, L) for H, L in _sizes(size // 4) if size // 4 in lengths(H, L)]
-    usual = [(H, L) for H, L in fitting if H & (H - 1) == 0] or fitting
-    if size % 4 or len(usual) != 1:
-        shown = ", ".join(f"{H} x {L}" for H, L in usual) or "no hidden size and layers"
-        raise UserError(
-            f"{path} has {size} bytes, which {shown} make for {spec.name}"
-            f" (observations {D}, actions {list(spec.action.sizes)})",
-            "--policy.hidden-size and --policy.num-layers say which"
-            if usual
-            else "the file is cut off, or of another environment or kind of policy",
-        )
-    H, L = usual[0]
-    return {"policy.hidden_size": str(H), "policy.num_layers": str(L)}
-
-
-def _sizes(numbers: int) -> Iterator[tuple[int, int]]:
-    """Hidden sizes and layers with at most so many numbers."""
-    for H in SIZES[0]:
-        for L in SIZES[1]:
-            if numbers < 3 * H * H * L:
-                break
-            yield H, L

@@ -6,7 +6,6 @@ it. All start from the zero state. Observations are the environment's: whoever r
 normalised ones normalises them first.
 """
 
-import importlib
 import math
 from typing import Any, NamedTuple
 
@@ -15,7 +14,6 @@ import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx.checkpoint import normalization
-from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import stacked_state
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
@@ -47,32 +45,6 @@ def run(
     else:
         found["logits"] = np.array(outputs).T.reshape(T, S, -1)
     return {**found, **stacked_state(policy.network, state)}
-
-
-def run_torch(
-    policy: Policy, tensors: dict[str, Any], observations: np.ndarray, device: str = "cpu"
-) -> Outputs:
-    """The outputs of upstream's classes with a state_dict, of a torch or puffer3 policy.
-
-    The second names of tensors may be missing; ``from_torch`` says what else is. Statistics among
-    the tensors are applied.
-    """
-    import torch
-
-    from puffer_mlx.export.torch_modules import make_module
-
-    module = make_module(policy).to(device)
-    tensors = {name: torch.as_tensor(w) for name, w in tensors.items()}
-    module.load_state_dict(tensors, strict=False)
-    with torch.no_grad():
-        sequences = torch.from_numpy(observations).to(device).transpose(0, 1)  # (S, T, D)
-        outputs, values, state = module(sequences)
-    names = ("mean", "logstd") if policy.decoder.action.continuous else ("logits",)
-    parts = outputs if policy.decoder.action.continuous else (outputs,)
-    found = {name: part.transpose(0, 1) for name, part in zip(names, parts, strict=True)}
-    found["value"] = values.T
-    found |= dict(zip(stacked_state(policy.network, policy.initial_state(1)), state, strict=True))
-    return {name: part.detach().cpu().numpy() for name, part in found.items()}
 
 
 def compare(expected: Outputs, found: Outputs) -> tuple[float, str]:
@@ -165,19 +137,3 @@ def random_observations(spec: EnvSpec, memory: normalization.Memory = NOTHING) -
         return rng.integers(0, 256, shape, np.uint8)
     normal = rng.normal(size=shape).astype(np.float32)
     return normalization.undo(memory, SPREAD * normal if memory else normal)
-
-
-def need(*packages: str) -> None:
-    """Check for packages that puffer_mlx itself doesn't need.
-
-    Raises:
-        UserError: one isn't installed.
-    """
-    for package in packages:
-        try:
-            importlib.import_module(package)
-        except ModuleNotFoundError as error:
-            extra = "torch" if package == "torch" else "onnx"
-            raise UserError(
-                f"{error.name} is not installed", f"pip install 'puffer-mlx[{extra}]'"
-            ) from None

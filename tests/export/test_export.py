@@ -16,9 +16,11 @@ from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import State, weight_files
 from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
-from puffer_mlx.export import exporting, importing, parity
+from puffer_mlx.export import exporting, formats, importing, parity
 from puffer_mlx.export.dialects import dialect_of, to_dialect, to_torch
 from puffer_mlx.export.exporting import SUFFIXES, Format
+from puffer_mlx.export.formats import safetensors
+from puffer_mlx.export.formats.torch import run_torch, save_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -120,7 +122,7 @@ def test_export_and_import(tmp_path, name, kind):
         return
     report = exporting.export(made, Format(kind), path, None)
     assert files(tmp_path) == [path.name] and report.path == path
-    assert report.tolerance == exporting.TOLERANCE[kind] <= 1e-5
+    assert report.tolerance == formats.by_name()[kind].tolerance <= 1e-5
     assert 0 <= report.difference <= report.tolerance
     expected, weights = to_dialect(made.policy, made.weights, report.dialect)
     assert report.parameters == sum(w.size for _, w in named(weights))
@@ -161,7 +163,7 @@ def test_torch_files_are_upstreams(tmp_path, fixtures):
         expected = torch.load(fixtures / file, weights_only=True)
         spec = EnvSpec("breakout", 118, np.dtype(np.float32), ActionSpec((3,)))
         policy = make_policy(spec, Policy(hidden, layers, dialect), Torch(network=network))
-        exporting.save_torch(policy, policy.init(mx.random.key(0)), tmp_path / "w.pt")
+        save_torch(policy, policy.init(mx.random.key(0)), tmp_path / "w.pt")
         found = torch.load(tmp_path / "w.pt", weights_only=True)
         assert [(k, w.shape) for k, w in found.items()] == [
             (k, w.shape) for k, w in expected.items()
@@ -219,7 +221,7 @@ def test_a_policy_of_zero_biases_is_native(tmp_path):
 def test_recorded_observations_are_what_is_compared_on(tmp_path, monkeypatch):
     seen = []
     run = parity.run
-    for module in exporting, parity:  # the file's side, and ours
+    for module in safetensors, parity:  # the file's side, and ours
         monkeypatch.setattr(module, "run", lambda *a: seen.append(a[2]) or run(*a))
     made, path = make("native", tmp_path), tmp_path / "w.safetensors"
     recorded = np.random.default_rng(0).normal(size=(6, 4, 13)).astype(np.float32)
@@ -236,22 +238,28 @@ def test_a_file_that_differs_is_not_published(tmp_path, monkeypatch, kind, at):
     """Whatever was wrong with a writer, what was there before stays."""
     made, path = make("native", tmp_path), tmp_path / f"w{suffix(kind)}"
     path.write_text("what was there")
-    write = exporting._write
 
-    def wrong(made, form, policy, weights, to):
-        worse = tree_map(lambda w: w, weights)
+    def wrong(contents):
+        worse = tree_map(lambda w: w, contents.weights)
         name, w = next((n, w) for n, w in named(worse) if n.startswith(at))
         noise = 1e-3 * (np.arange(w.size) == w.size // 2).reshape(w.shape)
         worse = tree_map_names(worse, name, lambda w: w + mx.array(noise.astype(np.float32)))
-        write(made, form, policy, worse, to)
+        return contents._replace(weights=worse)
 
-    monkeypatch.setattr(exporting, "_write", wrong)
-    with pytest.raises(UserError, match="would not be the same policy"):
-        exporting.export(made, Format(kind), path, None)
+    with monkeypatch.context() as patch:
+        write_instead(patch, kind, wrong)
+        with pytest.raises(UserError, match="would not be the same policy"):
+            exporting.export(made, Format(kind), path, None)
     assert files(tmp_path) == [path.name] and path.read_text() == "what was there"
-    monkeypatch.setattr(exporting, "_write", write)
     exporting.export(made, Format(kind), path, None)
     assert path.read_bytes() != b"what was there"
+
+
+def write_instead(patch, kind, change):
+    """Let a format write other contents than it is given."""
+    file = type(formats.by_name()[kind])
+    write = file.write
+    patch.setattr(file, "write", lambda self, contents, to: write(self, change(contents), to))
 
 
 def tree_map_names(weights, name, function):
@@ -358,7 +366,7 @@ def test_a_policy_of_bytes_in_float64(tmp_path):
         h, _ = double.remember(h.unflatten(0, (S, T)), zeros)
         exact = {"logits": double.decode(h)[0].transpose(0, 1).numpy()}
     mine = parity.run(made.policy, made.weights, observations)
-    found = parity.run_torch(policy, to_torch(policy, weights), observations)
+    found = run_torch(policy, to_torch(policy, weights), observations)
     errors = [parity.compare(exact, {"logits": one["logits"]})[0] for one in (mine, found)]
     judged = parity.judge(made.policy, made.weights, observations, {}, found, 1e-5)
     assert judged.same and max(errors) < max(judged.tolerance, 1e-4)
@@ -388,14 +396,13 @@ def biased(weights):
 def test_a_fault_shows_on_bytes_too(tmp_path, monkeypatch, kind, fault):
     made, path = of_bytes(tmp_path), tmp_path / f"w{suffix(kind)}"
 
-    def wrong(made, form, policy, weights, to):
-        worse = to_dialect(made.policy, fault(made.weights), form.dialect or report.dialect)[1]
-        write(made, form, policy, worse, to)
+    def wrong(contents):
+        worse = to_dialect(made.policy, fault(made.weights), report.dialect)[1]
+        return contents._replace(weights=worse)
 
     report = exporting.export(made, Format(kind), path, None)
     path.unlink()
-    write = exporting._write
-    monkeypatch.setattr(exporting, "_write", wrong)
+    write_instead(monkeypatch, kind, wrong)
     with pytest.raises(UserError, match="would not be the same policy"):
         exporting.export(made, Format(kind), path, None)
     assert files(tmp_path) == []
@@ -407,8 +414,7 @@ def test_a_gelu_too_many_shows_on_bytes(tmp_path, monkeypatch, kind):
     made, path = of_bytes(tmp_path, "LSTM", "torch", 1), tmp_path / f"w{suffix(kind)}"
     old = replace(made.config.policy, dialect="puffer3")
     other = make_policy(made.spec, old, made.config.torch)
-    write = exporting._write
-    monkeypatch.setattr(exporting, "_write", lambda m, f, p, w, to: write(m, f, other, w, to))
+    write_instead(monkeypatch, kind, lambda contents: contents._replace(policy=other))
     with pytest.raises(UserError, match="would not be the same policy"):
         exporting.export(made, Format(kind), path, None)
     assert files(tmp_path) == []
@@ -528,13 +534,13 @@ def test_statistics_there_and_back(tmp_path, name, kind):
 def test_wrong_statistics_are_not_published(tmp_path, monkeypatch, kind, part):
     """Both sides are compared on the environment's own observations."""
     made, path = make("native", tmp_path, memory=statistics()), tmp_path / f"w{suffix(kind)}"
-    write = exporting._write
 
-    def wrong(made, *more):
-        worse = {**made.memory, f"observations.{part}": 1.01 * made.memory[f"observations.{part}"]}
-        write(made._replace(memory=worse), *more)
+    def wrong(contents):
+        name = f"observations.{part}"
+        worse = {**contents.memory, name: 1.01 * contents.memory[name]}
+        return contents._replace(checkpoint=contents.checkpoint._replace(memory=worse))
 
-    monkeypatch.setattr(exporting, "_write", wrong)
+    write_instead(monkeypatch, kind, wrong)
     with pytest.raises(UserError, match="would not be the same policy"):
         exporting.export(made, Format(kind), path, None)
     assert files(tmp_path) == []

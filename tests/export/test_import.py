@@ -17,10 +17,10 @@ from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import weight_files
 from puffer_mlx.config import Config, Policy, Torch
 from puffer_mlx.errors import UserError
-from puffer_mlx.export import exporting, importing
+from puffer_mlx.export import exporting, formats, importing
 from puffer_mlx.export.dialects import dialect_of, stacked_state, to_torch
+from puffer_mlx.export.formats.bin import sizes_of
 from puffer_mlx.export.formats.onnx import run_onnx, save_onnx
-from puffer_mlx.export.infer import sizes_of
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -467,11 +467,13 @@ def test_flat_files_of_no_size(tmp_path, size):
     ],
 )
 def test_steps_by_name(tmp_path, name, step):
-    assert importing.Found(tmp_path / name, "bin").step == step
+    assert importing.Found(tmp_path / name, formats.chosen("bin")).step == step
 
 
 def test_steps_by_metadata(tmp_path):
-    found = importing.Found(tmp_path / "0000000093847552.x", "onnx", metadata={"step": "5"})
+    found = importing.Found(
+        tmp_path / "0000000093847552.x", formats.chosen("onnx"), metadata={"step": "5"}
+    )
     assert found.step == 5
 
 

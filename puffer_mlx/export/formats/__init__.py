@@ -1,1 +1,77 @@
-"""Every kind of file that policies are exported to and imported from."""
+"""Every kind of file that policies are exported to and imported from.
+
+Each is a file of this folder, or a folder, with its object: ``FORMAT``, of a class derived from
+``FileFormat``. That is all there is to a new one: no table names them, they are found by listing.
+``python -m puffer_mlx.export.formats`` prints their table of docs/export.md.
+"""
+
+import dataclasses
+import importlib
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.export.file_format import FileFormat
+
+
+def by_name() -> dict[str, FileFormat]:
+    """All formats by their names, in the order of the folder's files."""
+    names = sorted(
+        module.name for module in pkgutil.iter_modules(__path__) if module.name[0] != "_"
+    )
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
+    return {module.FORMAT.name: module.FORMAT for module in modules}
+
+
+def chosen(name: str, **options: Any) -> FileFormat:
+    """A format, with a caller's options.
+
+    Raises:
+        UserError: there is none of that name, or it has no such option.
+    """
+    formats = by_name()
+    if name not in formats:
+        raise UserError(f"there is no format {name!r}", f"one of {', '.join(formats)}")
+    known = [field.name for field in dataclasses.fields(formats[name])]
+    if unknown := [option for option in options if option not in known]:
+        raise UserError(
+            f"the format {name} has no option {unknown[0]}",
+            f"it has {', '.join(known)}" if known else "leave it out",
+        )
+    return dataclasses.replace(formats[name], **options)
+
+
+def recognise(path: Path, head: bytes) -> FileFormat:
+    """Whose file this is: the beginning tells where it can, else the name.
+
+    Args:
+        path: the file.
+        head: its first bytes.
+
+    Raises:
+        UserError: nobody's.
+    """
+    every = by_name().values()
+    by_content = [file for file in every if file.begins and head.startswith(file.begins)]
+    by_suffix = [file for file in every if not file.begins and path.suffix in file.suffixes]
+    if possible := by_content or by_suffix:
+        return max(possible, key=lambda file: path.suffix in file.suffixes)
+    contents = " nor ".join(file.content for file in every if file.begins)
+    suffixes = _or([suffix for file in every if not file.begins for suffix in file.suffixes])
+    raise UserError(
+        f"{path} is neither {contents} nor named {suffixes}", "name the file after what it is"
+    )
+
+
+def table() -> str:
+    """The formats as docs/export.md shows them."""
+    lines = ["| | needs | holds |", "| --- | --- | --- |"]
+    for name, file in by_name().items():
+        needs = f"`pip install 'puffer-mlx[{file.extra}]'` " if file.extra else ""
+        lines.append(f"| `{name}` | {needs}| {file.holds} |")
+    return "\n".join(lines) + "\n"
+
+
+def _or(words: list[str]) -> str:
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -17,6 +17,7 @@ normalised observations begins with the nodes that normalise them.
 import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,18 @@ import numpy as np
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import stacked_state
+from puffer_mlx.export.file_format import (
+    Contents,
+    FileFormat,
+    Found,
+    mask_note,
+    need,
+    normalised_note,
+    reset_note,
+)
+from puffer_mlx.export.metadata import metadata, told, told_dialect
 from puffer_mlx.export.onnx_graph import Graph, decode, encode, normalised, remember
+from puffer_mlx.export.parity import Outputs
 from puffer_mlx.policy.encoders import Affine, AffineGelu, Linear
 from puffer_mlx.policy.images import Impala, Nature
 from puffer_mlx.policy.networks import GRU, LSTM, MLP, MinGRU
@@ -34,6 +46,49 @@ from puffer_mlx.trees import named
 
 OPSET, IR = 17, 8  # of ONNX 1.12 (2022): runtimes at least as new can run the file
 Weights = Any
+
+
+@dataclass(frozen=True)
+class Onnx(FileFormat):
+    """The graph of one step."""
+
+    name = "onnx"
+    suffixes = (".onnx",)
+    dialects = ("native", "torch", "puffer3")
+    tolerance = 1e-5
+    use = "one step as a graph"
+    holds = "everything but classes of your own; one step as a graph"
+    packages = ("onnx", "onnxruntime")
+    extra = "onnx"
+    foreign = True
+
+    def fault(self, policy: Policy) -> str | None:
+        """Classes of the user's own."""
+        return onnx_fault(policy)
+
+    def write(self, contents: Contents, path: Path) -> None:
+        """Weights, statistics and metadata in the graph."""
+        about = metadata(contents.checkpoint, contents.policy)
+        save_onnx(contents.policy, contents.weights, path, about, contents.memory)
+
+    def notes(self, contents: Contents) -> list[str]:
+        """The graph is of a step's outputs, and of nothing before or after it."""
+        return reset_note(contents) + mask_note(contents) + normalised_note(contents)
+
+    def read(self, path: Path) -> Found:
+        """Only files that puffer_mlx wrote."""
+        need(self.extra, "onnx")
+        return told(path, self, *read_onnx(path))
+
+    def dialect(self, found: Found, asked: str) -> str:
+        """As its metadata says."""
+        return told_dialect(found, asked)
+
+    def run(self, found: Found, policy: Policy, observations: np.ndarray) -> Outputs:
+        """By onnxruntime."""
+        need(self.extra, "onnxruntime")
+        state = policy.initial_state(observations.shape[1])
+        return run_onnx(found.path, observations, stacked_state(policy.network, state))
 
 
 def onnx_fault(policy: Policy) -> str | None:
@@ -54,7 +109,7 @@ def save_onnx(
     policy: Policy,
     weights: Weights,
     path: Path,
-    metadata: dict[str, str],
+    about: dict[str, str],
     memory: normalization.Memory,
 ) -> None:
     """Write the graph of one step.
@@ -63,7 +118,7 @@ def save_onnx(
         policy: what the weights are of.
         weights: its weights.
         path: the file.
-        metadata: goes into the model's properties.
+        about: goes into the model's properties.
         memory: the statistics that observations are normalised by, if they are. The graph uses mean
             and variance; the count, for training on, is one of the properties.
 
@@ -109,7 +164,7 @@ def save_onnx(
         producer_name="puffer_mlx",
     )
     count = {COUNT: repr(float(seen[COUNT]))} if seen else {}
-    helper.set_model_props(model, {**metadata, **count})
+    helper.set_model_props(model, {**about, **count})
     onnx.checker.check_model(model, full_check=True)
     path.write_bytes(model.SerializeToString())
 
@@ -123,17 +178,17 @@ def read_onnx(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     from onnx import numpy_helper
 
     model = _parsed(path, path.read_bytes())
-    metadata = {entry.key: entry.value for entry in model.metadata_props}
-    if "puffer_mlx" not in metadata:
+    about = {entry.key: entry.value for entry in model.metadata_props}
+    if "puffer_mlx" not in about:
         raise UserError(
             f"{path} isn't one of puffer_mlx's ONNX files",
             "only those that scripts/export.py wrote name their weights in a way known here",
         )
     tensors = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
-    if COUNT in metadata:
+    if COUNT in about:
         with contextlib.suppress(ValueError):  # without a count, the statistics aren't whole
-            tensors[COUNT] = np.array(float(metadata[COUNT]))
-    return tensors, metadata
+            tensors[COUNT] = np.array(float(about[COUNT]))
+    return tensors, about
 
 
 def _parsed(path: Path, data: bytes) -> Any:
@@ -176,7 +231,7 @@ def _tensors(message: Any) -> Iterator[Any]:
                     yield from _tensors(part)
 
 
-def run_onnx(path: Path, observations: np.ndarray, state: dict[str, np.ndarray]) -> Any:
+def run_onnx(path: Path, observations: np.ndarray, state: dict[str, np.ndarray]) -> Outputs:
     """Run a file step by step with onnxruntime.
 
     Args:
@@ -200,3 +255,6 @@ def run_onnx(path: Path, observations: np.ndarray, state: dict[str, np.ndarray])
         state = {name: found.pop(f"next_{name}") for name in state}
         steps.append(found)
     return {**{name: np.stack([step[name] for step in steps]) for name in steps[0]}, **state}
+
+
+FORMAT = Onnx()

@@ -1,0 +1,205 @@
+"""PufferLib's flat file, which its CUDA backend reads and writes (``checkpoint/weight_files.py``).
+
+It tells nothing of its policy: a linear encoder and MinGRU of the native dialect, whose sizes make
+as many numbers as it has. Of 3.0's files, which are read too, an LSTM.
+"""
+
+import shutil
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import mlx.core as mx
+import numpy as np
+
+from puffer_mlx.checkpoint import normalization, weight_files
+from puffer_mlx.checkpoint.environment_statistics import MEMORY
+from puffer_mlx.config import Config
+from puffer_mlx.errors import UserError
+from puffer_mlx.export.file_format import (
+    Contents,
+    FileFormat,
+    Found,
+    Option,
+    Settings,
+    Weights,
+    reset_note,
+)
+from puffer_mlx.export.parity import Outputs, run
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.system.files import publish
+
+BUILDS = {"bf16": weight_files.BF16, "float": weight_files.FLOAT}
+SIZES = range(1, 4097), range(1, 17)  # hidden sizes and layers that a file's size may mean
+
+
+class Loss(NamedTuple):
+    """Something that the file lacks: a refusal and its hint, or a note where it was agreed to."""
+
+    fault: str
+    hint: str
+    note: str
+
+
+RAW = Loss(
+    "the flat file can't hold what this policy's observations are normalised by: PufferLib would"
+    " show it raw ones",
+    "--to torch, onnx or safetensors hold it; --lossy writes the weights alone",
+    "the policy wants normalised observations, and the flat file can't say so",
+)
+SHORT = "PufferLib 4.0 goes on with numbers of its own where the file has none"
+
+
+@dataclass(frozen=True)
+class Bin(FileFormat):
+    """The flat file.
+
+    Args:
+        alignment: of tensors, by the build of PufferLib that reads or wrote it:
+            ``weight_files.BF16`` or ``FLOAT``.
+        whole: write PufferLib 5.0's form, which 4.0 refuses.
+        lossy: write it even if it lacks numbers, or what observations are normalised by.
+    """
+
+    alignment: int = weight_files.BF16
+    whole: bool = False
+    lossy: bool = False
+
+    name = "bin"
+    suffixes = (".bin",)
+    dialects = ("native",)
+    tolerance = 0.0
+    use = "PufferLib's CUDA backend"
+    holds = "PufferLib's flat file: linear encoder, MinGRU, no biases (`policy.dialect native`)"
+    options = (
+        Option(
+            "--bin-build",
+            "alignment",
+            "PufferLib's build that will read it: bf16 (the default) or float; with continuous"
+            " actions they differ in how they align tensors",
+            "PufferLib's build that wrote a flat file of continuous actions (default bf16)",
+            BUILDS,
+        ),
+        Option("--bin-whole", "whole", "PufferLib 5.0's form, which 4.0 refuses"),
+        Option(
+            "--lossy",
+            "lossy",
+            "write a file even if it lacks numbers of the policy, or what its observations are"
+            " normalised by",
+        ),
+    )
+
+    def fault(self, policy: Policy) -> str | None:
+        """Whatever isn't of upstream's native policy."""
+        return weight_files.part_fault(policy)
+
+    def losses(self, contents: Contents) -> list[str]:
+        """Statistics, and the last numbers where there is room between tensors."""
+        found = [RAW] if normalization.normalises(contents.memory) else []
+        short = None if self.whole else weight_files.bin_fault(contents.policy, self.alignment)
+        if short:
+            found.append(Loss(short, weight_files.SHORT_HINT, SHORT))
+        if found and not self.lossy:
+            raise UserError(found[0].fault, found[0].hint)
+        return [loss.note for loss in found]
+
+    def write(self, contents: Contents, path: Path) -> None:
+        """One tensor after the other."""
+        weight_files.save_bin(
+            contents.policy,
+            contents.weights,
+            path,
+            self.alignment,
+            whole=self.whole,
+            lossy=self.lossy,
+        )
+
+    def notes(self, contents: Contents) -> list[str]:
+        """PufferLib masks actions itself, and never zeroes a state."""
+        return reset_note(contents)
+
+    def write_beside(self, contents: Contents, path: Path) -> list[str]:
+        """The statistics, where ``import.py`` and ``--load-model-path`` find them."""
+        if not normalization.normalises(contents.memory):
+            return []
+        beside = path.with_name(f"{path.name}.{MEMORY}")
+        with publish(beside) as temporary:
+            shutil.copyfile(contents.checkpoint.folder / MEMORY, temporary)
+        return [f"puffer_mlx reads their statistics from {beside}"]
+
+    def read(self, path: Path) -> Found:
+        """Only what is the same of every such file; its numbers are read by ``weights``."""
+        parts = {"torch.network": "MinGRU", "torch.encoder": "DefaultEncoder"}
+        return Found(path, self, settings=parts)
+
+    def sizes_for(self, found: Found, spec: EnvSpec, config: Config) -> Settings:
+        """Hidden size and layers, where the configuration's don't make as many numbers."""
+        return sizes_of(found.path, spec, config)
+
+    def dialect(self, found: Found, asked: str) -> str:
+        """3.0's files are read where that dialect is asked for."""
+        return asked if asked == "puffer3" else "native"
+
+    def weights(self, found: Found, policy: Policy) -> Weights:
+        """Numbers taken apart by the policy's shapes."""
+        return weight_files.read_bin(found.path, policy.init(mx.random.key(0)), self.alignment)
+
+    def run(self, found: Found, policy: Policy, observations: np.ndarray) -> Outputs:
+        """By our own reader."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that numbers are missing, which was asked for
+            return run(policy, self.weights(found, policy), observations)
+
+
+def sizes_of(path: Path, spec: EnvSpec, config: Config) -> Settings:
+    """The sizes of a file's policy as settings, where the configuration's don't fit.
+
+    Raises:
+        UserError: no sizes make a policy of so many numbers, or several do.
+    """
+    size = path.stat().st_size
+    A, D = spec.action.logits, spec.observation_size
+    old = config.policy.dialect == "puffer3"
+
+    def lengths(H: int, L: int) -> set[int]:
+        """Numbers in the forms of a file."""
+        if old:  # 3.0's: products with biases, and one LSTM layer
+            return {H * D + A * H + 3 * H + A + 1 + 8 * H * H + 7 * H} if L == 1 else set()
+        extra = [spec.action.heads] if spec.action.continuous else []
+        tensors = [H * D, (A + 1) * H, *extra, *[3 * H * H] * L]
+        return {
+            weight_files.flat_form(tensors, alignment, whole).length
+            for alignment in (weight_files.BF16, weight_files.FLOAT)
+            for whole in (False, True)
+        }
+
+    if size // 4 in lengths(config.policy.hidden_size, config.policy.num_layers) and size % 4 == 0:
+        return {}
+    fitting = [(H, L) for H, L in _sizes(size // 4) if size // 4 in lengths(H, L)]
+    usual = [(H, L) for H, L in fitting if H & (H - 1) == 0] or fitting
+    if size % 4 or len(usual) != 1:
+        shown = ", ".join(f"{H} x {L}" for H, L in usual) or "no hidden size and layers"
+        raise UserError(
+            f"{path} has {size} bytes, which {shown} make for {spec.name}"
+            f" (observations {D}, actions {list(spec.action.sizes)})",
+            "--policy.hidden-size and --policy.num-layers say which"
+            if usual
+            else "the file is cut off, or of another environment or kind of policy",
+        )
+    H, L = usual[0]
+    return {"policy.hidden_size": str(H), "policy.num_layers": str(L)}
+
+
+def _sizes(numbers: int) -> Iterator[tuple[int, int]]:
+    """Hidden sizes and layers with at most so many numbers."""
+    for H in SIZES[0]:
+        for L in SIZES[1]:
+            if numbers < 3 * H * H * L:
+                break
+            yield H, L
+
+
+FORMAT = Bin()

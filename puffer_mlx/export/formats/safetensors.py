@@ -1,0 +1,44 @@
+"""Weights under our names, and what they are of: as a checkpoint's, but a file of its own."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from puffer_mlx.checkpoint import weight_files
+from puffer_mlx.export.file_format import Contents, FileFormat, Found
+from puffer_mlx.export.metadata import metadata, told, told_dialect
+from puffer_mlx.export.parity import Outputs, run
+from puffer_mlx.policy.policy import Policy
+
+
+@dataclass(frozen=True)
+class Safetensors(FileFormat):
+    """Every policy, classes of the user's own too."""
+
+    name = "safetensors"
+    suffixes = (".safetensors",)
+    dialects = ("native", "torch", "puffer3")
+    tolerance = 0.0
+    use = "our own names"
+    holds = "everything, classes of your own too, and what it is a policy of"
+
+    def write(self, contents: Contents, path: Path) -> None:
+        """With a checksum."""
+        about = metadata(contents.checkpoint, contents.policy)
+        weight_files.save_safetensors(contents.weights, path, about, contents.memory)
+
+    def read(self, path: Path) -> Found:
+        """Of others' files, too, where the names are ours."""
+        return told(path, self, *weight_files.read_tensors(path))
+
+    def dialect(self, found: Found, asked: str) -> str:
+        """As its metadata says."""
+        return told_dialect(found, asked)
+
+    def run(self, found: Found, policy: Policy, observations: np.ndarray) -> Outputs:
+        """By our own reader."""
+        return run(policy, self.weights(found, policy), observations, found.memory)
+
+
+FORMAT = Safetensors()

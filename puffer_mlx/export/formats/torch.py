@@ -1,0 +1,174 @@
+"""A state_dict for PufferLib's torch classes, 4.0's or 3.0's (``torch_modules.py``).
+
+Its keys and shapes tell the policy: dialect, encoder, network and sizes.
+"""
+
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from puffer_mlx.checkpoint import normalization, weight_files
+from puffer_mlx.errors import UserError
+from puffer_mlx.export.dialects import Tensors, from_torch, stacked_state, to_torch, torch_fault
+from puffer_mlx.export.file_format import (
+    Contents,
+    FileFormat,
+    Found,
+    Weights,
+    mask_note,
+    need,
+    normalised_note,
+    reset_note,
+)
+from puffer_mlx.export.infer import detect_torch
+from puffer_mlx.export.parity import NOTHING, Outputs
+from puffer_mlx.policy.networks import GRU
+from puffer_mlx.policy.policy import Policy
+
+SAFE_TORCH = (2, 6)  # before, weights_only=True didn't keep its promise: CVE-2025-32434
+OLD_TORCH = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46"  # how files of torch.save before 1.6 begin
+
+
+@dataclass(frozen=True)
+class Torch(FileFormat):
+    """The state_dict."""
+
+    name = "torch"
+    suffixes = (".pt", ".pth", ".bin")  # PufferLib's torch backend names its files .bin
+    dialects = ("torch", "puffer3")
+    tolerance = 1e-5
+    use = "PufferLib's torch backend, or 3.0"
+    holds = "everything but classes of your own; 3.0's dialect: one LSTM layer"
+    content = "a file of torch.save"
+    begins = (weight_files.ZIP, OLD_TORCH)
+    packages = ("torch",)
+    extra = "torch"
+    foreign = True
+
+    def fault(self, policy: Policy) -> str | None:
+        """Whatever PufferLib has no class for."""
+        return torch_fault(policy)
+
+    def write(self, contents: Contents, path: Path) -> None:
+        """The tensors, and the statistics as buffers."""
+        save_torch(contents.policy, contents.weights, path, contents.memory)
+
+    def notes(self, contents: Contents) -> list[str]:
+        """What PufferLib's classes leave to others."""
+        notes = reset_note(contents) + mask_note(contents)
+        network = contents.policy.network
+        if isinstance(network, GRU) and network.layers > 1:
+            notes.append("PufferLib's GRU of several layers acts differently from how it trains")
+        return notes + normalised_note(contents)
+
+    def read(self, path: Path) -> Found:
+        """Only tensors are taken: a file that would run code is refused."""
+        tensors = read_torch(path)
+        return Found(path, self, tensors, detect_torch(path, tensors))
+
+    def weights(self, found: Found, policy: Policy) -> Weights:
+        """Under our names, channels last."""
+        return from_torch(policy, found.tensors)
+
+    def run(self, found: Found, policy: Policy, observations: np.ndarray) -> Outputs:
+        """By PyTorch, in classes like PufferLib's."""
+        tensors = {**found.tensors, **normalization.tensors_of(found.memory)}
+        return run_torch(policy, tensors, observations)
+
+
+def save_torch(
+    policy: Policy, weights: Weights, path: Path, memory: normalization.Memory = NOTHING
+) -> None:
+    """Write a state_dict for upstream's classes; the policy's dialect is torch or puffer3.
+
+    With the statistics of observations there are keys that upstream's loader refuses, since it
+    wouldn't apply them; ``torch_modules.make_module``'s do.
+    """
+    import torch
+
+    from puffer_mlx.export.torch_modules import make_module
+
+    module = make_module(policy)
+    seen = normalization.tensors_of(
+        {name: memory[name] for name in normalization.OBSERVATIONS if name in memory}
+    )
+    arrays = {**to_torch(policy, weights), **seen}
+    tensors = {name: torch.as_tensor(w) for name, w in arrays.items()}
+    module.load_state_dict(tensors)
+    buffer = io.BytesIO()  # torch's own failures to write a file aren't OSErrors
+    torch.save(module.state_dict(), buffer)
+    path.write_bytes(buffer.getvalue())
+
+
+def run_torch(
+    policy: Policy, tensors: dict[str, Any], observations: np.ndarray, device: str = "cpu"
+) -> Outputs:
+    """The outputs of upstream's classes with a state_dict, of a torch or puffer3 policy.
+
+    The second names of tensors may be missing; ``from_torch`` says what else is. Statistics among
+    the tensors are applied.
+    """
+    import torch
+
+    from puffer_mlx.export.torch_modules import make_module
+
+    module = make_module(policy).to(device)
+    tensors = {name: torch.as_tensor(w) for name, w in tensors.items()}
+    module.load_state_dict(tensors, strict=False)
+    with torch.no_grad():
+        sequences = torch.from_numpy(observations).to(device).transpose(0, 1)  # (S, T, D)
+        outputs, values, state = module(sequences)
+    names = ("mean", "logstd") if policy.decoder.action.continuous else ("logits",)
+    parts = outputs if policy.decoder.action.continuous else (outputs,)
+    found = {name: part.transpose(0, 1) for name, part in zip(names, parts, strict=True)}
+    found["value"] = values.T
+    found |= dict(zip(stacked_state(policy.network, policy.initial_state(1)), state, strict=True))
+    return {name: part.detach().cpu().numpy() for name, part in found.items()}
+
+
+def read_torch(path: Path) -> Tensors:
+    """A state_dict as float32 arrays, keys as PufferLib's loader takes them.
+
+    Raises:
+        UserError: it isn't one, or PyTorch is missing.
+    """
+    need("torch", "torch")
+    import torch
+
+    version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
+    if version < SAFE_TORCH:
+        raise UserError(
+            f"PyTorch {torch.__version__} can be made to run code by the file that it loads",
+            "pip install 'torch>=2.6'",
+        )
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file fails anywhere
+        first = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"{path} can't be read as a state_dict: {first}",
+            "save module.state_dict(), not the module; a damaged file can't be helped",
+        ) from None
+    if not isinstance(loaded, dict) or not all(
+        isinstance(w, torch.Tensor) for w in loaded.values()
+    ):
+        raise UserError(
+            f"{path} is not a state_dict of tensors",
+            "name the model's file (model_*.pt), not a trainer's state",
+        )
+    tensors = {}
+    for key, w in loaded.items():
+        key = key.replace("module.", "").replace("_orig_mod.", "")  # of DDP and torch.compile
+        if re.fullmatch(r"(weight|bias)_(ih|hh)_l0", key):
+            key = f"lstm.{key}"  # early 3.0: the wrapper is the LSTM
+        tensors[key] = w.detach().float().numpy()
+        if not np.isfinite(tensors[key]).all():
+            raise UserError(f"{path}: {key} holds numbers that aren't finite", "it is damaged")
+    return tensors
+
+
+FORMAT = Torch()

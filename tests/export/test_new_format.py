@@ -1,0 +1,247 @@
+"""A new format is one file: planted in a folder that is listed, both scripts have it."""
+
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from oracles import named
+from running import load_script
+
+from puffer_mlx import checkpoint
+from puffer_mlx.checkpoint.weight_files import load_weights
+from puffer_mlx.config import Base, Config, Policy, Torch
+from puffer_mlx.errors import UserError
+from puffer_mlx.export import Format, export, formats, importing
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.spec import ActionSpec, EnvSpec
+
+SPEC = EnvSpec("cartpole", 4, np.dtype(np.float32), ActionSpec((2,)))
+NPZ = '''
+"""Weights under our names in an archive of NumPy's."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+
+from puffer_mlx.checkpoint import normalization
+from puffer_mlx.errors import UserError
+from puffer_mlx.export.file_format import FileFormat, Option
+from puffer_mlx.export.metadata import metadata, told, told_dialect
+from puffer_mlx.export.parity import run
+from puffer_mlx.trees import named
+
+
+@dataclass(frozen=True)
+class Npz(FileFormat):
+    bits: int = 32
+
+    name = "npz"
+    suffixes = (".npz",)
+    dialects = ("native", "torch")
+    tolerance = 1e-6
+    use = "NumPy alone"
+    holds = "what remembers something"
+    content = "an archive of NumPy's"
+    begins = (b"PK\\x03\\x04",)  # as files of torch.save begin
+    options = (
+        Option("--npz-bits", "bits", "of a number", "of a number here", {"64": 64, "16": 16}),
+    )
+
+    def fault(self, policy):
+        if not policy.initial_state(1):
+            return f"the network {type(policy.network).__name__} remembers nothing"
+
+    def write(self, contents, path):
+        weights = {name: np.asarray(w) for name, w in named(contents.weights)}
+        weights |= normalization.tensors_of(contents.memory)
+        numbers = {name: w.astype(f"f{self.bits // 8}") for name, w in weights.items()}
+        about = metadata(contents.checkpoint, contents.policy)
+        np.savez(path, __about__=json.dumps(about), **numbers)
+
+    def read(self, path):
+        try:
+            with np.load(path) as file:
+                tensors = dict(file)
+            about = json.loads(str(tensors.pop("__about__")))
+        except Exception as error:
+            raise UserError(f"{path} can't be read as npz: {error}", "it is damaged") from None
+        return told(path, self, tensors, about)
+
+    def dialect(self, found, asked):
+        return told_dialect(found, asked)
+
+    def run(self, found, policy, observations):
+        return run(policy, self.weights(found, policy), observations, found.memory)
+
+
+FORMAT = Npz()
+'''
+
+
+@pytest.fixture(autouse=True)
+def planted(tmp_path_factory, monkeypatch):
+    """A file in a folder that is listed like ``export/formats``."""
+    folder = tmp_path_factory.mktemp("formats")
+    (folder / "npz.py").write_text(NPZ)
+    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(folder)])
+    yield
+    sys.modules.pop("puffer_mlx.export.formats.npz", None)
+
+
+@pytest.fixture
+def script():
+    device = mx.default_device()
+    yield load_script
+    mx.set_default_device(device)
+
+
+def make(folder, network="MinGRU", dialect="native", memory=None):
+    """A checkpoint of a policy for cartpole."""
+    config = Config(
+        "cartpole",
+        base=Base(checkpoint_dir=str(folder / "checkpoints")),
+        policy=Policy(16, 1, dialect),
+        torch=Torch(network=network),
+    )
+    config.vec.normalize_observations = bool(memory)
+    policy = make_policy(SPEC, config.policy, config.torch)
+    weights = policy.init(mx.random.key(3))
+    run = checkpoint.prepare(config, "17")
+    made = checkpoint.write_weights(run, 640, config, SPEC, policy, weights, memory=memory)
+    return checkpoint.load(made)
+
+
+def same(one, other):
+    pairs = zip(named(one), named(other), strict=True)
+    return all(a[0] == b[0] and np.array_equal(a[1], b[1]) for a, b in pairs)
+
+
+def test_it_is_one_among_the_others():
+    assert list(formats.by_name()) == ["bin", "npz", "onnx", "safetensors", "torch"]
+    assert Format("npz", bits=16).file.bits == 16  # pyright: ignore[reportAttributeAccessIssue]
+    assert "| `npz` | | what remembers something |\n" in formats.table()
+
+
+@pytest.mark.parametrize("network", ["MinGRU", "LSTM"])
+@pytest.mark.parametrize("dialect", ["native", "torch"])
+def test_there_and_back_by_the_scripts(here, script, capsys, network, dialect):
+    made = make(here, network, dialect)
+    assert script("export").main(["latest", "--to", "npz", "--npz-bits", "64"]) == 0
+    printed = capsys.readouterr().out
+    for line in (
+        f"file                cartpole_{640:016d}.npz",
+        f"format              npz, dialect {dialect}",
+        "largest difference  none (allowed: 1e-06)",
+    ):
+        assert line in printed
+    with np.load(f"cartpole_{640:016d}.npz") as file:
+        assert file["encoder.weight"].dtype == np.float64
+    assert script("import").main([f"cartpole_{640:016d}.npz", "cartpole", "--out", "run"]) == 0
+    assert f"file                cartpole_{640:016d}.npz (npz)" in capsys.readouterr().out
+    again = checkpoint.load(here / "run" / f"{640:016d}")
+    assert same(again.weights, made.weights) and again.step == 640
+    assert (again.config.policy.dialect, again.config.torch.network) == (dialect, network)
+
+
+def test_statistics_go_with_it(tmp_path):
+    parts = {"mean": np.arange(4.0), "variance": np.ones(4), "count": np.array(9.0)}
+    memory = {f"observations.{part}": array for part, array in parts.items()}
+    made = make(tmp_path, memory=memory)
+    report = export(made, Format("npz"), tmp_path / "w.npz", None)
+    assert report.notes == ["observations are normalised inside: give it the environment's own"]
+    found = importing.inspect(tmp_path / "w.npz")
+    assert found.inside and set(found.memory) == set(memory)
+
+
+@pytest.mark.parametrize("name", ["export", "import"])
+def test_help_offers_it(script, capsys, name):
+    with pytest.raises(SystemExit):
+        script(name).main(["--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    ours = ("npz: NumPy alone", "--to npz:", "--npz-bits {64,16} of a number")
+    theirs = (".npz: NumPy alone", "--npz-bits {64,16} of a number here")
+    for words in ours if name == "export" else theirs:
+        assert words in printed
+
+
+def test_content_and_name_tell_it_from_torch(tmp_path):
+    """Both begin like any zip archive."""
+    torch = pytest.importorskip("torch")
+    made = make(tmp_path, dialect="torch")
+    export(made, Format("npz"), tmp_path / "w.npz", None)
+    export(made, Format("torch"), tmp_path / "w.pt", None)
+    (tmp_path / "w.bin").write_bytes((tmp_path / "w.pt").read_bytes())
+    for name, kind in (("w.npz", "npz"), ("w.pt", "torch"), ("w.bin", "torch")):
+        assert importing.inspect(tmp_path / name).kind == kind
+    torch.save({}, tmp_path / "other.npz")
+    with pytest.raises(UserError, match=r"other\.npz can't be read as npz"):
+        importing.inspect(tmp_path / "other.npz")
+    (tmp_path / "w.txt").write_text("hello")
+    with pytest.raises(UserError, match=r"neither an archive of NumPy's nor a file of torch\.save"):
+        importing.inspect(tmp_path / "w.txt")
+
+
+def test_what_it_refuses(tmp_path):
+    made, path = make(tmp_path, "MLP"), tmp_path / "w.npz"
+    with pytest.raises(UserError, match="the network MLP remembers nothing") as caught:
+        export(made, Format("npz"), path, None)
+    assert caught.value.hint == "this policy can be exported with --to onnx or safetensors"
+    with pytest.raises(UserError, match="npz hold the native or the torch dialect, not puffer3"):
+        export(make(tmp_path), Format("npz", "puffer3"), path, None)
+    with pytest.raises(UserError, match=r"w\.bin: a file of kind npz is named \.npz"):
+        export(make(tmp_path), Format("npz"), tmp_path / "w.bin", None)
+    with pytest.raises(UserError, match="would not be the same policy"):
+        export(make(tmp_path), Format("npz", bits=16), path, None)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["export", "latest", "--to", "bin", "--npz-bits", "64"], "does nothing without --to npz"),
+        (["export", "latest", "--to", "npz", "--lossy"], "--lossy does nothing without --to bin"),
+        (
+            ["import", "w.safetensors", "cartpole", "--npz-bits", "64"],
+            "--npz-bits does nothing without a file of kind npz",
+        ),
+        (
+            ["import", "w.safetensors", "cartpole", "--bin-build", "float"],
+            "--bin-build does nothing without a file of kind bin",
+        ),
+    ],
+)
+def test_options_of_others(here, script, capsys, words, message):
+    export(make(here), Format("safetensors"), here / "w.safetensors", None)
+    before = sorted(here.glob("checkpoints/*/*"))
+    assert script(words[0]).main(words[1:]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error and "hint: " in error
+    assert sorted(here.glob("checkpoints/*/*")) == before
+
+
+def test_options_and_formats_that_are_not():
+    with pytest.raises(UserError, match="there is no format 'zip'") as caught:
+        Format("zip")
+    assert caught.value.hint == "one of bin, npz, onnx, safetensors, torch"
+    with pytest.raises(UserError, match="the format npz has no option lossy") as caught:
+        Format("npz", lossy=True)
+    assert caught.value.hint == "it has bits"
+    with pytest.raises(UserError, match="the format torch has no option lossy"):
+        Format("torch", lossy=True)
+
+
+def test_its_hint_where_weights_are_loaded(tmp_path):
+    export(make(tmp_path), Format("npz"), tmp_path / "w.npz", None)
+    with pytest.raises(UserError, match=r"neither a \.safetensors nor a \.bin file") as caught:
+        load_weights(tmp_path / "w.npz", {})
+    assert caught.value.hint.startswith("import it: python scripts/import.py ")
+
+
+def test_the_table_of_the_documentation(monkeypatch):
+    """``python -m puffer_mlx.export.formats`` prints it."""
+    monkeypatch.setattr(formats, "__path__", formats.__path__[:1])
+    page = Path(__file__).parents[2] / "docs" / "export.md"
+    assert formats.table() in page.read_text()
