@@ -1,0 +1,180 @@
+"""examples/minimal.py: the page computes what the trainer computes, and obeys what it is told."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from oracles import named
+from running import EPOCHS as RUNS
+from running import TINY, errors
+
+from puffer_mlx import config, vec
+from puffer_mlx.config.schema import KEYS
+from puffer_mlx.errors import UserError
+from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.vec.base import Environments
+
+PAGE = Path(__file__).parents[2] / "examples" / "minimal.py"
+
+T, N, S, EPOCHS = 8, 8, 4, 3
+# Every number that training depends on is away from where it would do nothing.
+OPTIONS = f"""
+    --device cpu --policy.hidden-size 8 --policy.num-layers 1
+    --vec.total-agents {N} --vec.num-buffers 1 --train.horizon {T}
+    --train.total-timesteps {EPOCHS * T * N} --train.minibatch-size {S * T}
+    --train.replay-ratio 1.5 --train.learning-rate 0.005 --train.min-lr-ratio 0.5
+    --train.ent-coef 0.1 --train.anneal-ent-coef 1 --train.max-grad-norm 0.5
+    --train.clip-coef 0.02 --train.vf-clip-coef 0.02 --train.reward-clip 0.4
+    --train.vtrace-c-clip 0.999 --train.prio-beta0 0.4
+""".split()
+SQUARED = "squared", "--env.size", "3"
+CARTPOLE = "gym:CartPole-v1", "--env.max_episode_steps", "6"  # which tells time limits from ends
+CASES = {
+    "squared, MinGRU": SQUARED,
+    "breakout, LSTM": ("breakout", "--torch.network", "LSTM", "--reset-state", "0"),
+    "connect4: masks": ("connect4", "--torch.network", "GRU", "--policy.dialect", "torch"),
+    "squared, MinGRU, episodes apart": (*SQUARED, "--policy.reset-on-terminal", "1"),
+    "cartpole_continuous, MLP": ("cartpole_continuous", "--torch.network", "MLP"),
+    "Gymnasium: last observations": CARTPOLE,
+}
+
+
+class Stepped:
+    """Environments that collect nothing by themselves: whoever trains on them acts through MLX."""
+
+    def __init__(self, environments: Environments) -> None:
+        self._environments = environments
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("collect", "_environments"):
+            raise AttributeError(name)
+        return getattr(self._environments, name)
+
+
+@pytest.fixture(scope="module")
+def page():
+    spec = importlib.util.spec_from_file_location("minimal", PAGE)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_page(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(PAGE), *words]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240)
+    done.stderr = errors(done.stderr)
+    return done
+
+
+def configure(*words: str) -> config.Config:
+    return config.load(words[0], [*OPTIONS, *words[1:]])
+
+
+def flat(weights: Any) -> np.ndarray:
+    return np.concatenate([np.array(w).ravel() for _, w in named(weights)])
+
+
+def of_page(page, *words: str) -> np.ndarray:
+    settings = configure(*words)
+    with vec.make(settings, threads=2) as environments:
+        return flat(page.train(settings, environments))
+
+
+def of_trainer(*words: str, wrap=lambda environments: environments) -> np.ndarray:
+    settings = configure(*words)
+    with vec.make(settings, threads=2) as environments:
+        trainer = Trainer(settings, wrap(environments))
+        assert trainer.acts_in_c == (wrap is not Stepped)
+        records = list(trainer)
+        assert len(records) == EPOCHS and records[-1]["loss/skipped_steps"] == 0
+        return flat(trainer.weights)
+
+
+@pytest.mark.parametrize("words", CASES.values(), ids=CASES)
+def test_the_page_trains_the_weights_of_the_trainer(page, words):
+    found = of_page(page, *words)
+    np.testing.assert_array_equal(found, of_trainer(*words, wrap=Stepped))
+    np.testing.assert_allclose(found, of_trainer(*words), rtol=0, atol=1e-6)
+
+
+# What each key of [train] is changed to; the page refuses those that it doesn't have.
+CHANGES = {
+    "total_timesteps": T * N,
+    "learning_rate": 0.02,
+    "anneal_lr": 0,
+    "min_lr_ratio": 0.1,
+    "gamma": 0.9,
+    "gae_lambda": 0.5,
+    "replay_ratio": 1,
+    "clip_coef": 0.005,
+    "vf_coef": 1,
+    "vf_clip_coef": 0.5,
+    "max_grad_norm": 0.1,
+    "ent_coef": 0.01,
+    "anneal_ent_coef": 0,
+    "min_ent_coef_ratio": 0.5,
+    "beta1": 0.5,
+    "minibatch_size": 2 * T,
+    "horizon": 4,
+    "vtrace_rho_clip": 1.5,
+    "vtrace_c_clip": 0.5,
+    "reward_clip": 1,
+    "bootstrap_truncated": 0,
+    "prio_alpha": 0.2,
+    "prio_beta0": 0.9,
+    "advantage": "S",
+}
+REFUSED = {"overlap": 1, "precision": "bf16", "rollout_device": "cpu"}
+FASTER = "--train.learning-rate", "0.05"  # ratios and values move as far as their clips
+ELSEWHERE = {"bootstrap_truncated": CARTPOLE}  # environments in C tell of no time limits
+
+
+def test_every_key_of_training_is_obeyed_or_refused(page):
+    choices = KEYS["train"].keys() - {"optimizer"}  # there is but one
+    assert sorted(CHANGES | REFUSED) == sorted(choices)
+    assert REFUSED.keys() == page.LEFT_OUT.keys()
+    for key, value in CHANGES.items():
+        words = *ELSEWHERE.get(key, SQUARED), *FASTER
+        option = f"--train.{key.replace('_', '-')}={value}"
+        assert not np.array_equal(of_page(page, *words, option), of_page(page, *words)), key
+
+
+@pytest.mark.parametrize("key", REFUSED)
+def test_what_the_page_has_not_is_refused(page, key):
+    with pytest.raises(UserError, match=rf"not on this page: train\.{key}"):
+        of_page(page, *SQUARED, f"--train.{key.replace('_', '-')}={REFUSED[key]}")
+
+
+def test_the_command_that_the_page_shows_learns(here):
+    (words,) = re.findall(r"^    python examples/minimal\.py (.*)$", PAGE.read_text(), re.MULTILINE)
+    low, high, most = map(int, re.findall(r"from (\d+) to (\d+),\s+of (\d+)", PAGE.read_text())[0])
+    done = run_page(*words.split(), "--device", "cpu", cwd=here)
+    assert (done.returncode, done.stderr) == (0, "")
+    scores = [float(score) for score in re.findall(r"score ([\d.]+)", done.stdout)]
+    assert len(scores) == len(done.stdout.splitlines()) > 10
+    assert abs(scores[0] - low) < 1 and abs(scores[-1] - high) < 5 and high <= most
+    assert not list(here.iterdir())
+
+
+def test_the_page_says_what_it_does_not_obey(here):
+    done = run_page(*TINY, "--checkpoint-interval", "2", cwd=here)
+    assert done.returncode == 0
+    assert "unused here: base.checkpoint_interval" in done.stdout.splitlines()[0]
+    assert len(done.stdout.splitlines()) == 1 + RUNS
+    done = run_page("squared", "--train.overlap", "1", cwd=here)
+    assert done.returncode == 2
+    assert (
+        done.stderr == "error: not on this page: train.overlap\n  hint: scripts/train.py has it\n"
+    )
+
+
+def test_it_is_a_page():
+    """About a hundred lines, from the first function on."""
+    lines = PAGE.read_text().partition("\ndef ")[2].splitlines()
+    assert len([line for line in lines if line.strip()]) < 120
