@@ -1,4 +1,7 @@
-"""CPU operations as lazy graph nodes: ``csrc/cpu_ops.cpp`` and headers, built at first use, cached.
+"""CPU operations as lazy graph nodes, in C++: built at first use, cached.
+
+``cpu/`` has what all of them share. An operation's, or a network's, own C++ lies in its folder: a
+``binding.h`` there adds it to the extension (``cpu/binding.h`` says how), and nothing else does.
 
 MLX's CPU backend runs elementwise operations on one thread and without vector transcendentals; the
 recurrence's gates cost more there than all matrix products together. The extension does gates,
@@ -15,6 +18,7 @@ import os
 import platform
 import sys
 import sysconfig
+import tempfile
 import threading
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +33,9 @@ from puffer_mlx.system.compiler import compile_shared, load_compiled
 from puffer_mlx.system.install_hints import compiler_hint
 
 NANOBIND = "nanobind>=3.0.1,<3.2"  # as pyproject.toml; MLX 0.32.4 has the internals of these
+PACKAGE = Path(__file__).parents[1]
+ROOMS = ("ops", "policy", "ppo")  # where operations lie
+_BINDING = PACKAGE / "ops" / "cpu" / "binding.h"
 
 
 def _cpu_identity() -> str:
@@ -54,6 +61,7 @@ def _flags() -> list[str]:
         "-fno-trapping-math",
         "-DNB_DOMAIN=mlx",
         f'-DPUFFER_BUILT_FOR="{identity},{_cpu_identity()}"',
+        f"-iquote{PACKAGE}",  # ``#include "ops/cpu/node.h"`` in a folder's own headers
         f"-I{root / 'include'}",
         f"-I{root / 'ext' / 'robin_map' / 'include'}",
         f"-I{package / 'include'}",
@@ -111,24 +119,38 @@ def _import(path: Path) -> ModuleType:
     return module
 
 
+def write_source(folder: Path, package: Path = PACKAGE) -> Path:
+    """Write the extension's source into ``folder``: every ``binding.h``, then ``cpu/module.h``."""
+    bindings = [path for path in headers(package) if path.name == "binding.h" and path != _BINDING]
+    names = [path.relative_to(package).as_posix() for path in bindings]
+    source = folder / "cpu_ops.cpp"
+    lines = [f'#include "{name}"' for name in (*names, "ops/cpu/module.h")]
+    source.write_text("\n".join(lines) + "\n")
+    return source
+
+
+def headers(package: Path = PACKAGE) -> list[Path]:
+    """The C++ headers of the rooms that have operations, sorted."""
+    found = [path for room in ROOMS for path in (package / room).rglob("*.h")]
+    return sorted(path for path in found if not path.name.endswith(".metal.h"))
+
+
 def _compile(again: bool = False) -> Path:
     import nanobind
 
-    folder = Path(__file__).parent / "csrc"
-    sources = [
-        folder / "cpu_ops.cpp",
-        Path(nanobind.__file__).parent / "src" / "nb_combined.cpp",
-    ]
-    headers = sorted(folder.glob("*.h"))
-    return compile_shared(
-        "cpu_ops",
-        sources,
-        _flags(),
-        compiler="c++",
-        depends=headers,
-        usually="half a minute",
-        again=again,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        return compile_shared(
+            "cpu_ops",
+            [
+                write_source(Path(folder)),
+                Path(nanobind.__file__).parent / "src" / "nb_combined.cpp",
+            ],
+            _flags(),
+            compiler="c++",
+            depends=headers(),
+            usually="half a minute",
+            again=again,
+        )
 
 
 def _try(module: ModuleType) -> None:

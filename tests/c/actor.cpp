@@ -1,4 +1,4 @@
-// The actor of csrc/actor.h without MLX and Python: policies of every kind act for odd numbers of agents, on three
+// The actor of ops/cpu/actor.h without MLX and Python: policies of every kind act for odd numbers of agents, on three
 // threads at once and alone. Says on standard error what differs and exits with 1.
 
 #include <cstdio>
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "actor.h"
+#include "ops/cpu/actor.h"
 
 using namespace puffer;
 

@@ -1,4 +1,4 @@
-// The pool of csrc/threads.h and the shares of csrc/shares.h without MLX: several callers at once, each with its own
+// The pool of ops/cpu/threads.h and the shares of ops/cpu/shares.h without MLX: several callers at once, each with its own
 // width; a stream with few operations under way. Says on standard error what is wrong and exits with 1.
 //
 //   pool CALLERS BATCHES SECONDS

@@ -13,7 +13,7 @@ from running import sanitized
 
 import puffer_mlx
 
-HEADERS = Path(puffer_mlx.__file__).parent / "ops" / "csrc"
+HEADERS = Path(puffer_mlx.__file__).parent / "ops" / "cpu"
 SANITIZERS = {"memory": "-fsanitize=address,undefined", "threads": "-fsanitize=thread"}
 
 

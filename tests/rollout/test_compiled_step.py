@@ -494,14 +494,14 @@ def test_continuous_actions_have_no_masks():
 
 # ---- sanitizers ----------------------------------------------------------------------------------
 
-HEADERS = Path(puffer_mlx.__file__).parent / "ops" / "csrc"
+HEADERS = Path(puffer_mlx.__file__).parent
 SANITIZERS = {"memory": "-fsanitize=address,undefined", "threads": "-fsanitize=thread"}
 
 
 def run_driver(headers: Path, flags: list[str], program: Path) -> subprocess.CompletedProcess:
     command = [
         *(os.environ.get("CXX") or "c++").split(),
-        *("-O1", "-std=c++20", "-pthread", f"-I{headers}", *flags),
+        *("-O1", "-std=c++20", "-pthread", f"-iquote{headers}", *flags),
         str(Path(__file__).parents[1] / "c" / "actor.cpp"),
         *("-o", str(program)),
     ]

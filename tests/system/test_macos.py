@@ -21,7 +21,6 @@ from puffer_mlx.system import mac
 from puffer_mlx.vec.native.compiling import compile_environment
 
 ROOT = Path(__file__).parents[2]
-CSRC = ROOT / "puffer_mlx" / "ops" / "csrc"
 ENVIRONMENTS = sorted(path.parent.name for path in (ROOT / "envs").glob("*/binding.c"))
 DYLIB = 6  # Mach-O's type of file
 ARM64 = 0x0100000C
@@ -104,15 +103,15 @@ def without_linker(flags: list[str]) -> list[str]:
 def test_the_extension_compiles(zig, monkeypatch):
     flags = without_linker(compiler_flags(monkeypatch))
     target = zig / "cpu_ops.o"
-    compile_(*flags, "-O0", "-Wall", "-Werror", "-c", CSRC / "cpu_ops.cpp", "-o", target)
+    compile_(*flags, "-O0", "-Wall", "-Werror", "-c", cpu_extension.write_source(zig), "-o", target)
     found = Object(target)
     assert found.machine == ARM64 and "_PyInit_cpu_ops" in found.defined
     assert any("mlx4core" in name for name in found.needed)
 
 
 RECURRENCES = """
-#include "gru.h"
-#include "lstm.h"
+#include "ops/cpu/gru.h"
+#include "ops/cpu/lstm.h"
 
 using namespace puffer;
 
@@ -141,7 +140,7 @@ def test_sums_of_a_product_stay_in_registers(zig, monkeypatch):
     source, target = zig / "recurrences.cpp", zig / "recurrences.s"
     source.write_text(RECURRENCES)
     flags = without_linker(compiler_flags(monkeypatch))
-    compile_(*flags, f"-I{CSRC}", "-S", source, "-o", target)
+    compile_(*flags, "-S", source, "-o", target)
     products = [
         loop
         for loop in innermost_loops(target.read_text())

@@ -17,7 +17,7 @@ FUNCTION float logistic(float x) { return 1.0f / (1.0f + exp(-x)); }
 
 FUNCTION float squash(float x) { return 2.0f * logistic(2.0f * x) - 1.0f; }  // tanh, never inf/inf
 
-// Of the normal distribution, the probability beyond |x| <= 13: csrc/arithmetic.h
+// Of the normal distribution, the probability beyond |x| <= 13: ops/cpu/arithmetic.h
 FUNCTION float normal_tail(float x) {
   float t = 1.0f / (1.0f + 0.2775f * (x < 0.0f ? -x : x));
   float p = -0.285941558f + t * (0.422440389f - t * 0.110850243f);

@@ -12,9 +12,9 @@
 #include <optional>
 #include <vector>
 
-#include "arithmetic.h"
-#include "node.h"
-#include "threads.h"
+#include "ops/cpu/arithmetic.h"
+#include "ops/cpu/node.h"
+#include "ops/cpu/threads.h"
 
 namespace puffer {
 

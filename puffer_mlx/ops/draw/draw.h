@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "node.h"
+#include "ops/cpu/node.h"
 
 namespace puffer {
 

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "arithmetic.h"
-#include "linear.h"
+#include "ops/linear/linear.h"
 #include "node.h"
-#include "norm.h"
+#include "ops/norm/norm.h"
 #include "threads.h"
 
 namespace puffer {

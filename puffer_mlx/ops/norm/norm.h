@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstdint>
 
-#include "arithmetic.h"
-#include "linear.h"
-#include "node.h"
-#include "threads.h"
+#include "ops/cpu/arithmetic.h"
+#include "ops/linear/linear.h"
+#include "ops/cpu/node.h"
+#include "ops/cpu/threads.h"
 
 namespace puffer {
 

@@ -1,6 +1,5 @@
-// CPU operations as nodes of MLX's lazy graph: recurrences with their gates, forward and backward, in one walk through
-// time each; linear layers; GELU; a draw and a gather of segments; the optimizer's step. `ops/cpu_extension.py` builds and loads
-// this file.
+// The extension: CPU operations as nodes of MLX's lazy graph, and the compiled step. Operations come from folders with a
+// `binding.h` of their own, which `ops/cpu_extension.py` includes before this file.
 //
 // Shapes: T steps, S segments (rows), H channels; everything float32, C-contiguous and time-major.
 // Each operation splits its rows into parts, which its stream's thread and helpers from a pool take one after the
@@ -9,20 +8,16 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
-#include "actor_binding.h"
-#include "gru.h"
-#include "linear.h"
-#include "lstm.h"
-#include "mingru.h"
-#include "muon.h"
-#include "norm.h"
-#include "priority.h"
-#include "rows.h"
-#include "shares.h"
-#include "threads.h"
+#include "ops/cpu/actor_binding.h"
+#include "ops/cpu/binding.h"
+#include "ops/cpu/gru.h"
+#include "ops/cpu/lstm.h"
+#include "ops/cpu/mingru.h"
+#include "ops/cpu/muon.h"
+#include "ops/cpu/shares.h"
+#include "ops/cpu/threads.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -51,13 +46,6 @@ static void set_depth(const mx::Stream& stream, int operations) {
   share_of(stream).set_depth(operations);
 }
 
-// The BLAS's `cblas_sgemm` (32-bit integers; 0: none), and whether the threads here divide a product among them, calling
-// it for rows each, or it is called once for all. Between two evaluations only.
-static void set_gemm(uintptr_t address, bool split) {
-  gemm = reinterpret_cast<Gemm>(address);
-  gemm_splits = split;
-}
-
 NB_MODULE(cpu_ops, m) {
   m.def("mingru_forward", &mingru_forward_node, "u"_a, "x"_a, "first"_a, "keep"_a);
   m.def("mingru_backward", &mingru_backward_node, "u"_a, "x"_a, "first"_a, "keep"_a, "states"_a, "dout"_a);
@@ -65,26 +53,13 @@ NB_MODULE(cpu_ops, m) {
   m.def("lstm_backward", &lstm_backward_node, "gates"_a, "weight_hh"_a, "h0"_a, "c0"_a, "keep"_a, "h"_a, "c"_a, "dh"_a);
   m.def("gru_forward", &gru_forward_node, "z"_a, "weight_hh"_a, "bias_hh"_a, "h0"_a, "keep"_a);
   m.def("gru_backward", &gru_backward_node, "gates"_a, "weight_hh"_a, "h0"_a, "keep"_a, "h"_a, "dh"_a);
-  m.def("gelu_forward", &gelu_forward, "x"_a);
-  m.def("gelu_backward", &gelu_backward, "x"_a, "dy"_a);
-  m.def("add_rms_norm_forward", &add_rms_norm_forward, "x"_a, "residual"_a, "weight"_a, "epsilon"_a);
-  m.def("add_rms_norm_backward", &add_rms_norm_backward, "x"_a, "residual"_a, "weight"_a, "inverse"_a, "dy"_a);
-  m.def("take_rows", &take_rows, "source"_a, "rows"_a, "steps"_a);
-  m.def("discount", &discount, "delta"_a, "decay"_a);
-  m.def("draw_rows", &draw_rows, "adv"_a, "uniforms"_a, "beta"_a, "alpha"_a, "epsilon"_a);
   m.def("muon_step", &muon_step, "weights"_a, "grads"_a, "momentum"_a, "lr"_a, "loss"_a, "max_norm"_a, "beta"_a,
         "coefficients"_a);
-  m.def("linear", &linear, "x"_a, "weight"_a, "columns"_a, "bias"_a = nb::none());
-  m.def("linear_input_gradient", &linear_input_gradient, "dy"_a, "weight"_a, "columns"_a, "add"_a = nb::none());
-  m.def("linear_weight_gradient", &linear_weight_gradient, "dy"_a, "x"_a, "columns"_a);
-  m.def("linear_bias_gradient", &linear_bias_gradient, "dy"_a, "columns"_a);
-  m.def("recurrent_weight_gradient", &recurrent_weight_gradient, "dy"_a, "states"_a, "first"_a, "keep"_a);
   m.def("set_threads", [](int n) { Shares::all().set_default_width(n); }, "threads"_a);
   m.def("set_width", &set_width, "stream"_a, "threads"_a);
   m.def("width", &width, "stream"_a);
   m.def("set_depth", &set_depth, "stream"_a, "operations"_a);
   m.def("depth", [](const mx::Stream& stream) { return share_of(stream).depth(); }, "stream"_a);
-  m.def("set_gemm", &set_gemm, "address"_a, "split"_a = true);
-  m.def("has_gemm", [] { return gemm != nullptr; });
-  bind_actor(m);
+  auto actor = bind_actor(m);
+  for (auto add : Binding::all()) add(m, actor);
 }

@@ -33,7 +33,7 @@ inline void bind_rollout(Actor& actor, int64_t N, uintptr_t observations, bool b
   actor.bind(std::move(rollout));
 }
 
-inline void bind_actor(nanobind::module_& m) {
+inline nanobind::class_<Actor> bind_actor(nanobind::module_& m) {
   namespace nb = nanobind;
   using namespace nb::literals;
   auto dense = [](Actor& actor, uintptr_t weight, uintptr_t bias, int M, int K, bool gelu) {
@@ -54,8 +54,8 @@ inline void bind_actor(nanobind::module_& m) {
     actor.add(std::make_unique<ResidualNorm>(floats_at(weight), H, epsilon));
   };
   auto logstd = [](Actor& actor, uintptr_t values) { actor.set_logstd(floats_at(values)); };
-  nb::class_<Actor>(m, "Actor")
-      .def(nb::init<int, int, std::vector<int>, bool>(), "inputs"_a, "hidden"_a, "sizes"_a, "continuous"_a)
+  nb::class_<Actor> actor(m, "Actor");
+  actor.def(nb::init<int, int, std::vector<int>, bool>(), "inputs"_a, "hidden"_a, "sizes"_a, "continuous"_a)
       .def("clear", &Actor::clear)
       .def("dense", dense, "weight"_a, "bias"_a, "outputs"_a, "inputs"_a, "gelu"_a)
       .def("mingru", mingru, "weight"_a, "hidden"_a, "state"_a)
@@ -69,6 +69,7 @@ inline void bind_actor(nanobind::module_& m) {
       .def("context", [](Actor& actor) { return reinterpret_cast<uintptr_t>(&actor); })
       .def("acting", &Actor::acting)
       .def("sampling", &Actor::sampling);
+  return actor;
 }
 
 }  // namespace puffer

@@ -1,0 +1,1 @@
+"""A draw of segments by priority: probabilities, draw and importance weights."""

@@ -1,0 +1,1 @@
+"""A gather of segments."""
