@@ -18,6 +18,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import reading
 from puffer_mlx.vec.base import Remembers, VecEnv
+from puffer_mlx.vec.normalize import shows_normalised
 
 MEMORY = "normalization.safetensors"  # in a checkpoint's folder, or after the name of another file
 KEY = "vec.normalize_observations"
@@ -114,8 +115,7 @@ def refuse_to_forget(config: Config, spec: EnvSpec, memory: Mapping[str, Any]) -
     Raises:
         UserError: the configuration normalises observations, and the statistics aren't there.
     """
-    wanted = config.vec.normalize_observations and str(spec.observation_dtype) != "uint8"
-    if wanted and not normalization.normalises(memory):
+    if shows_normalised(config, spec) and not normalization.normalises(memory):
         raise UserError(
             f"the statistics that observations are normalised by are missing ({KEY})",
             "checkpoint.save(run, trainer) asks for them itself; or memory=environments.memory()",

@@ -19,7 +19,7 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.vec.normalize import deviation_inverse, normalise
+from puffer_mlx.vec.normalize import can_normalise, deviation_inverse, normalise
 
 PREFIX = "normalization."
 PARTS = ("mean", "variance", "count")
@@ -89,7 +89,7 @@ def check_size(path: Path, memory: Memory, spec: EnvSpec) -> None:
     """
     if normalises(memory):
         size, D = len(memory[OBSERVATIONS[0]]), spec.observation_size
-        if size != D or str(spec.observation_dtype) == "uint8":
+        if size != D or not can_normalise(spec):
             raise UserError(
                 f"{path} normalises {size} numbers, but {spec.name} shows {D} of type"
                 f" {spec.observation_dtype}",

@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import Misfit, fit_agents, rollout_threads
 from puffer_mlx.config.trust import permit
@@ -18,7 +16,7 @@ from puffer_mlx.vec.base import Environments, VecEnv
 from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.native.make import compile_environment, load, read_spec
 from puffer_mlx.vec.native.vec import NativeVec, environments_folder, find_environment
-from puffer_mlx.vec.normalize import Normalized
+from puffer_mlx.vec.normalize import Normalized, shows_normalised
 from puffer_mlx.vec.puffer.vec import PufferVec, is_puffer_env
 
 __all__ = ["factory", "folder", "look", "make", "make_fitting", "unused"]
@@ -47,8 +45,7 @@ def make(config: Config, threads: int, *, render: bool = False) -> Environments:
     except Misfit as misfit:
         fit_agents(config, misfit.counts)
         found = _made(config, threads, render)
-    numbers = found.spec.observation_dtype != np.uint8  # bytes are on a scale that is known
-    chosen = config.vec.normalize_observations and numbers, config.vec.normalize_rewards
+    chosen = shows_normalised(config, found.spec), config.vec.normalize_rewards
     return Normalized(found, *chosen, config.train.gamma, threads) if any(chosen) else found
 
 
@@ -162,7 +159,7 @@ def unused(config: Config, vec: VecEnv) -> list[str]:
     found = [f"env.{key}" for key in vec.unread]
     if config.train.bootstrap_truncated and not vec.finals:
         found.append("train.bootstrap_truncated (they don't show where a time limit ended them)")
-    if config.vec.normalize_observations and vec.spec.observation_dtype == np.uint8:
+    if config.vec.normalize_observations and not shows_normalised(config, vec.spec):
         found.append("vec.normalize_observations (bytes are on a scale that is known)")
     if not config.python:
         names = ("vec.backend", "vec.timeout")

@@ -15,7 +15,9 @@ from typing import Self
 
 import numpy as np
 
+from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
+from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.base import Collected, Environments, Rows, TellsScores
 from puffer_mlx.vec.finite import not_finite
@@ -34,6 +36,16 @@ def normalise(rows: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> None:
     np.subtract(rows, mean, out=rows, casting="same_kind")
     np.multiply(rows, scale, out=rows, casting="same_kind")
     np.clip(rows, -LIMIT, LIMIT, out=rows)
+
+
+def can_normalise(spec: EnvSpec) -> bool:
+    """Whether observations are numbers to normalise: bytes are on a scale that is known."""
+    return spec.observation_dtype != np.uint8
+
+
+def shows_normalised(config: Config, spec: EnvSpec) -> bool:
+    """Whether a policy of this configuration sees normalised observations of an environment."""
+    return config.vec.normalize_observations and can_normalise(spec)
 
 
 class Moments:
@@ -88,7 +100,7 @@ class Normalized:
         self, inner: Environments, observations: bool, rewards: bool, gamma: float, threads: int = 1
     ) -> None:
         spec = inner.spec
-        if observations and spec.observation_dtype == np.uint8:
+        if observations and not can_normalise(spec):
             raise ValueError(f"{spec.name} shows bytes, which can't hold what is normalised")
         self.inner, self.spec, self.finals = inner, spec, inner.finals
         self.num_agents, self.num_groups = inner.num_agents, inner.num_groups

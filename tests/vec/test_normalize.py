@@ -19,6 +19,7 @@ from puffer_mlx.evaluate import score
 from puffer_mlx.export import importing
 from puffer_mlx.export.exporting import Format, export
 from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.vec import normalize
 from puffer_mlx.vec.base import Remembers
 from puffer_mlx.vec.normalize import EPSILON, LIMIT, Moments, Normalized
 from puffer_mlx.vec.step_speed import allocate_rows
@@ -189,6 +190,22 @@ def test_bytes_stay_as_they_are():
     settings.vec.normalize_rewards = True
     with vec.make(settings, 1) as env:
         assert isinstance(env, Normalized) and set(env.memory()) == RETURN
+
+
+@pytest.mark.parametrize("normal", [True, False])
+def test_what_can_be_normalised_is_decided_once(monkeypatch, normal):
+    """Environments, the line about unused keys and checkpoints follow one function."""
+    monkeypatch.setattr(normalize, "can_normalise", lambda spec: normal)
+    settings = config.load("cartpole", ["--vec.normalize-observations", "1"])
+    with vec.make(settings, 1) as env:
+        assert isinstance(env, Normalized) == normal
+        assert any("normalize_observations" in line for line in vec.unused(settings, env)) != normal
+        spec = env.spec
+    if not normal:
+        environment_statistics.refuse_to_forget(settings, spec, {})
+        return
+    with pytest.raises(UserError, match="statistics that observations are normalised by"):
+        environment_statistics.refuse_to_forget(settings, spec, {})
 
 
 def test_a_checkpoint_carries_the_statistics(tmp_path):
