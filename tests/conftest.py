@@ -9,11 +9,14 @@ import puffer_mlx  # noqa: F401  before MLX, so that every test runs on the BLAS
 
 # isort: split
 import mlx.core as mx
-from running import load_script
 
+from puffer_mlx.cli import train
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.system.blas import take_over_gemm
 
+pytest.register_assert_rewrite(
+    "emulated_gpu", "kernel_oracles", "native_contract", "oracles", "running"
+)
 mx.set_default_device(mx.cpu)  # tests of a GPU say so themselves
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background jobs inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -84,8 +87,7 @@ def script():
     """scripts/train.py in this process, and nothing of it left behind."""
     device = mx.default_device()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    module = load_script("train")
-    yield module
+    yield train
     mx.set_default_device(device)
     for number, handler in handlers.items():
         signal.signal(number, handler)

@@ -12,7 +12,6 @@ import contextlib
 import ctypes
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 import pytest
 
 from puffer_mlx.ops.gpu import launch
+from puffer_mlx.system.compiler import compile_shared
 
 SPAN = 4096  # numbers behind each array; nothing but a missing bounds check gets there
 
@@ -240,10 +240,10 @@ class Compiled:
 
     def __init__(self, recorder: Recorder, folder: Path) -> None:
         self.calls = recorder.calls
-        source, library = folder / "kernels.cpp", folder / "kernels.so"
+        source = folder / "kernels.cpp"
         source.write_text(recorder.text)
-        command = ["c++", "-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", "-o", library]
-        subprocess.run([*command, source], check=True)
+        flags = ["-std=c++20", "-O1", "-pthread"]
+        library = compile_shared(f"{recorder.backend}_kernels", [source], flags, "c++")
         self.library = ctypes.CDLL(str(library))
 
     def run(self, number: int, *inputs: np.ndarray) -> list[np.ndarray]:

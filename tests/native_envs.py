@@ -1,9 +1,12 @@
 """What the tests of native environments share: parameters, and a plain loop around a NativeVec."""
 
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kept import edit
 
 from puffer_mlx.config import load
 from puffer_mlx.vec.base import Rows
@@ -74,3 +77,21 @@ class Stepper:
         for group in range(self.vec.num_groups):
             self.vec.wait(group)
         return self.rows
+
+
+DRAWS = {  # what draws the target: upstream's own, the C library's, raylib's
+    "rand_r(&env->rng)": "",
+    "rand()": "",
+    "GetRandomValue(0, 120)": '#include "raylib.h"\n',
+}
+
+
+def squared(folder: Path, draw: str = "rand_r(&env->rng)") -> Path:
+    """A copy of squared that draws otherwise."""
+    shutil.copytree(find_environment("squared"), folder)
+    edit(folder / "squared.h", "rand_r(&env->rng)", draw)
+    edit(folder / "squared.h", "#include <stdbool.h>", DRAWS.get(draw, "") + "#include <stdbool.h>")
+    for word in "DOWN", "UP", "LEFT", "RIGHT", "STAY":
+        text = (folder / "squared.h").read_text()
+        (folder / "squared.h").write_text(re.sub(rf"\b{word}\b", f"GO_{word}", text))
+    return folder

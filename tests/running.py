@@ -1,18 +1,18 @@
 """What the tests of the scripts share: tiny settings, and running a script here or on its own."""
 
 import contextlib
-import importlib
+import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,11 +22,6 @@ TINY = f"""
     squared --device cpu --env.size 3 --policy.hidden-size 8 --vec.total-agents 8
     --train.horizon 8 --train.minibatch-size 32 --train.total-timesteps {EPOCHS * BATCH}
 """.split()
-
-
-def load_script(name: str) -> ModuleType:
-    """What scripts/NAME.py is a door to."""
-    return importlib.import_module(f"puffer_mlx.cli.{'import_' if name == 'import' else name}")
 
 
 def command(name: str, *argv: object) -> list[str]:
@@ -101,30 +96,35 @@ def started(words: list[str], cwd: Path, **how: Any) -> Iterator[Process]:
         process.end()
 
 
-def sanitized(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a program that was compiled with a sanitizer."""
-    environment = {
-        **os.environ,
-        "UBSAN_OPTIONS": "print_stacktrace=1",
-        "TSAN_OPTIONS": "halt_on_error=1",  # what comes after a race may never end
-    }
-
-    def start(words: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(words, capture_output=True, text=True, env=environment, timeout=100)
-
-    done = start(command)
-    if "unexpected memory mapping" in done.stderr and shutil.which("setarch"):
-        # ThreadSanitizer of older compilers can't live with much address randomisation.
-        done = start(["setarch", "-R", *command])
-    return done
-
-
 def errors(stderr: str) -> str:
     """Standard error without notes on what is compiled or can't be, and how far it is."""
     notes = ("training on the CPU will be", "compiling ", "measured ")
     notes = tuple(f"puffer_mlx: {note}" for note in notes)
     lines = stderr.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith(notes))
+
+
+class Full(io.StringIO):
+    """A stream whose writes fail from some one on."""
+
+    def __init__(self, number: int, after: int = 0) -> None:
+        super().__init__()
+        self.number, self.left = number, after
+
+    def write(self, text: str) -> int:
+        if self.left == 0:
+            raise OSError(self.number, os.strerror(self.number))
+        self.left -= 1
+        return super().write(text)
+
+
+def lose(
+    monkeypatch: pytest.MonkeyPatch, number: int, after: int = 0, name: str = "stdout"
+) -> Full:
+    """Make standard output or error fail with this errno."""
+    stream = Full(number, after)
+    monkeypatch.setattr(sys, name, stream)
+    return stream
 
 
 def files(folder: Path) -> set[str]:

@@ -1,10 +1,10 @@
 """Compile C and C++ sources on first use, and keep the result for the next time.
 
-A shared library is named by a hash of everything that decides its contents: sources, headers,
-flags, the compiler's version and the platform. It is written under another name, synced and
-renamed, so processes that compile the same thing at once don't disturb each other, and a killed one
-leaves no half library. Beside it lies a hash of what was written: a library that is cut off or
-damaged may end the process that loads it, so it is compiled again instead.
+A shared library, or a program, is named by a hash of everything that decides its contents:
+sources, headers, flags, the compiler's version and the platform. It is written under another name,
+synced and renamed, so processes that compile the same thing at once don't disturb each other, and a
+killed one leaves no half library. Beside it lies a hash of what was written: a library that is cut
+off or damaged may end the process that loads it, so it is compiled again instead.
 """
 
 import functools
@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import private_folders
@@ -29,6 +29,7 @@ from puffer_mlx.system.install_hints import compiler_hint
 
 _SOURCE_SUFFIXES = {".c", ".cc", ".cpp", ".h", ".hh", ".hpp", ".inc", ".def"}
 _SHOWN_LINES = 6
+_TELLING = ("error", "undefined", "cannot find")  # the last: a linker's, of a missing library
 NOTICE_SECONDS = 1.0  # a compiler that takes longer is announced
 _T = TypeVar("_T")
 
@@ -88,6 +89,41 @@ def compile_shared(
         UserError: a source is missing, there is no compiler, it fails, or the cache can't be
             written.
     """
+    return _compiled(_SHARED, name, sources, flags, compiler, depends, usually, again)
+
+
+def compile_program(
+    name: str,
+    sources: Sequence[Path],
+    flags: Sequence[str],
+    compiler: str = "cc",
+    depends: Iterable[Path] = (),
+) -> Path:
+    """Return a program made from ``sources``, kept as ``compile_shared`` keeps libraries."""
+    return _compiled(_PROGRAM, name, sources, flags, compiler, depends, "a few seconds", False)
+
+
+class _Kind(NamedTuple):
+    """What a compiler is to make."""
+
+    suffix: str
+    flags: tuple[str, ...]
+
+
+_SHARED = _Kind(".so", ("-fPIC", "-shared"))
+_PROGRAM = _Kind("", ())
+
+
+def _compiled(
+    kind: _Kind,
+    name: str,
+    sources: Sequence[Path],
+    flags: Sequence[str],
+    compiler: str,
+    depends: Iterable[Path],
+    usually: str,
+    again: bool,
+) -> Path:
     command = shlex.split(os.environ.get({"cc": "CC", "c++": "CXX"}.get(compiler, "")) or compiler)
     digest = hashlib.sha256()
     for part in (_identity(tuple(command)), sys.platform, platform.machine(), *flags):
@@ -101,13 +137,13 @@ def compile_shared(
                 "a source file is missing or unreadable; reinstall puffer_mlx or restore the file",
             ) from None
         digest.update(f"{path.name} {len(content)}\0".encode() + content)
-    library = cache_directory() / f"{name}-{digest.hexdigest()[:24]}.so"
-    if again or not _is_whole(library):
-        when = "again" if library.exists() else "for the first time"
+    made = cache_directory() / f"{name}-{digest.hexdigest()[:24]}{kind.suffix}"
+    if again or not _is_whole(made):
+        when = "again" if made.exists() else "for the first time"
         with _announced(name, f"{when}, which takes {usually}"):
-            _compile(name, command, sources, flags, library)
-        _made.add(library)
-    return library
+            _compile(name, command, sources, [*kind.flags, *flags], made)
+        _made.add(made)
+    return made
 
 
 _made: set[Path] = set()  # by this process
@@ -210,7 +246,7 @@ def _compile(
         late = [f for f in flags if f.startswith(("-l", "-Wl")) or f.endswith((".a", ".so"))]
         early = [flag for flag in flags if flag not in late]
         done = subprocess.run(
-            [*command, *early, "-fPIC", "-shared", "-o", partial, *map(str, sources), *late],
+            [*command, *early, "-o", partial, *map(str, sources), *late],
             capture_output=True,
             text=True,
             errors="replace",
@@ -218,7 +254,7 @@ def _compile(
         )
         if done.returncode != 0:
             lines = done.stderr.splitlines()
-            errors = [line for line in lines if "error" in line or "undefined" in line] or lines
+            errors = [line for line in lines if any(w in line for w in _TELLING)] or lines
             shown = "\n".join(f"  {line}" for line in errors[:_SHOWN_LINES])
             raise UserError(
                 f"{name}: {shlex.join(command)} failed with status {done.returncode}:\n{shown}",

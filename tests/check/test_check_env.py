@@ -9,12 +9,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from running import load_script, run
+from running import run
 
 from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, number, numbers, percent, worst
 from puffer_mlx.check.env.items import ITEMS, Check, judge
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.item_processes import known
+from puffer_mlx.cli import check_env
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -350,7 +351,7 @@ def test_what_does_not_compile(compiled, tmp_path):
     ],
 )
 def test_bad_usage(here, capsys, words, message):
-    assert load_script("check_env").main(list(words)) == 2
+    assert check_env.main(list(words)) == 2
     assert message in capsys.readouterr().err
     with pytest.raises(UserError, match="there are loads, "):
         known(ITEMS, ["nonsense"])

@@ -7,8 +7,9 @@ import sys
 
 import mlx.core as mx
 import pytest
-from running import BATCH, ROOT, TINY, files, load_script, run
+from running import BATCH, ROOT, TINY, files, run
 
+from puffer_mlx.cli import bench
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.training.trainer import Trainer
 
@@ -21,8 +22,7 @@ def script(monkeypatch, tmp_path):
     """scripts/bench.py in this process, in an empty working directory."""
     monkeypatch.chdir(tmp_path)
     device = mx.default_device()
-    module = load_script("bench")
-    yield module
+    yield bench
     mx.set_default_device(device)
 
 

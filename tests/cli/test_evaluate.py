@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from films import gif_pages, read_video
 from mlx.utils import tree_map
-from running import errors, files, load_script
+from running import errors, files
 
 from puffer_mlx import checkpoint, config, vec
+from puffer_mlx.cli import evaluate as program
 from puffer_mlx.evaluate import Scores, Spread, play, score
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -334,9 +335,8 @@ STEP = 64
 def module(monkeypatch, here):
     """scripts/evaluate.py in this process, in an empty working directory."""
     device = mx.default_device()
-    module = load_script("evaluate")
-    monkeypatch.setattr(module, "threads", lambda: 2)
-    yield module
+    monkeypatch.setattr(program, "threads", lambda: 2)
+    yield program
     mx.set_default_device(device)
 
 

@@ -11,9 +11,7 @@ from fcntl import ioctl
 from pathlib import Path
 
 import pytest
-import running
-from running import BATCH, EPOCHS, TINY, command, only, records, started
-from test_output import lose
+from running import BATCH, EPOCHS, TINY, command, lose, only, records, started
 
 from puffer_mlx.checkpoint import weight_files
 from puffer_mlx.cli.stopping import NOTHING
@@ -184,10 +182,9 @@ def test_a_closed_terminal_ends_the_run_after_its_epoch(tmp_path):
 
 # ---- signals -------------------------------------------------------------------------------------
 
-HANG = f"""
+HANG = """
 import ctypes, sys
-sys.path.insert(0, {str(Path(running.__file__).parent)!r})
-import running
+from puffer_mlx.cli.train import main
 from puffer_mlx.vec.native.vec import NativeVec
 c, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
 c.pthread_mutex_init(mutex, None)
@@ -200,7 +197,7 @@ def collect(*arguments):
         c.pthread_mutex_lock(mutex)
     return real(*arguments)
 NativeVec.collect = collect
-sys.exit(running.load_script("train").main(sys.argv[1:]))
+sys.exit(main(sys.argv[1:]))
 """
 
 

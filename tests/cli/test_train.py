@@ -18,7 +18,6 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-import running
 from oracles import named
 from rich.console import Console
 from running import BATCH, EPOCHS, TINY, command, files, learned, only, records, run, started
@@ -287,10 +286,9 @@ def test_a_signal_stops_at_the_end_of_an_epoch_and_saves(tmp_path, number):
     assert log.startswith("log   ")
 
 
-SLOW = f"""
+SLOW = """
 import sys, time
-sys.path.insert(0, {str(Path(running.__file__).parent)!r})
-import running
+from puffer_mlx.cli.train import main
 from puffer_mlx.training.trainer import Trainer
 real = Trainer._rollout
 def rollout(self):
@@ -299,7 +297,7 @@ def rollout(self):
         time.sleep(60)
     return real(self)
 Trainer._rollout = rollout
-sys.exit(running.load_script("train").main(sys.argv[1:]))
+sys.exit(main(sys.argv[1:]))
 """
 
 

@@ -1,9 +1,11 @@
 """The keys of a script: it shows and takes those that it obeys, and says which it doesn't."""
 
+import importlib
+
 import pytest
-from running import load_script
 
 from puffer_mlx import config as c
+from puffer_mlx.cli import bench
 from puffer_mlx.config.command_line import obeys
 from puffer_mlx.config.compatibility import UNUSED
 from puffer_mlx.config.schema import KEYS
@@ -77,7 +79,7 @@ SCRIPTS = {  # script -> options that its help shows, and that it doesn't
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_help_shows_what_a_script_obeys(name, capsys):
-    module = load_script(name)
+    module = importlib.import_module(f"puffer_mlx.cli.{name}")
     with pytest.raises(SystemExit):
         module.main(["squared", "--help"])
     shown = capsys.readouterr().out.split()
@@ -99,15 +101,14 @@ IDLE = [  # script, words, what is refused: options that would do nothing
 
 @pytest.mark.parametrize(("name", "words", "said"), IDLE)
 def test_an_option_that_would_do_nothing_is_refused(here, capsys, name, words, said):
-    module = load_script(name)
+    module = importlib.import_module(f"puffer_mlx.cli.{name}")
     assert module.main(["squared", *words.split()]) == 2
     error = capsys.readouterr().err
     assert f"error: {said}\n" in error and "hint: " in error
 
 
 def test_stepping_alone_uses_no_policy(here, capsys):
-    module = load_script("bench")
     words = "--env-only --seconds 0.01 --repeat 1 --vec.total-agents 8 --train.gamma 0.5 --seed 3"
-    assert module.main(["squared", *words.split(), "--vec.num-threads", "1"]) == 0
+    assert bench.main(["squared", *words.split(), "--vec.num-threads", "1"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first == "unused here: train.gamma, base.seed (--help shows what is used)"

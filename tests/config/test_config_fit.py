@@ -5,10 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from running import learned, load_script, only, records
+from running import learned, only, records
 
 from puffer_mlx import config as c
 from puffer_mlx import vec
+from puffer_mlx.cli import evaluate
 from puffer_mlx.config.fit import fit_agents, rollout_threads
 from puffer_mlx.errors import UserError
 from puffer_mlx.training import collector
@@ -232,7 +233,7 @@ def test_a_run_with_fewer_agents_says_so_and_goes_on_identically(crew, script, h
     assert "lowered" not in capsys.readouterr().out
     assert [learned(record) for record in records(again)] == whole
     words = "--load-model-path latest --episodes 6 --vec.total-agents 48 --device cpu"
-    assert load_script("evaluate").main([crew, *words.split()]) == 0  # an evaluation has its own
+    assert evaluate.main([crew, *words.split()]) == 0  # an evaluation has its own
     assert " episodes, " in capsys.readouterr().out
 
 

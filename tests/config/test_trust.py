@@ -1,5 +1,6 @@
 """What a file names doesn't run unless the person knows it; what the person named does."""
 
+import importlib
 import re
 import shutil
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from running import ROOT, TINY, errors, load_script
+from running import ROOT, TINY, errors
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import State
@@ -78,7 +79,7 @@ def stranger(folder: Path, text: str, env: str = "squared") -> Path:
 
 
 def call(name: str, *argv: object) -> int:
-    return load_script(name).main([str(word) for word in argv])
+    return importlib.import_module(f"puffer_mlx.cli.{name}").main([str(word) for word in argv])
 
 
 def refused(capsys, *said: str) -> None:

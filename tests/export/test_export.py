@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from mlx.utils import tree_map
 from oracles import named
-from running import load_script
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import State, weight_files
+from puffer_mlx.cli import export
 from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import exporting, formats, importing, parity
@@ -725,7 +725,7 @@ def test_metadata(tmp_path):
 @pytest.fixture
 def export_script():
     device = mx.default_device()
-    yield load_script("export")
+    yield export
     mx.set_default_device(device)
 
 

@@ -11,10 +11,10 @@ import pytest
 from mlx.utils import tree_map
 from native_envs import DRIFT
 from oracles import f64, named
-from running import load_script
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import weight_files
+from puffer_mlx.cli import evaluate, import_, train
 from puffer_mlx.config import Config, Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import exporting, formats, importing
@@ -483,7 +483,7 @@ def test_steps_by_metadata(tmp_path):
 @pytest.fixture
 def script():
     device = mx.default_device()
-    yield load_script("import")
+    yield import_
     mx.set_default_device(device)
 
 
@@ -532,7 +532,7 @@ SMALL = """--device cpu --vec.total-agents 4 --vec.num-buffers 1 --train.horizon
 @pytest.fixture
 def commands(script, monkeypatch):
     """Run what import.py printed, in this process."""
-    modules = {name: load_script(name) for name in ("evaluate", "train")}
+    modules = {"evaluate": evaluate, "train": train}
     for module in modules.values():
         monkeypatch.setattr(module, "raise_cache_limit", lambda: None, raising=False)
 

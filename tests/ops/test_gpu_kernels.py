@@ -2,9 +2,9 @@
 
 import mlx.core as mx
 import numpy as np
-import oracles
 import pytest
 from emulated_gpu import Compiled, recording
+from kernel_oracles import close, mingru_oracle, random_keep
 from oracles import f64
 
 from puffer_mlx.ops import cpu_extension
@@ -24,36 +24,9 @@ def layer(shape, seed=0):
     return u, x, np.abs(first), random_keep(rng, T, S), dout
 
 
-def random_keep(rng, T, S):
-    """(T, S) ones, a third of them zeroed: where an episode ended."""
-    return (rng.random((T, S)) > 1 / 3).astype(np.float32)
-
-
 def series(shape, seed=0):
     """delta, decay."""
     return np.random.default_rng(seed).normal(size=(2, *shape)).astype(np.float32)
-
-
-def mingru_oracle(u, x, first, keep, dout):
-    """Outputs and states, and all gradients, in float64."""
-    T, _, H = x.shape
-    u, x, first, keep, dout = map(f64, (u, x, first, keep, dout))
-    hidden, z, q = u[..., :H], oracles.sigmoid(u[..., H : 2 * H]), oracles.sigmoid(u[..., 2 * H :])
-    g = np.where(hidden >= 0, hidden + 0.5, oracles.sigmoid(hidden))
-    slope = np.where(hidden >= 0, 1, g * (1 - g))
-    before, states = np.zeros_like(x), np.zeros_like(x)  # of each step: what it kept, and its state
-    for t in range(T):
-        before[t] = keep[t, :, None] * (states[t - 1] if t else first)
-        states[t] = (1 - z[t]) * before[t] + z[t] * g[t]
-    out = q * states + (1 - q) * x
-    du, carry = np.zeros_like(u), np.zeros_like(first)
-    for t in reversed(range(T)):
-        ds = carry + dout[t] * q[t]
-        du[t, :, :H] = ds * z[t] * slope[t]
-        du[t, :, H : 2 * H] = ds * (g[t] - before[t]) * z[t] * (1 - z[t])
-        du[t, :, 2 * H :] = dout[t] * (states[t] - x[t]) * q[t] * (1 - q[t])
-        carry = ds * (1 - z[t]) * keep[t, :, None]
-    return (out, states), (du, dout * (1 - q), carry)
 
 
 def discount_oracle(delta, decay):
@@ -61,13 +34,6 @@ def discount_oracle(delta, decay):
     for t in reversed(range(len(delta))):
         adv[t] = f64(delta)[t] + f64(decay)[t] * adv[t + 1]
     return adv
-
-
-def close(found, expected, tolerance=4e-6):
-    for ours, oracle in zip(found, expected, strict=True):
-        assert np.shape(ours) == oracle.shape
-        scale = max(1.0, np.abs(oracle).max())
-        np.testing.assert_allclose(np.array(ours), oracle, rtol=0, atol=tolerance * scale)
 
 
 # ---- GPU kernels as C++ --------------------------------------------------------------------------

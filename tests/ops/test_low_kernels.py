@@ -7,8 +7,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from emulated_gpu import Compiled, from_memory, recording, to_memory
+from kernel_oracles import EPSILON, LOW
 from oracles import sigmoid
-from test_low_precision import EPSILON, LOW
 
 from puffer_mlx import ops
 from puffer_mlx.ops.discount import gpu as discount

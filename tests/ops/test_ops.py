@@ -5,8 +5,8 @@ import ctypes
 import mlx.core as mx
 import numpy as np
 import pytest
+from kernel_oracles import close, random_keep
 from oracles import f64
-from test_gpu_kernels import close, random_keep
 
 from puffer_mlx.ops import dispatch as ops
 from puffer_mlx.system.blas import take_over_gemm

@@ -1,14 +1,12 @@
 """The fused LSTM, GRU and GELU: against float64 oracles, forward and every gradient."""
 
-import math
-
 import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
 from emulated_gpu import Compiled, recording
-from oracles import f64, sigmoid
-from test_gpu_kernels import close, random_keep
+from kernel_oracles import close, gelu_oracle, gru_oracle, lstm_oracle, random_keep
+from oracles import f64
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import dispatch as ops
@@ -38,69 +36,12 @@ def lstm_inputs(shape, seed=0):
     return random(rng, T, S, 4 * H), weight, h0, c0, random_keep(rng, T, S), random(rng, T, S, H)
 
 
-def lstm_oracle(z, weight, h0, c0, keep, dh):
-    """(h, c, gates) and (dz, dh0, dc0)."""
-    z, weight, h0, c0, keep, dh = map(f64, (z, weight, h0, c0, keep, dh))
-    T, S, H = dh.shape
-    h, c, gates = np.zeros((T, S, H)), np.zeros((T, S, H)), np.zeros((T, S, 4 * H))
-    for t in range(T):
-        before, cell = (keep[t, :, None] * (a[t - 1] if t else a0) for a, a0 in ((h, h0), (c, c0)))
-        i, f, g, o = np.split(z[t] + before @ weight.T, 4, axis=-1)
-        i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
-        c[t] = f * cell + i * g
-        h[t] = o * np.tanh(c[t])
-        gates[t] = np.concatenate([i, f, g, o], axis=-1)
-    dz, into_h, into_c = np.zeros_like(z), np.zeros((S, H)), np.zeros((S, H))
-    for t in reversed(range(T)):
-        kept = keep[t, :, None]
-        i, f, g, o = np.split(gates[t], 4, axis=-1)
-        d = dh[t] + into_h
-        dc = into_c + d * o * (1 - np.tanh(c[t]) ** 2)
-        cell = kept * (c[t - 1] if t else c0)
-        parts = (
-            dc * g * i * (1 - i),
-            dc * cell * f * (1 - f),
-            dc * i * (1 - g**2),
-            d * np.tanh(c[t]) * o * (1 - o),
-        )
-        dz[t] = np.concatenate(parts, axis=-1)
-        into_h, into_c = kept * (dz[t] @ weight), kept * dc * f
-    return (h, c, gates), (dz, into_h, into_c)
-
-
 def gru_inputs(shape, seed=0):
     """z, weight, bias, h0, keep, dh."""
     T, S, H = shape
     rng = np.random.default_rng(seed)
     weight, bias, h0 = random(rng, 3 * H, H), random(rng, 3 * H), random(rng, S, H)
     return random(rng, T, S, 3 * H), weight, bias, h0, random_keep(rng, T, S), random(rng, T, S, H)
-
-
-def gru_oracle(z, weight, bias, h0, keep, dh):
-    """(h, gates) and (dz, dhidden, dh0)."""
-    z, weight, bias, h0, keep, dh = map(f64, (z, weight, bias, h0, keep, dh))
-    T, S, H = dh.shape
-    h, gates = np.zeros((T, S, H)), np.zeros((T, S, 4 * H))
-    for t in range(T):
-        before = keep[t, :, None] * (h[t - 1] if t else h0)
-        hr, hu, hn = np.split(before @ weight.T + bias, 3, axis=-1)
-        zr, zu, zn = np.split(z[t], 3, axis=-1)
-        r, u = sigmoid(zr + hr), sigmoid(zu + hu)
-        n = np.tanh(zn + r * hn)
-        h[t] = (1 - u) * n + u * before
-        gates[t] = np.concatenate([r, u, n, hn], axis=-1)
-    dz, dhidden, into_h = np.zeros_like(z), np.zeros_like(z), np.zeros((S, H))
-    for t in reversed(range(T)):
-        kept = keep[t, :, None]
-        r, u, n, hn = np.split(gates[t], 4, axis=-1)
-        before = kept * (h[t - 1] if t else h0)
-        d = dh[t] + into_h
-        dn = d * (1 - u) * (1 - n**2)
-        dr, du = dn * hn * r * (1 - r), d * (before - n) * u * (1 - u)
-        dz[t] = np.concatenate([dr, du, dn], axis=-1)
-        dhidden[t] = np.concatenate([dr, du, dn * r], axis=-1)
-        into_h = kept * (d * u + dhidden[t] @ weight)
-    return (h, gates), (dz, dhidden, into_h)
 
 
 CASES = {  # inputs, oracle, and the places of the inputs whose gradients the oracle returns
@@ -272,14 +213,6 @@ def test_rows_of_a_block(monkeypatch):
 
 
 # ---- GELU ----------------------------------------------------------------------------------------
-
-
-def gelu_oracle(x):
-    """x Phi(x) and its derivative; the limits at infinity."""
-    x = np.clip(f64(x), -40, None)
-    tail = np.array([math.erfc(-v / math.sqrt(2)) / 2 for v in x])
-    bell = np.exp(-(np.minimum(x, 40) ** 2) / 2) / math.sqrt(2 * math.pi)
-    return x * tail, tail + np.minimum(x, 40) * bell
 
 
 def check_gelu(points, y, slope):

@@ -3,36 +3,22 @@
 One test plants bugs, to show that the others would see them.
 """
 
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from running import sanitized
+from kept import edit, kept_copy
+from sanitizers import SANITIZERS, C, program, sanitized
 
 import puffer_mlx
+from puffer_mlx.system.compiler import source_files
 
 HEADERS = Path(puffer_mlx.__file__).parent / "ops" / "cpu"
-SANITIZERS = {"memory": "-fsanitize=address,undefined", "threads": "-fsanitize=thread"}
 
 
-def compile_driver(headers: Path, sanitizer: str, out: Path) -> None:
-    command = [
-        *(os.environ.get("CXX") or "c++").split(),
-        *("-O1", "-g", "-std=c++20", "-pthread"),
-        *([SANITIZERS[sanitizer], "-fno-sanitize-recover=all"] if sanitizer else []),
-        f"-I{headers}",
-        str(Path(__file__).parents[1] / "c" / "pool.cpp"),
-        *("-o", str(out)),
-    ]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError:
-        pytest.skip("there is no C++ compiler")
-    if "cannot find" in done.stderr and "san" in done.stderr:
-        pytest.skip(f"the compiler has no {SANITIZERS[sanitizer]}")
-    assert done.returncode == 0, done.stderr
+def driver(headers: Path, sanitizer: str) -> Path:
+    flags = ["-std=c++20", f"-I{headers}"]
+    return program("pool", [C / "pool.cpp"], flags, source_files(headers), sanitizer, "c++")
 
 
 def run_driver(program: Path, batches: int, patience: int = 60) -> subprocess.CompletedProcess:
@@ -40,9 +26,8 @@ def run_driver(program: Path, batches: int, patience: int = 60) -> subprocess.Co
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_clean(sanitizer: str, tmp_path: Path):
-    compile_driver(HEADERS, sanitizer, tmp_path / "driver")
-    done = run_driver(tmp_path / "driver", 2000)
+def test_clean(sanitizer: str):
+    done = run_driver(driver(HEADERS, sanitizer), 2000)
     assert (done.returncode, done.stdout, done.stderr) == (0, "clean\n", "")
 
 
@@ -107,16 +92,11 @@ BUGS = {  # sanitizer or none, file, text, its replacement, what the report says
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_planted_bugs_are_seen(bug: str, tmp_path: Path):
+def test_planted_bugs_are_seen(bug: str):
     sanitizer, file, old, new, report = BUGS[bug]
-    for header in HEADERS.glob("*.h"):
-        shutil.copy(header, tmp_path)
-    text = (HEADERS / file).read_text()
-    assert old in text
-    (tmp_path / file).write_text(text.replace(old, new))
-    compile_driver(tmp_path, sanitizer, tmp_path / "driver")
+    faulty = driver(kept_copy(HEADERS, lambda folder: edit(folder / file, old, new)), sanitizer)
     for _ in range(20):  # a race needs its moment: on an idle machine a run may pass without it
-        done = run_driver(tmp_path / "driver", 20000, patience=1)
+        done = run_driver(faulty, 20000, patience=1)
         if done.returncode:
             break
     assert done.returncode != 0 and report in done.stderr, done.stdout + done.stderr

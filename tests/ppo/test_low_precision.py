@@ -13,10 +13,9 @@ import numpy as np
 import oracles
 import pytest
 from emulated_gpu import from_memory, to_memory
+from kernel_oracles import EPSILON, LOW, gelu_oracle, gru_oracle, lstm_oracle, mingru_oracle
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from oracles import named, sigmoid
-from test_gpu_kernels import mingru_oracle
-from test_recurrent_kernels import gelu_oracle, gru_oracle, lstm_oracle
 
 from puffer_mlx import config
 from puffer_mlx.ops import cpu_extension
@@ -27,8 +26,6 @@ from puffer_mlx.policy.networks import NETWORKS, gru, lstm, mingru
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
-EPSILON = {mx.bfloat16: 2.0**-8, mx.float16: 2.0**-11}  # half a unit in the last place of 1
-LOW = pytest.mark.parametrize("dtype", list(EPSILON), ids=["bf16", "fp16"])
 EVERY = pytest.mark.parametrize("name", list(NETWORKS))
 RECURRENT = pytest.mark.parametrize("name", ["MinGRU", "LSTM", "GRU"])
 D, H, T, S = 6, 16, 5, 7

@@ -2,8 +2,6 @@
 
 import ctypes
 import gc
-import os
-import subprocess
 import threading
 import weakref
 from pathlib import Path
@@ -14,7 +12,7 @@ import oracles
 import pytest
 from mlx.utils import tree_flatten, tree_map
 from oracles import f64, named
-from running import sanitized
+from sanitizers import SANITIZERS, C, program, sanitized
 
 import puffer_mlx
 from puffer_mlx import config
@@ -25,6 +23,7 @@ from puffer_mlx.rollout import compiled_step
 from puffer_mlx.rollout.buffer import Views
 from puffer_mlx.rollout.compiled_step import make_actor
 from puffer_mlx.spec import ActionSpec, EnvSpec
+from puffer_mlx.system.compiler import source_files
 
 ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
 NETWORKS = pytest.mark.parametrize("network", ["MinGRU", "LSTM", "GRU", "MLP"])
@@ -494,26 +493,11 @@ def test_continuous_actions_have_no_masks():
 
 # ---- sanitizers ----------------------------------------------------------------------------------
 
-HEADERS = Path(puffer_mlx.__file__).parent
-SANITIZERS = {"memory": "-fsanitize=address,undefined", "threads": "-fsanitize=thread"}
-
-
-def run_driver(headers: Path, flags: list[str], program: Path) -> subprocess.CompletedProcess:
-    command = [
-        *(os.environ.get("CXX") or "c++").split(),
-        *("-O1", "-std=c++20", "-pthread", f"-iquote{headers}", *flags),
-        str(Path(__file__).parents[1] / "c" / "actor.cpp"),
-        *("-o", str(program)),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if "cannot find" in done.stderr and "san" in done.stderr:
-        pytest.skip(f"the compiler has no {flags}")
-    assert done.returncode == 0, done.stderr
-    return sanitized([str(program)])
-
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_clean(sanitizer: str, tmp_path: Path):
-    flags = [SANITIZERS[sanitizer], "-fno-sanitize-recover=all"]
-    done = run_driver(HEADERS, flags, tmp_path / "driver")
+def test_clean(sanitizer: str):
+    package = Path(puffer_mlx.__file__).parent
+    flags = ["-std=c++20", f"-iquote{package}"]
+    driver = program("actor", [C / "actor.cpp"], flags, source_files(package), sanitizer, "c++")
+    done = sanitized([str(driver)])
     assert (done.returncode, done.stdout, done.stderr) == (0, "clean\n", "")

@@ -1,41 +1,18 @@
 """Standard output that is lost: what scripts and the training do about it."""
 
 import errno
-import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import running
 from rich.console import Console
+from running import ROOT, lose
 
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import output
-
-ROOT = running.ROOT
-
-
-class Full(io.StringIO):
-    """A stream whose writes fail from some one on."""
-
-    def __init__(self, number: int, after: int = 0) -> None:
-        super().__init__()
-        self.number, self.left = number, after
-
-    def write(self, text: str) -> int:
-        if self.left == 0:
-            raise OSError(self.number, os.strerror(self.number))
-        self.left -= 1
-        return super().write(text)
-
-
-def lose(monkeypatch, number: int, after: int = 0, name: str = "stdout") -> Full:
-    stream = Full(number, after)
-    monkeypatch.setattr(sys, name, stream)
-    return stream
 
 
 def test_a_reader_that_left_ends_a_script_quietly(monkeypatch, capsys):

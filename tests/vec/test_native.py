@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from native_contract import CHECKS
 from native_envs import BREAKOUT, GROUP, NAMES, RELAY, Stepper, make, parameters, part
 
 from puffer_mlx.errors import UserError
@@ -36,19 +37,6 @@ SHAPES = {  # D, dtype, head sizes, mask bytes
 }
 
 
-def trajectory(name: str, steps: int = 200, **keywords) -> tuple[list[np.ndarray], dict]:
-    """The bytes of all that 192 agents see in `steps` random steps, and the log."""
-    seen = []
-    rng = np.random.default_rng(0)
-    with make(name, total_agents=8 * GROUP, **keywords) as vec:
-        stepper = Stepper(vec)
-        for _ in range(steps):
-            rows = stepper.step(random_actions(vec, vec.num_agents, rng))
-            arrays = [array for array in rows if array is not None]
-            seen.append(np.concatenate([array.view(np.uint8).reshape(-1) for array in arrays]))
-        return seen, vec.log()
-
-
 # ---- The contract -------------------------------------------------------------------------------
 
 
@@ -66,53 +54,9 @@ def test_spec(name: str):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_reset_writes_every_row(name: str):
-    with make(name, total_agents=2 * GROUP, num_buffers=2) as vec:
-        first = Stepper(vec).rows
-        rows = allocate_rows(vec, vec.num_agents)
-        for array in rows:
-            if array is not None:
-                array.fill(7)
-        vec.reset(rows)
-        assert not rows.rewards.any() and not rows.terminals.any()
-        assert not (rows.observations == 7).all(axis=1).any()
-        if name == "breakout":  # a new episode looks like the first
-            np.testing.assert_array_equal(rows.observations, first.observations)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_results_do_not_depend_on_threads_and_groups(name: str):
-    expected, log = trajectory(name)
-    for threads, groups in (2, 1), (1, 4), (3, 8), (64, 2):
-        seen, its_log = trajectory(name, num_threads=threads, num_buffers=groups)
-        for step, (one, other) in enumerate(zip(expected, seen, strict=True)):
-            np.testing.assert_array_equal(one, other, f"step {step}, {threads} threads")
-        assert its_log == log and log["n"] > 20
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_group_steps_alone(name: str):
-    rng = np.random.default_rng(1)
-    agents = 2 * GROUP
-    with (
-        make(name, total_agents=agents, num_buffers=2) as vec,
-        make(name, total_agents=agents) as twin,
-    ):
-        stepper, other = Stepper(vec), Stepper(twin)
-        for _ in range(20):  # group 1 runs ahead, then group 0 catches up with the same actions
-            history = [random_actions(vec, GROUP, rng) for _ in range(5)]
-            before = stepper.group(0).observations.copy()
-            for actions in history:
-                vec.send(1, actions, stepper.group(1))
-                vec.wait(1)
-            np.testing.assert_array_equal(stepper.group(0).observations, before)
-            for actions in history:
-                vec.send(0, actions, stepper.group(0))
-                vec.wait(0)
-                other.step(np.concatenate([actions, actions]))
-            for mine, its in zip(stepper.rows, other.rows, strict=True):
-                if mine is not None and its is not None:
-                    np.testing.assert_array_equal(mine, its)
+@pytest.mark.parametrize("check", CHECKS)
+def test_contract(check, name: str):
+    check(name)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,5 +1,6 @@
 """Normalised environments, against statistics computed in one piece."""
 
+import importlib
 import io
 import json
 from dataclasses import replace
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 from native_envs import DRIFT, make
 from oracles import CodedVec, named
-from running import load_script
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import environment_statistics
@@ -302,7 +302,7 @@ def scripts(monkeypatch):
     device = mx.default_device()
 
     def find(name):
-        module = load_script(name)
+        module = importlib.import_module(f"puffer_mlx.cli.{name}")
         if hasattr(module, "raise_cache_limit"):
             monkeypatch.setattr(module, "raise_cache_limit", lambda: None)
         return module

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from native_envs import UPSTREAM, Stepper, folder_of, make, parameters
-from test_upstream_envs import edit, squared
+from kept import edit
+from native_envs import UPSTREAM, Stepper, folder_of, make, parameters, squared
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.compiler import compile_shared, source_files

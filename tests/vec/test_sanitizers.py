@@ -4,52 +4,21 @@ tests/c/driver.c does what vec/native/vec.py does, in a program of its own. One 
 show that the others would see them.
 """
 
-import os
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
-from native_envs import GROUP, NAMES, folder_of, parameters
-from running import sanitized
+from kept import edit, kept_copy
+from native_envs import NAMES, folder_of, parameters
+from sanitizers import SANITIZERS, environment_driver, run_environment
 
 from puffer_mlx.vec.native.vec import environments_folder, find_environment
 
-# Both for every environment, about 1.2 s each, most of it compilation: environments can race too,
-# by a static variable that all of them share.
-SANITIZERS = {"memory": "address,undefined", "threads": "thread"}
-
-
-def compile_driver(folder: Path, sanitizer: str, out: Path, stepper: Path | None = None) -> None:
-    root = stepper or environments_folder()
-    command = [
-        *(os.environ.get("CC") or "cc").split(),
-        *("-O1", "-g", "-std=gnu11", "-ffp-contract=off", "-pthread", "-Drand_r=puffer_rand_r"),
-        f"-fsanitize={sanitizer}",
-        "-fno-sanitize-recover=all",
-        f"-I{root / 'include'}",
-        f"-I{root / 'src'}",
-        str(Path(__file__).parents[1] / "c" / "driver.c"),
-        str(folder / "binding.c"),
-        *map(str, sorted((root / "src").glob("*.c"))),
-        *("-o", str(out), "-lm"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if "cannot find" in done.stderr and "san" in done.stderr:
-        pytest.skip(f"the compiler has no -fsanitize={sanitizer}")
-    assert done.returncode == 0, done.stderr
-
-
-def run_driver(program: Path, name: str, steps: int) -> subprocess.CompletedProcess:
-    keys = [f"{key}={float(value)!r}" for key, value in parameters(name).items()]
-    return sanitized([str(program), str(4 * GROUP), "4", "3", str(steps), *keys])
+# Both for every environment: environments can race too, by a static variable that all share.
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 @pytest.mark.parametrize("name", NAMES)
-def test_clean(name: str, sanitizer: str, tmp_path: Path):
-    compile_driver(folder_of(name), SANITIZERS[sanitizer], tmp_path / "driver")
-    done = run_driver(tmp_path / "driver", name, 2000)
+def test_clean(name: str, sanitizer: str):
+    driver = environment_driver(folder_of(name), sanitizer)
+    done = run_environment(driver, name, 2000)
     assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
     # The creation that fails; target has no keys that it could miss.
     assert ("missing keys in [env]" in done.stdout) == bool(parameters(name))
@@ -107,15 +76,12 @@ BUGS = {  # sanitizer, file, text, its replacement, what the report says
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_planted_bugs_are_seen(bug: str, tmp_path: Path):
+def test_planted_bugs_are_seen(bug: str):
     sanitizer, file, old, new, report = BUGS[bug]
-    for folder in "include", "src":
-        shutil.copytree(environments_folder() / folder, tmp_path / folder)
-    text = (tmp_path / file).read_text()
-    assert old in text
-    (tmp_path / file).write_text(text.replace(old, new))
-    folder = find_environment("squared")
-    compile_driver(folder, SANITIZERS[sanitizer], tmp_path / "driver", tmp_path)
+    root = kept_copy(
+        environments_folder(), lambda copy: edit(copy / file, old, new), only=("include", "src")
+    )
+    driver = environment_driver(find_environment("squared"), sanitizer, root)
     steps = 2000 if sanitizer == "memory" else 40000  # a race may take a while to be met
-    done = run_driver(tmp_path / "driver", "squared", steps)
+    done = run_environment(driver, "squared", steps)
     assert done.returncode != 0 and report in done.stderr, done.stdout + done.stderr

@@ -5,31 +5,32 @@ has three agents of two heads, metro creates environments of unequal size around
 loads from resources/, and masks actions. ferry's rng is a pointer.
 """
 
-import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-import test_native
+from kept import edit
+from native_contract import CHECKS
 from native_envs import (
+    DRAWS,
     UPSTREAM,
     UPSTREAM_ROOT,
     Stepper,
     folder_of,
     make,
     parameters,
+    squared,
 )
-from test_sanitizers import SANITIZERS, run_driver
+from sanitizers import SANITIZERS, environment_driver, run_environment
 
 from puffer_mlx.config import Config, load
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.make import environment_flags
 from puffer_mlx.vec.native.sources import environment_files, needs, repository
-from puffer_mlx.vec.native.vec import NativeVec, environments_folder, find_environment
+from puffer_mlx.vec.native.vec import NativeVec, find_environment
 from puffer_mlx.vec.step_speed import random_actions
 
 SHAPES = {  # D, dtype, head sizes, mask bytes, environments of 12 agents
@@ -44,13 +45,6 @@ def ocean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder ``ocean`` of a copy of the repository, and an empty cache."""
     monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path / "cache"))
     return Path(shutil.copytree(UPSTREAM_ROOT, tmp_path / "repository")) / "ocean"
-
-
-def edit(file: Path, old: str, new: str) -> None:
-    """Replace text that must be there."""
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new))
 
 
 # ---- The contract -------------------------------------------------------------------------------
@@ -68,14 +62,7 @@ def test_spec(name: str):
 
 
 @pytest.mark.parametrize("name", UPSTREAM)
-@pytest.mark.parametrize(
-    "check",
-    [
-        test_native.test_reset_writes_every_row,
-        test_native.test_results_do_not_depend_on_threads_and_groups,
-        test_native.test_a_group_steps_alone,
-    ],
-)
+@pytest.mark.parametrize("check", CHECKS)
 def test_contract(check, name: str):
     """Random numbers too: convoy draws from the C library's generator, one for all upstream."""
     check(name)
@@ -83,27 +70,13 @@ def test_contract(check, name: str):
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 @pytest.mark.parametrize("name", UPSTREAM)
-def test_clean(name: str, sanitizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_clean(name: str, sanitizer: str, monkeypatch: pytest.MonkeyPatch):
     """Under the compiler's sanitizers, as test_sanitizers.py does."""
     monkeypatch.setenv("RAYLIB_PATH", "none")
-    src = environments_folder() / "src"
     optimised = ("-O3", "-DNDEBUG", "-fvisibility=hidden", "-lm")
     flags = [flag for flag in environment_flags(folder_of(name)) if flag not in optimised]
-    done = subprocess.run(
-        [
-            *(os.environ.get("CC") or "cc").split(),
-            *("-O1", "-g", f"-fsanitize={SANITIZERS[sanitizer]}", "-fno-sanitize-recover=all"),
-            *(*flags, f"-I{src}", str(Path(__file__).parents[1] / "c" / "driver.c")),
-            *(str(folder_of(name) / "binding.c"), *map(str, sorted(src.glob("*.c")))),
-            *("-o", str(tmp_path / "driver"), "-lm"),
-        ],
-        capture_output=True,
-        text=True,
-    )
-    if "cannot find" in done.stderr and "san" in done.stderr:
-        pytest.skip(f"the compiler has no {SANITIZERS[sanitizer]} sanitizer")
-    assert done.returncode == 0, done.stderr
-    done = run_driver(tmp_path / "driver", name, 2000)
+    driver = environment_driver(folder_of(name), sanitizer, flags=flags)
+    done = run_environment(driver, name, 2000)
     assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
     assert "missing keys in [env]" in done.stdout and "episodes 0" not in done.stdout
 
@@ -200,23 +173,6 @@ def test_missing_data(ocean: Path, capfd: pytest.CaptureFixture[str]):
 
 
 # ---- rand ---------------------------------------------------------------------------------------
-
-DRAWS = {  # what draws the target: upstream's own, the C library's, raylib's
-    "rand_r(&env->rng)": "",
-    "rand()": "",
-    "GetRandomValue(0, 120)": '#include "raylib.h"\n',
-}
-
-
-def squared(folder: Path, draw: str = "rand_r(&env->rng)") -> Path:
-    """A copy of squared that draws otherwise."""
-    shutil.copytree(find_environment("squared"), folder)
-    edit(folder / "squared.h", "rand_r(&env->rng)", draw)
-    edit(folder / "squared.h", "#include <stdbool.h>", DRAWS.get(draw, "") + "#include <stdbool.h>")
-    for word in "DOWN", "UP", "LEFT", "RIGHT", "STAY":
-        text = (folder / "squared.h").read_text()
-        (folder / "squared.h").write_text(re.sub(rf"\b{word}\b", f"GO_{word}", text))
-    return folder
 
 
 def play(vec: NativeVec, steps: int, stepper: Stepper | None = None) -> np.ndarray:

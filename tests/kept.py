@@ -1,0 +1,57 @@
+"""Copies of folders with changes, at places that depend on their contents alone.
+
+What is compiled of such a copy is found again in the next run: an environment's library is named by
+its folder's path too, and pytest gives every run other folders.
+"""
+
+import contextlib
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from puffer_mlx.system import private_folders
+from puffer_mlx.system.compiler import cache_directory
+
+
+def kept_copy(folder: Path, change: Callable[[Path], object], only: Iterable[str] = (".",)) -> Path:
+    """A folder's copy to which ``change`` was done; to be read only.
+
+    Args:
+        folder: what is copied; the copy has its name.
+        change: gets the copy's path, which is another one until it is done.
+        only: what of it is copied, else everything.
+    """
+    copies = cache_directory() / "test-copies"
+    private_folders.make(copies)
+    with tempfile.TemporaryDirectory(dir=copies) as scratch:
+        made = Path(scratch) / folder.name
+        for part in only:
+            shutil.copytree(folder / part, made / part)
+        change(made)
+        contents = _contents(made)
+        place = copies / contents[:24] / folder.name
+        if place.exists() and _contents(place) != contents:
+            shutil.rmtree(place)
+        place.parent.mkdir(exist_ok=True)
+        with contextlib.suppress(OSError):  # it is there already
+            made.rename(place)
+    assert _contents(place) == contents
+    return place
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    """Replace text that must be there."""
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def _contents(folder: Path) -> str:
+    """A hash of the names and bytes of a folder's files."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        data = path.read_bytes()
+        digest.update(f"{path.relative_to(folder)}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()

@@ -1,0 +1,79 @@
+"""C and C++ programs under the compiler's sanitizers, compiled once and kept like environments."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+from native_envs import GROUP, parameters
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.system.compiler import compile_program, source_files
+from puffer_mlx.vec.native.sources import environment_files, environments_folder
+
+SANITIZERS = {"memory": "address,undefined", "threads": "thread"}
+C = Path(__file__).parent / "c"
+ENVIRONMENT = ("-std=gnu11", "-ffp-contract=off", "-Drand_r=puffer_rand_r")
+
+
+def program(
+    name: str,
+    sources: Sequence[Path],
+    flags: Sequence[str],
+    depends: Iterable[Path],
+    sanitizer: str = "",
+    compiler: str = "cc",
+) -> Path:
+    """A program with one of SANITIZERS or without; skips where the compiler doesn't have it."""
+    checks = []
+    if sanitizer:
+        checks = [f"-fsanitize={SANITIZERS[sanitizer]}", "-fno-sanitize-recover=all"]
+    try:
+        return compile_program(
+            name,
+            sources,
+            ["-O1", "-g", "-pthread", *checks, *flags],
+            compiler,
+            depends,
+        )
+    except UserError as error:
+        if "cannot find" in error.message and "san" in error.message:
+            pytest.skip(f"the compiler has no {checks[0]}")
+        raise
+
+
+def sanitized(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program that was compiled with a sanitizer."""
+    environment = {
+        **os.environ,
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "TSAN_OPTIONS": "halt_on_error=1",  # what comes after a race may never end
+    }
+
+    def start(words: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(words, capture_output=True, text=True, env=environment, timeout=100)
+
+    done = start(command)
+    if "unexpected memory mapping" in done.stderr and shutil.which("setarch"):
+        # ThreadSanitizer of older compilers can't live with much address randomisation.
+        done = start(["setarch", "-R", *command])
+    return done
+
+
+def environment_driver(
+    folder: Path, sanitizer: str, root: Path | None = None, flags: Sequence[str] = ENVIRONMENT
+) -> Path:
+    """tests/c/driver.c with an environment; root: a folder with include and src, if not envs."""
+    root = root or environments_folder()
+    include, stepper = root / "include", root / "src"
+    sources = [C / "driver.c", folder / "binding.c", *sorted(stepper.glob("*.c"))]
+    headers = [*environment_files(folder), *source_files(include), *source_files(stepper)]
+    flags = [*flags, f"-I{include}", f"-I{stepper}", "-lm"]
+    return program(f"driver_{folder.name}", sources, flags, headers, sanitizer)
+
+
+def run_environment(driver: Path, name: str, steps: int) -> subprocess.CompletedProcess[str]:
+    keys = [f"{key}={float(value)!r}" for key, value in parameters(name).items()]
+    return sanitized([str(driver), str(4 * GROUP), "4", "3", str(steps), *keys])
