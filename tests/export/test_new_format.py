@@ -10,7 +10,8 @@ from oracles import named
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint.weight_files import load_weights
-from puffer_mlx.cli import export, import_
+from puffer_mlx.cli import export as export_script
+from puffer_mlx.cli import import_
 from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, export, formats, importing
@@ -94,7 +95,7 @@ def planted(tmp_path_factory, monkeypatch):
 @pytest.fixture
 def script():
     device = mx.default_device()
-    yield {"export": export, "import": import_}
+    yield {"export": export_script, "import": import_}
     mx.set_default_device(device)
 
 
