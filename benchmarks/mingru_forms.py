@@ -16,7 +16,7 @@ import mlx.core as mx
 from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.mlx_cache import choose_cache_limit
 from puffer_mlx.ops import fused
-from puffer_mlx.policy.networks.mingru import mingru, mingru_reference
+from puffer_mlx.policy.networks.mingru.network import mingru, mingru_reference
 
 
 def log_space(x: mx.array, weight: mx.array, first: mx.array) -> mx.array:

@@ -29,9 +29,9 @@ from puffer_mlx.ops.recurrence import gpu as kernels
 from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.mlx_cache import choose_cache_limit
 from puffer_mlx.ops import fused, linear
-from puffer_mlx.policy.networks.gru import gru, gru_reference
-from puffer_mlx.policy.networks.lstm import lstm, lstm_reference
-from puffer_mlx.policy.networks.mingru import mingru, mingru_reference
+from puffer_mlx.policy.networks.gru.network import gru, gru_reference
+from puffer_mlx.policy.networks.lstm.network import lstm, lstm_reference
+from puffer_mlx.policy.networks.mingru.network import mingru, mingru_reference
 
 Layer = dict[str, mx.array]
 Form = Callable[[], Any]  # runs once, to the end

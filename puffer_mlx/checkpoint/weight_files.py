@@ -25,7 +25,7 @@ from puffer_mlx.checkpoint import normalization, tensor_files
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.encoders import Linear
-from puffer_mlx.policy.networks.mingru import MinGRU
+from puffer_mlx.policy.networks.catalog import FORMS, forms_of, names_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.files import open_file, publish
 from puffer_mlx.trees import named
@@ -38,9 +38,13 @@ SHORT_HINT = (  # of a file that lacks numbers
     " --to torch and --to safetensors keep everything"
 )
 ZIP = b"PK\x03\x04"  # how the files of torch.save begin
-_LSTM = [f"network.0.{name}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
 _PARTS = ("encoder", "decoder.actions", "decoder.value")
-PUFFER3 = [f"{part}.{name}" for part in _PARTS for name in ("weight", "bias")] + _LSTM
+_BEFORE = [f"{part}.{name}" for part in _PARTS for name in ("weight", "bias")]
+PUFFER3 = [  # the tensors of 3.0's file, for each network that its wrapper takes
+    [*_BEFORE, *(f"network.{name}" for name in forms.puffer3.keys)]
+    for forms in FORMS.values()
+    if forms.puffer3
+]
 
 
 def save_safetensors(
@@ -104,12 +108,24 @@ def flat_form(sizes: Sequence[int], alignment: int = BF16, whole: bool = False) 
 
 def part_fault(policy: Policy) -> str | None:
     """The part of a policy that isn't one of upstream's native policy; None if all are."""
-    for part, kind, wanted in (
-        (policy.encoder, Linear, "a linear encoder without bias (policy.dialect native)"),
-        (policy.decoder, Fused, "a decoder without biases (policy.dialect native)"),
-        (policy.network, MinGRU, "the network MinGRU"),
+    for part, fits, wanted in (
+        (
+            policy.encoder,
+            type(policy.encoder) is Linear,
+            "a linear encoder without bias (policy.dialect native)",
+        ),
+        (
+            policy.decoder,
+            type(policy.decoder) is Fused,
+            "a decoder without biases (policy.dialect native)",
+        ),
+        (
+            policy.network,
+            forms_of(policy.network).flat is not None,
+            f"the network {' or '.join(names_of('flat'))}",
+        ),
     ):
-        if type(part) is not kind:
+        if not fits:
             return f"{type(part).__name__}: the flat file holds {wanted}"
     return None
 
@@ -212,9 +228,10 @@ def read_bin(path: Path, like: Weights, alignment: int = BF16) -> Weights:
             f"import it: python scripts/import.py {path} ENV",
         )
     names = [name for name, _ in tensors]
-    if not (names == PUFFER3 or _native(names)):
+    if not (names in PUFFER3 or _native(names)):
         raise UserError(
-            f"{path}: a flat file holds a policy of the native dialect with MinGRU,"
+            f"{path}: a flat file holds a policy of the native dialect with"
+            f" {' or '.join(names_of('flat'))},"
             f" and this one has {', '.join(names)}",
             "load a .safetensors file, or choose another policy.dialect and torch.network",
         )
@@ -238,13 +255,18 @@ def _native(names: list[str]) -> bool:
     first = ["encoder.weight", "decoder.weight"]
     if "decoder.logstd" in names:
         first.append("decoder.logstd")
-    return names == first + [f"network.{i}.weight" for i in range(len(names) - len(first))]
+    own = [name.removeprefix("network.") for name in names[len(first) :]]
+    return names[: len(first)] == first and any(
+        own == list(forms.flat(1, forms.layers(own)))
+        for forms in FORMS.values()
+        if forms.flat and forms.layers
+    )
 
 
 def _form_of(path: Path, size: int, tensors: list, alignment: int) -> Flat:
     """Which form a file of so many bytes has."""
     sizes = [w.size for _, w in tensors]
-    if [name for name, _ in tensors] == PUFFER3:
+    if [name for name, _ in tensors] in PUFFER3:
         alignment = 1  # 3.0 put one tensor after the other
     forms = [flat_form(sizes, alignment)]
     if alignment > 1:

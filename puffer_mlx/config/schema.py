@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.config.key import Key, key
+from puffer_mlx.config.networks import network_folders
 
 COMMAND_LINE = "command line"  # the origin of a setting that no file gave
 PACKAGE = Path(__file__).parents[1]
@@ -156,7 +157,7 @@ class Torch:
     network: str = key(
         "MinGRU",
         "What follows the encoder: a recurrent network, or MLP, which has no memory.",
-        choices=("MinGRU", "LSTM", "GRU", "MLP"),
+        choices=tuple(network_folders()),
         custom=True,
     )
     encoder: str = key(

@@ -13,17 +13,11 @@ channels of images first:
 | ... of continuous ones | ``decoder.decoder_mean.*`` | ``policy.decoder_mean.*`` |
 | ``decoder.logstd`` | ``decoder.decoder_logstd`` | ``policy.decoder_logstd`` |
 | ``decoder.value.*`` | ``decoder.value_function.*`` | ``policy.value.*`` |
-| ``network.i.weight`` (MinGRU) | ``network.layers.i.weight`` | |
-| ``network.i.weight_ih`` ... (LSTM) | ``network.lstm.weight_ih_l{i}`` ... | ``lstm.weight_ih_l0`` |
-| ``network.layers.i.weight_ih`` ... (GRU) | ``network.gru.weight_ih_l{i}`` ... | |
-| ``network.norm.weight`` (GRU) | ``network.norm.weight`` | |
-| ``network.i.*`` (MLP) | ``network.net.{2i}.*`` | |
+| ``network.*`` | ``network.*``, each network's own: its ``forms.py`` | its own |
 
-LSTM and GRU have each tensor a second time: ``network.cell.{i}.weight_ih``, 3.0
-``cell.weight_ih``.
+A tensor may have a second name, that of the cell which shares it.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +29,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders import Affine, AffineGelu, Linear
 from puffer_mlx.policy.images import IMPALA, NATURE, Impala, Nature
-from puffer_mlx.policy.networks import GRU, LSTM, MLP, MinGRU
+from puffer_mlx.policy.networks.catalog import FORMS, forms_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.trees import named
 
@@ -43,7 +37,6 @@ Weights = Any
 Tensors = dict[str, np.ndarray]
 
 LINEAR = {"native": Linear, "torch": Affine, "puffer3": AffineGelu}
-GATED = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of a layer of LSTM or GRU
 
 
 def dialect_of(policy: Policy) -> str:
@@ -122,21 +115,22 @@ def _refuse_bias(name: str, bias: mx.array) -> None:
 def torch_fault(policy: Policy) -> str | None:
     """The part of a policy that upstream's torch classes of its dialect lack; None if none is."""
     dialect, network = dialect_of(policy), policy.network
-    layers = getattr(network, "layers", 1)
+    forms, layers = forms_of(network), getattr(network, "layers", 1)
     if dialect == "puffer3":
         if type(policy.encoder) is not AffineGelu:
             return f"the encoder {type(policy.encoder).__name__}: PufferLib 3.0's is AffineGelu"
-        if type(network) is not LSTM or layers != 1:
+        if forms.puffer3 is None or layers != 1:
+            wrapped = " or ".join(name for name, each in FORMS.items() if each.puffer3)
             return (
                 f"the network {type(network).__name__}, layers {layers}:"
-                " PufferLib 3.0's wrapper has LSTM with 1 layer"
+                f" PufferLib 3.0's wrapper has {wrapped} with 1 layer"
             )
         return None
     if dialect == "native":
         return "the decoder Fused: the torch classes have two products (--dialect torch)"
     if type(policy.encoder) not in (Affine, Nature, Impala):
         return f"the encoder {type(policy.encoder).__name__}: PufferLib has no such class"
-    if type(network) not in (MinGRU, LSTM, GRU, MLP):
+    if forms.torch is None:
         return f"the network {type(network).__name__}: PufferLib has no such class"
     return None
 
@@ -158,7 +152,7 @@ def torch_keys(policy: Policy) -> dict[str, list[str]]:
         "decoder.value.": "policy.value." if old else "decoder.value_function.",
     }
     prefixes = {**_image_prefixes(policy.encoder), **prefixes}
-    network = dict(_network_keys(policy.network, "" if old else "network.", old))
+    network = _network_keys(policy.network, old)
     keys = {}
     for name, _ in named(policy.init(mx.random.key(0))):
         if name in network:
@@ -178,20 +172,15 @@ def _image_prefixes(encoder: Any) -> dict[str, str]:
     return {}
 
 
-def _network_keys(network: Any, prefix: str, old: bool) -> Iterator[tuple[str, list[str]]]:
-    """Each of the network's tensors: our name, and the keys."""
-    for i in range(network.layers):
-        if type(network) is MinGRU:
-            yield f"network.{i}.weight", [f"{prefix}layers.{i}.weight"]
-        elif type(network) is MLP:
-            for name in "weight", "bias":
-                yield f"network.{i}.{name}", [f"{prefix}net.{2 * i}.{name}"]
-        else:
-            ours, kind = ("network", "lstm") if type(network) is LSTM else ("network.layers", "gru")
-            cell = f"{prefix}cell." if old else f"{prefix}cell.{i}."
-            for name in GATED:
-                yield f"{ours}.{i}.{name}", [f"{prefix}{kind}.{name}_l{i}", cell + name]
-    yield "network.norm.weight", [f"{prefix}norm.weight"]
+def _network_keys(network: Any, old: bool) -> dict[str, list[str]]:
+    """The keys of each of the network's tensors, by our names; ``old``: of 3.0's wrapper."""
+    forms, prefix = forms_of(network), "" if old else "network."
+    keys: dict[str, list[str]] = {}
+    if old and forms.puffer3:
+        keys = forms.puffer3.keys
+    elif forms.torch:
+        keys = forms.torch.keys(network.layers)
+    return {f"network.{name}": [prefix + key for key in own] for name, own in keys.items()}
 
 
 def to_torch(policy: Policy, weights: Weights) -> Tensors:
@@ -275,8 +264,6 @@ def stacked_state(network: Any, state: Any) -> Tensors:
 
     The states of other networks than PufferLib's are left as they are.
     """
-    if type(network) is LSTM:
-        return {part: np.stack([np.array(layer[part]) for layer in state]) for part in "hc"}
-    if type(network) in (MinGRU, GRU):
-        return {"state": np.stack([np.array(layer) for layer in state])}
+    if stacks := forms_of(network).stacks:
+        return {part: np.stack([np.array(a) for a in own]) for part, own in stacks(state).items()}
     return {f"state.{name}": np.array(array) for name, array in named(state)}

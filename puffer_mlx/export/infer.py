@@ -1,23 +1,19 @@
 """What a file's names, shapes and size tell of its policy, as settings of the configuration."""
 
-import re
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import Tensors
+from puffer_mlx.policy.networks.catalog import FORMS, names_of
+from puffer_mlx.policy.networks.forms import Forms
 
 
 def detect(tensors: dict[str, Any]) -> dict[str, str]:
     """Settings from tensors under our names; empty if they are of no class known here."""
     decoder = tensors.get("decoder.weight", tensors.get("decoder.actions.weight"))
-    kinds = {
-        "GRU": r"network\.layers\.(\d+)\.weight_ih",
-        "LSTM": r"network\.(\d+)\.weight_ih",
-        "MLP": r"network\.(\d+)\.bias",
-        "MinGRU": r"network\.(\d+)\.weight",
-    }
-    network, layers = _count(kinds, tensors)
+    network, layers = _network(tensors, lambda forms: forms.layers)
     if decoder is None or not network:
         return {}  # perhaps classes of the user's own: the configuration tells
     encoder = "DefaultEncoder"
@@ -38,16 +34,10 @@ def detect_torch(path: Path, tensors: Tensors) -> dict[str, str]:
     Raises:
         UserError: it isn't a policy that puffer_mlx has.
     """
-    if "policy.value.weight" in tensors and "lstm.weight_ih_l0" in tensors:
+    if "policy.value.weight" in tensors and (wrapped := _wrapped(tensors)):
         H = tensors["policy.value.weight"].shape[1]
-        return _settings("puffer3", "LSTM", "DefaultEncoder", H, 1)
-    kinds = {
-        "MinGRU": r"network\.layers\.(\d+)\.weight",
-        "LSTM": r"network\.lstm\.weight_ih_l(\d+)",
-        "GRU": r"network\.gru\.weight_ih_l(\d+)",
-        "MLP": r"network\.net\.(\d+)\.weight",
-    }
-    network, layers = _count(kinds, tensors)
+        return _settings("puffer3", wrapped, "DefaultEncoder", H, 1)
+    network, layers = _network(tensors, lambda forms: forms.torch and forms.torch.layers)
     encoders = {
         "encoder.encoder.weight": "DefaultEncoder",
         "encoder.network.7.weight": "NatureEncoder",
@@ -58,18 +48,39 @@ def detect_torch(path: Path, tensors: Tensors) -> dict[str, str]:
     if not network or encoder is None or value is None:
         shown = ", ".join(list(tensors)[:8]) + (", ..." if len(tensors) > 8 else "")
         raise UserError(
-            f"{path} isn't a policy of PufferLib 4.0's classes, nor of 3.0's with LSTM: {shown}",
+            f"{path} isn't a policy of PufferLib 4.0's classes, nor of 3.0's with"
+            f" {' or '.join(names_of('puffer3'))}: {shown}",
             "policies with encoders of an environment's own can't be imported",
         )
     return _settings("torch", network, encoder, value.shape[1], layers)
 
 
-def _count(kinds: dict[str, str], tensors: dict[str, Any]) -> tuple[str, int]:
-    """The first network that has tensors of its pattern, and how many."""
-    for network, pattern in kinds.items():
-        if found := [key for key in tensors if re.fullmatch(pattern, key)]:
-            return network, len(found)
-    return "", 0
+Layers = Callable[[Collection[str]], int]
+
+
+def _network(
+    tensors: Collection[str], layers_of: Callable[[Forms], Layers | None]
+) -> tuple[str, int]:
+    """The network that tensors are of, and how many layers; none if several might be meant."""
+    names = {name.removeprefix("network.") for name in tensors if name.startswith("network.")}
+    counts = {name: layers_of(forms) for name, forms in FORMS.items()}
+    found = [(name, n) for name, layers in counts.items() if layers and (n := layers(names))]
+    return found[0] if len(found) == 1 else ("", 0)
+
+
+def _wrapped(tensors: Collection[str]) -> str:
+    """The network within PufferLib 3.0's wrapper, or nothing."""
+    for name, forms in FORMS.items():
+        if forms.puffer3 and next(iter(forms.puffer3.keys.values()))[0] in tensors:
+            return name
+    return ""
+
+
+def early_keys() -> dict[str, str]:
+    """Keys of PufferLib 3.0's first versions, whose wrapper is the layer itself; the later ones."""
+    wrapped = [forms.puffer3.keys.values() for forms in FORMS.values() if forms.puffer3]
+    later = [key for every in wrapped for key, *_ in every]
+    return {key.partition(".")[2]: key for key in later}
 
 
 def _settings(dialect: str, network: str, encoder: str, H: int, L: int) -> dict[str, str]:

@@ -1,14 +1,13 @@
 """The nodes of a policy's step, one of ONNX for each operation; ``formats/onnx.py`` uses them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from puffer_mlx.ops import EPSILON
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.encoders import AffineGelu
 from puffer_mlx.policy.images import IMPALA, NATURE, Impala, Nature
-from puffer_mlx.policy.networks import GRU, LSTM, MLP, MinGRU
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.vec import normalize
 
@@ -72,6 +71,41 @@ class Graph:
         """From a to b: a + share * (b - a)."""
         return self("Add", a, self("Mul", share, self("Sub", b, a)))
 
+    def through_layers(
+        self,
+        layer: Callable[..., tuple[str, ...]],
+        count: int,
+        x: str,
+        states: list[str],
+        last: Callable[[str], str] = lambda h: h,
+    ) -> tuple[str, list[str]]:
+        """Layers one after the other, each with its part of every state.
+
+        Args:
+            layer: of (number, features, its parts of the states): features and its next parts.
+            count: L, how many layers.
+            x: features (n, H).
+            states: each (L, n, H).
+            last: of the last layer's features.
+
+        Returns:
+            Features and the next states.
+        """
+        before = [
+            [self("Squeeze", part, [0]) for part in self.split(state, 0, [1] * count)]
+            for state in states
+        ]
+        after = []
+        for i, parts in enumerate(zip(*before, strict=True)):
+            x, *made = layer(i, x, *parts)
+            after.append(made)
+        x = last(x)
+        stacks = [
+            self("Concat", *(self("Unsqueeze", one, [0]) for one in layers), axis=0)
+            for layers in zip(*after, strict=True)
+        ]
+        return x, stacks
+
 
 # ---- observations and encoders -------------------------------------------------------------------
 
@@ -118,74 +152,6 @@ def _block(graph: Graph, block: str, x: str) -> str:
         inner = _conv(graph, f"{block}.{part}.conv1", graph("Relu", inner), pads=[1] * 4)
         x = graph("Add", x, inner)
     return x
-
-
-# ---- networks ------------------------------------------------------------------------------------
-
-
-def remember(graph: Graph, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
-    """Features to features, and the names of the next state's tensors."""
-    L, H = network.layers, network.hidden
-    if isinstance(network, MLP):
-        for i in range(L):
-            x = graph.gelu(graph.product(x, f"network.{i}"))
-        return x, []
-    before = [
-        [graph("Squeeze", part, [0]) for part in graph.split(state, 0, [1] * L)] for state in states
-    ]
-    step = {MinGRU: _mingru, LSTM: _lstm, GRU: _gru}[type(network)]
-    h, after = x, []
-    for i, state in enumerate(zip(*before, strict=True)):
-        h, *made = step(graph, i, h, *state, H)
-        after.append(made)
-    if isinstance(network, GRU):
-        h = _norm(graph, graph("Add", h, x))
-    stacks = [
-        graph("Concat", *(graph("Unsqueeze", one, [0]) for one in layers), axis=0)
-        for layers in zip(*after, strict=True)
-    ]
-    return h, stacks
-
-
-def _mingru(graph: Graph, i: int, x: str, s: str, H: int) -> tuple[str, ...]:
-    u = graph.gemm(x, f"network.{i}.weight", "")
-    hidden, gate, projection = graph.split(u, 1, [H] * 3)
-    positive = graph("GreaterOrEqual", hidden, 0.0)
-    g = graph("Where", positive, graph("Add", hidden, 0.5), graph("Sigmoid", hidden))
-    s = graph.between(s, g, graph("Sigmoid", gate))
-    return graph.between(x, s, graph("Sigmoid", projection)), s
-
-
-def _gates(graph: Graph, layer: str, x: str, h: str) -> tuple[str, str]:
-    """The input's and the state's part of a layer's gates."""
-    across = graph.gemm(x, f"{layer}.weight_ih", f"{layer}.bias_ih")
-    return across, graph.gemm(h, f"{layer}.weight_hh", f"{layer}.bias_hh")
-
-
-def _lstm(graph: Graph, i: int, x: str, h: str, c: str, H: int) -> tuple[str, ...]:
-    gates = graph("Add", *_gates(graph, f"network.{i}", x, h))
-    inward, forget, new, outward = graph.split(gates, 1, [H] * 4)
-    kept = graph("Mul", graph("Sigmoid", forget), c)
-    c = graph("Add", kept, graph("Mul", graph("Sigmoid", inward), graph("Tanh", new)))
-    h = graph("Mul", graph("Sigmoid", outward), graph("Tanh", c))
-    return h, h, c
-
-
-def _gru(graph: Graph, i: int, x: str, h: str, H: int) -> tuple[str, ...]:
-    across, recurrent = _gates(graph, f"network.layers.{i}", x, h)
-    z_r, z_u, z_n = graph.split(across, 1, [H] * 3)
-    h_r, h_u, h_n = graph.split(recurrent, 1, [H] * 3)
-    r = graph("Sigmoid", graph("Add", z_r, h_r))
-    u = graph("Sigmoid", graph("Add", z_u, h_u))
-    n = graph("Tanh", graph("Add", z_n, graph("Mul", r, h_n)))
-    h = graph.between(n, h, u)
-    return h, h
-
-
-def _norm(graph: Graph, x: str) -> str:
-    mean = graph("ReduceMean", graph("Mul", x, x), axes=[-1])
-    scaled = graph("Div", x, graph("Sqrt", graph("Add", mean, EPSILON)))
-    return graph("Mul", scaled, "network.norm.weight")
 
 
 # ---- the decoder ---------------------------------------------------------------------------------

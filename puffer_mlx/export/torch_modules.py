@@ -1,8 +1,8 @@
 """PufferLib's policies as PyTorch modules: structure and state_dict keys of upstream's classes.
 
-For checking exports, and for running them where PufferLib isn't installed; on any device. This file
-and ``torch_parts.py`` are the only ones that import torch when they are imported: import them
-inside functions.
+For checking exports, and for running them where PufferLib isn't installed; on any device. Like
+``torch_parts.py`` and the networks' ``torch_module.py``, this file imports torch when it is
+imported: import them inside functions.
 
     module = make_module(policy)            # of our Policy, dialect torch or puffer3
     module.load_state_dict(torch.load("breakout.pt", weights_only=True))
@@ -13,8 +13,8 @@ buffers ``normalization.observations.mean``, ``.variance`` and ``.count``: loadi
 normalise what it is given.
 
 ``outputs`` are logits (..., A); of continuous actions a tuple of means and log standard deviations,
-both (..., a). A state is a tuple of tensors (L, n, H): one of MinGRU and GRU, h and c of LSTM, none
-of MLP. To forget, as ``policy.reset_on_terminal`` asks, multiply it by 0 before the step.
+both (..., a). A state is a tuple of tensors (L, n, H), as many as the network has. To forget, as
+``policy.reset_on_terminal`` asks, multiply it by 0 before the step.
 """
 
 from collections.abc import Mapping
@@ -27,24 +27,19 @@ from torch import Tensor, nn
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import dialect_of, torch_fault
 from puffer_mlx.export.torch_parts import (
-    GRU,
-    LSTM,
-    MLP,
     DefaultDecoder,
     DefaultEncoder,
     ImpalaEncoder,
-    MinGRU,
     NatureEncoder,
-    Network,
     Normalization,
     Outputs,
-    State,
-    share,
 )
+from puffer_mlx.policy.networks.catalog import forms_of
+from puffer_mlx.policy.networks.torch_network import Network, State, torch_class
 from puffer_mlx.policy.policy import Policy as OurPolicy
 from puffer_mlx.spec import ActionSpec
 
-__all__ = ["LSTMWrapper", "Policy", "make_module"]
+__all__ = ["Policy", "Wrapper", "make_module"]
 
 
 class Composed(nn.Module):
@@ -147,15 +142,15 @@ class Default(nn.Module):
         return (mean, self.decoder_logstd.expand_as(mean)), value
 
 
-class LSTMWrapper(Composed):
-    """3.0's: ``Default`` around one LSTM layer, and a cell that shares its tensors."""
+class Wrapper(Composed):
+    """3.0's: ``Default`` around one layer, whose modules are the wrapper's own."""
 
-    def __init__(self, inputs: int, action: ActionSpec, hidden: int) -> None:
+    def __init__(self, inputs: int, action: ActionSpec, hidden: int, network: Network) -> None:
         super().__init__()
         self.policy = Default(inputs, action, hidden)
-        self.lstm = nn.LSTM(hidden, hidden)
-        self.cell = nn.LSTMCell(hidden, hidden)
-        share(self.lstm, [self.cell])
+        for name, module in network.named_children():
+            self.add_module(name, module)
+        self._network = (network,)  # in a tuple: as a module of this one its keys had a prefix
 
     def encode(self, observations: Tensor) -> Tensor:
         """(n, D) -> (n, H)."""
@@ -167,21 +162,18 @@ class LSTMWrapper(Composed):
 
     def remember(self, h: Tensor, state: State) -> tuple[Tensor, State]:
         """(S, T, H) -> (S, T, H), state."""
-        out, after = self.lstm(h.transpose(0, 1), state)
-        return out.transpose(0, 1), after
+        return self._network[0](h, state)
 
     def recall(self, h: Tensor, state: State) -> tuple[Tensor, State]:
         """(n, H) -> (n, H), state."""
-        h, c = self.cell(h, (state[0][0], state[1][0]))
-        return h, (h[None], c[None])
+        return self._network[0].step(h, state)
 
     def initial_state(self, n: int, device: Any = None) -> State:
         """Zeros: the state of n agents before their first step."""
-        zeros = torch.zeros(1, n, self.lstm.hidden_size, device=device)
-        return zeros, zeros
+        return self._network[0].initial_state(n, device)
 
 
-def make_module(policy: OurPolicy) -> Policy | LSTMWrapper:
+def make_module(policy: OurPolicy) -> Policy | Wrapper:
     """The module of a policy of the torch or the puffer3 dialect, with fresh weights.
 
     Raises:
@@ -192,14 +184,14 @@ def make_module(policy: OurPolicy) -> Policy | LSTMWrapper:
     encoder: Any = policy.encoder
     network: Any = policy.network
     action, hidden = policy.decoder.action, policy.decoder.hidden
-    if dialect_of(policy) == "puffer3":
-        return LSTMWrapper(encoder.inputs, action, hidden)
+    puffer3 = forms_of(network).puffer3
+    if dialect_of(policy) == "puffer3" and puffer3 is not None:
+        return Wrapper(encoder.inputs, action, hidden, puffer3.module(hidden))
     if hasattr(encoder, "shape"):
         cls = {"Nature": NatureEncoder, "Impala": ImpalaEncoder}[type(encoder).__name__]
         features = encoder.init(mx.random.key(0))["linear"]["weight"].shape[1]  # only a shape
         made = cls(encoder.shape, hidden, features)
     else:
         made = DefaultEncoder(encoder.inputs, hidden)
-    kinds = {cls.__name__: cls for cls in (MinGRU, LSTM, GRU, MLP)}
-    remembering = kinds[type(network).__name__](hidden, network.layers)
+    remembering = torch_class(network)(hidden, network.layers)
     return Policy(made, DefaultDecoder(action, hidden), remembering)

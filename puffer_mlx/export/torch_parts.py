@@ -1,4 +1,4 @@
-"""The encoders, the decoder and the networks of PufferLib 4.0's torch backend, written anew.
+"""The encoders and the decoder of PufferLib 4.0's torch backend, written anew.
 
 Their state_dict keys are upstream's. See ``torch_modules.py``, which composes them; like it, this
 file is imported inside functions only.
@@ -10,12 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from puffer_mlx.export.dialects import GATED
 from puffer_mlx.policy.images import IMPALA, NATURE
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.vec.normalize import EPSILON, LIMIT
 
-State = tuple[Tensor, ...]  # each (L, n, H)
 Outputs = Any  # Tensor, or a tuple of two
 
 # ---- observations --------------------------------------------------------------------------------
@@ -151,127 +149,3 @@ class DefaultDecoder(nn.Module):
             return self.decoder(h), value
         mean = self.decoder_mean(h)
         return (mean, self.decoder_logstd.expand_as(mean)), value
-
-
-# ---- networks ------------------------------------------------------------------------------------
-
-
-class Network(nn.Module):
-    """What all networks have: a number of layers, and tensors of their state."""
-
-    parts = 1  # tensors of a state
-    step: Any  # (n, H), state -> (n, H), next state
-
-    def __init__(self, hidden: int, layers: int) -> None:
-        super().__init__()
-        self.size = layers, hidden
-
-    def initial_state(self, n: int, device: Any = None) -> State:
-        """Zeros: the state of n agents before their first step."""
-        layers, hidden = self.size
-        return tuple(torch.zeros(layers, n, hidden, device=device) for _ in range(self.parts))
-
-
-class MinGRU(Network):
-    """MinGRU layers with highway connections, as the plain recurrence."""
-
-    def __init__(self, hidden: int, layers: int) -> None:
-        super().__init__(hidden, layers)
-        self.layers = nn.ModuleList(
-            nn.Linear(hidden, 3 * hidden, bias=False) for _ in range(layers)
-        )
-
-    def forward(self, h: Tensor, state: State) -> tuple[Tensor, State]:
-        """(S, T, H) and a state of S agents -> (S, T, H), the state after the last step."""
-        after = []
-        for layer, s in zip(self.layers, state[0], strict=True):
-            hidden, gate, projection = layer(h).chunk(3, dim=-1)
-            g = torch.where(hidden >= 0, hidden + 0.5, torch.sigmoid(hidden))
-            z, q, states = torch.sigmoid(gate), torch.sigmoid(projection), []
-            for t in range(h.shape[1]):
-                s = s + z[:, t] * (g[:, t] - s)
-                states.append(s)
-            after.append(s)
-            h = h + q * (torch.stack(states, dim=1) - h)
-        return h, (torch.stack(after),)
-
-    def step(self, h: Tensor, state: State) -> tuple[Tensor, State]:
-        """(n, H) -> (n, H), next state."""
-        h, state = self(h[:, None], state)
-        return h[:, 0], state
-
-
-def share(stack: nn.Module, cells: Any) -> None:
-    """Have cells use the tensors of the layers of a stack."""
-    for i, cell in enumerate(cells):
-        for name in GATED:
-            setattr(cell, name, getattr(stack, f"{name}_l{i}"))
-
-
-class LSTM(Network):
-    """LSTM layers, and cells that share their tensors."""
-
-    parts = 2
-
-    def __init__(self, hidden: int, layers: int) -> None:
-        super().__init__(hidden, layers)
-        self.lstm = nn.LSTM(hidden, hidden, layers)
-        self.cell = nn.ModuleList(nn.LSTMCell(hidden, hidden) for _ in range(layers))
-        share(self.lstm, self.cell)
-
-    def forward(self, h: Tensor, state: State) -> tuple[Tensor, State]:
-        """(S, T, H) and a state of S agents -> (S, T, H), the state after the last step."""
-        out, after = self.lstm(h.transpose(0, 1), state)
-        return out.transpose(0, 1), after
-
-    def step(self, h: Tensor, state: State) -> tuple[Tensor, State]:
-        """(n, H) -> (n, H), next state."""
-        after = []
-        for cell, *before in zip(self.cell, *state, strict=True):
-            after.append(cell(h, before))
-            h = after[-1][0]
-        return h, tuple(torch.stack(part) for part in zip(*after, strict=True))
-
-
-class GRU(Network):
-    """GRU layers, and cells that share their tensors; then RMSNorm(GRU(x) + x).
-
-    As upstream trains them. Where it acts, it adds and normalises after every layer, which is
-    something else for more than one.
-    """
-
-    def __init__(self, hidden: int, layers: int) -> None:
-        super().__init__(hidden, layers)
-        self.gru = nn.GRU(hidden, hidden, layers)
-        self.cell = nn.ModuleList(nn.GRUCell(hidden, hidden) for _ in range(layers))
-        self.norm = nn.RMSNorm(hidden)
-        share(self.gru, self.cell)
-
-    def forward(self, h: Tensor, state: State) -> tuple[Tensor, State]:
-        """(S, T, H) and a state of S agents -> (S, T, H), the state after the last step."""
-        out, after = self.gru(h.transpose(0, 1), state[0])
-        return self.norm(out.transpose(0, 1) + h), (after,)
-
-    def step(self, h: Tensor, state: State) -> tuple[Tensor, State]:
-        """(n, H) -> (n, H), next state."""
-        after = []
-        for cell, before in zip(self.cell, state[0], strict=True):
-            after.append(cell(after[-1] if after else h, before))
-        return self.norm(after[-1] + h), (torch.stack(after),)
-
-
-class MLP(Network):
-    """Products with bias and exact GELU, without memory."""
-
-    parts = 0
-
-    def __init__(self, hidden: int, layers: int) -> None:
-        super().__init__(hidden, layers)
-        pairs = [(nn.Linear(hidden, hidden), nn.GELU()) for _ in range(layers)]
-        self.net = nn.Sequential(*(module for pair in pairs for module in pair))
-
-    def forward(self, h: Tensor, state: State) -> tuple[Tensor, State]:
-        """(..., H) -> (..., H) and the empty state."""
-        return self.net(h), state
-
-    step = forward

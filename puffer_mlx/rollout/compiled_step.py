@@ -12,10 +12,10 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
 
-from puffer_mlx.ops import EPSILON, cpu_extension
+from puffer_mlx.ops import cpu_extension
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders import Affine, AffineGelu, Linear
-from puffer_mlx.policy.networks import GRU, LSTM, MLP, MinGRU
+from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 
 Shape = tuple[int, ...]
@@ -30,7 +30,7 @@ def make_actor(policy: Policy) -> "Actor | None":
     """
     known = (
         type(policy.encoder) in (Linear, Affine, AffineGelu)
-        and type(policy.network) in _LAYERS
+        and forms_of(policy.network).pack is not None
         and type(policy.decoder) in (Fused, Separate)
     )
     extension = cpu_extension.load() if known else None
@@ -50,6 +50,7 @@ class Actor:
         self._policy = policy
         self._inputs: int = policy.encoder.inputs  # type: ignore
         self._hidden = policy.network.hidden
+        self._pack: Any = forms_of(policy.network).pack
         self._native = extension.Actor(
             self._inputs, self._hidden, list(action.sizes), action.continuous
         )
@@ -70,7 +71,7 @@ class Actor:
         native.clear()
         activated = type(policy.encoder) is AffineGelu
         _dense(native, weights["encoder"], "encoder", (H, self._inputs), activated)
-        _LAYERS[type(policy.network)](native, weights["network"], H)
+        self._pack(Layers(native, "network"), weights["network"], H)
         action = policy.decoder.action
         decoder = weights["decoder"]
         if type(policy.decoder) is Fused:
@@ -161,44 +162,35 @@ def _heads(native: Any, own: Weights, logits: int, H: int) -> None:
     native.dense(_address(weight), _address(bias), logits + 1, H, False)
 
 
-def _mlp(native: Any, weights: Weights, H: int) -> None:
-    for i, own in enumerate(weights):
-        _dense(native, own, f"network.{i}", (H, H), gelu=True)
+class Layers:
+    """Where a network adds its layers, one after the other: ``networks.forms.Forms.pack``'s step.
 
+    Args:
+        native: the extension's actor, which has a method for each kind of layer.
+        prefix: what the names of the weights begin with, in messages.
+    """
 
-def _mingru(native: Any, weights: Weights, H: int) -> None:
-    for i, own in enumerate(weights):
-        weight = _floats(own["weight"], (3 * H, H), f"network.{i}.weight")
-        native.mingru(_address(weight), H, i)
+    def __init__(self, native: Any, prefix: str) -> None:
+        self._native, self._prefix = native, prefix
 
+    def add(
+        self, kind: str, name: str, own: Weights, shapes: dict[str, Shape], *numbers: float
+    ) -> None:
+        """Add a layer.
 
-def _recurrent(own: Weights, name: str, rows: int, H: int) -> list[np.ndarray]:
-    """weight_ih, weight_hh, bias_ih, bias_hh of one layer."""
-    shapes = {
-        "weight_ih": (rows, H),
-        "weight_hh": (rows, H),
-        "bias_ih": (rows,),
-        "bias_hh": (rows,),
-    }
-    return [_floats(own[part], shape, f"{name}.{part}") for part, shape in shapes.items()]
+        Args:
+            kind: the method's name.
+            name: the layer's, below the prefix, in messages.
+            own: its weights.
+            shapes: of those that the method takes, in its order.
+            numbers: what it takes behind them.
 
-
-def _lstm(native: Any, weights: Weights, H: int) -> None:
-    for i, own in enumerate(weights):
-        across, recurrent, *biases = _recurrent(own, f"network.{i}", 4 * H, H)
-        both, bias = np.concatenate([across, recurrent], axis=1), biases[0] + biases[1]
-        native.lstm(_address(both), _address(bias), H, 2 * i)
-
-
-def _gru(native: Any, weights: Weights, H: int) -> None:
-    for i, own in enumerate(weights["layers"]):
-        arrays = _recurrent(own, f"network.layers.{i}", 3 * H, H)
-        native.gru(*map(_address, arrays), H, i)
-    norm = _floats(weights["norm"]["weight"], (H,), "network.norm.weight")
-    native.residual_norm(_address(norm), H, EPSILON)
-
-
-_LAYERS = {MinGRU: _mingru, LSTM: _lstm, GRU: _gru, MLP: _mlp}
+        Raises:
+            ValueError: a weight has another shape or dtype.
+        """
+        layer = f"{self._prefix}.{name}"
+        arrays = [_floats(own[part], shape, f"{layer}.{part}") for part, shape in shapes.items()]
+        getattr(self._native, kind)(*map(_address, arrays), *numbers)
 
 
 # ---- memory --------------------------------------------------------------------------------------

@@ -47,10 +47,11 @@ static Rollout rollout(Memory& memory, bool bytes) {
 static int add_layer(Actor& actor, const std::string& kind, int H, int state) {
   Floats wide = normals(size_t(8) * H * H), narrow = normals(size_t(8) * H);
   const float *weight = wide.data(), *bias = narrow.data();
+  const float *weight_hh = weight + 4 * H * H, *bias_hh = bias + 4 * H;
   if (kind == "mlp") return actor.add(make_dense(weight, bias, H, H, true)), 0;
   if (kind == "mingru") return actor.add(std::make_unique<MinGRULayer>(weight, H, state)), 1;
-  if (kind == "lstm") return actor.add(std::make_unique<LSTMLayer>(weight, bias, H, state)), 2;
-  actor.add(std::make_unique<GRULayer>(weight, weight + 3 * H * H, bias, bias + 3 * H, H, state));
+  if (kind == "lstm") return actor.add(std::make_unique<LSTMLayer>(weight, weight_hh, bias, bias_hh, H, state)), 2;
+  actor.add(std::make_unique<GRULayer>(weight, weight_hh, bias, bias_hh, H, state));
   return 1;
 }
 

@@ -20,7 +20,7 @@ from puffer_mlx.check.gpu.tools import QUICK, Effort
 from puffer_mlx.check.item_processes import known
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import importing
-from puffer_mlx.policy.networks.mingru import MinGRU
+from puffer_mlx.policy.networks.mingru.network import MinGRU
 from puffer_mlx.ppo import precision
 from puffer_mlx.profiling import timeline
 from puffer_mlx.profiling.phases import PhaseTimer

@@ -81,7 +81,12 @@ WRONG_OPTIONS = [  # option, value, what the message names, what the hint offers
         "vec.num_buffers 4096, or vec.total_agents 5000",
     ),
     ("--policy.num-layers", "0", "policy.num_layers 0 is out of range", "at least 1"),
-    ("--torch.network", "RNN", "torch.network RNN does not exist here", "LSTM or GRU or MLP"),
+    (
+        "--torch.network",
+        "RNN",
+        "torch.network RNN does not exist here",
+        "GRU or LSTM or MinGRU or MLP",
+    ),
     ("--device", "tpu", "base.device tpu does not exist", "auto or cpu or gpu"),
     ("--seed", "-1", "base.seed -1 is out of range", "at least 0"),
     ("--log-dir", "", "base.log_dir '' is not one line of text", "logs"),

@@ -22,7 +22,10 @@ from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops import dispatch as ops
 from puffer_mlx.ops.low_precision import dtype_of, float32_on_cpu, in_float32
 from puffer_mlx.policy import activations, custom, images
-from puffer_mlx.policy.networks import NETWORKS, gru, lstm, mingru
+from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx.policy.networks.gru import network as gru
+from puffer_mlx.policy.networks.lstm import network as lstm
+from puffer_mlx.policy.networks.mingru import network as mingru
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 

@@ -17,7 +17,7 @@ from sanitizers import SANITIZERS, C, program, sanitized
 import puffer_mlx
 from puffer_mlx import config
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.policy.networks.mingru import MinGRU
+from puffer_mlx.policy.networks.mingru.network import MinGRU
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.rollout import compiled_step
 from puffer_mlx.rollout.buffer import Views

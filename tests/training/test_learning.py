@@ -10,7 +10,7 @@ import mlx.core as mx
 import pytest
 
 from puffer_mlx.config import Base, Config, Policy, Train, Vec, validate
-from puffer_mlx.policy.networks import mingru
+from puffer_mlx.policy.networks.mingru import network as mingru
 from puffer_mlx.ppo import loss, update
 from puffer_mlx.training import collector as schedule
 from puffer_mlx.training.trainer import Trainer

@@ -1,6 +1,5 @@
 """Items: fused operations and whole policies, against pure MLX in float32 on the CPU."""
 
-from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -9,9 +8,8 @@ import numpy as np
 from puffer_mlx import config, ops
 from puffer_mlx.check.gpu.tools import UNIT, Effort, Skipped, at_most, on, require, unit
 from puffer_mlx.policy.networks import NETWORKS
-from puffer_mlx.policy.networks.gru import gru_reference
-from puffer_mlx.policy.networks.lstm import lstm_reference
-from puffer_mlx.policy.networks.mingru import mingru_reference
+from puffer_mlx.policy.networks.catalog import FORMS
+from puffer_mlx.policy.networks.forms import FusedCase
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.ppo.precision import DTYPES, lower
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -38,33 +36,17 @@ def difference(found: Any, expected: Any) -> float:
 
 
 class Case:
-    """Random inputs of one operation, and how both forms are called.
+    """Random inputs of one operation, on which both of its forms are run."""
 
-    Args:
-        shapes: of the inputs that are differentiated or multiplied, low where asked for.
-        states: shapes of inputs that stay float32.
-        fused: of (operations, low inputs, float32 inputs, gradient by the output): output and
-            gradients.
-        reference: of the same inputs; the output.
-        places: of the inputs, all counted, that ``fused`` returns gradients by.
-    """
-
-    def __init__(
-        self,
-        shapes: list[tuple[int, ...]],
-        states: list[tuple[int, ...]],
-        fused: Callable[..., Any],
-        reference: Callable[..., mx.array],
-        places: tuple[int, ...],
-    ) -> None:
+    def __init__(self, case: FusedCase) -> None:
         rng = np.random.default_rng(0)
-        self.low: Arrays = [rng.normal(size=shape).astype(np.float32) * 0.5 for shape in shapes]
+        self.low: Arrays = [rng.normal(size=shape).astype(np.float32) * 0.5 for shape in case.low]
         self.states: Arrays = [
-            np.abs(rng.normal(size=shape)).astype(np.float32) for shape in states
+            np.abs(rng.normal(size=shape)).astype(np.float32) for shape in case.states
         ]
         self.keep = (rng.random((T, S)) > 0.2).astype(np.float32)
         self.cotangent = rng.normal(size=(T, S, H)).astype(np.float32)
-        self.fused, self.reference, self.places = fused, reference, places
+        self.fused, self.reference, self.places = case.run, case.reference, case.places
 
     def run(self, device: mx.Device, dtype: mx.Dtype) -> list[mx.array] | None:
         """The fused form on a device; None where it has none."""
@@ -91,24 +73,6 @@ class Case:
         return found
 
 
-def _mingru(module, low, rest, dout):
-    out, states = module.mingru_forward(*low, *rest)
-    return [out, *module.mingru_backward(*low, *rest, states, dout)]
-
-
-def _lstm(module, low, rest, dh):
-    h, c, gates = module.lstm_forward(*low, *rest)
-    weight, dh = low[1], dh.astype(mx.float32)
-    return [h, *module.lstm_backward(gates, weight, *rest, h, c, dh)]
-
-
-def _gru(module, low, rest, dh):
-    h, gates = module.gru_forward(*low, *rest)
-    dh = dh.astype(mx.float32)
-    dz, _, dh0 = module.gru_backward(gates, low[1], *rest, h, dh)
-    return [h, dz, dh0]
-
-
 def _gelu(module, low, _, dy):
     return [module.gelu_forward(*low), module.gelu_backward(*low, dy)]
 
@@ -127,28 +91,13 @@ def _norm_reference(x, residual, weight, _):
 
 def cases() -> dict[str, Case]:
     """The operations with a fused form, by name; ``discount`` apart."""
-    steps, first = (T, S, H), (S, H)
-    return {
-        "MinGRU": Case(
-            [(T, S, 3 * H), steps], [first], _mingru, lambda *a: mingru_reference(*a)[0], (0, 1, 2)
-        ),
-        "LSTM": Case(
-            [(T, S, 4 * H), (4 * H, H)],
-            [first, first],
-            _lstm,
-            lambda *a: lstm_reference(*a)[0],
-            (0, 2, 3),
-        ),
-        "GRU": Case(
-            [(T, S, 3 * H), (3 * H, H), (3 * H,)],
-            [first],
-            _gru,
-            lambda *a: gru_reference(*a)[0],
-            (0, 3),
-        ),
-        "GELU": Case([steps], [], _gelu, lambda x, _: 0.5 * x * (1 + mx.erf(x * 0.5**0.5)), (0,)),
-        "RMSNorm": Case([steps, steps, (H,)], [], _norm, _norm_reference, (0, 2)),
-    }
+    steps = (T, S, H)
+    own = {name: forms.fused_case(T, S, H) for name, forms in FORMS.items() if forms.fused_case}
+    own["GELU"] = FusedCase(
+        [steps], [], _gelu, lambda x, _: 0.5 * x * (1 + mx.erf(x * 0.5**0.5)), (0,)
+    )
+    own["RMSNorm"] = FusedCase([steps, steps, (H,)], [], _norm, _norm_reference, (0, 2))
+    return {name: Case(case) for name, case in own.items()}
 
 
 def _discount(device: mx.Device) -> float:
@@ -241,11 +190,11 @@ def gradients(effort: Effort) -> str:
 
 
 def _gradient_bound(network: str, rounding: float) -> float:
-    """MinGRU's candidate has a kink at 0: what rounding carries across it has another gradient.
+    """What rounding carries to the other side of a kink has another gradient.
 
     The number of those grows with the rounding, so their norm does with its root.
     """
-    return rounding**0.5 if network == "MinGRU" else GRADIENTS * rounding
+    return rounding**0.5 if FORMS[network].kink else GRADIENTS * rounding
 
 
 def _gradients(policy: Policy, weights: Any, precision: str, factors: Arrays) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """PufferLib's flat file, which its CUDA backend reads and writes (``checkpoint/weight_files.py``).
 
-It tells nothing of its policy: a linear encoder and MinGRU of the native dialect, whose sizes make
-as many numbers as it has. Of 3.0's files, which are read too, an LSTM.
+It tells nothing of its policy: one of the native dialect, whose sizes make as many numbers as it
+has, or of 3.0's, whose files are read too. The networks that may be in it have the forms ``flat``
+and ``puffer3`` (``policy/networks/forms.py``).
 """
 
 import shutil
@@ -28,6 +29,7 @@ from puffer_mlx.export.file_format import (
     reset_note,
 )
 from puffer_mlx.export.parity import Outputs, run
+from puffer_mlx.policy.networks.catalog import FORMS, names_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import publish
@@ -73,7 +75,10 @@ class Bin(FileFormat):
     dialects = ("native",)
     tolerance = 0.0
     use = "PufferLib's CUDA backend"
-    holds = "PufferLib's flat file: linear encoder, MinGRU, no biases (`policy.dialect native`)"
+    holds = (
+        f"PufferLib's flat file: linear encoder, {' or '.join(names_of('flat'))}, no biases"
+        " (`policy.dialect native`)"
+    )
     options = (
         Option(
             "--bin-build",
@@ -132,8 +137,9 @@ class Bin(FileFormat):
 
     def read(self, path: Path) -> Found:
         """Only what is the same of every such file; its numbers are read by ``weights``."""
-        parts = {"torch.network": "MinGRU", "torch.encoder": "DefaultEncoder"}
-        return Found(path, self, settings=parts)
+        flat = names_of("flat")
+        network = {"torch.network": flat[0]} if len(flat) == 1 else {}  # or the configuration tells
+        return Found(path, self, settings={**network, "torch.encoder": "DefaultEncoder"})
 
     def sizes_for(self, found: Found, spec: EnvSpec, config: Config) -> Settings:
         """Hidden size and layers, where the configuration's don't make as many numbers."""
@@ -166,12 +172,15 @@ def sizes_of(path: Path, spec: EnvSpec, config: Config) -> Settings:
 
     def lengths(H: int, L: int) -> set[int]:
         """Numbers in the forms of a file."""
-        if old:  # 3.0's: products with biases, and one LSTM layer
-            return {H * D + A * H + 3 * H + A + 1 + 8 * H * H + 7 * H} if L == 1 else set()
+        if old:  # 3.0's: products with biases, and one layer
+            products = H * D + H + A * H + A + H + 1
+            wrapped = [forms.puffer3 for forms in FORMS.values() if forms.puffer3]
+            return {products + form.size(H) for form in wrapped} if L == 1 else set()
         extra = [spec.action.heads] if spec.action.continuous else []
-        tensors = [H * D, (A + 1) * H, *extra, *[3 * H * H] * L]
+        products = [H * D, (A + 1) * H, *extra]
         return {
-            weight_files.flat_form(tensors, alignment, whole).length
+            weight_files.flat_form([*products, *network], alignment, whole).length
+            for network in _networks(H, L)
             for alignment in (weight_files.BF16, weight_files.FLOAT)
             for whole in (False, True)
         }
@@ -197,9 +206,14 @@ def _sizes(numbers: int) -> Iterator[tuple[int, int]]:
     """Hidden sizes and layers with at most so many numbers."""
     for H in SIZES[0]:
         for L in SIZES[1]:
-            if numbers < 3 * H * H * L:
+            if numbers < min(map(sum, _networks(H, L))):
                 break
             yield H, L
+
+
+def _networks(H: int, L: int) -> list[list[int]]:
+    """Numbers of each tensor, for every network that a flat file may hold."""
+    return [list(forms.flat(H, L).values()) for forms in FORMS.values() if forms.flat]
 
 
 FORMAT = Bin()

@@ -3,11 +3,11 @@
 | input, output | shape, float32 | |
 | --- | --- | --- |
 | ``observation`` | (n, D) | raw; bytes as 0 to 255; images flat: height, width, channel |
-| ``state``, or ``h`` and ``c`` (LSTM) | (L, n, H) | none with MLP; zeros before the first step |
+| the network's state, if it has one: ``state``, or ``h`` and ``c`` | (L, n, H) | zeros at first |
 | ``logits`` | (n, A) | of discrete actions, the heads one after the other |
 | ``mean``, ``logstd`` | (n, a) | of continuous ones |
 | ``value`` | (n,) | |
-| ``next_state``, or ``next_h`` and ``next_c`` | (L, n, H) | |
+| the next state: ``next_state``, or ``next_h`` and ``next_c`` | (L, n, H) | |
 
 The graph is written node by node rather than traced from PyTorch: the initialisers are our weights,
 bit for bit under our names, so a file can be read back, and PyTorch need not be there. A policy of
@@ -36,11 +36,11 @@ from puffer_mlx.export.file_format import (
     reset_note,
 )
 from puffer_mlx.export.metadata import metadata, told, told_dialect
-from puffer_mlx.export.onnx_graph import Graph, decode, encode, normalised, remember
+from puffer_mlx.export.onnx_graph import Graph, decode, encode, normalised
 from puffer_mlx.export.parity import Outputs
 from puffer_mlx.policy.encoders import Affine, AffineGelu, Linear
 from puffer_mlx.policy.images import Impala, Nature
-from puffer_mlx.policy.networks import GRU, LSTM, MLP, MinGRU
+from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.trees import named
 
@@ -93,12 +93,11 @@ class Onnx(FileFormat):
 
 def onnx_fault(policy: Policy) -> str | None:
     """The part of a policy that has no graph here: a class of the user's own; None if all have."""
-    for what, part, known in (
-        ("encoder", policy.encoder, (Linear, Affine, AffineGelu, Nature, Impala)),
-        ("network", policy.network, (MinGRU, LSTM, GRU, MLP)),
-    ):
-        if type(part) not in known:
-            return f"the {what} {type(part).__name__} has no ONNX graph here"
+    encoder, network = policy.encoder, policy.network
+    if type(encoder) not in (Linear, Affine, AffineGelu, Nature, Impala):
+        return f"the encoder {type(encoder).__name__} has no ONNX graph here"
+    if forms_of(network).onnx is None:
+        return f"the network {type(network).__name__} has no ONNX graph here"
     return None
 
 
@@ -126,8 +125,9 @@ def save_onnx(
         UserError: a part of the policy has no graph.
         OSError: the file can't be written.
     """
-    if fault := onnx_fault(policy):
-        raise UserError(fault, "export it with --to safetensors")
+    add_network = forms_of(policy.network).onnx
+    if (fault := onnx_fault(policy)) or add_network is None:
+        raise UserError(fault or "", "export it with --to safetensors")
     import onnx
     from onnx import TensorProto, helper
 
@@ -136,7 +136,7 @@ def save_onnx(
     states = stacked_state(policy.network, policy.initial_state(1))
     observation = normalised(graph, "observation", MEAN, VARIANCE) if seen else "observation"
     h = encode(graph, policy.encoder, observation)
-    h, after = remember(graph, policy.network, h, list(states))
+    h, after = add_network(graph, policy.network, h, list(states))
     outputs = decode(graph, policy, h)
     outputs |= {f"next_{name}": made for name, made in zip(states, after, strict=True)}
     for name, made in outputs.items():

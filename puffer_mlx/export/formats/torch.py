@@ -24,9 +24,9 @@ from puffer_mlx.export.file_format import (
     normalised_note,
     reset_note,
 )
-from puffer_mlx.export.infer import detect_torch
+from puffer_mlx.export.infer import detect_torch, early_keys
 from puffer_mlx.export.parity import NOTHING, Outputs
-from puffer_mlx.policy.networks import GRU
+from puffer_mlx.policy.networks.catalog import forms_of, names_of
 from puffer_mlx.policy.policy import Policy
 
 SAFE_TORCH = (2, 6)  # before, weights_only=True didn't keep its promise: CVE-2025-32434
@@ -42,7 +42,10 @@ class Torch(FileFormat):
     dialects = ("torch", "puffer3")
     tolerance = 1e-5
     use = "PufferLib's torch backend, or 3.0"
-    holds = "everything but classes of your own; 3.0's dialect: one LSTM layer"
+    holds = (
+        "everything but classes of your own; 3.0's dialect: one"
+        f" {' or '.join(names_of('puffer3'))} layer"
+    )
     content = "a file of torch.save"
     begins = (weight_files.ZIP, OLD_TORCH)
     packages = ("torch",)
@@ -60,9 +63,9 @@ class Torch(FileFormat):
     def notes(self, contents: Contents) -> list[str]:
         """What PufferLib's classes leave to others."""
         notes = reset_note(contents) + mask_note(contents)
-        network = contents.policy.network
-        if isinstance(network, GRU) and network.layers > 1:
-            notes.append("PufferLib's GRU of several layers acts differently from how it trains")
+        network: Any = contents.policy.network
+        if (form := forms_of(network).torch) and (note := form.note(network.layers)):
+            notes.append(note)
         return notes + normalised_note(contents)
 
     def read(self, path: Path) -> Found:
@@ -160,11 +163,10 @@ def read_torch(path: Path) -> Tensors:
             f"{path} is not a state_dict of tensors",
             "name the model's file (model_*.pt), not a trainer's state",
         )
-    tensors = {}
+    tensors, early = {}, early_keys()
     for key, w in loaded.items():
         key = key.replace("module.", "").replace("_orig_mod.", "")  # of DDP and torch.compile
-        if re.fullmatch(r"(weight|bias)_(ih|hh)_l0", key):
-            key = f"lstm.{key}"  # early 3.0: the wrapper is the LSTM
+        key = early.get(key, key)
         tensors[key] = w.detach().float().numpy()
         if not np.isfinite(tensors[key]).all():
             raise UserError(f"{path}: {key} holds numbers that aren't finite", "it is damaged")

@@ -42,13 +42,15 @@ inline nanobind::class_<Actor> bind_actor(nanobind::module_& m) {
   auto mingru = [](Actor& actor, uintptr_t weight, int H, int state) {
     actor.add(std::make_unique<MinGRULayer>(floats_at(weight), H, state));
   };
-  auto lstm = [](Actor& actor, uintptr_t weight, uintptr_t bias, int H, int state) {
-    actor.add(std::make_unique<LSTMLayer>(floats_at(weight), floats_at(bias), H, state));
+  auto lstm = [](Actor& actor, uintptr_t weight_ih, uintptr_t weight_hh, uintptr_t bias_ih, uintptr_t bias_hh, int H,
+                 int state) {
+    actor.add(std::make_unique<LSTMLayer>(floats_at(weight_ih), floats_at(weight_hh), floats_at(bias_ih),
+                                          floats_at(bias_hh), H, state));
   };
-  auto gru = [](Actor& actor, uintptr_t across, uintptr_t recurrent, uintptr_t bias, uintptr_t recurrent_bias, int H,
+  auto gru = [](Actor& actor, uintptr_t weight_ih, uintptr_t weight_hh, uintptr_t bias_ih, uintptr_t bias_hh, int H,
                 int state) {
-    actor.add(std::make_unique<GRULayer>(floats_at(across), floats_at(recurrent), floats_at(bias),
-                                         floats_at(recurrent_bias), H, state));
+    actor.add(std::make_unique<GRULayer>(floats_at(weight_ih), floats_at(weight_hh), floats_at(bias_ih),
+                                         floats_at(bias_hh), H, state));
   };
   auto norm = [](Actor& actor, uintptr_t weight, int H, float epsilon) {
     actor.add(std::make_unique<ResidualNorm>(floats_at(weight), H, epsilon));
@@ -59,7 +61,7 @@ inline nanobind::class_<Actor> bind_actor(nanobind::module_& m) {
       .def("clear", &Actor::clear)
       .def("dense", dense, "weight"_a, "bias"_a, "outputs"_a, "inputs"_a, "gelu"_a)
       .def("mingru", mingru, "weight"_a, "hidden"_a, "state"_a)
-      .def("lstm", lstm, "weight"_a, "bias"_a, "hidden"_a, "state"_a)
+      .def("lstm", lstm, "weight_ih"_a, "weight_hh"_a, "bias_ih"_a, "bias_hh"_a, "hidden"_a, "state"_a)
       .def("gru", gru, "weight_ih"_a, "weight_hh"_a, "bias_ih"_a, "bias_hh"_a, "hidden"_a, "state"_a)
       .def("residual_norm", norm, "weight"_a, "hidden"_a, "epsilon"_a)
       .def("logstd", logstd, "values"_a)

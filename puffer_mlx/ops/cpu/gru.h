@@ -12,11 +12,11 @@
 namespace puffer {
 
 // One step of one row's `at`: sums = W h_{t-1}.
-inline void gru_cell(Channels at, int H, const Lanes* sums, const float* z, const float* bias, float keep,
+inline void gru_cell(Channels at, int H, const Lanes* sums, const float* z, const float* bias_hh, float keep,
                      const float* h_before, float* gates, float* h) {
-  Lanes r = logistic(at.load(z) + keep * sums[0] + at.load(bias));
-  Lanes u = logistic(at.load(z + H) + keep * sums[1] + at.load(bias + H));
-  Lanes hidden = keep * sums[2] + at.load(bias + 2 * H), n = tanh(at.load(z + 2 * H) + r * hidden);
+  Lanes r = logistic(at.load(z) + keep * sums[0] + at.load(bias_hh));
+  Lanes u = logistic(at.load(z + H) + keep * sums[1] + at.load(bias_hh + H));
+  Lanes hidden = keep * sums[2] + at.load(bias_hh + 2 * H), n = tanh(at.load(z + 2 * H) + r * hidden);
   at.store(gates, r);
   at.store(gates + H, u);
   at.store(gates + 2 * H, n);
@@ -41,17 +41,17 @@ inline void gru_cell_gradient(Channels at, int H, Lanes dh, const float* gates, 
 }
 
 inline void gru_forward(int T, int S, int H, const Buffers& in, const Outputs& to) {
-  auto z = floats(in, 0), weight = floats(in, 1), bias = floats(in, 2), h0 = floats(in, 3), keep = floats(in, 4);
+  auto z = floats(in, 0), weight_hh = floats(in, 1), bias_hh = floats(in, 2), h0 = floats(in, 3), keep = floats(in, 4);
   auto h = floats(to, 0), gates = floats(to, 1);
-  auto across = pack_parts<3>(weight, H);
-  auto walk = [=, &across](int begin, int end) {
+  auto panels = pack_parts<3>(weight_hh, H);
+  auto walk = [=, &panels](int begin, int end) {
     for (int t = 0; t < T; ++t) {
       auto step = int64_t(t) * S;
       auto h_before = t ? h + (step - S) * H : h0;
       auto row_of = [=](int s) { return h_before + int64_t(s) * H; };
-      multiply_rows(begin, end, across, H, row_of, [=](int s, int panel, const Lanes* sums) {
+      multiply_rows(begin, end, panels, H, row_of, [=](int s, int panel, const Lanes* sums) {
         int64_t k = step + s;
-        gru_cell({panel * kLanes, H}, H, sums, z + k * 3 * H, bias, keep[k], row_of(s), gates + k * 4 * H, h + k * H);
+        gru_cell({panel * kLanes, H}, H, sums, z + k * 3 * H, bias_hh, keep[k], row_of(s), gates + k * 4 * H, h + k * H);
       });
     }
   };
@@ -59,19 +59,19 @@ inline void gru_forward(int T, int S, int H, const Buffers& in, const Outputs& t
 }
 
 inline void gru_backward(int T, int S, int H, const Buffers& in, const Outputs& to) {
-  auto gates = floats(in, 0), weight = floats(in, 1), h0 = floats(in, 2), keep = floats(in, 3);
+  auto gates = floats(in, 0), weight_hh = floats(in, 1), h0 = floats(in, 2), keep = floats(in, 3);
   auto h = floats(in, 4), dh = floats(in, 5);
   auto dz = floats(to, 0), dhidden = floats(to, 1), dh0 = floats(to, 2);
   constexpr int V = 4;
-  auto across = pack_columns<V>(weight, 3 * H, H);
-  auto walk = [=, &across](int begin, int end) {
+  auto panels = pack_columns<V>(weight_hh, 3 * H, H);
+  auto walk = [=, &panels](int begin, int end) {
     std::memset(dh0 + int64_t(begin) * H, 0, sizeof(float) * int64_t(end - begin) * H);
     for (int t = T - 1; t >= 0; --t) {
       auto step = int64_t(t) * S;
       auto h_before = t ? h + (step - S) * H : h0;
       bool last = t == T - 1;
       auto row_of = [=](int s) { return dhidden + (step + (last ? 0 : S) + s) * 3 * H; };
-      multiply_rows(begin, end, across, last ? 0 : 3 * H, row_of, [=](int s, int panel, const Lanes* sums) {
+      multiply_rows(begin, end, panels, last ? 0 : 3 * H, row_of, [=](int s, int panel, const Lanes* sums) {
         int64_t k = step + s;
         float kept = last ? 0.0f : keep[k + S];
         for (int v = 0; v < V && (panel * V + v) * kLanes < H; ++v) {
@@ -84,7 +84,7 @@ inline void gru_backward(int T, int S, int H, const Buffers& in, const Outputs& 
       });
     }
     auto row_of = [=](int s) { return dhidden + int64_t(s) * 3 * H; };
-    multiply_rows(begin, end, across, 3 * H, row_of, [=](int s, int panel, const Lanes* sums) {
+    multiply_rows(begin, end, panels, 3 * H, row_of, [=](int s, int panel, const Lanes* sums) {
       for (int v = 0; v < V && (panel * V + v) * kLanes < H; ++v) {
         Channels at((panel * V + v) * kLanes, H);
         at.store(dh0 + int64_t(s) * H, keep[s] * (at.load(dh0 + int64_t(s) * H) + sums[v]));
@@ -96,30 +96,30 @@ inline void gru_backward(int T, int S, int H, const Buffers& in, const Outputs& 
 
 // ---- graph nodes ---------------------------------------------------------------------------------------------------
 
-// z (T, S, 3H), weight (3H, H), bias (3H,), h0 (S, H), keep (T, S)
+// z (T, S, 3H), weight_hh (3H, H), bias_hh (3H,), h0 (S, H), keep (T, S)
 // -> h (T, S, H), and r, u, n and n's part of W hp + b, (T, S, 4H)
-inline Arrays gru_forward_node(const Array& z, const Array& weight, const Array& bias, const Array& h0,
+inline Arrays gru_forward_node(const Array& z, const Array& weight_hh, const Array& bias_hh, const Array& h0,
                                const Array& keep) {
   expect(z.ndim() == 3 && h0.ndim() == 2, "gru: z must be (T, S, 3H), h0 (S, H)");
   int T = z.shape(0), S = z.shape(1), H = h0.shape(1);
   expect_shapes(
       "gru: z (T, S, 3H), weight_hh (3H, H), bias_hh (3H,), h0 (S, H) and keep (T, S) must be float32 and agree",
-      {{z, {T, S, 3 * H}}, {weight, {3 * H, H}}, {bias, {3 * H}}, {h0, {S, H}}, {keep, {T, S}}});
+      {{z, {T, S, 3 * H}}, {weight_hh, {3 * H, H}}, {bias_hh, {3 * H}}, {h0, {S, H}}, {keep, {T, S}}});
   auto kernel = [=](const Buffers& in, const Outputs& to) { gru_forward(T, S, H, in, to); };
-  return call("GRU", kernel, {z, weight, bias, h0, keep}, {{T, S, H}, {T, S, 4 * H}});
+  return call("GRU", kernel, {z, weight_hh, bias_hh, h0, keep}, {{T, S, H}, {T, S, 4 * H}});
 }
 
-// gates, weight, h0, keep, h, dh (T, S, H) -> dz, dhidden (T, S, 3H; gradient by W hp + b), dh0 (S, H)
-inline Arrays gru_backward_node(const Array& gates, const Array& weight, const Array& h0, const Array& keep,
+// gates, weight_hh, h0, keep, h, dh (T, S, H) -> dz, dhidden (T, S, 3H; gradient by W hp + b), dh0 (S, H)
+inline Arrays gru_backward_node(const Array& gates, const Array& weight_hh, const Array& h0, const Array& keep,
                                 const Array& h, const Array& dh) {
   expect(gates.ndim() == 3 && h0.ndim() == 2, "gru: gates must be (T, S, 4H), h0 (S, H)");
   int T = gates.shape(0), S = gates.shape(1), H = h0.shape(1);
   mx::Shape states{T, S, H}, wide{T, S, 3 * H};
   expect_shapes(
       "gru: gates (T, S, 4H), weight_hh (3H, H), h0 (S, H), keep (T, S), h and dh (T, S, H) must be float32 and agree",
-      {{gates, {T, S, 4 * H}}, {weight, {3 * H, H}}, {h0, {S, H}}, {keep, {T, S}}, {h, states}, {dh, states}});
+      {{gates, {T, S, 4 * H}}, {weight_hh, {3 * H, H}}, {h0, {S, H}}, {keep, {T, S}}, {h, states}, {dh, states}});
   auto kernel = [=](const Buffers& in, const Outputs& to) { gru_backward(T, S, H, in, to); };
-  return call("GRUGradient", kernel, {gates, weight, h0, keep, h, dh}, {wide, wide, {S, H}});
+  return call("GRUGradient", kernel, {gates, weight_hh, h0, keep, h, dh}, {wide, wide, {S, H}});
 }
 
 }  // namespace puffer

@@ -38,15 +38,15 @@ inline void lstm_cell_gradient(Channels at, int H, Lanes dh, const float* gates,
 }
 
 inline void lstm_forward(int T, int S, int H, const Buffers& in, const Outputs& to) {
-  auto z = floats(in, 0), weight = floats(in, 1), h0 = floats(in, 2), c0 = floats(in, 3), keep = floats(in, 4);
+  auto z = floats(in, 0), weight_hh = floats(in, 1), h0 = floats(in, 2), c0 = floats(in, 3), keep = floats(in, 4);
   auto h = floats(to, 0), c = floats(to, 1), gates = floats(to, 2);
-  auto across = pack_parts<4>(weight, H);
-  auto walk = [=, &across](int begin, int end) {
+  auto panels = pack_parts<4>(weight_hh, H);
+  auto walk = [=, &panels](int begin, int end) {
     for (int t = 0; t < T; ++t) {
       auto step = int64_t(t) * S;
       auto h_before = t ? h + (step - S) * H : h0, c_before = t ? c + (step - S) * H : c0;
       auto row_of = [=](int s) { return h_before + int64_t(s) * H; };
-      multiply_rows(begin, end, across, H, row_of, [=](int s, int panel, const Lanes* sums) {
+      multiply_rows(begin, end, panels, H, row_of, [=](int s, int panel, const Lanes* sums) {
         int64_t k = step + s;
         lstm_cell({panel * kLanes, H}, H, sums, z + k * 4 * H, keep[k], c_before + int64_t(s) * H, gates + k * 4 * H,
                   c + k * H, h + k * H);
@@ -57,19 +57,19 @@ inline void lstm_forward(int T, int S, int H, const Buffers& in, const Outputs& 
 }
 
 inline void lstm_backward(int T, int S, int H, const Buffers& in, const Outputs& to) {
-  auto gates = floats(in, 0), weight = floats(in, 1), c0 = floats(in, 2), keep = floats(in, 3);
+  auto gates = floats(in, 0), weight_hh = floats(in, 1), c0 = floats(in, 2), keep = floats(in, 3);
   auto c = floats(in, 4), dh = floats(in, 5);
   auto dz = floats(to, 0), dh0 = floats(to, 1), dc0 = floats(to, 2);
   constexpr int V = 4;
-  auto across = pack_columns<V>(weight, 4 * H, H);
-  auto walk = [=, &across](int begin, int end) {
+  auto panels = pack_columns<V>(weight_hh, 4 * H, H);
+  auto walk = [=, &panels](int begin, int end) {
     std::memset(dc0 + int64_t(begin) * H, 0, sizeof(float) * int64_t(end - begin) * H);  // dL/dc_t until t = 0
     for (int t = T - 1; t >= 0; --t) {
       auto step = int64_t(t) * S;
       auto c_before = t ? c + (step - S) * H : c0;
       bool last = t == T - 1;
       auto row_of = [=](int s) { return dz + (step + (last ? 0 : S) + s) * 4 * H; };
-      multiply_rows(begin, end, across, last ? 0 : 4 * H, row_of, [=](int s, int panel, const Lanes* sums) {
+      multiply_rows(begin, end, panels, last ? 0 : 4 * H, row_of, [=](int s, int panel, const Lanes* sums) {
         int64_t k = step + s;
         float kept = last ? 0.0f : keep[k + S];
         for (int v = 0; v < V && (panel * V + v) * kLanes < H; ++v) {
@@ -80,7 +80,7 @@ inline void lstm_backward(int T, int S, int H, const Buffers& in, const Outputs&
       });
     }
     auto row_of = [=](int s) { return dz + int64_t(s) * 4 * H; };
-    multiply_rows(begin, end, across, 4 * H, row_of, [=](int s, int panel, const Lanes* sums) {
+    multiply_rows(begin, end, panels, 4 * H, row_of, [=](int s, int panel, const Lanes* sums) {
       for (int v = 0; v < V && (panel * V + v) * kLanes < H; ++v)
         Channels((panel * V + v) * kLanes, H).store(dh0 + int64_t(s) * H, keep[s] * sums[v]);
     });
@@ -90,32 +90,32 @@ inline void lstm_backward(int T, int S, int H, const Buffers& in, const Outputs&
 
 // ---- graph nodes ---------------------------------------------------------------------------------------------------
 
-inline void expect_lstm(const Array& z, const Array& weight, const Array& h0, const Array& c0, const Array& keep) {
+inline void expect_lstm(const Array& z, const Array& weight_hh, const Array& h0, const Array& c0, const Array& keep) {
   expect(z.ndim() == 3 && h0.ndim() == 2, "lstm: gates must be (T, S, 4H), h0 (S, H)");
   int T = z.shape(0), S = z.shape(1), H = h0.shape(1);
   expect_shapes(
       "lstm: gates (T, S, 4H), weight_hh (4H, H), h0 and c0 (S, H) and keep (T, S) must be float32 and agree",
-      {{z, {T, S, 4 * H}}, {weight, {4 * H, H}}, {h0, {S, H}}, {c0, {S, H}}, {keep, {T, S}}});
+      {{z, {T, S, 4 * H}}, {weight_hh, {4 * H, H}}, {h0, {S, H}}, {c0, {S, H}}, {keep, {T, S}}});
 }
 
-// z (T, S, 4H), weight (4H, H), h0, c0 (S, H), keep (T, S) -> h, c (T, S, H), activated gates (T, S, 4H)
-inline Arrays lstm_forward_node(const Array& z, const Array& weight, const Array& h0, const Array& c0,
+// z (T, S, 4H), weight_hh (4H, H), h0, c0 (S, H), keep (T, S) -> h, c (T, S, H), activated gates (T, S, 4H)
+inline Arrays lstm_forward_node(const Array& z, const Array& weight_hh, const Array& h0, const Array& c0,
                                 const Array& keep) {
-  expect_lstm(z, weight, h0, c0, keep);
+  expect_lstm(z, weight_hh, h0, c0, keep);
   int T = z.shape(0), S = z.shape(1), H = h0.shape(1);
   auto kernel = [=](const Buffers& in, const Outputs& to) { lstm_forward(T, S, H, in, to); };
-  return call("LSTM", kernel, {z, weight, h0, c0, keep}, {{T, S, H}, {T, S, H}, z.shape()}, {-1, -1, 0});
+  return call("LSTM", kernel, {z, weight_hh, h0, c0, keep}, {{T, S, H}, {T, S, H}, z.shape()}, {-1, -1, 0});
 }
 
-// gates, weight, h0, c0, keep, h, c, dh (T, S, H) -> dz (T, S, 4H), dh0, dc0 (S, H). h0 and h are not read: they are
+// gates, weight_hh, h0, c0, keep, h, c, dh (T, S, H) -> dz (T, S, 4H), dh0, dc0 (S, H). h0 and h are not read: they are
 // what the gradient of the weight needs.
-inline Arrays lstm_backward_node(const Array& gates, const Array& weight, const Array& h0, const Array& c0,
+inline Arrays lstm_backward_node(const Array& gates, const Array& weight_hh, const Array& h0, const Array& c0,
                                  const Array& keep, const Array& h, const Array& c, const Array& dh) {
-  expect_lstm(gates, weight, h0, c0, keep);
+  expect_lstm(gates, weight_hh, h0, c0, keep);
   int T = gates.shape(0), S = gates.shape(1), H = h0.shape(1);
   expect_shapes("lstm: h, c and dh must be (T, S, H) float32", {{h, {T, S, H}}, {c, {T, S, H}}, {dh, {T, S, H}}});
   auto kernel = [=](const Buffers& in, const Outputs& to) { lstm_backward(T, S, H, in, to); };
-  return call("LSTMGradient", kernel, {gates, weight, c0, keep, c, dh}, {gates.shape(), {S, H}, {S, H}}, {0});
+  return call("LSTMGradient", kernel, {gates, weight_hh, c0, keep, c, dh}, {gates.shape(), {S, H}, {S, H}}, {0});
 }
 
 }  // namespace puffer

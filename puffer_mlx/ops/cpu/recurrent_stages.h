@@ -41,9 +41,13 @@ class MinGRULayer : public Stage {
 // States: h, and c behind it.
 class LSTMLayer : public Stage {
  public:
-  // weight (4H, 2H): of the input, and of h beside it; bias (4H,).
-  LSTMLayer(const float* weight, const float* bias, int H, int state)
-      : H_(H), state_(state), panels_(pack_gates<4>(weight, H, 2 * H)), bias_(pad(bias, 4, H)) {}
+  // Weights of the input and of h (4H, H), biases (4H,).
+  LSTMLayer(const float* weight_ih, const float* weight_hh, const float* bias_ih, const float* bias_hh, int H,
+            int state)
+      : H_(H),
+        state_(state),
+        panels_(pack_gates<4>(beside(weight_ih, weight_hh, H).data(), H, 2 * H)),
+        bias_(pad(sum(bias_ih, bias_hh, H).data(), 4, H)) {}
 
   size_t work() const override { return size_t(kBlock) * 2 * H_; }
 
@@ -70,6 +74,22 @@ class LSTMLayer : public Stage {
   }
 
  private:
+  // (4H, 2H): each row of the input's weight, and that of h's behind it.
+  static std::vector<float> beside(const float* weight_ih, const float* weight_hh, int H) {
+    std::vector<float> both(size_t(8) * H * H);
+    for (int64_t row = 0; row < 4 * H; ++row) {
+      std::copy_n(weight_ih + row * H, H, both.data() + row * 2 * H);
+      std::copy_n(weight_hh + row * H, H, both.data() + row * 2 * H + H);
+    }
+    return both;
+  }
+
+  static std::vector<float> sum(const float* a, const float* b, int H) {
+    std::vector<float> both(size_t(4) * H);
+    for (int i = 0; i < 4 * H; ++i) both[i] = a[i] + b[i];
+    return both;
+  }
+
   int H_, state_;
   Panels<4> panels_;
   std::vector<Lanes> bias_;
@@ -79,26 +99,26 @@ class LSTMLayer : public Stage {
 class GRULayer : public Stage {
  public:
   // Weights of the input and of h (3H, H), biases (3H,).
-  GRULayer(const float* across, const float* recurrent, const float* bias, const float* recurrent_bias, int H,
+  GRULayer(const float* weight_ih, const float* weight_hh, const float* bias_ih, const float* bias_hh, int H,
            int state)
       : H_(H),
         state_(state),
-        across_(pack_gates<3>(across, H, H)),
-        recurrent_(pack_gates<3>(recurrent, H, H)),
-        bias_(pad(bias, 3, H)),
-        recurrent_bias_(pad(recurrent_bias, 3, H)) {}
+        weight_ih_(pack_gates<3>(weight_ih, H, H)),
+        weight_hh_(pack_gates<3>(weight_hh, H, H)),
+        bias_ih_(pad(bias_ih, 3, H)),
+        bias_hh_(pad(bias_hh, 3, H)) {}
 
   size_t work() const override { return size_t(kBlock) * 3 * padded(H_); }
 
   void run(const Block& block, Features x, float* to) const override {
     int width = padded(H_), part = width / kLanes;
     float* gates = block.work;
-    multiply_block(block.count, across_, kLanes, x, [=, this](int row, int channel, const Lanes* sums) {
+    multiply_block(block.count, weight_ih_, kLanes, x, [=, this](int row, int channel, const Lanes* sums) {
       for (int v = 0; v < 3; ++v)
-        lanes_at(gates + (int64_t(row) * 3 + v) * width, channel) = sums[v] + bias_[v * part + channel / kLanes];
+        lanes_at(gates + (int64_t(row) * 3 + v) * width, channel) = sums[v] + bias_ih_[v * part + channel / kLanes];
     });
     auto finish = [=, this, &block](int row, int channel, const Lanes* sums) {
-      const Lanes* bias = &recurrent_bias_[channel / kLanes];
+      const Lanes* bias = &bias_hh_[channel / kLanes];
       const float* z = gates + int64_t(row) * 3 * width;
       float keep = block.keep[row];
       Lanes r = logistic(lanes_at(z, channel) + keep * sums[0] + bias[0]);
@@ -107,15 +127,15 @@ class GRULayer : public Stage {
       Lanes before = keep * Channels(channel, H_).load(block.state(state_, row, H_));
       lanes_at(to + int64_t(row) * width, channel) = n + u * (before - n);
     };
-    multiply_block(block.count, recurrent_, kLanes, Features{block.state(state_, 0, H_), H_}, finish);
+    multiply_block(block.count, weight_hh_, kLanes, Features{block.state(state_, 0, H_), H_}, finish);
     for (int row = 0; row < block.count; ++row)  // now that no product needs the states before
       std::copy_n(to + int64_t(row) * width, H_, block.state(state_, row, H_));
   }
 
  private:
   int H_, state_;
-  Panels<3> across_, recurrent_;
-  std::vector<Lanes> bias_, recurrent_bias_;
+  Panels<3> weight_ih_, weight_hh_;
+  std::vector<Lanes> bias_ih_, bias_hh_;
 };
 
 // y = w (x + i) / sqrt(mean((x + i)^2) + epsilon), with i the network's input: see norm.h.

@@ -1,19 +1,23 @@
-"""Networks: what is between encoder and decoder, and remembers."""
+"""Networks: what is between encoder and decoder, and remembers. A folder each, with all its forms.
 
-from puffer_mlx.policy.networks.catalog import (
-    GRU,
-    LSTM,
-    MLP,
-    NETWORKS,
-    MinGRU,
-    Network,
-)
+A folder's files, of which only the first two must be there:
 
-__all__ = [
-    "GRU",
-    "LSTM",
-    "MLP",
-    "NETWORKS",
-    "MinGRU",
-    "Network",
-]
+| file | what |
+| --- | --- |
+| ``__init__.py`` | ``NAME``, which is the class's |
+| ``network.py`` | the class: equations in MLX |
+| ``forms.py`` | ``FORMS``: what the rest of puffer_mlx asks it for (``networks/forms.py``) |
+| ``torch_module.py`` | upstream's torch class, written anew |
+"""
+
+from typing import Any
+
+from puffer_mlx.policy.networks.catalog import NETWORKS, Network
+
+__all__ = ["NETWORKS", "Network"]  # and each network's class by its name: GRU, LSTM, MLP, MinGRU
+
+
+def __getattr__(name: str) -> Any:
+    if name in NETWORKS:
+        return NETWORKS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,20 +1,17 @@
-"""Networks: what is between encoder and decoder, and remembers. The contract, and those there are.
+"""The contract of networks, those there are, and where their forms are found.
 
 Weights and state are arguments; nothing here holds arrays. ``T`` times ``step`` equals ``scan``.
 Features may be of another dtype than the weights; they are cast. Outputs have the weights' dtype,
 states are float32.
 """
 
+from importlib import import_module
 from typing import Any, Protocol
 
 import mlx.core as mx
 
-from puffer_mlx.policy.networks.gru import GRU
-from puffer_mlx.policy.networks.lstm import LSTM
-from puffer_mlx.policy.networks.mingru import MinGRU
-from puffer_mlx.policy.networks.mlp import MLP
-
-__all__ = ["GRU", "LSTM", "MLP", "NETWORKS", "MinGRU", "Network"]
+from puffer_mlx.config.networks import network_folders
+from puffer_mlx.policy.networks.forms import NONE, Forms
 
 Weights = Any  # a tree of arrays
 State = Any  # a tree of arrays (n, ...), each agent's part along the first axis
@@ -59,4 +56,31 @@ class Network(Protocol):
         ...
 
 
-NETWORKS: dict[str, type] = {"MinGRU": MinGRU, "LSTM": LSTM, "GRU": GRU, "MLP": MLP}
+def _modules(file: str) -> dict[str, Any]:
+    """A file of the networks' folders where they have it, by the network's name."""
+    package = __name__.rpartition(".")[0]
+    return {
+        name: import_module(f"{package}.{folder.name}.{file}")
+        for name, folder in network_folders().items()
+        if (folder / f"{file}.py").is_file()
+    }
+
+
+NETWORKS: dict[str, type] = {
+    name: getattr(module, name) for name, module in _modules("network").items()
+}
+FORMS: dict[str, Forms] = {name: module.FORMS for name, module in _modules("forms").items()}
+
+
+def forms_of(network: Any) -> Forms:
+    """A network's forms beside its equations: none of a class that isn't in ``NETWORKS``.
+
+    A class derived from one of them may compute something else: it has no forms either.
+    """
+    cls = type(network)
+    return FORMS.get(cls.__name__, NONE) if NETWORKS.get(cls.__name__) is cls else NONE
+
+
+def names_of(form: str) -> list[str]:
+    """The networks that have a form, by the name of ``Forms``' field."""
+    return [name for name, forms in FORMS.items() if getattr(forms, form)]

@@ -5,6 +5,10 @@ from typing import Any
 
 import mlx.core as mx
 
+from puffer_mlx.policy.activations import orthogonal
+
+GATED = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # of a layer whose gates see its state
+
 # (h (T, S, H), weights, state, keep) -> outputs (T, S, H), state
 Layer = Callable[[mx.array, Any, Any, mx.array | None], tuple[mx.array, Any]]
 
@@ -31,3 +35,30 @@ class Recurrent:
         """One step of n agents: see ``networks.Network``."""
         h, state = self.scan(weights, h[None], state, None if keep is None else keep[None])
         return h.squeeze(0), state
+
+
+def gated_weights(key: mx.array, hidden: int, gates: int) -> dict[str, mx.array]:
+    """Initial weights of one layer whose gates see its state, names as PyTorch's.
+
+    Orthogonal ``weight_ih`` and ``weight_hh`` (gates H, H); ``bias_ih`` and ``bias_hh`` are 0.
+    """
+    of_input, of_state = mx.random.split(key)
+    shape = (gates * hidden, hidden)
+    return {
+        "weight_ih": orthogonal(of_input, shape),
+        "weight_hh": orthogonal(of_state, shape),
+        "bias_ih": mx.zeros(shape[0]),
+        "bias_hh": mx.zeros(shape[0]),
+    }
+
+
+def gated_shapes(hidden: int, gates: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of ``gated_weights``, by name."""
+    rows = gates * hidden
+    return {name: (rows, hidden) if name.startswith("weight") else (rows,) for name in GATED}
+
+
+def gated_onnx(graph: Any, layer: str, x: str, h: str) -> tuple[str, str]:
+    """Nodes of the input's and of the state's part of a layer's gates: ``Forms.onnx``'s graph."""
+    of_input = graph.gemm(x, f"{layer}.weight_ih", f"{layer}.bias_ih")
+    return of_input, graph.gemm(h, f"{layer}.weight_hh", f"{layer}.bias_hh")

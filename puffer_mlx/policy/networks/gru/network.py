@@ -16,15 +16,18 @@ from puffer_mlx.ops import (
 )
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy.activations import logistic, tanh
-from puffer_mlx.policy.networks.lstm import recurrent_weights
-from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
+from puffer_mlx.policy.networks.recurrent import Recurrent, gated_weights, through_layers
 
 Weights = dict[str, Any]
 State = list[mx.array]
 
 
 def gru_reference(
-    z: mx.array, weight: mx.array, bias: mx.array, h: mx.array, keep: mx.array | None = None
+    z: mx.array,
+    weight_hh: mx.array,
+    bias_hh: mx.array,
+    h: mx.array,
+    keep: mx.array | None = None,
 ) -> tuple[mx.array, mx.array]:
     """The GRU recurrence in plain MLX: what the fused forms are checked against.
 
@@ -34,19 +37,19 @@ def gru_reference(
 
     Args:
         z: (T, S, 3H), the input's part of the gates, its bias included.
-        weight: (3H, H).
-        bias: (3H,), b.
+        weight_hh: (3H, H), W.
+        bias_hh: (3H,), b.
         h: (S, H), the state before the first step.
         keep: (T, S), what h_{t-1} is multiplied by before step t; None is ones.
 
     Returns:
         Outputs (T, S, H), which are the states, and the last of them (S, H).
     """
-    out, across = [], weight.T
+    out, transposed = [], weight_hh.T
     for z_t, keep_t in zip(steps_of(z), factors_of(keep, len(z)), strict=True):
         h = h if keep_t is None else h * keep_t
         z_r, z_u, z_n = mx.split(z_t, 3, axis=-1)
-        h_r, h_u, h_n = mx.split(mx.addmm(bias, h, across), 3, axis=-1)
+        h_r, h_u, h_n = mx.split(mx.addmm(bias_hh, h, transposed), 3, axis=-1)
         r, u = logistic(z_r + h_r), logistic(z_u + h_u)
         n = tanh(z_n + r * h_n)  # type: ignore
         h = n + u * (h - n)  # type: ignore
@@ -58,17 +61,17 @@ _reference_of_any = in_float32(gru_reference, stay=(0, 1))
 
 
 @mx.custom_function
-def _recurrence(z: mx.array, weight: mx.array, bias: mx.array, h0: mx.array, keep: mx.array):
+def _recurrence(z: mx.array, weight_hh: mx.array, bias_hh: mx.array, h0: mx.array, keep: mx.array):
     """The same, fused: h (T, S, H), and r, u, n, hn (T, S, 4H)."""
-    return fused().gru_forward(z, weight, bias, h0, keep)
+    return fused().gru_forward(z, weight_hh, bias_hh, h0, keep)
 
 
 @_recurrence.vjp
 def _recurrence_vjp(primals, cotangents, outputs):
     # The last state leaves `gru` through stop_gradient: only the outputs have a cotangent.
-    _, weight, _, h0, keep = primals
+    _, weight_hh, _, h0, keep = primals
     h, gates = outputs
-    dz, dhidden, dh0 = fused().gru_backward(gates, weight, h0, keep, h, cotangents[0])
+    dz, dhidden, dh0 = fused().gru_backward(gates, weight_hh, h0, keep, h, cotangents[0])
     dweight = recurrent_weight_gradient(dhidden, h, h0, keep)
     dbias = bias_gradient(dhidden.reshape(-1, dhidden.shape[-1]))
     return dz, dweight, dbias, dh0, mx.zeros_like(keep)
@@ -117,7 +120,7 @@ class GRU(Recurrent):
         """Orthogonal (3H, H) matrices, biases 0, norm 1."""
         keys = mx.random.split(key, self.layers)
         return {
-            "layers": [recurrent_weights(k, self.hidden, 3) for k in keys],
+            "layers": [gated_weights(k, self.hidden, 3) for k in keys],
             "norm": {"weight": mx.ones(self.hidden)},
         }
 

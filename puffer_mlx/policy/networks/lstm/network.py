@@ -6,15 +6,15 @@ import mlx.core as mx
 
 from puffer_mlx.ops import factors_of, fused, linear, recurrent_weight_gradient, steps_of
 from puffer_mlx.ops.low_precision import in_float32
-from puffer_mlx.policy.activations import logistic, orthogonal, tanh
-from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
+from puffer_mlx.policy.activations import logistic, tanh
+from puffer_mlx.policy.networks.recurrent import Recurrent, gated_weights, through_layers
 
 Weights = list[dict[str, mx.array]]
 State = list[dict[str, mx.array]]
 
 
 def lstm_reference(
-    z: mx.array, weight: mx.array, h: mx.array, c: mx.array, keep: mx.array | None = None
+    z: mx.array, weight_hh: mx.array, h: mx.array, c: mx.array, keep: mx.array | None = None
 ) -> tuple[mx.array, mx.array, mx.array]:
     """The LSTM recurrence in plain MLX: what the fused forms are checked against.
 
@@ -23,7 +23,7 @@ def lstm_reference(
 
     Args:
         z: (T, S, 4H), the input's part of the gates, biases included.
-        weight: (4H, H).
+        weight_hh: (4H, H), W.
         h: (S, H), the output before the first step.
         c: (S, H), the cell before the first step.
         keep: (T, S), what h_{t-1} and c_{t-1} are multiplied by before step t; None is ones.
@@ -31,11 +31,11 @@ def lstm_reference(
     Returns:
         Outputs (T, S, H), and h and c after the last step, (S, H).
     """
-    out, across = [], weight.T
+    out, transposed = [], weight_hh.T
     for z_t, keep_t in zip(steps_of(z), factors_of(keep, len(z)), strict=True):
         if keep_t is not None:
             h, c = h * keep_t, c * keep_t
-        i, f, g, o = mx.split(mx.addmm(z_t, h, across), 4, axis=-1)
+        i, f, g, o = mx.split(mx.addmm(z_t, h, transposed), 4, axis=-1)
         c = logistic(f) * c + logistic(i) * tanh(g)  # type: ignore
         h = logistic(o) * tanh(c)  # type: ignore
         out.append(h)
@@ -46,17 +46,17 @@ _reference_of_any = in_float32(lstm_reference, stay=(0, 1, 2))
 
 
 @mx.custom_function
-def _recurrence(z: mx.array, weight: mx.array, h0: mx.array, c0: mx.array, keep: mx.array):
+def _recurrence(z: mx.array, weight_hh: mx.array, h0: mx.array, c0: mx.array, keep: mx.array):
     """The same, fused: h (T, S, H), c (T, S, H), activated gates (T, S, 4H)."""
-    return fused().lstm_forward(z, weight, h0, c0, keep)
+    return fused().lstm_forward(z, weight_hh, h0, c0, keep)
 
 
 @_recurrence.vjp
 def _recurrence_vjp(primals, cotangents, outputs):
     # The last h and c leave `lstm` through stop_gradient: only the outputs have a cotangent.
-    _, weight, h0, c0, keep = primals
+    _, weight_hh, h0, c0, keep = primals
     h, c, gates = outputs
-    dz, dh0, dc0 = fused().lstm_backward(gates, weight, h0, c0, keep, h, c, cotangents[0])
+    dz, dh0, dc0 = fused().lstm_backward(gates, weight_hh, h0, c0, keep, h, c, cotangents[0])
     dweight = recurrent_weight_gradient(dz, h, h0, keep)
     return dz, dweight, dh0, dc0, mx.zeros_like(keep)
 
@@ -109,7 +109,7 @@ class LSTM(Recurrent):
 
     def init(self, key: mx.array) -> Weights:
         """Orthogonal (4H, H) matrices, biases 0, as PufferLib 4.0 (3.0 keeps torch's default)."""
-        return [recurrent_weights(k, self.hidden, 4) for k in mx.random.split(key, self.layers)]
+        return [gated_weights(k, self.hidden, 4) for k in mx.random.split(key, self.layers)]
 
     def initial_state(self, n: int) -> State:
         """Zeros, float32."""
@@ -120,15 +120,3 @@ class LSTM(Recurrent):
     ) -> tuple[mx.array, State]:
         """T steps of S segments: see ``networks.Network``."""
         return through_layers(lstm, weights, h, state, keep)
-
-
-def recurrent_weights(key: mx.array, hidden: int, gates: int) -> dict[str, mx.array]:
-    """Initial weights of one LSTM (4 gates) or GRU (3) layer, names as PyTorch's."""
-    across, recurrent = mx.random.split(key)
-    shape = (gates * hidden, hidden)
-    return {
-        "weight_ih": orthogonal(across, shape),
-        "weight_hh": orthogonal(recurrent, shape),
-        "bias_ih": mx.zeros(shape[0]),
-        "bias_hh": mx.zeros(shape[0]),
-    }

@@ -1,0 +1,92 @@
+"""What a network is besides its equations: the forms that the rest of puffer_mlx asks it for.
+
+Each form is optional; a network without one can't go where that is needed, and is told so there.
+Names of tensors are those below ``network.``. Builders of graphs and of compiled steps are given as
+arguments, so a network knows none of the rooms above it.
+"""
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+Shape = tuple[int, ...]
+Weights = Any  # as the network's ``init`` makes them
+
+
+@dataclass(frozen=True)
+class TorchForm:
+    """The class of PufferLib 4.0's torch backend: the one in the folder's ``torch_module.py``."""
+
+    keys: Callable[[int], dict[str, list[str]]]
+    """Of (layers): the keys of each tensor, below ``network.``; a second name after the first."""
+    layers: Callable[[Collection[str]], int]
+    """Of keys below ``network.``: the layers that they are of; 0 if they are another network's."""
+    note: Callable[[int], str] = lambda layers: ""
+    """Of (layers): in which way PufferLib's class differs from the network; empty if in none."""
+
+
+@dataclass(frozen=True)
+class Puffer3Form:
+    """The network within PufferLib 3.0's wrapper, which has one layer."""
+
+    keys: dict[str, list[str]]
+    """The keys of each tensor, a second name after the first, in the order of 3.0's flat file."""
+    module: Callable[[int], Any]
+    """Of (hidden): a ``torch_network.Network`` whose modules are the wrapper's."""
+    size: Callable[[int], int]
+    """Of (hidden): how many numbers the tensors have."""
+
+
+@dataclass(frozen=True)
+class FusedCase:
+    """Inputs of a fused recurrence over T steps of S segments, to compare it with plain MLX.
+
+    Args:
+        low: shapes of what may be of 16 bits: activations and weights.
+        states: shapes of what is float32.
+        run: of (operations, low inputs, states and keep, gradient by the output): the output, and
+            gradients by the inputs at ``places``.
+        reference: the output, of all inputs.
+        places: among all inputs.
+    """
+
+    low: list[Shape]
+    states: list[Shape]
+    run: Callable[..., list[mx.array]]
+    reference: Callable[..., mx.array]
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Forms:
+    """All of a network's forms."""
+
+    pack: Callable[[Any, Weights, int], None] | None = None
+    """Of (step, weights, hidden): adds the layers to a compiled step:
+    ``rollout.compiled_step.Layers``."""
+    onnx: Callable[[Any, Any, str, list[str]], tuple[str, list[str]]] | None = None
+    """Of (graph, network, features, states): adds one step's nodes to ``export.onnx_graph.Graph``;
+    the names of the features and of the next states."""
+    torch: TorchForm | None = None
+    puffer3: Puffer3Form | None = None
+    flat: Callable[[int, int], dict[str, int]] | None = None
+    """Of (hidden, layers): each tensor, and how many numbers it has, in PufferLib's flat file."""
+    layers: Callable[[Collection[str]], int] | None = None
+    """Of tensors' names: the layers that they are of; 0 if they are another network's."""
+    stacks: Callable[[Any], dict[str, list[mx.array]]] | None = None
+    """Of a state: what torch and ONNX stack of it, by name: each layer's part (n, H)."""
+    fused_case: Callable[[int, int, int], FusedCase] | None = None
+    """Of (T, S, H)."""
+    kink: bool = False
+    """Whether its function has a kink, across which rounding changes a gradient."""
+
+
+NONE = Forms()  # of a network of the user's own
+
+
+def count(pattern: str, names: Collection[str]) -> int:
+    """How many names are of a pattern: layers, if each has one."""
+    return sum(re.fullmatch(pattern, name) is not None for name in names)

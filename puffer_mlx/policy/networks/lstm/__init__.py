@@ -1,0 +1,3 @@
+"""LSTM layers as PyTorch defines them: gates i, f, g, o, two biases."""
+
+NAME = "LSTM"

@@ -1,0 +1,73 @@
+"""LSTM's other forms: see ``networks/forms.py``. Tensors: ``{i}.weight_ih`` ... of layer i."""
+
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.policy.networks.forms import (
+    Forms,
+    FusedCase,
+    Puffer3Form,
+    TorchForm,
+    Weights,
+    count,
+)
+from puffer_mlx.policy.networks.lstm.network import lstm_reference
+from puffer_mlx.policy.networks.recurrent import GATED, gated_onnx, gated_shapes
+
+
+def _pack(step: Any, weights: Weights, hidden: int) -> None:
+    for i, own in enumerate(weights):
+        step.add("lstm", str(i), own, gated_shapes(hidden, 4), hidden, 2 * i)
+
+
+def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
+    def layer(i: int, x: str, h: str, c: str) -> tuple[str, str, str]:
+        gates = graph("Add", *gated_onnx(graph, f"network.{i}", x, h))
+        inward, forget, new, outward = graph.split(gates, 1, [network.hidden] * 4)
+        kept = graph("Mul", graph("Sigmoid", forget), c)
+        c = graph("Add", kept, graph("Mul", graph("Sigmoid", inward), graph("Tanh", new)))
+        h = graph("Mul", graph("Sigmoid", outward), graph("Tanh", c))
+        return h, h, c
+
+    return graph.through_layers(layer, network.layers, x, states)
+
+
+def _torch_keys(layers: int) -> dict[str, list[str]]:
+    return {
+        f"{i}.{name}": [f"lstm.{name}_l{i}", f"cell.{i}.{name}"]
+        for i in range(layers)
+        for name in GATED
+    }
+
+
+def _puffer3_module(hidden: int) -> Any:
+    from puffer_mlx.policy.networks.lstm.torch_module import Puffer3LSTM
+
+    return Puffer3LSTM(hidden)
+
+
+def _run(operations: Any, low: list, rest: list, dh: mx.array) -> list[mx.array]:
+    h, c, gates = operations.lstm_forward(*low, *rest)
+    weight_hh, dh = low[1], dh.astype(mx.float32)
+    return [h, *operations.lstm_backward(gates, weight_hh, *rest, h, c, dh)]
+
+
+def _fused_case(T: int, S: int, H: int) -> FusedCase:
+    low, states = [(T, S, 4 * H), (4 * H, H)], [(S, H), (S, H)]
+    return FusedCase(low, states, _run, lambda *a: lstm_reference(*a)[0], (0, 2, 3))
+
+
+FORMS = Forms(
+    pack=_pack,
+    onnx=_onnx,
+    torch=TorchForm(_torch_keys, lambda keys: count(r"lstm\.weight_ih_l(\d+)", keys)),
+    puffer3=Puffer3Form(
+        {f"0.{name}": [f"lstm.{name}_l0", f"cell.{name}"] for name in GATED},
+        _puffer3_module,
+        lambda hidden: 8 * hidden * hidden + 8 * hidden,
+    ),
+    layers=lambda names: count(r"(\d+)\.weight_ih", names),
+    stacks=lambda state: {part: [layer[part] for layer in state] for part in "hc"},
+    fused_case=_fused_case,
+)

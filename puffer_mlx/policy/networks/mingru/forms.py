@@ -1,0 +1,56 @@
+"""MinGRU's other forms: see ``networks/forms.py``. Tensors: ``{i}.weight`` (3H, H) of layer i."""
+
+from collections.abc import Collection
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.policy.networks.forms import Forms, FusedCase, TorchForm, Weights, count
+from puffer_mlx.policy.networks.mingru.network import mingru_reference
+
+
+def _pack(step: Any, weights: Weights, hidden: int) -> None:
+    for i, own in enumerate(weights):
+        step.add("mingru", str(i), own, {"weight": (3 * hidden, hidden)}, hidden, i)
+
+
+def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
+    def layer(i: int, x: str, s: str) -> tuple[str, str]:
+        u = graph.gemm(x, f"network.{i}.weight", "")
+        hidden, gate, projection = graph.split(u, 1, [network.hidden] * 3)
+        positive = graph("GreaterOrEqual", hidden, 0.0)
+        g = graph("Where", positive, graph("Add", hidden, 0.5), graph("Sigmoid", hidden))
+        s = graph.between(s, g, graph("Sigmoid", gate))
+        return graph.between(x, s, graph("Sigmoid", projection)), s
+
+    return graph.through_layers(layer, network.layers, x, states)
+
+
+def _layers(names: Collection[str]) -> int:
+    return 0 if count(r"(\d+)\.bias", names) else count(r"(\d+)\.weight", names)
+
+
+def _torch_keys(layers: int) -> dict[str, list[str]]:
+    return {f"{i}.weight": [f"layers.{i}.weight"] for i in range(layers)}
+
+
+def _run(operations: Any, low: list, rest: list, dout: mx.array) -> list[mx.array]:
+    out, states = operations.mingru_forward(*low, *rest)
+    return [out, *operations.mingru_backward(*low, *rest, states, dout)]
+
+
+def _fused_case(T: int, S: int, H: int) -> FusedCase:
+    low, first = [(T, S, 3 * H), (T, S, H)], (S, H)
+    return FusedCase(low, [first], _run, lambda *a: mingru_reference(*a)[0], (0, 1, 2))
+
+
+FORMS = Forms(
+    pack=_pack,
+    onnx=_onnx,
+    torch=TorchForm(_torch_keys, lambda keys: count(r"layers\.(\d+)\.weight", keys)),
+    flat=lambda hidden, layers: {f"{i}.weight": 3 * hidden * hidden for i in range(layers)},
+    layers=_layers,
+    stacks=lambda state: {"state": state},
+    fused_case=_fused_case,
+    kink=True,  # of the candidate, at 0
+)
