@@ -1,1 +1,1 @@
-"""The mathematics of an update, MLX only: advantages, loss, priorities, Muon, precision."""
+"""The mathematics of an update, MLX only: advantages, loss, priorities, optimizers, precision."""

@@ -1,0 +1,115 @@
+"""docs/architecture.md and the other pages speak of what is there."""
+
+import ast
+import importlib.util
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from test_rooms import FLOORS, PACKAGE
+
+ROOT = PACKAGE.parent
+TEXT = (ROOT / "docs" / "architecture.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "RESULTS.md"]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
+NOT_OURS = {"path", "checkpoints", "logs", "config", "learning"}  # of a run, or of PufferLib
+LINK = re.compile(r"\[`?([^]`]+)`?\]\(([^)#\s]+)\)")
+
+
+@pytest.fixture(scope="module")
+def drawing():
+    path = ROOT / "docs" / "draw_architecture.py"
+    spec = importlib.util.spec_from_file_location("draw_architecture", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_drawing_and_rooms_are_those_of_the_sources(drawing):
+    for path, text in drawing.made().items():
+        assert path.read_text() == text, "run python docs/draw_architecture.py"
+
+
+def test_a_room_that_says_something_else_is_drawn_anew(drawing, tmp_path):
+    for name in " ".join(FLOORS).split():
+        path = Path(name) / "__init__.py" if (PACKAGE / name).is_dir() else Path(f"{name}.py")
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        shutil.copy(PACKAGE / path, tmp_path / path)
+    graph = {"training": {"rollout", "ppo"}, "rollout": {"policy"}, "ppo": {"policy"}}
+    before = drawing.draw(tmp_path, FLOORS, graph), drawing.table(tmp_path, FLOORS)
+    assert before == (drawing.draw(PACKAGE, FLOORS, graph), drawing.table(PACKAGE, FLOORS))
+    (tmp_path / "vec" / "__init__.py").write_text('"""Worlds: many.\n\nMore of it."""\n')
+    assert ">Worlds</text>" in drawing.draw(tmp_path, FLOORS, graph)
+    assert "| Worlds: many. |" in drawing.table(tmp_path, FLOORS)
+
+
+def test_imports_that_follow_from_others_are_not_drawn(drawing):
+    graph = {"a": {"b", "c", "d"}, "b": {"c"}, "c": {"d"}}
+    assert drawing.fewest(graph) == {"a": {"b"}, "b": {"c"}, "c": {"d"}}
+
+
+def test_the_drawing_is_readable(drawing):
+    """In light and in dark; words stay in their boxes, also in a wide font."""
+    svg = ElementTree.fromstring(drawing.DRAWING.read_text())
+    name = "{http://www.w3.org/2000/svg}"
+    style = svg.findtext(f"{name}style") or ""
+    light, dark = style.split("@media (prefers-color-scheme: dark)")
+    coloured = [set(re.findall(r"\.(\w+)[^{}]*\{[^}]*#", part)) for part in (light, dark)]
+    assert coloured[0] == coloured[1] and len(coloured[0]) > 7
+    boxes = [
+        [float(box.get(key, "")) for key in ("x", "y", "width", "height")]
+        for box in svg.iter(f"{name}rect")
+        if box.get("class") == "box"
+    ]
+    assert len(boxes) == len(" ".join(FLOORS).split())
+    for text in svg.iter(f"{name}text"):
+        if text.get("class") in ("name", "words"):
+            x, y = float(text.get("x", "")), float(text.get("y", ""))
+            wide = 7.5 if text.get("class") == "words" else 10.5
+            assert any(
+                left < x and x + wide * len(text.text or "") < left + width + 8 and y < top + height
+                for left, top, width, height in boxes
+                if top < y
+            ), text.text
+
+
+def test_the_way_has_the_numbers_of_the_drawing(drawing):
+    rows = re.findall(r"^\| (\d+) \| .*\|.*\|.*\|$", TEXT.partition("## The rooms")[0], re.M)
+    assert [int(row) for row in rows] == list(range(1, len(drawing.WAY) + 1))
+
+
+def defined(path: Path) -> set[str]:
+    """Functions, classes and methods of a file."""
+    tree = ast.parse(path.read_text())
+    names = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            inside = (item for item in node.body if isinstance(item, ast.FunctionDef))
+            names |= {f"{node.name}.{item.name}" for item in inside}
+    return names
+
+
+def test_what_architecture_names_is_where_it_says():
+    named = [(name, path) for name, path in LINK.findall(TEXT) if path.endswith(".py")]
+    named = [(name, path) for name, path in named if "/" not in name and not name.endswith(".py")]
+    assert len(named) > 12
+    for name, path in named:
+        assert name in defined(ROOT / "docs" / path), f"{path} has no {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_pages_name_exist(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for _, target in LINK.findall(text):
+        assert "://" in target or (page.parent / target).exists(), target
+    for path in re.findall(r"`([\w.-]+(?:/[\w.-]+)+\.[a-z]{1,5})`", text):
+        if path.split("/")[0] in NOT_OURS or "NAME" in path:
+            continue
+        assert any((base / path).exists() for base in (ROOT, PACKAGE, page.parent)), path
+    for path in re.findall(r"tests/[\w/]+\.py", page.read_text()):
+        assert (ROOT / path).exists(), path
