@@ -1,7 +1,7 @@
 """Acting by the policy's step in C: a rollout is one call, in which every thread takes some agents.
 
 Environments in C collect it without Python (``vec/native``); those in Python have a loop of their
-own that calls the same step (``vec/loop.py``). Either is the environments' ``collect``.
+own that calls the same step (``vec/rollout_loop.py``). Either is the environments' ``collect``.
 """
 
 from typing import Any

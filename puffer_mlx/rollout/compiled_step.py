@@ -42,7 +42,7 @@ class Actor:
 
     Args:
         policy: one that ``make_actor`` takes.
-        extension: ``cpu_ops.load()``.
+        extension: ``cpu_extension.load()``.
     """
 
     def __init__(self, policy: Policy, extension: Any) -> None:
