@@ -172,20 +172,40 @@ def orthogonalise(x):
     return u @ (s[:, None] * vt)
 
 
-def muon(weights, grads, momentum, lr, beta, max_norm):
-    """Lists of arrays -> new weights and momentum, the gradients clipped first."""
+def clipped(grads, max_norm):
     norm = np.sqrt(sum((g**2).sum() for g in grads))
-    scale = min(1.0, max_norm / (norm + 1e-6))
-    momentum = [beta * m + scale * g for m, g in zip(momentum, grads, strict=True)]
+    return [g * min(1.0, max_norm / (norm + 1e-6)) for g in grads]
+
+
+def muon(weights, grads, momentum, lr, beta, max_norm, decay=0.0):
+    """Lists of arrays -> new weights and momentum, the gradients clipped first."""
+    grads = clipped(grads, max_norm)
+    momentum = [beta * m + g for m, g in zip(momentum, grads, strict=True)]
     after = []
     for w, g, m in zip(weights, grads, momentum, strict=True):
-        u = scale * g + beta * m
+        u = g + beta * m
         if u.ndim > 1:
             matrix = u.reshape(len(u), -1)
             rows, columns = matrix.shape
             u = (max(1.0, rows / columns) ** 0.5 * orthogonalise(matrix)).reshape(u.shape)
-        after.append(w - lr * u)
+        after.append(w * (1 - lr * decay) - lr * u)
     return after, momentum
+
+
+# ---- Adam ----------------------------------------------------------------------------------------
+
+
+def adam(weights, grads, state, lr, betas, eps, max_norm, decay=0.0):
+    """Lists of arrays, and (m, v, steps) -> the new ones, the gradients clipped first."""
+    grads, (one, two), (first, second, steps) = clipped(grads, max_norm), betas, state
+    steps += 1
+    first = [one * m + (1 - one) * g for m, g in zip(first, grads, strict=True)]
+    second = [two * v + (1 - two) * g**2 for v, g in zip(second, grads, strict=True)]
+    after = []
+    for w, m, v in zip(weights, first, second, strict=True):
+        mean, square = m / (1 - one**steps), v / (1 - two**steps)
+        after.append(w - lr * decay * w - lr * mean / (np.sqrt(square) + eps))
+    return after, (first, second, steps)
 
 
 # ---- an environment that tells the slot law ------------------------------------------------------

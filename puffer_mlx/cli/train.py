@@ -21,11 +21,12 @@ from puffer_mlx.cli.trace_files import Recording
 from puffer_mlx.config import Config, parse_command_line, take_notes, trust, unused_note
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.config.memory_needs import refuse_training
-from puffer_mlx.config.schema import COMMAND_LINE
+from puffer_mlx.config.schema import COMMAND_LINE, KEYS
 from puffer_mlx.display.bottleneck import Setting
 from puffer_mlx.display.dashboard import Dashboard, abbreviate
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.encoders import plainer_note
+from puffer_mlx.ppo import optimizers
 from puffer_mlx.profiling import metal_capture
 from puffer_mlx.system import output, signals
 from puffer_mlx.system.blas import blas_name
@@ -119,7 +120,8 @@ def train(
         with_images: makes the configuration with it.
     """
     select_device(config.base.device)
-    refuse_training(config)  # before environments are made, which may be as large
+    kept = optimizers.kept(optimizers.find(config.train.optimizer))
+    refuse_training(config, kept=kept)  # before environments are made, which may be as large
     if note := kernels_note():
         print(note, file=sys.stderr, flush=True)
     path = resumed.folder / checkpoint.WEIGHTS if resumed else None
@@ -318,7 +320,10 @@ def start(argv: list[str], resumed: Checkpoint | None) -> int:
     if resumed and options.load_model_path is not None:
         raise UserError("--resume and --load-model-path are given", "one of them")
     say(config)
+    config.unused += optimizers.unread(config)
     if note := unused_note(config):
+        print(note)
+    if not resumed and (note := rate_note(config)):
         print(note)
     return train(config, options, resumed, lambda: configured(argv, own, images=True)[0])
 
@@ -354,6 +359,20 @@ def configured(
         if epochs and not file:
             raise UserError(f"{words[0]} does nothing without {words[1]}", "add it")
     return config, options
+
+
+def rate_note(config: Config) -> str | None:
+    """The line about a learning rate that was chosen for another optimizer; None without one."""
+    usual, rate = KEYS["train"]["optimizer"].default, "train.learning_rate"
+    if config.train.optimizer == usual or config.origins.get(rate) == COMMAND_LINE:
+        return None
+    if config.origins.get(rate) and config.origins.get("train.optimizer") != COMMAND_LINE:
+        return None  # a file says both
+    where = f" ({config.origins[rate]})" if rate in config.origins else ""
+    return (
+        f"{rate} {config.train.learning_rate:g}{where} was chosen for {usual}:"
+        f" --train.learning-rate sets one for {config.train.optimizer}"
+    )
 
 
 def say(config: Config) -> None:

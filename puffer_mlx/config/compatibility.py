@@ -9,7 +9,6 @@ _UNUSED = (  # keys in PufferLib 4.0's own files that mean nothing here: why, se
     ("one process trains on one device", "base", "rank world_size gpu_id nccl_id"),
     ("one process trains on one device", "train", "gpus"),
     ("base.seed seeds training", "train", "seed"),
-    ("Muon has a fixed epsilon and one momentum, beta1", "train", "beta2 eps"),
     ("MinGRU has no expansion; PufferLib 4.0 ignores it too", "policy", "expansion_factor"),
     ("PufferLib 4.0 reads it from [sweep]", "base", "max_suggestion_cost"),
     ("PufferLib 4.0 reads it from [base]", "train", "checkpoint_interval"),

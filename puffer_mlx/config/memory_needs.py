@@ -13,7 +13,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 
 FLOAT = 4  # bytes
-COPIES = 3  # weights, momentum, gradients
+COPIES = 2  # weights, gradients
 LAYER = 1000  # bytes of a layer's objects, whatever its size
 GROUPS = Path("/sys/fs/cgroup")
 LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of Linux's control groups, 2 and 1
@@ -66,18 +66,19 @@ def refuse_policy(config: Config, size: int = 1, copies: int = 1) -> None:
     _refuse(what, copies * (FLOAT * numbers + LAYER * L), hint)
 
 
-def refuse_training(config: Config, spec: EnvSpec | None = None) -> None:
+def refuse_training(config: Config, spec: EnvSpec | None = None, kept: int = 1) -> None:
     """Refuse what doesn't fit into memory: a rollout, a minibatch, weights and optimizer.
 
     Args:
         config: a valid configuration.
         spec: of its environment; None before it is made.
+        kept: numbers that the optimizer's state has for each weight.
 
     Raises:
         UserError: it doesn't fit.
     """
     size = spec.observation_size if spec else 1
-    refuse_policy(config, size, COPIES)
+    refuse_policy(config, size, COPIES + kept)
     train, agents = config.train, config.vec.total_agents
     observation = size * (spec.observation_dtype.itemsize if spec else 1)
     row = observation + 4 * FLOAT  # and an action, its logprob, the value, the reward

@@ -18,6 +18,7 @@ derive from them. Sections, names and defaults are PufferLib 4.0's; a key that i
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from puffer_mlx.config.networks import network_folders
 
 COMMAND_LINE = "command line"  # the origin of a setting that no file gave
 PACKAGE = Path(__file__).parents[1]
-OPTIMIZERS = tuple(sorted(file.stem for file in PACKAGE.glob("ppo/optimizers/[a-z]*.py")))
+OPTIMIZERS = tuple(sorted(found.name for found in iter_modules([PACKAGE / "ppo" / "optimizers"])))
 
 
 @dataclass
@@ -181,13 +182,29 @@ class Train:
     )
     optimizer: str = key(
         "muon",
-        "How gradients move the weights. PufferLib 4.0 has Muon alone, and ignores the key.",
+        "How gradients move the weights; adam is AdamW. The learning rates here and PufferLib's are"
+        " Muon's; Adam wants about 0.0003 to 0.003. PufferLib 4.0 has Muon alone and ignores the"
+        " key.",
         choices=OPTIMIZERS,
     )
-    learning_rate: float = key(0.015, "Muon's step size in the first epoch.", minimum=0)
-    anneal_lr: bool = key(True, "Lower the learning rate along a cosine over the run's epochs.")
+    learning_rate: float = key(0.015, "The optimizer's step size in the first epoch.", minimum=0)
+    anneal_lr: bool = key(
+        True, "Lower the learning rate over the run's epochs, as lr_schedule says; False keeps it."
+    )
+    lr_schedule: str = key(
+        "cosine",
+        "How it falls from learning_rate to min_lr_ratio x learning_rate: along half a cosine, as"
+        " PufferLib's, or along a line. puffer_mlx only.",
+        choices=("cosine", "linear"),
+    )
     min_lr_ratio: float = key(
-        0.0, "Where that cosine ends, as a part of learning_rate.", minimum=0, maximum=1
+        0.0, "Where cosine or line end, as a part of learning_rate.", minimum=0, maximum=1
+    )
+    weight_decay: float = key(
+        0.0,
+        "Part of every weight that a step takes away, times the learning rate (AdamW's decay, for"
+        " any optimizer). puffer_mlx only.",
+        minimum=0,
     )
     gamma: float = key(0.995, "Discount of one step.", minimum=0, maximum=1)
     gae_lambda: float = key(
@@ -207,7 +224,24 @@ class Train:
     min_ent_coef_ratio: float = key(
         0.1, "Where that cosine ends, as a part of ent_coef.", minimum=0, maximum=1
     )
-    beta1: float = key(0.95, "Muon's momentum.", minimum=0, below=1)
+    beta1: float = key(
+        0.95,
+        "Momentum: what Muon keeps of the sum of gradients, Adam (usually 0.9) of their mean.",
+        minimum=0,
+        below=1,
+    )
+    beta2: float = key(
+        0.999,
+        "What Adam keeps of the mean of squared gradients; Muon has none.",
+        minimum=0,
+        below=1,
+    )
+    eps: float = key(
+        1e-5,
+        "What Adam adds to the root of that mean; Muon has none. PufferLib's 1e-12 is a default"
+        " that it doesn't read.",
+        above=0,
+    )
     minibatch_size: int = key(
         8192, "M: length of a minibatch; a multiple of horizon.", unit="steps", minimum=1
     )

@@ -64,12 +64,12 @@ class Trainer:
     ) -> None:
         choose_cache_limit()
         self.config, self.vec = config, vec
-        refuse_training(config, vec.spec)
+        optimizer = optimizers.find(config.train.optimizer)
+        refuse_training(config, vec.spec, optimizers.kept(optimizer))
         self.policy = policy or configured_policy(vec.spec, config)
         init, self._key = mx.random.split(mx.random.key(config.base.seed))
         weights = self.policy.init(init) if weights is None else weights
         scaler = precision.first_scaler(config.train.precision)
-        optimizer = optimizers.find(config.train.optimizer)
         self._learned = TrainState(weights, optimizer.init(weights), scaler)
         mx.eval(self._key, *self._learned.arrays())
         self.epoch, self.global_step, self.stop, self.lag = 0, 0, False, 1
@@ -189,6 +189,7 @@ class Trainer:
             "global_step": self.global_step,
             "uptime": time.perf_counter() - self._started,
             "rollout_device": kind(self.placement.rollout),
+            "optimizer": self.config.train.optimizer,
         }
         return State(dict(named(arrays)), numbers)
 
@@ -203,8 +204,9 @@ class Trainer:
             Whether the environments go on too; if not, they start new episodes.
 
         Raises:
-            UserError: the state is of another configuration.
+            UserError: the state is of another configuration, or of another optimizer.
         """
+        optimizers.refuse_another(self.config.train.optimizer, state.numbers)
         arrays = dict(state.arrays)
         environments = arrays.pop("environments", None)
         scores = arrays.pop("scores", None)
@@ -301,11 +303,8 @@ class Trainer:
     def _scheduled(self) -> Scheduled:
         """This epoch's learning rate, entropy coefficient and priority exponent."""
         train, epochs = self.config.train, self.config.epochs
-        lr, ent = train.learning_rate, train.ent_coef
-        if train.anneal_lr:
-            lr = schedules.cosine(lr, train.min_lr_ratio * lr, self.epoch, epochs)
-        if train.anneal_ent_coef:
-            ent = schedules.cosine(ent, train.min_ent_coef_ratio * ent, self.epoch, epochs)
+        lr = schedules.learning_rate(train, self.epoch, epochs)
+        ent = schedules.entropy_coefficient(train, self.epoch, epochs)
         beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, self.epoch, epochs)
         return Scheduled(mx.array(lr), mx.array(ent), mx.array(beta))
 

@@ -91,7 +91,11 @@ def test_one_fault_fails_one_item(tmp_path):
     environment = planted(
         tmp_path,
         ("ppo/precision.py", "mx.where(ok, a, b)", "a"),
-        ("ppo/optimizers/muon.py", "extension = ops.extension_with_products()", "extension = None"),
+        (
+            "ppo/optimizers/muon/__init__.py",
+            "extension = ops.extension_with_products()",
+            "extension = None",
+        ),
     )
     words = ["--quick", "--device", "cpu", "--json", "record.json"]
     only = ["--only", "losses", "overflow", "trace", "files"]

@@ -219,6 +219,36 @@ def test_stop_at(script, here, whole, capsys):
     assert fetch(here, "checkpoints/*/*/0*") == [f"{n * BATCH:016d}" for n in (1, 2)]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", []),
+        ("--train.beta2 0.9 --train.eps 1e-8", ["unused here: train.beta2, train.eps (--help"]),
+        (
+            "--train.optimizer adam --train.beta2 0.9",
+            ["train.learning_rate 0.", "configs/squared.ini:", " was chosen for muon"],
+        ),
+        ("--train.optimizer adam --train.learning-rate 0.001", []),
+    ],
+)
+def test_what_an_optimizer_does_not_read_is_said(script, here, capsys, words, said):
+    assert script.main([*TINY, *words.split(), "--stop-at", "1"]) == 0
+    output = capsys.readouterr().out
+    assert [text for text in said if text not in output] == []
+    if not said:
+        assert "unused here" not in output and "was chosen for" not in output
+
+
+def test_a_resumed_runs_learning_rate_is_its_own(script, here, capsys):
+    assert script.main([*TINY, "--train.optimizer", "adam", "--stop-at", "1"]) == 0
+    assert "was chosen for muon" in capsys.readouterr().out
+    assert script.main(["squared", "--resume", "latest", "--train.optimizer", "adam"]) == 0
+    output = capsys.readouterr()
+    assert "was chosen for" not in output.out and "going on with" in output.out
+    assert script.main(["squared", "--resume", "latest", "--train.optimizer", "muon"]) == 2
+    assert "and the run's state is of adam" in capsys.readouterr().err
+
+
 def test_version(tmp_path):
     done = run("train", "--version", cwd=tmp_path)
     assert (done.returncode, done.stderr, files(tmp_path)) == (0, "", set())

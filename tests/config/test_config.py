@@ -251,8 +251,12 @@ def test_breakout_is_upstreams():
         assert (config.batch_size, config.segments, config.minibatches, config.epochs) == (
             (262144, 1024, 5, 358)
         )
-    assert upstreams.unused == ["train.beta2", "train.eps"]
-    assert ours.unused == []
+    assert upstreams.unused == ours.unused == []
+    assert (upstreams.train.beta2, upstreams.train.eps) == (
+        0.9986265112492152,
+        8.339460257113628e-5,
+    )
+    upstreams.train.beta2, upstreams.train.eps = ours.train.beta2, ours.train.eps  # unread by Muon
     for lines in upstreams.sweep.values():
         del lines["mean"]  # upstream does not read it
     for key in ("initial_paddle_width", "num_agents"):
@@ -273,6 +277,8 @@ def test_upstreams_default_file_says_what_the_declarations_say():
     config = c.load(str(DATA / "upstream_default.ini"))
     assert (config.base.checkpoint_interval, config.base.profile) == (500, False)  # ours: 200, on
     config.base.checkpoint_interval, config.base.profile = 200, True
+    assert config.train.eps == 1e-12  # that nothing reads; ours is for Adam
+    config.train.eps = 1e-5
     assert config.base == c.Base()
     assert (config.vec, config.policy, config.torch) == (c.Vec(), c.Policy(), c.Torch())
     assert config.train == c.Train()
@@ -280,7 +286,7 @@ def test_upstreams_default_file_says_what_the_declarations_say():
     assert config.sweep["sweep.train.gamma"]["max"] == "0.9999"
     note = c.unused_note(config)
     assert note is not None
-    for name in ("base.cudagraphs", "base.nccl_id", "train.gpus", "train.beta2", "selfplay.elo_k"):
+    for name in ("base.cudagraphs", "base.nccl_id", "train.gpus", "train.seed", "selfplay.elo_k"):
         assert note.count(name) == 1
     assert "\n" not in note
 
@@ -292,7 +298,7 @@ def test_fractions_in_integer_keys_are_cut_off():
     assert config.env == {"scaffolding_ratio": 0.384917}
     assert config.unused == [
         *("policy.expansion_factor", "train.gpus", "train.seed"),
-        *("train.beta2", "train.eps", "train.env"),
+        "train.env",
     ]
 
 
@@ -335,8 +341,8 @@ def test_words_for_false(word):
 
 
 def test_unused_options_are_accepted_and_named_once():
-    config = c.load("breakout", ["--train.beta2", "0.9", "--train.beta2", "0.99", "--cudagraphs=5"])
-    assert sorted(config.unused) == ["base.cudagraphs", "train.beta2"]
+    config = c.load("breakout", ["--train.seed", "1", "--train.seed", "2", "--cudagraphs=5"])
+    assert sorted(config.unused) == ["base.cudagraphs", "train.seed"]
     assert c.unused_note(c.load("breakout")) is None
 
 

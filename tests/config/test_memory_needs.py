@@ -7,6 +7,7 @@ from puffer_mlx.config import Config, Policy, Torch, Train, Vec, load, memory_ne
 from puffer_mlx.config.finding import known_envs
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.ppo import optimizers
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
 SPEC = EnvSpec("squared", 100, np.dtype(np.float32), ActionSpec((3,)))
@@ -48,6 +49,15 @@ def test_what_does_not_fit(gigabytes, wrong, said, spec):
     with pytest.raises(UserError, match="this machine has 20 GB") as caught:
         memory_needs.refuse_training(config(**wrong), spec)
     assert said in str(caught.value) and "hint: choose " in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "said"), [("muon", "2,40"), ("adam", "3,20")])
+def test_an_optimizers_state_counts(gigabytes, name, said):
+    # copies x 4 bytes x (2 x 10^14 + 10^9): weights, gradients, and momentum; of adam two moments
+    gigabytes(20)
+    kept = optimizers.kept(optimizers.find(name))
+    with pytest.raises(UserError, match=f"makes weights of {said}"):
+        memory_needs.refuse_training(config(H=10**7), kept=kept)
 
 
 def test_observations_count_once_they_are_known(gigabytes):

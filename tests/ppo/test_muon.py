@@ -1,4 +1,4 @@
-"""`optimizers/muon.py` against hand arithmetic, upstream's recorded steps and singular values."""
+"""`optimizers/muon` against hand arithmetic, upstream's recorded steps and singular values."""
 
 import mlx.core as mx
 import numpy as np
@@ -109,4 +109,4 @@ def test_a_step_refuses_what_does_not_fit(extension):
         ([w], [w], [w], one, mx.array(1)),
     ):
         with pytest.raises(ValueError, match="muon_step"):
-            extension.muon_step(*wrong, 1.5, 0.9, COEFFICIENTS)
+            extension.muon_step(*wrong, 1.5, 0.9, 0.0, COEFFICIENTS)

@@ -14,7 +14,7 @@ from puffer_mlx.ppo import optimizers
 from puffer_mlx.trees import Tree
 
 SHAPES = {"a": (64, 4), "b": (3, 64), "c": (20,), "d": (5, 3, 2, 2), "e": (33, 129), "f": (1, 7)}
-DECAY = ["--train.beta1", "0.9"]
+DECAY = ["--train.beta1", "0.9", "--train.weight-decay", "0.3"]
 each = pytest.mark.parametrize("name", OPTIMIZERS)
 
 

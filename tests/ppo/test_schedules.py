@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from puffer_mlx.ppo.schedules import cosine
+from puffer_mlx.config import load
+from puffer_mlx.ppo.schedules import cosine, entropy_coefficient, learning_rate, linear
 
 
 def test_cosine():
@@ -15,3 +16,38 @@ def test_cosine():
     assert cosine(0.1, 0.02, 150, 100) == pytest.approx(0.02)  # past the end
     assert cosine(0.1, 0.02, -5, 100) == 0.1
     assert cosine(0.1, 0.02, 7, 0) == 0.1  # no epochs
+
+
+def test_linear():
+    assert linear(0.1, 0.02, 0, 100) == 0.1
+    assert linear(0.1, 0.02, 25, 100) == pytest.approx(0.08)  # .1 - .08 / 4
+    assert linear(0.1, 0.02, 100, 100) == pytest.approx(0.02)
+    assert linear(0.1, 0.02, 150, 100) == pytest.approx(0.02)  # past the end
+    assert linear(0.1, 0.02, -5, 100) == 0.1
+    assert linear(0.1, 0.02, 7, 0) == 0.1  # no epochs
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", 0.001 + 0.009 * (1 + math.sqrt(0.5)) / 2),  # PufferLib's
+        ("--train.lr-schedule cosine", 0.001 + 0.009 * (1 + math.sqrt(0.5)) / 2),
+        ("--train.lr-schedule linear", 0.00775),  # .01 - .009 / 4
+        ("--train.lr-schedule linear --train.min-lr-ratio 0", 0.0075),
+        ("--train.anneal-lr False", 0.01),
+        ("--train.anneal-lr False --train.lr-schedule linear", 0.01),
+    ],
+)
+def test_learning_rate(words, expected):
+    first = ["--train.learning-rate", "0.01", "--train.min-lr-ratio", "0.1"]
+    train = load("default", [*first, *words.split()]).train
+    assert learning_rate(train, 0, 100) == pytest.approx(0.01, rel=1e-15)
+    assert learning_rate(train, 25, 100) == pytest.approx(expected)
+
+
+def test_entropy_coefficient():
+    train = load("default", ["--train.ent-coef", "0.01", "--train.lr-schedule", "linear"]).train
+    assert entropy_coefficient(train, 50, 100) == 0.01
+    train.anneal_ent_coef = True
+    assert entropy_coefficient(train, 50, 100) == pytest.approx(0.0055)  # half way to a tenth
+    assert entropy_coefficient(train, 25, 100) == pytest.approx(0.001 + 0.009 * 0.8535534)

@@ -106,6 +106,11 @@ def test_a_continued_run_is_the_whole_one(uncompiled, tmp_path, name, network):
         ["--train.overlap", "1", "--reset-state", "False", "--torch.network", "LSTM"],
         ["--train.overlap", "1", "--train.precision", "bf16", "--policy.dialect", "torch"],
         ["--train.precision", "fp16"],
+        ["--train.weight-decay", "0.1", "--train.lr-schedule", "linear"],
+        ["--train.optimizer", "adam"],
+        ["--train.optimizer", "adam", "--train.overlap", "1", "--train.weight-decay", "0.1"],
+        ["--train.optimizer", "adam", "--train.precision", "bf16"],
+        ["--train.optimizer", "adam", "--train.precision", "fp16"],
     ],
     ids=" ".join,
 )
@@ -122,6 +127,38 @@ def test_an_overlapped_run(uncompiled, tmp_path, name, network):
     check_same(whole, continued)
     saved = checkpoint.load_state(only(tmp_path, "0*"))
     assert any(array.startswith("acting.") for array in saved.arrays)
+
+
+OTHERS = {"muon": set(), "adam": {"optimizer.step", "optimizer.second_moment."}}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_optimizer_goes_on_with_its_own_state_only(uncompiled, name):
+    """Runs from before there was a choice are Muon's, whose one state is called momentum."""
+    settings = configure("squared", "--env.size", "3", "--train.optimizer", name)
+    with vec.make(settings, 1) as environments:
+        trainer = Trainer(settings, environments)
+        trainer.step()
+        state = trainer.state()
+        weights = {name for name, _ in named(trainer.weights)}
+        names = {f"momentum.{name}" for name in weights}
+        for other in OTHERS[name]:
+            names |= {f"{other}{name}" for name in weights} if other.endswith(".") else {other}
+        assert {n for n in state.arrays if n.startswith(("momentum", "optimizer"))} == names
+        if name == "muon":
+            del state.numbers["optimizer"]
+        Trainer(settings, environments).restore(trainer.weights, state)
+        (another,) = OTHERS.keys() - {name}
+        settings.train.optimizer = another
+        refused = Trainer(settings, environments)
+        with pytest.raises(UserError) as caught:
+            refused.restore(trainer.weights, state)
+    assert caught.value.message == f"train.optimizer is {another}, and the run's state is of {name}"
+    assert caught.value.hint == (
+        f"go on with --train.optimizer {name}, or begin a new run from its weights:"
+        " --load-model-path"
+    )
+    assert refused.epoch == 0
 
 
 def test_images(uncompiled, tmp_path):

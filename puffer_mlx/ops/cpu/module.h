@@ -15,7 +15,6 @@
 #include "ops/cpu/gru.h"
 #include "ops/cpu/lstm.h"
 #include "ops/cpu/mingru.h"
-#include "ops/cpu/muon.h"
 #include "ops/cpu/shares.h"
 #include "ops/cpu/threads.h"
 
@@ -53,8 +52,6 @@ NB_MODULE(cpu_ops, m) {
   m.def("lstm_backward", &lstm_backward_node, "gates"_a, "weight_hh"_a, "h0"_a, "c0"_a, "keep"_a, "h"_a, "c"_a, "dh"_a);
   m.def("gru_forward", &gru_forward_node, "z"_a, "weight_hh"_a, "bias_hh"_a, "h0"_a, "keep"_a);
   m.def("gru_backward", &gru_backward_node, "gates"_a, "weight_hh"_a, "h0"_a, "keep"_a, "h"_a, "dh"_a);
-  m.def("muon_step", &muon_step, "weights"_a, "grads"_a, "momentum"_a, "lr"_a, "loss"_a, "max_norm"_a, "beta"_a,
-        "coefficients"_a);
   m.def("set_threads", [](int n) { Shares::all().set_default_width(n); }, "threads"_a);
   m.def("set_width", &set_width, "stream"_a, "threads"_a);
   m.def("width", &width, "stream"_a);

@@ -1,14 +1,19 @@
-"""How weights move: one file for each optimizer, all of its forms in it.
+"""How weights move: one file, or one folder, for each optimizer and all of its forms.
 
 ``train.optimizer`` is a file's name here. A file's ``OPTIMIZER`` is its ``Optimizer``; nothing else
 needs to know of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from puffer_mlx.trees import Tree
+import mlx.core as mx
+
+from puffer_mlx.config import Config
+from puffer_mlx.config.schema import OPTIMIZERS
+from puffer_mlx.errors import UserError
+from puffer_mlx.trees import Tree, named
 
 
 class Optimizer(NamedTuple):
@@ -33,6 +38,22 @@ def find(name: str) -> Optimizer:
     return import_module(f"{__name__}.{name}").OPTIMIZER
 
 
+def kept(optimizer: Optimizer) -> int:
+    """How many numbers an optimizer's state has for each weight."""
+    weight = mx.zeros((100, 100))
+    return sum(array.size for _, array in named(optimizer.init({"": weight}))) // weight.size
+
+
+def unread(config: Config) -> list[str]:
+    """Keys that were given and that other optimizers obey, but not this one."""
+    mine = find(config.train.optimizer).reads
+    read = dict.fromkeys(f"train.{key}" for name in OPTIMIZERS for key in find(name).reads)
+    return [key for key in read if key in config.origins and key.partition(".")[2] not in mine]
+
+
+# ---- in checkpoints ------------------------------------------------------------------------------
+
+
 def stored(state: Tree) -> Tree:
     """An optimizer's state under the names that a checkpoint has for it.
 
@@ -46,3 +67,21 @@ def recovered(stored: Tree, like: Tree) -> Tree:
     """The state that was stored, its names those of ``like``."""
     others = stored.get("optimizer", {})
     return {name: stored[name] if name == "momentum" else others[name] for name in like}
+
+
+def refuse_another(name: str, numbers: Mapping[str, Any]) -> None:
+    """Refuse to go on with another optimizer than a run's own.
+
+    Args:
+        name: the optimizer that is to go on.
+        numbers: those of the run's state; before there was a choice, they named none.
+
+    Raises:
+        UserError: the state is another one's.
+    """
+    if name != (own := numbers.get("optimizer", "muon")):
+        raise UserError(
+            f"train.optimizer is {name}, and the run's state is of {own}",
+            f"go on with --train.optimizer {own}, or begin a new run from its weights:"
+            " --load-model-path",
+        )

@@ -1,6 +1,6 @@
-// One step of the optimizer for all tensors in one node: global-norm clip, Nesterov momentum, orthogonalisation, and
+// One step of Muon for all tensors in one node: global-norm clip, Nesterov momentum, orthogonalisation, and
 // nothing at all where a gradient isn't finite. As a graph it is some 40 nodes for each matrix, which for small networks
-// cost more than the gradients. What is computed and where it comes from: `ppo/optimizers/muon.py`.
+// cost more than the gradients. What is computed and where it comes from: `__init__.py`.
 
 #pragma once
 
@@ -12,11 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "arithmetic.h"
+#include "ops/cpu/threads.h"
 #include "ops/linear/linear.h"
-#include "node.h"
-#include "ops/norm/norm.h"
-#include "threads.h"
+#include "ppo/optimizers/step.h"
 
 namespace puffer {
 
@@ -24,25 +22,9 @@ using Quintic = std::array<float, 3>;  // a, b, c of a X + b (X X^T) X + c (X X^
 
 // The numbers of a step that don't change during a run.
 struct MuonNumbers {
-  float max_norm, beta;
+  float beta, decay;
   std::vector<Quintic> coefficients;
 };
-
-// Sum of the squares of a tensor's numbers, in float32 for runs of 4096 of them and in double over those.
-inline double sum_of_squares(const float* x, int64_t size) {
-  constexpr int64_t kRun = 4096;
-  double total = 0;
-  for (int64_t run = 0; run < size; run += kRun) {
-    int count = static_cast<int>(std::min(kRun, size - run));
-    Lanes squares = {};
-    for (int i = 0; i < count; i += kLanes) {
-      Lanes lanes = Channels(i, count).load(x + run);
-      squares += lanes * lanes;
-    }
-    total += sum_of_lanes(squares);
-  }
-  return total;
-}
 
 // x (R, C) -> in place, singular values close to 1
 inline void orthogonalise(float* x, int R, int C, const std::vector<Quintic>& coefficients) {
@@ -86,57 +68,47 @@ inline void muon_tensor(const float* w, const float* g, const float* m, float* n
     orthogonalise(update.get(), R, C, numbers.coefficients);
     scale *= std::sqrt(std::max(1.0f, float(R) / float(C)));
   }
+  if (numbers.decay != 0) {  // rounded by itself, so that a step without it stays the same to the bit
+    float keep = 1 - lr * numbers.decay;
+    for (int64_t i = 0; i < size; ++i) new_w[i] = keep * w[i];
+    w = new_w;
+  }
   for (int64_t i = 0; i < size; ++i) new_w[i] = w[i] - scale * update[i];
 }
 
 // Trees of k arrays each, lr () and loss () -> k weights, k momenta, and () 1 where the step was made; else 0, and both
 // are as before. A tensor is one thread's.
 inline Arrays muon_step(const Arrays& weights, const Arrays& grads, const Arrays& momentum, const Array& lr,
-                        const Array& loss, float max_norm, float beta, std::vector<Quintic> coefficients) {
+                        const Array& loss, float max_norm, float beta, float decay,
+                        std::vector<Quintic> coefficients) {
   size_t k = weights.size();
   expect(gemm != nullptr, "muon_step: no BLAS is set");
-  expect(grads.size() == k && momentum.size() == k, "muon_step: weights, grads and momentum differ in number");
-  Arrays inputs;
-  std::vector<mx::Shape> shapes;
-  for (auto* tree : {&weights, &grads, &momentum}) {
-    for (size_t i = 0; i < k; ++i) {
-      expect_shapes("muon_step: weights, grads and momentum must be float32 and of the same shapes",
-                    {{(*tree)[i], weights[i].shape()}});
-      inputs.push_back((*tree)[i]);
-    }
-  }
-  expect_shapes("muon_step: lr and loss must be float32 scalars", {{lr, {}}, {loss, {}}});
-  inputs.push_back(lr);
-  inputs.push_back(loss);
-  for (int copy = 0; copy < 2; ++copy)
-    for (auto& weight : weights) shapes.push_back(weight.shape());
-  shapes.push_back({});
+  auto inputs = step_inputs("muon_step", {weights, grads, momentum}, {lr, loss});
   std::vector<int64_t> sizes;
   std::vector<int> rows;
   for (auto& weight : weights) {
     sizes.push_back(weight.size());
     rows.push_back(weight.ndim() >= 2 && weight.size() ? weight.shape(0) : 0);
   }
-  MuonNumbers numbers{max_norm, beta, std::move(coefficients)};
+  MuonNumbers numbers{beta, decay, std::move(coefficients)};
   auto kernel = [=](const Buffers& in, const Outputs& to) {
     double squares = 0;
     for (size_t i = 0; i < k; ++i) squares += sum_of_squares(floats(in, k + i), sizes[i]);
-    float norm = static_cast<float>(std::sqrt(squares)), rate = *floats(in, 3 * k);
-    bool ok = std::isfinite(norm) && std::isfinite(*floats(in, 3 * k + 1));
-    *floats(to, 2 * k) = ok;
-    float clip = std::min(1.0f, numbers.max_norm / (norm + 1e-6f));
+    Clip clip(squares, *floats(in, 3 * k + 1), max_norm);
+    float rate = *floats(in, 3 * k);
+    *floats(to, 2 * k) = clip.ok;
     run_parts(static_cast<int>(k), [&](int i) {
       auto w = floats(in, i), g = floats(in, k + i), m = floats(in, 2 * k + i);
       auto new_w = floats(to, i), new_m = floats(to, k + i);
-      if (ok) {
-        muon_tensor(w, g, m, new_w, new_m, sizes[i], rows[i], clip, rate, numbers);
+      if (clip.ok) {
+        muon_tensor(w, g, m, new_w, new_m, sizes[i], rows[i], clip.scale, rate, numbers);
       } else {
         std::memcpy(new_w, w, sizeof(float) * sizes[i]);
         std::memcpy(new_m, m, sizeof(float) * sizes[i]);
       }
     });
   };
-  return call("Muon", kernel, inputs, shapes);
+  return call("Muon", kernel, inputs, step_shapes(weights, 2, 1));
 }
 
 }  // namespace puffer

@@ -104,25 +104,26 @@ def step(
         state: ``momentum``, from ``init`` or the last step.
         loss: a scalar array.
         lr: learning rate, a scalar array.
-        settings: ``beta1`` and ``max_grad_norm`` count.
+        settings: ``beta1``, ``weight_decay`` and ``max_grad_norm`` count.
 
     Returns:
         New weights and state, and whether (a scalar) they are new.
     """
-    beta, max_norm = settings.beta1, settings.max_grad_norm
+    beta, decay, max_norm = settings.beta1, settings.weight_decay, settings.max_grad_norm
     extension = ops.extension_with_products()
     if extension is None:
 
         def update(weights: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
-            weights, momentum = muon(weights, grads, state["momentum"], lr=lr, beta=beta)
+            momentum = state["momentum"]
+            weights, momentum = muon(weights, grads, momentum, lr=lr, beta=beta, weight_decay=decay)
             return weights, {"momentum": momentum}
 
         return step_if_finite(update, weights, grads, state, loss, max_norm)
     leaves = ([array for _, array in named(tree)] for tree in (weights, grads, state["momentum"]))
-    *new, made = extension.muon_step(*leaves, lr, loss, max_norm, beta, COEFFICIENTS)
+    *new, made = extension.muon_step(*leaves, lr, loss, max_norm, beta, decay, COEFFICIENTS)
     found = iter(new)
     weights, state = (tree_map(lambda _: next(found), tree) for tree in (weights, state))
     return weights, state, made > 0
 
 
-OPTIMIZER = Optimizer(init, step, reads=("beta1",))
+OPTIMIZER = Optimizer(init, step, reads=("beta1", "weight_decay"))

@@ -1,0 +1,117 @@
+"""Adam (Kingma and Ba 2015) with AdamW's decoupled weight decay (Loshchilov and Hutter 2019).
+
+PPO elsewhere usually has beta1 0.9, beta2 0.999, eps 1e-5 and a learning rate of 0.0003 to 0.003
+that falls along a line to 0.
+"""
+
+import math
+
+import mlx.core as mx
+from mlx.utils import tree_map
+
+from puffer_mlx import ops
+from puffer_mlx.config import Train
+from puffer_mlx.ppo.finite import step_if_finite
+from puffer_mlx.ppo.optimizers import Optimizer
+from puffer_mlx.trees import Tree, named
+
+
+def init(weights: Tree) -> Tree:
+    """Both moments 0, in the weights' shapes, and no step made: a float32 scalar."""
+    return {
+        "momentum": tree_map(mx.zeros_like, weights),
+        "second_moment": tree_map(mx.zeros_like, weights),
+        "step": mx.array(0.0),
+    }
+
+
+def adam(
+    weights: Tree,
+    grads: Tree,
+    state: Tree,
+    *,
+    lr: mx.array | float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float = 0.0,
+) -> tuple[Tree, Tree]:
+    """One step, the t-th.
+
+        m = beta1 m + (1 - beta1) g
+        v = beta2 v + (1 - beta2) g^2
+        w = w (1 - lr wd) - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+
+    Args:
+        weights: tree of float32 arrays.
+        grads: tree of the same structure, already clipped.
+        state: ``momentum`` (m), ``second_moment`` (v) and ``step`` (t), from ``init`` or the step
+            before.
+        lr: learning rate, a scalar array where it changes.
+        beta1: decay of m.
+        beta2: decay of v.
+        eps: what the divisor is larger by.
+        weight_decay: part of a weight that a step takes away, times lr.
+
+    Returns:
+        New weights and state.
+    """
+    step = state["step"] + 1
+    rate = lr / _correction(beta1, step)
+    root = mx.rsqrt(_correction(beta2, step))
+    first = tree_map(lambda m, g: beta1 * m + (1 - beta1) * g, state["momentum"], grads)
+    second = tree_map(
+        lambda v, g: beta2 * v + (1 - beta2) * mx.square(g), state["second_moment"], grads
+    )
+
+    def update(w: mx.array, m: mx.array, v: mx.array) -> mx.array:
+        return w * (1 - lr * weight_decay) - rate * m / (root * mx.sqrt(v) + eps)
+
+    new = tree_map(update, weights, first, second)
+    return new, {"momentum": first, "second_moment": second, "step": step}
+
+
+def _correction(beta: float, step: mx.array) -> mx.array:
+    """1 - beta^step, exact to float32's digits where beta is close to 1."""
+    return -mx.expm1(step * (math.log(beta) if beta else -math.inf))
+
+
+def step(
+    weights: Tree, grads: Tree, state: Tree, loss: mx.array, lr: mx.array, settings: Train
+) -> tuple[Tree, Tree, mx.array]:
+    """The clip and Adam, and nothing where the loss or a gradient isn't finite.
+
+    On a CPU one operation of the extension: of a small network's minibatch, the graph would be the
+    larger part.
+
+    Args:
+        weights: tree of float32 arrays.
+        grads: tree of the same structure.
+        state: from ``init`` or the step before.
+        loss: a scalar array.
+        lr: learning rate, a scalar array.
+        settings: ``beta1``, ``beta2``, ``eps``, ``weight_decay`` and ``max_grad_norm`` count.
+
+    Returns:
+        New weights and state, and whether (a scalar) they are new.
+    """
+    numbers = {"beta1": settings.beta1, "beta2": settings.beta2, "eps": settings.eps}
+    decay, max_norm = settings.weight_decay, settings.max_grad_norm
+    extension = ops.extension_here()
+    if extension is None:
+
+        def update(weights: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
+            return adam(weights, grads, state, lr=lr, weight_decay=decay, **numbers)
+
+        return step_if_finite(update, weights, grads, state, loss, max_norm)
+    trees = weights, grads, state["momentum"], state["second_moment"]
+    leaves = ([array for _, array in named(tree)] for tree in trees)
+    *new, made = extension.adam_step(
+        *leaves, state["step"], lr, loss, max_norm, decay=decay, **numbers
+    )
+    found = iter(new)
+    weights, state = (tree_map(lambda _: next(found), tree) for tree in (weights, state))
+    return weights, state, made > 0
+
+
+OPTIMIZER = Optimizer(init, step, reads=("beta1", "beta2", "eps", "weight_decay"))

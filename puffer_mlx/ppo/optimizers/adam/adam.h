@@ -1,0 +1,108 @@
+// One step of Adam with decoupled weight decay for all tensors in one node: global-norm clip, both moments, and nothing
+// at all where a gradient isn't finite. As a graph it is some 15 nodes for each tensor. What is computed and where it
+// comes from: `__init__.py`.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "ops/cpu/node.h"
+#include "ops/cpu/threads.h"
+#include "ppo/optimizers/step.h"
+
+namespace puffer {
+
+// The numbers of a step that don't change during a run.
+struct AdamNumbers {
+  double beta1, beta2, eps, decay;
+};
+
+// Numbers [first, first + count) of tensor i. They are some ten microseconds' work, more than waking a thread takes.
+struct AdamPart {
+  static constexpr int64_t kNumbers = 1 << 15;
+  int i;
+  int64_t first, count;
+};
+
+// What all numbers of one step are computed with; `made` counts steps, this one too.
+struct AdamStep {
+  float clip, beta1, beta2, add1, add2, keep, rate, root, eps;
+
+  AdamStep(const AdamNumbers& n, float clip, float lr, double made)
+      : clip(clip),
+        beta1(n.beta1),
+        beta2(n.beta2),
+        add1(1 - n.beta1),
+        add2(1 - n.beta2),
+        keep(1 - lr * n.decay),
+        rate(lr / (1 - std::pow(n.beta1, made))),
+        root(1 / std::sqrt(1 - std::pow(n.beta2, made))),
+        eps(n.eps) {}
+
+  // w, g, m, v (count) -> new w, m and v
+  void run(const float* __restrict__ w, const float* __restrict__ g, const float* __restrict__ m,
+           const float* __restrict__ v, float* __restrict__ new_w, float* __restrict__ new_m,
+           float* __restrict__ new_v, int64_t count) const {
+    for (int64_t i = 0; i < count; ++i) {
+      float gradient = clip * g[i];
+      float first = beta1 * m[i] + add1 * gradient;
+      float second = beta2 * v[i] + add2 * (gradient * gradient);
+      new_m[i] = first;
+      new_v[i] = second;
+      new_w[i] = keep * w[i] - rate * first / (root * std::sqrt(second) + eps);
+    }
+  }
+};
+
+// Trees of k arrays each, and the number of steps made, lr and loss, all () -> k weights, k first and k second moments,
+// the number of steps (), and () 1 where the step was made; else 0, and all is as before. The result doesn't depend on
+// the number of threads: every number is computed by itself, and squares are summed in the parts' order.
+inline Arrays adam_step(const Arrays& weights, const Arrays& grads, const Arrays& momentum, const Arrays& second,
+                        const Array& made, const Array& lr, const Array& loss, float max_norm, double beta1,
+                        double beta2, double eps, double decay) {
+  int k = static_cast<int>(weights.size());
+  auto inputs = step_inputs("adam_step", {weights, grads, momentum, second}, {made, lr, loss});
+  std::vector<AdamPart> parts;
+  for (int i = 0; i < k; ++i) {
+    int64_t size = weights[i].size();
+    for (int64_t first = 0; first < size; first += AdamPart::kNumbers)
+      parts.push_back({i, first, std::min(AdamPart::kNumbers, size - first)});
+  }
+  AdamNumbers numbers{beta1, beta2, eps, decay};
+  auto kernel = [=](const Buffers& in, const Outputs& to) {
+    int count = static_cast<int>(parts.size());
+    std::vector<double> squares(count);
+    run_parts(count, [&](int p) {
+      auto [i, first, size] = parts[p];
+      squares[p] = sum_of_squares(floats(in, k + i) + first, size);
+    });
+    double sum = 0;
+    for (double square : squares) sum += square;
+    auto scalars = 4 * k;
+    Clip clip(sum, *floats(in, scalars + 2), max_norm);
+    float steps = *floats(in, scalars) + clip.ok;
+    *floats(to, 3 * k) = steps;
+    *floats(to, 3 * k + 1) = clip.ok;
+    AdamStep step(numbers, clip.scale, *floats(in, scalars + 1), steps);
+    run_parts(count, [&](int p) {
+      auto [i, first, size] = parts[p];
+      auto w = floats(in, i) + first, g = floats(in, k + i) + first;
+      auto m = floats(in, 2 * k + i) + first, v = floats(in, 3 * k + i) + first;
+      auto new_w = floats(to, i) + first, new_m = floats(to, k + i) + first, new_v = floats(to, 2 * k + i) + first;
+      if (clip.ok) {
+        step.run(w, g, m, v, new_w, new_m, new_v, size);
+      } else {
+        std::memcpy(new_w, w, sizeof(float) * size);
+        std::memcpy(new_m, m, sizeof(float) * size);
+        std::memcpy(new_v, v, sizeof(float) * size);
+      }
+    });
+  };
+  return call("Adam", kernel, inputs, step_shapes(weights, 3, 2));
+}
+
+}  // namespace puffer

@@ -1,0 +1,75 @@
+// What the optimizers' steps in C++ share: their inputs, and the clip by the gradients' global norm. What is computed:
+// `ppo/clip.py`, `ppo/finite.py`.
+
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ops/cpu/arithmetic.h"
+#include "ops/cpu/node.h"
+#include "ops/norm/norm.h"
+
+namespace puffer {
+
+// Sum of the squares of a tensor's numbers, in float32 for runs of 4096 of them and in double over those.
+inline double sum_of_squares(const float* x, int64_t size) {
+  constexpr int64_t kRun = 4096;
+  double total = 0;
+  for (int64_t run = 0; run < size; run += kRun) {
+    int count = static_cast<int>(std::min(kRun, size - run));
+    Lanes squares = {};
+    for (int i = 0; i < count; i += kLanes) {
+      Lanes lanes = Channels(i, count).load(x + run);
+      squares += lanes * lanes;
+    }
+    total += sum_of_lanes(squares);
+  }
+  return total;
+}
+
+// What gradients are multiplied by, and whether they and the loss are finite; if not, a step changes nothing.
+struct Clip {
+  bool ok;
+  float scale;
+
+  Clip(double sum_of_squares, float loss, float max_norm) {
+    float norm = static_cast<float>(std::sqrt(sum_of_squares));
+    ok = std::isfinite(norm) && std::isfinite(loss);
+    scale = std::min(1.0f, max_norm / (norm + 1e-6f));
+  }
+};
+
+// Trees of as many arrays as the first, the weights, has, of the same shapes; and scalars: all of it float32, in this
+// order.
+inline Arrays step_inputs(const std::string& step, const std::vector<Arrays>& trees, const Arrays& scalars) {
+  auto number = step + ": weights, gradients and state differ in number";
+  auto shape = step + ": weights, gradients and state must be float32 and of the same shapes";
+  auto scalar = step + ": numbers must be float32 scalars";
+  Arrays inputs;
+  for (auto& tree : trees) {
+    expect(tree.size() == trees[0].size(), number.c_str());
+    for (size_t i = 0; i < tree.size(); ++i) {
+      expect_shapes(shape.c_str(), {{tree[i], trees[0][i].shape()}});
+      inputs.push_back(tree[i]);
+    }
+  }
+  for (auto& one : scalars) {
+    expect_shapes(scalar.c_str(), {{one, {}}});
+    inputs.push_back(one);
+  }
+  return inputs;
+}
+
+// The shapes of a step's results: so many trees like the weights, and scalars.
+inline std::vector<mx::Shape> step_shapes(const Arrays& weights, int trees, int scalars) {
+  std::vector<mx::Shape> shapes;
+  for (int tree = 0; tree < trees; ++tree)
+    for (auto& weight : weights) shapes.push_back(weight.shape());
+  shapes.resize(shapes.size() + scalars);
+  return shapes;
+}
+
+}  // namespace puffer

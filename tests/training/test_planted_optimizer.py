@@ -1,0 +1,66 @@
+"""An optimizer is one file: plain SGD, put beside the others, trains and goes on to the bit."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+from running import BATCH, ROOT, TINY, command, learned, only, records
+
+SGD = '''
+"""Stochastic gradient descent."""
+
+from mlx.utils import tree_map
+
+from puffer_mlx.ppo.finite import step_if_finite
+from puffer_mlx.ppo.optimizers import Optimizer
+
+
+def step(weights, grads, state, loss, lr, settings):
+    def update(weights, grads, state):
+        return tree_map(lambda w, g: w - lr * g, weights, grads), state
+
+    return step_if_finite(update, weights, grads, state, loss, settings.max_grad_norm)
+
+
+OPTIMIZER = Optimizer(init=lambda weights: {}, step=step, reads=())
+'''
+
+
+@pytest.fixture
+def train(tmp_path):
+    """scripts/train.py of a copy of the package that has one file more."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "puffer_mlx", tmp_path / "puffer_mlx", ignore=ignore)
+    for name in ("configs", "envs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "puffer_mlx" / "ppo" / "optimizers" / "sgd.py").write_text(SGD)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    def run(folder, *words):
+        folder.mkdir(exist_ok=True)
+        done = subprocess.run(
+            command("train", *words), cwd=folder, env=environment, capture_output=True, text=True
+        )
+        return done.stdout + done.stderr, done.returncode
+
+    return run
+
+
+def test_one_file(train, tmp_path):
+    more = ["--train.optimizer", "sgd", "--train.beta1", 0.5, "--train.learning-rate", 0.1]
+    text, status = train(tmp_path / "whole", *TINY, *more)
+    assert status == 0, text
+    assert "unused here: train.beta1" in text
+    text, status = train(tmp_path / "parts", *TINY, *more, "--stop-at", 3 * BATCH)
+    assert status == 0, text
+    text, status = train(tmp_path / "parts", "squared", "--resume", "latest")
+    assert status == 0, text
+    whole, parts = (list(map(learned, records(tmp_path / name))) for name in ("whole", "parts"))
+    assert whole == parts
+    last = "checkpoints/squared/*/best/weights.safetensors"
+    assert only(tmp_path / "whole", last).is_file()
+    text, status = train(tmp_path / "parts", "--help")
+    assert "adam or muon or sgd" in " ".join(text.split())
+    text, status = train(tmp_path / "parts", *TINY, "--train.optimizer", "sdg")
+    assert status == 2 and "adam or muon or sgd" in text
