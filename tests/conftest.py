@@ -1,5 +1,6 @@
 """Imported before any test module."""
 
+import gc
 import signal
 from pathlib import Path
 
@@ -20,6 +21,12 @@ pytest.register_assert_rewrite(
 mx.set_default_device(mx.cpu)  # tests of a GPU say so themselves
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background jobs inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: no collection of garbage, also those of tests, walks it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

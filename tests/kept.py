@@ -15,7 +15,11 @@ from puffer_mlx.system import private_folders
 from puffer_mlx.system.compiler import cache_directory
 
 
-def kept_copy(folder: Path, change: Callable[[Path], object], only: Iterable[str] = (".",)) -> Path:
+def kept_copy(
+    folder: Path,
+    change: Callable[[Path], object] = lambda _: None,
+    only: Iterable[str] = (".",),
+) -> Path:
     """A folder's copy to which ``change`` was done; to be read only.
 
     Args:

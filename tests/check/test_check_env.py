@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from kept import edit, kept_copy
 from running import run
 
 from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, number, numbers, percent, worst
@@ -47,16 +48,14 @@ def said(found: dict[str, list]) -> str:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
+def compiled():
     """The faulty environment, compiled with these macros."""
 
     @functools.cache
     def make(*macros: str) -> Path:
-        folder = tmp_path_factory.mktemp("environment") / "faulty"
-        shutil.copytree(FAULTY, folder)
         text = "".join(f"#define {macro}\n" for macro in macros)
-        (folder / "binding.c").write_text(text + (FAULTY / "binding.c").read_text())
-        return folder
+        binding = text + (FAULTY / "binding.c").read_text()
+        return kept_copy(FAULTY, lambda copy: (copy / "binding.c").write_text(binding))
 
     return make
 
@@ -201,11 +200,9 @@ def test_what_is_missing(compiled):
     assert "define MY_STATE_PLAIN" in text and "there is no score" in text and "no draw.py" in text
 
 
-def test_a_key_that_nobody_reads(compiled, tmp_path):
-    shutil.copytree(compiled(), tmp_path / "faulty")
-    ini = tmp_path / "faulty" / "faulty.ini"
-    ini.write_text(ini.read_text().replace("fault = 0", "fault = 0\nwind = 3"))
-    found = look(ini.parent)
+def test_a_key_that_nobody_reads(compiled):
+    old, new = "fault = 0", "fault = 0\nwind = 3"
+    found = look(kept_copy(compiled(), lambda copy: edit(copy / "faulty.ini", old, new)))
     assert verdicts(found) == {"loads": WARN} and "nobody reads env.wind" in said(found)
 
 
@@ -217,12 +214,10 @@ DRAWINGS = {
 
 
 @pytest.mark.parametrize("code", DRAWINGS, ids=["no picture", "still", "growing"])
-def test_pictures(compiled, tmp_path, code):
+def test_pictures(compiled, code):
     verdict, words = DRAWINGS[code]
-    folder = tmp_path / "faulty"
-    shutil.copytree(compiled(), folder)
     start = "import itertools\nimport numpy as np\ncount = itertools.count(1)\n"
-    (folder / "draw.py").write_text(start + code + "\n")
+    folder = kept_copy(compiled(), lambda copy: (copy / "draw.py").write_text(f"{start}{code}\n"))
     found = look(folder, without=("speed", "training"))
     assert verdicts(found) == {"pictures": verdict} and words in said(found), said(found)
 
@@ -311,9 +306,8 @@ def test_a_crash_is_reported(compiled, tmp_path, name):
 
 def test_a_crash_hides_no_other_item(compiled, tmp_path):
     """One that others don't need: they go on in a process of their own."""
-    folder = tmp_path / "faulty"
-    shutil.copytree(compiled(), folder)
-    (folder / "draw.py").write_text("import os\ndef draw(observation): os.abort()\n")
+    code = "import os\ndef draw(observation): os.abort()\n"
+    folder = kept_copy(compiled(), lambda copy: (copy / "draw.py").write_text(code))
     only = ("--only", "loads", "steps", "pictures", "speed")
     done = run("check_env", folder, *QUICK, *only, "--json", "report.json", cwd=tmp_path)
     found = {name: findings[0]["verdict"] for name, findings in report(tmp_path).items()}

@@ -18,6 +18,7 @@ import pytest
 
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.system import mac
+from puffer_mlx.system.compiler import cache_directory, compile_program
 from puffer_mlx.vec.native.compiling import compile_environment
 
 ROOT = Path(__file__).parents[2]
@@ -33,14 +34,14 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def zig(tmp_path_factory) -> Iterator[Path]:
-    """clang for macOS 14 as $CC and $CXX; where it and ours keep what they compile."""
-    folder = tmp_path_factory.mktemp("zig")
+    """clang for macOS 14 as $CC and $CXX, which keeps what it compiled; a folder for the rest."""
+    kept = cache_directory() / "zig"
     with pytest.MonkeyPatch.context() as patch:
         for name in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR", "PUFFER_MLX_CACHE"):
-            patch.setenv(name, str(folder / name))
+            patch.setenv(name, str(kept / name))
         for name, tool in (("CC", "cc -Werror"), ("CXX", "c++")):
             patch.setenv(name, f"'{sys.executable}' -m ziglang {tool} -target aarch64-macos.14.0")
-        yield folder
+        yield tmp_path_factory.mktemp("zig")
 
 
 class Object:
@@ -87,12 +88,9 @@ def compiler_flags(monkeypatch) -> list[str]:
         return cpu_extension._flags()
 
 
-def compile_(*arguments: object) -> str:
-    """What the compiler for a Mac prints; fails if it does."""
-    command = [sys.executable, "-m", "ziglang", "c++", "-target", "aarch64-macos.14.0"]
-    done = subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def compiled(source: Path, flags: list[str]) -> Path:
+    """The object or the assembly of a source that includes headers of the extension; kept."""
+    return compile_program(f"mac_{source.stem}", [source], flags, "c++", cpu_extension.headers())
 
 
 def without_linker(flags: list[str]) -> list[str]:
@@ -102,9 +100,8 @@ def without_linker(flags: list[str]) -> list[str]:
 
 def test_the_extension_compiles(zig, monkeypatch):
     flags = without_linker(compiler_flags(monkeypatch))
-    target = zig / "cpu_ops.o"
-    compile_(*flags, "-O0", "-Wall", "-Werror", "-c", cpu_extension.write_source(zig), "-o", target)
-    found = Object(target)
+    source = cpu_extension.write_source(zig)
+    found = Object(compiled(source, [*flags, "-O0", "-Wall", "-Werror", "-c"]))
     assert found.machine == ARM64 and "_PyInit_cpu_ops" in found.defined
     assert any("mlx4core" in name for name in found.needed)
 
@@ -137,13 +134,13 @@ def innermost_loops(assembly: str) -> Iterator[list[str]]:
 
 def test_sums_of_a_product_stay_in_registers(zig, monkeypatch):
     """clang kept them in memory once, storing each after every multiply-add: twice the time."""
-    source, target = zig / "recurrences.cpp", zig / "recurrences.s"
+    source = zig / "recurrences.cpp"
     source.write_text(RECURRENCES)
     flags = without_linker(compiler_flags(monkeypatch))
-    compile_(*flags, "-S", source, "-o", target)
+    assembly = compiled(source, [*flags, "-S"])
     products = [
         loop
-        for loop in innermost_loops(target.read_text())
+        for loop in innermost_loops(assembly.read_text())
         if sum(line.startswith("fmla") for line in loop) >= 24
     ]
     assert len(products) >= 6  # one each; two in a gradient, which also goes to the first state

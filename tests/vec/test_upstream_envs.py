@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kept import edit
+from kept import edit, kept_copy
 from native_contract import CHECKS
 from native_envs import (
     DRAWS,
@@ -192,7 +192,7 @@ def test_whoever_draws_the_seed_decides_and_a_state_goes_on(tmp_path: Path, draw
 
     def seen(seed: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
         with NativeVec(
-            folder, total_agents=48, num_threads=threads, env={"size": 5}, seed=seed
+            kept_copy(folder), total_agents=48, num_threads=threads, env={"size": 5}, seed=seed
         ) as vec:
             stepper = Stepper(vec)
             return stepper.rows.observations.copy(), play(vec, 60, stepper)
@@ -201,7 +201,7 @@ def test_whoever_draws_the_seed_decides_and_a_state_goes_on(tmp_path: Path, draw
     np.testing.assert_array_equal(seen(0, 4)[1], others)
     np.testing.assert_array_equal(seen(1, 2)[0][:-1], first[1:])  # environment i: seed + i
     assert len(np.unique(first, axis=0)) > 10
-    with NativeVec(folder, total_agents=8, env={"size": 5}) as vec:
+    with NativeVec(kept_copy(folder), total_agents=8, env={"size": 5}) as vec:
         stepper = Stepper(vec)
         play(vec, 30, stepper)
         state = vec.state()
@@ -219,7 +219,7 @@ def test_a_generator_that_rng_only_points_to(tmp_path: Path, own: bool):
         edit(folder / "binding.c", "#define MY_VEC_INIT\n", "")
 
     def seen(seed: int) -> np.ndarray:
-        with NativeVec(folder, total_agents=16, env={}, seed=seed) as vec:
+        with NativeVec(kept_copy(folder), total_agents=16, env={}, seed=seed) as vec:
             return play(vec, 30)[..., 0]
 
     first = seen(0)
@@ -248,7 +248,7 @@ def test_a_step_of_a_range_of_environments(tmp_path: Path):
         folder / "binding.c", "#define Env", "#define MY_VEC_STEP_RANGE squared_range\n#define Env"
     )
     with (
-        NativeVec(folder, total_agents=24, num_threads=2, env={"size": 5}) as vec,
+        NativeVec(kept_copy(folder), total_agents=24, num_threads=2, env={"size": 5}) as vec,
         make("squared", total_agents=24, env={"size": 5}) as twin,
     ):
         one, other = Stepper(vec), Stepper(twin)
@@ -282,7 +282,7 @@ void my_setup_perm(StaticVec* vec, Env* env, int slot_base) {
         "    env->tick = 0;\n    env->size += 0 * env->tag;",
     )
     edit(folder / "squared.h", "env->log.score += reward", "env->log.score += (float)env->tag")
-    with NativeVec(folder, total_agents=6, env={"size": 3}) as vec:
+    with NativeVec(kept_copy(folder), total_agents=6, env={"size": 3}) as vec:
         play(vec, 50)
         scores = {record["env"]: record["score"] for record in vec.episodes()}
     assert scores == {float(i): float(i) for i in range(6)}
@@ -311,7 +311,7 @@ def test_openmp_functions_without_openmp(tmp_path: Path):
         folder / "squared.h", "env->log.score += reward", "env->log.score += omp_get_max_threads()"
     )
     assert "-fopenmp" not in environment_flags(folder)
-    with NativeVec(folder, total_agents=4, env={"size": 3}) as vec:
+    with NativeVec(kept_copy(folder), total_agents=4, env={"size": 3}) as vec:
         play(vec, 30)
         assert vec.log()["score"] == 1
 
@@ -376,4 +376,4 @@ def test_an_environment_that_exits_when_created(tmp_path: Path):
     folder = squared(tmp_path / "quitting")
     edit(folder / "binding.c", "    env->num_agents = 1;", "    env->num_agents = 1;\n    exit(3);")
     with pytest.raises(UserError, match=r"exit\(3\)"):
-        NativeVec(folder, total_agents=1, env={"size": 5})
+        NativeVec(kept_copy(folder), total_agents=1, env={"size": 5})
