@@ -23,7 +23,7 @@ from functools import partial
 
 from puffer_mlx import vec
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.config import parse_command_line, take_notes
+from puffer_mlx.config import parse_command_line, take_notes, unused_note
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import take_rows
 from puffer_mlx.ops.cpu_extension import threads
@@ -73,10 +73,10 @@ def targets(buffer, values, ratios, settings):
     )
 
 
-def draw(buffer, adv, values, uniforms, beta, alpha):
-    """Draw S agents (S,), those with large advantages more often, and gather what they did."""
+def draw(buffer, adv, values, uniforms, beta, settings):
+    """Draw S agents, those with large advantages more often and with less weight; gather them."""
     T, S = buffer.horizon, uniforms.size
-    rows, weight = priority.choose(adv, uniforms, beta, alpha)  # weight (S,) undoes a part of it
+    rows, weight = priority.choose(adv, uniforms, beta, settings.prio_alpha)  # (S,), (S,)
 
     def take(source):  # (T or T + 1, N, ...) -> (T, S, ...)
         return take_rows(source, rows, T)
@@ -126,20 +126,15 @@ def train(config, environments):
         state = policy.initial_state(N) if config.base.reset_state else state
         state = collect(buffer, environments, policy, act, weights, state, noise)
 
-        lr, ent = settings.learning_rate, settings.ent_coef
-        if settings.anneal_lr:
-            lr = schedules.cosine(lr, settings.min_lr_ratio * lr, epoch, E)
-        if settings.anneal_ent_coef:
-            ent = schedules.cosine(ent, settings.min_ent_coef_ratio * ent, epoch, E)
+        lr = mx.array(schedules.learning_rate(settings, epoch, E))
+        ent = mx.array(schedules.entropy_coefficient(settings, epoch, E))
         beta = priority.annealed_beta(settings.prio_beta0, settings.prio_alpha, epoch, E)
-        lr, ent, beta = mx.array(lr), mx.array(ent), mx.array(beta)
-
         key, mine = mx.random.split(key)
         uniforms = 1 - mx.random.uniform(shape=(K, S), key=mine)  # (0, 1]
         values, ratios, statistics = buffer.values, mx.ones((T, N)), []
         for k in range(K):
             adv = targets(buffer, values, ratios, settings)
-            rows, read, batch = draw(buffer, adv, values, uniforms[k], beta, settings.prio_alpha)
+            rows, read, batch = draw(buffer, adv, values, uniforms[k], mx.array(beta), settings)
             (total, metrics, ratio, value), grads = gradient(weights, *read, batch, ent)
             weights, optimizer_state, _ = optimizer.step(
                 weights, grads, optimizer_state, total, lr, settings
@@ -164,8 +159,9 @@ def main(argv):
     config, _ = parse_command_line(argv, obeyed=OBEYED)
     select_device(config.base.device)
     config.vec.num_buffers = 1
+    config.unused += optimizers.unread(config)
     with vec.make(config, threads()) as environments:
-        for note in take_notes(config):
+        for note in filter(None, [*take_notes(config), unused_note(config)]):
             print(note)
         train(config, environments)
 

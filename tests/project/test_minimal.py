@@ -38,6 +38,7 @@ CASES = {
     "squared, MinGRU": SQUARED,
     "breakout, LSTM": ("breakout", "--torch.network", "LSTM", "--reset-state", "0"),
     "connect4: masks": ("connect4", "--torch.network", "GRU", "--policy.dialect", "torch"),
+    "squared, Adam": (*SQUARED, "--train.optimizer", "adam", "--train.weight-decay", "0.1"),
     "squared, MinGRU, episodes apart": (*SQUARED, "--policy.reset-on-terminal", "1"),
     "cartpole_continuous, MLP": ("cartpole_continuous", "--torch.network", "MLP"),
     "Gymnasium: last observations": CARTPOLE,
@@ -106,9 +107,12 @@ def test_the_page_trains_the_weights_of_the_trainer(page, words):
 # What each key of [train] is changed to; the page refuses those that it doesn't have.
 CHANGES = {
     "total_timesteps": T * N,
+    "optimizer": "adam",
     "learning_rate": 0.02,
     "anneal_lr": 0,
+    "lr_schedule": "linear",
     "min_lr_ratio": 0.1,
+    "weight_decay": 0.1,
     "gamma": 0.9,
     "gae_lambda": 0.5,
     "replay_ratio": 1,
@@ -120,6 +124,8 @@ CHANGES = {
     "anneal_ent_coef": 0,
     "min_ent_coef_ratio": 0.5,
     "beta1": 0.5,
+    "beta2": 0.9,
+    "eps": 1e-3,
     "minibatch_size": 2 * T,
     "horizon": 4,
     "vtrace_rho_clip": 1.5,
@@ -132,12 +138,12 @@ CHANGES = {
 }
 REFUSED = {"overlap": 1, "precision": "bf16", "rollout_device": "cpu"}
 FASTER = "--train.learning-rate", "0.05"  # ratios and values move as far as their clips
-ELSEWHERE = {"bootstrap_truncated": CARTPOLE}  # environments in C tell of no time limits
+ADAM = *SQUARED, "--train.optimizer", "adam"
+ELSEWHERE = {"bootstrap_truncated": CARTPOLE, "beta2": ADAM, "eps": ADAM}
 
 
 def test_every_key_of_training_is_obeyed_or_refused(page):
-    choices = KEYS["train"].keys() - {"optimizer"}  # there is but one
-    assert sorted(CHANGES | REFUSED) == sorted(choices)
+    assert sorted(CHANGES | REFUSED) == sorted(KEYS["train"])
     assert REFUSED.keys() == page.LEFT_OUT.keys()
     for key, value in CHANGES.items():
         words = *ELSEWHERE.get(key, SQUARED), *FASTER
@@ -163,10 +169,11 @@ def test_the_command_that_the_page_shows_learns(here):
 
 
 def test_the_page_says_what_it_does_not_obey(here):
-    done = run_page(*TINY, "--checkpoint-interval", "2", cwd=here)
+    done = run_page(*TINY, "--checkpoint-interval", "2", "--train.eps", "0.1", cwd=here)
     assert done.returncode == 0
-    assert "unused here: base.checkpoint_interval" in done.stdout.splitlines()[0]
-    assert len(done.stdout.splitlines()) == 1 + RUNS
+    first, second, *lines = done.stdout.splitlines()
+    assert "unused here: base.checkpoint_interval" in first and "train.eps" in second
+    assert len(lines) == RUNS
     done = run_page("squared", "--train.overlap", "1", cwd=here)
     assert done.returncode == 2
     assert (
