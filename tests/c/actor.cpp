@@ -11,6 +11,10 @@
 #include <vector>
 
 #include "ops/cpu/actor.h"
+#include "ops/norm/step.h"
+#include "policy/networks/gru/step.h"
+#include "policy/networks/lstm/step.h"
+#include "policy/networks/mingru/step.h"
 
 using namespace puffer;
 

@@ -107,8 +107,8 @@ def test_the_extension_compiles(zig, monkeypatch):
 
 
 RECURRENCES = """
-#include "ops/cpu/gru.h"
-#include "ops/cpu/lstm.h"
+#include "policy/networks/gru/scan.h"
+#include "policy/networks/lstm/scan.h"
 
 using namespace puffer;
 

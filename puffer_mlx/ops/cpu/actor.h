@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "arithmetic.h"
-#include "recurrent_stages.h"
 #include "sampling.h"
 #include "stages.h"
 

@@ -9,12 +9,10 @@
 #include <memory>
 #include <vector>
 
-#include "actor.h"
+#include "ops/cpu/actor.h"
+#include "ops/cpu/binding.h"
 
 namespace puffer {
-
-// float32 memory, C-contiguous; 0: none.
-inline float* floats_at(uintptr_t address) { return reinterpret_cast<float*>(address); }
 
 inline void bind_rollout(Actor& actor, int64_t N, uintptr_t observations, bool bytes, uintptr_t terminals,
                          uintptr_t masks, uintptr_t noise, uintptr_t actions, uintptr_t logprobs, uintptr_t values,
@@ -39,31 +37,11 @@ inline nanobind::class_<Actor> bind_actor(nanobind::module_& m) {
   auto dense = [](Actor& actor, uintptr_t weight, uintptr_t bias, int M, int K, bool gelu) {
     actor.add(make_dense(floats_at(weight), floats_at(bias), M, K, gelu));
   };
-  auto mingru = [](Actor& actor, uintptr_t weight, int H, int state) {
-    actor.add(std::make_unique<MinGRULayer>(floats_at(weight), H, state));
-  };
-  auto lstm = [](Actor& actor, uintptr_t weight_ih, uintptr_t weight_hh, uintptr_t bias_ih, uintptr_t bias_hh, int H,
-                 int state) {
-    actor.add(std::make_unique<LSTMLayer>(floats_at(weight_ih), floats_at(weight_hh), floats_at(bias_ih),
-                                          floats_at(bias_hh), H, state));
-  };
-  auto gru = [](Actor& actor, uintptr_t weight_ih, uintptr_t weight_hh, uintptr_t bias_ih, uintptr_t bias_hh, int H,
-                int state) {
-    actor.add(std::make_unique<GRULayer>(floats_at(weight_ih), floats_at(weight_hh), floats_at(bias_ih),
-                                         floats_at(bias_hh), H, state));
-  };
-  auto norm = [](Actor& actor, uintptr_t weight, int H, float epsilon) {
-    actor.add(std::make_unique<ResidualNorm>(floats_at(weight), H, epsilon));
-  };
   auto logstd = [](Actor& actor, uintptr_t values) { actor.set_logstd(floats_at(values)); };
   nb::class_<Actor> actor(m, "Actor");
   actor.def(nb::init<int, int, std::vector<int>, bool>(), "inputs"_a, "hidden"_a, "sizes"_a, "continuous"_a)
       .def("clear", &Actor::clear)
       .def("dense", dense, "weight"_a, "bias"_a, "outputs"_a, "inputs"_a, "gelu"_a)
-      .def("mingru", mingru, "weight"_a, "hidden"_a, "state"_a)
-      .def("lstm", lstm, "weight_ih"_a, "weight_hh"_a, "bias_ih"_a, "bias_hh"_a, "hidden"_a, "state"_a)
-      .def("gru", gru, "weight_ih"_a, "weight_hh"_a, "bias_ih"_a, "bias_hh"_a, "hidden"_a, "state"_a)
-      .def("residual_norm", norm, "weight"_a, "hidden"_a, "epsilon"_a)
       .def("logstd", logstd, "values"_a)
       .def("bind", &bind_rollout, "agents"_a, "observations"_a, "bytes"_a, "terminals"_a, "masks"_a, "noise"_a,
            "actions"_a, "logprobs"_a, "values"_a, "states"_a)

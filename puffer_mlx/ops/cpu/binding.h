@@ -5,6 +5,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "ops/cpu/actor.h"
@@ -26,5 +27,8 @@ class Binding {
     return all;
   }
 };
+
+// float32 memory, C-contiguous, that Python gives as an address; 0: none.
+inline float* floats_at(uintptr_t address) { return reinterpret_cast<float*>(address); }
 
 }  // namespace puffer

@@ -12,9 +12,6 @@
 
 #include "ops/cpu/actor_binding.h"
 #include "ops/cpu/binding.h"
-#include "ops/cpu/gru.h"
-#include "ops/cpu/lstm.h"
-#include "ops/cpu/mingru.h"
 #include "ops/cpu/shares.h"
 #include "ops/cpu/threads.h"
 
@@ -46,12 +43,6 @@ static void set_depth(const mx::Stream& stream, int operations) {
 }
 
 NB_MODULE(cpu_ops, m) {
-  m.def("mingru_forward", &mingru_forward_node, "u"_a, "x"_a, "first"_a, "keep"_a);
-  m.def("mingru_backward", &mingru_backward_node, "u"_a, "x"_a, "first"_a, "keep"_a, "states"_a, "dout"_a);
-  m.def("lstm_forward", &lstm_forward_node, "z"_a, "weight_hh"_a, "h0"_a, "c0"_a, "keep"_a);
-  m.def("lstm_backward", &lstm_backward_node, "gates"_a, "weight_hh"_a, "h0"_a, "c0"_a, "keep"_a, "h"_a, "c"_a, "dh"_a);
-  m.def("gru_forward", &gru_forward_node, "z"_a, "weight_hh"_a, "bias_hh"_a, "h0"_a, "keep"_a);
-  m.def("gru_backward", &gru_backward_node, "gates"_a, "weight_hh"_a, "h0"_a, "keep"_a, "h"_a, "dh"_a);
   m.def("set_threads", [](int n) { Shares::all().set_default_width(n); }, "threads"_a);
   m.def("set_width", &set_width, "stream"_a, "threads"_a);
   m.def("width", &width, "stream"_a);

@@ -1,4 +1,4 @@
-// The recurrence of a GRU. Shapes: ops/cpu/gru.h; how a block walks through time: ops/recurrence/start.metal.h.
+// The recurrence of a GRU. Shapes: policy/networks/gru/scan.h; how a block walks through time: ops/recurrence/start.metal.h.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// The recurrence of an LSTM. Shapes: ops/cpu/lstm.h; how a block walks through time: ops/recurrence/start.metal.h.
+// The recurrence of an LSTM. Shapes: policy/networks/lstm/scan.h; how a block walks through time: ops/recurrence/start.metal.h.
 
 #pragma once
 

@@ -1,33 +1,32 @@
-// The GRU recurrence as PyTorch defines it, gates r, u, n (its r, z, n):
-//
-//   hp = keep_t h_{t-1},  [hr hu hn] = W hp + b
-//   r = sigma(z_r + hr),  u = sigma(z_u + hu),  n = tanh(z_n + r hn),  h_t = n + u (hp - n)
+// The recurrence of a GRU over time for training, forward and backward. What is computed: cell.h.
 
 #pragma once
 
-#include "node.h"
-#include "product.h"
-#include "threads.h"
+#include "ops/cpu/node.h"
+#include "ops/cpu/product.h"
+#include "ops/cpu/threads.h"
+#include "policy/networks/gru/cell.h"
 
 namespace puffer {
 
 // One step of one row's `at`: sums = W h_{t-1}.
-inline void gru_cell(Channels at, int H, const Lanes* sums, const float* z, const float* bias_hh, float keep,
-                     const float* h_before, float* gates, float* h) {
-  Lanes r = logistic(at.load(z) + keep * sums[0] + at.load(bias_hh));
-  Lanes u = logistic(at.load(z + H) + keep * sums[1] + at.load(bias_hh + H));
-  Lanes hidden = keep * sums[2] + at.load(bias_hh + 2 * H), n = tanh(at.load(z + 2 * H) + r * hidden);
-  at.store(gates, r);
-  at.store(gates + H, u);
-  at.store(gates + 2 * H, n);
+inline void gru_row(Channels at, int H, const Lanes* sums, const float* z, const float* bias_hh, float keep,
+                    const float* h_before, float* gates, float* h) {
+  Lanes hidden = keep * sums[2] + at.load(bias_hh + 2 * H);
+  auto cell = gru_cell(at.load(z) + keep * sums[0] + at.load(bias_hh),
+                       at.load(z + H) + keep * sums[1] + at.load(bias_hh + H), at.load(z + 2 * H), hidden,
+                       keep * at.load(h_before));
+  at.store(gates, cell.r);
+  at.store(gates + H, cell.u);
+  at.store(gates + 2 * H, cell.n);
   at.store(gates + 3 * H, hidden);
-  at.store(h, n + u * (keep * at.load(h_before) - n));
+  at.store(h, cell.h);
 }
 
-// Gradient of `gru_cell` for dL/dh_t = dh, by z and by W hp + b. What reaches h_{t-1} past the product goes to `carry`;
+// Gradient of `gru_row` for dL/dh_t = dh, by z and by W hp + b. What reaches h_{t-1} past the product goes to `carry`;
 // like the product, it lacks its factor keep.
-inline void gru_cell_gradient(Channels at, int H, Lanes dh, const float* gates, float keep, const float* h_before,
-                              float* carry, float* dz, float* dhidden) {
+inline void gru_row_gradient(Channels at, int H, Lanes dh, const float* gates, float keep, const float* h_before,
+                             float* carry, float* dz, float* dhidden) {
   Lanes r = at.load(gates), u = at.load(gates + H), n = at.load(gates + 2 * H), hidden = at.load(gates + 3 * H);
   Lanes dn = dh * (1.0f - u) * (1.0f - n * n), dr = dn * hidden * r * (1.0f - r);
   Lanes du = dh * (keep * at.load(h_before) - n) * u * (1.0f - u);
@@ -51,7 +50,7 @@ inline void gru_forward(int T, int S, int H, const Buffers& in, const Outputs& t
       auto row_of = [=](int s) { return h_before + int64_t(s) * H; };
       multiply_rows(begin, end, panels, H, row_of, [=](int s, int panel, const Lanes* sums) {
         int64_t k = step + s;
-        gru_cell({panel * kLanes, H}, H, sums, z + k * 3 * H, bias_hh, keep[k], row_of(s), gates + k * 4 * H, h + k * H);
+        gru_row({panel * kLanes, H}, H, sums, z + k * 3 * H, bias_hh, keep[k], row_of(s), gates + k * 4 * H, h + k * H);
       });
     }
   };
@@ -78,8 +77,8 @@ inline void gru_backward(int T, int S, int H, const Buffers& in, const Outputs& 
           Channels at((panel * V + v) * kLanes, H);
           float* carry = dh0 + int64_t(s) * H;
           Lanes d = at.load(dh + k * H) + kept * (at.load(carry) + sums[v]);
-          gru_cell_gradient(at, H, d, gates + k * 4 * H, keep[k], h_before + int64_t(s) * H, carry, dz + k * 3 * H,
-                            dhidden + k * 3 * H);
+          gru_row_gradient(at, H, d, gates + k * 4 * H, keep[k], h_before + int64_t(s) * H, carry, dz + k * 3 * H,
+                           dhidden + k * 3 * H);
         }
       });
     }

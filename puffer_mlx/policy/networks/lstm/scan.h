@@ -1,33 +1,31 @@
-// The LSTM recurrence as PyTorch defines it, gates i, f, g, o:
-//
-//   hp = keep_t h_{t-1},  cp = keep_t c_{t-1},  [i f g o] = z_t + W hp
-//   c_t = sigma(f) cp + sigma(i) tanh(g),       h_t = sigma(o) tanh(c_t)
+// The recurrence of an LSTM over time for training, forward and backward. What is computed: cell.h.
 
 #pragma once
 
-#include "node.h"
-#include "product.h"
-#include "threads.h"
+#include "ops/cpu/node.h"
+#include "ops/cpu/product.h"
+#include "ops/cpu/threads.h"
+#include "policy/networks/lstm/cell.h"
 
 namespace puffer {
 
 // One step of one row's `at`: sums = W h_{t-1}.
-inline void lstm_cell(Channels at, int H, const Lanes* sums, const float* z, float keep, const float* c_before,
-                      float* gates, float* c, float* h) {
-  Lanes i = logistic(at.load(z) + keep * sums[0]), f = logistic(at.load(z + H) + keep * sums[1]);
-  Lanes g = tanh(at.load(z + 2 * H) + keep * sums[2]), o = logistic(at.load(z + 3 * H) + keep * sums[3]);
-  Lanes cell = f * (keep * at.load(c_before)) + i * g;
-  at.store(gates, i);
-  at.store(gates + H, f);
-  at.store(gates + 2 * H, g);
-  at.store(gates + 3 * H, o);
-  at.store(c, cell);
-  at.store(h, o * tanh(cell));
+inline void lstm_row(Channels at, int H, const Lanes* sums, const float* z, float keep, const float* c_before,
+                     float* gates, float* c, float* h) {
+  auto cell = lstm_cell(at.load(z) + keep * sums[0], at.load(z + H) + keep * sums[1],
+                        at.load(z + 2 * H) + keep * sums[2], at.load(z + 3 * H) + keep * sums[3],
+                        keep * at.load(c_before));
+  at.store(gates, cell.i);
+  at.store(gates + H, cell.f);
+  at.store(gates + 2 * H, cell.g);
+  at.store(gates + 3 * H, cell.o);
+  at.store(c, cell.c);
+  at.store(h, cell.h);
 }
 
-// Gradient of `lstm_cell` for dL/dh_t = dh; `carry` enters as dL/dc_t from the next step and leaves as dL/dc_{t-1}.
-inline void lstm_cell_gradient(Channels at, int H, Lanes dh, const float* gates, float keep, const float* c_before,
-                               const float* c, float* carry, float* dz) {
+// Gradient of `lstm_row` for dL/dh_t = dh; `carry` enters as dL/dc_t from the next step and leaves as dL/dc_{t-1}.
+inline void lstm_row_gradient(Channels at, int H, Lanes dh, const float* gates, float keep, const float* c_before,
+                              const float* c, float* carry, float* dz) {
   Lanes i = at.load(gates), f = at.load(gates + H), g = at.load(gates + 2 * H), o = at.load(gates + 3 * H);
   Lanes squashed = tanh(at.load(c)), dc = at.load(carry) + dh * o * (1.0f - squashed * squashed);
   at.store(dz, dc * g * i * (1.0f - i));
@@ -48,8 +46,8 @@ inline void lstm_forward(int T, int S, int H, const Buffers& in, const Outputs& 
       auto row_of = [=](int s) { return h_before + int64_t(s) * H; };
       multiply_rows(begin, end, panels, H, row_of, [=](int s, int panel, const Lanes* sums) {
         int64_t k = step + s;
-        lstm_cell({panel * kLanes, H}, H, sums, z + k * 4 * H, keep[k], c_before + int64_t(s) * H, gates + k * 4 * H,
-                  c + k * H, h + k * H);
+        lstm_row({panel * kLanes, H}, H, sums, z + k * 4 * H, keep[k], c_before + int64_t(s) * H, gates + k * 4 * H,
+                 c + k * H, h + k * H);
       });
     }
   };
@@ -74,8 +72,8 @@ inline void lstm_backward(int T, int S, int H, const Buffers& in, const Outputs&
         float kept = last ? 0.0f : keep[k + S];
         for (int v = 0; v < V && (panel * V + v) * kLanes < H; ++v) {
           Channels at((panel * V + v) * kLanes, H);
-          lstm_cell_gradient(at, H, at.load(dh + k * H) + kept * sums[v], gates + k * 4 * H, keep[k],
-                             c_before + int64_t(s) * H, c + k * H, dc0 + int64_t(s) * H, dz + k * 4 * H);
+          lstm_row_gradient(at, H, at.load(dh + k * H) + kept * sums[v], gates + k * 4 * H, keep[k],
+                            c_before + int64_t(s) * H, c + k * H, dc0 + int64_t(s) * H, dz + k * 4 * H);
         }
       });
     }

@@ -1,38 +1,30 @@
-// MinGRU: gates, recurrence and highway, forward and backward, in one pass over memory each.
-//
-//   [hidden | gate | projection] = u_t,  z = sigma(gate),  q = sigma(projection)
-//   g = hidden + 0.5 if hidden >= 0 else sigma(hidden)
-//   s_t = (1 - z) keep_t s_{t-1} + z g,  out_t = q s_t + (1 - q) x_t
+// MinGRU over time for training: forward and backward, in one pass over memory each. What is computed: cell.h.
 
 #pragma once
 
 #include <cstring>
 
-#include "arithmetic.h"
-#include "node.h"
-#include "threads.h"
+#include "ops/cpu/node.h"
+#include "ops/cpu/threads.h"
+#include "policy/networks/mingru/cell.h"
 
 namespace puffer {
 
 // One step of one row: u = [hidden | gate | projection], each H wide; the state before it is keep * previous.
-inline void mingru_cell(int H, const float* __restrict u, const float* __restrict x, float keep,
-                        const float* __restrict previous, float* __restrict out, float* __restrict state) {
+inline void mingru_row(int H, const float* __restrict u, const float* __restrict x, float keep,
+                       const float* __restrict previous, float* __restrict out, float* __restrict state) {
   for (int h = 0; h < H; ++h) {
-    float before = keep * previous[h];
-    float z = logistic(u[H + h]), q = logistic(u[2 * H + h]);
-    float negative = logistic(u[h]);
-    float g = u[h] >= 0.0f ? u[h] + 0.5f : negative;
-    float s = before + z * (g - before);
-    state[h] = s;
-    out[h] = x[h] + q * (s - x[h]);
+    auto cell = mingru_cell(u[h], u[H + h], u[2 * H + h], x[h], keep * previous[h]);
+    state[h] = cell.state;
+    out[h] = cell.out;
   }
 }
 
-// Gradient of `mingru_cell`; `carry` enters as dL/dstate from the next step and leaves as dL/dprevious.
-inline void mingru_cell_gradient(int H, const float* __restrict u, const float* __restrict x, float keep,
-                                 const float* __restrict previous, const float* __restrict state,
-                                 const float* __restrict dout, float* __restrict carry, float* __restrict du,
-                                 float* __restrict dx) {
+// Gradient of `mingru_row`; `carry` enters as dL/dstate from the next step and leaves as dL/dprevious.
+inline void mingru_row_gradient(int H, const float* __restrict u, const float* __restrict x, float keep,
+                                const float* __restrict previous, const float* __restrict state,
+                                const float* __restrict dout, float* __restrict carry, float* __restrict du,
+                                float* __restrict dx) {
   for (int h = 0; h < H; ++h) {
     float z = logistic(u[H + h]), q = logistic(u[2 * H + h]);
     float negative = logistic(u[h]);
@@ -56,7 +48,7 @@ inline void mingru_forward(int T, int S, int H, const Buffers& in, const Outputs
       for (int s = begin; s < end; ++s) {
         int64_t k = int64_t(t) * S + s;
         const float* previous = t ? states + (k - S) * H : first + int64_t(s) * H;
-        mingru_cell(H, u + k * 3 * H, x + k * H, keep[k], previous, out + k * H, states + k * H);
+        mingru_row(H, u + k * 3 * H, x + k * H, keep[k], previous, out + k * H, states + k * H);
       }
     }
   });
@@ -72,8 +64,8 @@ inline void mingru_backward(int T, int S, int H, const Buffers& in, const Output
       for (int s = begin; s < end; ++s) {
         int64_t k = int64_t(t) * S + s;
         const float* previous = t ? states + (k - S) * H : first + int64_t(s) * H;
-        mingru_cell_gradient(H, u + k * 3 * H, x + k * H, keep[k], previous, states + k * H, dout + k * H,
-                             dfirst + int64_t(s) * H, du + k * 3 * H, dx + k * H);
+        mingru_row_gradient(H, u + k * 3 * H, x + k * H, keep[k], previous, states + k * H, dout + k * H,
+                            dfirst + int64_t(s) * H, du + k * 3 * H, dx + k * H);
       }
     }
   });

@@ -1,0 +1,42 @@
+// RMSNorm of a residual sum as a stage of the compiled step.
+
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "ops/cpu/stages.h"
+
+namespace puffer {
+
+// y = w (x + i) / sqrt(mean((x + i)^2) + epsilon), with i the network's input.
+class ResidualNorm : public Stage {
+ public:
+  ResidualNorm(const float* weight, int H, float epsilon) : H_(H), epsilon_(epsilon), weight_(pad(weight, 1, H)) {}
+
+  void run(const Block& block, Features x, float* to) const override {
+    int width = padded(H_);
+    for (int row = 0; row < block.count; ++row) {
+      const float* residual = block.network_input + int64_t(row) * width;
+      float* y = to + int64_t(row) * width;
+      Lanes squares = {};
+      for (int h = 0; h < width; h += kLanes) {
+        Lanes sum = lanes_at(x[row], h) + lanes_at(residual, h);
+        lanes_at(y, h) = sum;
+        squares += sum * sum;
+      }
+      float total = 0;
+      for (int i = 0; i < kLanes; ++i) total += squares[i];
+      float scale = 1.0f / std::sqrt(total / H_ + epsilon_);
+      for (int h = 0; h < width; h += kLanes) lanes_at(y, h) *= scale * weight_[h / kLanes];
+    }
+  }
+
+ private:
+  int H_;
+  float epsilon_;
+  std::vector<Lanes> weight_;
+};
+
+}  // namespace puffer

@@ -1,0 +1,70 @@
+// A layer of LSTM in the compiled step: one step of a block of agents, whose states it replaces. What is computed: cell.h.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "ops/cpu/stages.h"
+#include "policy/networks/lstm/cell.h"
+
+namespace puffer {
+
+// States: h, and c behind it.
+class LSTMLayer : public Stage {
+ public:
+  // Weights of the input and of h (4H, H), biases (4H,).
+  LSTMLayer(const float* weight_ih, const float* weight_hh, const float* bias_ih, const float* bias_hh, int H,
+            int state)
+      : H_(H),
+        state_(state),
+        panels_(pack_gates<4>(beside(weight_ih, weight_hh, H).data(), H, 2 * H)),
+        bias_(pad(sum(bias_ih, bias_hh, H).data(), 4, H)) {}
+
+  size_t work() const override { return size_t(kBlock) * 2 * H_; }
+
+  void run(const Block& block, Features x, float* to) const override {
+    for (int row = 0; row < block.count; ++row) {  // [x | keep h], as h itself is replaced channel by channel
+      float* both = block.work + int64_t(row) * 2 * H_;
+      const float* h = block.state(state_, row, H_);
+      std::copy_n(x[row], H_, both);
+      for (int i = 0; i < H_; ++i) both[H_ + i] = block.keep[row] * h[i];
+    }
+    auto finish = [=, this, &block](int row, int channel, const Lanes* sums) {
+      Channels at(channel, H_);
+      const Lanes* bias = &bias_[channel / kLanes];
+      int part = padded(H_) / kLanes;
+      float* c = block.state(state_ + 1, row, H_);
+      auto cell = lstm_cell(sums[0] + bias[0], sums[1] + bias[part], sums[2] + bias[2 * part],
+                            sums[3] + bias[3 * part], block.keep[row] * at.load(c));
+      at.store(c, cell.c);
+      at.store(block.state(state_, row, H_), cell.h);
+      lanes_at(to + int64_t(row) * padded(H_), channel) = cell.h;
+    };
+    multiply_block(block.count, panels_, kLanes, Features{block.work, 2 * H_}, finish);
+  }
+
+ private:
+  // (4H, 2H): each row of the input's weight, and that of h's behind it.
+  static std::vector<float> beside(const float* weight_ih, const float* weight_hh, int H) {
+    std::vector<float> both(size_t(8) * H * H);
+    for (int64_t row = 0; row < 4 * H; ++row) {
+      std::copy_n(weight_ih + row * H, H, both.data() + row * 2 * H);
+      std::copy_n(weight_hh + row * H, H, both.data() + row * 2 * H + H);
+    }
+    return both;
+  }
+
+  static std::vector<float> sum(const float* a, const float* b, int H) {
+    std::vector<float> both(size_t(4) * H);
+    for (int i = 0; i < 4 * H; ++i) both[i] = a[i] + b[i];
+    return both;
+  }
+
+  int H_, state_;
+  Panels<4> panels_;
+  std::vector<Lanes> bias_;
+};
+
+}  // namespace puffer
