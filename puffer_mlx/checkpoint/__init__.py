@@ -1,26 +1,21 @@
 """Runs on disk: weights and state to go on from, which run and which of its checkpoints."""
 
-from puffer_mlx.checkpoint.saving import (
+from puffer_mlx.checkpoint.environment_statistics import read_statistics
+from puffer_mlx.checkpoint.finding import checkpoints, find, find_weights
+from puffer_mlx.checkpoint.folder import (
     BEST,
     CONFIG,
     STATE,
     WEIGHTS,
     Checkpoint,
-    CheckpointManager,
     State,
-    checkpoints,
-    find,
-    find_weights,
     is_due,
-    load,
-    load_state,
-    memory,
     prepare,
-    recorded,
     run_folder,
-    save,
-    write_weights,
 )
+from puffer_mlx.checkpoint.loading import load, load_state, recorded
+from puffer_mlx.checkpoint.manager import CheckpointManager
+from puffer_mlx.checkpoint.saving import save, write_weights
 
 __all__ = [
     "BEST",
@@ -36,8 +31,8 @@ __all__ = [
     "is_due",
     "load",
     "load_state",
-    "memory",
     "prepare",
+    "read_statistics",
     "recorded",
     "run_folder",
     "save",

@@ -21,11 +21,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from puffer_mlx.checkpoint.folder import STATE, WEIGHTS
 from puffer_mlx.checkpoint.tensor_files import read_header
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import reading
 
-WEIGHTS, STATE = "weights.safetensors", "state.safetensors"
 STEPS = re.compile("[0-9]{16}")  # the name of a checkpoint
 
 Line = tuple[tuple[int, int], ...]  # (branch, the step that it began at)

@@ -1,8 +1,7 @@
-"""What environments had learned while a policy was trained: out of files, and into environments.
+"""The statistics that observations are normalised by: out of files, and into environments.
 
-A policy of normalised observations is another one without their statistics
-(``normalization.py``): nobody writes it without them, and whoever plays it shows it observations as
-it learned to see them.
+Without its statistics (``normalization.py``) a policy of normalised observations is a different
+policy: it is never written without them, and whoever plays it normalises by them.
 """
 
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ MEMORY = "normalization.safetensors"  # in a checkpoint's folder, or after the n
 KEY = "vec.normalize_observations"
 
 
-def memory(path: Path) -> dict[str, Any]:
+def read_statistics(path: Path) -> dict[str, Any]:
     """The statistics that go with a policy, float64 arrays by name; empty if there are none.
 
     Args:
@@ -48,15 +47,15 @@ def memory(path: Path) -> dict[str, Any]:
         return {}
 
 
-def learned(vec: VecEnv) -> dict[str, Any]:
-    """What environments know by now that a policy depends on; empty if nothing."""
+def gathered_statistics(vec: VecEnv) -> dict[str, Any]:
+    """What environments have measured so far that a policy depends on; empty if nothing."""
     return vec.memory() if isinstance(vec, Remembers) else {}
 
 
 def as_trained(config: Config, path: Path) -> Config:
-    """A configuration that shows a policy normalised observations if it learned from such.
+    """A configuration that normalises observations if the policy was trained on normalised ones.
 
-    What a person typed stays: ``recall`` refuses it if it doesn't fit.
+    What a person typed stays; if it doesn't fit, ``restore_statistics`` refuses it.
 
     Args:
         config: as it was asked for.
@@ -64,13 +63,13 @@ def as_trained(config: Config, path: Path) -> Config:
     """
     if config.vec.normalize_observations or typed(config, KEY):
         return config
-    if not normalization.normalises(memory(path)):
+    if not normalization.normalises(read_statistics(path)):
         return config
     return replace(config, vec=replace(config.vec, normalize_observations=True))
 
 
-def recall(vec: VecEnv, path: Path, frozen: bool = False) -> None:
-    """Have environments show observations as a policy learned to see them.
+def restore_statistics(vec: VecEnv, path: Path, frozen: bool = False) -> None:
+    """Have environments normalise observations as they were while the policy was trained.
 
     Args:
         vec: the environments; call it before they are reset.
@@ -81,7 +80,7 @@ def recall(vec: VecEnv, path: Path, frozen: bool = False) -> None:
         UserError: they normalise observations and there are no statistics, or of another kind; or
             there are, and they don't.
     """
-    known = memory(path)
+    known = read_statistics(path)
     if isinstance(vec, Remembers):
         if normalization.normalises(vec.memory()) and not normalization.normalises(known):
             raise UserError(
@@ -99,17 +98,17 @@ def recall(vec: VecEnv, path: Path, frozen: bool = False) -> None:
 
 
 def share(trained: VecEnv, vec: VecEnv) -> None:
-    """Have other environments show observations as those that a policy is trained on do by now.
+    """Have other environments normalise observations as a trainer's environments do by now.
 
     Args:
         trained: a trainer's.
         vec: others of the same configuration, which learn no more; call it before they are reset.
     """
     if isinstance(vec, Remembers):
-        vec.remember(learned(trained), frozen=True)
+        vec.remember(gathered_statistics(trained), frozen=True)
 
 
-def refuse_to_forget(config: Config, spec: EnvSpec, memory: Mapping[str, Any]) -> None:
+def require_statistics(config: Config, spec: EnvSpec, memory: Mapping[str, Any]) -> None:
     """Refuse to write a policy without the statistics that make it what it is.
 
     Raises:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from puffer_mlx.checkpoint.saving import prepare, run_folder
+from puffer_mlx.checkpoint.folder import prepare, run_folder
 from puffer_mlx.config import Config
 from puffer_mlx.system.files import locked
 
@@ -46,14 +46,14 @@ def new_run(config: Config) -> Iterator[Path]:
     number = time.time_ns() // 1_000_000
     with contextlib.suppress(OSError):  # said by ``prepare``
         run_folder(config, "").mkdir(parents=True, exist_ok=True)
-        while not _made(run_folder(config, str(number))):  # by a run that began at the same time
+        while not _create(run_folder(config, str(number))):  # by a run that began at the same time
             number += 1
     folder = prepare(config, str(number))
     with held(folder):
         yield folder
 
 
-def _made(folder: Path) -> bool:
+def _create(folder: Path) -> bool:
     """Whether this call made a folder; False if it was there."""
     try:
         folder.mkdir()

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from puffer_mlx import checkpoint, vec
-from puffer_mlx.checkpoint.environment_statistics import as_trained, recall
+from puffer_mlx.checkpoint.environment_statistics import as_trained, restore_statistics
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import Config, parse_command_line, take_notes
@@ -248,7 +248,7 @@ def environments(player: Player, count: int, render: bool = False) -> Environmen
         seed=(config.vec.seed + SEEDS * config.base.seed) % 2**31,
     )
     made = vec.make(replace(config, vec=settings), threads(), render=render)
-    recall(made, player.source, frozen=True)
+    restore_statistics(made, player.source, frozen=True)
     return made
 
 

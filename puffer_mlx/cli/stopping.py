@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from puffer_mlx.checkpoint import CheckpointManager
-from puffer_mlx.checkpoint.environment_statistics import learned
+from puffer_mlx.checkpoint.environment_statistics import gathered_statistics
 from puffer_mlx.system import output
 from puffer_mlx.tracking.json_lines import JsonLines
 from puffer_mlx.training.trainer import Trainer
@@ -58,7 +58,7 @@ class Ending:
             if state:
                 state.numbers["log_position"] = self._log.position
             step = epoch * trainer.config.batch_size
-            about = vec.spec, trainer.policy, weights, state, learned(vec)
+            about = vec.spec, trainer.policy, weights, state, gathered_statistics(vec)
             self._saved, self._epoch = self._keeper.save(step, *about), epoch
             self._whole = self._saved if whole else self._whole
 

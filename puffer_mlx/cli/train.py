@@ -11,7 +11,7 @@ from rich.console import Console
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import Checkpoint, State
-from puffer_mlx.checkpoint.environment_statistics import as_trained, recall
+from puffer_mlx.checkpoint.environment_statistics import as_trained, restore_statistics
 from puffer_mlx.checkpoint.run_lock import held, new_run
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.cli.exit_codes import reported
@@ -147,7 +147,7 @@ def train(
             print(f"settings: {', '.join(config.files[1:])}")  # default.ini goes without saying
         state = checkpoint.load_state(resumed.folder) if resumed else None
         if path:
-            recall(environments, path)
+            restore_statistics(environments, path)
         trainer = Trainer(config, environments, like=state)
         captured = options.gpu_capture and (options.gpu_capture, options.gpu_capture_epochs or 1)
         traced = options.trace and (options.trace, options.profile_epochs or PROFILED)

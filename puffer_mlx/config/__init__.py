@@ -1,26 +1,17 @@
 """What a run is told: keys, files, the command line, and what may be obeyed."""
 
+from puffer_mlx.config.finding import find_config, known_envs
 from puffer_mlx.config.loading import (
     ALLOW_CODE,
-    DEFAULT_HEADER,
-    Base,
-    Config,
-    Policy,
-    Torch,
-    Train,
-    Vec,
-    find_config,
-    ini_text,
-    known_envs,
     load,
     load_saved,
     parse_command_line,
     take_notes,
-    to_dict,
     unused_note,
-    validate,
-    write_ini,
 )
+from puffer_mlx.config.schema import Base, Config, Policy, Torch, Train, Vec
+from puffer_mlx.config.validation import validate
+from puffer_mlx.config.writing import DEFAULT_HEADER, ini_text, to_dict, write_ini
 
 __all__ = [
     "ALLOW_CODE",

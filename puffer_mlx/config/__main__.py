@@ -2,6 +2,7 @@
 
 import sys
 
-from puffer_mlx.config.loading import DEFAULT_HEADER, Config, ini_text
+from puffer_mlx.config.schema import Config
+from puffer_mlx.config.writing import DEFAULT_HEADER, ini_text
 
 sys.stdout.write(DEFAULT_HEADER + ini_text(Config(), comments=True))

@@ -30,7 +30,7 @@ OCEAN = "ocean"  # PufferLib's folder of environments
 CONFIGS = "config", "configs"  # and of files, here and there
 
 
-class Named(NamedTuple):
+class NamedEnvironment(NamedTuple):
     """An environment and the files that configure it, the later ones winning."""
 
     env_name: str
@@ -38,7 +38,7 @@ class Named(NamedTuple):
     files: list[Path]
 
 
-def named(word: str, images: bool = False) -> Named:
+def resolve(word: str, images: bool = False) -> NamedEnvironment:
     """What the first word of a command line means.
 
     Of Python environments, the file of a family (``env_name = gym:ALE/*``) comes before the one of
@@ -53,24 +53,24 @@ def named(word: str, images: bool = False) -> Named:
         UserError: there is no such environment, folder or file.
     """
     if word == "default":
-        return Named(word, "", _defaults())
+        return NamedEnvironment(word, "", _defaults())
     if word.endswith(".ini"):
         path = find_config(word)
-        return _beside(path) or saved(path, images)
+        return _beside(path) or resolve_file(path, images)
     if ":" in word:
         family = [path for path in _all_files() if _in_family(word, path)]
         images = word.startswith(_SHOW_IMAGES) or (images and not family)
         own = [path for path in _all_files() if word in env_names(path)]
-        return Named(word, "", [*_defaults(True, images), *family[:1], *own[:1]])
+        return NamedEnvironment(word, "", [*_defaults(True, images), *family[:1], *own[:1]])
     if "/" in word or word in (".", ".."):
         return _folder(word)
     if _has_sources(Path(OCEAN) / word):
         return _folder(f"{OCEAN}/{word}")
-    return Named(word, "", [*_defaults(), find_config(word)])
+    return NamedEnvironment(word, "", [*_defaults(), find_config(word)])
 
 
-def saved(path: Path, images: bool = False) -> Named:
-    """What a file says by itself, a run's own configuration say; ``images``: as of ``named``.
+def resolve_file(path: Path, images: bool = False) -> NamedEnvironment:
+    """What a file says by itself, a run's own configuration say; ``images``: as of ``resolve``.
 
     Raises:
         UserError: it is for a family of environments.
@@ -78,14 +78,14 @@ def saved(path: Path, images: bool = False) -> Named:
     name = env_names(path)[0]
     if "*" in name:
         raise UserError(f"{path} is for all of {name}", f"name one: {name.replace('*', 'NAME')}")
-    return Named(name, "", [*_defaults(":" in name, images), path])
+    return NamedEnvironment(name, "", [*_defaults(":" in name, images), path])
 
 
 def _has_sources(folder: Path) -> bool:
     return (folder / "binding.c").is_file()
 
 
-def _beside(path: Path) -> Named | None:
+def _beside(path: Path) -> NamedEnvironment | None:
     """The environment of a file, if its folder is beside a ``config`` folder above the file.
 
     A file is named, not what it writes: a name that is a path may lead to anybody's sources.
@@ -98,13 +98,13 @@ def _beside(path: Path) -> Named | None:
     return None
 
 
-def _configured(folder: Path, configs: Path, path: Path) -> Named:
+def _configured(folder: Path, configs: Path, path: Path) -> NamedEnvironment:
     """An environment's folder with a file of a ``config`` folder, which may have defaults too."""
     theirs = [file for file in [configs / "default.ini"] if file.is_file()]
-    return Named(folder.name, str(folder), [*_defaults(), *theirs, path])
+    return NamedEnvironment(folder.name, str(folder), [*_defaults(), *theirs, path])
 
 
-def _folder(word: str) -> Named:
+def _folder(word: str) -> NamedEnvironment:
     """An environment's folder, with the file of a ``config`` folder above it or of its own."""
     folder = Path(word).resolve()
     if not _has_sources(folder):
@@ -114,12 +114,12 @@ def _folder(word: str) -> Named:
             "name a folder with NAME.h and binding.c, as PufferLib's ocean/NAME",
         )
     if own := [path for path in sorted(folder.glob("*.ini")) if folder.name in env_names(path)]:
-        return Named(folder.name, str(folder), [*_defaults(), own[0]])
+        return NamedEnvironment(folder.name, str(folder), [*_defaults(), own[0]])
     for configs in (above / name for above in folder.parents for name in CONFIGS):
         for path in sorted(configs.rglob("*.ini")) if configs.is_dir() else []:
             if folder.name in env_names(path):
                 return _configured(folder, configs, path)
-    return Named(folder.name, str(folder), _defaults())
+    return NamedEnvironment(folder.name, str(folder), _defaults())
 
 
 def _in_family(name: str, path: Path) -> bool:

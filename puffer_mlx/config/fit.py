@@ -11,7 +11,7 @@ from pathlib import Path
 
 from puffer_mlx.config.finding import FAMILY, IMAGES
 from puffer_mlx.config.schema import COMMAND_LINE, Config
-from puffer_mlx.config.validation import fail, find_problems, multiples
+from puffer_mlx.config.validation import find_problems, multiples, raise_problems
 from puffer_mlx.errors import UserError
 
 AGENTS, BUFFERS = "vec.total_agents", "vec.num_buffers"
@@ -95,7 +95,7 @@ def fit_agents(config: Config, counts: Sequence[int]) -> None:
         config.notes.append(f"{said}: lowered to {new_groups}")
     vec.total_agents, vec.num_buffers = new_agents, new_groups
     if trains:
-        fail(find_problems(config))
+        raise_problems(find_problems(config))
 
 
 def rollout_threads(config: Config, cores: int) -> int:

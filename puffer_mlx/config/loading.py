@@ -1,4 +1,4 @@
-"""Load, check and write configurations; the public face of the other `config_` files.
+"""Configurations out of files and a command line, checked.
 
 Later sources win: the declared defaults, `configs/default.ini`, the environment's file, further
 files, the command line. Files are PufferLib 4.0's `.ini` files, unchanged. `configs/default.ini` is
@@ -6,56 +6,38 @@ written from the declarations: `python -m puffer_mlx.config > configs/default.in
 """
 
 import argparse
-import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from puffer_mlx.config.command_line import (
-    Setting,
-    build_parser,
-    env_options,
-    obeys,
-    parse_options,
-    read_ini,
-    shown,
-)
+from puffer_mlx.config.command_line import build_parser, env_options, obeys, parse_options
 from puffer_mlx.config.compatibility import ONLY, RENAMES, UNUSED, closest
-from puffer_mlx.config.finding import Named, find_config, known_envs, named, plain_path, saved
+from puffer_mlx.config.finding import (
+    NamedEnvironment,
+    known_envs,
+    plain_path,
+    resolve,
+    resolve_file,
+)
 from puffer_mlx.config.fit import fit_buffers, fit_minibatch, typed
-from puffer_mlx.config.key import Key
-from puffer_mlx.config.schema import COMMAND_LINE, KEYS, Base, Config, Policy, Torch, Train, Vec
+from puffer_mlx.config.ini_files import Setting, read_ini, relative_path
+from puffer_mlx.config.schema import COMMAND_LINE, KEYS, Config
 from puffer_mlx.config.trust import Allowed, code_names
-from puffer_mlx.config.validation import fail, validate
+from puffer_mlx.config.validation import raise_problems, validate
+from puffer_mlx.config.values import (
+    BOOLS,
+    parse_argument,
+    parse_number,
+    read_number,
+    read_value,
+    unquoted,
+    without_comment,
+)
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import publish, reading
+from puffer_mlx.system.files import reading
 
-__all__ = [
-    "Base",
-    "Config",
-    "Policy",
-    "Torch",
-    "Train",
-    "Vec",
-    "find_config",
-    "ini_text",
-    "load",
-    "load_saved",
-    "parse_command_line",
-    "take_notes",
-    "to_dict",
-    "unused_note",
-    "validate",
-    "write_ini",
-]
-
-NOT_SETTINGS = {"unused", "origins", "files", "named_by", "allow_code", "notes"}
 ALLOW_CODE = """\
 compile and import what a file names, a checkpoint's config.ini say, even if you never named it on
 this machine's command line: it may do anything that you may"""
-BOOLS = {"1": True, "true": True, "yes": True, "on": True}
-BOOLS |= {"0": False, "false": False, "no": False, "off": False}
 
 
 def load(
@@ -96,7 +78,7 @@ def load_saved(path: Path, allow_code: Allowed = False) -> Config:
     Raises:
         UserError: anything wrong, all of it in one message.
     """
-    found = saved(path)
+    found = resolve_file(path)
     settings = [setting for file in found.files for setting in read_ini(file)]
     config = _assemble(found, settings, training=False)
     _note_code(config, settings, frozenset() if isinstance(allow_code, bool) else allow_code)
@@ -133,12 +115,12 @@ def parse_command_line(
     """
     name, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
     with reading(name, "name an environment, a folder or an .ini file that you may read"):
-        found = named(name, images) if name else Named("", "", [])
+        found = resolve(name, images) if name else NamedEnvironment("", "", [])
     if not name and "-h" not in words and "--help" not in words:
         hint = f"ENV [options], ENV one of {', '.join(known_envs())}, gym:ID, …"
         raise UserError(f"the first word must be an environment ({COMMAND_LINE})", hint)
     named_here = {found.source} if name.endswith(".ini") else {found.env_name, found.source}
-    found = found if run is None else saved(run, images)
+    found = found if run is None else resolve_file(run, images)
     paths = [*found.files, *map(Path, files)] if name else []
     settings = [setting for path in paths for setting in read_ini(path)]
     others = env_options(words) if ":" in found.env_name else []
@@ -150,7 +132,7 @@ def parse_command_line(
     _note_code(config, [*settings, *given], named_here)
     config.allow_code = vars(own).pop("allow_code")
     if config.source:
-        where = f"{shown(Path(config.source))}, settings in {shown(paths[-1])}"
+        where = f"{relative_path(Path(config.source))}, settings in {relative_path(paths[-1])}"
         config.notes.insert(0, f"{config.env_name}: sources in {where}")
     idle = [setting.name for setting in given if not obeys(obeyed, setting.name)]
     if idle and obeyed is not None:
@@ -173,14 +155,14 @@ def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[st
             config.named_by[name] = origin
 
 
-def _assemble(found: Named, settings: Iterable[Setting], training: bool) -> Config:
+def _assemble(found: NamedEnvironment, settings: Iterable[Setting], training: bool) -> Config:
     """Understand settings, of which the last one for a key wins, and check the result."""
     config = Config(env_name=found.env_name, source=found.source)
     problems: list[UserError] = []
     chosen: dict[str, Setting] = {}
     for setting in settings:
         try:
-            plain = _renamed(setting)
+            plain = _under_our_name(setting)
             chosen[plain.name] = plain
         except UserError as problem:
             problems.append(problem)
@@ -189,7 +171,7 @@ def _assemble(found: Named, settings: Iterable[Setting], training: bool) -> Conf
             _place(config, setting)
         except UserError as problem:
             problems.append(problem)
-    fail(problems)
+    raise_problems(problems)
     if typed(config, "vec.num_threads") and not typed(config, "vec.max_threads"):
         config.vec.max_threads = max(1, config.vec.num_threads)  # what a file says is no limit
     fit_buffers(config)
@@ -200,12 +182,12 @@ def _assemble(found: Named, settings: Iterable[Setting], training: bool) -> Conf
     return config
 
 
-def _renamed(setting: Setting) -> Setting:
+def _under_our_name(setting: Setting) -> Setting:
     """A switch under the Metal port's name as the setting it means; any other as it is."""
     if setting.name not in RENAMES:
         return setting
     section, key, off, on = RENAMES[setting.name]
-    if (word := _literal(setting.text).lower()) not in BOOLS:
+    if (word := without_comment(setting.text).lower()) not in BOOLS:
         raise UserError(f"{setting} is neither true nor false ({setting.origin})", "true or false")
     return Setting(section, key, on if BOOLS[word] else off, setting.origin)
 
@@ -215,28 +197,28 @@ def _place(config: Config, setting: Setting) -> None:
     section, key, text, origin = setting
     name = setting.name
     if declared := KEYS.get(section, {}).get(key):
-        value = _value(setting, declared)
+        value = read_value(setting, declared)
         setattr(getattr(config, section), key, value)
         if value != declared.default or origin == COMMAND_LINE:
             config.origins[name] = origin
     elif name == "env.source":
         beside = Path() if origin == COMMAND_LINE else Path(origin.rpartition(":")[0]).parent
         with reading(text):
-            config.source = str((beside / _unquoted(text)).resolve())
+            config.source = str((beside / unquoted(text)).resolve())
             Path(config.source).is_dir()  # an error if it may not be looked at
     elif section == "env" and config.python:
-        config.env[key] = _argument(text)
-    elif section == "env" and _parsed(text) is None and origin != COMMAND_LINE:
+        config.env[key] = parse_argument(text)
+    elif section == "env" and parse_number(text) is None and origin != COMMAND_LINE:
         config.unused.append(f"{name} ({text!r} is not a number)")  # upstream skips it silently
     elif section == "env":
-        config.env[key] = float(_number(setting, 1.0))
+        config.env[key] = float(read_number(setting, 1.0))
     elif section == "sweep" or section.startswith("sweep."):
         numeric = section != "sweep" and key in ("min", "max", "mean", "scale")
         if numeric and text not in ("auto", "time"):
-            _number(setting, 0.5)
+            read_number(setting, 0.5)
         config.sweep.setdefault(section, {})[key] = text
     elif name in UNUSED:
-        if name in ONLY and _parsed(text) != ONLY[name]:
+        if name in ONLY and parse_number(text) != ONLY[name]:
             raise UserError(
                 f"{setting} is not supported: {UNUSED[name]} ({origin})", f"{ONLY[name]}"
             )
@@ -245,76 +227,6 @@ def _place(config: Config, setting: Setting) -> None:
         near = closest(name, [f"{s}.{k}" for s, keys in KEYS.items() for k in keys])
         hint = f"did you mean {near}?" if near else "--help explains every key"
         raise UserError(f"unknown key {setting} ({origin})", hint)
-
-
-def _value(setting: Setting, declared: Key) -> int | float | bool | str:
-    """A setting's text as its key's type.
-
-    Upstream's rule for an integer key in a file: a fraction is cut off, 4.07 is 4.
-    """
-    _, _, text, origin = setting
-    if isinstance(declared.default, str):
-        word = _unquoted(text)
-        return declared.aliases.get(word, word)
-    if declared.suffix and (word := _unquoted(text)).endswith(declared.suffix):
-        return word
-    if isinstance(declared.default, bool):
-        if (word := _literal(text).lower()) not in BOOLS:
-            message = f"{setting} is neither true nor false ({origin})"
-            raise UserError(message, declared.bounds or "true or false")
-        return BOOLS[word]
-    number = _number(setting, declared.default)
-    if isinstance(declared.default, float):
-        return float(number)
-    if number != int(number) and origin == COMMAND_LINE:
-        message = f"{setting} is not a whole number ({origin})"
-        raise UserError(message, f"{math.floor(number)} or {math.ceil(number)}")
-    return int(number)
-
-
-def _number(setting: Setting, example: float) -> int | float:
-    """A setting's text as a finite number, exact for integers."""
-    number = _parsed(setting.text)
-    try:
-        finite = number is not None and math.isfinite(number)
-    except OverflowError:  # an integer beyond every float
-        finite = False
-    if number is None or not finite:
-        kind = "number" if number is None else "finite number"
-        message = f"{setting} is not a {kind} ({setting.origin})"
-        raise UserError(message, f"for example {example}")
-    return number
-
-
-def _parsed(text: str) -> int | float | None:
-    """A text as a number (`64`, `10_000_000`, `1e7`, `nan`, `True`); None if it is none."""
-    word = _literal(text)
-    if word.lower() in ("true", "false"):
-        return int(BOOLS[word.lower()])
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            pass
-    return None
-
-
-def _argument(text: str) -> int | float | bool | str:
-    """A text as an argument of a Python function: a number, True, False, else the text itself."""
-    if (word := _literal(text).lower()) in ("true", "false"):
-        return BOOLS[word]
-    number = _parsed(text)
-    return _unquoted(text) if number is None else number
-
-
-def _literal(text: str) -> str:
-    """A text without a comment behind it: upstream reads Python literals, which may have one."""
-    return text.partition("#")[0].strip()
-
-
-def _unquoted(text: str) -> str:
-    """A text without the quotes around it."""
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
 def take_notes(config: Config) -> list[str]:
@@ -326,65 +238,3 @@ def take_notes(config: Config) -> list[str]:
 def unused_note(config: Config) -> str | None:
     """The line to print once about accepted keys that do nothing here; None without one."""
     return f"unused here: {', '.join(config.unused)} (--help says why)" if config.unused else None
-
-
-def to_dict(config: Config) -> dict[str, Any]:
-    """The configuration as plain nested dictionaries that JSON can hold."""
-    return {k: v for k, v in asdict(config).items() if k not in NOT_SETTINGS}
-
-
-def ini_text(config: Config, comments: bool = False) -> str:
-    """The configuration as an .ini file that loads back to an equal one.
-
-    Args:
-        config: what to write.
-        comments: put every key's help, unit and range above it.
-    """
-    blocks: list[list[str]] = []
-    for section, keys in KEYS.items():
-        block = [f"[{section}]"]
-        if section == "base" and config.env_name:
-            block.append(f"env_name = {config.env_name}")
-        for key, declared in keys.items():
-            facts = "; ".join(filter(None, (declared.unit, declared.bounds)))
-            if comments:
-                block.append(f"# {declared.help}" + (f" ({facts})" if facts else ""))
-            block.append(f"{key} = {_text(getattr(getattr(config, section), key))}")
-        blocks.append(block)
-    source = [f"source = {_text(config.source)}"] if config.source else []
-    own = (f"{k} = {_env_text(v, config.python)}" for k, v in config.env.items())
-    blocks.append(["[env]", *source, *own])
-    for section, lines in config.sweep.items():
-        texts = (f"{key} = {text}".replace("\n", "\n\t") for key, text in lines.items())
-        blocks.append([f"[{section}]", *texts])
-    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
-
-
-def _text(value: int | float | bool | str) -> str:
-    """A value as a file spells it: the text that reads back as the same value."""
-    if isinstance(value, str):
-        return value if value == _unquoted(value) else f'"{value}"'
-    return f"{value:_}" if type(value) is int and value >= 1_000_000 else str(value)
-
-
-def _env_text(value: int | float | bool | str, python: bool) -> str:
-    """An environment's parameter: the text that reads back as the same, type included."""
-    if not python:
-        return repr(value).removesuffix(".0")
-    if not isinstance(value, str):
-        return repr(value)
-    return value if _argument(value) == value else f'"{value}"'
-
-
-def write_ini(config: Config, path: str | Path) -> None:
-    """Write the effective configuration, published by rename: never half a file."""
-    with publish(path) as temporary:
-        temporary.write_text(ini_text(config), encoding="utf-8")
-
-
-DEFAULT_HEADER = """\
-# Every key, its meaning and its default.
-# Generated: python -m puffer_mlx.config > configs/default.ini
-# An environment's own file, configs/NAME.ini, holds only what differs.
-
-"""

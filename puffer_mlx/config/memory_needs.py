@@ -1,14 +1,14 @@
-"""What a configuration can't do without, compared with the machine's memory.
+"""The least memory that a configuration needs, compared with what the machine has.
 
-That is done before any of it is allocated: C and kernels can't say that there wasn't enough. What
-is counted is less than what is needed, so nothing that might work is refused.
+It is compared before any of it is allocated: C code and kernels can't report that there wasn't
+enough. What is counted is less than what is needed, so nothing that might work is refused.
 """
 
 from pathlib import Path
 
 import psutil
 
-from puffer_mlx.config.loading import Config
+from puffer_mlx.config.schema import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 
@@ -19,7 +19,7 @@ GROUPS = Path("/sys/fs/cgroup")
 LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of Linux's control groups, 2 and 1
 
 
-def memory() -> int:
+def machine_memory() -> int:
     """Bytes of memory that this process may have: the machine's, or its container's."""
     total = psutil.virtual_memory().total
     for name in LIMITS:
@@ -94,6 +94,6 @@ def refuse_training(config: Config, spec: EnvSpec | None = None, kept: int = 1) 
 
 
 def _refuse(what: str, size: int, hint: str) -> None:
-    if size > (there := memory()):
+    if size > (there := machine_memory()):
         needed = f"{size / 1e9:,.0f} GB at least"
         raise UserError(f"{what} of {needed}, and this machine has {there / 1e9:,.0f} GB", hint)

@@ -18,7 +18,7 @@ def validate(config: Config, training: bool = True) -> None:
     Raises:
         UserError: all problems at once, each with the key, its value, its origin and a legal value.
     """
-    fail(find_problems(config, training))
+    raise_problems(find_problems(config, training))
 
 
 def find_problems(config: Config, training: bool = True) -> list[UserError]:
@@ -90,7 +90,7 @@ def _divisors(value: int, near: int) -> str:
     return " or ".join(map(str, below[-1:] + above[:1]))
 
 
-def fail(problems: list[UserError]) -> None:
+def raise_problems(problems: list[UserError]) -> None:
     """Raise all problems as one numbered UserError, a single one as it is, none not at all."""
     if len(problems) == 1:
         raise problems[0]

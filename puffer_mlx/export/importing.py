@@ -48,7 +48,7 @@ def inspect(path: Path) -> Found:
             f"can't read {shown(path)}: {error.strerror or error}", "check the path"
         ) from None
     found.inside = bool(found.memory)
-    found.memory = found.memory or environment_statistics.memory(path)
+    found.memory = found.memory or environment_statistics.read_statistics(path)
     if normalization.normalises(found.memory):
         found.settings[KEY] = "True"
     return found

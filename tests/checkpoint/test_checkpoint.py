@@ -1,4 +1,4 @@
-"""`checkpoint/saving.py`: what is written, what is kept, what is found again."""
+"""Checkpoints of a run: what is written, what is kept, what is found again."""
 
 import os
 

@@ -70,7 +70,7 @@ def contents(folder, trainer):
         "weights": arrays(found.weights),
         "state": arrays(state.arrays),
         "numbers": json.dumps(state.numbers, sort_keys=True),
-        "memory": arrays(checkpoint.memory(folder)),
+        "memory": arrays(checkpoint.read_statistics(folder)),
         "flat": arrays(flat),
     }
 

@@ -91,7 +91,7 @@ def test_a_run(whole):
     made = run_folder / f"{8 * N * T:016d}"
     contents = {path.name for path in made.iterdir()}
     assert contents >= {"weights.safetensors", "state.safetensors", "normalization.safetensors"}
-    assert float(checkpoint.memory(made)["observations.count"]) == N * (8 * T + 1)
+    assert float(checkpoint.read_statistics(made)["observations.count"]) == N * (8 * T + 1)
     log = records(folder)
     assert len(log) == 8 and sum("env/episode_return" in record for record in log) > 3
     assert all(
@@ -110,7 +110,7 @@ def test_going_on(whole):
     assert [record["epoch"] for record in log] == list(range(1, 13))
     made = only(folder, f"checkpoints/gym-CartPole-v1/*/{12 * N * T:016d}")
     # what was learned of observations goes on; a restart's first rows come in addition
-    count = float(checkpoint.memory(made)["observations.count"])
+    count = float(checkpoint.read_statistics(made)["observations.count"])
     assert count == N * (12 * T + 2)
 
 

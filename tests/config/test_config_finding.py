@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from puffer_mlx import config as c
-from puffer_mlx.config.finding import named
+from puffer_mlx.config.finding import resolve
 from puffer_mlx.errors import UserError
 
 
@@ -53,7 +53,7 @@ def test_other_words_mean_what_they_meant(repository, monkeypatch):
     (repository / "elsewhere").mkdir()
     monkeypatch.chdir(repository / "elsewhere")
     assert c.load("breakout").source == ""  # ours
-    assert named("breakout").files[-1].parent.name == "configs"
+    assert resolve("breakout").files[-1].parent.name == "configs"
 
 
 def test_a_file_with_another_name_finds_the_folder_of_its_own(repository):

@@ -16,7 +16,7 @@ SPEC = EnvSpec("squared", 100, np.dtype(np.float32), ActionSpec((3,)))
 @pytest.fixture
 def gigabytes(monkeypatch):
     """Sets the machine's memory."""
-    return lambda n: monkeypatch.setattr(memory_needs, "memory", lambda: int(n * 1e9))
+    return lambda n: monkeypatch.setattr(memory_needs, "machine_memory", lambda: int(n * 1e9))
 
 
 def config(H=64, L=2, N=4096, T=64, M=8192, **parts):
@@ -85,11 +85,11 @@ def test_what_is_shipped_fits_into_4_gb(gigabytes, name):
 
 
 def test_a_container_has_less(tmp_path, monkeypatch):
-    whole = memory_needs.memory()
+    whole = memory_needs.machine_memory()
     (tmp_path / "memory.max").write_text("5000000\n")
     monkeypatch.setattr(memory_needs, "GROUPS", tmp_path)
-    assert memory_needs.memory() == 5_000_000 < whole
+    assert memory_needs.machine_memory() == 5_000_000 < whole
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "memory.limit_in_bytes").write_text(f"{2**63 - 4096}\n")
-    assert memory_needs.memory() >= whole
+    assert memory_needs.machine_memory() >= whole

@@ -403,7 +403,7 @@ def test_the_quickstart_forgets_no_statistics(here):
         with names["arena"](4) as others:
             for name, array in environments.memory().items():  # type: ignore
                 np.testing.assert_array_equal(others.memory()[name], array)
-                found = environment_statistics.memory(names["saved"])[name]
+                found = environment_statistics.read_statistics(names["saved"])[name]
                 np.testing.assert_allclose(found, array, rtol=1e-6)
 
 

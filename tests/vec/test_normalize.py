@@ -222,18 +222,18 @@ def test_a_checkpoint_carries_the_statistics(tmp_path):
         assert memory["observations.count"] == 32 * (1 + 2048 // 32)
         about = settings, env.spec, trainer.policy, trainer.weights, trainer.state(), 1.0
         made = checkpoint.write_weights(tmp_path, 2048, *about, memory)
-    for name, array in environment_statistics.memory(made).items():
+    for name, array in environment_statistics.read_statistics(made).items():
         np.testing.assert_allclose(np.array(array), memory[name], rtol=1e-6)
     with vec.make(settings, 1) as env:
         assert isinstance(env, Remembers)
-        environment_statistics.recall(env, made, frozen=True)
+        environment_statistics.restore_statistics(env, made, frozen=True)
         np.testing.assert_allclose(env.memory()["return.mean"], memory["return.mean"], rtol=1e-6)
         empty = tmp_path / "empty"
         empty.mkdir()
         with pytest.raises(UserError, match="missing"):
-            environment_statistics.recall(env, empty)
+            environment_statistics.restore_statistics(env, empty)
     with make("squared", total_agents=8) as plain:
-        environment_statistics.recall(plain, empty)  # nothing to know
+        environment_statistics.restore_statistics(plain, empty)  # nothing to know
 
 
 def test_resume_is_bit_for_bit():
@@ -367,7 +367,7 @@ def test_nobody_is_overruled(run, here, scripts, capsys):
 def test_training_goes_on_from_an_exported_file(run, here, scripts, capsys):
     """The statistics go on; those of rewards too, where the file has them."""
     word, _, saved = run
-    before = environment_statistics.memory(saved)
+    before = environment_statistics.read_statistics(saved)
     export(checkpoint.load(saved), Format("safetensors"), here / "w.safetensors", None)
     words = [
         *(OPTIONS + POLICY).replace("--vec.normalize-observations 1", "").split(),
@@ -379,7 +379,7 @@ def test_training_goes_on_from_an_exported_file(run, here, scripts, capsys):
     assert ("observations are normalised, as w.safetensors learned" in printed) == (not by_default)
     made = Path(printed.partition("\nsaved ")[2].partition("\n")[0])
     assert checkpoint.load(made).config.vec.normalize_observations
-    after = environment_statistics.memory(made)
+    after = environment_statistics.read_statistics(made)
     for what in ("observations", "return"):
         assert after[f"{what}.count"] > before[f"{what}.count"] > 500
     assert abs(after["observations.mean"] - before["observations.mean"]).max() < 1  # of 1000
@@ -388,7 +388,7 @@ def test_training_goes_on_from_an_exported_file(run, here, scripts, capsys):
 def test_nobody_saves_a_policy_without_its_statistics(run, here):
     """However it is written."""
     _, trainer, saved = run
-    written = environment_statistics.memory(saved)
+    written = environment_statistics.read_statistics(saved)
     for name, array in trainer.vec.memory().items():
         np.testing.assert_allclose(written[name], array, rtol=1e-6)
     about = trainer.config, trainer.vec.spec, trainer.policy, trainer.weights
@@ -407,7 +407,7 @@ def test_a_policy_of_normalised_observations_is_shown_no_others(run, here):
     for rewards in False, True:
         plain.vec.normalize_rewards = rewards
         with vec.make(plain, 1) as env, pytest.raises(UserError, match="normalised observations"):
-            environment_statistics.recall(env, saved)
+            environment_statistics.restore_statistics(env, saved)
     plain.origins.clear()  # as if nobody had typed it
     assert environment_statistics.as_trained(plain, saved).vec.normalize_observations
     settings = trainer.config
@@ -415,7 +415,7 @@ def test_a_policy_of_normalised_observations_is_shown_no_others(run, here):
     (here / "w.safetensors").write_bytes((saved / "weights.safetensors").read_bytes())
     with vec.make(settings, 1) as env:
         with pytest.raises(UserError, match=r"are missing: .*w\.safetensors has none") as caught:
-            environment_statistics.recall(env, here / "w.safetensors")
+            environment_statistics.restore_statistics(env, here / "w.safetensors")
         assert "--vec.normalize-observations 0" in caught.value.hint
 
 
@@ -426,8 +426,8 @@ def test_statistics_beside_a_file(run, here, scripts, capsys):
     assert scripts("export").main(words) == 0
     printed = capsys.readouterr().out
     assert "reads their statistics from w.bin.normalization.safetensors" in printed
-    expected = environment_statistics.memory(saved)
-    found = environment_statistics.memory(Path("w.bin"))
+    expected = environment_statistics.read_statistics(saved)
+    found = environment_statistics.read_statistics(Path("w.bin"))
     assert set(found) == set(expected)
     np.testing.assert_array_equal(found["observations.mean"], expected["observations.mean"])
     assert importing.inspect(Path("w.bin")).settings["vec.normalize_observations"] == "True"
