@@ -19,7 +19,7 @@ from puffer_mlx.display.frames import Draw, Frame
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.mlx_cache import choose_cache_limit
 from puffer_mlx.vec.base import ScoredVec, VecEnv
-from puffer_mlx.vec.step_speed import allocate_rows
+from puffer_mlx.vec.rows import allocate_rows
 
 Episode = dict[str, float]  # what the environment's my_log says of it; n episodes if they are means
 

@@ -3,7 +3,7 @@
 import numpy as np
 from native_envs import GROUP, Stepper, make
 
-from puffer_mlx.vec.step_speed import allocate_rows, random_actions
+from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 
 def trajectory(name: str, steps: int = 200, **keywords) -> tuple[list[np.ndarray], dict]:

@@ -10,8 +10,10 @@ from kept import edit
 
 from puffer_mlx.config import load
 from puffer_mlx.vec.base import Rows
-from puffer_mlx.vec.native.vec import NativeVec, environments_folder, find_environment
-from puffer_mlx.vec.step_speed import allocate_rows
+from puffer_mlx.vec.native.make import find_environment
+from puffer_mlx.vec.native.sources import environments_folder
+from puffer_mlx.vec.native.vec import NativeVec
+from puffer_mlx.vec.rows import allocate_rows
 
 OURS = Path(__file__).parent / "envs"  # environments that only tests use
 RELAY = OURS / "relay"

@@ -381,7 +381,7 @@ def evaluate(argv: list[str]) -> None:
     player = load(argv, config, options.load_model_path)
     draw = None
     if (options.gif or options.mp4 or options.terminal) and not config.python:
-        draw = frames.find_draw(vec.folder(config))
+        draw = frames.find_draw(vec.source_folder(config))
     if options.episodes:
         scores = measure(player, options)
         print(report(player, options, scores))

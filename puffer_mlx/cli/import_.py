@@ -46,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def configure(found: Found, argv: list[str]) -> tuple[Config, EnvSpec, argparse.Namespace]:
     """The configuration, with what the file tells before what the command line says."""
     config, _ = parse_command_line(argv, add_options)
-    spec = vec.look(config)
+    spec = vec.look_up_spec(config)
     found.settings |= found.file.sizes_for(found, spec, config)
     told = {KEY: "False", **found.settings}  # what has no statistics sees observations as they are
     words = [f"{option(*key.split('.'))}={text}" for key, text in told.items()]

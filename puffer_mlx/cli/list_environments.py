@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from puffer_mlx.config.finding import find_config, known_envs
-from puffer_mlx.vec.native.make import environment_files, environments_folder
+from puffer_mlx.vec.native.sources import environment_files, environments_folder
 
 OTHERS = (  # how to name what isn't in the list
     ("gym:ID", "one of Gymnasium's, or of a package that registers its own"),

@@ -140,7 +140,7 @@ def train(
     )
     with made as environments, output.going_on(outside.lost), contextlib.ExitStack() as stack:
         say(config)
-        if unused := vec.unused(config, environments):
+        if unused := vec.unused_keys(config, environments):
             print(f"unused here: {', '.join(unused)}")
         if config.python:
             print(environments.description)

@@ -1,5 +1,19 @@
 """Environments, NumPy only: the contract, and three roads to it: C, Gymnasium, PufferLib 3.x."""
 
-from puffer_mlx.vec.from_config import factory, folder, look, make, make_fitting, unused
+from puffer_mlx.vec.from_config import (
+    look_up_spec,
+    make,
+    make_fitting,
+    python_factory,
+    source_folder,
+    unused_keys,
+)
 
-__all__ = ["factory", "folder", "look", "make", "make_fitting", "unused"]
+__all__ = [
+    "look_up_spec",
+    "make",
+    "make_fitting",
+    "python_factory",
+    "source_folder",
+    "unused_keys",
+]

@@ -14,12 +14,14 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.import_string import load_object
 from puffer_mlx.vec.base import Environments, VecEnv
 from puffer_mlx.vec.gym.vec import GymVec
-from puffer_mlx.vec.native.make import compile_environment, load, read_spec
-from puffer_mlx.vec.native.vec import NativeVec, environments_folder, find_environment
+from puffer_mlx.vec.native.c_functions import load
+from puffer_mlx.vec.native.compiling import compile_environment
+from puffer_mlx.vec.native.make import find_environment, read_spec
+from puffer_mlx.vec.native.sources import environments_folder
+from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.normalize import Normalized, shows_normalised
-from puffer_mlx.vec.puffer.vec import PufferVec, is_puffer_env
-
-__all__ = ["factory", "folder", "look", "make", "make_fitting", "unused"]
+from puffer_mlx.vec.puffer.make import is_puffer_env
+from puffer_mlx.vec.puffer.vec import PufferVec
 
 GYM = "gym:"
 
@@ -41,26 +43,28 @@ def make(config: Config, threads: int, *, render: bool = False) -> Environments:
     """
     threads = rollout_threads(config, threads)
     try:
-        found = _made(config, threads, render)
+        environments = _make(config, threads, render)
     except Misfit as misfit:
         fit_agents(config, misfit.counts)
-        found = _made(config, threads, render)
-    chosen = shows_normalised(config, found.spec), config.vec.normalize_rewards
-    return Normalized(found, *chosen, config.train.gamma, threads) if any(chosen) else found
+        environments = _make(config, threads, render)
+    normalized = shows_normalised(config, environments.spec), config.vec.normalize_rewards
+    if not any(normalized):
+        return environments
+    return Normalized(environments, *normalized, config.train.gamma, threads)
 
 
 def make_fitting(
     config: Config, threads: Callable[[Config], int], with_images: Callable[[], Config]
 ) -> tuple[Config, Environments]:
-    """The environments, and the configuration that suits them.
+    """The environments, and the configuration for what they show.
 
-    Whether environments in Python show images is known once they are made. If they do, what the
-    configuration is with ``configs/images.ini`` counts, and they are made again where that differs.
+    Whether Python environments show images is known only once they are made. If they do, the
+    configuration with ``configs/images.ini`` counts, and they are made again if it differs.
 
     Args:
         config: as it is without.
         threads: of a configuration: as in ``make``.
-        with_images: the configuration from the same words, files and options, with that file.
+        with_images: reads the same words, files and options again, with that file.
 
     Raises:
         UserError: as ``make``, or the configuration isn't valid.
@@ -79,14 +83,14 @@ def make_fitting(
     return fitting, make(fitting, threads(fitting))
 
 
-def look(config: Config) -> EnvSpec:
-    """What the environment of a configuration shows and takes, with as little made as possible.
+def look_up_spec(config: Config) -> EnvSpec:
+    """What an agent of a configuration's environment sees and does; makes as few as possible.
 
     Raises:
         UserError: as ``make``.
     """
     if not config.python:
-        sources = folder(config)
+        sources = source_folder(config)
         return read_spec(sources.name, load(compile_environment(sources)))
     one = replace(config.vec, total_agents=1, num_buffers=1)
     small = replace(config, vec=one, origins={}, notes=[])
@@ -96,13 +100,13 @@ def look(config: Config) -> EnvSpec:
         return probe.spec
 
 
-def _made(config: Config, threads: int, render: bool) -> Environments:
+def _make(config: Config, threads: int, render: bool) -> Environments:
     return _python(config, threads, render) if config.python else _native(config, threads)
 
 
 def _native(config: Config, threads: int) -> NativeVec:
     return NativeVec(
-        folder(config),
+        source_folder(config),
         total_agents=config.vec.total_agents,
         num_buffers=config.vec.num_buffers,
         num_threads=threads,
@@ -112,7 +116,7 @@ def _native(config: Config, threads: int) -> NativeVec:
 
 
 def _python(config: Config, threads: int, render: bool) -> Environments:
-    made = factory(config)
+    made = python_factory(config)
     settings = {
         "name": config.env_name,
         "total_agents": config.vec.total_agents,
@@ -129,7 +133,7 @@ def _python(config: Config, threads: int, render: bool) -> Environments:
     return GymVec(made, finals=config.train.bootstrap_truncated, **settings)
 
 
-def folder(config: Config) -> Path:
+def source_folder(config: Config) -> Path:
     """The folder of a native environment's sources.
 
     Raises:
@@ -143,7 +147,7 @@ def folder(config: Config) -> Path:
     return found
 
 
-def factory(config: Config) -> Any:
+def python_factory(config: Config) -> Any:
     """What makes a Python environment: a Gymnasium id, or the object that is named.
 
     Raises:
@@ -154,7 +158,7 @@ def factory(config: Config) -> Any:
     return name.removeprefix(GYM) if name.startswith(GYM) else load_object(name)
 
 
-def unused(config: Config, vec: VecEnv) -> list[str]:
+def unused_keys(config: Config, vec: VecEnv) -> list[str]:
     """Keys that these environments have no use for, and why, for the line that says so."""
     found = [f"env.{key}" for key in vec.unread]
     if config.train.bootstrap_truncated and not vec.finals:

@@ -1,4 +1,4 @@
-"""Whether arrays are what they should be: rows to be written, actions, pictures."""
+"""Arrays of rows and actions: allocated, drawn at random, and checked; pictures too."""
 
 from typing import Any
 
@@ -6,9 +6,28 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.vec.base import Rows
+from puffer_mlx.vec.base import Rows, VecEnv
 
-__all__ = ["RowShapes", "picture"]
+
+def allocate_rows(vec: VecEnv, agents: int) -> Rows:
+    """Rows for ``agents`` agents of a vectorised environment, all zero."""
+    spec = vec.spec
+    masks = np.zeros((agents, spec.mask_size), np.uint8) if spec.mask_size else None
+    return Rows(
+        np.zeros((agents, spec.observation_size), spec.observation_dtype),
+        np.zeros(agents, np.float32),
+        np.zeros(agents, np.float32),
+        masks,
+        np.zeros(agents, np.float32) if vec.finals else None,
+    )
+
+
+def random_actions(vec: VecEnv, agents: int, rng: np.random.Generator) -> np.ndarray:
+    """Actions (agents, heads) float32: uniform choices, or N(0, 1) if continuous."""
+    action = vec.spec.action
+    if action.continuous:
+        return rng.standard_normal((agents, action.heads), np.float32)
+    return rng.integers(0, action.sizes, (agents, action.heads)).astype(np.float32)
 
 
 class RowShapes:
@@ -61,8 +80,8 @@ class RowShapes:
             )
 
 
-def picture(name: str, found: Any) -> np.ndarray:
-    """What an environment's ``render`` returned, (height, width, 3) uint8.
+def check_picture(name: str, found: Any) -> np.ndarray:
+    """What an environment's ``render`` returned, if it is a picture (height, width, 3) uint8.
 
     Args:
         name: of the environments.

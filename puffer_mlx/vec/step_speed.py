@@ -4,31 +4,11 @@ import time
 
 import numpy as np
 
-from puffer_mlx.vec.base import Rows, VecEnv
+from puffer_mlx.vec.base import VecEnv
+from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 _WARM_UP_SECONDS = 0.5
 _ACTION_SETS = 16
-
-
-def allocate_rows(vec: VecEnv, agents: int) -> Rows:
-    """Rows for ``agents`` agents of a vectorised environment, all zero."""
-    spec = vec.spec
-    masks = np.zeros((agents, spec.mask_size), np.uint8) if spec.mask_size else None
-    return Rows(
-        np.zeros((agents, spec.observation_size), spec.observation_dtype),
-        np.zeros(agents, np.float32),
-        np.zeros(agents, np.float32),
-        masks,
-        np.zeros(agents, np.float32) if vec.finals else None,
-    )
-
-
-def random_actions(vec: VecEnv, agents: int, rng: np.random.Generator) -> np.ndarray:
-    """Actions (agents, heads) float32: uniform choices, or N(0, 1) if continuous."""
-    action = vec.spec.action
-    if action.continuous:
-        return rng.standard_normal((agents, action.heads), np.float32)
-    return rng.integers(0, action.sizes, (agents, action.heads)).astype(np.float32)
 
 
 def measure_stepping(vec: VecEnv, seconds: float = 5.0, seed: int = 0) -> dict[str, float]:

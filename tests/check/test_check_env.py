@@ -20,7 +20,7 @@ from puffer_mlx.cli import check_env
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
-from puffer_mlx.vec.native.make import compile_environment
+from puffer_mlx.vec.native.compiling import compile_environment
 
 HERE = Path(__file__).parents[1] / "envs"
 FAULTY, PYTHON = HERE / "faulty", HERE / "python" / "faulty.py"

@@ -9,7 +9,7 @@ from native_envs import SHIPPED, make
 from rich.console import Console
 
 from puffer_mlx.cli import list_environments
-from puffer_mlx.vec.native.vec import environments_folder
+from puffer_mlx.vec.native.sources import environments_folder
 
 
 def printed(width: int = 120) -> str:

@@ -13,7 +13,7 @@ from puffer_mlx.cli import evaluate
 from puffer_mlx.config.fit import fit_agents, rollout_threads
 from puffer_mlx.errors import UserError
 from puffer_mlx.training import collector
-from puffer_mlx.vec.native.vec import find_environment
+from puffer_mlx.vec.native.make import find_environment
 
 TYPED = "command line"
 

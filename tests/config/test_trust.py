@@ -301,7 +301,7 @@ def test_gymnasiums_own_and_shipped_ones_need_no_permission(here):
         made = config.load(str(path))
         trust.permit(made, "base", "env", "torch")
     Path("a.ini").write_text(f"[env]\nsource = {ROOT / 'envs' / 'squared'}\n")
-    assert vec.folder(config.load("a.ini")) == ROOT / "envs" / "squared"
+    assert vec.source_folder(config.load("a.ini")) == ROOT / "envs" / "squared"
     assert not Path("data").exists()
 
 
@@ -477,7 +477,12 @@ def test_configurations_name_code_in_few_places():
     places = {
         r"load_object\(": {"system/import_string", "vec/from_config", "policy/custom"},
         r"make_policy\(": {"policy/policy", "check/gpu/arithmetic"},
-        r"config\.source\b": {"config/loading", "config/trust", "vec/from_config"},
+        r"config\.source\b": {
+            "config/loading",
+            "config/trust",
+            "config/writing",
+            "vec/from_config",
+        },
     }
     package = ROOT / "puffer_mlx"
     for word, allowed in places.items():

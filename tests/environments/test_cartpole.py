@@ -11,7 +11,8 @@ from native_envs import Stepper
 
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.native.vec import NativeVec, find_environment
+from puffer_mlx.vec.native.make import find_environment
+from puffer_mlx.vec.native.vec import NativeVec
 
 LEFT, RIGHT = 0, 1
 LIMITS = np.array([2.4, 12 * np.pi / 180])  # m, rad

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from native_envs import Stepper, make
 
-from puffer_mlx.vec.native.vec import environments_folder
-from puffer_mlx.vec.step_speed import random_actions
+from puffer_mlx.vec.native.sources import environments_folder
+from puffer_mlx.vec.rows import random_actions
 
 DRAWN = sorted(path.parent.name for path in environments_folder().glob("*/draw.py"))
 LARGEST = 300  # pixels a side

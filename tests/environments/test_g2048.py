@@ -13,7 +13,9 @@ from native_envs import Stepper
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.compiler import compile_shared
-from puffer_mlx.vec.native.vec import NativeVec, environments_folder, find_environment
+from puffer_mlx.vec.native.make import find_environment
+from puffer_mlx.vec.native.sources import environments_folder
+from puffer_mlx.vec.native.vec import NativeVec
 
 UP, DOWN, LEFT, RIGHT = range(4)
 FOLDER = find_environment("g2048")

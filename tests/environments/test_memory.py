@@ -9,7 +9,8 @@ from native_envs import Stepper
 
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.native.vec import NativeVec, find_environment
+from puffer_mlx.vec.native.make import find_environment
+from puffer_mlx.vec.native.vec import NativeVec
 
 FOLDER = find_environment("memory")
 

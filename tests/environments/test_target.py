@@ -9,8 +9,9 @@ from native_envs import Stepper
 
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.native.vec import NativeVec, find_environment
-from puffer_mlx.vec.step_speed import random_actions
+from puffer_mlx.vec.native.make import find_environment
+from puffer_mlx.vec.native.vec import NativeVec
+from puffer_mlx.vec.rows import random_actions
 
 FOLDER = find_environment("target")
 AGENTS, GOALS = 8, 4

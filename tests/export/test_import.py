@@ -573,7 +573,7 @@ def test_environments_are_found_as_train_finds_them(here, script, commands, caps
     weights, path = flat_file(here, spec, 8, 1, whole=True)
     if kind == "config.ini":
         settings = config.load(word, SMALL.split())
-        vec.look(settings)  # a run of one's own, whose folder was named on this machine
+        vec.look_up_spec(settings)  # a run of one's own, whose folder was named on this machine
         run = checkpoint.prepare(settings, "17")
         word = str(run / "config.ini")
     assert script.main([str(path), word, "--out", "a run", *SMALL.split()]) == 0

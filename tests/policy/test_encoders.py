@@ -5,7 +5,7 @@ import shutil
 from running import TINY
 
 from puffer_mlx.policy.encoders import Linear, plainer_note
-from puffer_mlx.vec.native.vec import find_environment
+from puffer_mlx.vec.native.make import find_environment
 
 
 def test_a_linear_encoder_instead_of_ones_own_is_said():

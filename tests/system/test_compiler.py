@@ -13,7 +13,9 @@ from running import ROOT
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import compiler, install_hints
-from puffer_mlx.vec.native.vec import NativeVec, compile_environment, find_environment
+from puffer_mlx.vec.native.compiling import compile_environment
+from puffer_mlx.vec.native.make import find_environment
+from puffer_mlx.vec.native.vec import NativeVec
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from puffer_mlx.policy.networks.mingru import network as mingru
 from puffer_mlx.ppo import loss, update
 from puffer_mlx.training import collector as schedule
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.vec.native.vec import NativeVec, find_environment
+from puffer_mlx.vec.native.make import find_environment
+from puffer_mlx.vec.native.vec import NativeVec
 
 MEMORY = find_environment("memory")
 N, T, H = 128, 16, 16

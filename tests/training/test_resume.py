@@ -19,7 +19,7 @@ from puffer_mlx.config.finding import known_envs
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.networks import NETWORKS
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.vec.native.vec import environments_folder
+from puffer_mlx.vec.native.sources import environments_folder
 
 NATIVE = sorted(path.parent.name for path in environments_folder().glob("*/binding.c"))
 AGENTS, T = 16, 8

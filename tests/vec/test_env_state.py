@@ -10,10 +10,12 @@ from native_envs import GROUP, NAMES, RELAY, SHIPPED, Stepper, make, parameters
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
-from puffer_mlx.vec.native.make import environment_files, sources_digest
+from puffer_mlx.vec.native.compiling import compile_environment
+from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.saved_state import pack, unpack
-from puffer_mlx.vec.native.vec import NativeVec, compile_environment, find_environment
-from puffer_mlx.vec.step_speed import random_actions
+from puffer_mlx.vec.native.sources import environment_files, sources_digest
+from puffer_mlx.vec.native.vec import NativeVec
+from puffer_mlx.vec.rows import random_actions
 
 AGENTS = 2 * GROUP
 REFUSED = r"(checksum|format of this version)\n  hint: "

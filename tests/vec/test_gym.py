@@ -18,7 +18,7 @@ from puffer_mlx.vec.gym.backends import choose
 from puffer_mlx.vec.gym.infos import ended_infos
 from puffer_mlx.vec.gym.make import Recipe
 from puffer_mlx.vec.gym.vec import GymVec
-from puffer_mlx.vec.step_speed import allocate_rows, random_actions
+from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 HERE = Path(__file__).parents[1] / "envs" / "python"
 sys.path.append(str(HERE))

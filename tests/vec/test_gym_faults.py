@@ -19,7 +19,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.gym import workers
 from puffer_mlx.vec.gym.vec import GymVec
-from puffer_mlx.vec.step_speed import allocate_rows
+from puffer_mlx.vec.rows import allocate_rows
 
 HERE = Path(__file__).parents[1] / "envs" / "python"
 sys.path.append(str(HERE))
@@ -348,7 +348,7 @@ SCRIPT = """
 import sys
 import numpy as np
 from puffer_mlx.vec.gym.vec import GymVec
-from puffer_mlx.vec.step_speed import allocate_rows
+from puffer_mlx.vec.rows import allocate_rows
 sys.path.append(sys.argv[1])
 from gym_walk import Walk
 
@@ -381,7 +381,7 @@ import numpy as np
 from puffer_mlx.vec.gym import workers
 from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.gym.vec import GymVec
-from puffer_mlx.vec.step_speed import allocate_rows
+from puffer_mlx.vec.rows import allocate_rows
 sys.path.append(sys.argv[1])
 from gym_faults import Faulty
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -19,9 +19,12 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system import compiler
 from puffer_mlx.system.compiler import cache_directory
 from puffer_mlx.vec.base import Rows, VecEnv
-from puffer_mlx.vec.native.make import load
-from puffer_mlx.vec.native.vec import NativeVec, compile_environment, find_environment
-from puffer_mlx.vec.step_speed import allocate_rows, measure_stepping, random_actions
+from puffer_mlx.vec.native.c_functions import load
+from puffer_mlx.vec.native.compiling import compile_environment
+from puffer_mlx.vec.native.make import find_environment
+from puffer_mlx.vec.native.vec import NativeVec
+from puffer_mlx.vec.rows import allocate_rows, random_actions
+from puffer_mlx.vec.step_speed import measure_stepping
 
 SHAPES = {  # D, dtype, head sizes, mask bytes
     "breakout": (118, np.float32, (3,), 0),

@@ -22,7 +22,7 @@ from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec import normalize
 from puffer_mlx.vec.base import Remembers
 from puffer_mlx.vec.normalize import EPSILON, LIMIT, Moments, Normalized
-from puffer_mlx.vec.step_speed import allocate_rows
+from puffer_mlx.vec.rows import allocate_rows
 
 N, GAMMA = 12, 0.9
 RETURN = {"return.count", "return.mean", "return.variance"}
@@ -186,7 +186,7 @@ def test_bytes_stay_as_they_are():
     settings.vec.normalize_observations = True
     with vec.make(settings, 1) as env:
         assert not isinstance(env, Normalized)
-        assert any("normalize_observations" in line for line in vec.unused(settings, env))
+        assert any("normalize_observations" in line for line in vec.unused_keys(settings, env))
     settings.vec.normalize_rewards = True
     with vec.make(settings, 1) as env:
         assert isinstance(env, Normalized) and set(env.memory()) == RETURN
@@ -199,13 +199,16 @@ def test_what_can_be_normalised_is_decided_once(monkeypatch, normal):
     settings = config.load("cartpole", ["--vec.normalize-observations", "1"])
     with vec.make(settings, 1) as env:
         assert isinstance(env, Normalized) == normal
-        assert any("normalize_observations" in line for line in vec.unused(settings, env)) != normal
+        assert (
+            any("normalize_observations" in line for line in vec.unused_keys(settings, env))
+            != normal
+        )
         spec = env.spec
     if not normal:
-        environment_statistics.refuse_to_forget(settings, spec, {})
+        environment_statistics.require_statistics(settings, spec, {})
         return
     with pytest.raises(UserError, match="statistics that observations are normalised by"):
-        environment_statistics.refuse_to_forget(settings, spec, {})
+        environment_statistics.require_statistics(settings, spec, {})
 
 
 def test_a_checkpoint_carries_the_statistics(tmp_path):

@@ -15,8 +15,9 @@ import pytest
 from puffer_mlx.config import Base, Config, Policy, Train, Vec, validate
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.vec.puffer.vec import PufferVec, is_puffer_env
-from puffer_mlx.vec.step_speed import allocate_rows, random_actions
+from puffer_mlx.vec.puffer.make import is_puffer_env
+from puffer_mlx.vec.puffer.vec import PufferVec
+from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 sys.path.append(str(Path(__file__).parents[1] / "envs" / "python"))
 emulated, pairs = map(importlib.import_module, ("emulated", "pairs"))

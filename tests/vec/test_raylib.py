@@ -20,9 +20,10 @@ from native_envs import UPSTREAM, Stepper, folder_of, make, parameters, squared
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.compiler import compile_shared, source_files
 from puffer_mlx.vec.native import raylib
-from puffer_mlx.vec.native.make import environment_flags
+from puffer_mlx.vec.native.compiling import environment_flags
 from puffer_mlx.vec.native.raylib import find_raylib
-from puffer_mlx.vec.native.vec import NativeVec, environments_folder
+from puffer_mlx.vec.native.sources import environments_folder
+from puffer_mlx.vec.native.vec import NativeVec
 
 INCLUDE = environments_folder() / "include"
 STAND_IN = INCLUDE / "raylib"

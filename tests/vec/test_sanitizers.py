@@ -9,7 +9,8 @@ from kept import edit, kept_copy
 from native_envs import NAMES, folder_of, parameters
 from sanitizers import SANITIZERS, environment_driver, run_environment
 
-from puffer_mlx.vec.native.vec import environments_folder, find_environment
+from puffer_mlx.vec.native.make import find_environment
+from puffer_mlx.vec.native.sources import environments_folder
 
 # Both for every environment: environments can race too, by a static variable that all share.
 

@@ -7,7 +7,8 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.spaces import Layout, kind_of
+from puffer_mlx.vec.layout import Layout
+from puffer_mlx.vec.spaces import kind_of
 
 N = 7
 SIGN = spaces.Discrete(2)

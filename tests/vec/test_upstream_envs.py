@@ -28,10 +28,11 @@ from sanitizers import SANITIZERS, environment_driver, run_environment
 from puffer_mlx.config import Config, load
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.vec.native.make import environment_flags
+from puffer_mlx.vec.native.compiling import environment_flags
+from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.sources import environment_files, needs, repository
-from puffer_mlx.vec.native.vec import NativeVec, find_environment
-from puffer_mlx.vec.step_speed import random_actions
+from puffer_mlx.vec.native.vec import NativeVec
+from puffer_mlx.vec.rows import random_actions
 
 SHAPES = {  # D, dtype, head sizes, mask bytes, environments of 12 agents
     "convoy": (15, np.uint8, (3, 2), 0, 4),

@@ -23,7 +23,7 @@ from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.puffer.vec import PufferVec
-from puffer_mlx.vec.step_speed import allocate_rows, random_actions
+from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 sys.path.append(str(Path(__file__).parents[1] / "envs" / "python"))
 gym_walk, pairs = map(importlib.import_module, ("gym_walk", "pairs"))

@@ -10,7 +10,7 @@ import numpy as np
 from puffer_mlx import vec
 from puffer_mlx.check.env.findings import Finding, Findings, fail, ok, skip, warn
 from puffer_mlx.check.env.subject import Subject
-from puffer_mlx.vec.puffer.vec import is_puffer_env
+from puffer_mlx.vec.puffer.make import is_puffer_env
 
 STEPS = 300
 LARGE = 3.0  # a bound that N(0, 1), what a policy begins with, hardly ever reaches
@@ -28,7 +28,7 @@ def one(subject: Subject) -> Any:
     """One environment as its author wrote it, without the wrappers of gymnasium.make."""
     import gymnasium
 
-    config, make = subject.config, vec.factory(subject.config)
+    config, make = subject.config, vec.python_factory(subject.config)
     if isinstance(make, str):
         return gymnasium.make(make, **config.env).unwrapped
     made = make(**config.env)
@@ -43,7 +43,7 @@ def gymnasium_says(subject: Subject) -> Findings:
     from gymnasium import Env
     from gymnasium.utils.env_checker import check_env
 
-    if is_puffer_env(vec.factory(subject.config)):
+    if is_puffer_env(vec.python_factory(subject.config)):
         yield skip("its interface is PufferLib 3's")
         return
     env = one(subject)

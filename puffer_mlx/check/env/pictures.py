@@ -17,7 +17,7 @@ def drawn(subject: Subject) -> Findings:
 
 
 def _native(subject: Subject) -> Findings:
-    folder = vec.folder(subject.config)
+    folder = vec.source_folder(subject.config)
     if not (folder / "draw.py").is_file():
         if subject.whole.can_render:
             yield ok("a window of its own, by raylib; no draw.py for --gif and --terminal")

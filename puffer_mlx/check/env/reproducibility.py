@@ -8,7 +8,7 @@ from puffer_mlx import vec
 from puffer_mlx.check.env.findings import Findings, fail, ok, skip, warn
 from puffer_mlx.check.env.subject import Subject, Table
 from puffer_mlx.vec.base import Rows, VecEnv
-from puffer_mlx.vec.native.make import environment_files
+from puffer_mlx.vec.native.sources import environment_files
 
 STEPS = 300
 THREADS = 4
@@ -113,7 +113,7 @@ def cause(subject: Subject) -> str:
 
 def shared_things(subject: Subject) -> list[str]:
     """Lines of the environment's sources that look as if they shared something."""
-    folder, found = vec.folder(subject.config), []
+    folder, found = vec.source_folder(subject.config), []
     for path in environment_files(folder):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
             code = line.partition("//")[0]

@@ -13,7 +13,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Rows, ScoredVec, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
-from puffer_mlx.vec.step_speed import allocate_rows, random_actions
+from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 NATIVE_ENVIRONMENTS, PYTHON_ENVIRONMENTS = 64, 16  # of which few are made
 FEWEST = 4  # that threads and groups can share

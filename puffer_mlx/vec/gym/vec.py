@@ -22,15 +22,16 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import rollout_loop
-from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Collected, Rows
+from puffer_mlx.vec.base import Collected, Rows
 from puffer_mlx.vec.episodes import Episodes
 from puffer_mlx.vec.finite import check_finite
 from puffer_mlx.vec.gym.backends import build, choose, tells_finals
+from puffer_mlx.vec.gym.episode_ends import EpisodeEnds
 from puffer_mlx.vec.gym.infos import MASK, Masks, ended_infos
 from puffer_mlx.vec.gym.make import Recipe, gymnasium, quiet
+from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import RAISED, Fault, locate, undrawable
-from puffer_mlx.vec.rows import RowShapes, picture
-from puffer_mlx.vec.spaces import Layout
+from puffer_mlx.vec.rows import RowShapes, check_picture
 
 __all__ = ["GymVec"]
 
@@ -95,8 +96,6 @@ class GymVec:
         self._n = n = total_agents // num_buffers
         self._groups = [slice(g * n, (g + 1) * n) for g in range(num_buffers)]
         self._under_way: list[tuple[Any, Rows] | None] = [None] * num_buffers
-        self._over = [np.zeros(n, bool) for _ in self._groups]  # where an episode just ended
-        self._some = [False] * num_buffers  # whether one did anywhere
         self._busy = 0.0
         recipe = Recipe(name, make, dict(env or {}), render)
         self.backend, why = choose(recipe, total_agents, backend)
@@ -119,6 +118,7 @@ class GymVec:
                 raise found.report(self._name, agents.start, self._seed) from None
         one = self._envs[0]
         self.finals = tells_finals(self._name, one)
+        self._ends = [EpisodeEnds(self._n, self.finals) for _ in self._groups]
         self._first = self._begin(seeded=True)
         spaces = one.single_observation_space, one.single_action_space
         masked = MASK in self._first[0][1]
@@ -145,7 +145,7 @@ class GymVec:
         if out.finals is not None:
             out.finals[:] = 0
         for group, (observations, infos) in enumerate(first):
-            self._over[group], self._some[group] = np.zeros(self._n, bool), False
+            self._ends[group].restart()
             try:
                 self._write(group, observations, infos, out.part(self._groups[group]))
             except RAISED as error:
@@ -208,25 +208,10 @@ class GymVec:
         infos: dict[str, Any],
     ) -> None:
         """Write what a vector environment returned."""
-        before, over = self._over[group], np.logical_or(terminated, truncated)
-        some = b"\1" in over.tobytes()  # a fifth of the time of any()
-        out.rewards[:] = rewards
-        if self.finals:
-            if self._some[group]:
-                out.terminals[:] = before
-            else:
-                out.terminals.fill(0)
-            if out.finals is not None:
-                out.finals.fill(0)
-                if some:
-                    out.finals[truncated] = TRUNCATED
-                    out.finals[terminated] = TERMINATED
-        else:
-            out.terminals[:] = over
+        over, resets = self._ends[group].write(terminated, truncated, out)
         told = infos if self.finals else infos.get("final_info")
-        told = ended_infos(told, over) if some and told else None
-        resets = before if self.finals and self._some[group] else None
-        self._over[group], self._some[group] = over, some
+        told = ended_infos(told, over) if told and self._ends[group].any_over else None
+        out.rewards[:] = rewards
         first = self._groups[group].start
         self._episodes.add(rewards, over, first=first, resets=resets, infos=told)
         self._write(group, observations, infos, out)
@@ -234,7 +219,7 @@ class GymVec:
     def _write(self, group: int, observations: Any, infos: dict[str, Any], out: Rows) -> None:
         self.layout.write(observations, out.observations)
         if out.masks is not None:
-            last = self._over[group] if self.finals else None
+            last = self._ends[group].over if self.finals else None
             self._masks[group].write(infos, last, out.masks)
         first = self._groups[group].start
         check_finite(self._name, out.observations, out.rewards, first, self._seeds)
@@ -275,7 +260,7 @@ class GymVec:
             if hint := undrawable(error):
                 raise UserError(f"{self._name} can't be drawn: {error}", hint) from None
             self._fail(0, error, "failed in render")
-        return picture(self._name, None if frames is None else frames[0])
+        return check_picture(self._name, None if frames is None else frames[0])
 
     def state(self) -> None:
         """None: Gymnasium has no way to save an environment; they start anew."""

@@ -1,41 +1,23 @@
-"""Native environments as shared libraries: find a folder, compile it, load it, ask what it is.
-
-The C side is ``envs/include/vecenv.h`` (the contract) and ``envs/src`` (``vec.h`` lists the
-functions declared here).
-"""
+"""A native environment by its folder: found, compiled, loaded, and asked what it is."""
 
 import ctypes
 import difflib
 import functools
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from puffer_mlx.config.fit import Misfit
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.system.compiler import load_compiled
-from puffer_mlx.vec.native.compiling import compile_environment, environment_flags
-from puffer_mlx.vec.native.sources import environment_files, environments_folder, sources_digest
+from puffer_mlx.vec.native.c_functions import ABI, TEXT_BYTES, keywords, load
+from puffer_mlx.vec.native.compiling import compile_environment
+from puffer_mlx.vec.native.sources import environments_folder
 
-__all__ = [
-    "Span",
-    "compile_environment",
-    "environment_files",
-    "environment_flags",
-    "environments_folder",
-    "find_environment",
-    "keywords",
-    "load",
-    "numbers",
-    "open_environment",
-    "read_spec",
-    "sources_digest",
-]
-
-_ABI = 6  # PUFFER_ABI in envs/src/vec.h
+_MAX_COUNTS = 1 << 20  # environments whose agents are counted, to say how they could fit
 
 
 def find_environment(name: str) -> Path:
@@ -55,17 +37,6 @@ def find_environment(name: str) -> Path:
     )
 
 
-class Span(ctypes.Structure):
-    """PufferSpan of envs/src/vec.h."""
-
-    _fields_ = (
-        ("thread", ctypes.c_int),
-        ("first", ctypes.c_int),
-        ("begin", ctypes.c_double),
-        ("end", ctypes.c_double),
-    )
-
-
 def open_environment(folder: Path | str) -> ctypes.CDLL:
     """``load`` what ``compile_environment`` returns; again, if what the cache has can't be loaded.
 
@@ -75,52 +46,6 @@ def open_environment(folder: Path | str) -> ctypes.CDLL:
     return load_compiled(functools.partial(compile_environment, folder), load)
 
 
-def load(path: Path) -> ctypes.CDLL:
-    """Load a compiled environment and declare the functions of ``envs/src/vec.h``."""
-    try:
-        library = ctypes.CDLL(os.fspath(path))
-        library.puffer_spec.argtypes = [ctypes.POINTER(ctypes.c_int), ctypes.c_int]
-    except (OSError, AttributeError) as error:
-        raise UserError(
-            f"the compiled environment can't be loaded: {error}",
-            f"define every function that vecenv.h asks for; if they are all there, delete {path}",
-        ) from None
-    pointer, number, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-    strings, doubles = ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(ctypes.c_double)
-    rows = [pointer] * 4
-    keywords = [number, strings, doubles]
-    text = [pointer, ctypes.c_size_t]
-    for name, result, arguments in (
-        (
-            "create",
-            pointer,
-            [number] * 3 + [ctypes.c_uint] + keywords * 2 + [pointer, number] + text,
-        ),
-        ("environments", number, [pointer]),
-        ("threads", number, [pointer]),
-        ("reset", number, [pointer, *rows]),
-        ("send", number, [pointer, number, pointer, *rows]),
-        ("wait", number, [pointer, number, number]),
-        ("collect", number, [pointer, number, *[pointer] * 3, *rows, pointer, number]),
-        ("collected", number, [pointer, pointer, number]),
-        ("ended", number, [pointer, *text]),
-        ("abandon", None, [pointer]),
-        ("log", number, [pointer, strings, doubles, number]),
-        ("next_log", number, [pointer, ctypes.POINTER(number), strings, doubles, number]),
-        ("save", long, [pointer, pointer, long]),
-        ("load", number, [pointer, pointer, long, *text]),
-        ("can_render", number, []),
-        ("render", number, [pointer, number]),
-        ("busy_seconds", ctypes.c_double, [pointer]),
-        ("close", number, [pointer, number]),
-        ("rand_r", number, [ctypes.POINTER(ctypes.c_uint)]),
-    ):
-        function = getattr(library, f"puffer_{name}")
-        function.restype = result
-        function.argtypes = arguments
-    return library
-
-
 def read_spec(name: str, library: ctypes.CDLL) -> EnvSpec:
     """What one agent sees and does, according to the library."""
     count = library.puffer_spec(None, 0)
@@ -128,7 +53,7 @@ def read_spec(name: str, library: ctypes.CDLL) -> EnvSpec:
     library.puffer_spec(out, count)
     abi, size, is_float, heads, mask_size, *rest = out
     shape, sizes = tuple(rest[:3]), rest[3:]
-    assert abi == _ABI and len(sizes) == heads, (abi, heads, sizes)
+    assert abi == ABI and len(sizes) == heads, (abi, heads, sizes)
     try:
         action = ActionSpec(tuple(sizes))
     except ValueError as error:
@@ -151,19 +76,41 @@ def read_spec(name: str, library: ctypes.CDLL) -> EnvSpec:
         ) from None
 
 
-def numbers(given: Mapping[str, Any]) -> dict[str, float]:
-    """The entries that can be converted to a float."""
-    found = {}
-    for key, value in given.items():
-        try:
-            found[key] = float(value)
-        except (TypeError, ValueError):
-            continue
-    return found
+def create(
+    library: ctypes.CDLL,
+    name: str,
+    sizes: tuple[int, int, int, int],
+    vec: Mapping[str, Any],
+    env: Mapping[str, Any],
+) -> tuple[int, set[str]]:
+    """Create a library's environments.
 
+    Args:
+        library: from ``open_environment``.
+        name: the environment's, for messages.
+        sizes: agents, groups, threads, and the seed.
+        vec: parameters for environments that create themselves.
+        env: the environment's own parameters.
 
-def keywords(given: Mapping[str, Any]) -> tuple[int, Any, Any]:
-    """Count, keys and values as C arrays."""
-    pairs = numbers(given)
-    keys = (ctypes.c_char_p * len(pairs))(*(key.encode() for key in pairs))
-    return len(pairs), keys, (ctypes.c_double * len(pairs))(*pairs.values())
+    Returns:
+        Their address, which the library's other functions take, and keys of ``env`` that no
+        environment asked for.
+
+    Raises:
+        UserError: keys are missing or have values that the environment refuses.
+        Misfit: the environments don't fill the groups exactly.
+    """
+    text = ctypes.create_string_buffer(TEXT_BYTES)
+    counts = (ctypes.c_int * max(1, min(sizes[0], _MAX_COUNTS)))()
+    handle = library.puffer_create(
+        *sizes, *keywords(vec), *keywords(env), counts, len(counts), text, len(text)
+    )
+    told = text.value.decode(errors="replace")
+    if handle:
+        return handle, set(told.split(","))
+    message, _, hint = told.partition("\n")
+    if message.startswith("missing keys"):
+        hint = f"the environment {name} reads them in my_init; add them to the configuration"
+    if each := [count for count in counts if count]:
+        raise Misfit(f"{name}: {message}", hint, each)
+    raise UserError(f"{name}: {message}", hint)

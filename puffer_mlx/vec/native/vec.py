@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from puffer_mlx.config.fit import Misfit
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Collected, Rows
 from puffer_mlx.vec.native.c_arrays import FLOAT32, address, addresses, shapes
+from puffer_mlx.vec.native.c_functions import TEXT_BYTES, Span, numbers, read_means
 from puffer_mlx.vec.native.interruptible_wait import (
     OVER,
     PATIENCE_MS,
@@ -26,26 +26,10 @@ from puffer_mlx.vec.native.interruptible_wait import (
     abandon,
     until_done,
 )
-from puffer_mlx.vec.native.make import (
-    Span,
-    compile_environment,
-    environments_folder,
-    find_environment,
-    keywords,
-    numbers,
-    open_environment,
-    read_spec,
-    sources_digest,
-)
+from puffer_mlx.vec.native.make import create, open_environment, read_spec
 from puffer_mlx.vec.native.raylib import INSTALL
 from puffer_mlx.vec.native.saved_state import pack, unpack
-from puffer_mlx.vec.native.sources import needs
-
-__all__ = ["NativeVec", "compile_environment", "environments_folder", "find_environment"]
-
-_MAX_LOG_KEYS = 256
-_TEXT_BYTES = 4096
-_MAX_COUNTS = 1 << 20  # environments of which it is looked at how they could fit
+from puffer_mlx.vec.native.sources import needs, sources_digest
 
 
 class NativeVec:
@@ -97,32 +81,15 @@ class NativeVec:
         self.num_agents = total_agents
         self.num_groups = num_buffers
 
-        text = ctypes.create_string_buffer(_TEXT_BYTES)
-        counts = (ctypes.c_int * max(1, min(total_agents, _MAX_COUNTS)))()
-        self._handle = self._library.puffer_create(
-            total_agents,
-            num_buffers,
-            num_threads,
-            seed & 0xFFFFFFFF,
-            *keywords(vec or {}),
-            *keywords(env),
-            counts,
-            len(counts),
-            text,
-            len(text),
+        self._handle, unread = create(
+            self._library,
+            name,
+            (total_agents, num_buffers, num_threads, seed & 0xFFFFFFFF),
+            vec or {},
+            env,
         )
-        found = text.value.decode(errors="replace")
-        if not self._handle:
-            message, _, hint = found.partition("\n")
-            if message.startswith("missing keys"):
-                hint = (
-                    f"the environment {name} reads them in my_init; add them to the configuration"
-                )
-            if each := [count for count in counts if count]:
-                raise Misfit(f"{name}: {message}", hint, each)
-            raise UserError(f"{name}: {message}", hint)
         given = numbers(env)
-        read = set(given) - set(found.split(","))
+        read = set(given) - unread
         self.unread = [key for key in env if key not in read]
         self._identity: dict[str, str | int] = {
             "environment": name,
@@ -295,7 +262,7 @@ class NativeVec:
         """
         handle = self._open()
         body = unpack(state, self._identity)
-        text = ctypes.create_string_buffer(_TEXT_BYTES)
+        text = ctypes.create_string_buffer(TEXT_BYTES)
         if self._library.puffer_load(handle, body.ctypes.data, len(body), text, len(text)):
             raise UserError(
                 f"{self.spec.name}: {text.value.decode(errors='replace')}",
@@ -375,7 +342,7 @@ class NativeVec:
 
     def _ended(self) -> UserError:
         """What to raise when no step is possible any more."""
-        text = ctypes.create_string_buffer(_TEXT_BYTES)
+        text = ctypes.create_string_buffer(TEXT_BYTES)
         self._library.puffer_ended(self._handle, text, len(text))
         message, _, hint = text.value.decode(errors="replace").partition("\n")
         return UserError(f"{self.spec.name}: {message}", hint)
@@ -390,13 +357,4 @@ class NativeVec:
         return self._handle
 
     def _means(self, function: Any, *arguments: Any) -> dict[str, float]:
-        """Call a function of the library that fills keys and values."""
-        keys = (ctypes.c_char_p * _MAX_LOG_KEYS)()
-        values = (ctypes.c_double * _MAX_LOG_KEYS)()
-        size = function(self._open(), *arguments, keys, values, _MAX_LOG_KEYS)
-        if size < 0:
-            raise UserError(f"{self.spec.name}: my_log sets more than {_MAX_LOG_KEYS} keys")
-        return {
-            (key or b"").decode(): value
-            for key, value in zip(keys[:size], values[:size], strict=True)
-        }
+        return read_means(self.spec.name, function, self._open(), *arguments)

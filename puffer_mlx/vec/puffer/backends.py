@@ -9,10 +9,13 @@ import numpy as np
 
 from puffer_mlx.config.fit import Misfit
 from puffer_mlx.errors import UserError
+from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.processes import ROUND_TRIP, cores
-from puffer_mlx.vec.puffer.instances import Buffers, Instances, PufferRecipe
+from puffer_mlx.vec.puffer.buffers import Buffers
+from puffer_mlx.vec.puffer.instances import Instances
+from puffer_mlx.vec.puffer.make import PufferRecipe
 from puffer_mlx.vec.puffer.workers import Here, Workers
-from puffer_mlx.vec.spaces import Layout, kind_of
+from puffer_mlx.vec.spaces import kind_of
 
 __all__ = ["Plan", "Probe", "plan"]
 

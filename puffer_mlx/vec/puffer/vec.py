@@ -32,11 +32,12 @@ from puffer_mlx.vec.base import Collected, Rows
 from puffer_mlx.vec.episodes import Episodes
 from puffer_mlx.vec.finite import check_finite
 from puffer_mlx.vec.puffer.backends import Probe, plan
-from puffer_mlx.vec.puffer.instances import Buffers, PufferRecipe, is_puffer_env
+from puffer_mlx.vec.puffer.buffers import Buffers
+from puffer_mlx.vec.puffer.make import PufferRecipe
 from puffer_mlx.vec.puffer.workers import Here, Workers
 from puffer_mlx.vec.rows import RowShapes
 
-__all__ = ["PufferVec", "is_puffer_env"]
+__all__ = ["PufferVec"]
 
 
 class PufferVec:

@@ -19,7 +19,9 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, no_main_module
-from puffer_mlx.vec.puffer.instances import Buffers, Fact, Instances, PufferRecipe
+from puffer_mlx.vec.puffer.buffers import Buffers
+from puffer_mlx.vec.puffer.instances import Fact, Instances
+from puffer_mlx.vec.puffer.make import PufferRecipe
 from puffer_mlx.vec.python_faults import RAISED, told
 
 __all__ = ["Here", "Workers"]

@@ -1,0 +1,129 @@
+"""Gymnasium's spaces as flat rows of observations and as heads of actions. NumPy only.
+
+| space | in a row of observations | as actions |
+| --- | --- | --- |
+| Box | its numbers | continuous: one head per number, clipped to the bounds |
+| Discrete | one-hot | a head of its choices |
+| MultiDiscrete | one-hot, number for number | a head for each number |
+| MultiBinary | its bits | a head of 2 for each bit |
+| Dict, Tuple | their parts, in Gymnasium's order | their parts, all discrete or all continuous |
+
+That is the order of ``gymnasium.spaces.flatten``, except that an image that comes as (channels,
+height, width) is turned to (height, width, channels).
+"""
+
+from typing import Any
+
+import numpy as np
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.vec.action_parts import action_parts, action_spec
+from puffer_mlx.vec.observation_parts import ObservationPart, observation_parts, row_dtype
+from puffer_mlx.vec.spaces import nested, path_text
+
+
+class Layout:
+    """How one agent's observations and actions lie in rows.
+
+    Args:
+        name: the environment's, for ``spec`` and messages.
+        observation_space: of one agent.
+        action_space: of one agent. Heads of a single choice are left to the environment: they are
+            no heads of ``spec.action``, and ``actions`` fills them in.
+        mask: the environment tells which actions are legal.
+
+    Attributes:
+        spec: what a policy gets to know. Observations are uint8 if all parts are Boxes of uint8,
+            else float32.
+
+    Raises:
+        UserError: there is no layout for one of the spaces; the message says which part.
+    """
+
+    def __init__(
+        self, name: str, observation_space: Any, action_space: Any, mask: bool = False
+    ) -> None:
+        self._name = name
+        self._observations = list(observation_parts(name, observation_space))
+        self._single = self._observations[0].path == ()  # no Dict, no Tuple
+        self._heads = list(action_parts(name, action_space))
+        self._spaces = observation_space, action_space
+        action = action_spec(name, self._heads)
+        if mask and action.continuous:
+            raise UserError(
+                f"{name}: it masks actions, but they are continuous",
+                "leave the mask out; only choices can be illegal",
+            )
+        image = self._observations[0].image if self._single else ()
+        self.spec = EnvSpec(
+            name=name,
+            observation_size=self._observations[-1].stop,
+            observation_dtype=row_dtype(self._observations),
+            action=action,
+            mask_size=action.logits if mask else 0,
+            observation_shape=image,
+        )
+
+    def write(self, batch: Any, out: np.ndarray) -> None:
+        """Write observations of n agents into their rows.
+
+        Args:
+            batch: as a vector environment of Gymnasium returns them: an array (n, ...), or nested
+                dicts and tuples of arrays.
+            out: (n, D), ``spec.observation_dtype``; written in place.
+
+        Raises:
+            UserError: observations don't have the shape or kind that the space promised.
+        """
+        for leaf in self._observations:
+            values = batch
+            try:
+                for key in leaf.path:
+                    values = values[key]
+                leaf.write(values, out if self._single else out[:, leaf.start : leaf.stop])
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise self._mismatch(leaf, values, len(out)) from error
+
+    def restore(self, rows: Any) -> Any:
+        """The parts that rows are made of, nested as the space is.
+
+        Args:
+            rows: (n, D), a NumPy array or one of MLX: it is sliced, reshaped and transposed.
+
+        Returns:
+            What ``write`` took, with the dtype of ``rows``: an array, or nested dicts and tuples of
+            arrays. Discrete and MultiDiscrete parts stay one-hot, (n, sum of their choices).
+        """
+        if self._single:
+            return self._observations[0].restore(rows)
+        parts = {
+            leaf.path: leaf.restore(rows[:, leaf.start : leaf.stop]) for leaf in self._observations
+        }
+        return nested(self._spaces[0], parts)
+
+    def actions(self, rows: np.ndarray) -> Any:
+        """What a vector environment takes.
+
+        Args:
+            rows: (n, heads) float32, as a policy chose them.
+
+        Returns:
+            An array (n, ...) of the space's dtype, or nested dicts and tuples of arrays.
+        """
+        if self._heads[0].path == ():
+            return self._heads[0].convert(rows)
+        parts = {
+            head.path: head.convert(rows[:, head.start : head.start + len(head.sizes)])
+            for head in self._heads
+        }
+        return nested(self._spaces[1], parts)
+
+    def _mismatch(self, leaf: ObservationPart, values: Any, n: int) -> UserError:
+        found = f"{values.dtype} {values.shape}" if hasattr(values, "shape") else repr(values)
+        where = f" of {path_text(leaf.path)}" if leaf.path else ""
+        return UserError(
+            f"{self._name}: observations{where} don't fit the space {leaf.space}: "
+            f"found {found[:200]} for {n} agents",
+            "the environment must return what its observation space describes",
+        )
