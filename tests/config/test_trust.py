@@ -128,16 +128,16 @@ def test_a_file_is_refused(evil, capsys, script, text, said):
     ("text", "said"), [(FACTORY, "evil:make"), (GYM, "gym:evil:Env-v0"), (SOURCE, "/evil")]
 )
 def test_an_import_is_refused(evil, capsys, text, said):
-    refused_by("import", capsys, text, said)
+    refused_by("import_", capsys, text, said)
 
 
 def refused_by(script, capsys, text, said):
     Path("a.ini").write_text(text)
     policy = make_policy(SPEC, config.Policy(8, 1))
     save_safetensors(policy.init(mx.random.key(0)), Path("w.safetensors"), {})
-    words = {"import": ["w.safetensors", "a.ini"]}.get(script, ["a.ini"])
+    words = {"import_": ["w.safetensors", "a.ini"]}.get(script, ["a.ini"])
     words += ["--load-model-path", "w.safetensors"] if script == "evaluate" else []
-    words += ["--device", "cpu"] if script != "import" else []
+    words += ["--device", "cpu"] if script != "import_" else []
     assert call(script, *words) == 2
     refused(capsys, "a.ini:2 names", said)
 
@@ -494,7 +494,7 @@ def test_configurations_name_code_in_few_places():
         assert found == allowed, word
 
 
-@pytest.mark.parametrize("script", ["train", "evaluate", "export", "import", "check_env", "bench"])
+@pytest.mark.parametrize("script", ["train", "evaluate", "export", "import_", "check_env", "bench"])
 def test_every_script_has_the_option(script, capsys):
     with pytest.raises(SystemExit):
         call(script, "--help")

@@ -348,7 +348,7 @@ def test_every_file_plays_as_the_live_policy(run, here, scripts):
         assert evaluated(script, word, path, *small) == close(expected)
     for kind, name in (("torch", "w.pt"), ("safetensors", "w.safetensors"), ("onnx", "w.onnx")):
         export(made, Format(kind), here / name, checkpoint.recorded(saved))
-        assert scripts("import").main([name, word, "--out", kind]) == 0
+        assert scripts("import_").main([name, word, "--out", kind]) == 0
         assert evaluated(script, word, kind) == close(expected)
     raw = replace(made.config, vec=replace(made.config.vec, normalize_observations=False))
     with vec.make(raw, 1) as env:
