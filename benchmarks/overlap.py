@@ -128,7 +128,7 @@ def overlapped(config: Config, divided: Cores | None, stack: ExitStack) -> Halve
         environments = stack.enter_context(vec.make(config, number))
     trainer = Trainer(config, environments)
     if rollout and training:
-        trainer._collector._cores = len(rollout)
+        trainer.collector.cores = len(rollout)
         if trainer.placement.learner == mx.cpu:
             learner_width(len(training))
         os.sched_setaffinity(0, training)

@@ -12,7 +12,6 @@ upstream. ``act`` is the rollout's; ``logprobs`` is the forward pass alone, for 
 """
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -24,7 +23,6 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers, precision, priority
 from puffer_mlx.ppo.advantage import advantages
 from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
-from puffer_mlx.system.devices import building
 
 Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
 
@@ -32,8 +30,8 @@ Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be N
 class Executables(NamedTuple):
     """The functions of a run, compiled where that pays.
 
-    Another thread may build graphs for another device meanwhile: all but the first two, which run
-    on the rollout's device, hold ``building``.
+    ``act`` and ``step`` are for the rollout's device, the others for the learner's. Where another
+    thread builds graphs meanwhile, each is called while ``devices.building`` is held.
     """
 
     act: Callable[..., Any]
@@ -183,22 +181,11 @@ def compile_update(policy: Policy, train: Train) -> Executables:
     return Executables(
         act=mx.compile(act),
         step=mx.compile(step),
-        targets=_alone(targets),
-        draw=_alone(draw),
-        gather=_alone(gather),
-        gradients=_alone(mx.compile(gradients)),
-        optimise=_alone(optimise),
-        write_back=_alone(write_back),
-        logprobs=_alone(mx.compile(logprobs)),
+        targets=targets,
+        draw=draw,
+        gather=gather,
+        gradients=mx.compile(gradients),
+        optimise=optimise,
+        write_back=write_back,
+        logprobs=mx.compile(logprobs),
     )
-
-
-def _alone(build: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, while no other thread builds a graph."""
-
-    @wraps(build)
-    def locked(*arguments):
-        with building:
-            return build(*arguments)
-
-    return locked

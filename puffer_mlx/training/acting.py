@@ -1,6 +1,5 @@
 """The one place that decides how a policy acts: by its step in C where it can, else through MLX."""
 
-from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -10,9 +9,8 @@ from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import Acting
 from puffer_mlx.rollout.acting_in_c import ActingInC
-from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, SampledActingInMLX
+from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, SampledActingInMLX, Streams
 from puffer_mlx.rollout.compiled_step import make_actor
-from puffer_mlx.training.streams import acting_streams
 from puffer_mlx.vec.base import WholeRollouts
 
 
@@ -22,7 +20,7 @@ def choose_acting(
     policy: Policy,
     run: Executables,
     environments: Any,
-    cores: int,
+    streams: Streams,
     timer: PhaseTimer,
 ) -> Acting:
     """How a policy acts on a device.
@@ -33,11 +31,10 @@ def choose_acting(
         policy: what acts.
         run: its compiled functions.
         environments: what it acts in.
-        cores: threads that acting through MLX may use on a CPU; in C the environments' threads act.
+        streams: gives those that acting through MLX takes; in C the environments' threads act.
         timer: gets the phases ``eval_*``.
     """
     whole = isinstance(environments, WholeRollouts)
     if device == mx.cpu and precision == "fp32" and whole and (actor := make_actor(policy)):
         return ActingInC(actor, timer)
-    streams = partial(acting_streams, device, cores, environments.num_groups)
     return SampledActingInMLX(ActingInMLX(run.act, streams, timer), run.step)

@@ -35,7 +35,7 @@ from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.system.devices import building, for_cpu
 from puffer_mlx.training.acting import choose_acting
 from puffer_mlx.training.placement import Placement, rollout_cores
-from puffer_mlx.training.streams import learner_width
+from puffer_mlx.training.streams import acting_streams, learner_width
 from puffer_mlx.training.worker import worker
 from puffer_mlx.vec.base import TellsScores, VecEnv
 
@@ -74,7 +74,9 @@ class Collector:
         timer: gets the phases ``eval_*``.
 
     Attributes:
-        acting: how it acts; another one may be put in its place while nothing is under way.
+        acting: how it acts; another way may be put in its place while nothing is under way.
+        cores: of a CPU, for acting through MLX; as ``acting``.
+        buffers: one, or two with overlap, filled in turns.
         buffer: that the last rollout filled; its row T is where the next one begins.
         states: each group's recurrent state after the last rollout.
     """
@@ -92,16 +94,17 @@ class Collector:
         self.overlap = placement.overlap
         self._timer = timer
         # On the cores alone each half has its own; else each would wait for the other's pieces.
-        cores = rollout_cores(config)
+        self.cores = rollout_cores(config)
         if placement.learner == mx.cpu:  # of all cores, unless some are the rollout's
-            learner_width(threads() - cores)
+            learner_width(threads() - self.cores)
         device, precision = placement.rollout, placement.acting_precision
-        self.acting = choose_acting(device, precision, policy, run, vec, cores, timer)
+        streams = lambda: acting_streams(device, self.cores, vec.num_groups)  # noqa: E731
+        self.acting = choose_acting(device, precision, policy, run, vec, streams, timer)
         shape = (config.train.horizon, vec.num_agents, vec.num_groups)
-        self._buffers = [
+        self.buffers = [
             RolloutBuffer(vec.spec, *shape, vec.finals) for _ in range(2 if self.overlap else 1)
         ]
-        self.buffer = self._buffers[0]
+        self.buffer = self.buffers[0]
         self.buffer.reset(vec)
         self.states = self._fresh = self._initial_states()
         self._job: Callable[[], Rollout] | Future[Rollout] | None = None
@@ -134,6 +137,11 @@ class Collector:
         """Whether a rollout has been begun and not been taken."""
         return self._job is not None
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a rollout is being collected now, by the other thread."""
+        return isinstance(self._job, Future) and not self._job.done()
+
     def begin(self, weights: Any, key: mx.array) -> mx.array:
         """Begin a rollout with these weights.
 
@@ -153,7 +161,7 @@ class Collector:
             shape = (self.buffer.horizon, self.vec.num_agents)
             noise = self.policy.distribution.noise(mine, shape)
         mx.eval(after, noise, acting)
-        buffer = self._buffers[(self._buffers.index(self.buffer) + 1) % len(self._buffers)]
+        buffer = self.buffers[(self.buffers.index(self.buffer) + 1) % len(self.buffers)]
         self._work = functools.partial(self._collect, buffer, weights, acting, key, noise)
         self._job = worker().submit(self._work) if self.overlap else self._work
         return after

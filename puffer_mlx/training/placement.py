@@ -32,6 +32,7 @@ from puffer_mlx.system.devices import building, for_cpu, has_gpu, kind
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.acting import choose_acting
+from puffer_mlx.training.streams import acting_streams
 from puffer_mlx.vec.base import Collected
 from puffer_mlx.vec.rollout_loop import ACT, PART
 
@@ -206,7 +207,8 @@ def _calibrate(
             precision = there.acting_precision
             home = device == mx.default_device()
             acting = lower(weights if home else for_cpu(weights), precision)
-            way = choose_acting(device, precision, policy, run, vec, threads(), timer)
+            streams = partial(acting_streams, device, threads(), groups)
+            way = choose_acting(device, precision, policy, run, vec, streams, timer)
             with building, mx.stream(device):
                 states = [policy.initial_state(agents // groups) for _ in range(groups)]
                 noise = policy.distribution.noise(mx.random.key(0), (STEPS, agents))

@@ -18,6 +18,7 @@ from puffer_mlx.check.gpu import arithmetic, coded_environment, upkeep
 from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, judge
 from puffer_mlx.check.gpu.tools import QUICK, Effort
 from puffer_mlx.check.item_processes import known
+from puffer_mlx.checkpoint import State
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import importing
 from puffer_mlx.policy.networks.mingru.network import MinGRU
@@ -26,8 +27,7 @@ from puffer_mlx.profiling import timeline
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.system.devices import has_gpu
-from puffer_mlx.training import collector, trainer
-from puffer_mlx.training.learner import Learner
+from puffer_mlx.training import collector, health, trainer
 
 NEED_GPU = {"kernels-gpu-fp32", "kernels-gpu-bf16", "kernels-gpu-fp16"}
 NEED_GPU |= {"round-trip", "where-to-act", "same-epoch", "capture"}
@@ -182,15 +182,22 @@ def no_carry(patch):
     patch.setattr(RolloutBuffer, "begin", lambda self, _: real(self, self))
 
 
-def always_a_lag(patch):
-    patch.setattr(trainer.Trainer, "lag", property(lambda _: 1, lambda _, lag: None), raising=False)
+def more_lag(patch):
+    """What acts beside training is one update older still."""
+    real = collector.Collector.begin
+
+    def begin(self, weights, key):
+        older, self.older = getattr(self, "older", weights), weights
+        return real(self, older if self.overlap else weights, key)
+
+    patch.setattr(collector.Collector, "begin", begin)
 
 
 def one_slot(patch):
     real = collector.Collector.begin
 
     def begin(self, *arguments):
-        self._buffers = [self.buffer, self.buffer]
+        self.buffers = [self.buffer, self.buffer]
         return real(self, *arguments)
 
     patch.setattr(collector.Collector, "begin", begin)
@@ -203,10 +210,9 @@ def no_way_back(patch):
 def forgetful_restore(patch):
     real = trainer.Trainer.restore
 
-    def restore(self, *arguments):
-        going_on = real(self, *arguments)
-        self._acting = None
-        return going_on
+    def restore(self, weights, state):
+        kept = {n: a for n, a in state.arrays.items() if not n.startswith("acting.")}
+        return real(self, weights, State(kept, state.numbers))
 
     patch.setattr(trainer.Trainer, "restore", restore)
 
@@ -226,18 +232,18 @@ def steps_that_count(patch):
 
 
 def silent_error(patch):
-    patch.setattr(Learner, "_not_finite", lambda *_: UserError("something isn't finite"))
+    patch.setattr(health, "not_finite", lambda *_: UserError("something isn't finite"))
 
 
 def leak(patch):
-    real, kept = trainer.Trainer._logs, []
+    real, kept = trainer.Trainer.step, []
 
-    def logs(self, *arguments):
+    def step(self):
         kept.append(mx.zeros(100_000))
         mx.eval(kept[-1])
-        return real(self, *arguments)
+        return real(self)
 
-    patch.setattr(trainer.Trainer, "_logs", logs)
+    patch.setattr(trainer.Trainer, "step", step)
 
 
 def lost_laps(patch):
@@ -278,7 +284,7 @@ FAULTS = {
     "gradients": (wrong_cast, "gradient by"),
     "first-ratios": (wrong_cast, "ratios of bf16"),
     "rollouts": (no_carry, "observations of rollout"),
-    "losses": (always_a_lag, "losses apart by"),
+    "losses": (more_lag, "losses apart by"),
     "torn-slots": (one_slot, "torn slot"),
     "exceptions": (no_way_back, "losses apart by"),
     "resume": (forgetful_restore, "losses apart by"),

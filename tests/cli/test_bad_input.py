@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from oracles import named
 from running import BATCH, EPOCHS, TINY, files, only, records, run
+from watching import before_training
 
 from puffer_mlx import checkpoint
 
@@ -303,14 +304,12 @@ def test_losses_that_are_not_finite_leave_the_last_good_weights(
     script, here, monkeypatch, capsys, overlap
 ):
     """From the second epoch on rewards are NaN: the first one's weights are there in the end."""
-    honest = script.Trainer._train
 
     def broken(trainer, rollout):
         if trainer.epoch > 0:
             rollout.buffer.rows.rewards[:] = np.nan
-        return honest(trainer, rollout)
 
-    monkeypatch.setattr(script.Trainer, "_train", broken)
+    before_training(monkeypatch, broken)
     more = ["--checkpoint-interval", "1000", "--train.replay-ratio", "3"]  # 6 minibatches an epoch
     code = script.main([*TINY, *more, f"--train.overlap={overlap}"])
     expected = "10 minibatches in a row were not finite, first in the rollout", "its rewards aren't"

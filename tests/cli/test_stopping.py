@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from running import BATCH, EPOCHS, TINY, command, lose, only, records, started
+from watching import before_training
 
 from puffer_mlx.checkpoint import weight_files
 from puffer_mlx.cli.stopping import NOTHING
@@ -33,14 +34,12 @@ def made(folder: Path) -> dict[int, bool]:
 
 def fail_in(monkeypatch, script, epoch: int, error: BaseException) -> None:
     """Raise in the training of an epoch, counted from 1."""
-    honest = script.Trainer._train
 
-    def train(trainer, rollout):
+    def fail(trainer, rollout):
         if trainer.epoch + 1 == epoch:
             raise error
-        return honest(trainer, rollout)
 
-    monkeypatch.setattr(script.Trainer, "_train", train)
+    before_training(monkeypatch, fail)
 
 
 # ---- exceptions ----------------------------------------------------------------------------------
@@ -111,13 +110,11 @@ def test_what_cant_be_saved_is_said(script, here, monkeypatch, capsys):
 
 def test_a_run_that_learned_nothing_is_an_error(script, here, monkeypatch, capsys):
     """Fewer minibatches than end a run in a row; it is saved, but nobody is to be glad of it."""
-    honest = script.Trainer._train
 
     def broken(trainer, rollout):
         rollout.buffer.rows.rewards[:] = float("nan")
-        return honest(trainer, rollout)
 
-    monkeypatch.setattr(script.Trainer, "_train", broken)
+    before_training(monkeypatch, broken)
     assert script.main([*TINY, "--stop-at", str(2 * BATCH)]) == 2
     out, err = capsys.readouterr()
     assert "error: nothing was learned: not one minibatch was finite, first in the rollout" in err

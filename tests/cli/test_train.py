@@ -320,13 +320,13 @@ SLOW = """
 import sys, time
 from puffer_mlx.cli.train import main
 from puffer_mlx.training.trainer import Trainer
-real = Trainer._rollout
-def rollout(self):
+real = Trainer.begin_rollout
+def begin(self):
     if self.epoch == 2:
         print("in the third epoch", flush=True)
         time.sleep(60)
-    return real(self)
-Trainer._rollout = rollout
+    real(self)
+Trainer.begin_rollout = begin
 sys.exit(main(sys.argv[1:]))
 """
 

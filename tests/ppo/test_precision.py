@@ -11,6 +11,7 @@ import oracles
 import pytest
 from oracles import named
 from running import BATCH, TINY, learned, records
+from watching import before_training
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.errors import UserError
@@ -47,22 +48,22 @@ def bits(tree: Any) -> list[bytes]:
 
 
 def scaler(trainer: Trainer) -> dict[str, float]:
-    return {name: a.item() for name, a in trainer._learned.scaler.items()}  # type: ignore
+    return {name: a.item() for name, a in trainer.train_state.scaler.items()}  # type: ignore
 
 
 def set_scale(trainer: Trainer, scale: float) -> None:
-    state = {**trainer._learned.scaler, "scale": mx.array(scale)}
-    trainer._learned = replace(trainer._learned, scaler=state)
+    state = {**trainer.train_state.scaler, "scale": mx.array(scale)}
+    trainer.train_state = replace(trainer.train_state, scaler=state)
 
 
 def wrap(trainer: Trainer, **functions: Callable[..., Any]) -> None:
     """Replace the learner's functions; each gets the real one first."""
-    run = trainer._learner.run
+    steps = trainer.learner.steps
     wrapped = {
-        name: lambda *arguments, name=name, f=f: f(getattr(run, name), *arguments)
+        name: lambda *arguments, name=name, f=f: f(getattr(steps, name), *arguments)
         for name, f in functions.items()
     }
-    trainer._learner.run = run._replace(**wrapped)
+    trainer.learner.steps = steps._replace(**wrapped)
 
 
 # ---- the scale -----------------------------------------------------------------------------------
@@ -163,12 +164,12 @@ class Unchanged:
 def test_a_scale_that_overflows_skips_and_halves():
     trainer = start("fp16")
     trainer.step()
-    before = bits([trainer.weights, trainer._learned.optimizer])
+    before = bits([trainer.weights, trainer.train_state.optimizer])
     set_scale(trainer, 2.0**40)
     unchanged = Unchanged(trainer)
     logs = trainer.step()
     assert unchanged.counted == [False] * K
-    assert bits([trainer.weights, trainer._learned.optimizer]) == before
+    assert bits([trainer.weights, trainer.train_state.optimizer]) == before
     assert (logs["loss/skipped_steps"], logs["loss/scale"]) == (K, 2.0 ** (40 - K))
     assert "loss/total" not in logs
     assert all(np.isfinite(value) for value in logs.values())
@@ -176,7 +177,7 @@ def test_a_scale_that_overflows_skips_and_halves():
     logs = trainer.step()
     assert unchanged.counted[K:] == [True] * K
     assert np.isfinite(logs["loss/total"]) and logs["loss/skipped_steps"] == K
-    assert bits([trainer.weights, trainer._learned.optimizer]) != before
+    assert bits([trainer.weights, trainer.train_state.optimizer]) != before
 
 
 def test_a_scale_that_is_too_large_comes_down_by_itself():
@@ -209,7 +210,7 @@ def test_one_gradient_that_is_not_finite_is_as_if_it_were_not_drawn(kind, value)
         return grads, *rest
 
     wrap(trainer, gradients=gradients)
-    before = trainer._learned
+    before = trainer.train_state
     trained: list[Any] = []
 
     def optimise(real, *arguments):
@@ -222,7 +223,7 @@ def test_one_gradient_that_is_not_finite_is_as_if_it_were_not_drawn(kind, value)
     logs = trainer.step()
     assert unchanged.counted == [True, False]
     # what there is after the epoch is what there was after its first minibatch
-    assert bits([trainer.weights, trainer._learned.optimizer]) == bits(list(trained[0][:2]))
+    assert bits([trainer.weights, trainer.train_state.optimizer]) == bits(list(trained[0][:2]))
     assert bits(trainer.weights) != bits(before.weights)
     assert logs["loss/skipped_steps"] == 1 and scaler(trainer)["in_a_row"] == 1
     assert all(np.isfinite(logs[f"loss/{name}"]) for name in METRICS)
@@ -295,15 +296,15 @@ def test_ten_in_a_row_end_the_run_and_name_where_it_began(part, kind, overlap):
     if part != "rollout":
         function, name = broken(part)
         wrap(trainer, **{name: function})
-    before = bits([trainer.weights, trainer._learned.optimizer])
+    before = bits([trainer.weights, trainer.train_state.optimizer])
     state = scaler(trainer)
     assert state["skipped"] == 0
     assert trainer.step()["loss/skipped_steps"] == 5
-    kept = trainer._learned
+    kept = trainer.train_state
     with pytest.raises(UserError) as caught:
         trainer.step()
-    assert trainer._learned is kept
-    assert bits([trainer.weights, trainer._learned.optimizer]) == before
+    assert trainer.train_state is kept
+    assert bits([trainer.weights, trainer.train_state.optimizer]) == before
     message, hint = caught.value.message, caught.value.hint
     words = {"rollout": "the rollout", "advantages": "the advantages"}
     where = words.get(part, f"the {part} pass")
@@ -366,17 +367,16 @@ def test_a_scale_that_always_overflows_names_the_backward_pass():
 
 def test_the_script_says_it_and_keeps_the_last_good_checkpoint(script, here, monkeypatch, capsys):
     """With the scaler's state, from which the run goes on once the cause is gone."""
-    honest = script.Trainer._train
 
     def breaks(trainer, rollout):
         if trainer.epoch == 2:
             function, name = broken("backward")
             wrap(trainer, **{name: function})
-        return honest(trainer, rollout)
 
-    monkeypatch.setattr(script.Trainer, "_train", breaks)
-    more = ["--checkpoint-interval", "1", "--train.replay-ratio", "5"]  # 10 minibatches an epoch
-    code = script.main([*TINY, *more, "--train.precision", "fp16"])
+    with monkeypatch.context() as patch:
+        before_training(patch, breaks)
+        more = ["--checkpoint-interval", "1", "--train.replay-ratio", "5"]  # 10 minibatches
+        code = script.main([*TINY, *more, "--train.precision", "fp16"])
     stderr = capsys.readouterr().err
     assert code == 2 and "Traceback" not in stderr
     assert "error: 10 minibatches in a row were not finite, first in the backward pass" in stderr
@@ -388,7 +388,6 @@ def test_the_script_says_it_and_keeps_the_last_good_checkpoint(script, here, mon
     state = {n.partition(".")[2]: a.item() for n, a in arrays.items() if n.startswith("scaler.")}
     assert state == {"scale": 65536.0, "good": 20, "skipped": 0, "in_a_row": 0, "longest": 0}
 
-    monkeypatch.setattr(script.Trainer, "_train", honest)
     assert script.main(["squared", "--resume", "latest"]) == 0
     logs = [record for record in records(here) if "epoch" in record]
     assert [record["epoch"] for record in logs] == [1, 2, 3, 4, 5, 6]
@@ -434,7 +433,7 @@ def check_trains(trainer: Trainer, like: Trainer) -> None:
             assert logs[f"loss/{name}"] == pytest.approx(expected[f"loss/{name}"], rel=0.1)
         assert logs["loss/first_ratio_error"] < 16 * EPSILON[kind]
         assert expected["loss/first_ratio_error"] < 1e-5
-    arrays = [*named(trainer.weights), *named(trainer._learned.optimizer)]
+    arrays = [*named(trainer.weights), *named(trainer.train_state.optimizer)]
     assert {a.dtype for _, a in arrays} == {mx.float32}
     assert all(np.isfinite(np.array(a)).all() for _, a in arrays)
     assert bits(trainer.weights) != before
@@ -480,7 +479,7 @@ def test_learning_is_in_that_precision(kind):
     )
     difference = np.abs(one - other).max()
     assert 0 < difference < 0.05
-    fields = [dict(t._collector.buffer.fields) for t in (low, full)]
+    fields = [dict(t.collector.buffer.fields) for t in (low, full)]
     values = [np.array(f["values"]) for f in fields]
     assert 0 < np.abs(values[0] - values[1]).max() < 16 * EPSILON[kind]
 

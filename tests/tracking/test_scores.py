@@ -135,12 +135,12 @@ def test_a_run_that_goes_on_has_the_same_last_episodes(tmp_path):
     with made as environments:
         again = Trainer(config, environments)
         assert not again.restore(checkpoint.load(folder).weights, checkpoint.load_state(folder))
-        assert again._scores.mean() == logs[SCORE]
-        before = again._scores.state()
+        assert again.epoch_logs.scores.mean() == logs[SCORE]
+        before = again.epoch_logs.scores.state()
         assert before is not None and len(before) > 16 * 5
         logs = again.step()
         ended = 16 * int(logs.get("env/n", 0))
-        after = again._scores.state()
+        after = again.epoch_logs.scores.state()
         assert after is not None and len(after) == len(before) + ended
         assert np.array_equal(after[: len(before)], before)
 

@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -15,11 +15,12 @@ import oracles
 import pytest
 from oracles import named
 from running import learned
+from watching import acting
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.ops import take_rows
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
-from puffer_mlx.training import collector as schedule
+from puffer_mlx.training import collector as collector_module
 from puffer_mlx.training.trainer import Trainer
 
 Before = Callable[[str, int], None]  # gets "send" or "wait", and the group
@@ -107,21 +108,21 @@ class FailingOnce:
             raise Failure("the environment broke")
 
 
-def copies(rollout: schedule.Rollout) -> dict[str, np.ndarray]:
+def copies(rollout: collector_module.Rollout) -> dict[str, np.ndarray]:
     fields = rollout.buffer.fields
     return {name: np.array(array) for name, array in fields.items() if array is not None}
 
 
 def watch_rollouts(trainer: Trainer) -> list[dict[str, np.ndarray]]:
     """Copies of every rollout, taken when training takes it: then nothing is under way."""
-    seen, take = [], trainer._collector.take
+    seen, take = [], trainer.collector.take
 
     def watched():
         rollout = take()
         seen.append(copies(rollout))
         return rollout
 
-    trainer._collector.take = watched
+    trainer.collector.take = watched
     return seen
 
 
@@ -148,7 +149,7 @@ def outcome(trainer: Trainer) -> dict[str, Any]:
 @pytest.mark.parametrize("reset", [True, False])
 @pytest.mark.parametrize("name", AGENTS)
 def test_without_updates_rollouts_are_those_of_a_serial_run(name, reset):
-    """Every field of every slot, and what the environments report of it."""
+    """Every field of every buffer, and what the environments report of it."""
     more = ["--train.learning-rate", "0", f"--reset-state={reset}"]
     found = []
     for overlap in (False, True):
@@ -168,27 +169,19 @@ def test_without_updates_rollouts_are_those_of_a_serial_run(name, reset):
 
 @pytest.mark.parametrize("reset", [True, False])
 @pytest.mark.parametrize("name", AGENTS)
-def test_without_lag_a_run_is_the_serial_one(name, reset):
-    serial, overlapped = (
-        start(name, overlap, f"--reset-state={reset}") for overlap in (False, True)
+def test_the_weights_that_act_are_those_before_the_last_update(name, reset):
+    """A serial run whose rollouts are given the older weights by hand is the overlapped one.
+
+    So the lag is one update, and threads and streams change nothing else.
+    """
+    overlapped, by_hand, newest = (
+        start(name, overlap, f"--reset-state={reset}") for overlap in (True, False, False)
     )
-    overlapped.lag = 0
-    began = np.array(serial.weights["encoder"]["weight"])
-    assert [told(logs) for logs in serial] == [told(logs) for logs in overlapped]
-    check_same(outcome(serial), outcome(overlapped))
-    assert np.abs(np.array(serial.weights["encoder"]["weight"]) - began).max() > 1e-3
-
-
-@pytest.mark.parametrize("name", AGENTS)
-def test_the_weights_that_act_are_those_before_the_last_update(name):
-    """A serial run whose rollouts are given the older weights by hand is the overlapped one."""
-    overlapped, by_hand = start(name, True), start(name, False)
-    newest = start(name, False)
     rollouts, expected, other = map(watch_rollouts, (overlapped, by_hand, newest))
-    before = overlapped.weights
+    began = before = overlapped.weights
     for epoch in range(E):
         now = overlapped.weights
-        by_hand._acting = before if epoch else None
+        by_hand.begin_rollout(before)
         newest.weights = now
         logs = told(overlapped.step())
         assert logs == told(by_hand.step())
@@ -198,13 +191,16 @@ def test_the_weights_that_act_are_those_before_the_last_update(name):
         same = np.array_equal(rollouts[-1]["values"], other[-1]["values"])
         assert same == (epoch == 0), "the case is too easy"
         before = now
+    check_same(outcome(overlapped), outcome(by_hand))
+    moved = [np.array(w["encoder"]["weight"]) for w in (began, overlapped.weights)]
+    assert np.abs(moved[1] - moved[0]).max() > 1e-3
 
 
 def test_a_rollout_for_an_epoch_that_never_comes_is_not_collected():
     trainer = start("coded", True)
     rollouts = watch_rollouts(trainer)
     assert len(list(trainer)) == E == len(rollouts)
-    assert not trainer._collector.waiting
+    assert not trainer.collector.waiting
     assert trainer.vec.steps == [E * T, E * T]
 
 
@@ -225,13 +221,13 @@ def test_evaluation_after_an_overlapped_run_acts_by_the_last_weights():
         np.testing.assert_allclose(rollout["values"], values, rtol=0, atol=1e-5)
 
 
-# ---- slots ---------------------------------------------------------------------------------------
+# ---- buffers -------------------------------------------------------------------------------------
 
 ARRIVING = ("observations", "rewards", "terminals", "masks")
 
 
 class Watch:
-    """Which slot is written and which is trained on at any time; and what training reads.
+    """Which buffer is written and which is trained on at any time; and what training reads.
 
     Training sleeps now and then, and reads again whatever it gathers: ``check`` compares that with
     what the environments sent.
@@ -243,17 +239,17 @@ class Watch:
         self.reading: Any = None
         self.both = 0  # minibatches with a rollout beside them
         self.kept: list[tuple[np.ndarray, dict[str, mx.array]]] = []
-        collector, learner = trainer._collector, trainer._learner
-        self._collect, collector._collect = collector._collect, self.collect
+        learner = trainer.learner
+        acting(trainer, self.collect)
         self._train, learner.train = learner.train, self.train
-        self._run = learner.run
-        learner.run = learner.run._replace(gather=self.gather, gradients=self.gradients)
+        self._steps = learner.steps
+        learner.steps = self._steps._replace(gather=self.gather, gradients=self.gradients)
 
-    def collect(self, slot, *arguments):
-        assert slot is not self.reading
-        self.writing = slot
+    def collect(self, collect, buffer, *arguments):
+        assert buffer is not self.reading
+        self.writing = buffer
         try:
-            return self._collect(slot, *arguments)
+            return collect(buffer, *arguments)
         finally:
             self.writing = None
 
@@ -267,9 +263,9 @@ class Watch:
 
     def gather(self, fields, rows):
         self.both += self.writing is not None
-        slot = self.reading.fields
-        read = {n: take_rows(a, rows, T) for n, a in slot.items() if a is not None}
-        observations, actions, masks, terminals = self._run.gather(fields, rows)
+        written = self.reading.fields
+        read = {n: take_rows(a, rows, T) for n, a in written.items() if a is not None}
+        observations, actions, masks, terminals = self._steps.gather(fields, rows)
         read |= {"seen": observations, "done": actions, "legal": masks, "ended": terminals}
         self.kept.append((np.array(rows), {n: a for n, a in read.items() if a is not None}))
         self.sleep()
@@ -277,7 +273,7 @@ class Watch:
 
     def gradients(self, *arguments):
         self.sleep()
-        return self._run.gradients(*arguments)
+        return self._steps.gradients(*arguments)
 
     def check(self, epoch: int, rollout: dict[str, np.ndarray]) -> None:
         """Each row is one agent's, of this epoch's times, and whole."""
@@ -301,7 +297,7 @@ class Watch:
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_no_slot_is_torn_in_a_thousand_epochs_of_random_length(overlap):
+def test_no_buffer_is_torn_in_a_thousand_epochs_of_random_length(overlap):
     """Both halves sleep at random, so each is the longer one at times, in all orders."""
     epochs = 1000 if overlap else 50
     rng = {name: np.random.default_rng(i) for i, name in enumerate(("environments", "training"))}
@@ -330,13 +326,13 @@ def test_both_halves_work_at_the_same_time(tmp_path):
         before = lambda *_: time.sleep(0.001)  # noqa: E731
         trainer = start("coded", overlap, epochs=epochs, before=before)
         trainer.profiler.trace = Trace(path, 1, epochs)
-        real = trainer._learner.run
+        real = trainer.learner.steps
 
         def gradients(*arguments, real=real):
             time.sleep(0.002)
             return real.gradients(*arguments)
 
-        trainer._learner.run = real._replace(gradients=gradients)
+        trainer.learner.steps = real._replace(gradients=gradients)
         list(trainer)
         trainer.profiler.close()
         events = json.loads(path.read_text())["traceEvents"]
@@ -360,14 +356,14 @@ def test_both_halves_work_at_the_same_time(tmp_path):
         assert len(epochs_shared) >= epochs - 3 if overlap else not shared
 
 
-def test_memory_is_a_slot_and_the_weights_more():
+def test_memory_is_a_buffer_and_the_weights_more():
     used = {}
     for overlap in (False, True):
         gc.collect()  # what tests before left, so that nothing of it is freed meanwhile
         before = mx.get_active_memory()
         trainer = start("squared", overlap, "--policy.hidden-size", "64", epochs=200)
         used[overlap] = [mx.get_active_memory() - before for _ in trainer]
-        slot = sum(a.nbytes for a in trainer._collector.buffer.fields.values() if a is not None)
+        buffer = sum(a.nbytes for a in trainer.collector.buffer.fields.values() if a is not None)
         weights = sum(w.nbytes for _, w in named(trainer.weights))
         del trainer
     # A reading may be too high: worker threads may be about to free something. The least of many is
@@ -375,7 +371,7 @@ def test_memory_is_a_slot_and_the_weights_more():
     for readings in used.values():
         assert min(readings[150:]) <= min(readings[5:50]) + 1024
     more = min(used[True][5:]) - min(used[False][5:])
-    assert 0 < more <= slot + weights + 32768, (more, slot, weights)
+    assert 0 < more <= buffer + weights + 32768, (more, buffer, weights)
 
 
 # ---- what stops it -------------------------------------------------------------------------------
@@ -402,18 +398,12 @@ def undisturbed(name: str, *more: str, before: Before | None = nothing) -> Whole
     return Whole(records, weights, outcome(trainer))
 
 
-def under_way(trainer: Trainer) -> bool:
-    """Whether a rollout is being collected."""
-    job = trainer._collector._job
-    return isinstance(job, Future) and not job.done()
-
-
 def check_goes_on(
     trainer: Trainer, name: str, whole: Whole, before: Before | None = nothing
 ) -> None:
     """Nothing is under way. A new trainer goes on from the state as the whole run did, and so does
     the trainer itself."""
-    assert not under_way(trainer)
+    assert not trainer.collector.under_way
     check_same(trainer.weights, whole.weights[trainer.epoch])
     other = start(name, True, before=before)
     assert other.restore(trainer.weights, trainer.state()) and other.epoch == trainer.epoch
@@ -504,8 +494,9 @@ def test_training_that_breaks(name, function, error):
     whole = undisturbed(name)
     for n in (1, 4, 7):
         trainer = start(name, True, before=nothing)
-        run = trainer._learner.run
-        trainer._learner.run = run._replace(**{function: once(getattr(run, function), n, error())})
+        steps = trainer.learner.steps
+        broken = {function: once(getattr(steps, function), n, error())}
+        trainer.learner.steps = steps._replace(**broken)
         epoch = (n - 1) // 2
         assert [told(trainer.step()) for _ in range(epoch)] == whole.records[:epoch]
         with pytest.raises(error):
@@ -519,10 +510,10 @@ def test_ctrl_c_while_a_rollout_is_waited_for(monkeypatch, n):
     """In ``take`` (odd) or in ``settle``: the rollout is finished first, and isn't lost."""
     whole = undisturbed("coded")
     trainer = start("coded", True, before=lambda *_: time.sleep(0.002))  # so there is a wait
-    monkeypatch.setattr(schedule, "wait", once(wait, n, KeyboardInterrupt()))
+    monkeypatch.setattr(collector_module, "wait", once(wait, n, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         list(trainer)
-    assert not under_way(trainer)
+    assert not trainer.collector.under_way
     assert trainer.epoch == n // 2  # an epoch that only waits for the next rollout is trained
     check_goes_on(trainer, "coded", whole)
 
@@ -531,18 +522,18 @@ def test_ctrl_c_during_the_evaluation(monkeypatch):
     """No thread steps the environments when it is out: they may be closed then."""
     trainer = start("coded", True, before=lambda *_: time.sleep(0.002))
     list(trainer)
-    monkeypatch.setattr(schedule, "wait", once(wait, 1, KeyboardInterrupt()))
+    monkeypatch.setattr(collector_module, "wait", once(wait, 1, KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         list(trainer.evaluate())
-    assert trainer._collector.waiting and not under_way(trainer)
+    assert trainer.collector.waiting and not trainer.collector.under_way
 
 
 def test_training_that_breaks_without_overlap():
     """The rollout is lost; what is saved are environments and rows that belong together."""
     trainer = start("coded", False)
     trainer.step()
-    run = trainer._learner.run
-    trainer._learner.run = run._replace(gradients=once(run.gradients, 2, Failure()))
+    steps = trainer.learner.steps
+    trainer.learner.steps = steps._replace(gradients=once(steps.gradients, 2, Failure()))
     with pytest.raises(Failure):
         trainer.step()
     state = trainer.state()
@@ -560,8 +551,8 @@ def test_restoring_forgets_what_was_collected():
     trainer = start("coded", True)
     trainer.step()
     weights, state = trainer.weights, trainer.state()
-    run = trainer._learner.run
-    trainer._learner.run = run._replace(gradients=once(run.gradients, 2, Failure()))
+    steps = trainer.learner.steps
+    trainer.learner.steps = steps._replace(gradients=once(steps.gradients, 2, Failure()))
     with pytest.raises(Failure):
         trainer.step()
     trainer.restore(weights, state)

@@ -336,7 +336,7 @@ def test_measuring_both_devices_changes_nothing_else(two, monkeypatch, in_c):
     trainer, other = start(), start()
     random: Any = mx.random.state
     environments, key = trainer.vec.state(), np.array(random[0])
-    before = [np.array(a) for a in trainer._collector.buffer.fields.values()]
+    before = [np.array(a) for a in trainer.collector.buffer.fields.values()]
     began = time.perf_counter()
     seconds = placement._calibrate(*parts(trainer))
     wall = time.perf_counter() - began
@@ -345,7 +345,7 @@ def test_measuring_both_devices_changes_nothing_else(two, monkeypatch, in_c):
     assert placement.STEPS * sum(seconds.values()) < wall < 2 * (placement.BUDGET + 1)
     np.testing.assert_array_equal(trainer.vec.state(), environments)
     np.testing.assert_array_equal(random[0], key)
-    for array, kept in zip(trainer._collector.buffer.fields.values(), before, strict=True):
+    for array, kept in zip(trainer.collector.buffer.fields.values(), before, strict=True):
         np.testing.assert_array_equal(array, kept)
     list(trainer)
     list(other)
@@ -375,22 +375,22 @@ def test_auto_measures_once_and_then_remembers(cache, monkeypatch):
 # ---- old log-probabilities -----------------------------------------------------------------------
 
 
-def copies(slot: Any) -> dict[str, np.ndarray]:
-    return {name: np.array(array) for name, array in slot.fields.items() if array is not None}
+def copies(buffer: Any) -> dict[str, np.ndarray]:
+    return {name: np.array(array) for name, array in buffer.fields.items() if array is not None}
 
 
 def watch_fields(trainer: Any) -> list[tuple[Any, dict[str, np.ndarray], dict[str, np.ndarray]]]:
-    """Of every rollout: what it began from, the slot's fields, and what training reads instead."""
-    real, seen = trainer._learner._fields, []
+    """Of every rollout: what it began from, its fields, and what training reads instead."""
+    steps, seen = trainer.learner.steps, []
 
-    def fields(rollout, *arguments):
-        result = real(rollout, *arguments)
+    def recompute(fields, rollout):
+        result = steps.recompute(fields, rollout)
         assert result["logprobs"] is not rollout.buffer.logprobs
         read = {name: np.array(a) for name, a in result.items() if a is not None}
         seen.append((rollout.start, copies(rollout.buffer), read))
         return result
 
-    trainer._learner._fields = fields
+    trainer.learner.steps = steps._replace(recompute=recompute)
     return seen
 
 
@@ -429,17 +429,17 @@ def test_the_states_that_acted_are_needed():
     seen = []
     for _ in range(2):
         trainer.step()
-        seen.append(copies(trainer._collector.buffer))
-    slot, weights = seen[1], f64_weights(trainer.weights)
+        seen.append(copies(trainer.collector.buffer))
+    rollout, weights = seen[1], f64_weights(trainer.weights)
     observations = np.concatenate([s["observations"][:T] for s in seen])
     carried = oracles.policy(weights, observations)[0][T:]
-    zero = oracles.policy(weights, slot["observations"][:T])[0]
+    zero = oracles.policy(weights, rollout["observations"][:T])[0]
     found = [
-        oracles.log_prob_entropy(logits, slot["actions"], (3, 2), slot["masks"][:T])[0]
+        oracles.log_prob_entropy(logits, rollout["actions"], (3, 2), rollout["masks"][:T])[0]
         for logits in (carried, zero)
     ]
-    np.testing.assert_allclose(slot["logprobs"], found[0], rtol=0, atol=1e-5)
-    assert np.abs(slot["logprobs"] - found[1]).max() > 1e-3
+    np.testing.assert_allclose(rollout["logprobs"], found[0], rtol=0, atol=1e-5)
+    assert np.abs(rollout["logprobs"] - found[1]).max() > 1e-3
 
 
 @pytest.mark.parametrize("reset", [True, False])
@@ -472,7 +472,7 @@ def test_recomputing_in_bf16_is_a_scan_in_bf16(monkeypatch, network):
         trainer.step()
     (began, stored, ours), policy = read[-1], trainer.policy
     groups, found = began.states, ours["logprobs"]
-    slot = {name: mx.array(array) for name, array in stored.items()}
+    rollout = {name: mx.array(array) for name, array in stored.items()}
     trees = [named(states) for states in groups]
     whole = [mx.concatenate([array for _, array in same]) for same in zip(*trees, strict=True)]
     if network == "LSTM":
@@ -480,9 +480,11 @@ def test_recomputing_in_bf16_is_a_scan_in_bf16(monkeypatch, network):
         assert [name for name, _ in trees[0]][:2] == ["0.h", "0.c"]
     else:
         state = whole
-    outputs, _, _ = policy.scan(lower(began.weights, "bf16"), slot["observations"][:T], state, None)
+    outputs, _, _ = policy.scan(
+        lower(began.weights, "bf16"), rollout["observations"][:T], state, None
+    )
     expected, _ = policy.distribution.log_prob_entropy(
-        outputs, slot["actions"].reshape(T * N, -1), slot["masks"][:T].reshape(T * N, -1)
+        outputs, rollout["actions"].reshape(T * N, -1), rollout["masks"][:T].reshape(T * N, -1)
     )
     # products of other sizes may sum in another order: less than half a step of bf16
     np.testing.assert_allclose(found, np.array(expected).reshape(T, N), rtol=0, atol=2e-3)

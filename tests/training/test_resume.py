@@ -181,13 +181,13 @@ def test_environments_that_can_not_be_saved_start_again(uncompiled, tmp_path, mo
         state = trainer.state()
         assert "environments" not in state.arrays
         other = Trainer(settings, environments)
-        carry = {name: np.array(row) for name, row in other._collector.buffer.carry().items()}
+        carry = {name: np.array(row) for name, row in other.collector.buffer.carry().items()}
         assert not other.restore(trainer.weights, state)
         assert other.epoch == STOP and other.global_step == trainer.global_step
         for (
             name,
             row,
-        ) in other._collector.buffer.carry().items():  # as they started, not as they were saved
+        ) in other.collector.buffer.carry().items():  # as they started, not as they were saved
             np.testing.assert_array_equal(np.array(row), carry[name])
         assert len(list(other)) == E - STOP
 

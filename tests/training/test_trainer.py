@@ -83,7 +83,7 @@ class Spy:
 
     def __init__(self, trainer: Trainer) -> None:
         self.uniforms, self.rows, self.after, self.scalars = [], [], [], []
-        real = trainer._learner.run
+        real = trainer.learner.steps
 
         def draw(fields, adv, values, uniforms, beta):
             self.uniforms.append(np.array(uniforms))
@@ -107,20 +107,20 @@ class Spy:
             self.after.append([np.array(a) for a in result])
             return result
 
-        trainer._learner.run = real._replace(
+        trainer.learner.steps = real._replace(
             draw=draw, gradients=gradients, optimise=optimise, write_back=write_back
         )
 
 
-def oracle_epoch(c, slot, weights, momentum, uniforms, epoch):
+def oracle_epoch(c, rollout, weights, momentum, uniforms, epoch):
     """Sections 1.4 to 1.10 and 3.1 of the specification, gradients by finite differences.
 
     `weights` are float64 and changed in place; `momentum` is a list in the same order.
     """
     train, E = c.train, c.epochs
-    rewards = np.clip(f64(slot["rewards"])[:T], -1, 1)
-    terminals, masks = slot["terminals"][:T], slot["masks"][:T]
-    values, ratios = f64(slot["values"]), np.ones((T, N))
+    rewards = np.clip(f64(rollout["rewards"])[:T], -1, 1)
+    terminals, masks = rollout["terminals"][:T], rollout["masks"][:T]
+    values, ratios = f64(rollout["values"]), np.ones((T, N))
     lr = oracles.cosine(train.learning_rate, train.min_lr_ratio * train.learning_rate, epoch, E)
     ent_coef = oracles.cosine(train.ent_coef, train.min_ent_coef_ratio * train.ent_coef, epoch, E)
     beta = train.prio_beta0 + (1 - train.prio_beta0) * train.prio_alpha * epoch / E
@@ -138,8 +138,8 @@ def oracle_epoch(c, slot, weights, momentum, uniforms, epoch):
         p = oracles.probabilities(adv, train.prio_alpha)
         rows = oracles.draw(p, uniforms[k])
         weight = np.broadcast_to((N * p[rows]) ** -beta, (T, S))
-        observations, actions = slot["observations"][:T, rows], slot["actions"][:, rows]
-        batch = f64(slot["logprobs"])[:, rows], values[:, rows], adv[:, rows], weight
+        observations, actions = rollout["observations"][:T, rows], rollout["actions"][:, rows]
+        batch = f64(rollout["logprobs"])[:, rows], values[:, rows], adv[:, rows], weight
 
         def forward(observations=observations, actions=actions, rows=rows):
             logits, value = oracles.policy(weights, observations)
@@ -171,19 +171,21 @@ def test_epochs_against_float64(form):
     for epoch in range(3):
         before = f64(flat(trainer.weights))
         weights = tree_map(f64, trainer.weights)
-        momentum = [f64(m) for _, m in named(trainer._learned.optimizer["momentum"])]
+        momentum = [f64(m) for _, m in named(trainer.train_state.optimizer)]
         spy.uniforms, spy.rows, spy.after, spy.scalars = [], [], [], []
         logs = trainer.step()
         names = ("observations", "actions", "logprobs", "values", "rewards", "terminals", "masks")
-        slot = {name: np.array(getattr(trainer._collector.buffer, name)) for name in names}
+        rollout = {name: np.array(getattr(trainer.collector.buffer, name)) for name in names}
         # the rollout: log-probabilities and values of the weights before, from a zero state
-        logits, value = oracles.policy(weights, slot["observations"][:T])
-        logprob, _ = oracles.log_prob_entropy(logits, slot["actions"], (3, 2), slot["masks"][:T])
-        np.testing.assert_allclose(slot["logprobs"], logprob, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(slot["values"], value, rtol=0, atol=1e-5)
+        logits, value = oracles.policy(weights, rollout["observations"][:T])
+        logprob, _ = oracles.log_prob_entropy(
+            logits, rollout["actions"], (3, 2), rollout["masks"][:T]
+        )
+        np.testing.assert_allclose(rollout["logprobs"], logprob, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(rollout["values"], value, rtol=0, atol=1e-5)
 
         momentum, statistics, drawn, refreshed, scalars = oracle_epoch(
-            c, slot, weights, momentum, spy.uniforms, epoch
+            c, rollout, weights, momentum, spy.uniforms, epoch
         )
         np.testing.assert_array_equal(spy.rows, drawn)
         for found in spy.scalars:
@@ -194,7 +196,7 @@ def test_epochs_against_float64(form):
         assert np.abs(f64(flat(weights)) - before).max() > 1e-3
         np.testing.assert_allclose(flat(trainer.weights), flat(weights), rtol=0, atol=2e-5)
         np.testing.assert_allclose(
-            flat(trainer._learned.optimizer["momentum"]),
+            flat(trainer.train_state.optimizer),
             np.concatenate([m.ravel() for m in momentum]),
             rtol=0,
             atol=2e-5,
@@ -202,7 +204,7 @@ def test_epochs_against_float64(form):
         found = [logs[f"loss/{name}"] for name in METRICS]
         np.testing.assert_allclose(found, statistics, rtol=0, atol=2e-5)
         repeated += any(len(set(rows)) < S for rows in drawn)
-        clipped += np.abs(slot["rewards"][:T]).max() > 1
+        clipped += np.abs(rollout["rewards"][:T]).max() > 1
     assert repeated and clipped, "the case is too easy"
 
 
@@ -274,7 +276,7 @@ def test_state_at_the_start_of_a_rollout(reset):
     weights, seen = tree_map(f64, trainer.weights), []
     for _ in range(2):
         trainer.step()
-        seen.append(np.array(trainer._collector.buffer.observations)[:T])
+        seen.append(np.array(trainer.collector.buffer.observations)[:T])
     from_zero, carried = (
         oracles.policy(weights, seen[1])[1],
         oracles.policy(weights, np.concatenate(seen))[1][T:],
@@ -282,7 +284,7 @@ def test_state_at_the_start_of_a_rollout(reset):
     assert np.abs(from_zero - carried).max() > 1e-2
     expected = from_zero if reset else carried
     np.testing.assert_allclose(
-        np.array(trainer._collector.buffer.values), expected, rtol=0, atol=1e-5
+        np.array(trainer.collector.buffer.values), expected, rtol=0, atol=1e-5
     )
 
 
@@ -321,12 +323,12 @@ def test_an_epoch_that_is_not_finite_changes_nothing():
     environments.broken = (1,)
     trainer = Trainer(configure(3), environments)
     trainer.step()
-    before = flat(trainer.weights), flat(trainer._learned.optimizer["momentum"])
+    before = flat(trainer.weights), flat(trainer.train_state.optimizer)
     logs = trainer.step()
     assert logs["loss/skipped_steps"] == K and "loss/total" not in logs
     assert all(np.isfinite(value) for value in logs.values())
     np.testing.assert_array_equal(flat(trainer.weights), before[0])
-    np.testing.assert_array_equal(flat(trainer._learned.optimizer["momentum"]), before[1])
+    np.testing.assert_array_equal(flat(trainer.train_state.optimizer), before[1])
     logs = trainer.step()
     assert logs["loss/skipped_steps"] == K and np.isfinite(logs["loss/total"])
     assert np.abs(flat(trainer.weights) - before[0]).max() > 1e-3
@@ -486,7 +488,7 @@ def test_weights_that_became_infinite_are_not_the_last_good_ones(path, overlap):
 
 def test_momentum_that_became_infinite_is_noticed_too():
     trainer = Trainer(configure(2), RandomVec())
-    real, calls = trainer._learner.run, []
+    real, calls = trainer.learner.steps, []
 
     def optimise(*arguments):
         weights, momentum, *rest = real.optimise(*arguments)
@@ -494,7 +496,7 @@ def test_momentum_that_became_infinite_is_noticed_too():
         factor = np.inf if len(calls) == K else 1  # the last one's is used by nobody
         return weights, tree_map(lambda m: m * factor, momentum), *rest
 
-    trainer._learner.run = real._replace(optimise=optimise)
+    trainer.learner.steps = real._replace(optimise=optimise)
     with pytest.raises(UserError, match=r"made the momentum of .* infinite"):
         trainer.step()
 

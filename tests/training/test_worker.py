@@ -85,6 +85,7 @@ SCRIPT = """
 import sys, threading, time
 sys.path.insert(0, "tests")
 import oracles
+from watching import acting
 from puffer_mlx import config, vec
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.training.worker import worker
@@ -101,17 +102,16 @@ def trainer():
 """
 ENDINGS = {  # what the process does -> its exit code, and the end of its standard error
     "after training": ("assert len(list(trainer())) == 4", 0, ""),
-    "between two epochs": ("t = trainer(); t.step(); assert t._collector.waiting", 0, ""),
+    "between two epochs": ("t = trainer(); t.step(); assert t.collector.waiting", 0, ""),
     "many trainers": (
         """
 idents = set()
 for _ in range(6):
     t = trainer()
-    real = t._collector._collect
-    def collect(*arguments, real=real):
+    def collect(real, *arguments):
         idents.add((threading.get_ident(), threading.current_thread().name))
         return real(*arguments)
-    t._collector._collect = collect
+    acting(t, collect)
     list(t)
 ((ident, name),) = idents
 assert name == "collector" and ident != threading.get_ident()
@@ -126,7 +126,7 @@ t = trainer()
 def fails(*arguments):
     raise ValueError("broken")
 t.step()
-t._learner.run = t._learner.run._replace(gradients=fails)
+t.learner.steps = t.learner.steps._replace(gradients=fails)
 t.step()
 """,
         1,
@@ -150,13 +150,12 @@ t.step()
         """
 t = trainer()
 begun = threading.Event()
-real = t._collector._collect
-def slow(*arguments):
+def slow(real, *arguments):
     begun.set()
     time.sleep(0.3)
     return real(*arguments)
-t._collector._collect = slow
-t._begin_rollout()
+acting(t, slow)
+t.begin_rollout()
 begun.wait()
 """,
         0,
@@ -166,7 +165,7 @@ begun.wait()
         """
 settings.train.horizon = 512
 t = Trainer(settings, oracles.SmallVec(8, 2, (5,)))
-t._begin_rollout()
+t.begin_rollout()
 while t.vec.steps[0] < 50:
     time.sleep(0.001)
 sys.exit(3)

@@ -6,7 +6,7 @@ import mlx.core as mx
 
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
-from puffer_mlx.training.trainer import Logs, Trainer
+from puffer_mlx.training.trainer import Logs, Pending, Trainer
 
 
 class Halves:
@@ -31,7 +31,7 @@ class Halves:
         """Collect a rollout, the learner idle; overlapped training goes on with it."""
         self._take()
         began = time.perf_counter()
-        self.trainer._begin_rollout()
+        self.trainer.begin_rollout()
         self._take()
         return time.perf_counter() - began
 
@@ -45,18 +45,16 @@ class Halves:
         shape = trainer.config.minibatches, trainer.config.segments
         began = time.perf_counter()
         with building:
-            numbers = trainer._scheduled()
-            uniforms = 1 - mx.random.uniform(shape=shape, key=trainer._key)
-        trainer._learner.train(
-            self._newest, trainer._learned, uniforms, numbers, sampled=False, checked=False
-        )
+            scheduled = trainer.scheduled()
+            uniforms = 1 - mx.random.uniform(shape=shape, key=mx.random.key(0))
+        trainer.learner.train(self._newest, trainer.train_state, uniforms, scheduled)
         return time.perf_counter() - began
 
     def iteration(self) -> float:
         """A step of the trainer: both halves at once with ``train.overlap``, else in turns."""
-        if self.trainer.placement.overlap and not self.trainer._current:
+        if self.trainer.placement.overlap and not self.trainer.pending:
             self._take()
-            if not self.trainer._current:  # else the first one would collect two rollouts
+            if not self.trainer.pending:  # else the first one would collect two rollouts
                 self.rollout()
         began = time.perf_counter()
         self.logs = self.trainer.step()
@@ -65,6 +63,6 @@ class Halves:
     def _take(self) -> None:
         """Take the rollout that has been begun, if one has."""
         trainer = self.trainer
-        if trainer._collector.waiting:
-            self._newest = trainer._collector.take()
-            trainer._current = self._newest if trainer.placement.overlap else None
+        if trainer.collector.waiting:
+            self._newest = trainer.collector.take()
+            trainer.pending = Pending(self._newest) if trainer.placement.overlap else None

@@ -78,7 +78,7 @@ ITEMS = (
     Item("same-epoch", "an epoch on the GPU as on the CPU", placement.same_epoch),
     Item("first-ratios", "old log-probabilities are the training path's", placement.first_ratios),
     Item("rollouts", "overlap: rollouts as in a serial run", overlap.same_rollouts),
-    Item("losses", "overlap without lag: losses as in a serial run", overlap.same_losses),
+    Item("losses", "overlap: losses as in a serial run of the same lag", overlap.same_losses),
     Item("torn-slots", "overlap: no torn slot", overlap.no_torn_slot),
     Item("exceptions", "overlap: an exception loses nothing", overlap.exceptions),
     Item("resume", "overlap: a run goes on exactly", overlap.resume),

@@ -62,12 +62,12 @@ def same_epoch(effort: Effort) -> str:
     need_gpu()
     with on(mx.Device(mx.cpu)), trainer() as made:
         weights, expected = made.weights, [made.step()]
-        buffer = made._collector.buffer
+        buffer = made.collector.buffer
         seen = np.array(buffer.observations), np.array(buffer.actions)
         after = flat(made.weights)
     with trainer(weights=weights) as made:
         found = [made.step()]
-        buffer = made._collector.buffer
+        buffer = made.collector.buffer
         for name, one in zip(("observations", "actions"), seen, strict=True):
             require(np.array_equal(np.array(getattr(buffer, name)), one), f"other {name}")
         moved = float(np.abs(flat(made.weights) - after).max())

@@ -27,7 +27,7 @@ def trains(effort: Effort) -> str:
         with trainer("--train.precision", name) as made:
             before = flat(made.weights)
             logs = [made.step() for _ in range(EPOCHS)]
-            dtypes = {array.dtype for _, array in named(made._learned.arrays()[:2])}
+            dtypes = {array.dtype for _, array in named(made.train_state.arrays()[:2])}
             require(dtypes == {mx.float32}, f"{name}: weights or momentum are {dtypes}")
             require(changed(made.weights, before), f"{name}: nothing was learned")
         bad = [key for key, value in logs[-1].items() if not math.isfinite(value)]
@@ -42,13 +42,13 @@ def trains(effort: Effort) -> str:
 
 def spoil(made: Trainer) -> None:
     """Make the gradients of the next minibatches overflow."""
-    run = made._learner.run
+    steps = made.learner.steps
 
     def gradients(*arguments: Any) -> Any:
-        grads, *rest = run.gradients(*arguments)
+        grads, *rest = steps.gradients(*arguments)
         return tree_map(lambda grad: grad * math.inf, grads), *rest
 
-    made._learner.run = run._replace(gradients=gradients)
+    made.learner.steps = steps._replace(gradients=gradients)
 
 
 def skips(effort: Effort) -> str:
@@ -56,25 +56,25 @@ def skips(effort: Effort) -> str:
     for name in DTYPES:
         with trainer("--train.precision", name) as made:
             made.step()
-            run, before = made._learner.run, flat(made._learned.arrays()[:2])
-            counted = made._learned.scaler
+            steps, before = made.learner.steps, flat(made.train_state.arrays()[:2])
+            counted = made.train_state.scaler
             spoil(made)
             try:
                 made.step()
             except UserError as error:  # what the trainer looks at itself
                 words = "weights or momentum changed in a skipped step"
                 raise Failed(f"{name}: {words}: {error.message}") from None
-            minibatches, now = made.config.minibatches, made._learned.scaler
+            minibatches, now = made.config.minibatches, made.train_state.scaler
             skipped = int(now["skipped"].item()) - int(counted["skipped"].item())  # type: ignore
             require(skipped == minibatches, f"{name}: {skipped} of {minibatches} were skipped")
-            same = not changed(made._learned.arrays()[:2], before)
+            same = not changed(made.train_state.arrays()[:2], before)
             require(same, f"{name}: weights or momentum changed in a skipped step")
             share = now["scale"].item() / counted["scale"].item()  # type: ignore
             expected = 0.5**minibatches if name == "fp16" else 1.0
             require(share == expected, f"{name}: scale times {share:g}, expected {expected:g}")
-            made._learner.run = run
+            made.learner.steps = steps
             made.step()
-            require(changed(made._learned.arrays()[:2], before), f"{name}: it learns no more")
+            require(changed(made.train_state.arrays()[:2], before), f"{name}: it learns no more")
     return "skipped, counted, fp16's scale halved, and on"
 
 

@@ -1,0 +1,99 @@
+"""The record of an epoch: what a trainer yields."""
+
+import time
+from typing import Any
+
+import mlx.core as mx
+import psutil
+
+from puffer_mlx.tracking.scores import SCORE, LastScores
+from puffer_mlx.training.collector import Rollout
+
+Logs = dict[str, float]
+
+
+class EpochLogs:
+    """Makes records of epochs; keeps what they need of the epochs before.
+
+    Args:
+        batch_size: environment steps of an epoch.
+
+    Attributes:
+        scores: of the last episodes, where environments tell each.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        self.scores = LastScores()
+        self._batch_size, self._process = batch_size, psutil.Process()
+        self._started = time.perf_counter()
+
+    @property
+    def uptime(self) -> float:
+        """Seconds that the run has taken, those of earlier starts included."""
+        return time.perf_counter() - self._started
+
+    def restore(self, uptime: float, scores: Any) -> None:
+        """Go on from what was saved."""
+        self._started = time.perf_counter() - uptime
+        self.scores.restore(scores)
+
+    def record(
+        self, epoch: int, steps: int, rollout: Rollout, losses: Logs, wall: float, train: float
+    ) -> Logs:
+        """The record of an epoch, but for its phases.
+
+        Args:
+            epoch: epochs trained so far.
+            steps: environment steps trained on so far.
+            rollout: what was trained on.
+            losses: of the learner.
+            wall: seconds of the epoch.
+            train: seconds of training.
+        """
+        return {
+            "SPS": self._batch_size / wall,
+            "agent_steps": steps,
+            "uptime": self.uptime,
+            "epoch": epoch,
+            **environment_logs(rollout.logs),
+            **self._last_scores(rollout),
+            **{f"loss/{name}": value for name, value in losses.items()},
+            "perf/rollout": rollout.seconds,
+            "perf/train": train,
+            "perf/epoch": wall,
+        }
+
+    def memory(self) -> Logs:
+        """GiB that the process takes, and that MLX's arrays take of the device."""
+        return {
+            "util/cpu_mem_gb": self._process.memory_info().rss / 2**30,
+            "util/mlx_mem_gb": mx.get_active_memory() / 2**30,
+        }
+
+    def _last_scores(self, rollout: Rollout) -> Logs:
+        """The mean score of the last 100 episodes, where environments tell each."""
+        if rollout.scores is not None:
+            self.scores.take(rollout.scores)
+        mean = self.scores.mean()
+        return {} if mean is None else {SCORE: mean}
+
+
+def environment_logs(logs: dict[str, float]) -> Logs:
+    """What environments report, by its name in a record."""
+    return {f"env/{name}": float(value) for name, value in logs.items()}
+
+
+def merge_means(total: Logs, new: Logs) -> Logs:
+    """Per-episode means of two periods together, weighted by their episodes env/n."""
+    if not new or not total:
+        return new or total
+    a, b = total["env/n"], new["env/n"]
+    merged = {name: (total.get(name, 0) * a + new.get(name, 0) * b) / (a + b) for name in new}
+    return {**merged, "env/n": a + b}
+
+
+def phase_logs(phases: Logs) -> Logs:
+    """Seconds by phase."""
+    if not phases.get("eval_env"):  # the last epoch of an overlapped run collects nothing
+        phases = {name: s for name, s in phases.items() if not name.startswith("eval_")}
+    return {f"perf/{name}": value for name, value in phases.items()}

@@ -1,0 +1,66 @@
+"""A rollout as the learner reads it, wherever it was acted."""
+
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_map
+
+from puffer_mlx.ppo.update import Executables, Fields
+from puffer_mlx.system.devices import building, for_gpu
+from puffer_mlx.training.collector import Rollout
+from puffer_mlx.training.placement import Placement
+
+
+class Reader:
+    """Two steps before the minibatches, where another device or another type acted.
+
+    Devices and types round differently, and the policy's ratios should tell what training changed.
+    So log-probabilities of such a rollout are computed again, by the weights that acted, from the
+    recurrent states that it began with.
+
+    Args:
+        run: the policy's compiled functions.
+        placement: where it acts and is trained.
+        segments: agents that are recomputed at a time, a minibatch's number.
+    """
+
+    def __init__(self, run: Executables, placement: Placement, segments: int) -> None:
+        self._run, self._away, self._segments = run, placement.away, segments
+        # Whether rollouts are the host's, which this device reads best after one copy.
+        self._from_host = placement.rollout != placement.learner == mx.gpu
+
+    def copy(self, fields: Fields) -> Fields:
+        """A rollout's arrays where the learner's device reads them fastest."""
+        if not self._from_host:
+            return fields
+        with building:
+            return for_gpu(fields)
+
+    def recompute(self, fields: Fields, rollout: Rollout) -> Fields:
+        """A rollout's arrays with log-probabilities (T, N) as training computes them."""
+        if not self._away:
+            return fields
+        N, S = fields["actions"].shape[1], self._segments
+        states, parts = self.first_states(rollout), []
+        for begin in range(0, N, S):
+            first = max(0, min(begin, N - S))  # equal sizes: other ones are compiled again
+            with building:
+                rows = mx.arange(first, min(first + S, N), dtype=mx.int32)
+            logprobs = self.behaviour(rollout, states, rows, self._run.gather(fields, rows))
+            with building:
+                parts.append(logprobs[:, begin - first :])
+            mx.async_eval(parts[-1])
+        with building:
+            return {**fields, "logprobs": mx.concatenate(parts, axis=1)}
+
+    def first_states(self, rollout: Rollout) -> Any:
+        """Recurrent states (N, ...) of all agents when the rollout began."""
+        with building:
+            states = tree_map(lambda *groups: mx.concatenate([*groups]), *rollout.start.states)
+            return for_gpu(states) if self._from_host else states
+
+    def behaviour(self, rollout: Rollout, states: Any, rows: mx.array, minibatch: tuple) -> Any:
+        """Log-probabilities (T, S) of rows by the weights and from the states that acted."""
+        with building:
+            states = tree_map(lambda state: mx.take(state, rows, axis=0), states)
+        return self._run.logprobs(rollout.start.weights, *minibatch, states)
