@@ -1,34 +1,33 @@
-"""Operations with several forms: plain MLX (the reference), C on a CPU, a kernel on a GPU."""
+"""Operations with several forms, a folder each: plain MLX (the reference), C++, a GPU's kernel.
 
-from puffer_mlx.ops.dispatch import (
-    EPSILON,
-    FUSED,
-    add_rms_norm,
+``operation.py`` has the reference and the choice; ``NAME.h`` and ``binding.h`` the C++, found by
+their names; ``NAME.metal.h`` the kernels' text, which ``gpu.py`` launches.
+"""
+
+from puffer_mlx.ops.choice import FusedOperation, extension_on_cpu, extension_with_products
+from puffer_mlx.ops.discount.operation import discount
+from puffer_mlx.ops.dispatch import fused
+from puffer_mlx.ops.gelu.operation import gelu
+from puffer_mlx.ops.linear.operation import (
     bias_gradient,
-    discount,
-    extension_here,
-    extension_with_products,
-    factors_of,
-    fused,
-    gelu,
     input_gradient,
     linear,
     linear_columns,
     linear_gradients,
     plus,
-    recurrent_weight_gradient,
-    steps_of,
-    take_rows,
     weight_gradient,
 )
+from puffer_mlx.ops.norm.operation import EPSILON, add_rms_norm
+from puffer_mlx.ops.recurrence.operation import factors_of, recurrent_weight_gradient, steps_of
+from puffer_mlx.ops.take_rows.operation import take_rows
 
 __all__ = [
     "EPSILON",
-    "FUSED",
+    "FusedOperation",
     "add_rms_norm",
     "bias_gradient",
     "discount",
-    "extension_here",
+    "extension_on_cpu",
     "extension_with_products",
     "factors_of",
     "fused",

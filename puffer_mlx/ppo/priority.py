@@ -80,7 +80,7 @@ def choose(
     Returns:
         Rows (S,) int32 in [0, N), and their importance weights (S,).
     """
-    extension = ops.extension_here()
+    extension = ops.extension_on_cpu()
     if extension is not None:
         return tuple(extension.draw_rows(adv, uniforms, beta, alpha, EPS))
     p = probabilities(adv, alpha)

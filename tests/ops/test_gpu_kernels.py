@@ -7,8 +7,8 @@ from emulated_gpu import Compiled, recording
 from kernel_oracles import close, mingru_oracle, random_keep
 from oracles import f64
 
+from puffer_mlx import ops
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops import dispatch as ops
 from puffer_mlx.ops.discount.gpu import discount as discount_on_gpu
 from puffer_mlx.ops.gpu.mingru import mingru_backward, mingru_forward
 

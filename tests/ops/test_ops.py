@@ -8,7 +8,7 @@ import pytest
 from kernel_oracles import close, random_keep
 from oracles import f64
 
-from puffer_mlx.ops import dispatch as ops
+from puffer_mlx import ops
 from puffer_mlx.system.blas import take_over_gemm
 
 # n, K, M: 2060 rows are three runs of partial sums and five parts

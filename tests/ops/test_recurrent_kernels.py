@@ -8,8 +8,8 @@ from emulated_gpu import Compiled, recording
 from kernel_oracles import close, gelu_oracle, gru_oracle, lstm_oracle, random_keep
 from oracles import f64
 
+from puffer_mlx import ops
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops import dispatch as ops
 from puffer_mlx.ops.gelu import gpu as gelu_kernels
 from puffer_mlx.ops.gpu import gru, launch, lstm
 from puffer_mlx.ops.recurrence import gpu as recurrence

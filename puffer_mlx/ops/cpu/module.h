@@ -7,7 +7,6 @@
 // of threads.
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/array.h>
 #include <nanobind/stl/vector.h>
 
 #include "ops/cpu/actor_binding.h"

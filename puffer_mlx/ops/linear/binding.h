@@ -19,7 +19,6 @@ inline const Binding linear_binding([](nb::module_& m, nb::class_<Actor>&) {
   m.def("linear_input_gradient", &linear_input_gradient, "dy"_a, "weight"_a, "columns"_a, "add"_a = nb::none());
   m.def("linear_weight_gradient", &linear_weight_gradient, "dy"_a, "x"_a, "columns"_a);
   m.def("linear_bias_gradient", &linear_bias_gradient, "dy"_a, "columns"_a);
-  m.def("recurrent_weight_gradient", &recurrent_weight_gradient, "dy"_a, "states"_a, "first"_a, "keep"_a);
   m.def("set_gemm", &set_gemm, "address"_a, "split"_a = true);
   m.def("has_gemm", [] { return gemm != nullptr; });
 });

@@ -1,0 +1,66 @@
+"""Which form of an operation the default device has, at the time when a function is traced.
+
+On a CPU it is the extension's (``cpu_extension.py``), on a GPU a kernel (``gpu/``); without either
+it is plain MLX, the reference.
+
+Activations and weights may be float32, bfloat16 or float16: a result has the dtype of what it was
+made of, and a gradient that of what it is a gradient by. Sums are taken in float32 everywhere; on a
+CPU, so is the rest, between casts (``low_precision.py``). Recurrent states are float32, or many
+small steps would be rounded away.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.ops.low_precision import in_float32
+
+
+def extension_on_cpu() -> Any:
+    """The C++ extension where the default device is a CPU that has it, else None."""
+    return cpu_extension.load() if mx.default_device() == mx.cpu else None
+
+
+def extension_with_products() -> Any:
+    """The same where the extension multiplies matrices, else None.
+
+    It does where a BLAS would wait busily, or is a Mac's own.
+    """
+    extension = extension_on_cpu()
+    return extension if extension is not None and extension.has_gemm() else None
+
+
+@dataclass(frozen=True)
+class FusedOperation:
+    """An operation that the extension and a GPU's kernel have in common.
+
+    Args:
+        name: of the extension's function, which knows float32 alone.
+        on_gpu: the function that launches the kernel, with the same arguments.
+        float32: places of the results that are float32 whatever the arguments are: states, and
+            gradients by states.
+    """
+
+    name: str
+    on_gpu: Callable[..., Any]
+    float32: tuple[int, ...] = ()
+
+    def form(self) -> Any:
+        """The default device's; None where there is plain MLX alone."""
+        if mx.default_device() != mx.cpu:
+            return self.on_gpu
+        extension = extension_on_cpu()
+        return None if extension is None else self.on_cpu(extension)
+
+    def on_cpu(self, extension: Any) -> Callable[..., Any]:
+        """The extension's, of any dtype."""
+        return _of_any_dtype(getattr(extension, self.name), self.float32)
+
+
+@functools.cache
+def _of_any_dtype(function: Callable[..., Any], float32: tuple[int, ...]) -> Callable[..., Any]:
+    return in_float32(function, float32)

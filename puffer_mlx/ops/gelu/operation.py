@@ -1,0 +1,30 @@
+"""Exact GELU: plain MLX, or one pass over memory."""
+
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.ops.choice import FusedOperation
+from puffer_mlx.ops.gelu import gpu
+from puffer_mlx.ops.low_precision import float32_on_cpu
+
+FORWARD = FusedOperation("gelu_forward", gpu.gelu_forward)
+BACKWARD = FusedOperation("gelu_backward", gpu.gelu_backward)
+
+
+@float32_on_cpu
+def gelu(x: mx.array) -> mx.array:
+    """Exact GELU x Phi(x) = x (1 + erf(x / sqrt(2))) / 2, elementwise: any shape."""
+    if FORWARD.form() is None:
+        return 0.5 * x * (1 + mx.erf(x * 0.5**0.5))
+    return _gelu(x)  # type: ignore
+
+
+@mx.custom_function
+def _gelu(x: mx.array) -> Any:
+    return FORWARD.form()(x)
+
+
+@_gelu.vjp
+def _gelu_vjp(x, dy, _):
+    return BACKWARD.form()(x, dy)

@@ -1,0 +1,122 @@
+"""Linear layers and their gradients: by MLX, or by the extension, which threads a BLAS itself."""
+
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.ops.choice import extension_on_cpu, extension_with_products
+from puffer_mlx.ops.low_precision import LOW, float32_on_cpu, in_float32
+
+
+def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
+    """Product x weight^T (n, M) of x (n, K) and weight (M, K), plus bias (M,).
+
+    x is cast to the weight's dtype, which is the result's too.
+    """
+    return _linear(x.astype(weight.dtype), weight, bias)
+
+
+@float32_on_cpu
+def _linear(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
+    if extension_with_products() is not None:
+        return _linear_rows(x, weight) if bias is None else _affine_rows(x, weight, bias)  # type: ignore
+    if bias is None:
+        return x @ weight.T
+    return _low_affine(x, weight, bias) if x.dtype in LOW else mx.addmm(bias, x, weight.T)  # type: ignore
+
+
+def linear_columns(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
+    """Product weight x^T (M, n) of x (n, K) and weight (M, K), plus bias (M,): see ``linear``."""
+    return _columns(x.astype(weight.dtype), weight, bias)
+
+
+@float32_on_cpu
+def _columns(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
+    if extension_with_products() is not None:
+        return _linear_columns(x, weight) if bias is None else _affine_columns(x, weight, bias)  # type: ignore
+    y = weight @ x.T
+    return y if bias is None else plus(y, bias[:, None])  # type: ignore
+
+
+@in_float32
+def plus(x: mx.array, y: mx.array) -> mx.array:
+    """Sum of which one part is broadcast: that one's gradient is a sum, taken in float32."""
+    return x + y
+
+
+@float32_on_cpu
+def input_gradient(dy: mx.array, weight: mx.array, add: mx.array | None = None) -> mx.array:
+    """Gradient (n, K) of ``linear`` by its input, plus ``add`` (n, K): dy (n, M), weight (M, K)."""
+    if extension_with_products() is not None:
+        return extension_on_cpu().linear_input_gradient(dy, weight, False, add)
+    return dy @ weight if add is None else mx.addmm(add, dy, weight)
+
+
+@float32_on_cpu
+def weight_gradient(dy: mx.array, x: mx.array) -> mx.array:
+    """Gradient (M, K) of ``linear`` by its weight: dy (n, M), x (n, K)."""
+    if extension_with_products() is not None:
+        return extension_on_cpu().linear_weight_gradient(dy, x, False)
+    return dy.T @ x
+
+
+@in_float32
+def bias_gradient(dy: mx.array) -> mx.array:
+    """Gradient (M,) of ``linear`` by its bias: dy (n, M)."""
+    extension = extension_on_cpu()
+    return mx.sum(dy, axis=0) if extension is None else extension.linear_bias_gradient(dy, False)
+
+
+def linear_gradients(
+    dy: mx.array, x: mx.array, weight: mx.array, add: mx.array
+) -> tuple[mx.array, mx.array]:
+    """Gradients of ``linear``: by x, with ``add`` (n, K) added to it, and by the weight.
+
+    Args:
+        dy: (n, M).
+        x: (n, K).
+        weight: (M, K).
+        add: (n, K).
+
+    Returns:
+        (n, K) and (M, K).
+    """
+    return input_gradient(dy, weight, add), weight_gradient(dy, x)
+
+
+def _threaded_linear(columns: bool, biased: bool):
+    """``linear``, or ``linear_columns`` if ``columns``, computed by the extension."""
+
+    @mx.custom_function
+    def product(x: mx.array, weight: mx.array, *bias: mx.array) -> mx.array:
+        return extension_on_cpu().linear(x, weight, columns, *bias)
+
+    @product.vjp
+    def gradients(primals, dy, _):
+        x, weight = primals[:2]
+        extension = extension_on_cpu()
+        found = (
+            extension.linear_input_gradient(dy, weight, columns),
+            extension.linear_weight_gradient(dy, x, columns),
+        )
+        return (*found, extension.linear_bias_gradient(dy, columns)) if biased else found
+
+    return product
+
+
+# Made once: MLX may abort when a custom function goes while a compiled function refers to it.
+_linear_rows = _threaded_linear(columns=False, biased=False)
+_linear_columns = _threaded_linear(columns=True, biased=False)
+_affine_rows = _threaded_linear(columns=False, biased=True)
+_affine_columns = _threaded_linear(columns=True, biased=True)
+
+
+@mx.custom_function
+def _low_affine(x: mx.array, weight: mx.array, bias: mx.array) -> Any:
+    """``linear`` with bias in low precision on a GPU: MLX sums a bias's gradient in its dtype."""
+    return mx.addmm(bias, x, weight.T)
+
+
+@_low_affine.vjp
+def _low_affine_vjp(primals, dy, _):
+    return input_gradient(dy, primals[1]), weight_gradient(dy, primals[0]), bias_gradient(dy)
