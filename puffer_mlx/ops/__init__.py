@@ -1,7 +1,7 @@
-"""Operations with several forms, a folder each: plain MLX (the reference), C++, a GPU's kernel.
+"""Operations with several forms: plain MLX (the reference), C on a CPU, a kernel on a GPU.
 
-``operation.py`` has the reference and the choice; ``NAME.h`` and ``binding.h`` the C++, found by
-their names; ``NAME.metal.h`` the kernels' text, which ``gpu.py`` launches.
+A folder each: ``operation.py`` has the reference and the choice; ``NAME.h`` and ``binding.h`` have
+the C++, found by their names; ``NAME.metal.h`` has the kernels' text, which ``gpu.py`` launches.
 """
 
 from puffer_mlx.ops.choice import FusedOperation, extension_on_cpu, extension_with_products

@@ -61,7 +61,6 @@ def _flags() -> list[str]:
         "-fno-trapping-math",
         "-DNB_DOMAIN=mlx",
         f'-DPUFFER_BUILT_FOR="{identity},{_cpu_identity()}"',
-        f"-iquote{PACKAGE}",  # ``#include "ops/cpu/node.h"`` in a folder's own headers
         f"-I{root / 'include'}",
         f"-I{root / 'ext' / 'robin_map' / 'include'}",
         f"-I{package / 'include'}",
@@ -148,6 +147,7 @@ def _compile(again: bool = False) -> Path:
             _flags(),
             compiler="c++",
             depends=headers(),
+            include=[PACKAGE],  # ``#include "ops/cpu/node.h"`` in whatever folder
             usually="half a minute",
             again=again,
         )

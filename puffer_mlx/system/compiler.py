@@ -67,6 +67,7 @@ def compile_shared(
     flags: Sequence[str],
     compiler: str = "cc",
     depends: Iterable[Path] = (),
+    include: Sequence[Path] = (),
     usually: str = "a few seconds",
     again: bool = False,
 ) -> Path:
@@ -79,6 +80,8 @@ def compile_shared(
             and what begins with ``-l`` or ``-Wl``, are put behind the sources.
         compiler: ``cc`` or ``c++``; ``$CC`` and ``$CXX`` take precedence and may contain arguments.
         depends: further files the result depends on (headers).
+        include: folders where ``#include "..."`` looks. Only what is in ``depends`` decides, not
+            where it lies: a copy of this package compiles nothing anew.
         usually: how long it takes, in words, for whoever waits.
         again: compile it even if the cache has one.
 
@@ -89,7 +92,7 @@ def compile_shared(
         UserError: a source is missing, there is no compiler, it fails, or the cache can't be
             written.
     """
-    return _compiled(_SHARED, name, sources, flags, compiler, depends, usually, again)
+    return _compiled(_SHARED, name, sources, flags, compiler, depends, include, usually, again)
 
 
 def compile_program(
@@ -98,9 +101,12 @@ def compile_program(
     flags: Sequence[str],
     compiler: str = "cc",
     depends: Iterable[Path] = (),
+    include: Sequence[Path] = (),
 ) -> Path:
     """Return a program made from ``sources``, kept as ``compile_shared`` keeps libraries."""
-    return _compiled(_PROGRAM, name, sources, flags, compiler, depends, "a few seconds", False)
+    return _compiled(
+        _PROGRAM, name, sources, flags, compiler, depends, include, "a few seconds", False
+    )
 
 
 class _Kind(NamedTuple):
@@ -121,6 +127,7 @@ def _compiled(
     flags: Sequence[str],
     compiler: str,
     depends: Iterable[Path],
+    include: Sequence[Path],
     usually: str,
     again: bool,
 ) -> Path:
@@ -137,11 +144,12 @@ def _compiled(
                 "a source file is missing or unreadable; reinstall puffer_mlx or restore the file",
             ) from None
         digest.update(f"{path.name} {len(content)}\0".encode() + content)
+    search = [f"-iquote{folder}" for folder in include]
     made = cache_directory() / f"{name}-{digest.hexdigest()[:24]}{kind.suffix}"
     if again or not _is_whole(made):
         when = "again" if made.exists() else "for the first time"
         with _announced(name, f"{when}, which takes {usually}"):
-            _compile(name, command, sources, [*kind.flags, *flags], made)
+            _compile(name, command, sources, [*kind.flags, *search, *flags], made)
         _made.add(made)
     return made
 

@@ -64,6 +64,19 @@ def test_a_library_whose_hash_is_missing_is_compiled_again(source: Path):
     assert returned(compile_one(source)) == 1 and seal.exists()
 
 
+def test_a_copy_of_the_headers_compiles_nothing_anew(source: Path, tmp_path: Path):
+    """Where headers lie doesn't count: what they say does."""
+    source.write_text('#include "part.h"\nint one(void) { return PART; }\n')
+    libraries = {}
+    for folder, number in (("here", 1), ("copy", 1), ("other", 2)):
+        header = tmp_path / folder / "part.h"
+        header.parent.mkdir()
+        header.write_text(f"#define PART {number}\n")
+        libraries[folder] = compile_one(source, depends=[header], include=[header.parent])
+    assert libraries["here"] == libraries["copy"] != libraries["other"]
+    assert [returned(library) for library in libraries.values()] == [1, 1, 2]
+
+
 def test_what_is_published_is_on_the_disk_first(source: Path, monkeypatch: pytest.MonkeyPatch):
     done: list[tuple[str, str]] = []
     real_sync, real_replace = os.fsync, os.replace

@@ -89,7 +89,8 @@ def compiler_flags(monkeypatch) -> list[str]:
 
 def compiled(source: Path, flags: list[str]) -> Path:
     """The object or the assembly of a source that includes headers of the extension; kept."""
-    return compile_program(f"mac_{source.stem}", [source], flags, "c++", cpu_extension.headers())
+    depends, include = cpu_extension.headers(), [cpu_extension.PACKAGE]
+    return compile_program(f"mac_{source.stem}", [source], flags, "c++", depends, include)
 
 
 def without_linker(flags: list[str]) -> list[str]:

@@ -97,7 +97,7 @@ def step(
     """
     numbers = {"beta1": settings.beta1, "beta2": settings.beta2, "eps": settings.eps}
     decay, max_norm = settings.weight_decay, settings.max_grad_norm
-    extension = ops.extension_here()
+    extension = ops.extension_on_cpu()
     if extension is None:
 
         def update(weights: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:

@@ -1,0 +1,21 @@
+// What a kernel's text finds on CUDA, for a clang that has no CUDA: declarations alone, nothing is run.
+
+#define __device__ __attribute__((device))
+#define __global__ __attribute__((global))
+#define __shared__ __attribute__((shared))
+
+struct Place {
+  unsigned x;
+};
+#define threadIdx (Place{(unsigned)__nvvm_read_ptx_sreg_tid_x()})
+#define blockIdx (Place{(unsigned)__nvvm_read_ptx_sreg_ctaid_x()})
+#define blockDim (Place{(unsigned)__nvvm_read_ptx_sreg_ntid_x()})
+
+__device__ float exp(float x);
+
+// As CUDA's types of 16 bits: they convert both ways.
+struct __half {
+  unsigned short bits;
+  __device__ __half(float x) : bits((unsigned short)x) {}
+  __device__ operator float() const { return (float)bits; }
+};

@@ -1,0 +1,25 @@
+// What a kernel's text finds on Metal, in C++ for OpenCL without generic pointers: the language of a compiler that
+// anyone can have whose rules for address spaces are Metal's. Declarations alone, nothing is run.
+
+#define device __global
+#define threadgroup __local
+#define thread_position_in_grid ((uint3)(0))
+#define thread_position_in_threadgroup ((uint3)(0))
+#define threadgroup_position_in_grid ((uint3)(0))
+
+typedef unsigned int uint;
+typedef uint uint3 __attribute__((ext_vector_type(3)));
+
+namespace mem_flags {
+enum { mem_threadgroup };
+}
+void threadgroup_barrier(int flags);
+float exp(float x);
+
+// As Metal's bfloat: made of a float by a cast alone. A value that has no name yet is in generic memory to clang.
+struct bfloat {
+  unsigned short bits;
+  explicit bfloat(float x) __generic : bits((unsigned short)x) {}
+  operator float() const __global { return (float)bits; }
+  void operator=(bfloat other) __global { bits = other.bits; }
+};

@@ -1,0 +1,178 @@
+"""GPU kernels read by clang as what they are: CUDA, compiled to PTX, and the nearest to Metal.
+
+`emulated_gpu.py` runs the texts as C++, where all memory is alike. Here nothing is run, but memory
+of a device, of a block and of a thread are different things, a GPU's functions can't call others,
+and warnings are errors. clang is PyPI's `ziglang`: every machine's is the same.
+"""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import puffer_mlx
+from puffer_mlx.ops.gpu import text
+
+PACKAGE = Path(puffer_mlx.__file__).parent
+HEADERS = Path(__file__).parents[1] / "c"
+# T steps, S segments, H channels, and the rest of what templates ask for: no multiples of a block.
+SIZES = {"T": 3, "S": 5, "H": 33, "R": 4, "C": 2, "THREADS": 32, "G": 4, "D": 33, "U": 8, "N": 7}
+WARNINGS = [
+    *("-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wdouble-promotion", "-Wfloat-conversion"),
+    *("-Wconditional-uninitialized", "-Wimplicit-int-conversion", "-Wcast-align"),
+    "-Wno-unused-variable",  # no kernel needs all of its places
+]
+CUDA = [
+    *("-x", "cuda", "--cuda-device-only", "--cuda-gpu-arch=sm_80", "-nocudainc", "-nocudalib"),
+    *("-Wno-unknown-cuda-version", "-std=c++20", "-O1", "-S"),
+    *("-include", str(HEADERS / "as_cuda.h")),
+]
+NOT_METALS = ("generic_address_space", "pipes", "device_enqueue")
+METAL = [
+    *("-x", "cl", "-target", "spir64", "-cl-std=clc++2021", "-cl-no-stdinc", "-fsyntax-only"),
+    *("-Xclang", "-cl-ext=" + ",".join(f"-__opencl_c_{name}" for name in NOT_METALS)),
+    *("-include", str(HEADERS / "as_metal.h")),
+]
+FRONT_ENDS = {"cuda": CUDA, "metal": METAL}
+KERNEL = {"cuda": "__global__ void", "metal": "__kernel void"}
+LOW = {"cuda": ("float", "__half"), "metal": ("float", "bfloat")}
+CASES = [(backend, low) for backend in LOW for low in LOW[backend]]
+ROWS = "struct alignas(4 * R) Rows { float of[R]; };"
+# Metal copies a struct from any memory; here it must be said.
+COPIED_ROWS = """struct alignas(4 * R) Rows {
+  float of[R];
+  Rows() = default;
+  Rows(const Rows&) = default;
+  Rows(const threadgroup Rows& other) { for (int r = 0; r < R; ++r) of[r] = other.of[r]; }
+};"""
+
+pytestmark = pytest.mark.skipif(
+    not importlib.util.find_spec("ziglang"), reason="ziglang isn't installed"
+)
+
+
+def kernels(backend: str) -> list[text.Kernel]:
+    paths = sorted(PACKAGE.rglob("*.metal.h"))
+    return [kernel for path in paths for kernel in text.kernels(path, backend).values()]
+
+
+def program(kernel: text.Kernel, backend: str, low: str) -> str:
+    """The kernel in a namespace of its own, of one type and one choice of sizes."""
+    before, space = kernel.before, ""
+    if backend == "metal":
+        before, space = before.replace(ROWS, COPIED_ROWS), "device "
+    arrays = [f"{space}const {type_}* {name}" for name, type_ in kernel.inputs.items()]
+    arrays += [f"{space}{type_}* {name}" for name, type_ in kernel.outputs.items()]
+    sizes = (f"constexpr int {name} = {SIZES.get(name, 3)};" for name in kernel.template)
+    constants = "".join(line for line in sizes if " Low " not in line)
+    return (
+        f"namespace of_{kernel.name} {{\nusing Low = {low};\n{before}\n{KERNEL[backend]} "
+        f"{kernel.name}({', '.join(arrays)}) {{\n{constants}\n{kernel.body}}}\n}}\n"
+    )
+
+
+def messages(folder: Path, backend: str, source: str) -> str:
+    """What the front end says."""
+    path = folder / "kernels.txt"
+    path.write_text(source)
+    command = [sys.executable, "-m", "ziglang", "clang", *FRONT_ENDS[backend], *WARNINGS]
+    output = [] if backend == "metal" else ["-o", str(folder / "kernels.ptx")]
+    done = subprocess.run([*command, str(path), *output], capture_output=True, text=True)
+    assert (done.returncode == 0) == (not done.stderr), done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(("backend", "low"), CASES)
+def test_texts(tmp_path, backend, low):
+    every = kernels(backend)
+    assert len(every) >= 9
+    source = "".join(program(kernel, backend, low) for kernel in every)
+    assert messages(tmp_path, backend, source) == ""
+    if backend == "cuda":
+        ptx = (tmp_path / "kernels.ptx").read_text()
+        assert ptx.count(".entry") == len(every)
+        assert ".shared" in ptx and ".f64" not in ptx
+
+
+FAULTS = {  # kernel, text, its replacement, what is said for CUDA (None: nothing) and for Metal
+    "a pointer that doesn't say to what memory": (
+        "mingru_forward",
+        "float state = first[i];",
+        "const float* from = first; float state = from[i];",
+        None,
+        "cannot initialize a variable of type 'const __private float",
+    ),
+    "shared memory with an initial value": (
+        "lstm_backward",
+        "SHARED Rows<R> after[N * U];",
+        "SHARED Rows<R> after[N * U]; SHARED float more[2] = {1, 2};",
+        "initialization is not supported for __shared__",
+        "'__local' variable cannot have an initializer",
+    ),
+    "shared memory in an inner scope": (
+        "lstm_forward",
+        "float sums[4][R];",
+        "float sums[4][R]; SHARED float inner[2]; inner[0] = 0; sums[0][0] = inner[0];",
+        None,
+        "only be declared in the outermost scope",
+    ),
+    "a constant in double precision": (
+        "gelu_forward",
+        "(float)x[i], a =",
+        "1.0 * (float)x[i], a =",
+        "-Wdouble-promotion",
+        "-Wdouble-promotion",
+    ),
+    "a number that isn't set": (
+        "mingru_backward",
+        "float carry = 0.0f;",
+        "float carry;",
+        "-Wconditional-uninitialized",
+        "-Wconditional-uninitialized",
+    ),
+    "a negative bound for an unsigned place": (
+        "mingru_forward",
+        "if (i < (uint)(S * H))",
+        "if (i < S * H - 400)",
+        "-Wsign-compare",
+        "-Wsign-compare",
+    ),
+    "a function that the GPU doesn't have": (
+        "mingru_forward",
+        "float z = logistic(",
+        "float z = host_function(",
+        "undeclared identifier 'host_function'",
+        "undeclared identifier 'host_function'",
+    ),
+    "a bfloat without a cast": (
+        "mingru_forward",
+        "out[k] = (Low)(input",
+        "out[k] = (input",
+        None,
+        "no viable overloaded '='",
+    ),
+    "a type that is ambiguous in a choice": (
+        "mingru_forward",
+        "float state = first[i];",
+        "float state = i > 3 ? u[i] : first[i];",
+        "conditional expression is ambiguous",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("backend", FRONT_ENDS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_found(tmp_path, fault, backend):
+    name, old, new, *said = FAULTS[fault]
+    expected = dict(zip(FRONT_ENDS, said, strict=True))[backend]
+    (kernel,) = (kernel for kernel in kernels(backend) if kernel.name == name)
+    assert old in kernel.body
+    planted = kernel._replace(body=kernel.body.replace(old, new))
+    found = messages(tmp_path, backend, program(planted, backend, LOW[backend][1]))
+    if expected is None:
+        assert not found
+    else:
+        assert expected in found

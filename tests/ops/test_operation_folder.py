@@ -1,0 +1,123 @@
+"""An operation with every form is one new folder: planted in a copy of the package, it works."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import puffer_mlx
+
+PACKAGE = Path(puffer_mlx.__file__).parent
+FOLDER = {
+    "__init__.py": '"""Half of each number."""\n',
+    "operation.py": '''"""Half of each number."""
+
+import mlx.core as mx
+
+from puffer_mlx.ops.choice import FusedOperation
+from puffer_mlx.ops.halve import gpu
+
+HALVE = FusedOperation("halve", gpu.halve)
+
+
+def reference(x: mx.array) -> mx.array:
+    return x * 0.5
+
+
+def halve(x: mx.array) -> mx.array:
+    fused = HALVE.form()
+    return reference(x) if fused is None else fused(x)
+''',
+    "gpu.py": '''"""Half of each number on a GPU."""
+
+from pathlib import Path
+
+from puffer_mlx.ops.gpu.launch import launch
+
+TEXT = Path(__file__).with_name("halve.metal.h")
+
+
+def halve(x):
+    return launch(TEXT, "halve", {"x": x}, {"y": x.shape}, x.size, N=x.size)[0]
+''',
+    "halve.metal.h": """#pragma once
+
+template <typename Low, int N>
+kernel void halve(device const Low* x, device Low* y, uint i) {
+  if (i < (uint)N) y[i] = (Low)(0.5f * (float)x[i]);
+}
+""",
+    "halve.h": """#pragma once
+
+#include "ops/cpu/node.h"
+
+namespace puffer {
+
+inline Array halve(const Array& x) {
+  expect_shapes("halve: x must be float32", {{x, x.shape()}});
+  auto kernel = [size = x.size()](const Buffers& in, const Outputs& to) {
+    for (size_t i = 0; i < size; ++i) floats(to, 0)[i] = 0.5f * floats(in, 0)[i];
+  };
+  return call("Halve", kernel, {x}, {x.shape()})[0];
+}
+
+}  // namespace puffer
+""",
+    "binding.h": """#pragma once
+
+#include "halve.h"
+#include "ops/cpu/binding.h"
+
+namespace puffer {
+
+inline const Binding halve_binding([](nb::module_& m, nb::class_<Actor>&) {
+  m.def("halve", &halve, "x"_a);
+});
+
+}  // namespace puffer
+""",
+}
+PROGRAM = """
+import puffer_mlx
+import mlx.core as mx
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.ops.gpu import launch
+from puffer_mlx.ops.halve.operation import HALVE, halve, reference
+
+x = mx.arange(-3.0, 4.0)
+for dtype in (mx.float32, mx.bfloat16):
+    found = halve(x.astype(dtype))
+    assert found.dtype == dtype and mx.array_equal(found, reference(x.astype(dtype)))
+print("C++" if cpu_extension.load() else "plain MLX")
+
+calls = []
+def cuda_kernel(**made):
+    return lambda **given: calls.append({**made, **given}) or [mx.zeros(7)]
+mx.fast.cuda_kernel = cuda_kernel
+launch.backend = lambda: "cuda"
+HALVE.on_gpu(x)
+(call,) = calls
+assert call["input_names"] == ["x"] and call["output_names"] == ["y"]
+assert dict(call["template"]) == {"Low": mx.float32, "N": 7}
+assert "y[i] = (Low)(0.5f * (float)x[i]);" in call["source"]
+"""
+
+
+def test_an_operation_is_one_folder(tmp_path):
+    package = tmp_path / "puffer_mlx"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "envs"))
+    folder = package / "ops" / "halve"
+    folder.mkdir()
+    for name, text in FOLDER.items():
+        (folder / name).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = "plain MLX" if "PUFFER_MLX_NO_CPU_OPS" in os.environ else "C++"
+    assert done.stdout == f"{expected}\n"
