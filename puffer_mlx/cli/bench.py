@@ -5,7 +5,6 @@ python scripts/bench.py --sync needs no environment: it measures the machine.
 
 import argparse
 import datetime
-import json
 import math
 import os
 import platform
@@ -30,6 +29,7 @@ from puffer_mlx.profiling import device_costs
 from puffer_mlx.system.blas import blas_name, get_blas_threads
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import json_text
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.placement import rollout_cores
 from puffer_mlx.training.trainer import Trainer
@@ -260,7 +260,7 @@ def main(argv: list[str]) -> None:
     print(table(record))
     if options.json:
         with publish(options.json) as path:
-            path.write_text(json.dumps(record, indent=2) + "\n")
+            path.write_text(json_text(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from puffer_mlx.config.schema import KEYS
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import json_text
 from puffer_mlx.system.version import version_text
 
 STYLE = {OK: "green", WARN: "yellow", FAIL: "bold red", SKIP: "dim"}
@@ -151,7 +152,7 @@ def check(argv: list[str]) -> None:
             "items": {name: [f._asdict() for f in found] for name, found in report.items()},
         }
         with publish(options.json) as path:
-            path.write_text(json.dumps(record, indent=2) + "\n")
+            path.write_text(json_text(record, indent=2) + "\n")
     if worst(everything) == FAIL:
         raise Failure
 

@@ -28,6 +28,7 @@ from puffer_mlx.check.item_processes import END, answers, known
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import json_text
 from puffer_mlx.system.version import version_text
 
 STYLE = {PASS: "green", FAIL: "bold red", SKIP: "yellow"}
@@ -159,7 +160,7 @@ def check(argv: list[str]) -> None:
             "items": rows,
         }
         with publish(options.json) as path:
-            path.write_text(json.dumps(record, indent=2) + "\n")
+            path.write_text(json_text(record, indent=2) + "\n")
     if failed := [r.item.name for r in found if r.verdict.verdict == FAIL]:
         raise Failure(failed)
 

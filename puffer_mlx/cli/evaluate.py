@@ -5,7 +5,6 @@ Environments, policy and seed are the checkpoint's; options win over them.
 
 import argparse
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -36,6 +35,7 @@ from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import json_text
 from puffer_mlx.vec.base import Environments
 from puffer_mlx.vec.normalize import Normalized
 
@@ -387,7 +387,7 @@ def evaluate(argv: list[str]) -> None:
         print(report(player, options, scores))
         if options.json:
             with publish(options.json) as path:
-                path.write_text(json.dumps(record(player, options, scores), indent=1) + "\n")
+                path.write_text(json_text(record(player, options, scores), indent=1) + "\n")
     if options.shown:
         show(player, options, draw)
 

@@ -5,15 +5,13 @@ epoch), util/*. The last record may be of the evaluation after training: agent_s
 What isn't a finite number is ``null``: JSON has no NaN and no infinity.
 """
 
-import json
-import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import shown
+from puffer_mlx.system.json_text import json_text
 
 
 class JsonLines:
@@ -97,15 +95,6 @@ class JsonLines:
             f"can't write the log {shown(self.path)}: {error.strerror or error}",
             "free some space, or choose a folder you can write to (--log-dir)",
         )
-
-
-def json_text(record: Mapping[str, object]) -> str:
-    """A flat record as JSON that every reader takes: NaN and infinities are null."""
-    known = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in record.items()
-    }
-    return json.dumps(known, allow_nan=False)
 
 
 def log_path(config: Config, run_id: str) -> Path:

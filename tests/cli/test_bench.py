@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import sys
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
@@ -167,3 +168,10 @@ def test_a_record_that_cannot_be_written(script, tmp_path, capsys):
     assert "error: can't write taken/record.json" in captured.err and "hint: " in captured.err
     assert "SPS" in captured.out  # what was measured isn't lost
     assert files(tmp_path) == {"taken"}
+
+
+def test_a_number_that_is_not_finite_is_null_in_the_record(script, monkeypatch):
+    monkeypatch.setattr(script, "peak_memory_gb", lambda: float("nan"))
+    assert script.main([*TINY, "--epochs", "1", "--warm-up", "0", "--json", "x.json"]) == 0
+    record = json.loads(Path("x.json").read_text(), parse_constant=lambda word: pytest.fail(word))
+    assert record["results"]["peak memory, GiB"] is None

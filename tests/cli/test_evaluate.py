@@ -383,6 +383,24 @@ def test_script_prints_the_spread(evaluate, here, capsys):
     assert (record["environment"], record["greedy"], record["seed"]) == ("squared", True, 4)
 
 
+def test_script_writes_null_for_what_is_not_finite(evaluate, module, here, monkeypatch):
+    """A score of an environment's own may be anything; JSON has no NaN."""
+    real = module.score
+
+    def score(*arguments, **how):
+        found = real(*arguments, **how)
+        found.episodes[0]["score"] = math.nan
+        return found
+
+    monkeypatch.setattr(module, "score", score)
+    save(words=SMALL)
+    assert evaluate("squared --load-model-path latest --episodes 2 --json x.json") == 0
+    text = (here / "x.json").read_text()
+    record = json.loads(text, parse_constant=lambda word: pytest.fail(word))
+    assert record["episodes"][0]["score"] is None and record["summary"]["score"]["mean"] is None
+    assert record["summary"]["perf"]["mean"] is not None
+
+
 def test_script_environments_are_the_checkpoints_and_options_win(evaluate, capsys):
     save(words=SMALL)
     lengths = []
