@@ -1,6 +1,7 @@
 """docs/architecture.md and the other pages speak of what is there."""
 
 import ast
+import functools
 import importlib.util
 import re
 import shutil
@@ -8,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from test_rooms import FLOORS, PACKAGE
+from test_rooms import ARROWS, FLOORS, PACKAGE
 
 ROOT = PACKAGE.parent
 TEXT = (ROOT / "docs" / "architecture.md").read_text()
@@ -113,3 +114,72 @@ def test_files_that_pages_name_exist(page):
         assert any((base / path).exists() for base in (ROOT, PACKAGE, page.parent)), path
     for path in re.findall(r"tests/[\w/]+\.py", page.read_text()):
         assert (ROOT / path).exists(), path
+
+
+# ---- how to add something ------------------------------------------------------------------------
+
+# Rooms whose parts are found by listing a folder, and the files that may know a part by name all
+# the same: its default, and what was written before there was a choice.
+LISTED = {
+    "policy/networks": {"config/schema.py", "ops/dispatch.py"},
+    "ppo/optimizers": {"config/schema.py", "ppo/optimizers/__init__.py", "ppo/optim.py"},
+}
+
+
+def parts(folder: Path) -> list[str]:
+    """A room's parts: a folder each, or a file, with a name that docs can say."""
+    found = [path for path in folder.iterdir() if (path / "__init__.py").is_file()]
+    return sorted(path.name for path in found)
+
+
+@functools.cache
+def words(text: str) -> set[str]:
+    """Names and texts of a file's code, in small letters; docstrings aren't code."""
+    found: set[str] = set()
+    for node in ast.walk(tree := ast.parse(text)):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.alias):
+            found |= {*node.name.split(".")}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {*(node.module or "").split(".")}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+    return {word.lower() for word in found if ast.get_docstring(tree, clean=False) != word}
+
+
+def knowing(package: Path, room: str, part: str) -> set[str]:
+    """The files outside a part's folder that know it by name."""
+    mine = package / room / part
+    others = (path for path in package.rglob("*.py") if mine not in path.parents)
+    found = {path for path in others if part in words(path.read_text())}
+    return {str(path.relative_to(package)) for path in found}
+
+
+@pytest.mark.parametrize("room", LISTED)
+def test_a_part_is_known_in_its_own_folder_alone(room):
+    found = parts(PACKAGE / room)
+    assert len(found) > 1
+    for part in found:
+        assert knowing(PACKAGE, room, part) <= LISTED[room], part
+
+
+def test_a_file_that_knows_a_part_is_found(tmp_path):
+    for name in ("a/lstm/network.py", "a/other.py", "b.py", "c.py", "d.py", "e.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text('"""No LSTM here."""\n')
+    (tmp_path / "a/lstm/network.py").write_text("class LSTM: ...")
+    (tmp_path / "a/other.py").write_text('TABLE = {"LSTM": 1}')
+    (tmp_path / "b.py").write_text("def f(x):\n    return type(x) is LSTM")
+    (tmp_path / "c.py").write_text("from package.a.lstm import network")
+    (tmp_path / "d.py").write_text("from package.a import lstm as other")
+    assert knowing(tmp_path, "a", "lstm") == {"a/other.py", "b.py", "c.py", "d.py"}
+
+
+def test_nobody_imports_a_format_by_name():
+    formats = {module for module in ARROWS if module.startswith("export.formats.")}
+    assert len(formats) > 3
+    for module, others in ARROWS.items():
+        assert not others & formats or module.startswith("export.formats"), module
