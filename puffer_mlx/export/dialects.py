@@ -27,8 +27,8 @@ from mlx.utils import tree_map_with_path
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.decoders import Fused, Separate
-from puffer_mlx.policy.encoders import Affine, AffineGelu, Linear
-from puffer_mlx.policy.images import IMPALA, NATURE, Impala, Nature
+from puffer_mlx.policy.encoders.default.encoder import Affine, AffineGelu, Linear
+from puffer_mlx.policy.encoders.images import IMPALA, NATURE, Impala, Nature
 from puffer_mlx.policy.networks.catalog import FORMS, forms_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.trees import named

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.policy.decoders import Fused
-from puffer_mlx.policy.encoders import AffineGelu
-from puffer_mlx.policy.images import IMPALA, NATURE, Impala, Nature
+from puffer_mlx.policy.encoders.default.encoder import AffineGelu
+from puffer_mlx.policy.encoders.images import IMPALA, NATURE, Impala, Nature
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.vec import normalize
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from puffer_mlx.policy.images import IMPALA, NATURE
+from puffer_mlx.policy.encoders.images import IMPALA, NATURE
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.vec.normalize import EPSILON, LIMIT
 

@@ -24,7 +24,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.policy import custom
 from puffer_mlx.policy.decoders import Fused, Outputs, Separate
 from puffer_mlx.policy.distributions import Categorical, Gaussian
-from puffer_mlx.policy.encoders import Affine, AffineGelu, Encoder, Linear
+from puffer_mlx.policy.encoders.default.encoder import Affine, AffineGelu, Encoder, Linear
 from puffer_mlx.policy.networks import NETWORKS, Network
 from puffer_mlx.spec import EnvSpec
 
@@ -184,7 +184,7 @@ def _make_encoder(spec: EnvSpec, hidden: int, dialect: str, name: str) -> Encode
             " without a shape",
             "DefaultEncoder, or MY_OBS_SHAPE in the environment's binding.c",
         )
-    from puffer_mlx.policy import images
+    from puffer_mlx.policy.encoders import images
 
     large = name == "auto" and min(shape[:2]) >= images.SMALLEST
     make = images.Nature if large or name == "NatureEncoder" else images.Impala

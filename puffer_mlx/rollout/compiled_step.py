@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.policy.decoders import Fused, Separate
-from puffer_mlx.policy.encoders import Affine, AffineGelu, Linear
+from puffer_mlx.policy.encoders.default.encoder import Affine, AffineGelu, Linear
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 

@@ -4,7 +4,7 @@ import shutil
 
 from running import TINY
 
-from puffer_mlx.policy.encoders import Linear, plainer_note
+from puffer_mlx.policy.encoders.default.encoder import Linear, plainer_note
 from puffer_mlx.vec.native.make import find_environment
 
 

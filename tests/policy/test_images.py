@@ -10,8 +10,8 @@ from oracles import f64, named
 
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
-from puffer_mlx.policy.encoders import Linear
-from puffer_mlx.policy.images import Impala, Nature
+from puffer_mlx.policy.encoders.default.encoder import Linear
+from puffer_mlx.policy.encoders.images import Impala, Nature
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 

@@ -20,7 +20,8 @@ from oracles import named, sigmoid
 from puffer_mlx import config, ops
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.low_precision import dtype_of, float32_on_cpu, in_float32
-from puffer_mlx.policy import activations, custom, images
+from puffer_mlx.policy import activations, custom
+from puffer_mlx.policy.encoders import images
 from puffer_mlx.policy.networks import NETWORKS
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec

@@ -38,8 +38,8 @@ from puffer_mlx.export.file_format import (
 from puffer_mlx.export.metadata import metadata, told, told_dialect
 from puffer_mlx.export.onnx_graph import Graph, decode, encode, normalised
 from puffer_mlx.export.parity import Outputs
-from puffer_mlx.policy.encoders import Affine, AffineGelu, Linear
-from puffer_mlx.policy.images import Impala, Nature
+from puffer_mlx.policy.encoders.default.encoder import Affine, AffineGelu, Linear
+from puffer_mlx.policy.encoders.images import Impala, Nature
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.trees import named

@@ -1,4 +1,4 @@
-"""Encoders: observations to features. Image encoders are in ``images.py``."""
+"""Encoders: observations to features. Image encoders: ``images.py``."""
 
 from dataclasses import dataclass
 from typing import Protocol

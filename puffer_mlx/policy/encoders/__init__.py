@@ -1,0 +1,1 @@
+"""Encoders: observations to features."""

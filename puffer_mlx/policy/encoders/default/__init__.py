@@ -1,0 +1,1 @@
+"""One product, in each dialect's form."""
