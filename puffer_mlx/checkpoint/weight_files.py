@@ -24,7 +24,7 @@ from mlx.utils import tree_map_with_path
 from puffer_mlx.checkpoint import normalization, tensor_files
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.decoders import Fused
-from puffer_mlx.policy.encoders.default.encoder import Linear
+from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import FORMS, forms_of, names_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.files import open_file, publish
@@ -111,7 +111,7 @@ def part_fault(policy: Policy) -> str | None:
     for part, fits, wanted in (
         (
             policy.encoder,
-            type(policy.encoder) is Linear,
+            encoder_forms(policy.encoder).flat,
             "a linear encoder without bias (policy.dialect native)",
         ),
         (

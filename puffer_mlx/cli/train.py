@@ -25,7 +25,7 @@ from puffer_mlx.config.schema import COMMAND_LINE, KEYS
 from puffer_mlx.display.bottleneck import Setting
 from puffer_mlx.display.dashboard import Dashboard, abbreviate
 from puffer_mlx.errors import UserError
-from puffer_mlx.policy.encoders.default.encoder import plainer_note
+from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.profiling import metal_capture
 from puffer_mlx.system import output, signals

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.config.key import Key, key
-from puffer_mlx.config.networks import network_folders
+from puffer_mlx.config.parts import encoder_folders, network_folders
 
 COMMAND_LINE = "command line"  # the origin of a setting that no file gave
 PACKAGE = Path(__file__).parents[1]
@@ -165,7 +165,7 @@ class Torch:
         "DefaultEncoder",
         "Observation to hidden vector; Nature and Impala are convolutional, for images; auto is one"
         " of them for images (Impala for small ones), else the default.",
-        choices=("auto", "DefaultEncoder", "NatureEncoder", "ImpalaEncoder"),
+        choices=("auto", *encoder_folders()),
         custom=True,
     )
     decoder: str = key(

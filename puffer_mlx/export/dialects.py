@@ -6,9 +6,7 @@ channels of images first:
 
 | ours | torch, 4.0 | 3.0 |
 | --- | --- | --- |
-| ``encoder.*`` of a product | ``encoder.encoder.*`` | ``policy.encoder.0.*`` |
-| ``encoder.convs.i.*``, ``encoder.linear.*`` (Nature) | ``encoder.network.{2i}.*``, ``.7.*`` | |
-| ``encoder.blocks.i.*``, ``encoder.linear.*`` (Impala) | ``encoder.network.i.*``, ``.5.*`` | |
+| ``encoder.*`` | ``encoder.*``, each encoder's own: its ``forms.py`` | its own |
 | ``decoder.actions.*`` of discrete actions | ``decoder.decoder.*`` | ``policy.decoder.*`` |
 | ... of continuous ones | ``decoder.decoder_mean.*`` | ``policy.decoder_mean.*`` |
 | ``decoder.logstd`` | ``decoder.decoder_logstd`` | ``policy.decoder_logstd`` |
@@ -18,6 +16,7 @@ channels of images first:
 A tensor may have a second name, that of the cell which shares it.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -26,17 +25,15 @@ import numpy as np
 from mlx.utils import tree_map_with_path
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.policy.biases import refuse_bias
 from puffer_mlx.policy.decoders import Fused, Separate
-from puffer_mlx.policy.encoders.default.encoder import Affine, AffineGelu, Linear
-from puffer_mlx.policy.encoders.images import IMPALA, NATURE, Impala, Nature
+from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import FORMS, forms_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.trees import named
 
 Weights = Any
 Tensors = dict[str, np.ndarray]
-
-LINEAR = {"native": Linear, "torch": Affine, "puffer3": AffineGelu}
 
 
 def dialect_of(policy: Policy) -> str:
@@ -57,30 +54,15 @@ def to_dialect(policy: Policy, weights: Weights, dialect: str) -> tuple[Policy, 
     """
     if dialect == dialect_of(policy):
         return policy, weights
-    encoder, encoder_weights = _convert_encoder(policy.encoder, weights["encoder"], dialect)
+    encoder, encoder_weights = policy.encoder, weights["encoder"]
+    if convert := encoder_forms(encoder).to_dialect:
+        encoder, encoder_weights = convert(encoder, encoder_weights, dialect)
     decoder, decoder_weights = _convert_decoder(policy.decoder, weights["decoder"], dialect)
     converted = {"encoder": encoder_weights, "decoder": decoder_weights}
     return (
         replace(policy, encoder=encoder, decoder=decoder),
         {**converted, "network": weights["network"]},
     )
-
-
-def _convert_encoder(encoder: Any, weights: Weights, dialect: str) -> tuple[Any, Weights]:
-    kind, wanted = type(encoder), LINEAR[dialect]
-    if kind not in LINEAR.values() or kind is wanted:
-        return encoder, weights
-    if AffineGelu in (kind, wanted):
-        raise UserError(
-            f"the encoder {kind.__name__} can't become {wanted.__name__}:"
-            " only the puffer3 dialect has a GELU behind its product",
-            f"keep the dialect {next(d for d, cls in LINEAR.items() if cls is kind)}",
-        )
-    made = wanted(encoder.inputs, encoder.hidden)
-    if wanted is Affine:
-        return made, {"weight": weights["weight"], "bias": mx.zeros(encoder.hidden)}
-    _refuse_bias("encoder.bias", weights["bias"])
-    return made, {"weight": weights["weight"]}
 
 
 def _convert_decoder(decoder: Any, weights: Weights, dialect: str) -> tuple[Any, Weights]:
@@ -95,18 +77,9 @@ def _convert_decoder(decoder: Any, weights: Weights, dialect: str) -> tuple[Any,
         value = {"weight": weight[A:], "bias": mx.zeros(1)}
         return made, {**extra, "actions": actions, "value": value}
     for part in "actions", "value":
-        _refuse_bias(f"decoder.{part}.bias", weights[part]["bias"])
+        refuse_bias(f"decoder.{part}.bias", weights[part]["bias"])
     rows = [weights[part]["weight"] for part in ("actions", "value")]
     return Fused(action, hidden), {"weight": mx.concatenate(rows), **extra}
-
-
-def _refuse_bias(name: str, bias: mx.array) -> None:
-    largest = mx.max(mx.abs(bias)).item()
-    if largest:
-        raise UserError(
-            f"{name} is not 0 (largest {largest:.3g}), and the native dialect has no biases",
-            "keep the torch dialect; its files are --to torch, safetensors and onnx",
-        )
 
 
 # ---- the tensors of the torch classes ------------------------------------------------------------
@@ -117,7 +90,7 @@ def torch_fault(policy: Policy) -> str | None:
     dialect, network = dialect_of(policy), policy.network
     forms, layers = forms_of(network), getattr(network, "layers", 1)
     if dialect == "puffer3":
-        if type(policy.encoder) is not AffineGelu:
+        if encoder_forms(policy.encoder).puffer3 is None:
             return f"the encoder {type(policy.encoder).__name__}: PufferLib 3.0's is AffineGelu"
         if forms.puffer3 is None or layers != 1:
             wrapped = " or ".join(name for name, each in FORMS.items() if each.puffer3)
@@ -128,7 +101,7 @@ def torch_fault(policy: Policy) -> str | None:
         return None
     if dialect == "native":
         return "the decoder Fused: the torch classes have two products (--dialect torch)"
-    if type(policy.encoder) not in (Affine, Nature, Impala):
+    if encoder_forms(policy.encoder).torch is None:
         return f"the encoder {type(policy.encoder).__name__}: PufferLib has no such class"
     if forms.torch is None:
         return f"the network {type(network).__name__}: PufferLib has no such class"
@@ -146,30 +119,31 @@ def torch_keys(policy: Policy) -> dict[str, list[str]]:
     old = dialect_of(policy) == "puffer3"
     decoder = "decoder_mean" if policy.decoder.action.continuous else "decoder"
     prefixes = {
-        "encoder.": "policy.encoder.0." if old else "encoder.encoder.",
         "decoder.actions.": f"policy.{decoder}." if old else f"decoder.{decoder}.",
         "decoder.logstd": "policy.decoder_logstd" if old else "decoder.decoder_logstd",
         "decoder.value.": "policy.value." if old else "decoder.value_function.",
     }
-    prefixes = {**_image_prefixes(policy.encoder), **prefixes}
-    network = _network_keys(policy.network, old)
+    encoder_key, network = _encoder_key(policy.encoder, old), _network_keys(policy.network, old)
     keys = {}
     for name, _ in named(policy.init(mx.random.key(0))):
         if name in network:
             keys[name] = network[name]
+        elif name.startswith("encoder."):
+            keys[name] = [encoder_key(name.removeprefix("encoder."))]
         else:
             ours = next(prefix for prefix in prefixes if name.startswith(prefix))
-            keys[name] = [prefixes[ours] + name.removeprefix(ours).replace("res", "res_block")]
+            keys[name] = [prefixes[ours] + name.removeprefix(ours)]
     return keys
 
 
-def _image_prefixes(encoder: Any) -> dict[str, str]:
-    if type(encoder) is Nature:
-        convs = {f"encoder.convs.{i}.": f"encoder.network.{2 * i}." for i in range(len(NATURE))}
-        return {**convs, "encoder.linear.": "encoder.network.7."}
-    if type(encoder) is Impala:
-        return {"encoder.blocks.": "encoder.network.", "encoder.linear.": "encoder.network.5."}
-    return {}
+def _encoder_key(encoder: Any, old: bool) -> Callable[[str], str]:
+    """Of the encoder's tensors by our names: their keys; ``old``: of 3.0's wrapper."""
+    forms = encoder_forms(encoder)
+    if old and forms.puffer3:
+        return forms.puffer3
+    assert forms.torch  # see torch_fault
+    of_class = forms.torch.key
+    return lambda name: f"encoder.{of_class(name)}"
 
 
 def _network_keys(network: Any, old: bool) -> dict[str, list[str]]:
@@ -192,7 +166,7 @@ def to_torch(policy: Policy, weights: Weights) -> Tensors:
     keys, tensors = torch_keys(policy), {}
     aliases: Tensors = {}
     for name, w in named(weights):
-        array = _channels_first(policy.encoder, name, np.array(w, np.float32))
+        array = _as_torch(policy.encoder, name, np.array(w, np.float32))
         first, *others = keys[name]
         tensors[first] = array
         aliases.update(dict.fromkeys(others, array))
@@ -212,7 +186,7 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
 
     def take(name: str, w: mx.array) -> mx.array:
         first, *others = keys[name]
-        shape = _channels_first(policy.encoder, name, np.empty(w.shape, np.float32)).shape
+        shape = _as_torch(policy.encoder, name, np.empty(w.shape, np.float32)).shape
         if first not in tensors or tensors[first].shape != shape:
             found = tensors[first].shape if first in tensors else "missing"
             wrong.append(f"{first}: {found}, expected {shape}")
@@ -220,7 +194,7 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
         for other in others:
             if other in tensors and not np.array_equal(tensors[other], tensors[first]):
                 wrong.append(f"{other}: differs from {first}, of which it is the second name")
-        return mx.array(_channels_last(policy.encoder, name, tensors[first]))
+        return mx.array(_as_ours(policy.encoder, name, tensors[first]))
 
     weights = tree_map_with_path(take, like)
     if wrong:
@@ -232,31 +206,20 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
     return weights
 
 
-def _channels_first(encoder: Any, name: str, array: np.ndarray) -> np.ndarray:
-    """A weight of an image encoder as torch has it; others as they are."""
-    if type(encoder) in (Nature, Impala) and name.startswith("encoder."):
-        if array.ndim == 4:
-            array = array.transpose(0, 3, 1, 2)  # (O, kh, kw, I) -> (O, I, kh, kw)
-        elif array.ndim == 2:  # columns (place, channel) -> (channel, place)
-            places = array.reshape(len(array), -1, _channels(encoder))
-            array = places.transpose(0, 2, 1).reshape(array.shape)
+def _as_torch(encoder: Any, name: str, array: np.ndarray) -> np.ndarray:
+    """A weight as PufferLib's class has it."""
+    form = encoder_forms(encoder).torch
+    if form and name.startswith("encoder."):
+        array = form.to_torch(array)
     return np.ascontiguousarray(array)
 
 
-def _channels_last(encoder: Any, name: str, array: np.ndarray) -> np.ndarray:
-    """The inverse of ``_channels_first``."""
-    if type(encoder) in (Nature, Impala) and name.startswith("encoder."):
-        if array.ndim == 4:
-            array = array.transpose(0, 2, 3, 1)
-        elif array.ndim == 2:
-            places = array.reshape(len(array), _channels(encoder), -1)
-            array = places.transpose(0, 2, 1).reshape(array.shape)
+def _as_ours(encoder: Any, name: str, array: np.ndarray) -> np.ndarray:
+    """The inverse of ``_as_torch``."""
+    form = encoder_forms(encoder).torch
+    if form and name.startswith("encoder."):
+        array = form.from_torch(array)
     return np.ascontiguousarray(array)
-
-
-def _channels(encoder: Any) -> int:
-    """Channels of what an image encoder's last convolution gives."""
-    return NATURE[-1][0] if type(encoder) is Nature else IMPALA[-1]
 
 
 def stacked_state(network: Any, state: Any) -> Tensors:

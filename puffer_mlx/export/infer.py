@@ -6,6 +6,8 @@ from typing import Any
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import Tensors
+from puffer_mlx.policy.encoders.catalog import FORMS as ENCODERS
+from puffer_mlx.policy.encoders.default import NAME as DEFAULT
 from puffer_mlx.policy.networks.catalog import FORMS, names_of
 from puffer_mlx.policy.networks.forms import Forms
 
@@ -16,14 +18,11 @@ def detect(tensors: dict[str, Any]) -> dict[str, str]:
     network, layers = _network(tensors, lambda forms: forms.layers)
     if decoder is None or not network:
         return {}  # perhaps classes of the user's own: the configuration tells
-    encoder = "DefaultEncoder"
-    for name, kind in (("convs", "NatureEncoder"), ("blocks", "ImpalaEncoder")):
-        if any(key.startswith(f"encoder.{name}.") for key in tensors):
-            encoder = kind
+    encoder = _encoder(tensors)
     settings = _settings("native", network, encoder, decoder.shape[1], layers)
     if "decoder.weight" not in tensors:
         settings["policy.dialect"] = "torch"
-        if encoder == "DefaultEncoder":
+        if encoder == DEFAULT:
             del settings["policy.dialect"]  # or puffer3, which has a GELU: names don't tell
     return settings
 
@@ -36,16 +35,11 @@ def detect_torch(path: Path, tensors: Tensors) -> dict[str, str]:
     """
     if "policy.value.weight" in tensors and (wrapped := _wrapped(tensors)):
         H = tensors["policy.value.weight"].shape[1]
-        return _settings("puffer3", wrapped, "DefaultEncoder", H, 1)
+        return _settings("puffer3", wrapped, DEFAULT, H, 1)
     network, layers = _network(tensors, lambda forms: forms.torch and forms.torch.layers)
-    encoders = {
-        "encoder.encoder.weight": "DefaultEncoder",
-        "encoder.network.7.weight": "NatureEncoder",
-        "encoder.network.5.weight": "ImpalaEncoder",
-    }
-    encoder = next((kind for key, kind in encoders.items() if key in tensors), None)
+    encoder = _torch_encoder(tensors)
     value = tensors.get("decoder.value_function.weight")
-    if not network or encoder is None or value is None:
+    if not network or not encoder or value is None:
         shown = ", ".join(list(tensors)[:8]) + (", ..." if len(tensors) > 8 else "")
         raise UserError(
             f"{path} isn't a policy of PufferLib 4.0's classes, nor of 3.0's with"
@@ -53,6 +47,23 @@ def detect_torch(path: Path, tensors: Tensors) -> dict[str, str]:
             "policies with encoders of an environment's own can't be imported",
         )
     return _settings("torch", network, encoder, value.shape[1], layers)
+
+
+def _encoder(tensors: Collection[str]) -> str:
+    """The encoder that tensors are of."""
+    for forms in ENCODERS.values():
+        mark = f"encoder.{forms.mark}"
+        if forms.mark and any(name.startswith(mark) for name in tensors):
+            return forms.name
+    return DEFAULT
+
+
+def _torch_encoder(tensors: Collection[str]) -> str:
+    """The encoder that the keys of PufferLib 4.0's classes are of, or nothing."""
+    for forms in ENCODERS.values():
+        if forms.torch and f"encoder.{forms.torch.mark}" in tensors:
+            return forms.name
+    return ""
 
 
 Layers = Callable[[Collection[str]], int]

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.policy.decoders import Fused
-from puffer_mlx.policy.encoders.default.encoder import AffineGelu
-from puffer_mlx.policy.encoders.images import IMPALA, NATURE, Impala, Nature
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.vec import normalize
 
@@ -107,7 +105,7 @@ class Graph:
         return x, stacks
 
 
-# ---- observations and encoders -------------------------------------------------------------------
+# ---- observations --------------------------------------------------------------------------------
 
 
 def normalised(graph: Graph, x: str, mean: str, variance: str) -> str:
@@ -115,43 +113,6 @@ def normalised(graph: Graph, x: str, mean: str, variance: str) -> str:
     deviation = graph("Sqrt", graph("Add", variance, normalize.EPSILON))
     scaled = graph("Div", graph("Sub", x, mean), deviation)
     return graph("Clip", scaled, -normalize.LIMIT, normalize.LIMIT)
-
-
-def encode(graph: Graph, encoder: Any, x: str) -> str:
-    """Observations to features."""
-    if isinstance(encoder, Nature | Impala):
-        return _images(graph, encoder, x)
-    h = graph.product(x, "encoder")
-    return graph.gelu(h) if isinstance(encoder, AffineGelu) else h
-
-
-def _images(graph: Graph, encoder: Any, x: str) -> str:
-    x = graph("Reshape", x, [0, *encoder.shape])
-    x = graph("Div", graph("Transpose", x, perm=[0, 3, 1, 2]), 255.0)
-    if isinstance(encoder, Nature):
-        for i, (_, _, stride) in enumerate(NATURE):
-            x = graph("Relu", _conv(graph, f"encoder.convs.{i}", x, strides=[stride, stride]))
-    else:
-        for i in range(len(IMPALA)):
-            x = _block(graph, f"encoder.blocks.{i}", x)
-        x = graph("Relu", x)
-    x = graph("Flatten", graph("Transpose", x, perm=[0, 2, 3, 1]))
-    return graph("Relu", graph.product(x, "encoder.linear"))
-
-
-def _conv(graph: Graph, layer: str, x: str, **attributes: Any) -> str:
-    kernel = graph("Transpose", f"{layer}.weight", perm=[0, 3, 1, 2])
-    return graph("Conv", x, kernel, f"{layer}.bias", **attributes)
-
-
-def _block(graph: Graph, block: str, x: str) -> str:
-    x = _conv(graph, f"{block}.conv", x, pads=[1] * 4)
-    x = graph("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
-    for part in "res0", "res1":
-        inner = _conv(graph, f"{block}.{part}.conv0", graph("Relu", x), pads=[1] * 4)
-        inner = _conv(graph, f"{block}.{part}.conv1", graph("Relu", inner), pads=[1] * 4)
-        x = graph("Add", x, inner)
-    return x
 
 
 # ---- the decoder ---------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ both (..., a). A state is a tuple of tensors (L, n, H), as many as the network h
 from collections.abc import Mapping
 from typing import Any
 
-import mlx.core as mx
 import torch
 from torch import Tensor, nn
 
@@ -28,12 +27,10 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import dialect_of, torch_fault
 from puffer_mlx.export.torch_parts import (
     DefaultDecoder,
-    DefaultEncoder,
-    ImpalaEncoder,
-    NatureEncoder,
     Normalization,
     Outputs,
 )
+from puffer_mlx.policy.encoders.catalog import torch_encoder
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.networks.torch_network import Network, State, torch_class
 from puffer_mlx.policy.policy import Policy as OurPolicy
@@ -187,11 +184,5 @@ def make_module(policy: OurPolicy) -> Policy | Wrapper:
     puffer3 = forms_of(network).puffer3
     if dialect_of(policy) == "puffer3" and puffer3 is not None:
         return Wrapper(encoder.inputs, action, hidden, puffer3.module(hidden))
-    if hasattr(encoder, "shape"):
-        cls = {"Nature": NatureEncoder, "Impala": ImpalaEncoder}[type(encoder).__name__]
-        features = encoder.init(mx.random.key(0))["linear"]["weight"].shape[1]  # only a shape
-        made = cls(encoder.shape, hidden, features)
-    else:
-        made = DefaultEncoder(encoder.inputs, hidden)
     remembering = torch_class(network)(hidden, network.layers)
-    return Policy(made, DefaultDecoder(action, hidden), remembering)
+    return Policy(torch_encoder(encoder), DefaultDecoder(action, hidden), remembering)

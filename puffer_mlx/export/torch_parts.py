@@ -1,4 +1,4 @@
-"""The encoders and the decoder of PufferLib 4.0's torch backend, written anew.
+"""The decoder and the normalisation of PufferLib 4.0's torch backend, written anew.
 
 Their state_dict keys are upstream's. See ``torch_modules.py``, which composes them; like it, this
 file is imported inside functions only.
@@ -8,9 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from puffer_mlx.policy.encoders.images import IMPALA, NATURE
 from puffer_mlx.spec import ActionSpec
 from puffer_mlx.vec.normalize import EPSILON, LIMIT
 
@@ -45,85 +43,6 @@ class Normalization(nn.Module):
         seen = self.observations
         centred = observations - seen.mean
         return (centred / torch.sqrt(seen.variance + EPSILON)).clamp(-LIMIT, LIMIT)
-
-
-# ---- encoders ------------------------------------------------------------------------------------
-
-
-class DefaultEncoder(nn.Module):
-    """4.0's: a product with bias."""
-
-    def __init__(self, inputs: int, hidden: int) -> None:
-        super().__init__()
-        self.encoder = nn.Linear(inputs, hidden)
-
-    def forward(self, observations: Tensor) -> Tensor:
-        """(n, D) float32 -> (n, H)."""
-        return self.encoder(observations)
-
-
-class ImageEncoder(nn.Module):
-    """What is common to the encoders of images: flat observations, channels last, up to 255."""
-
-    def __init__(self, shape: tuple[int, ...], network: nn.Sequential) -> None:
-        super().__init__()
-        self.shape = shape
-        self.network = network
-
-    def forward(self, observations: Tensor) -> Tensor:
-        """(n, D) float32 -> (n, H)."""
-        images = observations.reshape(-1, *self.shape).permute(0, 3, 1, 2)
-        return self.network(images / 255)
-
-
-class NatureEncoder(ImageEncoder):
-    """Three convolutions and a product, with ReLU after each."""
-
-    def __init__(self, shape: tuple[int, ...], hidden: int, features: int) -> None:
-        layers, channels = [], shape[-1]
-        for width, size, stride in NATURE:
-            layers += [nn.Conv2d(channels, width, size, stride), nn.ReLU()]
-            channels = width
-        last = [nn.Flatten(), nn.Linear(features, hidden), nn.ReLU()]
-        super().__init__(shape, nn.Sequential(*layers, *last))
-
-
-class Residual(nn.Module):
-    """A residual block of Impala."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv0 = nn.Conv2d(channels, channels, 3, padding=1)
-        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, C, h, w), unchanged shape."""
-        return x + self.conv1(functional.relu(self.conv0(functional.relu(x))))
-
-
-class ConvSequence(nn.Module):
-    """A block of Impala: convolution, pooling by 2, two residual blocks."""
-
-    def __init__(self, inputs: int, channels: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(inputs, channels, 3, padding=1)
-        self.res_block0 = Residual(channels)
-        self.res_block1 = Residual(channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, I, h, w) -> (n, C, ceil(h / 2), ceil(w / 2))."""
-        x = functional.max_pool2d(self.conv(x), 3, stride=2, padding=1)
-        return self.res_block1(self.res_block0(x))
-
-
-class ImpalaEncoder(ImageEncoder):
-    """Three blocks, then a product between two ReLUs."""
-
-    def __init__(self, shape: tuple[int, ...], hidden: int, features: int) -> None:
-        inputs = (shape[-1], *IMPALA)
-        blocks = [ConvSequence(*pair) for pair in zip(inputs, IMPALA, strict=False)]
-        last = [nn.Flatten(), nn.ReLU(), nn.Linear(features, hidden), nn.ReLU()]
-        super().__init__(shape, nn.Sequential(*blocks, *last))
 
 
 # ---- decoders ------------------------------------------------------------------------------------

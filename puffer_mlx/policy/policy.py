@@ -24,7 +24,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.policy import custom
 from puffer_mlx.policy.decoders import Fused, Outputs, Separate
 from puffer_mlx.policy.distributions import Categorical, Gaussian
-from puffer_mlx.policy.encoders.default.encoder import Affine, AffineGelu, Encoder, Linear
+from puffer_mlx.policy.encoders.catalog import Encoder, make_encoder
 from puffer_mlx.policy.networks import NETWORKS, Network
 from puffer_mlx.spec import EnvSpec
 
@@ -167,25 +167,5 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
         decoder = Fused(spec.action, H)
     else:
         decoder = Separate(spec.action, H, orthogonal_init=policy.dialect == "puffer3")
-    encoder = _make_encoder(spec, H, policy.dialect, parts.encoder)
+    encoder = make_encoder(spec, H, policy.dialect, parts.encoder)
     return Policy(encoder, network, decoder, policy.reset_on_terminal)
-
-
-def _make_encoder(spec: EnvSpec, hidden: int, dialect: str, name: str) -> Encoder:
-    if ":" in name:
-        return custom.make_encoder(name, spec.observation_size, hidden)
-    shape = spec.observation_shape
-    if name == "DefaultEncoder" or (name == "auto" and not shape):
-        linear = {"native": Linear, "torch": Affine, "puffer3": AffineGelu}[dialect]
-        return linear(spec.observation_size, hidden)
-    if not shape:
-        raise UserError(
-            f"torch.encoder {name} needs images; {spec.name} has {spec.observation_size} numbers"
-            " without a shape",
-            "DefaultEncoder, or MY_OBS_SHAPE in the environment's binding.c",
-        )
-    from puffer_mlx.policy.encoders import images
-
-    large = name == "auto" and min(shape[:2]) >= images.SMALLEST
-    make = images.Nature if large or name == "NatureEncoder" else images.Impala
-    return make(shape, hidden)

@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.policy.decoders import Fused, Separate
-from puffer_mlx.policy.encoders.default.encoder import Affine, AffineGelu, Linear
+from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 
@@ -29,7 +29,7 @@ def make_actor(policy: Policy) -> "Actor | None":
     where there is no extension.
     """
     known = (
-        type(policy.encoder) in (Linear, Affine, AffineGelu)
+        encoder_forms(policy.encoder).gelu is not None
         and forms_of(policy.network).pack is not None
         and type(policy.decoder) in (Fused, Separate)
     )
@@ -69,7 +69,7 @@ class Actor:
         self._ready = False
         native, policy, H = self._native, self._policy, self._hidden
         native.clear()
-        activated = type(policy.encoder) is AffineGelu
+        activated = bool(encoder_forms(policy.encoder).gelu)
         _dense(native, weights["encoder"], "encoder", (H, self._inputs), activated)
         self._pack(Layers(native, "network"), weights["network"], H)
         action = policy.decoder.action

@@ -4,7 +4,8 @@ import shutil
 
 from running import TINY
 
-from puffer_mlx.policy.encoders.default.encoder import Linear, plainer_note
+from puffer_mlx.policy.encoders.catalog import plainer_note
+from puffer_mlx.policy.encoders.default.encoder import Linear
 from puffer_mlx.vec.native.make import find_environment
 
 

@@ -11,7 +11,8 @@ from oracles import f64, named
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.encoders.default.encoder import Linear
-from puffer_mlx.policy.encoders.images import Impala, Nature
+from puffer_mlx.policy.encoders.impala.encoder import Impala
+from puffer_mlx.policy.encoders.nature.encoder import Nature
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 

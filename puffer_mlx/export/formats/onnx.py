@@ -36,10 +36,9 @@ from puffer_mlx.export.file_format import (
     reset_note,
 )
 from puffer_mlx.export.metadata import metadata, told, told_dialect
-from puffer_mlx.export.onnx_graph import Graph, decode, encode, normalised
+from puffer_mlx.export.onnx_graph import Graph, decode, normalised
 from puffer_mlx.export.parity import Outputs
-from puffer_mlx.policy.encoders.default.encoder import Affine, AffineGelu, Linear
-from puffer_mlx.policy.encoders.images import Impala, Nature
+from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.trees import named
@@ -94,7 +93,7 @@ class Onnx(FileFormat):
 def onnx_fault(policy: Policy) -> str | None:
     """The part of a policy that has no graph here: a class of the user's own; None if all have."""
     encoder, network = policy.encoder, policy.network
-    if type(encoder) not in (Linear, Affine, AffineGelu, Nature, Impala):
+    if encoder_forms(encoder).onnx is None:
         return f"the encoder {type(encoder).__name__} has no ONNX graph here"
     if forms_of(network).onnx is None:
         return f"the network {type(network).__name__} has no ONNX graph here"
@@ -125,9 +124,8 @@ def save_onnx(
         UserError: a part of the policy has no graph.
         OSError: the file can't be written.
     """
-    add_network = forms_of(policy.network).onnx
-    if (fault := onnx_fault(policy)) or add_network is None:
-        raise UserError(fault or "", "export it with --to safetensors")
+    if fault := onnx_fault(policy):
+        raise UserError(fault, "export it with --to safetensors")
     import onnx
     from onnx import TensorProto, helper
 
@@ -135,7 +133,9 @@ def save_onnx(
     graph = Graph({**dict(named(weights)), **{k: seen[k] for k in seen if k in (MEAN, VARIANCE)}})
     states = stacked_state(policy.network, policy.initial_state(1))
     observation = normalised(graph, "observation", MEAN, VARIANCE) if seen else "observation"
-    h = encode(graph, policy.encoder, observation)
+    add_encoder: Any = encoder_forms(policy.encoder).onnx
+    add_network: Any = forms_of(policy.network).onnx
+    h = add_encoder(graph, policy.encoder, observation)
     h, after = add_network(graph, policy.network, h, list(states))
     outputs = decode(graph, policy, h)
     outputs |= {f"next_{name}": made for name, made in zip(states, after, strict=True)}

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-from puffer_mlx.config.networks import network_folders
+from puffer_mlx.config.parts import network_folders
 from puffer_mlx.policy.networks.forms import NONE, Forms
 
 Weights = Any  # a tree of arrays

@@ -1,1 +1,3 @@
-"""One product, in each dialect's form."""
+"""One product, with bias and GELU or without, as the dialect has it: upstream's default."""
+
+NAME = "DefaultEncoder"

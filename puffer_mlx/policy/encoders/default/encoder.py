@@ -1,33 +1,14 @@
-"""Encoders: observations to features. Image encoders: ``images.py``."""
+"""One product, in each dialect's form."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import mlx.core as mx
 
 from puffer_mlx.ops import gelu, linear
 from puffer_mlx.policy.activations import orthogonal, uniform
+from puffer_mlx.spec import EnvSpec
 
 Weights = dict[str, mx.array]
-# Environments for which PufferLib 4.0 chooses an encoder of their own, by their name.
-CHOSEN_BY_NAME = {"nmmo3": "two convolutions and an embedding"}
-
-
-class Encoder(Protocol):
-    """From observations (n, D), any dtype, to features (n, H) of the weights' dtype."""
-
-    @property
-    def hidden(self) -> int:
-        """H."""
-        ...
-
-    def init(self, key: mx.array) -> dict:
-        """Fresh weights."""
-        ...
-
-    def __call__(self, weights: dict, observations: mx.array) -> mx.array:
-        """Features of n observations."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -86,16 +67,9 @@ class AffineGelu:
         return gelu(linear(observations, weights["weight"], weights["bias"]))
 
 
-def plainer_note(name: str, encoder: object) -> str:
-    """A line about an encoder that is plainer than PufferLib's for this environment, or empty.
+OF_DIALECT = {"native": Linear, "torch": Affine, "puffer3": AffineGelu}
 
-    Args:
-        name: of the environment.
-        encoder: of the policy that is trained.
-    """
-    if name not in CHOSEN_BY_NAME or not isinstance(encoder, Linear | Affine | AffineGelu):
-        return ""
-    return (
-        f"{name}: PufferLib has an encoder of its own for it, {CHOSEN_BY_NAME[name]}; here it gets"
-        " a linear one, unless --torch.encoder module:Class names another"
-    )
+
+def make(spec: EnvSpec, hidden: int, dialect: str) -> Linear | Affine | AffineGelu:
+    """The encoder of a dialect, for an environment's observations."""
+    return OF_DIALECT[dialect](spec.observation_size, hidden)

@@ -1,0 +1,84 @@
+"""The contract of encoders, those there are, and where their forms are found."""
+
+from importlib import import_module
+from typing import Any, Protocol
+
+import mlx.core as mx
+
+from puffer_mlx.config.parts import encoder_folders
+from puffer_mlx.policy import custom
+from puffer_mlx.policy.encoders.default.encoder import Affine, AffineGelu, Linear
+from puffer_mlx.policy.encoders.forms import NONE, Forms
+from puffer_mlx.policy.encoders.nature.encoder import SMALLEST
+from puffer_mlx.spec import EnvSpec
+
+# Environments for which PufferLib 4.0 chooses an encoder of their own, by their name.
+CHOSEN_BY_NAME = {"nmmo3": "two convolutions and an embedding"}
+
+
+class Encoder(Protocol):
+    """From observations (n, D), any dtype, to features (n, H) of the weights' dtype."""
+
+    @property
+    def hidden(self) -> int:
+        """H."""
+        ...
+
+    def init(self, key: mx.array) -> dict:
+        """Fresh weights."""
+        ...
+
+    def __call__(self, weights: dict, observations: mx.array) -> mx.array:
+        """Features of n observations."""
+        ...
+
+
+def _module(name: str, file: str) -> Any:
+    """A file of an encoder's folder."""
+    package = __name__.rpartition(".")[0]
+    return import_module(f"{package}.{encoder_folders()[name].name}.{file}")
+
+
+FORMS: dict[type, Forms] = {
+    cls: forms for name in encoder_folders() for cls, forms in _module(name, "forms").FORMS.items()
+}
+
+
+def forms_of(encoder: Any) -> Forms:
+    """An encoder's forms beside its equations: none of a class of the user's own."""
+    return FORMS.get(type(encoder), NONE)
+
+
+def make_encoder(spec: EnvSpec, hidden: int, dialect: str, name: str) -> Encoder:
+    """The encoder that ``torch.encoder`` names, for an environment.
+
+    Raises:
+        UserError: it doesn't fit the environment, or a class of the user's own isn't usable.
+    """
+    if ":" in name:
+        return custom.make_encoder(name, spec.observation_size, hidden)
+    shape = spec.observation_shape
+    if name == "auto":
+        large = bool(shape) and min(shape[:2]) >= SMALLEST
+        name = "NatureEncoder" if large else "ImpalaEncoder" if shape else "DefaultEncoder"
+    return _module(name, "encoder").make(spec, hidden, dialect)
+
+
+def torch_encoder(encoder: Any) -> Any:
+    """PufferLib's torch module of an encoder whose forms have one, with fresh weights."""
+    return _module(forms_of(encoder).name, "torch_module").make(encoder)
+
+
+def plainer_note(name: str, encoder: object) -> str:
+    """A line about an encoder that is plainer than PufferLib's for this environment, or empty.
+
+    Args:
+        name: of the environment.
+        encoder: of the policy that is trained.
+    """
+    if name not in CHOSEN_BY_NAME or not isinstance(encoder, Linear | Affine | AffineGelu):
+        return ""
+    return (
+        f"{name}: PufferLib has an encoder of its own for it, {CHOSEN_BY_NAME[name]}; here it gets"
+        " a linear one, unless --torch.encoder module:Class names another"
+    )

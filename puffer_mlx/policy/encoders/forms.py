@@ -1,0 +1,51 @@
+"""What an encoder is besides its equations: the forms that the rest of puffer_mlx asks it for.
+
+Each form is optional; an encoder without one can't go where that is needed, and is told so there.
+Names of tensors are those below ``encoder.``. Builders of graphs are given as arguments, so an
+encoder knows none of the rooms above it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Weights = Any  # as the encoder's ``init`` makes them
+
+
+@dataclass(frozen=True)
+class TorchForm:
+    """The class of PufferLib 4.0's torch backend: the one in the folder's ``torch_module.py``."""
+
+    key: Callable[[str], str]
+    """Of a tensor's name: its key, below ``encoder.``."""
+    mark: str
+    """A key that no other encoder's class has, below ``encoder.``."""
+    to_torch: Callable[[Any], Any] = lambda array: array
+    """Of a weight, an array of NumPy's: as the class has it."""
+    from_torch: Callable[[Any], Any] = lambda array: array
+    """The inverse."""
+
+
+@dataclass(frozen=True)
+class Forms:
+    """All of an encoder's forms."""
+
+    name: str = ""
+    """As ``torch.encoder`` says it."""
+    onnx: Callable[[Any, Any, str], str] | None = None
+    """Of (graph, encoder, observations): adds nodes to ``export.onnx_graph.Graph``; the name of the
+    features."""
+    torch: TorchForm | None = None
+    puffer3: Callable[[str], str] | None = None
+    """Of a tensor's name: its key in PufferLib 3.0's wrapper."""
+    flat: bool = False
+    """Whether PufferLib's flat file holds it."""
+    gelu: bool | None = None
+    """Of one product, the only encoder of the compiled step: whether a GELU follows it."""
+    mark: str = ""
+    """How the names of some of its tensors begin, and no other's; empty of the default."""
+    to_dialect: Callable[[Any, Weights, str], tuple[Any, Weights]] | None = None
+    """Of (encoder, weights, dialect): both in another dialect; None if all have the same."""
+
+
+NONE = Forms()  # of an encoder of the user's own

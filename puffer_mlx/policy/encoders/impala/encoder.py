@@ -1,0 +1,106 @@
+"""Residual convolutions for images: "IMPALA"."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.ops import plus
+from puffer_mlx.ops.low_precision import float32_on_cpu
+from puffer_mlx.policy.encoders.images import (
+    Layer,
+    Shape,
+    features,
+    for_bytes,
+    image_shape,
+    layer,
+    relu,
+)
+from puffer_mlx.spec import EnvSpec
+
+IMPALA = (16, 32, 32)  # channels of each block
+
+
+def convolve(own: Layer, x: mx.array) -> mx.array:
+    """A 3x3 convolution that keeps height and width."""
+    return plus(mx.conv2d(x, own["weight"], padding=1), own["bias"])
+
+
+def _halve(x: mx.array, axis: int) -> mx.array:
+    """Maxima of windows of 3 by 2 along an axis, padded by 1: size m -> ceil(m / 2).
+
+    Window i is 2i - 1, 2i, 2i + 1: an odd place, an even one and an odd one. Splitting in two keeps
+    the gradient to a concatenation; that of strided slices is a full array for each.
+    """
+    m = x.shape[axis]
+
+    def pad(x: mx.array, before: int, after: int) -> mx.array:
+        widths = [(before, after) if a == axis else (0, 0) for a in range(x.ndim)]
+        return mx.pad(x, widths, constant_values=-mx.inf)
+
+    if m % 2:
+        x = pad(x, 0, 1)
+    pairs = x.reshape(*x.shape[:axis], -1, 2, *x.shape[axis + 1 :])
+    even, odd = (part.squeeze(axis + 1) for part in mx.split(pairs, 2, axis=axis + 1))
+    before = mx.split(pad(odd, 1, 0), [odd.shape[axis]], axis=axis)[0]
+    return mx.maximum(mx.maximum(even, odd), before)
+
+
+def _residual(block: dict[str, Layer], x: mx.array) -> mx.array:
+    return x + convolve(block["conv1"], relu(convolve(block["conv0"], relu(x))))
+
+
+def _block(inputs: int, channels: int, key: mx.array) -> dict[str, Any]:
+    """Fresh weights of one of Impala's three blocks."""
+    first, *keys = mx.random.split(key, 5)
+    same = [layer((channels, 3, 3, channels), k) for k in keys]
+    return {
+        "conv": layer((channels, 3, 3, inputs), first),
+        "res0": {"conv0": same[0], "conv1": same[1]},
+        "res1": {"conv0": same[2], "conv1": same[3]},
+    }
+
+
+@dataclass(frozen=True)
+class Impala:
+    """The network of Espeholt et al., "IMPALA", without its recurrent part.
+
+    Three times a 3x3 convolution, 3x3 max-pooling by 2 and two residual blocks, with 16, 32 and 32
+    channels; then ReLU, a product, and ReLU.
+
+    Args:
+        shape: height, width, channels.
+        hidden: H.
+    """
+
+    shape: Shape
+    hidden: int
+
+    def init(self, key: mx.array) -> dict[str, Any]:
+        """Convolutions (O, 3, 3, I), the product's weight (H, F), and biases."""
+        *keys, last = mx.random.split(key, len(IMPALA) + 1)
+        h, w, c = self.shape
+        blocks = []
+        for channels, k in zip(IMPALA, keys, strict=True):
+            blocks.append(_block(c, channels, k))
+            h, w, c = -(-h // 2), -(-w // 2), channels
+        return {"blocks": blocks, "linear": layer((self.hidden, h * w * c), last)}
+
+    def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
+        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        return float32_on_cpu(self._encode)(weights, observations)
+
+    def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
+        first, *rest = weights["blocks"]
+        conv, x = for_bytes(first["conv"], observations.reshape(-1, *self.shape))
+        x = x.astype(conv["weight"].dtype)
+        for block in ({**first, "conv": conv}, *rest):
+            x = convolve(block["conv"], x)
+            x = _halve(_halve(x, 1), 2)
+            x = _residual(block["res1"], _residual(block["res0"], x))
+        return features(weights["linear"], relu(x))
+
+
+def make(spec: EnvSpec, hidden: int, dialect: str) -> Impala:
+    """The encoder for an environment's images; the same in every dialect."""
+    return Impala(image_shape(spec, "ImpalaEncoder"), hidden)

@@ -1,0 +1,105 @@
+"""Convolutions for images: "Human-level control through deep reinforcement learning"."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.ops import linear
+from puffer_mlx.ops.low_precision import float32_on_cpu
+from puffer_mlx.policy.encoders.images import (
+    Layer,
+    Shape,
+    features,
+    for_bytes,
+    image_shape,
+    layer,
+    relu,
+)
+from puffer_mlx.spec import EnvSpec
+
+NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride of each convolution
+SMALLEST = 36  # sides of an image, which these leave one place of: ((1 + 2) * 2 + 2) * 4 + 4
+
+
+def _to_depth(x: mx.array, stride: int) -> mx.array:
+    """Each square of stride x stride pixels becomes one pixel: x (n, h, w, c), or weights."""
+    n, h, w, c = x.shape
+    x = x.reshape(n, h // stride, stride, w // stride, stride * c).transpose(0, 1, 3, 2, 4)
+    return x.reshape(n, h // stride, w // stride, stride * stride * c)
+
+
+def _patches(x: mx.array, size: int) -> mx.array:
+    """What a window of size x size sees at each place: (n, h, w, c) -> (n, h', w', size² c)."""
+    h, w = x.shape[1] - size + 1, x.shape[2] - size + 1
+    if h == w == 1:
+        return x.reshape(len(x), 1, 1, -1)
+    window = [x[:, i : i + h, j : j + w] for i in range(size) for j in range(size)]
+    return mx.concatenate(window, axis=-1)
+
+
+def _strided(own: Layer, x: mx.array, stride: int) -> mx.array:
+    """A convolution without padding, of a kernel that is a multiple of the stride.
+
+    It equals one of stride 1 after both sides are put to depth, and that is a product.
+    """
+    weight = own["weight"]
+    O, size = weight.shape[:2]  # noqa: E741
+    h, w = ((side - size) // stride * stride + size for side in x.shape[1:3])
+    if x.shape[1:3] != (h, w):
+        x = x[:, :h, :w]  # the rest has no place in any window
+    if stride > 1:
+        x, weight = _to_depth(x, stride), _to_depth(weight, stride)
+    patches = _patches(x, size // stride)
+    flat = patches.reshape(-1, patches.shape[-1])
+    return linear(flat, weight.reshape(O, -1), own["bias"]).reshape(*patches.shape[:3], O)
+
+
+@dataclass(frozen=True)
+class Nature:
+    """The network of Mnih et al., "Human-level control through deep reinforcement learning".
+
+    Convolutions of 32 8x8 by 4, 64 4x4 by 2, 64 3x3 by 1, and a product, with ReLU after each.
+
+    Args:
+        shape: height, width, channels; sides of at least 36.
+        hidden: H.
+    """
+
+    shape: Shape
+    hidden: int
+
+    def __post_init__(self) -> None:
+        if min(self.shape[:2]) < SMALLEST:
+            raise UserError(
+                f"NatureEncoder needs images of at least {SMALLEST}x{SMALLEST},"
+                f" got {self.shape[0]}x{self.shape[1]}",
+                "choose torch.encoder = ImpalaEncoder",
+            )
+
+    def init(self, key: mx.array) -> dict[str, Any]:
+        """Convolutions (O, k, k, I), the product's weight (H, F), and biases."""
+        *keys, last = mx.random.split(key, len(NATURE) + 1)
+        h, w, c = self.shape
+        convs = []
+        for (channels, size, stride), k in zip(NATURE, keys, strict=True):
+            convs.append(layer((channels, size, size, c), k))
+            h, w, c = (h - size) // stride + 1, (w - size) // stride + 1, channels
+        return {"convs": convs, "linear": layer((self.hidden, h * w * c), last)}
+
+    def __call__(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
+        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        return float32_on_cpu(self._encode)(weights, observations)
+
+    def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
+        first, *rest = weights["convs"]
+        first, x = for_bytes(first, observations.reshape(-1, *self.shape))
+        for own, (_, _, stride) in zip([first, *rest], NATURE, strict=True):
+            x = relu(_strided(own, x, stride))
+        return features(weights["linear"], x)
+
+
+def make(spec: EnvSpec, hidden: int, dialect: str) -> Nature:
+    """The encoder for an environment's images; the same in every dialect."""
+    return Nature(image_shape(spec, "NatureEncoder"), hidden)
