@@ -183,7 +183,7 @@ class Train:
     optimizer: str = key(
         "muon",
         "How gradients move the weights; adam is AdamW. The learning rates here and PufferLib's are"
-        " Muon's; Adam wants about 0.0003 to 0.003. PufferLib 4.0 has Muon alone and ignores the"
+        " Muon's: about a tenth of them suits Adam. PufferLib 4.0 has Muon alone and ignores the"
         " key.",
         choices=OPTIMIZERS,
     )

@@ -235,8 +235,8 @@ def test_what_an_optimizer_does_not_read_is_said(script, here, capsys, words, sa
     assert script.main([*TINY, *words.split(), "--stop-at", "1"]) == 0
     output = capsys.readouterr().out
     assert [text for text in said if text not in output] == []
-    if not said:
-        assert "unused here" not in output and "was chosen for" not in output
+    assert ("unused here" in output) == any("unused" in text for text in said)
+    assert ("was chosen for" in output) == any("chosen" in text for text in said)
 
 
 def test_a_resumed_runs_learning_rate_is_its_own(script, here, capsys):

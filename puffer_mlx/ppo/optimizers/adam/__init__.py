@@ -1,7 +1,7 @@
 """Adam (Kingma and Ba 2015) with AdamW's decoupled weight decay (Loshchilov and Hutter 2019).
 
-PPO elsewhere usually has beta1 0.9, beta2 0.999, eps 1e-5 and a learning rate of 0.0003 to 0.003
-that falls along a line to 0.
+PPO with Adam usually has beta1 0.9, beta2 0.999, eps 1e-5 and a learning rate that falls along a
+line to 0.
 """
 
 import math
