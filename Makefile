@@ -6,15 +6,20 @@ TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 CANDIDATES = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
-.PHONY: train test lint check format clean
+.PHONY: train test test-fast lint check format clean help
 .NOTPARALLEL:
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 train: $(VENV)/.run
 	$(BIN)/python scripts/train.py breakout $(ARGS)
 
+# All tests. What they compile is kept in the user's cache: the first run takes longer.
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(ARGS)
+
+# Those of one process that train and compile nothing of note: under a minute.
+test-fast: $(VENV)/.test
+	$(BIN)/python -m pytest -m fast $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -30,6 +35,15 @@ format: $(VENV)/.dev
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
+
+help:
+	@echo "make train       train breakout; ARGS= for options"
+	@echo "make test-fast   tests of one process, under a minute"
+	@echo "make test        all tests; ARGS= for pytest"
+	@echo "make lint        ruff and pyright"
+	@echo "make check       what CI runs: lint and test"
+	@echo "make format      ruff's fixes and formatting"
+	@echo "make clean       remove the environment and what was built"
 
 # This package, editable; $(VENV)/.test, $(VENV)/.dev: with that extra of pyproject.toml.
 $(VENV)/.run: $(BIN)/python pyproject.toml

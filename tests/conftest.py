@@ -1,8 +1,14 @@
 """Imported before any test module."""
 
+import functools
 import gc
+import inspect
+import re
 import signal
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import CodeType, FunctionType
 
 import pytest
 
@@ -21,6 +27,82 @@ pytest.register_assert_rewrite(
 mx.set_default_device(mx.cpu)  # tests of a GPU say so themselves
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background jobs inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# ---- the fast tier: in this process, a minute in all ---------------------------------------------
+
+TESTS = Path(__file__).parent
+FAST_ROOMS = {"checkpoint", "config", "display", "environments", "ops", "policy", "ppo"}
+FAST_ROOMS |= {"profiling", "rollout", "tracking", "vec"}
+WHOLE = {  # files of these rooms that train, compile or have the package start processes
+    *("test_notebook", "test_precision", "test_gym", "test_gym_faults", "test_gym_families"),
+    *("test_native", "test_native_ends", "test_normalize", "test_puffer", "test_raylib"),
+    *("test_trust", "test_upstream_envs", "test_vec_contract"),
+}
+COMPILING = {"compiled", "copied"}  # fixtures
+STARTERS = {"subprocess", "multiprocessing"}
+
+
+def is_fast(item: pytest.Item) -> bool:
+    """Whether it belongs to the fast tier: by its room, file, fixtures and what it calls."""
+    if not isinstance(item, pytest.Function) or item.path.parent.name not in FAST_ROOMS:
+        return False
+    if item.path.stem in WHOLE or COMPILING & {*item.fixturenames}:
+        return False
+    fixtures = item._fixtureinfo.name2fixturedefs.values()
+    functions = {item.function, *(each.func for found in fixtures for each in found)}
+    return not any(map(_starts, functions - {GUARD}))
+
+
+@functools.cache
+def _starts(function: Callable) -> bool:
+    """Whether a function of tests names what starts processes, or one that it calls does."""
+    seen, found = set(), [function]
+    while found:
+        function = inspect.unwrap(found.pop())
+        if not isinstance(function, FunctionType) or function in seen:
+            continue
+        seen.add(function)
+        if TESTS not in Path(function.__code__.co_filename).parents:
+            continue
+        names = set(_names(function.__code__))
+        if names & STARTERS:
+            return True
+        found += [function.__globals__[name] for name in names & function.__globals__.keys()]
+    return False
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Names that a function uses, also in functions inside of it."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if is_fast(item):
+            item.add_marker(pytest.mark.fast)
+
+
+@pytest.fixture(autouse=True)
+def starts_no_process(request, monkeypatch):
+    """A fast test starts compilers, whose work is kept for the next time, and little else."""
+    if request.node.get_closest_marker("fast") is None:
+        return
+    real = subprocess.Popen.__init__
+
+    def begin(self, args, *more, **how):
+        program = args.split()[0] if isinstance(args, str) else str(args[0])
+        if not re.search(r"(cc|\+\+|clang)(-[\d.]+)?$|compiler$|ffmpeg|^uname$", program):
+            pytest.fail(f"a fast test starts {program}: see is_fast in tests/conftest.py")
+        real(self, args, *more, **how)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", begin)
+
+
+GUARD = inspect.unwrap(starts_no_process)  # names what it forbids
 
 
 def pytest_collection_finish() -> None:

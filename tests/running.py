@@ -1,6 +1,7 @@
 """What the tests of the scripts share: tiny settings, and running a script here or on its own."""
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,6 +24,11 @@ TINY = f"""
     squared --device cpu --env.size 3 --policy.hidden-size 8 --vec.total-agents 8
     --train.horizon 8 --train.minibatch-size 32 --train.total-timesteps {EPOCHS * BATCH}
 """.split()
+
+
+def cli(name: str) -> ModuleType:
+    """The module to which scripts/NAME.py is a door."""
+    return importlib.import_module(f"puffer_mlx.cli.{'import_' if name == 'import' else name}")
 
 
 def command(name: str, *argv: object) -> list[str]:

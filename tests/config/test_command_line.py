@@ -1,8 +1,7 @@
 """The keys of a script: it shows and takes those that it obeys, and says which it doesn't."""
 
-import importlib
-
 import pytest
+from running import cli
 
 from puffer_mlx import config as c
 from puffer_mlx.cli import bench
@@ -79,7 +78,7 @@ SCRIPTS = {  # script -> options that its help shows, and that it doesn't
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_help_shows_what_a_script_obeys(name, capsys):
-    module = importlib.import_module(f"puffer_mlx.cli.{name}")
+    module = cli(name)
     with pytest.raises(SystemExit):
         module.main(["squared", "--help"])
     shown = capsys.readouterr().out.split()
@@ -101,7 +100,7 @@ IDLE = [  # script, words, what is refused: options that would do nothing
 
 @pytest.mark.parametrize(("name", "words", "said"), IDLE)
 def test_an_option_that_would_do_nothing_is_refused(here, capsys, name, words, said):
-    module = importlib.import_module(f"puffer_mlx.cli.{name}")
+    module = cli(name)
     assert module.main(["squared", *words.split()]) == 2
     error = capsys.readouterr().err
     assert f"error: {said}\n" in error and "hint: " in error

@@ -1,6 +1,5 @@
 """What a file names doesn't run unless the person knows it; what the person named does."""
 
-import importlib
 import re
 import shutil
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from running import ROOT, TINY, errors
+from running import ROOT, TINY, cli, errors
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import State
@@ -79,7 +78,7 @@ def stranger(folder: Path, text: str, env: str = "squared") -> Path:
 
 
 def call(name: str, *argv: object) -> int:
-    return importlib.import_module(f"puffer_mlx.cli.{name}").main([str(word) for word in argv])
+    return cli(name).main([str(word) for word in argv])
 
 
 def refused(capsys, *said: str) -> None:

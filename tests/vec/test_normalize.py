@@ -1,6 +1,5 @@
 """Normalised environments, against statistics computed in one piece."""
 
-import importlib
 import io
 import json
 from dataclasses import replace
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from native_envs import DRIFT, make
 from oracles import CodedVec, named
+from running import cli
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import environment_statistics
@@ -305,7 +305,7 @@ def scripts(monkeypatch):
     device = mx.default_device()
 
     def find(name):
-        module = importlib.import_module(f"puffer_mlx.cli.{name}")
+        module = cli(name)
         if hasattr(module, "raise_cache_limit"):
             monkeypatch.setattr(module, "raise_cache_limit", lambda: None)
         return module
