@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kept import edit, kept_copy
 from native_envs import Stepper
 from running import ROOT
 
@@ -216,3 +217,48 @@ def test_a_compiler_that_is_not_one_says_why(source: Path, monkeypatch):
     with pytest.raises(UserError, match="invalid active developer path") as caught:
         compile_one(source)
     assert "xcode-select --install" in caught.value.hint and "or set CC" in caught.value.hint
+
+
+# ---- programs -----------------------------------------------------------------------------------
+
+
+def test_a_program_is_kept_like_a_library(source: Path, tmp_path: Path):
+    """Until a header changes; damaged ones are compiled again."""
+    header = tmp_path / "two.h"
+    header.write_text("#define TWO 2\n")
+    source.write_text('#include "two.h"\nint main(void) { return TWO; }\n')
+
+    def compiled() -> Path:
+        return compiler.compile_program("one", [source], [], depends=[header])
+
+    program = compiled()
+    assert subprocess.run([program]).returncode == 2
+    before = program.stat().st_mtime_ns
+    assert compiled() == program and program.stat().st_mtime_ns == before
+    program.write_bytes(b"")
+    assert compiled() == program and subprocess.run([program]).returncode == 2
+    header.write_text("#define TWO 3\n")
+    assert compiled() != program and subprocess.run([compiled()]).returncode == 3
+
+
+def test_a_library_that_is_not_there_is_named(source: Path):
+    with pytest.raises(UserError, match="cannot find -lnowhere"):
+        compiler.compile_shared("one", [source], ["-lnowhere"])
+
+
+def test_a_copy_lies_where_its_contents_say(source: Path):
+    """The same change of the same folder is the same copy; one that was altered is made again."""
+    folder = source.parent / "folder"
+    folder.mkdir()
+    (folder / "one.c").write_text("int one;\n")
+
+    def copied(new: str) -> Path:
+        return kept_copy(folder, lambda copy: edit(copy / "one.c", "one", new))
+
+    first = copied("two")
+    assert first.name == "folder" and (first / "one.c").read_text() == "int two;\n"
+    assert copied("two") == first != copied("three")
+    (first / "one.c").write_text("int four;\n")
+    assert copied("two") == first and (first / "one.c").read_text() == "int two;\n"
+    assert (folder / "one.c").read_text() == "int one;\n"
+    assert not list(first.parents[1].glob("tmp*"))  # no copy half done
