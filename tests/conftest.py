@@ -1,11 +1,14 @@
 """Imported before any test module."""
 
+import ctypes
 import functools
 import gc
 import inspect
+import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -162,6 +165,24 @@ def products(request, monkeypatch):
     extension.set_gemm(found.address if request.param != "MLX's" else 0, request.param == "split")
     yield request.param
     extension.set_gemm(found.address, found.split)
+
+
+@pytest.fixture
+def permissions() -> Iterator[None]:
+    """This thread obeys what files' permissions say, also root's, who else may write everywhere."""
+    if os.geteuid() != 0:
+        yield
+        return
+    if sys.platform != "linux":
+        pytest.skip("root may write everywhere")
+    c, header = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint32 * 2)(0x20080522, 0)
+    before, without = (ctypes.c_uint32 * 6)(), (ctypes.c_uint32 * 6)()  # effective ones are first
+    assert c.capget(header, before) == 0
+    without[:] = before[:]
+    without[0] &= ~0b110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    assert c.capset(header, without) == 0
+    yield
+    assert c.capset(header, before) == 0
 
 
 @pytest.fixture

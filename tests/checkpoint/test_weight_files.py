@@ -347,8 +347,7 @@ def test_a_folder_that_can_not_be_written(tmp_path, kind):
 
 
 @KINDS
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_permission(tmp_path, kind):
+def test_a_folder_without_permission(permissions, tmp_path, kind):
     folder = tmp_path / "closed"
     folder.mkdir(0o500)
     with pytest.raises(UserError, match="Permission denied"):

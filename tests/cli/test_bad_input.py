@@ -287,9 +287,8 @@ def test_a_folder_that_is_a_file(script, here, capsys, option, below):
     assert {Path(name).name for name in files(here)} - {"config.ini"} == {"taken"}
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 @pytest.mark.parametrize("option", ["--checkpoint-dir", "--log-dir"])
-def test_an_unwritable_folder(script, here, capsys, option):
+def test_an_unwritable_folder(permissions, script, here, capsys, option):
     (here / "locked").mkdir(mode=0o500)
     code = script.main([*TINY, option, "locked"])
     check_message(code, capsys.readouterr().err, "Permission denied", option)
