@@ -5,7 +5,6 @@ python scripts/bench.py --sync needs no environment: it measures the machine.
 
 import argparse
 import datetime
-import math
 import os
 import platform
 import resource
@@ -13,12 +12,12 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from puffer_mlx import vec
 from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.option_types import number
 from puffer_mlx.config import Config, parse_command_line, take_notes
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.display.run_view import abbreviate
@@ -44,22 +43,6 @@ TRAINING = (  # keys that the training of a benchmark obeys
 STEPPING = "vec", "train.bootstrap_truncated"  # and those that --env-only does
 EPOCHS = {"epochs": 20, "warm_up": 3}  # defaults of options for training
 PLAYS = {"seconds": 5.0, "repeat": 3}  # of options for --env-only
-
-
-def number(kind: type, least: float) -> Callable[[str], float]:
-    """A parser of numbers that are at least this; not of nan or infinity."""
-
-    def parse(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = math.nan
-        if not least <= value < math.inf:
-            words = "a whole number" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"{text!r} is not {words} from {least:g} up")
-        return value
-
-    return parse
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -24,7 +24,7 @@ from puffer_mlx.training.trainer import Trainer
 NOTHING = "no epoch ended; nothing to save"
 
 
-class Ending:
+class RunEnding:
     """Saves a run; a context manager around all of its training.
 
     Args:
@@ -96,7 +96,7 @@ class Ending:
             output.say(f"log   {self._log.path}")
 
 
-class Outside:
+class StopRequests:
     """What comes from outside and ends a run after its epoch.
 
     Attributes:

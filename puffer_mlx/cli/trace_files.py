@@ -7,7 +7,7 @@ from puffer_mlx.profiling.timeline import Trace
 from puffer_mlx.training.trainer import Trainer
 
 
-class Recording:
+class TraceFiles:
     """The timeline and the GPU capture that were asked for; wrong ones are errors at once.
 
     Enter it before the first epoch, call ``epoch`` after each.

@@ -15,6 +15,7 @@ from running import errors, files
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.cli import evaluate as program
+from puffer_mlx.cli import evaluate_output, evaluated_policy
 from puffer_mlx.evaluate import Scores, Spread, play, score
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -335,7 +336,7 @@ STEP = 64
 def module(monkeypatch, here):
     """scripts/evaluate.py in this process, in an empty working directory."""
     device = mx.default_device()
-    monkeypatch.setattr(program, "threads", lambda: 2)
+    monkeypatch.setattr(evaluated_policy, "threads", lambda: 2)
     yield program
     mx.set_default_device(device)
 
@@ -429,10 +430,10 @@ def test_script_seeds(evaluate, here, capsys):
 @pytest.mark.parametrize("words", ["", "--greedy", "--seed 9"])
 def test_script_plays_and_scores_alike(evaluate, module, monkeypatch, words):
     given = []
-    for name in "play", "score":
-        real = getattr(module, name)
+    for place, name in (evaluate_output, "play"), (module, "score"):
+        real = getattr(place, name)
         record = lambda *args, real=real, **how: given.append(how) or real(*args, **how)  # noqa: E731
-        monkeypatch.setattr(module, name, record)
+        monkeypatch.setattr(place, name, record)
     save(words=SMALL)
     line = "squared --load-model-path 17 --episodes 2 --gif x.gif --steps 2"
     assert evaluate(f"{line} {words}") == 0
@@ -634,9 +635,9 @@ def test_script_windows(evaluate, here, monkeypatch, module, capsys, words, show
     save()
     made = Windowed([[(3, 1.0)]], shows)
     player = spy()
-    monkeypatch.setattr(module, "environments", lambda *_, **__: made)
+    monkeypatch.setattr(evaluate_output, "environments", lambda *_, **__: made)
     monkeypatch.setattr(
-        module, "play", lambda _, __, *more, **how: play(player, None, *more, **how)
+        evaluate_output, "play", lambda _, __, *more, **how: play(player, None, *more, **how)
     )
     monkeypatch.setattr(module.frames, "find_draw", lambda _: None)
     code = evaluate(f"squared --load-model-path latest {words}")

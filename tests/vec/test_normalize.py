@@ -14,6 +14,7 @@ from running import cli
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import environment_statistics
+from puffer_mlx.cli import evaluated_policy
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluate import score
 from puffer_mlx.export import importing
@@ -340,7 +341,7 @@ def test_every_file_plays_as_the_live_policy(run, here, scripts):
     """A checkpoint, what is exported of it, and what is imported of that."""
     word, trainer, saved = run
     script, small = scripts("evaluate"), POLICY.split()
-    expected = live(trainer, script.SEEDS)
+    expected = live(trainer, evaluated_policy.SEEDS)
     assert evaluated(script, word, saved) == close(expected)
     made = checkpoint.load(saved)
     export(made, Format("safetensors"), here / "w.safetensors", checkpoint.recorded(saved))

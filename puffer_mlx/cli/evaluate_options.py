@@ -1,0 +1,127 @@
+"""Options of ``evaluate.py``: which there are, and what they need."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from puffer_mlx.cli.option_types import number
+from puffer_mlx.config import Config, parse_command_line
+from puffer_mlx.config.fit import typed
+from puffer_mlx.errors import UserError
+
+OBEYED = (  # keys that an evaluation depends on: it doesn't train
+    *("base.seed", "base.device", "base.checkpoint_dir", "policy", "torch", "vec.seed"),
+    *("vec.num_threads", "vec.max_threads"),
+    *("vec.normalize_observations", "vec.normalize_rewards"),
+)
+OBEYED_IN_PYTHON = (  # those that environments in C don't have
+    *("vec.total_agents", "vec.backend", "vec.timeout", "train.bootstrap_truncated"),
+)
+EPISODES = 1000
+EPISODES_IN_PYTHON = 100
+STEPS = 300  # of a file
+MAX_STEPS = 100_000
+FPS = 15.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("this evaluation")
+    group.add_argument(
+        "--load-model-path",
+        metavar="PATH",
+        help="what to evaluate: a checkpoint's or a run's folder, a RUN_ID, latest, or a"
+        " .safetensors or .bin file of a policy as ENV's configuration describes it",
+    )
+    group.add_argument(
+        "--greedy",
+        action="store_true",
+        help="take the most probable action instead of drawing one",
+    )
+    group.add_argument(
+        "--episodes",
+        "--eval-episodes",
+        type=number(int, 1, 1e12),
+        metavar="N",
+        help="episodes to score, at least; every environment plays the same number"
+        f" (default {EPISODES}, {EPISODES_IN_PYTHON} in Python; none if it is shown)",
+    )
+    group.add_argument(
+        "--max-steps",
+        type=number(int, 1, 1e12),
+        metavar="N",
+        help=f"end the scoring after so many steps of every agent (default {MAX_STEPS:_})",
+    )
+    group.add_argument("--json", metavar="FILE", type=Path, help="write every episode to a file")
+    group.add_argument("--gif", metavar="FILE", type=Path, help="write a GIF of agent 0")
+    group.add_argument("--mp4", metavar="FILE", type=Path, help="write a video of agent 0")
+    group.add_argument(
+        "--terminal", action="store_true", help="show agent 0 in the terminal; Ctrl-C ends it"
+    )
+    group.add_argument(
+        "--window",
+        action="store_true",
+        help="show it in the environment's own window: its c_render, which needs raylib installed",
+    )
+    length = group.add_mutually_exclusive_group()
+    length.add_argument(
+        "--steps",
+        type=number(int, 1, 1e12),
+        metavar="N",
+        help=f"steps to show (default {STEPS}; --terminal, --window: no end)",
+    )
+    length.add_argument(
+        "--seconds", type=number(float, 0.001, 1e12), metavar="S", help="the same as a time"
+    )
+    group.add_argument(
+        "--fps", type=number(float, 0.1, 1000), help=f"steps a second (default {FPS:g})"
+    )
+    group.add_argument(
+        "--scale",
+        type=number(int, 1, 64),
+        help="pixels a side for each pixel of a file (default 1)",
+    )
+
+
+def parse(
+    argv: list[str], files: Sequence[str | Path] = (), images: bool = False
+) -> tuple[Config, argparse.Namespace]:
+    """The configuration to evaluate with, and this script's own options."""
+    obeyed = (*OBEYED, *OBEYED_IN_PYTHON)
+    config, options = parse_command_line(
+        argv, add_options, files, images, obeyed=obeyed, training=False
+    )
+    idle = [name for name in OBEYED_IN_PYTHON if typed(config, name) and not config.python]
+    if idle:
+        config.notes.append(f"unused here: {', '.join(idle)} (for Python)")
+    return config, options
+
+
+def settle(options: argparse.Namespace, config: Config) -> None:
+    """Refuse options that would do nothing, and fill in what was left out.
+
+    Raises:
+        UserError: no policy is named, or an option needs another one.
+    """
+    if not options.load_model_path:
+        raise UserError(
+            "--load-model-path is missing: what is to be evaluated?",
+            "--load-model-path latest, or a run's or a checkpoint's folder",
+        )
+    files = options.gif or options.mp4
+    shown = options.shown = files or options.terminal or options.window
+    if options.episodes is None:
+        usual = EPISODES_IN_PYTHON if config.python else EPISODES
+        options.episodes = 0 if shown else usual
+    for needed, words, names in (
+        (options.episodes, "--episodes", ("json", "max_steps")),
+        (shown, "--gif, --mp4, --terminal or --window", ("steps", "seconds")),
+        (files or options.terminal, "--gif, --mp4 or --terminal", ("fps",)),
+        (files, "--gif or --mp4", ("scale",)),
+    ):
+        for name in names:
+            if not needed and getattr(options, name) is not None:
+                option = name.replace("_", "-")
+                raise UserError(f"--{option} does nothing without {words}", "add it")
+    options.fps = options.fps or FPS
+    if options.seconds:
+        options.steps = max(1, round(options.seconds * options.fps))
