@@ -15,8 +15,7 @@ import mlx.core as mx
 
 from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.mlx_cache import choose_cache_limit
-from puffer_mlx.ops import fused
-from puffer_mlx.policy.networks.mingru.network import mingru, mingru_reference
+from puffer_mlx.policy.networks.mingru.network import FORWARD, mingru, mingru_reference
 
 
 def log_space(x: mx.array, weight: mx.array, first: mx.array) -> mx.array:
@@ -62,7 +61,7 @@ def main() -> None:
     options = parser.parse_args()
     T, S, D, H, A = 64, options.segments, 118, 64, 4
     choose_cache_limit()
-    assert fused() is not None, "the fused form could not be built"
+    assert FORWARD.form() is not None, "the fused form could not be built"
     keys = mx.random.split(mx.random.key(0), 4)
     weights = {
         "encoder": mx.random.uniform(-0.1, 0.1, (H, D), key=keys[0]),

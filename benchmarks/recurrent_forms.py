@@ -28,9 +28,12 @@ import mlx.nn as nn
 from puffer_mlx.ops.recurrence import gpu as kernels
 from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.mlx_cache import choose_cache_limit
-from puffer_mlx.ops import fused, linear
+from puffer_mlx.ops import linear
+from puffer_mlx.policy.networks.gru import network as of_gru
 from puffer_mlx.policy.networks.gru.network import gru, gru_reference
+from puffer_mlx.policy.networks.lstm import network as of_lstm
 from puffer_mlx.policy.networks.lstm.network import lstm, lstm_reference
+from puffer_mlx.policy.networks.mingru import network as of_mingru
 from puffer_mlx.policy.networks.mingru.network import mingru, mingru_reference
 
 Layer = dict[str, mx.array]
@@ -83,24 +86,23 @@ def recurrence(name: str) -> tuple[list[str], Callable, Callable, Callable]:
         names of inputs; forward; backward, of the inputs, forward's results and dh, giving the
         gradients by those inputs that have one; the pure form's outputs.
     """
-    module = fused()
 
     def lstm_gradient(z, weight, h0, c0, keep, saved, dh):
         h, c, gates = saved
-        return module.lstm_backward(gates, weight, h0, c0, keep, h, c, dh)
+        return of_lstm.BACKWARD.form()(gates, weight, h0, c0, keep, h, c, dh)
 
     def gru_gradient(z, weight, bias, h0, keep, saved, dh):
         h, gates = saved
-        dz, _, dh0 = module.gru_backward(gates, weight, h0, keep, h, dh)
+        dz, _, dh0 = of_gru.BACKWARD.form()(gates, weight, h0, keep, h, dh)
         return dz, dh0
 
     def mingru_gradient(z, x, h0, keep, saved, dh):
-        return module.mingru_backward(z, x, h0, keep, saved[1], dh)
+        return of_mingru.BACKWARD.form()(z, x, h0, keep, saved[1], dh)
 
     names, forward, backward, reference = {
-        "LSTM": ("z weight h0 c0 keep", module.lstm_forward, lstm_gradient, lstm_reference),
-        "GRU": ("z weight bias h0 keep", module.gru_forward, gru_gradient, gru_reference),
-        "MinGRU": ("z x h0 keep", module.mingru_forward, mingru_gradient, mingru_reference),
+        "LSTM": ("z weight h0 c0 keep", of_lstm.FORWARD.form(), lstm_gradient, lstm_reference),
+        "GRU": ("z weight bias h0 keep", of_gru.FORWARD.form(), gru_gradient, gru_reference),
+        "MinGRU": ("z x h0 keep", of_mingru.FORWARD.form(), mingru_gradient, mingru_reference),
     }[name]
     return names.split(), forward, backward, lambda *a: reference(*a)[0]
 
@@ -279,7 +281,7 @@ def main() -> None:
     rows, chunks, threads = ([int(n) for n in given.split(",")] for given in lists)
     sizes = list(itertools.product(rows, chunks))
     choose_cache_limit()
-    assert fused() is not None, "the fused forms could not be built"
+    assert of_gru.FORWARD.form() is not None, "the fused forms could not be built"
     print(f"puffer_mlx {puffer_mlx.__version__}, {mx.default_device()}, BLAS {blas_name()}")
     record: dict[str, Any] = {"device": str(mx.default_device()), **vars(options), "results": {}}
     del record["json"]  # a path of this machine

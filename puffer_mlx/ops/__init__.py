@@ -6,7 +6,6 @@ the C++, found by their names; ``NAME.metal.h`` has the kernels' text, which ``g
 
 from puffer_mlx.ops.choice import FusedOperation, extension_on_cpu, extension_with_products
 from puffer_mlx.ops.discount.operation import discount
-from puffer_mlx.ops.dispatch import fused
 from puffer_mlx.ops.gelu.operation import gelu
 from puffer_mlx.ops.linear.operation import (
     bias_gradient,
@@ -30,7 +29,6 @@ __all__ = [
     "extension_on_cpu",
     "extension_with_products",
     "factors_of",
-    "fused",
     "gelu",
     "input_gradient",
     "linear",

@@ -62,7 +62,7 @@ class Fused(_Decoder):
 class Separate(_Decoder):
     """The decoder of upstream's torch classes: actions and value each with weight and bias.
 
-    ``orthogonal_init`` starts as PufferLib 3.0 under its LSTM wrapper (orthogonal, gain 1, biases
+    ``orthogonal_init`` starts as PufferLib 3.0 under its wrapper (orthogonal, gain 1, biases
     0) instead of uniform within ±1/sqrt(H).
     """
 

@@ -10,7 +10,7 @@ from oracles import f64
 from puffer_mlx import ops
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.discount.gpu import discount as discount_on_gpu
-from puffer_mlx.ops.gpu.mingru import mingru_backward, mingru_forward
+from puffer_mlx.policy.networks.mingru.gpu import mingru_backward, mingru_forward
 
 SHAPES = [(1, 1, 3), (5, 3, 100), (4, 2, 128), (3, 7, 111)]  # T, S, H: 3, 300, 256 and 777 threads
 

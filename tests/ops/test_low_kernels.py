@@ -13,7 +13,10 @@ from oracles import sigmoid
 from puffer_mlx import ops
 from puffer_mlx.ops.discount import gpu as discount
 from puffer_mlx.ops.gelu import gpu as gelu
-from puffer_mlx.ops.gpu import gru, launch, lstm, mingru, text
+from puffer_mlx.ops.gpu import launch, text
+from puffer_mlx.policy.networks.gru import gpu as gru
+from puffer_mlx.policy.networks.lstm import gpu as lstm
+from puffer_mlx.policy.networks.mingru import gpu as mingru
 
 SIZES = {"T": 3, "S": 5, "H": 9}
 LONG = 2000
@@ -86,11 +89,9 @@ def test_kernels_differ_by_casts_alone(compiled, function, dtype):
     wanted = [mx.float32 if name in STATES else dtype for name in names]
     assert dtypes == wanted and dict(call["template"])["Low"] == dtype
 
-    drawn = arguments(function)
-    own = {"weight_hh": "weight", "bias_hh": "bias"}  # the texts' names
-    inputs = {own.get(name, name): a for name, a in drawn.items()}
-    if function.endswith("forward") and "weight" in inputs:
-        inputs["weight"] = inputs["weight"].T.copy()  # as the kernel gets it
+    inputs = dict(arguments(function))
+    if function.endswith("forward") and "weight_hh" in inputs:
+        inputs["weight_hh"] = inputs["weight_hh"].T.copy()  # as the kernel gets it
     order = [inputs[name] for name in call["input_names"]]
     given = [from_memory(to_memory(a, t), t) for a, t in zip(order, dtypes, strict=False)]
     for name, one, other, t in zip(

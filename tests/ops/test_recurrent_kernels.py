@@ -11,8 +11,10 @@ from oracles import f64
 from puffer_mlx import ops
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gelu import gpu as gelu_kernels
-from puffer_mlx.ops.gpu import gru, launch, lstm
+from puffer_mlx.ops.gpu import launch
 from puffer_mlx.ops.recurrence import gpu as recurrence
+from puffer_mlx.policy.networks.gru import gpu as gru
+from puffer_mlx.policy.networks.lstm import gpu as lstm
 
 # T, S, H. 16 channels are a vector, 6 or 8 rows a tile, 64 channels a panel, 512 steps a part.
 SHAPES = [(1, 1, 1), (1, 9, 16), (3, 1, 5), (5, 13, 33), (4, 6, 64), (2, 7, 130), (9, 70, 20)]
@@ -175,9 +177,15 @@ def test_recurrence_on_a_gpu(compiled, name, shape):
     make, oracle, _ = CASES[name]
     *inputs, dh = make(shape, seed=7)
     forward, backward = oracle(*inputs, dh)
-    words = {"lstm": "z weight h0 c0 keep h c gates dh", "gru": "z weight bias h0 keep h gates dh"}
+    words = {
+        "lstm": "z weight_hh h0 c0 keep h c gates dh",
+        "gru": "z weight_hh bias_hh h0 keep h gates dh",
+    }
     arrays = dict(zip(words[name].split(), [*inputs, *rounded(forward), dh], strict=True))
-    transposed = {**arrays, "weight": arrays["weight"].T.copy()}  # as the forward kernel gets it
+    transposed = {
+        **arrays,
+        "weight_hh": arrays["weight_hh"].T.copy(),
+    }  # as the forward kernel gets it
     found = (
         compiled.run(k, *(given[word] for word in compiled.calls[k]["input_names"]))
         for k, given in ((number, transposed), (number + 1, arrays))

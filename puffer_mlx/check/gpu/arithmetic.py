@@ -7,6 +7,7 @@ import numpy as np
 
 from puffer_mlx import config, ops
 from puffer_mlx.check.gpu.tools import UNIT, Effort, Skipped, at_most, on, require, unit
+from puffer_mlx.ops.gelu import operation as gelu
 from puffer_mlx.policy.networks import NETWORKS
 from puffer_mlx.policy.networks.catalog import FORMS
 from puffer_mlx.policy.networks.forms import FusedCase
@@ -51,12 +52,11 @@ class Case:
     def run(self, device: mx.Device, dtype: mx.Dtype) -> list[mx.array] | None:
         """The fused form on a device; None where it has none."""
         with on(device):
-            module = ops.fused()
-            if module is None:
+            if gelu.FORWARD.form() is None:
                 return None
             low = [mx.array(a).astype(dtype) for a in self.low]
             rest = [mx.array(a) for a in (*self.states, self.keep)]
-            found = self.fused(module, low, rest, mx.array(self.cotangent).astype(dtype))
+            found = self.fused(low, rest, mx.array(self.cotangent).astype(dtype))
             mx.eval(found)
         return found
 
@@ -73,11 +73,11 @@ class Case:
         return found
 
 
-def _gelu(module, low, _, dy):
-    return [module.gelu_forward(*low), module.gelu_backward(*low, dy)]
+def _gelu(low, _, dy):
+    return [gelu.FORWARD.form()(*low), gelu.BACKWARD.form()(*low, dy)]
 
 
-def _norm(module, low, _, dy):
+def _norm(low, _, dy):
     x, residual, weight = low
     rows = [x.reshape(-1, H), residual.reshape(-1, H), weight]
     (out,), grads = mx.vjp(lambda *a: [ops.add_rms_norm(*a)], rows, [dy.reshape(-1, H)])

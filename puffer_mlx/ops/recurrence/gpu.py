@@ -1,4 +1,4 @@
-"""How the kernels of LSTM and GRU are launched: what ``start.metal.h`` needs to know."""
+"""How a kernel of a recurrence with a matrix is launched: what ``start.metal.h`` needs to know."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ CHUNK = {"metal": 4, "cuda": 8}  # inputs whose weights a thread reads ahead
 
 
 def rows_of_block(S: int, H: int, gates: int) -> int:
-    """R, the segments that a block of the LSTM or GRU kernels walks through time with.
+    """R, the segments that a block of such a kernel walks through time with.
 
     More of them read the weights less often; fewer make more blocks. What a block shares, R H
     numbers for each gate, must fit.

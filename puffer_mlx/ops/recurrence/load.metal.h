@@ -3,6 +3,6 @@
         for (int v = 0; v < U * G; ++v) {
           uint input = at + v / G;
           input = D % U == 0 || input < D ? input : D - 1;  // beyond D, what it meets is 0
-          ahead[v / G][v % G] = (float)weight[(input * G + v % G) * H + CHANNEL];
+          ahead[v / G][v % G] = (float)weight_hh[(input * G + v % G) * H + CHANNEL];
         }
 #undef CHANNEL

@@ -1,4 +1,4 @@
-// First part of a kernel of a recurrence that multiplies its state with a matrix at every step (LSTM, GRU).
+// First part of a kernel of a recurrence that multiplies its state with a matrix at every step.
 //
 // A block owns R segments and walks through time; its THREADS threads own C channels each (C THREADS >= H). They meet at
 // barriers, and what the next product needs of other channels goes through shared memory. Neighbouring threads read

@@ -11,14 +11,15 @@ A folder's files, of which only the first two must be there:
 | ``cell.h`` | a step's equations in C++, for training and for acting |
 | ``scan.h`` | C++ for training: all steps, forward and backward |
 | ``step.h`` | a layer of the compiled step |
-| ``binding.h`` | adds these two to the extension: see ``ops/cpu/binding.h`` |
+| ``binding.h`` | adds ``scan.h`` and ``step.h`` to the extension: see ``ops/cpu/binding.h`` |
+| ``kernels.metal.h``, ``gpu.py`` | the kernels' text, for Metal and CUDA, and what launches them |
 """
 
 from typing import Any
 
 from puffer_mlx.policy.networks.catalog import NETWORKS, Network
 
-__all__ = ["NETWORKS", "Network"]  # and each network's class by its name: GRU, LSTM, MLP, MinGRU
+__all__ = ["NETWORKS", "Network"]  # and each network's class by its name
 
 
 def __getattr__(name: str) -> Any:

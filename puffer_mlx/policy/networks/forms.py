@@ -47,7 +47,7 @@ class FusedCase:
     Args:
         low: shapes of what may be of 16 bits: activations and weights.
         states: shapes of what is float32.
-        run: of (operations, low inputs, states and keep, gradient by the output): the output, and
+        run: of (low inputs, states and keep, gradient by the output): the fused form's output, and
             gradients by the inputs at ``places``.
         reference: the output, of all inputs.
         places: among all inputs.

@@ -56,7 +56,7 @@ class AffineGelu:
     hidden: int  # H
 
     def init(self, key: mx.array) -> Weights:
-        """Orthogonal weight (H, D), gain 1 as 3.0's LSTM wrapper leaves it, and zero bias (H,)."""
+        """Orthogonal weight (H, D), gain 1 as 3.0's wrapper leaves it, and zero bias (H,)."""
         return {
             "weight": orthogonal(key, (self.hidden, self.inputs)),
             "bias": mx.zeros(self.hidden),

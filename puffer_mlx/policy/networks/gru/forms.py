@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from puffer_mlx.ops import EPSILON
 from puffer_mlx.policy.networks.forms import Forms, FusedCase, TorchForm, Weights, count
-from puffer_mlx.policy.networks.gru.network import gru_reference
+from puffer_mlx.policy.networks.gru.network import BACKWARD, FORWARD, gru_reference
 from puffer_mlx.policy.networks.recurrent import GATED, gated_onnx, gated_shapes
 
 
@@ -56,10 +56,10 @@ def _note(layers: int) -> str:
     return "PufferLib's GRU of several layers acts differently from how it trains"
 
 
-def _run(operations: Any, low: list, rest: list, dh: mx.array) -> list[mx.array]:
-    h, gates = operations.gru_forward(*low, *rest)
+def _run(low: list, rest: list, dh: mx.array) -> list[mx.array]:
+    h, gates = FORWARD.form()(*low, *rest)
     dh = dh.astype(mx.float32)
-    dz, _, dh0 = operations.gru_backward(gates, low[1], *rest, h, dh)
+    dz, _, dh0 = BACKWARD.form()(gates, low[1], *rest, h, dh)
     return [h, dz, dh0]
 
 

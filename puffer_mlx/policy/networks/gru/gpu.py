@@ -1,4 +1,4 @@
-"""GRU on a GPU: ``gru.metal.h``, with the arguments of the CPU extension."""
+"""GRU on a GPU: ``kernels.metal.h``, with the arguments of the CPU extension."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import mlx.core as mx
 
 from puffer_mlx.ops.recurrence.gpu import launch_backward, launch_forward
 
-TEXT = Path(__file__).with_name("gru.metal.h")
+TEXT = Path(__file__).with_name("kernels.metal.h")
 
 
 def gru_forward(
@@ -28,7 +28,7 @@ def gru_forward(
     h, gates = launch_forward(
         TEXT,
         "gru_forward",
-        {"z": z, "weight": weight_hh.T, "bias": bias_hh, "h0": h0, "keep": keep},
+        {"z": z, "weight_hh": weight_hh.T, "bias_hh": bias_hh, "h0": h0, "keep": keep},
         {"h": (T, S, H), "gates": (T, S, 4 * H)},
         (T, S, H),
         3,
@@ -62,7 +62,7 @@ def gru_backward(
     dz, dhidden, dh0 = launch_backward(
         TEXT,
         "gru_backward",
-        {"gates": gates, "weight": weight_hh, "h0": h0, "keep": keep, "h": h, "dh": dh},
+        {"gates": gates, "weight_hh": weight_hh, "h0": h0, "keep": keep, "h": h, "dh": dh},
         {"dz": (T, S, 3 * H), "dhidden": (T, S, 3 * H), "dh0": (S, H)},
         (T, S, H),
         3,

@@ -1,12 +1,12 @@
-// The recurrence of a GRU. Shapes: policy/networks/gru/scan.h; how a block walks through time: ops/recurrence/start.metal.h.
+// The recurrence of a GRU. Shapes: scan.h; how a block walks through time: ops/recurrence/start.metal.h.
 
 #pragma once
 
 #include "gpu/functions.metal.h"
 
-// weight (H, 3H): transposed
+// weight_hh (H, 3H): transposed
 template <typename Low, int T, int S, int H, int R, int C, int THREADS, int G, int D, int U, int N>
-kernel void gru_forward(device const Low* z, device const Low* weight, device const Low* bias, device const float* h0,
+kernel void gru_forward(device const Low* z, device const Low* weight_hh, device const Low* bias_hh, device const float* h0,
                         device const float* keep, device float* h, device Low* gates, uint me, uint block) {
 #include "recurrence/forward_start.metal.h"
   BARRIER
@@ -18,7 +18,7 @@ kernel void gru_forward(device const Low* z, device const Low* weight, device co
 #pragma unroll
       for (int v = 0; v < 3 * R; ++v) {
         uint s = first + v % R;
-        sums[v / R][v % R] = (float)bias[v / R * H + channel];
+        sums[v / R][v % R] = (float)bias_hh[v / R * H + channel];
         inputs[v / R][v % R] = s < S ? (float)z[((t * S + s) * 3 + v / R) * H + channel] : 0.0f;
       }
 #include "recurrence/forward_product.metal.h"
@@ -40,7 +40,7 @@ kernel void gru_forward(device const Low* z, device const Low* weight, device co
 }
 
 template <typename Low, int T, int S, int H, int R, int C, int THREADS, int G, int D, int U, int N>
-kernel void gru_backward(device const Low* gates, device const Low* weight, device const float* h0,
+kernel void gru_backward(device const Low* gates, device const Low* weight_hh, device const float* h0,
                          device const float* keep, device const float* h, device const float* dh, device Low* dz,
                          device Low* dhidden, device float* dh0, uint me, uint block) {
 #include "recurrence/backward_start.metal.h"

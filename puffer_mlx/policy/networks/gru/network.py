@@ -6,20 +6,24 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops import (
+    FusedOperation,
     add_rms_norm,
     bias_gradient,
     factors_of,
-    fused,
     linear,
     recurrent_weight_gradient,
     steps_of,
 )
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy.activations import logistic, tanh
+from puffer_mlx.policy.networks.gru import gpu
 from puffer_mlx.policy.networks.recurrent import Recurrent, gated_weights, through_layers
 
 Weights = dict[str, Any]
 State = list[mx.array]
+
+FORWARD = FusedOperation("gru_forward", gpu.gru_forward, float32=(0,))
+BACKWARD = FusedOperation("gru_backward", gpu.gru_backward, float32=(2,))
 
 
 def gru_reference(
@@ -63,7 +67,7 @@ _reference_of_any = in_float32(gru_reference, stay=(0, 1))
 @mx.custom_function
 def _recurrence(z: mx.array, weight_hh: mx.array, bias_hh: mx.array, h0: mx.array, keep: mx.array):
     """The same, fused: h (T, S, H), and r, u, n, hn (T, S, 4H)."""
-    return fused().gru_forward(z, weight_hh, bias_hh, h0, keep)
+    return FORWARD.form()(z, weight_hh, bias_hh, h0, keep)
 
 
 @_recurrence.vjp
@@ -71,7 +75,7 @@ def _recurrence_vjp(primals, cotangents, outputs):
     # The last state leaves `gru` through stop_gradient: only the outputs have a cotangent.
     _, weight_hh, _, h0, keep = primals
     h, gates = outputs
-    dz, dhidden, dh0 = fused().gru_backward(gates, weight_hh, h0, keep, h, cotangents[0])
+    dz, dhidden, dh0 = BACKWARD.form()(gates, weight_hh, h0, keep, h, cotangents[0])
     dweight = recurrent_weight_gradient(dhidden, h, h0, keep)
     dbias = bias_gradient(dhidden.reshape(-1, dhidden.shape[-1]))
     return dz, dweight, dbias, dh0, mx.zeros_like(keep)
@@ -94,7 +98,7 @@ def gru(
     """
     T, S, H = x.shape
     z = linear(x.reshape(T * S, H), layer["weight_ih"], layer["bias_ih"]).reshape(T, S, 3 * H)
-    if fused() is None:
+    if FORWARD.form() is None:
         out, last = _reference_of_any(z, layer["weight_hh"], layer["bias_hh"], first, keep)
     else:
         keep = mx.ones((T, S)) if keep is None else keep

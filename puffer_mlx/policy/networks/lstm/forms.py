@@ -12,7 +12,7 @@ from puffer_mlx.policy.networks.forms import (
     Weights,
     count,
 )
-from puffer_mlx.policy.networks.lstm.network import lstm_reference
+from puffer_mlx.policy.networks.lstm.network import BACKWARD, FORWARD, lstm_reference
 from puffer_mlx.policy.networks.recurrent import GATED, gated_onnx, gated_shapes
 
 
@@ -47,10 +47,10 @@ def _puffer3_module(hidden: int) -> Any:
     return Puffer3LSTM(hidden)
 
 
-def _run(operations: Any, low: list, rest: list, dh: mx.array) -> list[mx.array]:
-    h, c, gates = operations.lstm_forward(*low, *rest)
+def _run(low: list, rest: list, dh: mx.array) -> list[mx.array]:
+    h, c, gates = FORWARD.form()(*low, *rest)
     weight_hh, dh = low[1], dh.astype(mx.float32)
-    return [h, *operations.lstm_backward(gates, weight_hh, *rest, h, c, dh)]
+    return [h, *BACKWARD.form()(gates, weight_hh, *rest, h, c, dh)]
 
 
 def _fused_case(T: int, S: int, H: int) -> FusedCase:

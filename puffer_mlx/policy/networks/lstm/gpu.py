@@ -1,4 +1,4 @@
-"""LSTM on a GPU: ``lstm.metal.h``, with the arguments of the CPU extension."""
+"""LSTM on a GPU: ``kernels.metal.h``, with the arguments of the CPU extension."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import mlx.core as mx
 
 from puffer_mlx.ops.recurrence.gpu import launch_backward, launch_forward
 
-TEXT = Path(__file__).with_name("lstm.metal.h")
+TEXT = Path(__file__).with_name("kernels.metal.h")
 
 
 def lstm_forward(
@@ -29,7 +29,7 @@ def lstm_forward(
     h, c, gates = launch_forward(
         TEXT,
         "lstm_forward",
-        {"z": z, "weight": weight_hh.T, "h0": h0, "c0": c0, "keep": keep},
+        {"z": z, "weight_hh": weight_hh.T, "h0": h0, "c0": c0, "keep": keep},
         {"h": (T, S, H), "c": (T, S, H), "gates": z.shape},
         (T, S, H),
         4,
@@ -66,7 +66,7 @@ def lstm_backward(
     dz, dh0, dc0 = launch_backward(
         TEXT,
         "lstm_backward",
-        {"gates": gates, "weight": weight_hh, "c0": c0, "keep": keep, "c": c, "dh": dh},
+        {"gates": gates, "weight_hh": weight_hh, "c0": c0, "keep": keep, "c": c, "dh": dh},
         {"dz": gates.shape, "dh0": c0.shape, "dc0": c0.shape},
         (T, S, H),
         4,

@@ -1,12 +1,12 @@
-// The recurrence of an LSTM. Shapes: policy/networks/lstm/scan.h; how a block walks through time: ops/recurrence/start.metal.h.
+// The recurrence of an LSTM. Shapes: scan.h; how a block walks through time: ops/recurrence/start.metal.h.
 
 #pragma once
 
 #include "gpu/functions.metal.h"
 
-// weight (H, 4H): transposed
+// weight_hh (H, 4H): transposed
 template <typename Low, int T, int S, int H, int R, int C, int THREADS, int G, int D, int U, int N>
-kernel void lstm_forward(device const Low* z, device const Low* weight, device const float* h0, device const float* c0,
+kernel void lstm_forward(device const Low* z, device const Low* weight_hh, device const float* h0, device const float* c0,
                          device const float* keep, device float* h, device float* c, device Low* gates, uint me,
                          uint block) {
 #include "recurrence/forward_start.metal.h"
@@ -48,7 +48,7 @@ kernel void lstm_forward(device const Low* z, device const Low* weight, device c
 }
 
 template <typename Low, int T, int S, int H, int R, int C, int THREADS, int G, int D, int U, int N>
-kernel void lstm_backward(device const Low* gates, device const Low* weight, device const float* c0,
+kernel void lstm_backward(device const Low* gates, device const Low* weight_hh, device const float* c0,
                           device const float* keep, device const float* c, device const float* dh, device Low* dz,
                           device float* dh0, device float* dc0, uint me, uint block) {
 #include "recurrence/backward_start.metal.h"

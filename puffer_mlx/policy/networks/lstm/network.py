@@ -4,13 +4,23 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from puffer_mlx.ops import factors_of, fused, linear, recurrent_weight_gradient, steps_of
+from puffer_mlx.ops import (
+    FusedOperation,
+    factors_of,
+    linear,
+    recurrent_weight_gradient,
+    steps_of,
+)
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy.activations import logistic, tanh
+from puffer_mlx.policy.networks.lstm import gpu
 from puffer_mlx.policy.networks.recurrent import Recurrent, gated_weights, through_layers
 
 Weights = list[dict[str, mx.array]]
 State = list[dict[str, mx.array]]
+
+FORWARD = FusedOperation("lstm_forward", gpu.lstm_forward, float32=(0, 1))
+BACKWARD = FusedOperation("lstm_backward", gpu.lstm_backward, float32=(1, 2))
 
 
 def lstm_reference(
@@ -48,7 +58,7 @@ _reference_of_any = in_float32(lstm_reference, stay=(0, 1, 2))
 @mx.custom_function
 def _recurrence(z: mx.array, weight_hh: mx.array, h0: mx.array, c0: mx.array, keep: mx.array):
     """The same, fused: h (T, S, H), c (T, S, H), activated gates (T, S, 4H)."""
-    return fused().lstm_forward(z, weight_hh, h0, c0, keep)
+    return FORWARD.form()(z, weight_hh, h0, c0, keep)
 
 
 @_recurrence.vjp
@@ -56,7 +66,7 @@ def _recurrence_vjp(primals, cotangents, outputs):
     # The last h and c leave `lstm` through stop_gradient: only the outputs have a cotangent.
     _, weight_hh, h0, c0, keep = primals
     h, c, gates = outputs
-    dz, dh0, dc0 = fused().lstm_backward(gates, weight_hh, h0, c0, keep, h, c, cotangents[0])
+    dz, dh0, dc0 = BACKWARD.form()(gates, weight_hh, h0, c0, keep, h, c, cotangents[0])
     dweight = recurrent_weight_gradient(dz, h, h0, keep)
     return dz, dweight, dh0, dc0, mx.zeros_like(keep)
 
@@ -82,7 +92,7 @@ def lstm(
     T, S, H = x.shape
     bias = layer["bias_ih"] + layer["bias_hh"]
     z = linear(x.reshape(T * S, H), layer["weight_ih"], bias).reshape(T, S, 4 * H)
-    if fused() is None:
+    if FORWARD.form() is None:
         out, h, c = _reference_of_any(z, layer["weight_hh"], state["h"], state["c"], keep)
     else:
         keep = mx.ones((T, S)) if keep is None else keep

@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.policy.networks.forms import Forms, FusedCase, TorchForm, Weights, count
-from puffer_mlx.policy.networks.mingru.network import mingru_reference
+from puffer_mlx.policy.networks.mingru.network import BACKWARD, FORWARD, mingru_reference
 
 
 def _pack(step: Any, weights: Weights, hidden: int) -> None:
@@ -34,9 +34,9 @@ def _torch_keys(layers: int) -> dict[str, list[str]]:
     return {f"{i}.weight": [f"layers.{i}.weight"] for i in range(layers)}
 
 
-def _run(operations: Any, low: list, rest: list, dout: mx.array) -> list[mx.array]:
-    out, states = operations.mingru_forward(*low, *rest)
-    return [out, *operations.mingru_backward(*low, *rest, states, dout)]
+def _run(low: list, rest: list, dout: mx.array) -> list[mx.array]:
+    out, states = FORWARD.form()(*low, *rest)
+    return [out, *BACKWARD.form()(*low, *rest, states, dout)]
 
 
 def _fused_case(T: int, S: int, H: int) -> FusedCase:

@@ -1,4 +1,4 @@
-"""MinGRU on a GPU: ``mingru.metal.h``, with the arguments of the CPU extension."""
+"""MinGRU on a GPU: ``kernels.metal.h``, with the arguments of the CPU extension."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import launch
 
-TEXT = Path(__file__).with_name("mingru.metal.h")
+TEXT = Path(__file__).with_name("kernels.metal.h")
 
 
 def mingru_forward(

@@ -1,4 +1,4 @@
-// MinGRU: gates, recurrence and highway. Shapes: policy/networks/mingru/scan.h.
+// MinGRU: gates, recurrence and highway. Shapes: scan.h.
 //
 // The gates don't see the state, so one thread owns one channel of one segment and walks through time; neighbouring
 // threads read neighbouring numbers.

@@ -4,13 +4,17 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from puffer_mlx.ops import factors_of, fused, linear, linear_gradients, steps_of
+from puffer_mlx.ops import FusedOperation, factors_of, linear, linear_gradients, steps_of
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy.activations import logistic, uniform
+from puffer_mlx.policy.networks.mingru import gpu
 from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 
 Weights = list[dict[str, mx.array]]
 State = list[mx.array]
+
+FORWARD = FusedOperation("mingru_forward", gpu.mingru_forward, float32=(1,))
+BACKWARD = FusedOperation("mingru_backward", gpu.mingru_backward, float32=(2,))
 
 
 def mingru_reference(
@@ -61,7 +65,7 @@ def _layer(x: mx.array, weight: mx.array, first: mx.array, keep: mx.array):
     """
     T, S, H = x.shape
     u = linear(x.reshape(T * S, H), weight).reshape(T, S, 3 * H)
-    out, states = fused().mingru_forward(u, x, first, keep)
+    out, states = FORWARD.form()(u, x, first, keep)
     return out, states, u
 
 
@@ -72,7 +76,7 @@ def _layer_vjp(primals, cotangents, outputs):
     x, weight, first, keep = primals
     _, states, u = outputs
     T, S, H = x.shape
-    du, dx, dfirst = fused().mingru_backward(u, x, first, keep, states, cotangents[0])
+    du, dx, dfirst = BACKWARD.form()(u, x, first, keep, states, cotangents[0])
     du = du.reshape(T * S, 3 * H)
     dx, dweight = linear_gradients(du, x.reshape(T * S, H), weight, add=dx.reshape(T * S, H))
     return dx.reshape(T, S, H), dweight, dfirst, mx.zeros_like(keep)
@@ -94,7 +98,7 @@ def mingru(
         which carries no gradient.
     """
     x = x.astype(weight.dtype)
-    if fused() is None:
+    if FORWARD.form() is None:
         # three products: the parts of one are strided, and their gradient a full array each
         hidden, gate, projection = (linear(x, rows) for rows in mx.split(weight, 3))
         out, states = _recurrence_of_any(hidden, gate, projection, x, first, keep)

@@ -1,0 +1,157 @@
+"""Run beside a package that has the network Leaky: each of its forms against the one in MLX.
+
+Prints a line of JSON: of each form what it found, or how far from MLX's it is.
+"""
+
+import ctypes
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import puffer_mlx
+
+# isort: split
+import mlx.core as mx
+import numpy as np
+from emulated_gpu import Compiled, recording
+from mlx.utils import tree_flatten, tree_map
+
+from puffer_mlx import config
+from puffer_mlx.check.gpu import arithmetic
+from puffer_mlx.export.dialects import from_torch, stacked_state, to_torch
+from puffer_mlx.export.formats.onnx import run_onnx, save_onnx
+from puffer_mlx.export.infer import detect, detect_torch
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.rollout.compiled_step import make_actor
+from puffer_mlx.spec import ActionSpec, EnvSpec
+from puffer_mlx.trees import named
+
+mx.set_default_device(mx.cpu)
+T, N, D, H, L = 5, 21, 6, 12, 2
+SPEC = EnvSpec("x", D, np.dtype(np.float32), ActionSpec((3,)))
+rng = np.random.default_rng(0)
+
+
+def normal(*shape):
+    return rng.normal(size=shape).astype(np.float32)
+
+
+def apart(found, expected):
+    """The largest difference of two trees."""
+    pairs = zip(tree_flatten(found), tree_flatten(expected), strict=True)
+    return max(float(np.abs(np.array(a) - np.array(b)).max()) for (_, a), (_, b) in pairs)
+
+
+def policy_of(dialect):
+    sizes = config.Policy(hidden_size=H, num_layers=L, dialect=dialect)
+    return make_policy(SPEC, sizes, config.Torch(network="Leaky"))
+
+
+def step_by_step(policy, weights, observations):
+    """Log-probabilities, values and the last state, through MLX."""
+    state, outputs, values = policy.initial_state(N), [], []
+    for row in observations:
+        out, value, state = policy.step(weights, mx.array(row), state)
+        outputs.append(out.T)
+        values.append(value)
+    return mx.stack(outputs), mx.stack(values), state
+
+
+def compiled_step(policy, weights):
+    """How far actions, log-probabilities, values and states of the step in C are from MLX's."""
+    slot = SimpleNamespace(observations=normal(T, N, D), masks=None)
+    slot.terminals = np.zeros((T, N), np.float32)
+    slot.actions, slot.logprobs = np.zeros((T, N, 1), np.float32), np.zeros((T, N), np.float32)
+    slot.values, noise = np.zeros((T, N), np.float32), rng.random((T, N, 1)).astype(np.float32)
+    states = tree_map(lambda a: np.array(a), policy.initial_state(N))
+    actor = make_actor(policy)
+    assert actor is not None
+    actor.prepare(weights)
+    function, context = actor.bind(slot, noise, states)
+    act = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int] * 3)(function)
+    state, worst = policy.initial_state(N), 0.0
+    for t in range(T):
+        act(context, t, 0, N)
+        expected = policy.act(weights, mx.array(slot.observations[t]), state, mx.array(noise[t]))
+        state = expected[-1]
+        found = slot.actions[t], slot.logprobs[t], slot.values[t], states
+        worst = max(worst, apart(found, expected))
+    return worst
+
+
+def cpu_cell():
+    """How far the cell of the extension, forward and backward, is from plain MLX."""
+    case = arithmetic.cases()["Leaky"]
+    found = case.run(mx.Device(mx.cpu), mx.float32)
+    assert found is not None, "there is no extension"
+    return apart(found, case.expect(mx.float32))
+
+
+def gpu_text(backend, folder):
+    """The same of the kernels' text, compiled as C++."""
+    from puffer_mlx.policy.networks.leaky import gpu  # pyright: ignore[reportMissingImports]
+
+    case = arithmetic.cases()["Leaky"]
+    inputs = [*case.low, *case.states, case.keep]
+    out, *gradients = case.expect(mx.float32)
+    after = [*inputs, np.array(out), case.cotangent]
+    with recording(backend) as recorder:
+        recorder.record(gpu.leaky_forward, *inputs)
+        recorder.record(gpu.leaky_backward, *after)
+    folder.mkdir()
+    compiled = Compiled(recorder, folder)
+    found = [*compiled.run(0, *inputs), *compiled.run(1, *after)]
+    return apart(found, [out, *gradients])
+
+
+def torch_module(policy, weights, expected, observations):
+    import torch
+
+    from puffer_mlx.export.torch_modules import make_module
+
+    module = make_module(policy)
+    tensors = to_torch(policy, weights)
+    module.load_state_dict({key: torch.from_numpy(a.copy()) for key, a in tensors.items()})
+    with torch.no_grad():
+        outputs, values, state = module(torch.from_numpy(observations).transpose(0, 1))
+    found = outputs.transpose(0, 1).numpy(), values.T.numpy(), [a.numpy() for a in state[0]]
+    assert apart(from_torch(policy, tensors), weights) == 0
+    return apart(found, expected), detect_torch(Path("x.pt"), tensors)
+
+
+def onnx_graph(policy, weights, expected, observations, folder):
+    path = folder / "step.onnx"
+    save_onnx(policy, weights, path, {"puffer_mlx": "1"}, {})
+    state = stacked_state(policy.network, policy.initial_state(N))
+    found = run_onnx(path, observations, state)
+    return apart((found["logits"], found["value"], list(found["state"])), expected)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    policy, observations = policy_of("torch"), normal(T, N, D)
+    weights = policy.init(mx.random.key(0))
+    expected = step_by_step(policy, weights, observations)
+    torch_apart, torch_told = torch_module(policy, weights, expected, observations)
+    native = policy_of("native")
+    drawn = native.init(mx.random.key(1))
+    print(
+        json.dumps(
+            {
+                "package": str(Path(puffer_mlx.__file__).parent),
+                "choices": config.Torch.__dataclass_fields__["network"].metadata["key"].choices,
+                "compiled step": compiled_step(native, drawn),
+                "cell on a CPU": cpu_cell(),
+                "Metal's text": gpu_text("metal", folder / "metal"),
+                "CUDA's text": gpu_text("cuda", folder / "cuda"),
+                "ONNX": onnx_graph(policy, weights, expected, observations, folder),
+                "torch": torch_apart,
+                "told by torch's keys": torch_told,
+                "told by our names": detect(dict(named(drawn))),
+            }
+        )
+    )
+
+
+main()

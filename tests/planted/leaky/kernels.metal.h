@@ -1,0 +1,39 @@
+// Leaky on a GPU: one thread owns one channel of one segment.
+
+#pragma once
+
+#include "gpu/functions.metal.h"
+
+template <typename Low, int T, int S, int H>
+kernel void leaky_forward(device const Low* u, device const Low* x, device const float* first,
+                          device const float* keep, device float* states, uint i) {
+  if (i < (uint)(S * H)) {
+    float state = first[i];
+    uint row = i / H, k = i;
+    for (int t = 0; t < T; ++t) {
+      state *= keep[row];
+      state += logistic((float)u[k]) * ((float)x[k] - state);
+      states[k] = state;
+      k += S * H; row += S;
+    }
+  }
+}
+
+template <typename Low, int T, int S, int H>
+kernel void leaky_backward(device const Low* u, device const Low* x, device const float* first,
+                           device const float* keep, device const float* states, device const float* dout,
+                           device Low* du, device Low* dx, device float* dfirst, uint i) {
+  if (i < (uint)(S * H)) {
+    float carry = 0.0f;
+    uint row = i / H + (uint)(T - 1) * S, k = i + (uint)(T - 1) * S * H;
+    for (int t = T - 1; t >= 0; --t) {
+      float z = logistic((float)u[k]), before = keep[row] * (t > 0 ? states[k - S * H] : first[i]);
+      float ds = carry + dout[k];
+      du[k] = (Low)(ds * ((float)x[k] - before) * z * (1.0f - z));
+      dx[k] = (Low)(ds * z);
+      carry = keep[row] * ds * (1.0f - z);
+      k -= S * H; row -= S;
+    }
+    dfirst[i] = carry;
+  }
+}

@@ -1,0 +1,85 @@
+"""Leaky, a network that only tests have: `tests/policy/test_planted_network.py`."""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+from puffer_mlx.policy.networks.leaky import gpu  # pyright: ignore[reportMissingImports]
+
+from puffer_mlx.ops import FusedOperation, factors_of, linear, linear_gradients, steps_of
+from puffer_mlx.ops.low_precision import in_float32
+from puffer_mlx.policy.activations import logistic, uniform
+from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
+
+FORWARD = FusedOperation("leaky_forward", gpu.leaky_forward, float32=(0,))
+BACKWARD = FusedOperation("leaky_backward", gpu.leaky_backward, float32=(2,))
+
+
+def leaky_reference(u, x, first, keep=None):
+    """s_t = keep_t s_{t-1} + sigma(u_t) (x_t - keep_t s_{t-1}); u, x (T, S, H), first (S, H)."""
+    state, states = first, []
+    z: mx.array = logistic(u)  # type: ignore
+    for z_t, x_t, keep_t in zip(steps_of(z), steps_of(x), factors_of(keep, len(x)), strict=True):
+        state = state if keep_t is None else state * keep_t
+        state = state + z_t * (x_t - state)
+        states.append(state)
+    return mx.stack(states)
+
+
+_reference_of_any = in_float32(leaky_reference, stay=(0,))
+
+
+@mx.custom_function
+def _layer(x, weight, first, keep):
+    T, S, H = x.shape
+    u = linear(x.reshape(T * S, H), weight).reshape(T, S, H)
+    return FORWARD.form()(u, x, first, keep), u
+
+
+@_layer.vjp
+def _layer_vjp(primals, cotangents, outputs):
+    x, weight, first, keep = primals
+    states, u = outputs
+    H = x.shape[-1]
+    du, dx, dfirst = BACKWARD.form()(u, x, first, keep, states, cotangents[0])
+    dx, dweight = linear_gradients(du.reshape(-1, H), x.reshape(-1, H), weight, dx.reshape(-1, H))
+    return dx.reshape(x.shape), dweight, dfirst, mx.zeros_like(keep)
+
+
+def leaky(x, layer, first, keep=None):
+    """One layer over T steps: x (T, S, H), first (S, H), keep (T, S)."""
+    weight = layer["gate"]
+    x = x.astype(weight.dtype)
+    if FORWARD.form() is None:
+        u = linear(x.reshape(-1, x.shape[-1]), weight).reshape(x.shape)
+        states = _reference_of_any(u, x, first, keep)
+    else:
+        keep = mx.ones(x.shape[:2]) if keep is None else keep
+        states, _ = _layer(x, weight, first, keep)  # type: ignore
+    if len(states) == 1:  # one view of it: see lstm/network.py
+        last = states.squeeze(0)
+        states = last[None]
+    else:
+        last = states[-1]
+    return states.astype(x.dtype), mx.stop_gradient(last)
+
+
+@dataclass(frozen=True)
+class Leaky(Recurrent):
+    """L layers, H wide. State: L arrays (n, H), 0 at first."""
+
+    hidden: int
+    layers: int
+
+    def init(self, key):
+        """Each layer's gate (H, H)."""
+        keys = mx.random.split(key, self.layers)
+        shape = (self.hidden, self.hidden)
+        return [{"gate": uniform(k, shape, self.hidden**-0.5)} for k in keys]
+
+    def initial_state(self, n):
+        """Zeros."""
+        return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
+
+    def scan(self, weights, h, state, keep=None):
+        """T steps of S segments."""
+        return through_layers(leaky, weights, h, state, keep)

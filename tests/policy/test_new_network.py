@@ -1,0 +1,104 @@
+"""A network that is one new folder, planted in a copy of the package, has every form."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from puffer_mlx.config.networks import network_folders
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "puffer_mlx"
+PLANTED = ROOT / "tests" / "planted"
+CLOSE = 2e-5  # float32, sums in another order
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory) -> Path:
+    """A folder with a copy of the package, whose only change is one folder more."""
+    copy = tmp_path_factory.mktemp("planted")
+    nothing = shutil.ignore_patterns("__pycache__")
+    for name in ("puffer_mlx", "envs", "configs"):
+        shutil.copytree(ROOT / name, copy / name, ignore=nothing)
+    networks = copy / "puffer_mlx" / "policy" / "networks"
+    shutil.copytree(PLANTED / "leaky", networks / "leaky", ignore=nothing)
+    return copy
+
+
+def run(planted: Path, *command: str, **variables: str) -> str:
+    path = os.pathsep.join(map(str, (planted, ROOT / "tests")))
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=planted,
+        env={**os.environ, "PYTHONPATH": path, **variables},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def found(planted, tmp_path_factory) -> dict:
+    folder = tmp_path_factory.mktemp("forms")
+    return json.loads(run(planted, str(PLANTED / "every_form.py"), str(folder)).splitlines()[-1])
+
+
+def test_the_configuration_knows_it(planted, found):
+    assert found["package"] == str(planted / "puffer_mlx")
+    assert "Leaky" in found["choices"] and set(network_folders()) < set(found["choices"])
+
+
+@pytest.mark.parametrize(
+    "form", ["compiled step", "cell on a CPU", "Metal's text", "CUDA's text", "ONNX", "torch"]
+)
+def test_a_form_computes_what_mlx_does(found, form):
+    assert found[form] < CLOSE
+
+
+@pytest.mark.parametrize(
+    ("by", "dialect"), [("told by torch's keys", "torch"), ("told by our names", "native")]
+)
+def test_it_is_recognised(found, by, dialect):
+    settings = {"torch.network": "Leaky", "policy.num_layers": "2", "policy.hidden_size": "12"}
+    assert found[by].items() >= {**settings, "policy.dialect": dialect}.items()
+
+
+@pytest.mark.parametrize("variables", [{}, {"PUFFER_MLX_NO_CPU_OPS": "1"}], ids=["c++", "mlx"])
+def test_it_trains(planted, tmp_path, variables):
+    sizes = {
+        "vec.total-agents": 16,
+        "train.horizon": 8,
+        "train.minibatch-size": 64,
+        "train.total-timesteps": 256,
+        "policy.hidden-size": 8,
+        "policy.num-layers": 1,
+        "checkpoint-dir": tmp_path / "checkpoints",
+        "log-dir": tmp_path / "logs",
+        "eval-episodes": 0,
+    }
+    options = [part for key, value in sizes.items() for part in (f"--{key}", str(value))]
+    command = ["squared", "--torch.network", "Leaky", "--device", "cpu", *options]
+    run(planted, "-m", "puffer_mlx.cli.train", *command, **variables)
+    (weights,) = (tmp_path / "checkpoints").rglob("0000000000000256/weights.safetensors")
+    assert b"network.0.gate" in weights.read_bytes()
+
+
+def test_no_file_outside_its_folder_names_a_network():
+    """But for the configuration: a default, a help, a line about PufferLib's keys."""
+    allowed = {"config/schema.py", "config/compatibility.py"}
+    for name, folder in network_folders().items():
+        word = re.compile(rf"(?<![A-Za-z]){name}(?![a-z])|(?<![a-z]){folder.name}(?![a-z])", re.I)
+        naming = {
+            path.relative_to(PACKAGE).as_posix()
+            for path in PACKAGE.rglob("*")
+            if path.suffix in {".py", ".h", ".cpp", ".c"}
+            and folder not in path.parents
+            and word.search(path.read_text())
+        }
+        assert naming <= allowed, name
