@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from puffer_mlx.config.networks import network_folders
+from puffer_mlx.config.parts import network_folders
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "puffer_mlx"
