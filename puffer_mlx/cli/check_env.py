@@ -110,15 +110,24 @@ def summary(found: list[Finding], took: float) -> Text:
     return text
 
 
+def without_only(argv: list[str]) -> list[str]:
+    """The words without --only and its items: the process gets its own."""
+    if "--only" not in argv:
+        return argv
+    first = argv.index("--only")
+    after = next((i for i in range(first + 1, len(argv)) if argv[i].startswith("-")), len(argv))
+    return argv[:first] + argv[after:]
+
+
 @reported
-def check(argv: list[str]) -> None:
+def main(argv: list[str]) -> int:
     config, options = parse_command_line(argv, add_options, obeyed=OBEYED, training=False)
     items = known(ITEMS, options.only)
     select_device(config.base.device)
     if options.worker is not None:
         looked = Check(Subject(config, options.seconds, threads()))
         work(items, looked, set(filter(None, options.worker.split(","))))
-        return
+        return 0
 
     def command(left: list[str], deadly: list[str]) -> list[str]:
         broken = ",".join(failed | BASIC & set(deadly))
@@ -153,28 +162,7 @@ def check(argv: list[str]) -> None:
         }
         with publish(options.json) as path:
             path.write_text(json_text(record, indent=2) + "\n")
-    if worst(everything) == FAIL:
-        raise Failure
-
-
-def without_only(argv: list[str]) -> list[str]:
-    """The words without --only and its items: the process gets its own."""
-    if "--only" not in argv:
-        return argv
-    first = argv.index("--only")
-    after = next((i for i in range(first + 1, len(argv)) if argv[i].startswith("-")), len(argv))
-    return argv[:first] + argv[after:]
-
-
-class Failure(Exception):
-    """Something is wrong with the environment."""
-
-
-def main(argv: list[str]) -> int:
-    try:
-        return check(argv)
-    except Failure:
-        return 1
+    return 1 if worst(everything) == FAIL else 0
 
 
 if __name__ == "__main__":

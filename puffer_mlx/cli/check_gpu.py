@@ -132,16 +132,16 @@ def summary(found: list[Result], seconds: float) -> Text:
 
 
 @reported
-def check(argv: list[str]) -> None:
+def main(argv: list[str]) -> int:
     options = parse(argv)
     items = known(ITEMS, options.only)
     if options.list:
         for item in items:
             print(f"{item.name:18} {item.title}")
-        return
+        return 0
     if options.worker:
         work(items, options)
-        return
+        return 0
     select_device(options.device)
     argv = [*(["--quick"] if options.quick else []), "--device", options.device]
     argv += ["--timeout", str(options.timeout)]
@@ -161,19 +161,7 @@ def check(argv: list[str]) -> None:
         }
         with publish(options.json) as path:
             path.write_text(json_text(record, indent=2) + "\n")
-    if failed := [r.item.name for r in found if r.verdict.verdict == FAIL]:
-        raise Failure(failed)
-
-
-class Failure(Exception):
-    """Some items failed."""
-
-
-def main(argv: list[str]) -> int:
-    try:
-        return check(argv)
-    except Failure:
-        return 1
+    return 1 if any(result.verdict.verdict == FAIL for result in found) else 0
 
 
 if __name__ == "__main__":

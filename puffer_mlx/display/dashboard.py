@@ -1,5 +1,6 @@
 """What a person sees while training: a live dashboard in a terminal, plain lines elsewhere."""
 
+import contextlib
 import signal
 import threading
 import time
@@ -11,6 +12,7 @@ from rich.panel import Panel
 
 from puffer_mlx.display.bottleneck import Setting, advice
 from puffer_mlx.display.dashboard_layout import Picture
+from puffer_mlx.display.key_echo import control_keys_unshown
 from puffer_mlx.display.run_view import PHASES, Logs, View, abbreviate, duration
 from puffer_mlx.tracking.scores import SCORE
 
@@ -58,9 +60,11 @@ class Dashboard:
         self._picture: RenderableType | None = None
         self._drawing = self._resized = False
         self._before: Any = None  # who minded the window's size
+        self._terminal = contextlib.ExitStack()  # as it was before
 
     def __enter__(self) -> Self:
         if self._live:
+            self._terminal.enter_context(control_keys_unshown())
             self._live.__enter__()
             words = (
                 "The first epoch compiles kernels: seconds on a CPU, up to two minutes on a GPU."
@@ -83,6 +87,7 @@ class Dashboard:
             if self.view.logs:
                 self._draw(Picture(self.view, self.why(), spare=FOLLOWING))
             self._live.__exit__(None, None, None)
+            self._terminal.close()
         elif words := self.why():
             self.message(f"why slow? {words}")
 

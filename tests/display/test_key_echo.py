@@ -1,0 +1,66 @@
+"""What a terminal shows of control keys, on a terminal of the test's own."""
+
+import os
+import pty
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from puffer_mlx.display.key_echo import control_keys_unshown
+
+PROGRAM = """
+import fcntl, os, sys, termios
+if sys.argv[1] == "foreground":
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from puffer_mlx.display.key_echo import control_keys_unshown
+shown = lambda: bool(termios.tcgetattr(0)[3] & termios.ECHOCTL)
+before = shown()
+with control_keys_unshown():
+    inside = shown()
+print(before, inside, shown())
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "inside"),
+    [("foreground", "False"), ("elsewhere", "True")],  # it isn't that process's terminal
+)
+def test_control_keys_are_shown_again_afterwards(place, inside):
+    ours, its = pty.openpty()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, place],
+            stdin=its,
+            capture_output=True,
+            text=True,
+            start_new_session=True,
+            timeout=120,
+        )
+    finally:
+        os.close(ours)
+        os.close(its)
+    assert done.stdout.split() == ["True", inside, "True"], done.stderr
+
+
+def test_an_error_leaves_the_terminal_as_it_was(monkeypatch):
+    ours, its = pty.openpty()
+    with os.fdopen(its, "r") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        monkeypatch.setattr(os, "tcgetpgrp", lambda _: os.getpgrp())
+        before = termios.tcgetattr(stdin)
+        with pytest.raises(ZeroDivisionError), control_keys_unshown():
+            assert termios.tcgetattr(stdin) != before
+            raise ZeroDivisionError
+        assert termios.tcgetattr(stdin) == before
+    os.close(ours)
+
+
+@pytest.mark.parametrize("stdin", [None, "a file"])
+def test_without_a_terminal_nothing_happens(monkeypatch, tmp_path, stdin):
+    (tmp_path / "a file").touch()
+    with open(tmp_path / "a file") as file:
+        monkeypatch.setattr(sys, "stdin", file if stdin else None)
+        with control_keys_unshown():
+            pass
