@@ -90,9 +90,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def starts_no_process(request, monkeypatch):
+def starts_no_process(request):
     """A fast test starts compilers, whose work is kept for the next time, and little else."""
     if request.node.get_closest_marker("fast") is None:
+        yield
         return
     real = subprocess.Popen.__init__
 
@@ -102,14 +103,17 @@ def starts_no_process(request, monkeypatch):
             pytest.fail(f"a fast test starts {program}: see is_fast in tests/conftest.py")
         real(self, args, *more, **how)
 
-    monkeypatch.setattr(subprocess.Popen, "__init__", begin)
+    with pytest.MonkeyPatch.context() as patch:  # not monkeypatch: that would outlive its user
+        patch.setattr(subprocess.Popen, "__init__", begin)
+        yield
 
 
 GUARD = inspect.unwrap(starts_no_process)  # names what it forbids
 
 
-def pytest_collection_finish() -> None:
-    """What was imported stays: no collection of garbage, also those of tests, walks it again."""
+@pytest.fixture(scope="module", autouse=True)
+def what_is_there_stays():
+    """No collection of garbage, also those of tests, walks what was imported before again."""
     gc.collect()
     gc.freeze()
 

@@ -18,7 +18,6 @@ import os
 import platform
 import sys
 import sysconfig
-import tempfile
 import threading
 from importlib.metadata import version
 from pathlib import Path
@@ -27,9 +26,10 @@ from types import ModuleType
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import mac
+from puffer_mlx.system import mac, private_folders
 from puffer_mlx.system.blas import take_over_gemm
-from puffer_mlx.system.compiler import compile_shared, load_compiled
+from puffer_mlx.system.compiler import cache_directory, compile_shared, load_compiled
+from puffer_mlx.system.files import publish
 from puffer_mlx.system.install_hints import compiler_hint
 
 NANOBIND = "nanobind>=3.0.1,<3.2"  # as pyproject.toml; MLX 0.32.4 has the internals of these
@@ -119,13 +119,22 @@ def _import(path: Path) -> ModuleType:
 
 
 def write_source(folder: Path, package: Path = PACKAGE) -> Path:
-    """Write the extension's source into ``folder``: every ``binding.h``, then ``cpu/module.h``."""
+    """Write the extension's source into ``folder``.
+
+    What is there already stays: a start writes nothing, also where the disk is full.
+    """
+    source, text = folder / "cpu_ops.cpp", source_text(package)
+    if not source.is_file() or source.read_text() != text:
+        with publish(source) as partial:
+            partial.write_text(text)
+    return source
+
+
+def source_text(package: Path = PACKAGE) -> str:
+    """The extension's source: lines that include what operations bring."""
     bindings = [path for path in headers(package) if path.name == "binding.h" and path != _BINDING]
     names = [path.relative_to(package).as_posix() for path in bindings]
-    source = folder / "cpu_ops.cpp"
-    lines = [f'#include "{name}"' for name in (*names, "ops/cpu/module.h")]
-    source.write_text("\n".join(lines) + "\n")
-    return source
+    return "".join(f'#include "{name}"\n' for name in (*names, "ops/cpu/module.h"))
 
 
 def headers(package: Path = PACKAGE) -> list[Path]:
@@ -137,20 +146,25 @@ def headers(package: Path = PACKAGE) -> list[Path]:
 def _compile(again: bool = False) -> Path:
     import nanobind
 
-    with tempfile.TemporaryDirectory() as folder:
-        return compile_shared(
-            "cpu_ops",
-            [
-                write_source(Path(folder)),
-                Path(nanobind.__file__).parent / "src" / "nb_combined.cpp",
-            ],
-            _flags(),
-            compiler="c++",
-            depends=headers(),
-            include=[PACKAGE],  # ``#include "ops/cpu/node.h"`` in whatever folder
-            usually="half a minute",
-            again=again,
-        )
+    text = hashlib.sha256(source_text().encode()).hexdigest()[:12]
+    sources = cache_directory() / f"cpu_ops-{text}"  # other versions have others
+    try:
+        private_folders.make(sources)
+    except OSError as error:
+        raise UserError(
+            f"cpu_ops: can't write compiled libraries to {sources.parent}: {error.strerror}",
+            "set PUFFER_MLX_CACHE to a folder you can write to",
+        ) from None
+    return compile_shared(
+        "cpu_ops",
+        [write_source(sources), Path(nanobind.__file__).parent / "src" / "nb_combined.cpp"],
+        _flags(),
+        compiler="c++",
+        depends=headers(),
+        include=[PACKAGE],  # ``#include "ops/cpu/node.h"`` in whatever folder
+        usually="half a minute",
+        again=again,
+    )
 
 
 def _try(module: ModuleType) -> None:
