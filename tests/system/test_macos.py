@@ -41,7 +41,9 @@ def zig(tmp_path_factory) -> Iterator[Path]:
             patch.setenv(name, str(kept / name))
         for name, tool in (("CC", "cc -Werror"), ("CXX", "c++")):
             patch.setenv(name, f"'{sys.executable}' -m ziglang {tool} -target aarch64-macos.14.0")
-        yield tmp_path_factory.mktemp("zig")
+        folder = tmp_path_factory.mktemp("zig")
+        patch.chdir(folder)  # zig leaves an empty a.o where it works
+        yield folder
 
 
 class Object:
