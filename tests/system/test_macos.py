@@ -7,9 +7,11 @@ import importlib.metadata
 import importlib.util
 import platform
 import re
+import shutil
 import struct
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,10 +84,24 @@ def test_environments_compile_without_a_warning(zig, name):
     assert len(calls) > 10
 
 
+def python_headers() -> Path:
+    """Python's headers, without Debian's switch between the machines that Debian knows."""
+    include = Path(sysconfig.get_paths()["include"])
+    if "multiarch" not in (include / "pyconfig.h").read_text():
+        return include
+    triplet = sysconfig.get_config_var("MULTIARCH")
+    copy = cache_directory() / "python" / include.name
+    shutil.copytree(include, copy, dirs_exist_ok=True)
+    shutil.copy(include.parent / triplet / include.name / "pyconfig.h", copy)
+    return copy
+
+
 def compiler_flags(monkeypatch) -> list[str]:
     """The extension's on a Mac."""
+    headers = {"include": str(python_headers())}
     with monkeypatch.context() as patch:
         patch.setattr(platform, "system", lambda: "Darwin")
+        patch.setattr(sysconfig, "get_paths", lambda: headers)
         return cpu_extension._flags()
 
 
