@@ -1,12 +1,13 @@
 """The rule of every optimizer: a loss or a gradient that isn't finite changes nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
+from mlx.utils import tree_map
 
 from puffer_mlx.ppo import precision
 from puffer_mlx.ppo.clip import clip_by_global_norm
-from puffer_mlx.trees import Tree
+from puffer_mlx.trees import Tree, named
 
 Update = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
 
@@ -30,3 +31,24 @@ def step_if_finite(
     grads, norm = clip_by_global_norm(grads, max_norm)
     ok = mx.isfinite(norm) & mx.isfinite(loss)
     return *precision.choose(ok, update(weights, grads, state), (weights, state)), ok
+
+
+def step_in_c(
+    operation: Callable[..., list[mx.array]], trees: Sequence[Tree], weights: Tree, state: Tree
+) -> tuple[Tree, Tree, mx.array]:
+    """The same as one operation of the CPU's extension, which clips and looks for itself.
+
+    Args:
+        operation: lists of arrays, one for each of ``trees`` -> the new weights' arrays, the new
+            state's, and whether they are new (above 0).
+        trees: what it reads.
+        weights: tree of arrays; its form is that of the new ones.
+        state: the optimizer's, likewise.
+
+    Returns:
+        As ``step_if_finite``.
+    """
+    *new, made = operation(*([array for _, array in named(tree)] for tree in trees))
+    arrays = iter(new)
+    weights, state = (tree_map(lambda _: next(arrays), tree) for tree in (weights, state))
+    return weights, state, made > 0

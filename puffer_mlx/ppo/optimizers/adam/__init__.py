@@ -11,9 +11,9 @@ from mlx.utils import tree_map
 
 from puffer_mlx import ops
 from puffer_mlx.config import Train
-from puffer_mlx.ppo.finite import step_if_finite
+from puffer_mlx.ppo.finite import step_if_finite, step_in_c
 from puffer_mlx.ppo.optimizers import Optimizer
-from puffer_mlx.trees import Tree, named
+from puffer_mlx.trees import Tree
 
 
 def init(weights: Tree) -> Tree:
@@ -104,14 +104,14 @@ def step(
             return adam(weights, grads, state, lr=lr, weight_decay=decay, **numbers)
 
         return step_if_finite(update, weights, grads, state, loss, max_norm)
+
+    def operation(*leaves: list[mx.array]) -> list[mx.array]:
+        return extension.adam_step(
+            *leaves, state["step"], lr, loss, max_norm, decay=decay, **numbers
+        )
+
     trees = weights, grads, state["momentum"], state["second_moment"]
-    leaves = ([array for _, array in named(tree)] for tree in trees)
-    *new, made = extension.adam_step(
-        *leaves, state["step"], lr, loss, max_norm, decay=decay, **numbers
-    )
-    found = iter(new)
-    weights, state = (tree_map(lambda _: next(found), tree) for tree in (weights, state))
-    return weights, state, made > 0
+    return step_in_c(operation, trees, weights, state)
 
 
 OPTIMIZER = Optimizer(init, step, reads=("beta1", "beta2", "eps", "weight_decay"))

@@ -11,9 +11,9 @@ from mlx.utils import tree_map
 
 from puffer_mlx import ops
 from puffer_mlx.config import Train
-from puffer_mlx.ppo.finite import step_if_finite
+from puffer_mlx.ppo.finite import step_if_finite, step_in_c
 from puffer_mlx.ppo.optimizers import Optimizer
-from puffer_mlx.trees import Tree, named
+from puffer_mlx.trees import Tree
 
 COEFFICIENTS = (
     (4.0848, -6.8946, 2.9270),
@@ -119,11 +119,11 @@ def step(
             return weights, {"momentum": momentum}
 
         return step_if_finite(update, weights, grads, state, loss, max_norm)
-    leaves = ([array for _, array in named(tree)] for tree in (weights, grads, state["momentum"]))
-    *new, made = extension.muon_step(*leaves, lr, loss, max_norm, beta, decay, COEFFICIENTS)
-    found = iter(new)
-    weights, state = (tree_map(lambda _: next(found), tree) for tree in (weights, state))
-    return weights, state, made > 0
+
+    def operation(*leaves: list[mx.array]) -> list[mx.array]:
+        return extension.muon_step(*leaves, lr, loss, max_norm, beta, decay, COEFFICIENTS)
+
+    return step_in_c(operation, (weights, grads, state["momentum"]), weights, state)
 
 
 OPTIMIZER = Optimizer(init, step, reads=("beta1", "weight_decay"))
