@@ -35,6 +35,9 @@ SHIM = """
 #include <thread>
 #include <vector>
 using std::exp;
+using std::log;
+using std::pow;
+using std::sqrt;
 typedef unsigned int uint;
 struct uint3 { uint x, y, z; };
 static std::barrier<>* meeting;
@@ -84,8 +87,10 @@ struct __nv_bfloat16 {
   operator float() const { return widen(bits); }
 };
 """
-CUDA_TYPES = {mx.float32: "float", mx.float16: "__half", mx.bfloat16: "__nv_bfloat16"}
-METAL_TYPES = {mx.float32: "float", mx.float16: "float16_t", mx.bfloat16: "bfloat16_t"}
+COMMON_TYPES = {mx.float32: "float", mx.int32: "int", mx.uint8: "uint8_t"}
+CUDA_TYPES = {**COMMON_TYPES, mx.float16: "__half", mx.bfloat16: "__nv_bfloat16"}
+METAL_TYPES = {**COMMON_TYPES, mx.float16: "float16_t", mx.bfloat16: "bfloat16_t"}
+NUMPY_TYPES = {mx.int32: np.int32, mx.uint8: np.uint8, mx.float16: np.float16}  # else float32
 CUDA_KERNEL = """
 namespace {name} {{
 {header}
@@ -156,6 +161,7 @@ class Recorder:
         source, _, last = printed.split("```")[1].rpartition("template ")
         instance = re.search(r"(\w+<[^<>]*>);", last)
         assert instance is not None
+        source = source.replace("#define IN_SHARED threadgroup", "#define IN_SHARED")
         return METAL_KERNEL.format(
             name=name,
             source=re.sub(r"\[\[.*?\]\]", "", source),
@@ -194,17 +200,23 @@ def _pointers(call: dict[str, Any], types: dict[mx.Dtype, str]) -> str:
 
 
 def to_memory(array: np.ndarray, dtype: mx.Dtype) -> np.ndarray:
-    """Float32 numbers as they are in memory: rounded; bfloat16 as the bits, which NumPy has not."""
+    """Numbers as they are in memory: rounded; bfloat16 as the bits, which NumPy has not."""
     if dtype == mx.bfloat16:
         return np.array(mx.array(array).astype(dtype).view(mx.uint16))
-    return array.astype(np.float16 if dtype == mx.float16 else np.float32)
+    return array.astype(NUMPY_TYPES.get(dtype, np.float32))
 
 
 def from_memory(array: np.ndarray, dtype: mx.Dtype) -> np.ndarray:
-    """What `to_memory` made, as float32."""
+    """What `to_memory` made: float32, or whole numbers as they are."""
     if dtype == mx.bfloat16:
         return np.array(mx.array(array).view(dtype).astype(mx.float32))
-    return array.astype(np.float32)
+    return array if dtype in (mx.int32, mx.uint8) else array.astype(np.float32)
+
+
+def _untouched(dtype: mx.Dtype) -> np.ndarray:
+    """What is behind an array, and in one before it is written."""
+    value = {mx.int32: -987654321, mx.uint8: 171}.get(dtype, np.nan)
+    return to_memory(np.full(SPAN, value), dtype)
 
 
 @contextlib.contextmanager
@@ -247,22 +259,28 @@ class Compiled:
         self.library = ctypes.CDLL(str(library))
 
     def run(self, number: int, *inputs: np.ndarray) -> list[np.ndarray]:
-        """The outputs of kernel `number` as float32; float32 inputs in the kernel's order.
+        """The outputs of kernel `number`; inputs in the kernel's order.
 
-        Both are in memory in the types that the kernel was recorded with.
+        Both are in memory in the types that the kernel was recorded with. Of 16 bits they are
+        float32 here.
         """
         call = self.calls[number]
         assert [i.shape for i in inputs] == [i.shape for i in call["inputs"]]
         assert call["grid"][1:] == call["threadgroup"][1:] == (1, 1)
-        nothing = np.full(SPAN, np.nan, np.float32)
-        empty = [np.full(np.prod(s) + SPAN, np.nan, np.float32) for s in call["output_shapes"]]
-        padded = [np.concatenate([i.ravel(), nothing]) for i in inputs]
-        dtypes = _dtypes(call)
-        memory = [to_memory(a, d) for a, d in zip([*padded, *empty], dtypes, strict=True)]
+        dtypes, n, shapes = _dtypes(call), len(inputs), call["output_shapes"]
+        given = [to_memory(i.ravel(), d) for i, d in zip(inputs, dtypes, strict=False)]
+        empty = [
+            np.resize(_untouched(d), int(np.prod(shape)))
+            for shape, d in zip(shapes, dtypes[n:], strict=True)
+        ]
+        behind = [_untouched(d) for d in dtypes]
+        arrays = [*given, *empty]
+        memory = [np.concatenate(pair) for pair in zip(arrays, behind, strict=True)]
         pointers = [a.ctypes.data_as(ctypes.c_void_p) for a in memory]
         run = getattr(self.library, f"k{number}_run")
         run((ctypes.c_void_p * len(pointers))(*pointers), call["grid"][0], call["threadgroup"][0])
-        n, shapes = len(inputs), call["output_shapes"]
-        outputs = [from_memory(a, d) for a, d in zip(memory[n:], dtypes[n:], strict=True)]
-        assert all(np.isnan(o[-SPAN:]).all() for o in outputs), "a thread wrote behind an output"
-        return [o[:-SPAN].reshape(shape) for o, shape in zip(outputs, shapes, strict=True)]
+        for found, expected in zip(memory, behind, strict=True):
+            said = "a thread wrote behind an array"
+            np.testing.assert_array_equal(found[-SPAN:], expected, said)
+        outputs = [from_memory(a[:-SPAN], d) for a, d in zip(memory[n:], dtypes[n:], strict=True)]
+        return [o.reshape(shape) for o, shape in zip(outputs, shapes, strict=True)]

@@ -11,7 +11,12 @@ struct Place {
 #define blockIdx (Place{(unsigned)__nvvm_read_ptx_sreg_ctaid_x()})
 #define blockDim (Place{(unsigned)__nvvm_read_ptx_sreg_ntid_x()})
 
+typedef unsigned char uint8_t;
+
 __device__ float exp(float x);
+__device__ float log(float x);
+__device__ float sqrt(float x);
+__device__ float pow(float x, float y);
 
 // As CUDA's types of 16 bits: they convert both ways.
 struct __half {

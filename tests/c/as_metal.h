@@ -8,6 +8,7 @@
 #define threadgroup_position_in_grid ((uint3)(0))
 
 typedef unsigned int uint;
+typedef unsigned char uint8_t;
 typedef uint uint3 __attribute__((ext_vector_type(3)));
 
 namespace mem_flags {
@@ -15,6 +16,9 @@ enum { mem_threadgroup };
 }
 void threadgroup_barrier(int flags);
 float exp(float x);
+float log(float x);
+float sqrt(float x);
+float pow(float x, float y);
 
 // As Metal's bfloat: made of a float by a cast alone. A value that has no name yet is in generic memory to clang.
 struct bfloat {

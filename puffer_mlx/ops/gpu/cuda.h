@@ -2,6 +2,8 @@
 
 #define FUNCTION __device__ inline
 #define SHARED __shared__
+#define IN_DEVICE
+#define IN_SHARED
 #define BARRIER __syncthreads();
 
 kernel void begin() {

@@ -3,7 +3,11 @@
 The functions that launch one are those of the CPU extension, with the same arguments. Where that
 knows float32 alone, these take activations, weights and gradients in float32, bfloat16 or float16:
 the type of the first such argument is the type of all of them, which the texts call ``Low``. What
-stays float32 in any case is ``float`` in the text. Metal has bfloat since 3.1 (macOS 14).
+stays float32 in any case is ``float`` in the text; rows are ``int``, bytes ``uint8_t``. Metal has
+bfloat since 3.1 (macOS 14).
+
+What changes from launch to launch, or is of no use to a compiler, is not of the text's template but
+an input: ``numbers`` makes one that is kept. So another size needs no other kernel.
 
 Measured on the H200 against the pure MLX forms: see ``benchmarks/RESULTS.md``. Not run on Metal:
 the texts are checked by compiling them as C++ and running them (``tests/ops``).
@@ -18,12 +22,22 @@ import mlx.core as mx
 from puffer_mlx.ops.gpu import text
 
 THREADS = 256  # threads of one block (CUDA) or threadgroup (Metal), at most
+DTYPES = {"float": mx.float32, "int": mx.int32, "uint8_t": mx.uint8}  # besides Low
 Shape = tuple[int, ...]
 
 
 def backend() -> str:
     """``metal`` or ``cuda``: the GPU back-end of this MLX build."""
     return "metal" if mx.metal.is_available() else "cuda"
+
+
+@functools.cache
+def numbers(*values: float) -> mx.array:
+    """A kernel's input of these: (n,) int32 where all of them are ints, else float32; kept."""
+    whole = all(isinstance(value, int) for value in values)
+    array = mx.array(values, mx.int32 if whole else mx.float32)
+    mx.eval(array)
+    return array
 
 
 @functools.cache
@@ -73,7 +87,7 @@ def launch(
     kind = backend()
     kernel = text.kernels(path, kind)[name]
     low = next((a.dtype for key, a in inputs.items() if kernel.inputs[key] == "Low"), mx.float32)
-    dtypes = {"Low": low, "float": mx.float32}
+    dtypes = {"Low": low, **DTYPES}
     template = {"Low": low, **sizes}
     return compiled(path, name, kind)(
         inputs=[inputs[key].astype(dtypes[type_]) for key, type_ in kernel.inputs.items()],

@@ -2,6 +2,8 @@
 
 #define FUNCTION inline
 #define SHARED threadgroup
+#define IN_DEVICE device
+#define IN_SHARED threadgroup
 #define BARRIER threadgroup_barrier(mem_flags::mem_threadgroup);
 
 kernel void begin() {

@@ -31,7 +31,7 @@ class Kernel(NamedTuple):
     before: str  # what goes before the kernel: functions that it calls
     body: str
     template: tuple[str, ...]  # names: Low, and numbers
-    inputs: dict[str, str]  # names and types, ``Low`` or ``float``, of the arrays that are read
+    inputs: dict[str, str]  # names and types of the arrays that are read: see launch.py
     outputs: dict[str, str]  # and of those that are written
 
 
