@@ -158,8 +158,11 @@ class Recorder:
         return number
 
     def _metal(self, name: str, call: dict[str, Any], printed: str) -> str:
-        source, _, last = printed.split("```")[1].rpartition("template ")
-        instance = re.search(r"(\w+<[^<>]*>);", last)
+        source, _, last = printed.split("```")[1].rpartition("template [[host_name(")
+        if source:  # of a template, MLX says at the end what it is made for
+            instance = re.search(r"(\w+<[^<>]*>);", last)
+        else:
+            source, instance = last, re.search(r"\[\[kernel\]\] void (\w+)\(", last)
         assert instance is not None
         source = source.replace("#define IN_SHARED threadgroup", "#define IN_SHARED")
         return METAL_KERNEL.format(

@@ -20,6 +20,11 @@ from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.low_precision import in_float32
 
 
+def kernel_on_gpu(launch: Callable[..., Any]) -> Any:
+    """What launches a kernel where the default device is a GPU, else None."""
+    return launch if mx.default_device() != mx.cpu else None
+
+
 def extension_on_cpu() -> Any:
     """The C++ extension where the default device is a CPU that has it, else None."""
     return cpu_extension.load() if mx.default_device() == mx.cpu else None

@@ -12,7 +12,7 @@ typedef unsigned char uint8_t;
 typedef uint uint3 __attribute__((ext_vector_type(3)));
 
 namespace mem_flags {
-enum { mem_threadgroup };
+enum { mem_device, mem_threadgroup };
 }
 void threadgroup_barrier(int flags);
 float exp(float x);

@@ -172,6 +172,18 @@ def test_a_text_says_what_its_arrays_are(tmp_path):
         assert "kernel void" not in kernel.before + kernel.body
 
 
+def test_a_kernel_needs_no_template(tmp_path):
+    """One compiler pass serves all sizes; and what is before the kernel isn't taken for one."""
+    (tmp_path / "add.metal.h").write_text(
+        "template <int N>\nFUNCTION int number() { return N; }\n"
+        "kernel void add(device const int* x, device int* y, uint i) {\n  y[i] = x[i];\n}\n"
+    )
+    for backend in ("metal", "cuda"):
+        (kernel,) = text.kernels(tmp_path / "add.metal.h", backend).values()
+        assert kernel.template == () and kernel.inputs == {"x": "int"}
+        assert "template <int N>\nFUNCTION int number()" in kernel.before
+
+
 def test_every_text_is_read_whole():
     """A kernel that the pattern of a kernel misses would be left among what goes before."""
     paths = sorted(Path(ops.__file__).parents[1].rglob("*.metal.h"))

@@ -5,6 +5,7 @@
 #define IN_DEVICE
 #define IN_SHARED
 #define BARRIER __syncthreads();
+#define DEVICE_BARRIER __syncthreads();
 
 kernel void begin() {
   using uint = unsigned int;

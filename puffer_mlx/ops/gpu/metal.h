@@ -5,6 +5,7 @@
 #define IN_DEVICE device
 #define IN_SHARED threadgroup
 #define BARRIER threadgroup_barrier(mem_flags::mem_threadgroup);
+#define DEVICE_BARRIER threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
 
 kernel void begin() {
   uint i = thread_position_in_grid.x, me = thread_position_in_threadgroup.x;

@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parent
 INCLUDED_FROM = FOLDER.parent  # ``#include "gpu/functions.metal.h"`` in a file of whatever folder
 
 _KERNEL = re.compile(
-    r"^template <(?P<template>[^>]*)>\n"
+    r"^(?:template <(?P<template>[^>]*)>\n)?"
     r"kernel void (?P<name>\w+)\((?P<parameters>[^)]*)\) \{\n(?P<body>.*?)^\}\n",
     re.MULTILINE | re.DOTALL,
 )
@@ -30,7 +30,7 @@ class Kernel(NamedTuple):
     name: str
     before: str  # what goes before the kernel: functions that it calls
     body: str
-    template: tuple[str, ...]  # names: Low, and numbers
+    template: tuple[str, ...]  # names: Low, and numbers; a kernel may do without
     inputs: dict[str, str]  # names and types of the arrays that are read: see launch.py
     outputs: dict[str, str]  # and of those that are written
 
@@ -78,5 +78,6 @@ def _kernel(found: re.Match[str], before: str, begin: str) -> Kernel:
                 inputs[name] = type_
             case ["device", type_, name]:
                 outputs[name] = type_
-    template = tuple(parameter.split()[-1] for parameter in found["template"].split(","))
+    constants = found["template"].split(",") if found["template"] else []
+    template = tuple(parameter.split()[-1] for parameter in constants)
     return Kernel(found["name"], before, begin + found["body"], template, inputs, outputs)
