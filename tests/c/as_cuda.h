@@ -11,6 +11,7 @@ struct Place {
 #define blockIdx (Place{(unsigned)__nvvm_read_ptx_sreg_ctaid_x()})
 #define blockDim (Place{(unsigned)__nvvm_read_ptx_sreg_ntid_x()})
 
+typedef __SIZE_TYPE__ size_t;
 typedef unsigned char uint8_t;
 
 __device__ float exp(float x);

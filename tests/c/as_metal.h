@@ -8,6 +8,7 @@
 #define threadgroup_position_in_grid ((uint3)(0))
 
 typedef unsigned int uint;
+typedef __SIZE_TYPE__ size_t;
 typedef unsigned char uint8_t;
 typedef uint uint3 __attribute__((ext_vector_type(3)));
 

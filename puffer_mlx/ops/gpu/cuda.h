@@ -6,8 +6,8 @@
 #define IN_SHARED
 #define BARRIER __syncthreads();
 #define DEVICE_BARRIER __syncthreads();
+using uint = unsigned int;
 
 kernel void begin() {
-  using uint = unsigned int;
   uint i = blockIdx.x * blockDim.x + threadIdx.x, me = threadIdx.x, block = blockIdx.x;
 }
