@@ -1,7 +1,7 @@
 """Which form of an operation the default device has, at the time when a function is traced.
 
 On a CPU it is the extension's (``cpu_extension.py``), on a GPU a kernel (``gpu/``); without either
-it is plain MLX, the reference.
+it is plain MLX, the reference. The device is asked for in one place, ``system/backend.py``.
 
 Activations and weights may be float32, bfloat16 or float16: a result has the dtype of what it was
 made of, and a gradient that of what it is a gradient by. Sums are taken in float32 everywhere; on a
@@ -14,20 +14,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import mlx.core as mx
-
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.low_precision import in_float32
+from puffer_mlx.system.backend import backend
 
 
 def kernel_on_gpu(launch: Callable[..., Any]) -> Any:
     """What launches a kernel where the default device is a GPU, else None."""
-    return launch if mx.default_device() != mx.cpu else None
+    return launch if backend() != "cpu" else None
 
 
 def extension_on_cpu() -> Any:
     """The C++ extension where the default device is a CPU that has it, else None."""
-    return cpu_extension.load() if mx.default_device() == mx.cpu else None
+    return cpu_extension.load() if backend() == "cpu" else None
 
 
 def extension_with_products() -> Any:
@@ -56,7 +55,7 @@ class FusedOperation:
 
     def form(self) -> Any:
         """The default device's; None where there is plain MLX alone."""
-        if mx.default_device() != mx.cpu:
+        if backend() != "cpu":
             return self.on_gpu
         extension = extension_on_cpu()
         return None if extension is None else self.on_cpu(extension)

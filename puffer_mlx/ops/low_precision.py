@@ -10,6 +10,8 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
 
+from puffer_mlx.system.backend import backend
+
 LOW = (mx.bfloat16, mx.float16)
 
 
@@ -48,7 +50,7 @@ def float32_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def chosen(*arguments: Any) -> Any:
-        return (wide if mx.default_device() == mx.cpu else function)(*arguments)
+        return (wide if backend() == "cpu" else function)(*arguments)
 
     return chosen
 

@@ -17,6 +17,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.system.backend import gpu_backend, stand_in
 from puffer_mlx.system.private_folders import temporary
 
 building = threading.RLock()
@@ -66,6 +67,8 @@ def unified() -> bool:
 
     Elsewhere a GPU has its own. What both read, a rollout say, is the host's then.
     """
+    if stand_in() is not None:
+        return gpu_backend() == "metal"
     return mx.metal.is_available() or not has_gpu()
 
 

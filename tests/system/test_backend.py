@@ -1,0 +1,44 @@
+"""Graphs of a GPU that isn't there."""
+
+import mlx.core as mx
+import pytest
+
+from puffer_mlx.ops import extension_on_cpu
+from puffer_mlx.ops.discount import gpu
+from puffer_mlx.ops.discount.operation import DISCOUNT, discount
+from puffer_mlx.ops.gpu import launch
+from puffer_mlx.system.backend import backend, building_for, stand_in
+from puffer_mlx.system.devices import unified
+
+
+def test_the_default_device_counts(monkeypatch):
+    assert backend() == "cpu" and stand_in() is None
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    assert backend() == launch.backend() in ("metal", "cuda")
+
+
+@pytest.mark.parametrize("name", ["metal", "cuda"])
+def test_operations_are_built_for_another(name):
+    calls = []
+
+    def kernel(name, *, output_shapes, output_dtypes, **given):
+        calls.append((name, [array.shape for array in given["inputs"]]))
+        shapes = zip(output_shapes, output_dtypes, strict=True)
+        return [mx.full(shape, 7, dtype) for shape, dtype in shapes]
+
+    arrays = mx.zeros((3, 2)), mx.zeros((3, 2))
+    with building_for(name, kernel):
+        assert backend() == launch.backend() == name
+        assert DISCOUNT.form() is gpu.discount and extension_on_cpu() is None
+        assert unified() == (name == "metal")
+        assert discount(*arrays).tolist() == [[7, 7]] * 4
+    [(called, shapes)] = calls
+    assert called == "discount" and shapes[:2] == [(3, 2), (3, 2)]
+    assert backend() == "cpu" and stand_in() is None
+    assert discount(*arrays).tolist() == [[0, 0]] * 4
+
+
+def test_it_ends_where_something_fails():
+    with pytest.raises(ZeroDivisionError), building_for("metal", lambda *_, **__: []):
+        raise ZeroDivisionError
+    assert backend() == "cpu"
