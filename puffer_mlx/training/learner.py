@@ -87,11 +87,11 @@ class Learner:
         fields = steps.recompute(steps.copy(rollout.buffer.fields), rollout)
         now, values = before, fields["values"]
         with building:
-            ratios, draws = mx.ones_like(values), list(uniforms)
+            ratios, draws = mx.ones_like(values), mx.split(uniforms, len(uniforms))
         submitted = Submitted()
-        for uniform in draws:
+        for uniform in draws:  # (1, S)
             adv = steps.targets(fields, values, ratios)
-            rows, batch = steps.draw(fields, adv, values, uniform, scheduled.beta)
+            rows, batch = steps.draw(fields, adv, values, uniform.reshape(-1), scheduled.beta)
             minibatch = steps.gather(fields, rows)
             grads, metrics, new_ratios, new_values = steps.gradients(
                 now.weights, *minibatch, batch, scheduled.ent_coef, now.scaler["scale"]

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 import mlx.core as mx
+from mlx.utils import tree_map
 
 from puffer_mlx.ops import take_rows
 from puffer_mlx.policy.policy import Policy
@@ -171,6 +172,8 @@ class FirstRatios:
         assert self._gathered is not None and self._rollout is not None
         fields, minibatch = self._gathered
         states = self._reader.first_states(self._rollout)
-        acted = self._reader.behaviour(self._rollout, states, rows, minibatch)
+        with building:
+            states = tree_map(lambda state: take_rows(state[None], rows, 1).squeeze(0), states)
+        acted = self._reader.behaviour(self._rollout, states, minibatch)
         with building:
             return mx.exp(acted - take_rows(fields["logprobs"], rows, acted.shape[0]))

@@ -46,7 +46,8 @@ class Reader:
             first = max(0, min(begin, N - S))  # equal sizes: other ones are compiled again
             with building:
                 rows = mx.arange(first, min(first + S, N), dtype=mx.int32)
-            logprobs = self.behaviour(rollout, states, rows, self._run.gather(fields, rows))
+                part = tree_map(lambda state: state[first : first + S], states)  # noqa: B023
+            logprobs = self.behaviour(rollout, part, self._run.gather(fields, rows))
             with building:
                 parts.append(logprobs[:, begin - first :])
             mx.async_eval(parts[-1])
@@ -59,8 +60,6 @@ class Reader:
             states = tree_map(lambda *groups: mx.concatenate([*groups]), *rollout.start.states)
             return for_gpu(states) if self._from_host else states
 
-    def behaviour(self, rollout: Rollout, states: Any, rows: mx.array, minibatch: tuple) -> Any:
-        """Log-probabilities (T, S) of rows by the weights and from the states that acted."""
-        with building:
-            states = tree_map(lambda state: mx.take(state, rows, axis=0), states)
+    def behaviour(self, rollout: Rollout, states: Any, minibatch: tuple) -> Any:
+        """Log-probabilities (T, S) of rows by the weights that acted, from the rows' states."""
         return self._run.logprobs(rollout.start.weights, *minibatch, states)
