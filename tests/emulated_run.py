@@ -1,0 +1,103 @@
+"""Whole runs as a GPU computes them, without one: every kernel that is launched runs as C++.
+
+The graphs are those that are built for CUDA (`system/backend.py`); what isn't a kernel of ours is
+computed by MLX on the CPU. A kernel is called when it is launched, not when its results are needed,
+so nothing is compiled by MLX meanwhile.
+"""
+
+import contextlib
+import ctypes
+import functools
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from emulated_gpu import SHIM, Recorder, from_memory, to_memory
+
+import puffer_mlx
+from puffer_mlx.ops.gpu import text
+from puffer_mlx.system.backend import building_for
+from puffer_mlx.system.compiler import compile_shared
+
+PACKAGE = Path(puffer_mlx.__file__).parent
+
+
+@functools.cache
+def _texts() -> dict[str, text.Kernel]:
+    """Every kernel by its name, of which there must be one."""
+    paths = PACKAGE.rglob("*.metal.h")
+    found = [kernel for path in paths for kernel in text.kernels(path, "cuda").values()]
+    named = {kernel.name: kernel for kernel in found}
+    assert len(named) == len(found), sorted(kernel.name for kernel in found)
+    return named
+
+
+class Emulator:
+    """Calls kernels; `names` are those that were."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self._functions: dict[tuple, Any] = {}
+
+    def __call__(self, name: str, **given: Any) -> list[mx.array]:
+        """A kernel's outputs, for the arguments by which MLX's own are called."""
+        self.names.add(name)
+        inputs, dtypes = given["inputs"], given["output_dtypes"]
+        memory = [to_memory(np.array(_plain(a)).ravel(), a.dtype) for a in inputs]
+        sizes = [int(np.prod(shape)) for shape in given["output_shapes"]]
+        written = [to_memory(np.full(n, 7), d) for n, d in zip(sizes, dtypes, strict=True)]
+        # one more number: an address even where there is none
+        arrays = [np.concatenate([a, np.zeros(1, a.dtype)]) for a in (*memory, *written)]
+        pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
+        run = self._function(name, given)
+        run(pointers, given["grid"][0], given["threadgroup"][0])
+        found = arrays[len(memory) :]
+        return [
+            mx.array(from_memory(a[:-1], d)).astype(d).reshape(shape)
+            for a, d, shape in zip(found, dtypes, given["output_shapes"], strict=True)
+        ]
+
+    def _function(self, name: str, given: dict[str, Any]) -> Any:
+        types = tuple(a.dtype for a in given["inputs"])
+        key = (name, tuple(map(str, given["template"])), types)
+        if key not in self._functions:
+            self._functions[key] = _compiled(name, given)
+        return self._functions[key]
+
+
+def _plain(array: mx.array) -> mx.array:
+    """Something that NumPy knows: bfloat16 as float32."""
+    return array.astype(mx.float32) if array.dtype == mx.bfloat16 else array
+
+
+def _compiled(name: str, given: dict[str, Any]) -> Any:
+    """The C++ function of a kernel."""
+    kernel = _texts()[name]
+    call = {
+        **given,
+        "input_names": list(kernel.inputs),
+        "output_names": list(kernel.outputs),
+        "header": kernel.before,
+        "source": kernel.body,
+    }
+    code = SHIM + Recorder("cuda")._cuda(f"of_{name}", call, "")
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.cpp"
+        source.write_text(code)
+        library = compile_shared(name, [source], ["-std=c++20", "-O1", "-pthread"], "c++")
+    return getattr(ctypes.CDLL(str(library)), f"of_{name}_run")
+
+
+@contextlib.contextmanager
+def emulated_gpu() -> Iterator[Emulator]:
+    """Within, everything is computed as on a GPU."""
+    emulator = Emulator()
+    mx.disable_compile()
+    try:
+        with building_for("cuda", emulator):
+            yield emulator
+    finally:
+        mx.enable_compile()

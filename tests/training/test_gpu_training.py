@@ -1,0 +1,100 @@
+"""Training as a GPU computes it, with kernels that run as C++, beside training on the CPU."""
+
+from typing import Any
+
+import numpy as np
+import oracles
+import pytest
+from emulated_run import emulated_gpu
+from oracles import named
+
+from puffer_mlx import config
+from puffer_mlx.training.trainer import Trainer
+
+T, N, S, K, H, EPOCHS = 6, 16, 8, 3, 8, 2
+OPTIONS = f"""
+    --device cpu --policy.hidden-size {H} --policy.num-layers 2
+    --vec.total-agents {N} --vec.num-buffers 2 --train.horizon {T} --train.minibatch-size {S * T}
+    --train.replay-ratio 1.5 --train.learning-rate 0.02 --train.ent-coef 0.02
+    --train.total-timesteps {EPOCHS * N * T}
+"""
+BOTH_CLIP = ("--train.clip-coef", "0.02", "--train.max-grad-norm", "0.3")
+
+
+class RandomVec(oracles.CodedVec):
+    """Random, but the same in every run."""
+
+    def __init__(self, sizes: tuple[int, ...], masked: bool) -> None:
+        super().__init__(N, 2, sizes, masked=masked)
+        self.logits = sum(sizes)
+
+    def rows(self, agents, k):
+        rng = np.random.default_rng(k)
+        rows: list[Any] = [rng.normal(size=(N, 4)), rng.normal(size=N) * 2 * float(k > 0)]
+        rows.append((rng.random(N) < 0.2) * float(k > 0))
+        if self.spec.mask_size:
+            mask = (rng.random((N, self.logits)) < 0.6).astype(np.uint8)
+            mask[:, [1, -1]] = 1
+            rows.append(mask)
+        return [row[agents] for row in rows]
+
+
+CASES = {  # action sizes, whether they are masked, options
+    "discrete": ((3,), False, ()),
+    "masked": ((3, 2), True, BOTH_CLIP),
+    "continuous": ((1, 1), False, ()),
+    "resets": ((4,), False, ("--policy.reset-on-terminal", "True")),
+    "LSTM": ((3,), False, ("--torch.network", "LSTM")),
+    "GRU": ((3,), False, ("--torch.network", "GRU")),
+    "MLP": ((3,), False, ("--torch.network", "MLP")),
+    "torch's": ((3, 2), False, ("--policy.dialect", "torch")),
+    "Adam": ((3,), False, ("--train.optimizer", "adam", "--train.learning-rate", "0.003")),
+    "S": ((3,), False, ("--train.advantage", "S")),
+}
+
+
+def train(case: str) -> tuple[Trainer, list[dict[str, float]]]:
+    sizes, masked, options = CASES[case]
+    configured = config.load("squared", [*OPTIONS.split(), *options])
+    trainer = Trainer(configured, RandomVec(sizes, masked))
+    return trainer, list(trainer)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weights_and_losses(case):
+    with emulated_gpu() as gpu:
+        trainer, logs = train(case)
+    plain, expected = train(case)
+    assert gpu.names  # something was launched
+    theirs = dict(named(plain.weights))
+    for name, array in named(trainer.weights):
+        np.testing.assert_allclose(
+            np.array(array), np.array(theirs[name]), rtol=0, atol=3e-4, err_msg=name
+        )
+    for record, other in zip(logs, expected, strict=True):
+        ours, others = (
+            {key: value for key, value in r.items() if key.startswith("loss/")}
+            for r in (record, other)
+        )
+        assert ours == pytest.approx(others, rel=2e-3, abs=2e-4)
+
+
+def test_a_minibatch_that_is_not_finite_changes_nothing(monkeypatch):
+    rows = RandomVec.rows
+
+    def poisoned(self, agents, k):
+        found = rows(self, agents, k)
+        found[1] = np.where(k == 2, np.nan, found[1])
+        return found
+
+    monkeypatch.setattr(RandomVec, "rows", poisoned)
+    sizes, masked, options = CASES["discrete"]
+    configured = config.load("squared", [*OPTIONS.split(), *options])
+    with emulated_gpu():
+        trainer = Trainer(configured, RandomVec(sizes, masked))
+        before = {name: np.array(array) for name, array in named(trainer.weights)}
+        logs = trainer.step()
+    assert logs["loss/skipped_steps"] == K
+    for name, array in named(trainer.weights):
+        np.testing.assert_array_equal(np.array(array), before[name], err_msg=name)
+    assert trainer.fault is not None and "its rewards aren't" in str(trainer.fault)
