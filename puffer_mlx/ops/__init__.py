@@ -4,7 +4,12 @@ A folder each: ``operation.py`` has the reference and the choice; ``NAME.h`` and
 the C++, found by their names; ``NAME.metal.h`` has the kernels' text, which ``gpu.py`` launches.
 """
 
-from puffer_mlx.ops.choice import FusedOperation, extension_on_cpu, extension_with_products
+from puffer_mlx.ops.choice import (
+    FusedOperation,
+    extension_on_cpu,
+    extension_with_products,
+    kernel_on_gpu,
+)
 from puffer_mlx.ops.discount.operation import discount
 from puffer_mlx.ops.gelu.operation import gelu
 from puffer_mlx.ops.linear.operation import (
@@ -17,8 +22,10 @@ from puffer_mlx.ops.linear.operation import (
     weight_gradient,
 )
 from puffer_mlx.ops.norm.operation import EPSILON, add_rms_norm
+from puffer_mlx.ops.put_rows.operation import put_rows
 from puffer_mlx.ops.recurrence.operation import factors_of, recurrent_weight_gradient, steps_of
 from puffer_mlx.ops.take_rows.operation import take_rows
+from puffer_mlx.ops.take_targets.operation import take_targets
 
 __all__ = [
     "EPSILON",
@@ -31,12 +38,15 @@ __all__ = [
     "factors_of",
     "gelu",
     "input_gradient",
+    "kernel_on_gpu",
     "linear",
     "linear_columns",
     "linear_gradients",
     "plus",
+    "put_rows",
     "recurrent_weight_gradient",
     "steps_of",
     "take_rows",
+    "take_targets",
     "weight_gradient",
 ]

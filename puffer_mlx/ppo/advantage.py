@@ -5,9 +5,12 @@ observation t, so they are the outcome of action t - 1, and the last action's re
 There is no bootstrap beyond the last value.
 """
 
+import math
+
 import mlx.core as mx
 
-from puffer_mlx.ops import discount
+from puffer_mlx.ops import discount, kernel_on_gpu
+from puffer_mlx.ops.advantages import gpu
 
 
 def advantages(
@@ -20,6 +23,7 @@ def advantages(
     gae_lambda: float,
     rho_clip: float,
     c_clip: float,
+    reward_clip: float = math.inf,
     form: str = "V",
     finals: mx.array | None = None,
     bootstrap: bool = True,
@@ -49,6 +53,7 @@ def advantages(
         gae_lambda: decay of the recursion.
         rho_clip: upper bound of rho.
         c_clip: upper bound of c.
+        reward_clip: largest magnitude of a reward; larger ones count as this.
         form: ``V`` or ``S``.
         finals: (T, N), 0 or ``TERMINATED`` or ``TRUNCATED`` of ``vec/base.py``; None is zeros.
         bootstrap: False: truncated is as good as terminated.
@@ -65,6 +70,20 @@ def advantages(
         raise ValueError(f"values, rewards, terminals, ratios, finals differ in shape: {shapes}")
     if form not in ("V", "S"):
         raise ValueError(f"the form of the advantage is V or S, not {form!r}")
+    kernel = kernel_on_gpu(gpu.advantages)
+    if kernel is not None:
+        return kernel(
+            *(values, rewards, terminals, ratios, finals),
+            gamma=gamma,
+            gae_lambda=gae_lambda,
+            rho_clip=rho_clip,
+            c_clip=c_clip,
+            reward_clip=reward_clip,
+            form=form,
+            bootstrap=bootstrap,
+        )
+    if reward_clip < math.inf:
+        rewards = mx.clip(rewards, -reward_clip, reward_clip)
     rho = mx.minimum(ratios[:-1], rho_clip)
     going = 1 - terminals[1:]
     if finals is not None:

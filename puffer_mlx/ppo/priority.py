@@ -2,9 +2,12 @@
 
 import mlx.core as mx
 
-from puffer_mlx import ops
+from puffer_mlx.ops import FusedOperation
+from puffer_mlx.ops.draw import gpu
 
 EPS = 1e-6
+
+DRAW = FusedOperation("draw_rows", gpu.draw_rows)
 
 
 def probabilities(adv: mx.array, alpha: float) -> mx.array:
@@ -69,7 +72,7 @@ def annealed_beta(beta0: float, alpha: float, epoch: int, epochs: int) -> float:
 def choose(
     adv: mx.array, uniforms: mx.array, beta: mx.array, alpha: float
 ) -> tuple[mx.array, mx.array]:
-    """All of the above: the rows that a minibatch trains on; one operation on a CPU.
+    """All of the above: the rows that a minibatch trains on, in one operation.
 
     Args:
         adv: (T, N).
@@ -80,9 +83,9 @@ def choose(
     Returns:
         Rows (S,) int32 in [0, N), and their importance weights (S,).
     """
-    extension = ops.extension_on_cpu()
-    if extension is not None:
-        return tuple(extension.draw_rows(adv, uniforms, beta, alpha, EPS))
+    fused = DRAW.form()
+    if fused is not None:
+        return tuple(fused(adv, uniforms, beta, alpha, EPS))
     p = probabilities(adv, alpha)
     rows = draw(p, uniforms)
     return rows, importance(p, rows, beta)

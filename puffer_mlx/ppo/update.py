@@ -18,7 +18,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.config import Train
-from puffer_mlx.ops import take_rows
+from puffer_mlx.ops import put_rows, take_rows, take_targets
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers, precision, priority
 from puffer_mlx.ppo.advantage import advantages
@@ -73,7 +73,7 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         T = values.shape[0]
         return advantages(
             values,
-            mx.clip(fields["rewards"][:T], -train.reward_clip, train.reward_clip),
+            fields["rewards"][:T],
             fields["terminals"][:T],
             ratios,
             finals=None if fields.get("finals") is None else fields["finals"][:T],
@@ -82,21 +82,16 @@ def compile_update(policy: Policy, train: Train) -> Executables:
             gae_lambda=train.gae_lambda,
             rho_clip=train.vtrace_rho_clip,
             c_clip=train.vtrace_c_clip,
+            reward_clip=train.reward_clip,
             form=train.advantage,
         )
 
     def draw(fields: Fields, adv, values, uniforms, beta):
         """Draw the minibatch's rows (S,) and their targets."""
-        T = values.shape[0]
-        rows, weight = priority.choose(adv, uniforms, beta, train.prio_alpha)
-        weight = mx.broadcast_to(weight, (T, rows.shape[0]))
-        if fields.get("finals") is not None:  # their actions had no effect
-            weight = mx.where(take_rows(fields["finals"], rows, T) > 0, 0, weight)
+        rows, weights = priority.choose(adv, uniforms, beta, train.prio_alpha)
+        finals = fields.get("finals")
         return rows, Minibatch(
-            old_logprob=take_rows(fields["logprobs"], rows, T).reshape(-1),
-            old_value=take_rows(values, rows, T).reshape(-1),
-            adv=take_rows(adv, rows, T).reshape(-1),
-            weight=weight.reshape(-1),
+            *take_targets(fields["logprobs"], values, adv, finals, rows, weights)
         )
 
     def gather(fields: Fields, rows: mx.array):
@@ -160,15 +155,6 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         weights, state, ok = optimizer.step(weights, grads, state, loss, lr, train)
         return weights, state, precision.next_scaler(scaler, ok, train.precision), ok
 
-    def write_back(values, ratios, rows, new_values, new_ratios, ok):
-        """Values and ratios (T, N) with the rows' columns replaced, if the minibatch counted."""
-        column = mx.broadcast_to(rows[None], new_values.shape)
-        new = (
-            mx.put_along_axis(values, column, new_values, axis=1),
-            mx.put_along_axis(ratios, column, new_ratios, axis=1),
-        )
-        return precision.choose(ok, new, (values, ratios))
-
     def logprobs(weights, observations, actions, masks, terminals, state):
         """Log-probabilities (T, S) of actions as training computes them."""
         found, _, _ = forward(weights, observations, actions, masks, terminals, state)
@@ -186,6 +172,6 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         gather=gather,
         gradients=mx.compile(gradients),
         optimise=optimise,
-        write_back=write_back,
+        write_back=put_rows,
         logprobs=mx.compile(logprobs),
     )

@@ -1,4 +1,4 @@
-"""MinGRU, the recursion of advantages and gathers, fused: GPU kernels and the CPU extension."""
+"""MinGRU, fused: GPU kernels and the CPU extension; its recursion of advantages, its gathers."""
 
 import mlx.core as mx
 import numpy as np
@@ -9,7 +9,6 @@ from oracles import f64
 
 from puffer_mlx import ops
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops.discount.gpu import discount as discount_on_gpu
 from puffer_mlx.policy.networks.mingru.gpu import mingru_backward, mingru_forward
 
 SHAPES = [(1, 1, 3), (5, 3, 100), (4, 2, 128), (3, 7, 111)]  # T, S, H: 3, 300, 256 and 777 threads
@@ -41,15 +40,13 @@ def discount_oracle(delta, decay):
 
 @pytest.fixture(scope="module", params=["metal", "cuda"])
 def compiled(request, tmp_path_factory):
-    """Kernels 0 .. 3: forward for each of SHAPES, 4 .. 7: backward, 8 .. 11: discount."""
+    """Kernels 0 .. 3: forward for each of SHAPES, 4 .. 7: backward."""
     with recording(request.param) as recorder:
         for shape in SHAPES:
             recorder.record(mingru_forward, *layer(shape)[:4])
         for shape in SHAPES:
             u, x, first, keep, dout = layer(shape)
             recorder.record(mingru_backward, u, x, first, keep, x, dout)
-        for T, S, H in SHAPES:
-            recorder.record(discount_on_gpu, *series((T, S * H)))
     return Compiled(recorder, tmp_path_factory.mktemp("kernels"))
 
 
@@ -58,14 +55,11 @@ def test_gpu_kernels(compiled, number):
     u, x, first, keep, dout = layer(SHAPES[number], seed=number)
     forward, backward = mingru_oracle(u, x, first, keep, dout)
     states = forward[1].astype(np.float32)
-    T, S, H = SHAPES[number]
-    rows = series((T, S * H), seed=number)
     found = (
         compiled.run(number, u, x, first, keep),
         compiled.run(4 + number, u, x, first, keep, states, dout),
-        compiled.run(8 + number, *rows),
     )
-    for ours, expected in zip(found, (forward, backward, [discount_oracle(*rows)]), strict=True):
+    for ours, expected in zip(found, (forward, backward), strict=True):
         close(ours, expected)
 
     extension = cpu_extension.load()
@@ -73,7 +67,6 @@ def test_gpu_kernels(compiled, number):
         by_cpu = (
             extension.mingru_forward(*map(mx.array, (u, x, first, keep))),
             extension.mingru_backward(*map(mx.array, (u, x, first, keep, states, dout))),
-            [extension.discount(*map(mx.array, rows))],
         )
         for ours, other in zip(found, by_cpu, strict=True):
             close(ours, [np.array(o) for o in other])

@@ -11,7 +11,7 @@ from kernel_oracles import EPSILON, LOW
 from oracles import sigmoid
 
 from puffer_mlx import ops
-from puffer_mlx.ops.discount import gpu as discount
+from puffer_mlx.ops.advantages import gpu as advantages
 from puffer_mlx.ops.gelu import gpu as gelu
 from puffer_mlx.ops.gpu import launch, text
 from puffer_mlx.policy.networks.gru import gpu as gru
@@ -142,11 +142,11 @@ def test_another_text_is_another_kernel(monkeypatch, tmp_path):
     monkeypatch.setattr(mx.fast, "cuda_kernel", make)
     for number, comment in enumerate(("", "", "// another text\n")):
         path = tmp_path / f"{number}.metal.h"
-        path.write_text(discount.TEXT.read_text().replace("    float a", f"{comment}    float a"))
-        launch.compiled(path, "discount", "cuda")
+        path.write_text(advantages.TEXT.read_text().replace("    float a", f"{comment}    float a"))
+        launch.compiled(path, "advantages", "cuda")
     launch.compiled.cache_clear()
     assert names[0] == names[1] != names[2]
-    assert all(name.startswith("discount_") for name in names)
+    assert all(name.startswith("advantages_") for name in names)
 
 
 # ---- texts ---------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def _norm_reference(x, residual, weight, _):
 
 
 def cases() -> dict[str, Case]:
-    """The operations with a fused form, by name; ``discount`` apart."""
+    """The operations with a fused form, by name."""
     steps = (T, S, H)
     own = {name: forms.fused_case(T, S, H) for name, forms in FORMS.items() if forms.fused_case}
     own["GELU"] = FusedCase(
@@ -98,18 +98,6 @@ def cases() -> dict[str, Case]:
     )
     own["RMSNorm"] = FusedCase([steps, steps, (H,)], [], _norm, _norm_reference, (0, 2))
     return {name: Case(case) for name, case in own.items()}
-
-
-def _discount(device: mx.Device) -> float:
-    rng = np.random.default_rng(0)
-    delta, decay = rng.normal(size=(2, T - 1, S)).astype(np.float32)
-    expected = np.zeros((T, S))
-    for t in reversed(range(T - 1)):
-        expected[t] = delta[t] + decay[t].astype(np.float64) * expected[t + 1]
-    with on(device):
-        found = ops.discount(mx.array(delta), mx.array(decay))
-        mx.eval(found)
-    return difference(found, mx.array(expected.astype(np.float32)))
 
 
 def fused(device: mx.Device, precision: str) -> str:
@@ -124,8 +112,6 @@ def fused(device: mx.Device, precision: str) -> str:
             off = difference(ours, expected)
             at_most(what, off, FUSED_BOUND[precision])
             worst = max(worst, (off, what))
-    if precision == "fp32":
-        worst = max(worst, (_discount(device), "discount"))
     return at_most(worst[1], worst[0], FUSED_BOUND[precision])
 
 

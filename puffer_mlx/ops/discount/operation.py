@@ -1,12 +1,12 @@
-"""The backward recursion of advantages: plain MLX, or one walk through time."""
+"""The backward recursion of advantages: plain MLX, or one walk through time in C++.
+
+A GPU's is part of ``ops/advantages``.
+"""
 
 import mlx.core as mx
 
-from puffer_mlx.ops.choice import FusedOperation
-from puffer_mlx.ops.discount import gpu
+from puffer_mlx.ops.choice import extension_on_cpu
 from puffer_mlx.ops.recurrence.operation import steps_of
-
-DISCOUNT = FusedOperation("discount", gpu.discount)
 
 
 def discount(delta: mx.array, decay: mx.array) -> mx.array:
@@ -19,10 +19,12 @@ def discount(delta: mx.array, decay: mx.array) -> mx.array:
     Returns:
         (T, N) float32.
     """
-    fused = DISCOUNT.form()
-    if fused is not None:
-        return fused(delta, decay)
-    adv = mx.zeros_like(delta[0])
+    extension = extension_on_cpu()
+    if extension is not None:
+        return extension.discount(delta, decay)
+    adv = mx.zeros(delta.shape[1:])
+    if not delta.shape[0]:
+        return adv[None]
     out = [adv]
     for d, k in zip(reversed(steps_of(delta)), reversed(steps_of(decay)), strict=True):
         adv = d + k * adv

@@ -1,0 +1,49 @@
+"""The draw of segments on a GPU: ``draw.metal.h``, with the arguments of the CPU extension."""
+
+from pathlib import Path
+
+import mlx.core as mx
+
+from puffer_mlx.ops.gpu.launch import launch, numbers
+
+TEXT = Path(__file__).with_name("draw.metal.h")
+BLOCK = 512  # threads of the one block: a core's memory is busy with these, and they fit any GPU
+ONE_BLOCK = 2**19  # advantages: where one block reads more, reading takes longer than a launch
+
+
+def draw_rows(
+    adv: mx.array, uniforms: mx.array, beta: mx.array, alpha: float, epsilon: float
+) -> tuple[mx.array, mx.array]:
+    """Probabilities of rows, the draw and its weights: ``ppo.priority.choose``, in one launch.
+
+    Of more than ``ONE_BLOCK`` advantages, rows are summed in a launch of their own.
+
+    Args:
+        adv: (T, N).
+        uniforms: (S,) in (0, 1].
+        beta: scalar.
+        alpha: what total advantages are raised to.
+        epsilon: what each row's weight is raised by, and the sum of all.
+
+    Returns:
+        Rows (S,) int32, weights (S,).
+    """
+    if adv.size > ONE_BLOCK and adv.shape[0] > 1:
+        adv = row_sums(adv)[None]
+    (T, N), (S,) = adv.shape, uniforms.shape
+    arrays = {
+        "adv": adv,
+        "uniforms": uniforms,
+        "beta": beta.reshape(1),
+        "sizes": numbers(T, N, S),
+        "settings": numbers(float(alpha), float(epsilon)),
+    }
+    shapes = {"rows": (S,), "weights": (S,), "priorities": (N,)}
+    rows, weights, _ = launch(TEXT, "draw_rows", arrays, shapes, BLOCK, BLOCK, THREADS=BLOCK)
+    return rows, weights
+
+
+def row_sums(adv: mx.array) -> mx.array:
+    """Sums (N,) of |adv| (T, N) over time."""
+    T, N = adv.shape
+    return launch(TEXT, "row_sums", {"adv": adv, "sizes": numbers(T, N)}, {"sums": (N,)}, N)[0]

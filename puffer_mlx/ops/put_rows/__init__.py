@@ -1,0 +1,1 @@
+"""A minibatch's new values and ratios, written into their segments' columns."""

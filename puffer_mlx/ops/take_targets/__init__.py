@@ -1,0 +1,1 @@
+"""A gather of what a minibatch's segments are compared with."""

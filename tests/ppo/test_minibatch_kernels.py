@@ -1,0 +1,418 @@
+"""What a minibatch does around its gradients, on a GPU: kernels run as C++, called as users do.
+
+`targets`, `draw`, `gather` and `write_back` of `ppo/update.py`: against plain MLX, which other
+tests hold against float64 and hand arithmetic.
+"""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import oracles
+import pytest
+from emulated_gpu import Compiled, recording
+
+from puffer_mlx import config, ops
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.ops.draw import gpu as draw_gpu
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.ppo import priority
+from puffer_mlx.ppo.advantage import advantages
+from puffer_mlx.ppo.update import compile_update
+from puffer_mlx.spec import ActionSpec, EnvSpec
+
+HYPER = {"gamma": 0.97, "gae_lambda": 0.9, "rho_clip": 1.1, "c_clip": 0.9}
+BACKENDS = ("metal", "cuda")
+
+
+def pretend_gpu(patch):
+    """Operations take their forms for a GPU."""
+    patch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+
+
+def plainly(function, *arrays):
+    """What plain MLX computes, as NumPy arrays."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_extension, "load", lambda: None)
+        return [np.array(a) for a in function(*map(mx.array, arrays))]
+
+
+class Emulated:
+    """Functions of arrays, recorded as a GPU would launch them, then compiled all at once."""
+
+    def __init__(self, backend, folder, cases):
+        with recording(backend) as recorder, pytest.MonkeyPatch.context() as patch:
+            pretend_gpu(patch)
+            self.numbers = {k: recorder.record(f, *arrays) for k, (f, *arrays) in cases.items()}
+        assert len(recorder.calls) == len(cases), "each of them is one launch"
+        self.cases, self.compiled = cases, Compiled(recorder, folder)
+
+    def run(self, key, *arrays):
+        """The kernel's outputs for other arrays of the same shapes, or for those of the case."""
+        number = self.numbers[key]
+        function, *samples = self.cases[key]
+        with pytest.MonkeyPatch.context() as patch, recording("cuda") as recorder:
+            pretend_gpu(patch)
+            function(*map(mx.array, arrays or samples))
+        (call,) = recorder.calls
+        return self.compiled.run(number, *map(np.array, call["inputs"]))
+
+
+# ---- advantages ----------------------------------------------------------------------------------
+
+VARIANTS = [(form, ends, boot) for form in "VS" for ends, boot in ((0, 1), (1, 0), (1, 1))]
+SHAPES = {1: (1, 3), 2: (2, 33), 9: (9, 40), 21: (21, 7)}  # T: steps are read 8 at a time
+
+
+def series(T, ends, seed=0):
+    """values, rewards, terminals, ratios, and finals if episodes' ends have rows."""
+    rng, shape = np.random.default_rng(seed), SHAPES[T]
+    found = [
+        rng.normal(size=shape),
+        rng.normal(size=shape) * 2,
+        rng.random(shape) < 0.15,
+        rng.lognormal(0, 0.5, size=shape),
+    ]
+    if ends:
+        found.append(rng.choice([0, 0, 0, 1, 2], size=shape))
+    return [array.astype(np.float32) for array in found]
+
+
+def advantages_of(form, boot, reward_clip=1.0):
+    def function(values, rewards, terminals, ratios, finals=None):
+        return [
+            advantages(
+                *(values, rewards, terminals, ratios),
+                **HYPER,
+                reward_clip=reward_clip,
+                form=form,
+                finals=finals,
+                bootstrap=bool(boot),
+            )
+        ]
+
+    return function
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def advantages_on_gpu(request, tmp_path_factory):
+    cases = {
+        (T, *variant): (advantages_of(variant[0], variant[2]), *series(T, variant[1]))
+        for T in SHAPES
+        for variant in VARIANTS
+        if T == 9 or variant == ("V", 1, 1)
+    }
+    return Emulated(request.param, tmp_path_factory.mktemp("kernels"), cases)
+
+
+def advantage_cases():
+    return [(9, *variant) for variant in VARIANTS] + [(T, "V", 1, 1) for T in (1, 2, 21)]
+
+
+@pytest.mark.parametrize("case", advantage_cases())
+def test_advantages(advantages_on_gpu, case):
+    T, form, ends, boot = case
+    arrays = series(T, ends, seed=7)
+    (found,) = advantages_on_gpu.run(case, *arrays)
+    (expected,) = plainly(advantages_of(form, boot), *arrays)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6)
+    assert not found[-1].any()
+    if not ends:
+        arrays[1] = arrays[1].clip(-1, 1)
+        oracle = oracles.advantages(arrays, [float(x) for x in HYPER.values()], form)
+        np.testing.assert_allclose(found, oracle, rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_what_is_not_finite_is_not_hidden_by_a_clip(advantages_on_gpu, place):
+    """A minibatch with NaN is skipped and counted: it must arrive there."""
+    arrays = series(9, 0)
+    arrays[2][:] = 0
+    arrays[place][4, 5] = np.nan
+    (found,) = advantages_on_gpu.run((9, "V", 0, 1), *arrays)
+    (expected,) = plainly(advantages_of("V", 1), *arrays)
+    assert np.isnan(expected[:, 5]).any()
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+
+
+def test_without_a_bound_rewards_are_not_clipped(advantages_on_gpu):
+    values, *rest = series(9, 0)
+    zeros, ones = np.zeros_like(values), np.ones_like(values)
+    with recording("cuda") as recorder, pytest.MonkeyPatch.context() as patch:
+        pretend_gpu(patch)
+        advantages(*map(mx.array, (values, *rest)), **HYPER)
+    settings = dict(zip(recorder.calls[0]["input_names"], recorder.calls[0]["inputs"], strict=True))
+    assert settings["settings"][-1].item() == np.inf
+    clipped = plainly(advantages_of("V", 1), zeros, ones * 5, zeros, ones)
+    free = plainly(advantages_of("V", 1, np.inf), zeros, ones * 5, zeros, ones)
+    np.testing.assert_allclose(free[0], clipped[0] * 5, rtol=1e-6)
+
+
+# ---- the draw ------------------------------------------------------------------------------------
+
+DRAWS = {  # T, N, S: steps are read 16 at a time, by 512 threads
+    "one": (1, 1, 1),
+    "few": (5, 37, 700),
+    "shares": (19, 1301, 300),
+    "whole": (16, 1024, 513),
+}
+ALPHA = 0.8
+
+
+def draw_case(T, N, S, seed=0):
+    """adv, uniforms, beta."""
+    rng = np.random.default_rng(seed)
+    adv = rng.normal(size=(T, N)).astype(np.float32) ** 3
+    uniforms = (1 - rng.random(S)).astype(np.float32)
+    uniforms[-2:] = (1.0, 1e-9)[-S:]
+    return adv, uniforms, np.float32(0.4)
+
+
+def choose(adv, uniforms, beta):
+    return priority.choose(adv, uniforms, beta, ALPHA)
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def draw_on_gpu(request, tmp_path_factory):
+    cases: dict[str, Any] = {name: (choose, *draw_case(*shape)) for name, shape in DRAWS.items()}
+    cases["sums"] = (lambda adv: [draw_gpu.row_sums(adv)], draw_case(19, 300, 1)[0])
+    return Emulated(request.param, tmp_path_factory.mktemp("kernels"), cases)
+
+
+def check_draw(found, adv, uniforms, beta):
+    """Rows and weights are plain MLX's but where rounding decides."""
+    rows, weights = found[:2]
+    plain, importance = plainly(choose, adv, uniforms, beta)
+    p = oracles.probabilities(adv, ALPHA)
+    assert rows.dtype == np.int32 and rows.min() >= 0 and rows.max() < len(p)
+    same = rows == plain
+    assert same.mean() > 0.99 and np.abs(rows - plain).max() <= 1
+    np.testing.assert_allclose(weights[same], importance[same], rtol=1e-5)
+    np.testing.assert_allclose(weights, (len(p) * p[rows]) ** -np.float64(beta), rtol=1e-5)
+    cdf = np.cumsum(p)
+    reached = np.append(0, cdf)
+    assert (uniforms <= cdf[rows] + 1e-6).all() or rows.max() == len(p) - 1
+    assert (uniforms >= reached[rows] - 1e-6).all()
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_draw(draw_on_gpu, name):
+    arrays = draw_case(*DRAWS[name], seed=3)
+    check_draw(draw_on_gpu.run(name, *arrays), *arrays)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_an_advantage_that_is_not_finite_gives_no_chance(draw_on_gpu, bad):
+    adv, uniforms, beta = draw_case(*DRAWS["shares"])
+    adv[7, 20] = bad
+    check_draw(draw_on_gpu.run("shares", adv, uniforms, beta), adv, uniforms, beta)
+
+
+def test_no_advantage_at_all(draw_on_gpu):
+    """Every p is 1: the first row's reaches every uniform; (37 * 1)^-.4 is its weight."""
+    adv, uniforms, beta = draw_case(*DRAWS["few"])
+    rows, weights, _ = draw_on_gpu.run("few", adv * 0, uniforms, beta)
+    np.testing.assert_array_equal(rows, 0)
+    np.testing.assert_allclose(weights, 37**-0.4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("agent", [0, 2, 3, 1300])
+def test_one_agent_has_all_the_advantage(draw_on_gpu, agent):
+    """At either end of a thread's share of three, and the last of all."""
+    adv, uniforms, beta = draw_case(*DRAWS["shares"])
+    adv[:, np.arange(1301) != agent] = 0
+    uniforms = uniforms.clip(0.01, 0.99)
+    rows, *_ = draw_on_gpu.run("shares", adv * 1e6, uniforms, beta)
+    np.testing.assert_array_equal(rows, agent)
+
+
+def test_many_rows_are_summed_first(draw_on_gpu, monkeypatch):
+    adv, uniforms, beta = draw_case(19, 300, 1)
+    (sums,) = draw_on_gpu.run("sums", adv)
+    more = mx.array(uniforms), mx.array(float(beta))
+    np.testing.assert_allclose(sums, np.abs(adv.astype(np.float64)).sum(axis=0), rtol=2e-6)
+    for limit, launched in ((adv.size, ["draw_rows"]), (adv.size - 1, ["row_sums", "draw_rows"])):
+        monkeypatch.setattr(draw_gpu, "ONE_BLOCK", limit)
+        with recording("cuda") as recorder:
+            draw_gpu.draw_rows(mx.array(adv), *more, ALPHA, priority.EPS)
+        assert [call["name"].rpartition("_")[0] for call in recorder.calls] == launched
+    assert recorder.calls[1]["inputs"][0].shape == (1, 300)
+
+
+# ---- gathers, and writing back -------------------------------------------------------------------
+
+T, N, S = 11, 75, 90  # 90 rows of 75: some are drawn twice
+FIELDS = {  # dtype, what follows (T, N): words and bytes, fewer than 32 of them and more
+    "terminals": (np.float32, ()),
+    "actions": (np.float32, (3,)),
+    "floats": (np.float32, (5, 8)),
+    "wide": (np.float32, (167,)),
+    "masks": (np.uint8, (7,)),
+    "pixels": (np.uint8, (2, 6)),
+    "coordinates": (np.int16, (3,)),
+    "flags": (np.bool_, ()),
+    "doubled": (np.int64, (2,)),
+}
+STEPS = {"wide": 2, "floats": 2}  # a thread of the machine's stands for each of a GPU's
+
+
+def rows_of(seed=0):
+    return np.random.default_rng(seed).integers(0, N, S).astype(np.int32)
+
+
+def field(name, seed=0):
+    """An array with the row that the next rollout begins with, and the steps that are taken."""
+    dtype, tail = FIELDS[name]
+    steps = STEPS.get(name, 4)
+    numbers = np.random.default_rng(seed).integers(0, 250, (steps + 1, N, *tail))
+    return numbers.astype(dtype), steps
+
+
+def taken(name):
+    steps = field(name)[1]
+    return lambda source, rows: [ops.take_rows(source, rows, steps)]
+
+
+def grids(seed=0):
+    """values, ratios, logprobs, adv, finals: (T, N)."""
+    rng = np.random.default_rng(seed)
+    arrays = [rng.normal(size=(T, N)).astype(np.float32) for _ in range(4)]
+    return [*arrays, rng.choice([0, 0, 1, 2], (T, N)).astype(np.float32)]
+
+
+def put_case(ok, seed=0):
+    rows = rows_of(seed)
+    new = np.random.default_rng(seed + 1).normal(size=(2, T, S)).astype(np.float32)
+    return [*grids(seed)[:2], rows, *new, np.float32(ok)]
+
+
+def targets(logprobs, values, adv, rows, weights, finals=None):
+    return ops.take_targets(logprobs, values, adv, finals, rows, weights)
+
+
+def target_case(ends, seed=0):
+    values, _, logprobs, adv, finals = grids(seed)
+    weights = np.random.default_rng(seed + 2).random(S).astype(np.float32)
+    return [logprobs, values, adv, rows_of(seed), weights, *([finals] if ends else [])]
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def rows_on_gpu(request, tmp_path_factory):
+    cases: dict[str, Any] = {name: (taken(name), field(name)[0], rows_of()) for name in FIELDS}
+    cases |= {f"targets {ends}": (targets, *target_case(ends)) for ends in (0, 1)}
+    cases["put"] = (ops.put_rows, *put_case(1))
+    return Emulated(request.param, tmp_path_factory.mktemp("kernels"), cases)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_take_rows(rows_on_gpu, name):
+    source, steps = field(name, seed=2)
+    rows = rows_of(2)
+    (found,) = rows_on_gpu.run(name, source, rows)
+    expected = np.ascontiguousarray(source[:steps, rows])
+    assert found.tobytes() == expected.tobytes()
+
+
+def test_rows_outside_never_read_other_memory(rows_on_gpu):
+    rows = rows_of()
+    rows[:4] = -1, N, 2**31 - 1, -(2**31)
+    inside = rows.clip(0, N - 1)
+    for name in ("actions", "masks"):
+        source, steps = field(name)
+        (found,) = rows_on_gpu.run(name, source, rows)
+        np.testing.assert_array_equal(found, source[:steps, inside].reshape(found.shape))
+    logprobs, values, adv, _, weights = target_case(0)
+    found = rows_on_gpu.run("targets 0", logprobs, values, adv, rows, weights)
+    np.testing.assert_array_equal(found[2], adv[:, inside].ravel())
+
+
+def test_what_take_rows_returns():
+    """Its dtype and shape, whatever the kernel takes the numbers for."""
+    with recording("cuda"), pytest.MonkeyPatch.context() as patch:
+        pretend_gpu(patch)
+        for name, (dtype, tail) in FIELDS.items():
+            source, steps = field(name)
+            (found,) = taken(name)(mx.array(source), mx.array(rows_of()))
+            assert found.shape == (steps, S, *tail) and np.array(found).dtype == dtype
+
+
+@pytest.mark.parametrize("ends", [0, 1])
+def test_take_targets(rows_on_gpu, ends):
+    arrays = target_case(ends, seed=4)
+    found = rows_on_gpu.run(f"targets {ends}", *arrays)
+    for ours, expected in zip(found, plainly(targets, *arrays), strict=True):
+        assert ours.shape == (T * S,)
+        np.testing.assert_array_equal(ours, expected)
+    logprobs, _, _, rows, weights, *finals = arrays
+    np.testing.assert_array_equal(found[0], logprobs[:, rows].ravel())
+    weight = np.broadcast_to(weights, (T, S))
+    if ends:
+        weight = np.where(finals[0][:, rows] > 0, 0, weight)
+    np.testing.assert_array_equal(found[3], weight.ravel())
+
+
+@pytest.mark.parametrize("ok", [1, 0])
+def test_put_rows(rows_on_gpu, ok):
+    arrays = put_case(ok, seed=5)
+    values, ratios, rows, new_values, new_ratios, _ = arrays
+    assert len(set(rows)) < S
+    expected = [values.copy(), ratios.copy()]
+    for s, row in enumerate(rows if ok else []):  # so the last one counts
+        expected[0][:, row], expected[1][:, row] = new_values[:, s], new_ratios[:, s]
+    found = rows_on_gpu.run("put", *arrays)
+    for ours, plain, oracle in zip(found, plainly(ops.put_rows, *arrays), expected, strict=True):
+        np.testing.assert_array_equal(ours, oracle)
+        np.testing.assert_array_equal(plain, oracle)
+
+
+def test_every_row_is_the_same_one(rows_on_gpu):
+    values, ratios, rows, *rest = put_case(1)
+    rows[:] = N - 1
+    found = rows_on_gpu.run("put", values, ratios, rows, *rest)
+    np.testing.assert_array_equal(found[0][:, -1], rest[0][:, -1])
+    np.testing.assert_array_equal(found[1][:, -1], rest[1][:, -1])
+    np.testing.assert_array_equal(found[0][:, :-1], values[:, :-1])
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_whether_it_counted_may_be_a_bool(ok):
+    arrays = put_case(ok)
+    as_bool = plainly(ops.put_rows, *arrays[:-1], np.bool_(ok))
+    np.testing.assert_array_equal(as_bool, plainly(ops.put_rows, *arrays))
+
+
+# ---- the steps -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_launches_of_the_steps(ends):
+    """Each array of a rollout is read where it lies: no launch but those of the kernels."""
+    spec = EnvSpec("test", 6, np.dtype(np.uint8), ActionSpec((3,)), 3)
+    policy = make_policy(spec, config.Policy(hidden_size=8, num_layers=1), config.Torch())
+    steps = compile_update(policy, config.Train())
+    values, ratios, logprobs, adv, _ = map(mx.array, grids())
+    fields = {
+        "observations": mx.zeros((T + 1, N, 6), mx.uint8),
+        "actions": mx.zeros((T, N, 1)),
+        "logprobs": logprobs,
+        "rewards": mx.zeros((T + 1, N)),
+        "terminals": mx.zeros((T + 1, N)),
+        "masks": mx.zeros((T + 1, N, 3), mx.uint8),
+        "finals": mx.zeros((T + 1, N)) if ends else None,
+        "values": values,
+    }
+    rows, new = mx.array(rows_of()), mx.zeros((T, S))
+    with recording("cuda") as recorder, pytest.MonkeyPatch.context() as patch:
+        pretend_gpu(patch)
+        steps.targets(fields, values, ratios)
+        steps.draw(fields, adv, values, mx.ones(S), mx.array(0.4))
+        found = steps.gather(fields, rows)
+        steps.write_back(values, ratios, rows, new, new, mx.array(1.0))
+    assert [a if a is None else a.shape for a in found[:3]] == [(T, S, 6), (T * S, 1), (T * S, 3)]
+    launched = [call["name"].rpartition("_")[0] for call in recorder.calls]
+    gathers = ["take_bytes", "take_words", "take_bytes"]  # 6 and 3 are no multiples of 4
+    gathers += ["take_words"] * (found[3] is not None)
+    assert launched == ["advantages", "draw_rows", "take_targets", *gathers, "put_rows"]
+    for call in recorder.calls:
+        shapes = {a.shape for a in call["inputs"]}
+        assert (1,) in shapes or () not in shapes
