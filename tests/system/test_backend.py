@@ -4,8 +4,8 @@ import mlx.core as mx
 import pytest
 
 from puffer_mlx.ops import extension_on_cpu
-from puffer_mlx.ops.discount import gpu
-from puffer_mlx.ops.discount.operation import DISCOUNT, discount
+from puffer_mlx.ops.gelu import gpu
+from puffer_mlx.ops.gelu.operation import FORWARD, gelu
 from puffer_mlx.ops.gpu import launch
 from puffer_mlx.system.backend import backend, building_for, stand_in
 from puffer_mlx.system.devices import unified
@@ -26,16 +26,16 @@ def test_operations_are_built_for_another(name):
         shapes = zip(output_shapes, output_dtypes, strict=True)
         return [mx.full(shape, 7, dtype) for shape, dtype in shapes]
 
-    arrays = mx.zeros((3, 2)), mx.zeros((3, 2))
+    x = mx.zeros((3, 2))
     with building_for(name, kernel):
         assert backend() == launch.backend() == name
-        assert DISCOUNT.form() is gpu.discount and extension_on_cpu() is None
+        assert FORWARD.form() is gpu.gelu_forward and extension_on_cpu() is None
         assert unified() == (name == "metal")
-        assert discount(*arrays).tolist() == [[7, 7]] * 4
+        assert gelu(x).tolist() == [[7, 7]] * 3
     [(called, shapes)] = calls
-    assert called == "discount" and shapes[:2] == [(3, 2), (3, 2)]
+    assert called == "gelu_forward" and shapes[0] == (3, 2)
     assert backend() == "cpu" and stand_in() is None
-    assert discount(*arrays).tolist() == [[0, 0]] * 4
+    assert gelu(x).tolist() == [[0, 0]] * 3
 
 
 def test_it_ends_where_something_fails():
