@@ -127,6 +127,7 @@ class Recorder:
 
     def __init__(self, backend: str) -> None:
         self.backend, self.text, self.calls = backend, SHIM, []
+        self._numbers: dict[str, int] = {}  # of texts that are there
         self.real = getattr(mx.fast, backend + "_kernel")
 
     def __call__(self, **made: Any):
@@ -145,20 +146,35 @@ class Recorder:
         Returns:
             its number.
         """
-        arguments = [mx.array(sample) for sample in samples]
+        return self.record_all(function, *samples)[-1]
+
+    def record_all(
+        self, function: Callable[..., Any], *samples: np.ndarray | mx.array
+    ) -> list[int]:
+        """Append what is not yet there of the kernels that are called with these inputs.
+
+        Returns:
+            their numbers, call by call: for ``Compiled.play``.
+        """
+        arguments, first = [mx.array(sample) for sample in samples], len(self.calls)
         printed = [""]
         if self.backend == "metal":
             with printed_by_c() as printed, tempfile.TemporaryDirectory() as folder:
                 mx.export_function(f"{folder}/f.mlxfn", function, *arguments)
         else:
             function(*arguments)
-        number = len(self.calls) - 1
+        sources = "".join(printed).split("```")[1::2] or [""] * len(self.calls[first:])
         write = self._metal if self.backend == "metal" else self._cuda
-        self.text += write(f"k{number}", self.calls[number], "".join(printed))
-        return number
+        for call, source in zip(self.calls[first:], sources, strict=True):
+            same = write("same", call, source)
+            if same not in self._numbers:
+                self._numbers[same] = len(self._numbers)
+                self.text += write(f"k{self._numbers[same]}", call, source)
+            call["number"] = self._numbers[same]
+        return [*range(first, len(self.calls))]
 
     def _metal(self, name: str, call: dict[str, Any], printed: str) -> str:
-        source, _, last = printed.split("```")[1].rpartition("template [[host_name(")
+        source, _, last = printed.rpartition("template [[host_name(")
         if source:  # of a template, MLX says at the end what it is made for
             instance = re.search(r"(\w+<[^<>]*>);", last)
         else:
@@ -254,7 +270,7 @@ class Compiled:
     """A recorder's kernels, compiled; `run` calls one of them with NumPy arrays."""
 
     def __init__(self, recorder: Recorder, folder: Path) -> None:
-        self.calls = recorder.calls
+        self.calls, self.backend = recorder.calls, recorder.backend
         source = folder / "kernels.cpp"
         source.write_text(recorder.text)
         flags = ["-std=c++20", "-O1", "-pthread"]
@@ -280,10 +296,41 @@ class Compiled:
         arrays = [*given, *empty]
         memory = [np.concatenate(pair) for pair in zip(arrays, behind, strict=True)]
         pointers = [a.ctypes.data_as(ctypes.c_void_p) for a in memory]
-        run = getattr(self.library, f"k{number}_run")
+        run = getattr(self.library, f"k{call['number']}_run")
         run((ctypes.c_void_p * len(pointers))(*pointers), call["grid"][0], call["threadgroup"][0])
         for found, expected in zip(memory, behind, strict=True):
             said = "a thread wrote behind an array"
             np.testing.assert_array_equal(found[-SPAN:], expected, said)
         outputs = [from_memory(a[:-SPAN], d) for a, d in zip(memory[n:], dtypes[n:], strict=True)]
         return [o.reshape(shape) for o, shape in zip(outputs, shapes, strict=True)]
+
+    def play(self, calls: list[int], function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function makes of its arguments if its kernels run here.
+
+        Args:
+            calls: those that ``record_all`` recorded of it.
+            function: what launches them.
+            *arguments: of any values, and the recorded ones' shapes.
+        """
+        left = iter(calls)
+
+        def kernel(**made: Any):
+            def call(**given: Any):
+                number = next(left)
+                inputs = [np.array(array) for array in given["inputs"]]
+                assert self.calls[number]["name"] == made["name"]
+                assert self.calls[number]["output_shapes"] == given["output_shapes"]
+                outputs = self.run(number, *inputs)
+                dtypes = given["output_dtypes"]
+                return [mx.array(o).astype(d) for o, d in zip(outputs, dtypes, strict=True)]
+
+            return call
+
+        launch.compiled.cache_clear()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(mx.fast, self.backend + "_kernel", kernel)
+            patch.setattr(launch, "backend", lambda: self.backend)
+            result = function(*arguments)
+        launch.compiled.cache_clear()
+        assert next(left, None) is None
+        return result

@@ -7,6 +7,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.ppo import precision
 from puffer_mlx.ppo.clip import clip_by_global_norm
+from puffer_mlx.system.backend import backend
 from puffer_mlx.trees import Tree, named
 
 Update = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
@@ -33,22 +34,23 @@ def step_if_finite(
     return *precision.choose(ok, update(weights, grads, state), (weights, state)), ok
 
 
-def step_in_c(
+def step_in_one(
     operation: Callable[..., list[mx.array]], trees: Sequence[Tree], weights: Tree, state: Tree
 ) -> tuple[Tree, Tree, mx.array]:
-    """The same as one operation of the CPU's extension, which clips and looks for itself.
+    """The same by one call that clips and looks for itself: a CPU's extension, or a GPU's kernels.
 
     Args:
         operation: lists of arrays, one for each of ``trees`` -> the new weights' arrays, the new
-            state's, and whether they are new (above 0).
+            state's, and whether they are new (1, else 0: a scalar).
         trees: what it reads.
         weights: tree of arrays; its form is that of the new ones.
         state: the optimizer's, likewise.
 
     Returns:
-        As ``step_if_finite``.
+        As ``step_if_finite``; on a GPU, whether they are new is the call's own number, since to
+        compare it would be a launch more.
     """
     *new, made = operation(*([array for _, array in named(tree)] for tree in trees))
     arrays = iter(new)
     weights, state = (tree_map(lambda _: next(arrays), tree) for tree in (weights, state))
-    return weights, state, made > 0
+    return weights, state, made > 0 if backend() == "cpu" else made

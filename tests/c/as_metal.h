@@ -3,6 +3,7 @@
 
 #define device __global
 #define threadgroup __local
+#define thread __private
 #define thread_position_in_grid ((uint3)(0))
 #define thread_position_in_threadgroup ((uint3)(0))
 #define threadgroup_position_in_grid ((uint3)(0))

@@ -4,6 +4,7 @@
 #define SHARED __shared__
 #define IN_DEVICE
 #define IN_SHARED
+#define IN_THREAD
 #define BARRIER __syncthreads();
 #define DEVICE_BARRIER __syncthreads();
 using uint = unsigned int;

@@ -5,8 +5,8 @@
 // may know i, its place in the grid, and me, that in its block, which has the number `block` (CUDA's word; Metal's is
 // threadgroup). Memory that a block's threads have in common is SHARED; they wait for each other at a BARRIER, after
 // which each sees what the others wrote to SHARED memory; at a DEVICE_BARRIER, what they wrote to an output, too. A
-// function's pointer says where it points: IN_DEVICE or IN_SHARED, nothing if to its thread's own. Arrays of fewer than
-// 8 numbers are in a third place on Metal: a kernel reads them by their index, and passes them on to nobody.
+// function's pointer or reference says where it points: IN_DEVICE, IN_SHARED, or IN_THREAD. Arrays of fewer than 8 numbers
+// are in a fourth place on Metal: a kernel reads them by their index, and passes them on to nobody.
 //
 // `Low` is the type in memory of activations, weights and their gradients: float, or one of 16 bits. What is loaded
 // becomes float at once and is cast where it is stored: CUDA's types are ambiguous beside a float in `?:`, and Metal's

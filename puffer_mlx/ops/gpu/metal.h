@@ -4,6 +4,7 @@
 #define SHARED threadgroup
 #define IN_DEVICE device
 #define IN_SHARED threadgroup
+#define IN_THREAD thread
 #define BARRIER threadgroup_barrier(mem_flags::mem_threadgroup);
 #define DEVICE_BARRIER threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
 

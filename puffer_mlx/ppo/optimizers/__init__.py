@@ -22,9 +22,10 @@ class Optimizer(NamedTuple):
     Args:
         init: weights -> its first state, trees of arrays by name.
         step: (weights, gradients, state, loss, learning rate, ``config.Train``) -> new weights, new
-            state and whether (a scalar) they are new. Gradients are clipped to
-            ``train.max_grad_norm``, and where the loss or one of them isn't finite, nothing is new:
-            ``finite.step_if_finite`` does both. Loss and learning rate are scalar arrays.
+            state and whether (a scalar: bool, or float32 1 or 0) they are new. Gradients are
+            clipped to ``train.max_grad_norm``, and where the loss or one of them isn't finite,
+            nothing is new: ``finite.step_if_finite`` does both. Loss and learning rate are scalar
+            arrays.
         reads: the keys of [train] that it obeys, besides ``learning_rate`` and ``max_grad_norm``.
     """
 

@@ -11,7 +11,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx import ops
 from puffer_mlx.config import Train
-from puffer_mlx.ppo.finite import step_if_finite, step_in_c
+from puffer_mlx.ppo.finite import step_if_finite, step_in_one
 from puffer_mlx.ppo.optimizers import Optimizer
 from puffer_mlx.trees import Tree
 
@@ -111,7 +111,7 @@ def step(
         )
 
     trees = weights, grads, state["momentum"], state["second_moment"]
-    return step_in_c(operation, trees, weights, state)
+    return step_in_one(operation, trees, weights, state)
 
 
 OPTIMIZER = Optimizer(init, step, reads=("beta1", "beta2", "eps", "weight_decay"))

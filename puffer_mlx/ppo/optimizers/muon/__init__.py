@@ -5,14 +5,17 @@ Its one decay is ``beta1``: upstream accepts ``beta2`` and ``eps`` but uses neit
 """
 
 import math
+from collections.abc import Callable
 
 import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx import ops
 from puffer_mlx.config import Train
-from puffer_mlx.ppo.finite import step_if_finite, step_in_c
+from puffer_mlx.ops.choice import kernel_on_gpu
+from puffer_mlx.ppo.finite import step_if_finite, step_in_one
 from puffer_mlx.ppo.optimizers import Optimizer
+from puffer_mlx.ppo.optimizers.muon import gpu
 from puffer_mlx.trees import Tree
 
 COEFFICIENTS = (
@@ -96,7 +99,7 @@ def step(
     """The clip and Muon, and nothing where the loss or a gradient isn't finite.
 
     On a CPU one operation of the extension, where that has a BLAS: of a small network's minibatch,
-    the graph would be the larger part.
+    the graph would be the larger part. On a GPU few launches, for the same reason.
 
     Args:
         weights: tree of float32 arrays.
@@ -110,8 +113,8 @@ def step(
         New weights and state, and whether (a scalar) they are new.
     """
     beta, decay, max_norm = settings.beta1, settings.weight_decay, settings.max_grad_norm
-    extension = ops.extension_with_products()
-    if extension is None:
+    in_one = _in_one()
+    if in_one is None:
 
         def update(weights: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
             momentum = state["momentum"]
@@ -121,9 +124,15 @@ def step(
         return step_if_finite(update, weights, grads, state, loss, max_norm)
 
     def operation(*leaves: list[mx.array]) -> list[mx.array]:
-        return extension.muon_step(*leaves, lr, loss, max_norm, beta, decay, COEFFICIENTS)
+        return in_one(*leaves, lr, loss, max_norm, beta, decay, COEFFICIENTS)
 
-    return step_in_c(operation, (weights, grads, state["momentum"]), weights, state)
+    return step_in_one(operation, (weights, grads, state["momentum"]), weights, state)
+
+
+def _in_one() -> Callable[..., list[mx.array]] | None:
+    """The step as one call, where the default device has that."""
+    extension = ops.extension_with_products()
+    return extension.muon_step if extension else kernel_on_gpu(gpu.step)
 
 
 OPTIMIZER = Optimizer(init, step, reads=("beta1", "weight_decay"))

@@ -1,0 +1,1 @@
+"""Many arrays one after the other in one."""

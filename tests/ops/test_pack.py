@@ -1,0 +1,63 @@
+"""Many arrays in one: the kernel and plain MLX against NumPy."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from emulated_gpu import Compiled, recording
+
+from puffer_mlx.ops import pack
+from puffer_mlx.ops.pack import gpu
+
+# Of few, of as many as a launch takes and one more, and of a third launch.
+CASES = {
+    "one": ([(3, 7)], 1024),
+    "some": ([(5,), (), (40, 30), (1, 1), (1024,), (2, 3, 1, 2)], 1024),
+    "scalars": ([()] * 5, 1),
+    "a launch": ([(n % 5 + 1,) for n in range(24)], 1),
+    "one more": ([(n % 5 + 1,) for n in range(25)], 1),
+    "three launches": ([(n % 7 + 1, 3) for n in range(49)], 16),
+}
+
+
+def drawn(shapes):
+    rng = np.random.default_rng(len(shapes))
+    return [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+
+
+def expected(arrays, multiple):
+    flat = np.zeros(0)
+    for array in arrays:
+        flat = np.append(flat, array.ravel())
+        flat = np.append(flat, np.zeros(-len(flat) % multiple))
+    blocks = np.append(flat, np.zeros(-len(flat) % 1024)).reshape(-1, 1024)
+    return flat, (blocks**2).sum(axis=1)
+
+
+def check(found, case):
+    shapes, multiple = CASES[case]
+    flat, squares = expected(drawn(shapes), multiple)
+    np.testing.assert_array_equal(np.array(found[0]), flat.astype(np.float32))
+    np.testing.assert_allclose(np.array(found[1]), squares, rtol=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_plain(case):
+    shapes, multiple = CASES[case]
+    check(pack([mx.array(a) for a in drawn(shapes)], multiple), case)
+
+
+@pytest.mark.parametrize("backend", ["metal", "cuda"])
+def test_kernel(backend, tmp_path):
+    def function(multiple):
+        return lambda *arrays: gpu.pack(arrays, multiple)
+
+    with recording(backend) as recorder:
+        calls = {
+            case: recorder.record_all(function(multiple), *drawn(shapes))
+            for case, (shapes, multiple) in CASES.items()
+        }
+    assert [len(numbers) for numbers in calls.values()] == [1, 1, 1, 1, 2, 3]
+    compiled = Compiled(recorder, tmp_path)
+    for case, (shapes, multiple) in CASES.items():
+        arrays = [mx.array(a) for a in drawn(shapes)]
+        check(compiled.play(calls[case], function(multiple), *arrays), case)
