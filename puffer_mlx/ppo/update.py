@@ -23,6 +23,7 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers, precision, priority
 from puffer_mlx.ppo.advantage import advantages
 from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
+from puffer_mlx.system.backend import backend
 
 Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
 
@@ -160,18 +161,20 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         found, _, _ = forward(weights, observations, actions, masks, terminals, state)
         return found.reshape(observations.shape[:2])
 
-    # Only what runs often on large arrays is compiled. Each fused kernel costs its compiler 0.4 s
-    # on a CPU and seconds on a GPU, once for each constant in it: compiling the rest (many
-    # constants, small arrays) made a first start half a minute longer on a CPU and minutes on a
-    # GPU, for 1 % of the speed.
+    # On a CPU only what runs often on large arrays is compiled: each fused kernel costs its
+    # compiler 0.4 s, once for each constant in it, and compiling the rest (many constants, small
+    # arrays) made a first start half a minute longer, for 1 % of the speed. On a GPU the steps are
+    # kernels of our own, of which nothing is left to fuse; compiled, their graphs aren't built in
+    # Python again.
+    small = mx.compile if backend() != "cpu" else lambda function: function
     return Executables(
         act=mx.compile(act),
         step=mx.compile(step),
-        targets=targets,
-        draw=draw,
-        gather=gather,
+        targets=small(targets),
+        draw=small(draw),
+        gather=small(gather),
         gradients=mx.compile(gradients),
-        optimise=optimise,
-        write_back=put_rows,
+        optimise=small(optimise),
+        write_back=small(put_rows),
         logprobs=mx.compile(logprobs),
     )
