@@ -7,6 +7,7 @@ Outputs and values are float32 whatever the weights are: exponentials, sums and 
 follow, and a loss.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ Outputs = Any  # mx.array, or a tuple of two
 
 
 @dataclass(frozen=True)
-class _Decoder:
+class Decoder(ABC):
     """What both decoders share: the weights of the deviations, and the split of one product."""
 
     action: ActionSpec
@@ -36,7 +37,15 @@ class _Decoder:
     def _deviations(self) -> Weights:
         return {"logstd": mx.zeros((1, self.action.heads))} if self.action.continuous else {}
 
-    def _outputs(self, weights: Weights, y: mx.array) -> tuple[Outputs, mx.array]:
+    @abstractmethod
+    def product(self, weights: Weights, h: mx.array) -> mx.array:
+        """Features (n, H) -> (A + 1, n) of the weights' dtype: the outputs, then the values."""
+
+    def __call__(self, weights: Weights, h: mx.array) -> tuple[Outputs, mx.array]:
+        """Features (n, H) -> outputs, values (n,)."""
+        return self.split(weights, self.product(weights, h))
+
+    def split(self, weights: Weights, y: mx.array) -> tuple[Outputs, mx.array]:
         """The product (A + 1, n) as outputs and values (n,), float32."""
         y = y.astype(mx.float32)
         if not self.action.continuous:
@@ -45,7 +54,7 @@ class _Decoder:
 
 
 @dataclass(frozen=True)
-class Fused(_Decoder):
+class Fused(Decoder):
     """Upstream's native decoder: one product without bias; the value is the last row."""
 
     def init(self, key: mx.array) -> Weights:
@@ -53,13 +62,13 @@ class Fused(_Decoder):
         shape = (self.action.logits + 1, self.hidden)
         return {"weight": uniform(key, shape, self.hidden**-0.5), **self._deviations()}
 
-    def __call__(self, weights: Weights, h: mx.array) -> tuple[Outputs, mx.array]:
-        """Features (n, H) -> outputs, values (n,)."""
-        return self._outputs(weights, linear_columns(h, weights["weight"]))
+    def product(self, weights: Weights, h: mx.array) -> mx.array:
+        """See ``Decoder``."""
+        return linear_columns(h, weights["weight"])
 
 
 @dataclass(frozen=True)
-class Separate(_Decoder):
+class Separate(Decoder):
     """The decoder of upstream's torch classes: actions and value each with weight and bias.
 
     ``orthogonal_init`` starts as PufferLib 3.0 under its wrapper (orthogonal, gain 1, biases
@@ -85,9 +94,9 @@ class Separate(_Decoder):
             "bias": uniform(bias, (rows,), bound),
         }
 
-    def __call__(self, weights: Weights, h: mx.array) -> tuple[Outputs, mx.array]:
-        """Features (n, H) -> outputs, values (n,); one product for both heads."""
+    def product(self, weights: Weights, h: mx.array) -> mx.array:
+        """See ``Decoder``; one product for both heads."""
         heads = weights["actions"], weights["value"]
         weight = mx.concatenate([head["weight"] for head in heads])
         bias = mx.concatenate([head["bias"] for head in heads])
-        return self._outputs(weights, linear_columns(h, weight, bias))
+        return linear_columns(h, weight, bias)

@@ -84,10 +84,21 @@ class Policy:
         Returns:
             The decoder's outputs of T*S samples, values (T*S,), the state after the last step.
         """
+        y, state = self.product(weights, observations, state, keep)
+        return *self.decoder.split(weights["decoder"], y), state
+
+    def product(
+        self,
+        weights: Weights,
+        observations: mx.array,
+        state: State,
+        keep: mx.array | None = None,
+    ) -> tuple[mx.array, State]:
+        """``scan`` up to the decoder's product (A + 1, T*S), which ``decoder.split`` divides."""
         T, S = observations.shape[:2]
         h = self.encoder(weights["encoder"], observations.reshape(T * S, -1))
         h, state = self.network.scan(weights["network"], h.reshape(T, S, -1), state, keep)
-        return *self.decoder(weights["decoder"], h.reshape(T * S, -1)), state
+        return self.decoder.product(weights["decoder"], h.reshape(T * S, -1)), state
 
     def step(
         self,

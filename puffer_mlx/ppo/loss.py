@@ -25,6 +25,17 @@ class Minibatch(NamedTuple):
     weight: mx.array
 
 
+class Coefficients(NamedTuple):
+    """Numbers of the loss that stay as they are during a run."""
+
+    clip_coef: float
+    """Clip range of the ratio."""
+    vf_coef: float
+    """Weight of the value loss."""
+    vf_clip_coef: float
+    """Clip range of the value's change."""
+
+
 def normalise(adv: mx.array) -> mx.array:
     """Return (adv - mean) / (std + 1e-8), unbiased, over all entries, the last steps' zeros too."""
     return (adv - mx.mean(adv)) / (mx.sqrt(mx.var(adv, ddof=1)) + 1e-8)

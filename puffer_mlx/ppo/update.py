@@ -22,7 +22,8 @@ from puffer_mlx.ops import put_rows, take_rows, take_targets
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers, precision, priority
 from puffer_mlx.ppo.advantage import advantages
-from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
+from puffer_mlx.ppo.closed_form import operation as closed_form
+from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
 from puffer_mlx.system.backend import backend
 
 Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
@@ -111,12 +112,14 @@ def compile_update(policy: Policy, train: Train) -> Executables:
             take_rows(fields["terminals"], rows, T) if policy.reset_on_terminal else None,
         )
 
-    def forward(weights, observations, actions, masks, terminals, state):
-        """Log-probabilities, entropies and values (T*S,) of T steps of S segments."""
+    def product(weights, observations, terminals, state):
+        """The decoder's weights as they are computed with, and its product (A + 1, T*S)."""
         keep = None if terminals is None else policy.keep(terminals)
         low = precision.lower(weights, train.precision)
-        outputs, value, _ = policy.scan(low, observations, state, keep)
-        return *policy.distribution.log_prob_entropy(outputs, actions, masks), value
+        y, _ = policy.product(low, observations, state, keep)
+        return low["decoder"], y
+
+    coefficients = Coefficients(train.clip_coef, train.vf_coef, train.vf_clip_coef)
 
     def gradients(
         weights, observations, actions, masks, terminals, batch: Minibatch, ent_coef, scale
@@ -127,21 +130,18 @@ def compile_update(policy: Policy, train: Train) -> Executables:
 
         def loss(weights):
             state = policy.initial_state(S)
-            logprob, entropy, value = forward(
-                weights, observations, actions, masks, terminals, state
-            )
-            total, metrics = ppo_loss(
-                logprob,
-                entropy,
-                value,
+            low, y = product(weights, observations, terminals, state)
+            return closed_form.losses(
+                policy.decoder,
+                low,
+                y,
+                actions,
+                masks,
                 batch,
-                ent_coef=ent_coef,
-                clip_coef=train.clip_coef,
-                vf_coef=train.vf_coef,
-                vf_clip_coef=train.vf_clip_coef,
+                coefficients,
+                ent_coef,
+                scale if scaled else None,
             )
-            ratio = mx.exp(logprob - batch.old_logprob)
-            return total * scale if scaled else total, metrics, ratio, value
 
         (_, metrics, ratio, value), grads = mx.value_and_grad(loss)(weights)
         if scaled:
@@ -158,7 +158,8 @@ def compile_update(policy: Policy, train: Train) -> Executables:
 
     def logprobs(weights, observations, actions, masks, terminals, state):
         """Log-probabilities (T, S) of actions as training computes them."""
-        found, _, _ = forward(weights, observations, actions, masks, terminals, state)
+        low, y = product(weights, observations, terminals, state)
+        found = closed_form.logprobs(policy.decoder, low, y, actions, masks)
         return found.reshape(observations.shape[:2])
 
     # On a CPU only what runs often on large arrays is compiled: each fused kernel costs its

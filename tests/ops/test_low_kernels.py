@@ -131,6 +131,10 @@ def test_every_array_has_the_type_of_its_name():
     assert call["output_dtypes"] == [mx.bfloat16, mx.float32]
 
 
+def test_numbers_that_are_equal_have_the_types_they_are_given_in():
+    assert [launch.numbers(n, 61).dtype for n in (7, 7.0, 7)] == [mx.int32, mx.float32, mx.int32]
+
+
 def test_another_text_is_another_kernel(monkeypatch, tmp_path):
     """MLX keeps compiled kernels on disk by name: an older version's must not be taken."""
     names = []

@@ -32,7 +32,7 @@ def backend() -> str:
     return gpu_backend()
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None, typed=True)  # 1 and 1.0 are different arrays
 def numbers(*values: float) -> mx.array:
     """A kernel's input of these: (n,) int32 where all of them are ints, else float32; kept."""
     whole = all(isinstance(value, int) for value in values)

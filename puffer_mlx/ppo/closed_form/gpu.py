@@ -1,0 +1,148 @@
+"""The loss by closed form on a GPU: ``loss.metal.h``, in three launches; log-probabilities in one.
+
+n samples, A logits (or dimensions of a continuous space). y (A + 1, n) is a decoder's product:
+logits or means, and the value in the last row.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from puffer_mlx.ops.gpu.launch import THREADS, Shape, launch, numbers
+from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
+from puffer_mlx.spec import ActionSpec
+
+TEXT = Path(__file__).with_name("loss.metal.h")
+PARTS = THREADS  # at most, of the advantages: each block of the second launch adds them up
+TERMS = 5  # sums over the samples that every action space has: see terms.metal.h
+
+
+class Space(NamedTuple):
+    """An action space, and which of its actions were taken."""
+
+    action: ActionSpec
+    logstd: mx.array | None
+    """(1, A) of y's dtype, of a continuous space; else None."""
+    actions: mx.array
+    """(n, heads) float32."""
+    masks: mx.array | None
+    """(n, A) uint8, non-zero where legal, or None."""
+
+    @property
+    def kind(self) -> str:
+        """What the names of its kernels begin with."""
+        if self.action.continuous:
+            return "gaussian"
+        return "categorical" if self.masks is None else "masked_categorical"
+
+    def inputs(self) -> dict[str, mx.array]:
+        """What its kernels read of it."""
+        given = {"actions": self.actions, "logstd": self.logstd, "masks": self.masks}
+        if not self.action.continuous:
+            given["sizes"] = numbers(*self.action.sizes)
+        return {name: array for name, array in given.items() if array is not None}
+
+    def constants(self) -> dict[str, int]:
+        """How many numbers a thread keeps of each kind."""
+        return {} if self.action.continuous else {"HEADS": self.action.heads}
+
+
+class Settings(NamedTuple):
+    """Numbers of the loss; the last two are arrays of one number, float32."""
+
+    coefficients: Coefficients
+    ent_coef: mx.array
+    scale: mx.array
+    """What the loss is multiplied by."""
+
+    def inputs(self) -> dict[str, mx.array]:
+        """As kernels read them."""
+        clip, vf, vf_clip = map(float, self.coefficients)
+        return {
+            "settings": numbers(1 - clip, 1 + clip, clip, vf, vf_clip),
+            "ent_coef": self.ent_coef.reshape(1),
+            "scale": self.scale.reshape(1),
+        }
+
+
+class Samples(NamedTuple):
+    """What is known of each sample; the gradient is that of the scaled loss."""
+
+    dy: mx.array
+    """(A + 1, n), of y's dtype."""
+    ratio: mx.array
+    """New over old probability of each action (n,) float32."""
+    value: mx.array
+    """(n,) float32."""
+    partial: mx.array
+    """For ``finish``: sums over the samples of each block, a row for each sum."""
+
+
+class Finished(NamedTuple):
+    """What is known of all samples together."""
+
+    total: mx.array
+    """(1,) float32: scale times the loss."""
+    metrics: mx.array
+    """(7,) float32, in the order of ``METRICS``, not scaled."""
+    dlogstd: mx.array | None = None
+    """(1, A) of logstd's dtype: gradient of the scaled loss; None of a discrete space."""
+
+
+def moments(adv: mx.array) -> mx.array:
+    """Of each of G parts of adv (n,): count, mean, sum of squares about it: (3, G) float32."""
+    parts = min(PARTS, _blocks(adv.size))
+    inputs = {"adv": adv, "shape": numbers(adv.size, parts)}
+    shapes = {"moments": (3, parts)}
+    return launch(TEXT, "advantage_moments", inputs, shapes, parts * THREADS)[0]
+
+
+def samples(
+    space: Space, settings: Settings, y: mx.array, batch: Minibatch, parts: mx.array
+) -> Samples:
+    """The one pass over all samples.
+
+    Args:
+        space: with the actions.
+        settings: of the loss.
+        y: (A + 1, n) float32, bfloat16 or float16.
+        batch: targets (n,).
+        parts: ``moments`` of the advantages.
+    """
+    (rows, n), A = y.shape, space.action.logits
+    inputs = {
+        **{"y": y, "moments": parts, "shape": numbers(n, A, parts.shape[1])},
+        **space.inputs(),
+        **settings.inputs(),
+        **batch._asdict(),
+    }
+    if space.action.continuous:  # its entropy is a number of all samples
+        del inputs["ent_coef"]
+    sums = TERMS + (A if space.action.continuous else 1)
+    shapes = {"dy": (rows, n), "ratio": (n,), "value": (n,), "partial": (sums, _blocks(n))}
+    threads, constants = _blocks(n) * THREADS, space.constants()
+    return Samples(*launch(TEXT, f"{space.kind}_loss", inputs, shapes, threads, **constants))
+
+
+def finish(space: Space, settings: Settings, n: int, partial: mx.array) -> Finished:
+    """The sums over all samples, of ``samples``' partial ones."""
+    shape = numbers(n, space.action.logits)
+    inputs = {"partial": partial, "shape": shape, **settings.inputs()}
+    shapes: dict[str, Shape] = {"total": (1,), "metrics": (len(METRICS),)}
+    if space.logstd is None:
+        return Finished(*launch(TEXT, "finish_categorical_loss", inputs, shapes, THREADS))
+    inputs["logstd"], shapes["dlogstd"] = space.logstd, space.logstd.shape
+    return Finished(*launch(TEXT, "finish_gaussian_loss", inputs, shapes, THREADS))
+
+
+def logprobs(space: Space, y: mx.array) -> mx.array:
+    """Joint log-probabilities (n,) float32 of the actions, by y (A + 1, n)."""
+    n = y.shape[1]
+    inputs = {"y": y, "shape": numbers(n, space.action.logits), **space.inputs()}
+    shapes, constants = {"logprobs": (n,)}, space.constants()
+    return launch(TEXT, f"{space.kind}_logprobs", inputs, shapes, n, **constants)[0]
+
+
+def _blocks(n: int) -> int:
+    return -(-n // THREADS)
