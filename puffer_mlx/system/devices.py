@@ -43,13 +43,19 @@ def kernels_note() -> str:
     if mx.metal.is_available():
         return ""  # they come with it
     on_gpu = mx.default_device() == mx.gpu
-    folder = temporary() / "mlx" / version("mlx") / ("ptx" if on_gpu else "cpu")
-    if on_gpu:
-        folder = Path(os.environ.get("MLX_PTX_CACHE_DIR") or folder)
-    if folder.is_dir() or not (on_gpu or shutil.which("g++")):  # without g++ there are none
+    if kernels_folder().is_dir() or not (
+        on_gpu or shutil.which("g++")
+    ):  # without g++ there are none
         return ""
     takes = "about two minutes" if on_gpu else "about ten seconds"
     return f"puffer_mlx: compiling MLX's kernels for the first time, which takes {takes}"
+
+
+def kernels_folder() -> Path:
+    """Where MLX keeps what it compiled for the default device; Metal keeps its kernels itself."""
+    on_gpu = mx.default_device() == mx.gpu
+    folder = temporary() / "mlx" / version("mlx") / ("ptx" if on_gpu else "cpu")
+    return Path((os.environ.get("MLX_PTX_CACHE_DIR") if on_gpu else None) or folder)
 
 
 def has_gpu() -> bool:

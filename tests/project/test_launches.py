@@ -1,0 +1,163 @@
+"""What a GPU is told to launch may only become less, and `benchmarks/launches.py` tells it."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from running import ROOT, TINY, errors, files
+
+Counts = dict[str, tuple[float, ...]]
+
+# Of a step: for each minibatch (act: for a group and step) and once an epoch, on Metal; on CUDA.
+# Where a change lowers a number, the test prints the table that is to be here.
+LAUNCHES: dict[str, Counts] = {
+    "breakout": {
+        "copy": (0, 0, 0, 6),
+        "recompute": (0, 64, 0, 66),
+        "between the steps": (0, 2, 0, 2),
+        "targets": (1, 0, 1, 0),
+        "draw": (2, 0, 2, 0),
+        "gather": (2, 0, 2, 0),
+        "gradients": (21, 0, 21, 0),
+        "optimise": (8, 0, 8, 0),
+        "FirstRatios.__call__": (0, 3, 0, 3),
+        "write_back": (1, 0, 1, 0),
+        "Submitted.submit": (12, 0, 12, 0),
+        "Submitted.read": (0, 56, 0, 56),
+        "act": (27, 0, 27, 0),
+    },
+    "connect4-256": {
+        "copy": (0, 0, 0, 7),
+        "recompute": (0, 98, 0, 99),
+        "between the steps": (0, 2, 0, 2),
+        "targets": (1, 0, 1, 0),
+        "draw": (2, 0, 2, 0),
+        "gather": (3, 0, 3, 0),
+        "gradients": (17, 0, 17, 0),
+        "optimise": (24, 0, 24, 0),
+        "FirstRatios.__call__": (0, 3, 0, 3),
+        "write_back": (1, 0, 1, 0),
+        "Submitted.submit": (12, 0, 12, 0),
+        "Submitted.read": (0, 42, 0, 42),
+        "act": (30, 0, 30, 0),
+    },
+    "lstm-128": {
+        "copy": (0, 0, 0, 6),
+        "recompute": (0, 96, 0, 100),
+        "between the steps": (0, 2, 0, 2),
+        "targets": (1, 0, 1, 0),
+        "draw": (2, 0, 2, 0),
+        "gather": (2, 0, 2, 0),
+        "gradients": (35, 0, 35, 0),
+        "optimise": (27, 0, 27, 0),
+        "FirstRatios.__call__": (0, 3, 0, 3),
+        "write_back": (1, 0, 1, 0),
+        "Submitted.submit": (12, 0, 12, 0),
+        "Submitted.read": (0, 140, 0, 140),
+        "act": (31, 0, 31, 0),
+    },
+}
+
+
+def run(*argv: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "benchmarks" / "launches.py"), *map(str, argv)]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    done.stderr = errors(done.stderr)
+    return done
+
+
+def count(folder: Path, *argv: object) -> tuple[str, dict]:
+    """What is printed, and the record's results."""
+    done = run(*argv, "--json", "record.json", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert files(folder) == {"record.json"}
+    return done.stdout, json.loads((folder / "record.json").read_text())["results"]
+
+
+def counts_of(result: dict) -> Counts:
+    none = {"launches": 0, "once": 0}
+
+    def numbers(step: str) -> Iterator[float]:
+        for backend in ("metal", "cuda"):
+            row = result[backend].get(step, none)
+            yield from (int(n) if n == int(n) else n for n in (row["launches"], row["once"]))
+
+    return {step: tuple(numbers(step)) for step in {**result["cuda"], **result["metal"]}}
+
+
+def rises(found: Counts, recorded: Counts) -> Iterator[str]:
+    for step, now in found.items():
+        before = recorded.get(step, (0, 0, 0, 0))
+        if any(a > b for a, b in zip(now, before, strict=True)):
+            yield f"{step} launches {now}, and launched {before}"
+
+
+def test_launches_only_fall(tmp_path):
+    _, results = count(tmp_path, "--only", ",".join(LAUNCHES))
+    found = {name: counts_of(result) for name, result in results.items()}
+    if found == LAUNCHES:
+        return
+    rose = [f"{name}: {rise}" for name in found for rise in rises(found[name], LAUNCHES[name])]
+    lines = ["more is launched:", *rose] if rose else ["less is launched: lower the table in"]
+    lines += [] if rose else [f"{Path(__file__).relative_to(ROOT)} to"]
+    for name, counts in found.items():
+        lines.append(f'    "{name}": {{')
+        lines += [f'        "{step}": {numbers},' for step, numbers in counts.items()]
+        lines.append("    },")
+    pytest.fail("\n".join(lines), pytrace=False)
+
+
+def test_what_rises_is_found():
+    recorded: Counts = {"draw": (2, 0, 2, 0)}
+    assert not [*rises({"draw": (1, 0, 2, 0)}, recorded)]
+    assert [*rises({"draw": (1, 0, 2, 1)}, recorded)] and [*rises({"new": (1, 0, 1, 0)}, recorded)]
+
+
+def test_the_table_that_is_printed(tmp_path):
+    """Rows add up; what it is made of adds up to a row."""
+    printed, results = count(tmp_path, *TINY, "--primitives", "--back-ends", "cuda")
+    rows = results["squared"]["cuda"]
+    assert {row["unit"] for row in rows.values()} == {"minibatch", "a group and step"}
+    for unit in ("minibatch", "a group and step"):
+        mine = {step: row for step, row in rows.items() if row["unit"] == unit}
+        for step, row in mine.items():
+            cells = rf"^  {re.escape(step)} +{row['launches']:g} +{row['once']:g}$"
+            assert re.search(cells, printed, re.MULTILINE), step
+            assert sum(row["primitives"].values()) in (row["launches"], row["once"])
+            assert all(f"{n:g} {name}\n" in printed for name, n in row["primitives"].items())
+        each, once = (sum(row[kind] for row in mine.values()) for kind in ("launches", "once"))
+        assert re.search(rf"^  = {unit} +{each:g} +{once:g}$", printed, re.MULTILINE)
+    assert rows["act"]["launches"] > 0 and rows["gradients"]["once"] == 0
+
+
+def test_time(tmp_path):
+    printed, results = count(tmp_path, *TINY, "--time", "--repeat", 3)
+    found = results["squared"]
+    steps = found["steps"]
+    named = {"targets", "draw", "gather", "gradients", "optimise", "write_back"}
+    assert named <= {*steps} and named <= {*found["first start"]}
+    for step, times in steps.items():
+        assert min(times.values()) > 0
+        assert list(times.values()) == sorted(times.values()), step
+        assert re.search(
+            rf"^  {re.escape(step)} .* {times['computed']:.3f}$", printed, re.MULTILINE
+        )
+    assert set(steps["gradients"]) == {"built", "submitted", "computed"}
+    assert set(steps["whole minibatch"]) == {"submitted", "computed"}
+    assert found["rollout"] > 0
+
+
+def test_what_cannot_be_done(tmp_path):
+    refused = [(["--back-ends", "metal,rocm"], "no rocm"), (["--only", "pong"], "no pong")]
+    refused += [(["squared", "--only", "breakout"], "--only"), (["--repeat", "0"], "at least 1")]
+    if not mx.is_available(mx.gpu):
+        refused.append((["squared", "--time"], "no GPU to measure"))
+    for argv, words in refused:
+        done = run(*argv, cwd=tmp_path)
+        assert done.returncode == 2 and words in done.stderr, done.stderr
+    assert not files(tmp_path)
