@@ -1,4 +1,4 @@
-"""GPU kernels without a GPU: their source compiled as C++, a block's threads as real threads.
+"""GPU kernels without a GPU: their source compiled as C++, a block's threads in turns.
 
 The Metal text is the source that MLX generates, which `mx.export_function` records on any machine;
 the CUDA text is this package's own, its grid rounded up to whole blocks. Both get the arguments
@@ -28,11 +28,11 @@ SPAN = 4096  # numbers behind each array; nothing but a missing bounds check get
 
 SHIM = """
 #include <algorithm>
-#include <barrier>
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <thread>
+#include <functional>
+#include <ucontext.h>
 #include <vector>
 using std::exp;
 using std::log;
@@ -40,28 +40,74 @@ using std::pow;
 using std::sqrt;
 typedef unsigned int uint;
 struct uint3 { uint x, y, z; };
-static std::barrier<>* meeting;
 struct Place { uint3 grid, block, me; };
+
+// A block's threads are contexts of one thread: each runs up to a barrier, then the next one does.
+// From barrier to barrier the order turns round, so that whoever reads too early what another
+// writes finds what was there before.
+struct Block {
+  struct Thread { ucontext_t at; bool done; };
+  ucontext_t home;
+  std::vector<Thread> threads;
+  std::function<void(uint)> work;
+  uint now = 0, waiting = 0;
+};
+static Block* running;
+static void begin_thread() {
+  Block* block = running;
+  block->work(block->now);
+  block->threads[block->now].done = true;
+  swapcontext(&block->threads[block->now].at, &block->home);
+}
+static void meet() {
+  ++running->waiting;
+  swapcontext(&running->threads[running->now].at, &running->home);
+}
+static constexpr size_t kStack = 128 << 10;
+// Whether all threads of a block met at every barrier, or none did.
 template <class Kernel>
-static void run_blocks(uint threads, uint size, Kernel kernel) {
+static int run_blocks(uint threads, uint size, Kernel kernel) {
+  Block block;
+  running = &block;
+  static char* stacks = nullptr;
+  static uint room = 0;
+  if (size > room) {  // what isn't used is never touched, and so costs nothing
+    delete[] stacks;
+    stacks = new char[kStack * size];
+    room = size;
+  }
   for (uint b = 0; b * size < threads; ++b) {
     uint here = std::min(size, threads - b * size);
-    std::barrier<> barrier(here);
-    meeting = &barrier;
-    std::vector<std::thread> all;
-    for (uint me = 0; me < here; ++me)
-      all.emplace_back(kernel, Place{{b * size + me, 0, 0}, {b, 0, 0}, {me, 0, 0}});
-    for (auto& one : all) one.join();
+    block.threads = std::vector<Block::Thread>(here);
+    block.work = [&](uint me) { kernel(Place{{b * size + me, 0, 0}, {b, 0, 0}, {me, 0, 0}}); };
+    for (uint me = 0; me < here; ++me) {
+      auto& at = block.threads[me].at;
+      getcontext(&at);
+      at.uc_stack.ss_sp = stacks + kStack * me;
+      at.uc_stack.ss_size = kStack;
+      at.uc_link = nullptr;
+      makecontext(&at, begin_thread, 0);
+    }
+    for (uint phase = b;; ++phase) {
+      block.waiting = 0;
+      for (uint n = 0; n < here; ++n) {
+        block.now = phase % 2 ? here - 1 - n : n;
+        swapcontext(&block.home, &block.threads[block.now].at);
+      }
+      if (block.waiting == 0) break;
+      if (block.waiting != here) return 0;
+    }
   }
+  return 1;
 }
 #define device
 #define constant
 #define thread
 #define threadgroup static
-#define threadgroup_barrier(flags) meeting->arrive_and_wait()
+#define threadgroup_barrier(flags) meet()
 #define __device__
 #define __shared__ static
-#define __syncthreads() meeting->arrive_and_wait()
+#define __syncthreads() meet()
 static uint3 blockDim;
 static thread_local uint3 blockIdx, threadIdx;
 static uint16_t round_to_bfloat(float x) {
@@ -98,9 +144,9 @@ static void kernel({parameters}) {{
 {constants}
 {source}
 }}
-extern "C" void {name}_run(void** p, uint threads, uint block) {{
+extern "C" int {name}_run(void** p, uint threads, uint block) {{
   blockDim.x = block;
-  run_blocks((threads + block - 1) / block * block, block, [=](Place at) {{
+  return run_blocks((threads + block - 1) / block * block, block, [=](Place at) {{
     blockIdx = at.block, threadIdx = at.me;
     kernel({pointers});
   }});
@@ -110,8 +156,8 @@ extern "C" void {name}_run(void** p, uint threads, uint block) {{
 METAL_KERNEL = """
 namespace {name} {{
 {source}
-extern "C" void {name}_run(void** p, uint threads, uint block) {{
-  run_blocks(threads, block, [=](Place at) {{ {call}({pointers}, {places}); }});
+extern "C" int {name}_run(void** p, uint threads, uint block) {{
+  return run_blocks(threads, block, [=](Place at) {{ {call}({pointers}, {places}); }});
 }}
 }}
 """
@@ -273,7 +319,7 @@ class Compiled:
         self.calls, self.backend = recorder.calls, recorder.backend
         source = folder / "kernels.cpp"
         source.write_text(recorder.text)
-        flags = ["-std=c++20", "-O1", "-pthread"]
+        flags = ["-std=c++20", "-O1"]
         library = compile_shared(f"{recorder.backend}_kernels", [source], flags, "c++")
         self.library = ctypes.CDLL(str(library))
 
@@ -297,7 +343,9 @@ class Compiled:
         memory = [np.concatenate(pair) for pair in zip(arrays, behind, strict=True)]
         pointers = [a.ctypes.data_as(ctypes.c_void_p) for a in memory]
         run = getattr(self.library, f"k{call['number']}_run")
-        run((ctypes.c_void_p * len(pointers))(*pointers), call["grid"][0], call["threadgroup"][0])
+        given = (ctypes.c_void_p * len(pointers))(*pointers)
+        together = run(given, call["grid"][0], call["threadgroup"][0])
+        assert together, "some of a block's threads came to a barrier, and others had ended"
         for found, expected in zip(memory, behind, strict=True):
             said = "a thread wrote behind an array"
             np.testing.assert_array_equal(found[-SPAN:], expected, said)
