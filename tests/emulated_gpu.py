@@ -194,9 +194,7 @@ class Recorder:
         """
         return self.record_all(function, *samples)[-1]
 
-    def record_all(
-        self, function: Callable[..., Any], *samples: np.ndarray | mx.array
-    ) -> list[int]:
+    def record_all(self, function: Callable[..., Any], *samples: Any) -> list[int]:
         """Append what is not yet there of the kernels that are called with these inputs.
 
         Returns:

@@ -22,7 +22,7 @@ from puffer_mlx.ops.linear.operation import (
     weight_gradient,
 )
 from puffer_mlx.ops.norm.operation import EPSILON, add_rms_norm
-from puffer_mlx.ops.pack.operation import pack
+from puffer_mlx.ops.pack.operation import pack, sums_of_squares
 from puffer_mlx.ops.put_rows.operation import put_rows
 from puffer_mlx.ops.recurrence.operation import factors_of, recurrent_weight_gradient, steps_of
 from puffer_mlx.ops.take_rows.operation import take_rows
@@ -48,6 +48,7 @@ __all__ = [
     "put_rows",
     "recurrent_weight_gradient",
     "steps_of",
+    "sums_of_squares",
     "take_rows",
     "take_targets",
     "weight_gradient",

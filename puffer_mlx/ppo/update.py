@@ -152,7 +152,8 @@ def compile_update(policy: Policy, train: Train) -> Executables:
 
     def optimise(weights, state, scaler, grads, metrics, lr):
         """New weights, optimizer's state and scaler; whether (a scalar) the minibatch counted."""
-        loss = metrics[METRICS.index("total")]
+        total = METRICS.index("total")
+        loss = metrics[total : total + 1].squeeze(0)  # a view: an index would copy it
         weights, state, ok = optimizer.step(weights, grads, state, loss, lr, train)
         return weights, state, precision.next_scaler(scaler, ok, train.precision), ok
 

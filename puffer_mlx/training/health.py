@@ -1,12 +1,14 @@
 """What an epoch's minibatches came to: the losses, and whether training may go on."""
 
 import math
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import NamedTuple
 
 import mlx.core as mx
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
+from puffer_mlx.ops import pack, sums_of_squares
 from puffer_mlx.ppo import loss, precision
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
@@ -17,12 +19,26 @@ AHEAD = 2  # minibatches under way at most
 CHOSEN = {"actions", "logprobs", "values"}  # of a rollout: what the policy made
 
 
+class Minibatch(NamedTuple):
+    """What is kept of a minibatch under way; all of it is read at the epoch's end."""
+
+    ok: mx.array  # whether it counted: a scalar, a bool or 0 or 1
+    metrics: mx.array  # (7,)
+    advantages: mx.array  # (T, N)
+
+
 class Record(NamedTuple):
-    """What is read of a minibatch."""
+    """What was read of a minibatch."""
 
     counted: float  # 0 or 1
-    finite_advantages: float
     metrics: list[float]
+    advantages: mx.array
+
+    def finite_advantages(self) -> bool:
+        """Whether all of them were."""
+        with building:
+            finite = mx.isfinite(mx.sum(self.advantages))
+        return bool(finite.item())
 
 
 class Submitted:
@@ -33,26 +49,42 @@ class Submitted:
     """
 
     def __init__(self) -> None:
-        self._records: list[mx.array] = []  # of each: whether it counted, finiteness, metrics
+        self._minibatches: list[Minibatch] = []
 
     def submit(
-        self, now: TrainState, values: mx.array, ratios: mx.array, adv: Any, metrics: Any, ok: Any
+        self,
+        now: TrainState,
+        values: mx.array,
+        ratios: mx.array,
+        adv: mx.array,
+        metrics: mx.array,
+        ok: mx.array,
     ) -> None:
         """Have a minibatch computed; waits for the last but one before it."""
-        with building:
-            finite = mx.isfinite(mx.sum(adv))
-            flags = mx.stack([ok, finite]).astype(mx.float32)
-            record = mx.concatenate([flags, metrics])
-        mx.async_eval(*now.arrays(), values, ratios, record)
-        self._records.append(record)
-        if len(self._records) > AHEAD:
-            mx.eval(self._records[-1 - AHEAD])
+        mx.async_eval(*now.arrays(), values, ratios, metrics, ok)
+        self._minibatches.append(Minibatch(ok, metrics, adv))
+        if len(self._minibatches) > AHEAD:
+            before = self._minibatches[-1 - AHEAD]
+            mx.eval(before.ok, before.metrics)
 
-    def read(self, *others: Any) -> list[Record]:
-        """The minibatches' records, once all of them and ``others`` are evaluated."""
-        mx.eval(*others, self._records)
-        rows = (record.tolist() for record in self._records)
-        return [Record(*row[:2], row[2:]) for row in rows]  # type: ignore
+    def read(self, now: TrainState, *others: mx.array) -> tuple[list[Record], list[list[float]]]:
+        """The minibatches' records and other small arrays' numbers, once all of it is computed.
+
+        Args:
+            now: what the minibatches made, evaluated along with it.
+            *others: float32 or int32.
+        """
+        arrays = [array for one in self._minibatches for array in (one.ok, one.metrics)]
+        with building:
+            packed, _ = pack([*others, *arrays])  # each array that is read costs a GPU 50 us
+        mx.eval(*now.arrays(), packed)
+        left = iter(packed.tolist())  # type: ignore
+        found = [list(islice(left, array.size)) for array in others]
+        records = [
+            Record(next(left), list(islice(left, one.metrics.size)), one.advantages)
+            for one in self._minibatches
+        ]
+        return records, found
 
 
 class Health:
@@ -85,11 +117,12 @@ class Health:
             UserError: too many minibatches in a row weren't finite, or weights aren't any more.
         """
         with building:  # a finite gradient can still move weights beyond what float32 holds
-            sound = [mx.isfinite(array).all() for _, array in named([now.weights, now.optimizer])]
-        records = submitted.read(*now.arrays(), sound)
-        if not all(flag.item() for flag in sound):
-            raise overflown(now, self.config)
-        state = {name: float(array.item()) for name, array in now.scaler.items()}  # type: ignore
+            trained = [array for _, array in named([now.weights, now.optimizer])]
+            squares = sums_of_squares(trained)
+        records, (sums, *numbers) = submitted.read(now, squares, *now.scaler.values())
+        if not all(map(math.isfinite, sums)) and (name := not_finite_of(now)):
+            raise overflown(name, self.config)
+        state = dict(zip(now.scaler, (number for (number,) in numbers), strict=True))
         if state["longest"] >= precision.TOLERATED:
             record = next(record for record in records if not record.counted)
             words = f"{precision.TOLERATED} minibatches in a row were not finite"
@@ -110,16 +143,23 @@ class Health:
         return losses
 
 
-def overflown(now: TrainState, config: Config) -> UserError:
-    """The error after an update that made weights, or the optimizer's state, infinite."""
+def not_finite_of(now: TrainState) -> str | None:
+    """The first of all weights and of the optimizer's arrays that isn't finite, in words."""
     trees = {f"the {name} of ": tree for name, tree in now.optimizer.items()}
     trees = {"": now.weights, **trees}
-    name = next(
-        f"{whose}{name}"
-        for whose, tree in trees.items()
-        for name, array in named(tree)
-        if not mx.isfinite(array).all().item()
+    return next(
+        (
+            f"{whose}{name}"
+            for whose, tree in trees.items()
+            for name, array in named(tree)
+            if not mx.isfinite(array).all().item()
+        ),
+        None,
     )
+
+
+def overflown(name: str, config: Config) -> UserError:
+    """The error after an update that made weights, or the optimizer's state, infinite."""
     return UserError(
         f"training made {name} infinite, with a train.learning_rate of"
         f" {config.train.learning_rate:g}",
@@ -140,7 +180,7 @@ def not_finite(words: str, rollout: Rollout, record: Record, config: Config) -> 
         phase, kept = "the policy's step", "begin with weights from before they grew too large"
     elif bad:
         phase, hint = "the rollout", f"its {', '.join(bad)} aren't: check the environment"
-    elif not record.finite_advantages:
+    elif not record.finite_advantages():
         phase, hint = "the advantages", "lower train.gamma or train.gae_lambda"
     elif not all(math.isfinite(value) for value in record.metrics):
         phase = "the forward pass"

@@ -90,7 +90,7 @@ def test_one_fault_fails_one_item(tmp_path):
     """Steps that overflow are counted, and taken all the same."""
     environment = planted(
         tmp_path,
-        ("ppo/precision.py", "mx.where(ok, a, b)", "a"),
+        ("ppo/precision/__init__.py", "mx.where(ok, a, b)", "a"),
         (
             "ppo/optimizers/muon/__init__.py",
             "extension = ops.extension_with_products()",

@@ -9,6 +9,7 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
+from emulated_gpu import Compiled, recording
 from oracles import named
 from running import BATCH, TINY, learned, records
 from watching import before_training
@@ -18,6 +19,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.policy.networks import NETWORKS
 from puffer_mlx.ppo import precision
 from puffer_mlx.ppo.loss import METRICS
+from puffer_mlx.ppo.precision import gpu
 from puffer_mlx.training.trainer import Trainer
 
 T, N, K = 4, 8, 2
@@ -125,6 +127,39 @@ def test_the_scale_grows_after_two_hundred_good_minibatches():
     for ok in [True] * 199 + [False] + [True] * 199:
         state = precision.next_scaler(state, mx.array(ok), "fp16")
     assert state["scale"].item() == 2 * 65536.0
+
+
+@pytest.mark.parametrize("backend", ["metal", "cuda"])
+def test_the_kernel_agrees(backend, tmp_path):
+    """From states at which something happens, on a GPU as in plain MLX, to the bit."""
+    names: tuple[str, ...] = ("scale", "good", "skipped", "in_a_row", "longest")
+    limits = precision.SMALLEST_SCALE, precision.LARGEST_SCALE
+
+    def kernel(scaled):
+        def function(*arrays):
+            state = dict(zip(names, arrays[:5], strict=True))
+            found = gpu.next_scaler(state, arrays[5], scaled, 200, limits)
+            return [found[name] for name in names]
+
+        return function
+
+    def arrays(scale, *counts, ok):
+        return [mx.array(scale), *map(mx.array, counts), mx.array(float(ok))]
+
+    with recording(backend) as recorder:
+        (call,) = recorder.record_all(kernel(True), *arrays(1.0, 0, 0, 0, 0, ok=True))
+    compiled = Compiled(recorder, tmp_path)
+    states = [(1.0, 0, 3, 3, 3), (1.0, 198, 3, 0, 3), (64.0, 199, 7, 4, 9), (2.0**24, 199, 0, 0, 0)]
+    for kind in ("fp32", "fp16"):
+        for state in states:
+            for ok in (True, False):
+                given = arrays(*state, ok=ok)
+                found = compiled.play([call], kernel(kind == "fp16"), *given)
+                before = dict(zip(names, given[:5], strict=True))
+                expected = precision.next_scaler(before, mx.array(ok), kind)
+                for name, one in zip(names, found, strict=True):
+                    assert one.shape == () and one.dtype == expected[name].dtype
+                    assert one.item() == expected[name].item(), (kind, state, ok, name)
 
 
 def test_weights_in_the_type_that_computes():

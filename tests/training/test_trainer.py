@@ -501,6 +501,20 @@ def test_momentum_that_became_infinite_is_noticed_too():
         trainer.step()
 
 
+def test_numbers_whose_squares_overflow_are_no_fault():
+    """They are finite: only sums of squares, which are what is looked at first, aren't."""
+    trainer = Trainer(configure(2), RandomVec())
+    real = trainer.learner.steps
+
+    def optimise(*arguments):
+        weights, state, *rest = real.optimise(*arguments)
+        return weights, tree_map(lambda m: mx.full(m.shape, 1e20), state), *rest
+
+    trainer.learner.steps = real._replace(optimise=optimise)
+    assert trainer.step()["loss/skipped_steps"] == 0
+    assert np.isfinite(flat(trainer.weights)).all()
+
+
 def test_weights_that_are_too_large_to_compute_with_are_not_the_environments_fault():
     with pytest.raises(UserError) as caught:
         run(6, "--train.learning-rate", "1e20")

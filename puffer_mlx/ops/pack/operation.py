@@ -33,3 +33,18 @@ def pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array, mx.ar
     """
     form = kernel_on_gpu(gpu.pack) or pack_reference
     return form(arrays, multiple)
+
+
+def sums_of_squares(arrays: Sequence[mx.array]) -> mx.array:
+    """Sums of squares that are together those of some arrays, in few launches.
+
+    Args:
+        arrays: as for ``pack``.
+
+    Returns:
+        (n,) float32, of whatever parts: all finite if all numbers are, and none is beyond 1.8e19,
+        the root of what float32 holds.
+    """
+    if kernel_on_gpu(gpu.pack) is not None:
+        return gpu.pack(arrays)[1]
+    return mx.stack([mx.sum(mx.square(array)) for array in arrays])

@@ -16,6 +16,9 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_map
 
+from puffer_mlx.ops.choice import kernel_on_gpu
+from puffer_mlx.ppo.precision import gpu
+
 DTYPES = {"fp32": mx.float32, "bf16": mx.bfloat16, "fp16": mx.float16}
 
 FIRST_SCALE = 65536.0
@@ -50,6 +53,10 @@ def first_scaler(precision: str) -> Scaler:
 
 def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
     """The state after a minibatch that was trained on (``ok``, a scalar), or skipped."""
+    kernel = kernel_on_gpu(gpu.next_scaler)
+    if kernel is not None:
+        limits = SMALLEST_SCALE, LARGEST_SCALE
+        return kernel(scaler, ok, precision == "fp16", GROWTH_INTERVAL, limits)
     scale, good = scaler["scale"], mx.where(ok, scaler["good"] + 1, 0)
     if precision == "fp16":
         grows = good >= GROWTH_INTERVAL
