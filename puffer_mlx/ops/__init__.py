@@ -2,6 +2,7 @@
 
 A folder each: ``operation.py`` has the reference and the choice; ``NAME.h`` and ``binding.h`` have
 the C++, found by their names; ``NAME.metal.h`` has the kernels' text, which ``gpu.py`` launches.
+``advantages`` and ``draw`` have fused forms alone: their references are pages of ``ppo/``.
 """
 
 from puffer_mlx.ops.choice import (

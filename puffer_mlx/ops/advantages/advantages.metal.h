@@ -8,7 +8,7 @@
 kernel void advantages(device const float* values, device const float* rewards, device const float* terminals,
                        device const float* ratios, device const float* finals, device const int* sizes,
                        device const float* settings, device float* adv, uint i) {
-  constexpr int AHEAD = 8;
+  constexpr int AHEAD = 16;
   int T = sizes[0];
   uint N = (uint)sizes[1];
   bool within_rho = sizes[2] != 0, has_finals = sizes[3] != 0, bootstrap = sizes[4] != 0;

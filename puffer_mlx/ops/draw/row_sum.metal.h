@@ -1,6 +1,6 @@
 // Part of a kernel: `sum` of the magnitudes of agent n's advantages, in the order of time. Memory is asked for AHEAD
 // steps before the first of them is added.
-    constexpr uint AHEAD = 16;
+    constexpr uint AHEAD = 32;
     float sum = 0.0f;
     for (uint t = 0; t < T; t += AHEAD) {
       float x[AHEAD];
