@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -31,6 +32,7 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.policy.acting import RolloutStep
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo import optimizers, precision
 from puffer_mlx.ppo.update import compile_update
@@ -44,7 +46,7 @@ from puffer_mlx.system.version import version_text
 from puffer_mlx.training.acting import choose_acting
 from puffer_mlx.training.collector import Rollout, RolloutStart
 from puffer_mlx.training.learner import Learner
-from puffer_mlx.training.observers import FirstRatios, watched
+from puffer_mlx.training.observers import FirstRatios
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.training.train_state import Scheduled, TrainState
 from submission import measure, timetable
@@ -133,7 +135,7 @@ class Row(NamedTuple):
 
     unit: str
     launches: float
-    once: float  # an epoch
+    once: float  # an epoch, or a rollout
     primitives: dict[str, float]  # of a unit; if there are none, of an epoch
     maybe: dict[str, float]
 
@@ -203,7 +205,7 @@ def _epoch(
 
 
 def _acting(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]:
-    """What a group and a step of acting launch."""
+    """What a group and a step of acting launch, and what is made ready once a rollout."""
     N, Q, spec = config.vec.total_agents, config.vec.num_buffers, environments.spec
     policy, watch = configured_policy(spec, config), Watch(graphs)
     weights = precision.lower(policy.init(mx.random.key(0)), config.train.precision)
@@ -212,19 +214,28 @@ def _acting(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]
         [policy.initial_state(N // Q) for _ in range(Q)],
         policy.distribution.noise(mx.random.key(0), (STEPS, N)),
     )
-    run = watched(compile_update(policy, config.train), watch)
+    run = compile_update(policy, config.train)
+
+    def watched(weights: Any) -> RolloutStep:
+        step = run.acting(weights)
+        return step._replace(act=partial(watch, "act", step.act))
+
     streams, timer = lambda: [mx.default_stream(mx.cpu)] * Q, PhaseTimer("", enabled=False)
     still, gpu = Still(N, Q), mx.Device(mx.gpu)
-    acting = choose_acting(gpu, config.train.precision, policy, run, still, streams, timer)
+    by = run._replace(acting=watched)
+    acting = choose_acting(gpu, config.train.precision, policy, by, still, streams, timer)
     buffer = RolloutBuffer(spec, STEPS, N, Q)
     with watch.evaluations():
         acting.collect(buffer, still, *replaced(given, graphs.computed))  # type: ignore
     rows = {}
     for name, found in watch.found.items():
-        each = {key: n / (STEPS * Q) for key, n in _sum(found).most_common()}
-        maybe = {key: n / (STEPS * Q) for key, n in _sum(found, "maybe").items()}
+        share = STEPS * Q if name == "act" else 1
+        each = {key: n / share for key, n in _sum(found).most_common()}
+        maybe = {key: n / share for key, n in _sum(found, "maybe").items()}
         if each:
-            rows[name] = Row(ACTING, sum(each.values()), 0, each, maybe)
+            total = sum(each.values())
+            numbers = (total, 0) if name == "act" else (0, total)
+            rows[name] = Row(ACTING, *numbers, each, maybe)
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Acting through MLX: the policy's compiled step, one evaluation for each group and step."""
+"""Acting through MLX: the policy's step, one evaluation for each group and step."""
 
 import time
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from puffer_mlx.policy.acting import RolloutStep
 from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
 from puffer_mlx.rollout.acting import State
@@ -24,7 +25,7 @@ class ActingInMLX:
     environments step while the policy acts for other groups.
 
     Args:
-        act: the policy's compiled step, see ``ppo/update.py``.
+        acting: gives the policy's step with a rollout's weights, see ``policy/acting.py``.
         streams: gives the streams that groups take turns on.
         timer: gets the phases ``eval_copy_in``, ``eval_act`` (acting), ``eval_copy_out``,
             ``eval_store`` and ``eval_env`` (waiting for environments).
@@ -32,8 +33,10 @@ class ActingInMLX:
 
     in_c = False
 
-    def __init__(self, act: Callable[..., Any], streams: Streams, timer: PhaseTimer) -> None:
-        self.act, self.streams, self.timer = act, streams, timer
+    def __init__(
+        self, acting: Callable[[Any], RolloutStep], streams: Streams, timer: PhaseTimer
+    ) -> None:
+        self.acting, self.streams, self.timer = acting, streams, timer
 
     def collect(
         self,
@@ -45,13 +48,15 @@ class ActingInMLX:
     ) -> list[State]:
         """See ``Acting``."""
         timer, trace, streams = self.timer, self.timer.trace, self.streams()
-        states = list(states)
+        T, Q = buffer.horizon, len(buffer.groups)
         with building, mx.stream(streams[0]):
-            parts = [[noise[t, agents] for agents in buffer.groups] for t in range(buffer.horizon)]
-        mx.eval(parts)
+            step = self.acting(weights)
+            states = [step.state(state) for state in states]
+            parts = mx.split(noise.reshape(-1, noise.shape[-1]), T * Q)  # views
+        mx.eval(parts, states)
         timer.lap("eval_copy_in")
 
-        begun = [0.0] * len(buffer.groups)  # when what is under way for a group began
+        begun = [0.0] * Q  # when what is under way for a group began
 
         def finish(t: int, g: int, chosen: mx.array) -> None:
             mx.eval(chosen)
@@ -75,18 +80,17 @@ class ActingInMLX:
             begun[g] = timer.now
 
         pending: tuple[int, int, mx.array] | None = None
-        for t in range(buffer.horizon):
-            for g in range(len(buffer.groups)):
+        for t in range(T):
+            for g in range(Q):
                 if pending and pending[1] == g:  # the only group: nothing to overlap with
                     finish(*pending)
                     pending = None
                 arrive(t, g)
                 with building, mx.stream(streams[g % len(streams)]):
-                    chosen, states[g] = self.act(
-                        weights,
+                    chosen, states[g] = step.act(
                         buffer.inputs[t][g],
                         states[g],
-                        parts[t][g],
+                        parts[t * Q + g],
                         buffer.legal[t][g],
                         buffer.ended[t][g],
                     )
@@ -97,28 +101,29 @@ class ActingInMLX:
                 pending = t, g, chosen
         if pending:
             finish(*pending)
-        for g in range(len(buffer.groups)):
-            arrive(buffer.horizon, g)
-        mx.eval(states)
+        for g in range(Q):
+            arrive(T, g)
+        with building, mx.stream(streams[0]):
+            after = [step.state_after(state) for state in states]
+        mx.eval(after)
         timer.lap("eval_env")
-        return states
+        return after
 
 
 class SampledActingInMLX:
     """Acting through MLX that finds out now and then which share of acting is choosing.
 
     Acting is one compiled function, so the share is found by timing the policy's step without
-    choosing beside it; that is nobody's time.
+    choosing beside it; that is nobody's time. Of a step that is one kernel it isn't found.
 
     Args:
         acting: what collects.
-        step: the policy's compiled step without choosing, see ``ppo/update.py``.
     """
 
     in_c = False
 
-    def __init__(self, acting: ActingInMLX, step: Callable[..., Any]) -> None:
-        self.acting, self.step = acting, step
+    def __init__(self, acting: ActingInMLX) -> None:
+        self.acting = acting
         self._count = 0  # rollouts collected
 
     def collect(
@@ -138,12 +143,14 @@ class SampledActingInMLX:
 
     def _divide(self, buffer: RolloutBuffer, weights: Any, states: Any, noise: mx.array) -> None:
         timer, stream = self.acting.timer, self.acting.streams()[0]
-        inputs = weights, buffer.inputs[0][0], states[0]
         with building, mx.stream(stream):
-            drawn = noise[0, buffer.groups[0]]
+            step, drawn = self.acting.acting(weights), noise[0, buffer.groups[0]]
+        if step.outputs is None:
+            return
         mx.eval(drawn)
-        policy = _seconds(stream, self.step, *inputs, buffer.ended[0][0])
-        act = self.acting.act, *inputs, drawn, buffer.legal[0][0], buffer.ended[0][0]
+        inputs, ended = (buffer.inputs[0][0], states[0]), buffer.ended[0][0]
+        policy = _seconds(stream, step.outputs, *inputs, ended)
+        act = step.act, *inputs, drawn, buffer.legal[0][0], ended
         both = max(policy, _seconds(stream, *act))
         timer.part("eval_act", {"eval_act": policy, "eval_sample": both - policy})
         timer.start()

@@ -90,6 +90,8 @@ class RolloutBuffer:
         masks = [mask for row in self.legal for mask in row if mask is not None]
         mx.eval(self.inputs, masks, self.ended)
         self.outputs = [[self._rows(t, g) for g in self.groups] for t in range(T + 1)]
+        chosen = self._actions, self._logprobs, self._values
+        self._chosen = [[[a[t, g] for a in chosen] for g in self.groups] for t in range(T)]
 
     @property
     def views(self) -> Views:
@@ -140,9 +142,8 @@ class RolloutBuffer:
 
     def record(self, t: int, group: int, rows: np.ndarray) -> np.ndarray:
         """Store a group's choices (heads + 2, n) of step t; returns its actions (n, heads)."""
-        agents = self.groups[group]
-        actions = self._actions[t, agents]
+        actions, logprobs, values = self._chosen[t][group]
         np.copyto(actions, rows[:-2].T)
-        np.copyto(self._logprobs[t, agents], rows[-2])
-        np.copyto(self._values[t, agents], rows[-1])
+        np.copyto(logprobs, rows[-2])
+        np.copyto(values, rows[-1])
         return actions

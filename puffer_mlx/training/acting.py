@@ -37,4 +37,4 @@ def choose_acting(
     whole = isinstance(environments, WholeRollouts)
     if device == mx.cpu and precision == "fp32" and whole and (actor := make_actor(policy)):
         return ActingInC(actor, timer)
-    return SampledActingInMLX(ActingInMLX(run.act, streams, timer), run.step)
+    return SampledActingInMLX(ActingInMLX(run.acting, streams, timer))

@@ -39,14 +39,23 @@ FRONT_ENDS = {"cuda": CUDA, "metal": METAL}
 KERNEL = {"cuda": "__global__ void", "metal": "__kernel void"}
 LOW = {"cuda": ("float", "__half"), "metal": ("float", "bfloat")}
 CASES = [(backend, low) for backend in LOW for low in LOW[backend]]
-ROWS = "struct alignas(4 * R) Rows { float of[R]; };"
-# Metal copies a struct from any memory; here it must be said.
-COPIED_ROWS = """struct alignas(4 * R) Rows {
+# Metal copies a struct from any memory, and returns one; here it must be said.
+COPIED = {
+    "struct alignas(4 * R) Rows { float of[R]; };": """struct alignas(4 * R) Rows {
   float of[R];
   Rows() = default;
   Rows(const Rows&) = default;
   Rows(const threadgroup Rows& other) { for (int r = 0; r < R; ++r) of[r] = other.of[r]; }
-};"""
+};""",
+    "struct Sums { float of[V][R]; };": """struct Sums {
+  float of[V][R];
+  Sums() = default;
+  Sums(const Sums&) = default;
+  Sums(const Sums& other) __generic {
+    for (int v = 0; v < V * R; ++v) of[v / R][v % R] = other.of[v / R][v % R];
+  }
+};""",
+}
 
 pytestmark = pytest.mark.skipif(
     not importlib.util.find_spec("ziglang"), reason="ziglang isn't installed"
@@ -62,7 +71,9 @@ def program(kernel: text.Kernel, backend: str, low: str) -> str:
     """The kernel in a namespace of its own, of one type and one choice of sizes."""
     before, space = kernel.before, ""
     if backend == "metal":
-        before, space = before.replace(ROWS, COPIED_ROWS), "device "
+        space = "device "
+        for plain, copied in COPIED.items():
+            before = before.replace(plain, copied)
     arrays = [f"{space}const {type_}* {name}" for name, type_ in kernel.inputs.items()]
     arrays += [f"{space}{type_}* {name}" for name, type_ in kernel.outputs.items()]
     sizes = (f"constexpr int {name} = {SIZES.get(name, 3)};" for name in kernel.template)

@@ -40,7 +40,7 @@ class Run:
         self.buffer.begin(self.buffer)
         self.noise = self.policy.distribution.noise(mx.random.key(self.rollouts), (T, N))
         self.lane.start()
-        acting = ActingInMLX(self.update.act, self.streams, self.lane)
+        acting = ActingInMLX(self.update.acting, self.streams, self.lane)
         given = self.weights, self.states, self.noise
         self.states = acting.collect(self.buffer, self.vec, *given)
         self.rollouts += 1
@@ -145,7 +145,8 @@ def test_a_compiled_policy_acts_the_same():
     noise = run.policy.distribution.noise(mx.random.key(0), (6,))
     arguments = run.weights, observations, run.policy.initial_state(6), noise, masks
     actions, logprobs, values, state = run.policy.act(*arguments)
-    chosen, after = run.update.act(*arguments, mx.zeros(6))
+    weights, *others = arguments
+    chosen, after = run.update.acting(weights).act(*others, mx.zeros(6))
     assert chosen.shape == (4, 6)
     np.testing.assert_array_equal(np.array(chosen)[:2].T, actions)
     np.testing.assert_allclose(np.array(chosen)[2:], [logprobs, values], rtol=0, atol=1e-6)
@@ -244,9 +245,13 @@ def test_laps_sum_to_the_whole(monkeypatch):
 
         return call
 
+    def slowed(step):
+        return step._replace(act=slow(step.act, 0.25))
+
     monkeypatch.setattr(run.vec, "wait", slow(run.vec.wait, 1.0))
     monkeypatch.setattr(run.vec, "send", slow(run.vec.send, 0.5))
-    run.update = run.update._replace(act=slow(run.update.act, 0.25))
+    acting = run.update.acting
+    run.update = run.update._replace(acting=lambda weights: slowed(acting(weights)))
     monkeypatch.setattr(run.buffer, "record", slow(run.buffer.record, 0.125))
     began = clock.now
     run.rollout()

@@ -8,6 +8,7 @@ arguments, so a network knows none of the rooms above it.
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -61,12 +62,25 @@ class FusedCase:
 
 
 @dataclass(frozen=True)
+class GPUStep:
+    """The kernel of a rollout's whole step with the network: see ``ops/gpu/acting``."""
+
+    text: Path
+    kernel: str
+    weights: Callable[[Weights], list[mx.array]]
+    """Of weights: arrays in the order in which the kernel finds them, products transposed."""
+    memory: int = 0
+    """How many H numbers of each agent threads share beside a layer's input and output."""
+
+
+@dataclass(frozen=True)
 class Forms:
     """All of a network's forms."""
 
     pack: Callable[[Any, Weights, int], None] | None = None
     """Of (step, weights, hidden): adds the layers to a compiled step:
     ``rollout.compiled_step.Layers``."""
+    gpu_step: GPUStep | None = None
     onnx: Callable[[Any, Any, str, list[str]], tuple[str, list[str]]] | None = None
     """Of (graph, network, features, states): adds one step's nodes to ``export.onnx_graph.Graph``;
     the names of the features and of the next states."""

@@ -3,20 +3,32 @@
 Tensors: ``layers.{i}.weight_ih`` ... of layer i, and ``norm.weight``.
 """
 
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
 from puffer_mlx.ops import EPSILON
-from puffer_mlx.policy.networks.forms import Forms, FusedCase, TorchForm, Weights, count
+from puffer_mlx.policy.networks.forms import Forms, FusedCase, GPUStep, TorchForm, Weights, count
 from puffer_mlx.policy.networks.gru.network import BACKWARD, FORWARD, gru_reference
 from puffer_mlx.policy.networks.recurrent import GATED, gated_onnx, gated_shapes
+
+TEXT = Path(__file__).with_name("act.metal.h")
 
 
 def _pack(step: Any, weights: Weights, hidden: int) -> None:
     for i, own in enumerate(weights["layers"]):
         step.add("gru", f"layers.{i}", own, gated_shapes(hidden, 3), hidden, i)
     step.add("residual_norm", "norm", weights["norm"], {"weight": (hidden,)}, hidden, EPSILON)
+
+
+def _gpu_weights(weights: Weights) -> list[mx.array]:
+    found = []
+    for own in weights["layers"]:
+        gates, new = mx.split(own["bias_ih"], [2 * own["weight_hh"].shape[1]])
+        gates_hh, new_hh = mx.split(own["bias_hh"], [len(gates)])
+        found += [own["weight_ih"].T, own["weight_hh"].T, gates + gates_hh, new, new_hh]
+    return [*found, weights["norm"]["weight"]]
 
 
 def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
@@ -70,6 +82,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 
 FORMS = Forms(
     pack=_pack,
+    gpu_step=GPUStep(TEXT, "gru_act", _gpu_weights, memory=2),
     onnx=_onnx,
     torch=TorchForm(_torch_keys, lambda keys: count(r"gru\.weight_ih_l(\d+)", keys), _note),
     layers=lambda names: count(r"layers\.(\d+)\.weight_ih", names),

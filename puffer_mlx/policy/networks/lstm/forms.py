@@ -1,5 +1,6 @@
 """LSTM's other forms: see ``networks/forms.py``. Tensors: ``{i}.weight_ih`` ... of layer i."""
 
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -7,6 +8,7 @@ import mlx.core as mx
 from puffer_mlx.policy.networks.forms import (
     Forms,
     FusedCase,
+    GPUStep,
     Puffer3Form,
     TorchForm,
     Weights,
@@ -15,10 +17,20 @@ from puffer_mlx.policy.networks.forms import (
 from puffer_mlx.policy.networks.lstm.network import BACKWARD, FORWARD, lstm_reference
 from puffer_mlx.policy.networks.recurrent import GATED, gated_onnx, gated_shapes
 
+TEXT = Path(__file__).with_name("act.metal.h")
+
 
 def _pack(step: Any, weights: Weights, hidden: int) -> None:
     for i, own in enumerate(weights):
         step.add("lstm", str(i), own, gated_shapes(hidden, 4), hidden, 2 * i)
+
+
+def _gpu_weights(weights: Weights) -> list[mx.array]:
+    return [
+        array
+        for own in weights
+        for array in (own["weight_ih"].T, own["weight_hh"].T, own["bias_ih"] + own["bias_hh"])
+    ]
 
 
 def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
@@ -60,6 +72,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 
 FORMS = Forms(
     pack=_pack,
+    gpu_step=GPUStep(TEXT, "lstm_act", _gpu_weights, memory=1),
     onnx=_onnx,
     torch=TorchForm(_torch_keys, lambda keys: count(r"lstm\.weight_ih_l(\d+)", keys)),
     puffer3=Puffer3Form(

@@ -1,17 +1,24 @@
 """MinGRU's other forms: see ``networks/forms.py``. Tensors: ``{i}.weight`` (3H, H) of layer i."""
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.policy.networks.forms import Forms, FusedCase, TorchForm, Weights, count
+from puffer_mlx.policy.networks.forms import Forms, FusedCase, GPUStep, TorchForm, Weights, count
 from puffer_mlx.policy.networks.mingru.network import BACKWARD, FORWARD, mingru_reference
+
+TEXT = Path(__file__).with_name("act.metal.h")
 
 
 def _pack(step: Any, weights: Weights, hidden: int) -> None:
     for i, own in enumerate(weights):
         step.add("mingru", str(i), own, {"weight": (3 * hidden, hidden)}, hidden, i)
+
+
+def _gpu_weights(weights: Weights) -> list[mx.array]:
+    return [own["weight"].T for own in weights]
 
 
 def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
@@ -46,6 +53,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 
 FORMS = Forms(
     pack=_pack,
+    gpu_step=GPUStep(TEXT, "mingru_act", _gpu_weights),
     onnx=_onnx,
     torch=TorchForm(_torch_keys, lambda keys: count(r"layers\.(\d+)\.weight", keys)),
     flat=lambda hidden, layers: {f"{i}.weight": 3 * hidden * hidden for i in range(layers)},

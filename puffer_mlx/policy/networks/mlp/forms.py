@@ -1,17 +1,26 @@
 """MLP's other forms: see ``networks/forms.py``. Tensors: ``{i}.weight``, ``{i}.bias`` of layer i.
 
-Its layers are products like the encoder's, so it has no C++ and no GPU text of its own.
+Its layers are products like the encoder's, so it has no C++ of its own.
 """
 
+from pathlib import Path
 from typing import Any
 
-from puffer_mlx.policy.networks.forms import Forms, TorchForm, Weights, count
+import mlx.core as mx
+
+from puffer_mlx.policy.networks.forms import Forms, GPUStep, TorchForm, Weights, count
+
+TEXT = Path(__file__).with_name("act.metal.h")
 
 
 def _pack(step: Any, weights: Weights, hidden: int) -> None:
     shapes = {"weight": (hidden, hidden), "bias": (hidden,)}
     for i, own in enumerate(weights):
         step.add("dense", str(i), own, shapes, hidden, hidden, True)  # True: with GELU
+
+
+def _gpu_weights(weights: Weights) -> list[mx.array]:
+    return [array for own in weights for array in (own["weight"].T, own["bias"])]
 
 
 def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
@@ -28,6 +37,7 @@ def _torch_keys(layers: int) -> dict[str, list[str]]:
 
 FORMS = Forms(
     pack=_pack,
+    gpu_step=GPUStep(TEXT, "mlp_act", _gpu_weights),
     onnx=_onnx,
     torch=TorchForm(_torch_keys, lambda keys: count(r"net\.(\d+)\.weight", keys)),
     layers=lambda names: count(r"(\d+)\.bias", names),

@@ -1,0 +1,49 @@
+// Last part of a kernel that acts: the decoder's outputs of the features x, and what is chosen by them.
+  for (uint unit = me; unit < (A + 1) * GROUPS; unit += THREADS) {
+    IN_DEVICE const float* weight = decoder + unit % (A + 1);
+    Sums<1, R> sums = multiply<1, R>(weight, 0, A + 1, x + unit / (A + 1) * H, H);
+#pragma unroll
+    for (int r = 0; r < R; ++r) outputs[unit].of[r] = weight[H * (A + 1)] + sums.of[0][r];
+  }
+  BARRIER
+  uint agent = first + me;
+  if (me < R * GROUPS && agent < n) {
+    IN_SHARED Rows<R>* mine = outputs + me / R * (A + 1);
+    uint r = me % R, at = 0;
+    float logprob = 0.0f;
+    for (uint head = 0; head < heads; ++head) {
+      uint size = (uint)sizes[11 + head];
+      float given = noise[agent * heads + head];
+      if (sizes[10] > 0) {
+        float mean = finite(mine[head].of[r]), action = mean + exp(logstd[head]) * given;
+        float distance = (action - mean) * exp(-logstd[head]);
+        rows[head * n + agent] = action;
+        logprob += -0.5f * distance * distance - 0.918938533f - logstd[head];  // log(2 pi) / 2
+        continue;
+      }
+      uint last = sizes[9] > 0 ? 0 : size - 1, action = 0;  // the last legal choice
+      float top = 0.0f, sum = 0.0f, reached = 0.0f;
+      for (uint a = 0; a < size; ++a) {
+        float logit = finite(mine[at + a].of[r]);
+        if (sizes[9] > 0) {
+          bool legal = mask[agent * A + at + a] != 0;
+          logit = legal ? logit : -1e4f;  // MASKED of policy/distributions.py
+          last = legal ? a : last;
+        }
+        mine[at + a].of[r] = logit;
+        top = a == 0 || logit > top ? logit : top;
+      }
+      for (uint a = 0; a < size; ++a) sum += exp(mine[at + a].of[r] - top);
+      top += log(sum);
+      for (uint a = 0; a < size; ++a) {
+        reached += exp(mine[at + a].of[r] - top);
+        action += reached <= given ? 1 : 0;
+      }
+      action = action < last ? action : last;
+      rows[head * n + agent] = (float)action;
+      logprob += mine[at + action].of[r] - top;
+      at += size;
+    }
+    rows[heads * n + agent] = logprob;
+    rows[(heads + 1) * n + agent] = mine[A].of[r];
+  }

@@ -1,0 +1,214 @@
+"""A rollout's step on a GPU as one kernel: encoder, layers, decoder, choice.
+
+Through MLX a step is some 25 operations, each of which costs the host more than the GPU. Each
+network has a kernel of its own (``act.metal.h`` in its folder); what they have in common is in
+``ops/gpu/acting``. It computes what ``Policy.act`` does, in float32.
+
+What stays the same during a rollout is made once: the weights are one array, whose products are
+transposed, and so are all the arrays of the network's state.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten, tree_unflatten
+
+from puffer_mlx.ops.gpu.launch import launch, numbers
+from puffer_mlx.ops.low_precision import dtype_of
+from puffer_mlx.policy.decoders import Fused, Separate
+from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
+from puffer_mlx.policy.networks.catalog import forms_of
+from puffer_mlx.policy.networks.forms import GPUStep
+from puffer_mlx.policy.policy import Policy
+
+Weights = Any  # a tree of mx.array
+State = Any  # a tree of mx.array
+
+WIDEST = 256  # H; beyond it MLX's products take less time than the launches that they cost
+SHARED_BYTES = 32768  # of a block: Metal's limit
+TOGETHER = 4  # agents that a thread computes a channel for, R
+BLOCKS = (16, 8, 4)  # agents of a block to choose from
+ENOUGH_BLOCKS = 128  # that keep a large GPU's cores busy
+SEEN = 128  # numbers of an observation that are in shared memory at a time, if H isn't more
+_FEW = 8  # numbers; Metal has arrays of fewer in a place of their own
+
+
+@functools.cache
+def _nothing(dtype: mx.Dtype) -> mx.array:
+    """In place of an array that there is none of; kept."""
+    array = mx.array([0] * _FEW, dtype)
+    mx.eval(array)
+    return array
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a block's threads and its shared memory are divided."""
+
+    agents: int
+    chunk: int  # numbers of an observation at a time
+    room: int  # in shared memory, numbers of ``TOGETHER`` agents each
+    threads: int
+
+    @property
+    def nbytes(self) -> int:
+        """Shared memory; what a network may need for sums over features included."""
+        return 16 * (self.room + self.agents)
+
+
+def layout(policy: Policy, step: GPUStep, agents: int) -> Layout:
+    """That of a policy, for so many agents in a block."""
+    D, H, A = policy.encoder.inputs, policy.network.hidden, policy.decoder.action.logits  # type: ignore
+    chunk, groups = min(D, max(H, SEEN)), agents // TOGETHER
+    width = A + 1 + H + max(chunk, H) + step.memory * H
+    threads = min(256, max(64, -(-H * groups // 32) * 32))
+    return Layout(agents, chunk, groups * width, threads)
+
+
+def choose_layout(policy: Policy, step: GPUStep, n: int) -> Layout | None:
+    """That for n agents: many in a block, if there are many; None if nothing fits."""
+    fitting = [each for agents in BLOCKS if fits(each := layout(policy, step, agents))]
+    enough = (each for each in fitting if each.agents * ENOUGH_BLOCKS <= n)
+    return next(enough, fitting[-1] if fitting else None)
+
+
+def fits(layout: Layout) -> bool:
+    """Whether a block has so much shared memory, on any GPU."""
+    return layout.nbytes <= SHARED_BYTES
+
+
+def step_on_gpu(policy: Policy) -> "StepOnGPU | None":
+    """The policy's step as one kernel.
+
+    None where it has a part that no kernel knows (images, classes of the user's own), is wider than
+    pays (``WIDEST``), or where not even few agents fit into a block's shared memory.
+    """
+    step = forms_of(policy.network).gpu_step
+    if step is None or encoder_forms(policy.encoder).gelu is None:
+        return None
+    if type(policy.decoder) not in (Fused, Separate):
+        return None
+    if policy.network.hidden > WIDEST or choose_layout(policy, step, 1) is None:
+        return None
+    return StepOnGPU(policy, step)
+
+
+class StepOnGPU:
+    """A policy's step, and what it takes of weights and of states.
+
+    Args:
+        policy: one that ``step_on_gpu`` takes.
+        step: its network's kernel.
+    """
+
+    def __init__(self, policy: Policy, step: GPUStep) -> None:
+        self._policy, self._step = policy, step
+        self._names = [name for name, _ in tree_flatten(policy.initial_state(1))]  # type: ignore
+
+    def takes(self, weights: Weights) -> bool:
+        """Whether it knows weights of this type: float32 alone."""
+        return dtype_of(weights) == mx.float32
+
+    def weights(self, weights: Weights) -> mx.array:
+        """What ``act`` takes of the policy's weights: their numbers, as the kernel finds them."""
+        policy = self._policy
+        action, H = policy.decoder.action, policy.network.hidden
+        encoder, decoder = weights["encoder"], weights["decoder"]
+        heads = (
+            [decoder] if type(policy.decoder) is Fused else [decoder["actions"], decoder["value"]]
+        )
+        arrays = [encoder["weight"].T, encoder.get("bias", mx.zeros(H))]
+        arrays.append(mx.concatenate([head["weight"] for head in heads]).T)
+        arrays += [head.get("bias", mx.zeros(len(head["weight"]))) for head in heads]
+        arrays.append(decoder.get("logstd", mx.zeros(action.heads)))
+        arrays += self._step.weights(weights["network"])
+        arrays.append(mx.zeros(_FEW))  # so that there are no fewer
+        return mx.concatenate([array.reshape(-1) for array in arrays])
+
+    def state(self, state: State) -> mx.array:
+        """What ``act`` takes of a network's state: its arrays as one, (arrays, n, H)."""
+        arrays: list[mx.array] = [array for _, array in tree_flatten(state)]  # type: ignore
+        return mx.stack(arrays) if arrays else _nothing(mx.float32)
+
+    def state_after(self, states: mx.array) -> State:
+        """The network's state of what ``act`` returned."""
+        arrays = mx.split(states, len(self._names)) if self._names else []
+        pairs = zip(self._names, arrays, strict=True)
+        return tree_unflatten([(name, array.squeeze(0)) for name, array in pairs])
+
+    def act(
+        self,
+        weights: mx.array,
+        observations: mx.array,
+        states: mx.array,
+        noise: mx.array,
+        mask: mx.array | None,
+        terminals: mx.array,
+    ) -> tuple[mx.array, mx.array]:
+        """Choose actions for one step of n agents, in one launch.
+
+        Args:
+            weights: what ``weights`` made.
+            observations: (n, D) float32 or uint8.
+            states: what ``state`` made, or this returned for the step before.
+            noise: (n, heads) float32, from ``distribution.noise``.
+            mask: (n, A) uint8, non-zero where legal, or None.
+            terminals: (n,) float32, 1 where the state is to be forgotten, if the policy does.
+
+        Returns:
+            (heads + 2, n) float32: actions, log-probabilities, values; and the next states.
+        """
+        n = len(observations)
+        found = choose_layout(self._policy, self._step, n)
+        assert found is not None
+        return self.launch(found, weights, observations, states, noise, mask, terminals)
+
+    def launch(
+        self,
+        layout: Layout,
+        weights: mx.array,
+        observations: mx.array,
+        states: mx.array,
+        noise: mx.array,
+        mask: mx.array | None,
+        terminals: mx.array,
+    ) -> tuple[mx.array, mx.array]:
+        """``act`` with a given layout."""
+        n, action = len(observations), self._policy.decoder.action
+        rows, *after = launch(
+            self._step.text,
+            self._step.kernel,
+            {
+                "observations": observations,
+                "terminals": terminals,
+                "mask": _nothing(mx.uint8) if mask is None else mask,
+                "noise": noise,
+                "states": states,
+                "weights": weights,
+                "sizes": self._sizes(layout, n, mask is not None),
+            },
+            {"rows": (action.heads + 2, n), "after": states.shape},
+            threads=-(-n // layout.agents) * layout.threads,
+            block=layout.threads,
+            R=TOGETHER,
+            GROUPS=layout.agents // TOGETHER,
+            THREADS=layout.threads,
+            ROOM=layout.room,
+        )
+        return rows, (after[0] if after else states)
+
+    def _sizes(self, layout: Layout, n: int, masked: bool) -> mx.array:
+        """The kernel's ``sizes``: see ``ops/gpu/acting/functions.metal.h``."""
+        policy = self._policy
+        action, H = policy.decoder.action, policy.network.hidden
+        D, L = policy.encoder.inputs, policy.network.layers  # type: ignore
+        flags = (
+            policy.reset_on_terminal,
+            bool(encoder_forms(policy.encoder).gelu),
+            masked,
+            action.continuous,
+        )
+        sizes = (D, H, L, action.logits, action.heads, n, layout.chunk)
+        return numbers(*sizes, *map(int, flags), *action.sizes)

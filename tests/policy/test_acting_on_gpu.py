@@ -1,0 +1,322 @@
+"""`policy/acting_on_gpu.py`: a policy's step as one kernel, against the policy's step in MLX.
+
+The kernels run as C++: see `emulated_gpu.py`.
+"""
+
+import copy
+import itertools
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from emulated_gpu import Compiled, recording
+from mlx.utils import tree_map
+from oracles import named
+
+from puffer_mlx import config
+from puffer_mlx.ops.gpu import text
+from puffer_mlx.policy import acting_on_gpu
+from puffer_mlx.policy.acting import compile_acting
+from puffer_mlx.policy.acting_on_gpu import (
+    SHARED_BYTES,
+    WIDEST,
+    choose_layout,
+    layout,
+    step_on_gpu,
+)
+from puffer_mlx.policy.networks.catalog import NETWORKS, forms_of
+from puffer_mlx.policy.networks.mingru.network import MinGRU
+from puffer_mlx.policy.policy import Policy, make_policy
+from puffer_mlx.ppo.precision import lower
+from puffer_mlx.spec import ActionSpec, EnvSpec
+from puffer_mlx.system.backend import building_for
+
+
+def policy_of(network="MinGRU", sizes=(3,), D=5, H=8, layers=2, dialect="native", reset=False):
+    spec = EnvSpec("test", D, np.dtype(np.float32), ActionSpec(sizes))
+    settings = config.Policy(
+        hidden_size=H, num_layers=layers, dialect=dialect, reset_on_terminal=reset
+    )
+    return make_policy(spec, settings, config.Torch(network=network))
+
+
+def weights_of(policy: Policy, seed=0):
+    """Three times those at the start, and no bias, norm or deviation as it is then."""
+    rng = np.random.default_rng(seed)
+
+    def draw(weight):
+        return 3 * weight + 0.3 * mx.array(rng.normal(size=weight.shape).astype(np.float32))
+
+    return tree_map(draw, policy.init(mx.random.key(seed)))
+
+
+class Case:
+    """A policy's step with numbers to act on, n agents; `agents` in a block."""
+
+    def __init__(
+        self, name, n=7, masked=False, as_bytes=False, agents=4, logits=None, **policy
+    ) -> None:
+        self.name, self.n = name, n
+        self.policy = policy_of(**policy)
+        rng = np.random.default_rng(len(name))
+        action, D = self.policy.decoder.action, self.policy.encoder.inputs  # type: ignore
+        self.weights = weights_of(self.policy)
+        self.observations = rng.normal(size=(n, D)).astype(np.float32)
+        if as_bytes:
+            self.observations = rng.integers(0, 256, (n, D)).astype(np.uint8)
+            self.weights["encoder"]["weight"] /= 128
+        if logits is not None:  # what the policy's outputs are: its observations, times 1
+            A = action.logits
+            self.observations = np.array(logits, np.float32)
+            self.weights["encoder"]["weight"] = mx.eye(A)
+            self.weights["decoder"]["weight"] = mx.concatenate([mx.eye(A), mx.zeros((1, A))])
+        self.terminals = (rng.random(n) < 0.4).astype(np.float32)
+        legal = (rng.random((n, action.logits)) < 0.5).astype(np.uint8) * 7
+        self.mask = legal if masked else None
+        self.noise = np.array(self.policy.distribution.noise(mx.random.key(1), (n,)))
+        self.state = tree_map(
+            lambda s: mx.array(np.abs(rng.normal(size=s.shape)).astype(np.float32)),
+            self.policy.initial_state(n),
+        )
+        step = step_on_gpu(self.policy)
+        kernel = forms_of(self.policy.network).gpu_step
+        assert step is not None and kernel is not None
+        self.step, self.kernel = step, kernel
+        self.layout = layout(self.policy, kernel, agents)
+        self.number, self.inputs = -1, []
+
+    def arrays(self) -> list[mx.array | None]:
+        """What `act` is given."""
+        weights, state = self.step.weights(self.weights), self.step.state(self.state)
+        given = [None if a is None else mx.array(a) for a in (self.noise, self.mask)]
+        return [weights, mx.array(self.observations), state, *given, mx.array(self.terminals)]
+
+    def record(self, recorder) -> None:
+        places = [i for i, array in enumerate(self.arrays()) if array is not None]
+
+        def act(*given):
+            arrays = dict(zip(places, given, strict=True))
+            return self.step.launch(self.layout, *(arrays.get(i) for i in range(6)))  # type: ignore
+
+        self.number = recorder.record(act, *(self.arrays()[i] for i in places))
+        kernel = text.kernels(self.kernel.text, recorder.backend)[self.kernel.kernel]
+        with pytest.MonkeyPatch.context() as patch:  # with numbers, which those recorded lack
+            patch.setattr(acting_on_gpu, "launch", self._keep)
+            self.step.launch(self.layout, *self.arrays())  # type: ignore
+        self.inputs = [np.array(self.given[name]) for name in kernel.inputs]
+
+    def _keep(self, text, kernel, inputs, outputs, **_):
+        self.given = inputs
+        return [mx.zeros(shape) for shape in outputs.values()]
+
+    def run(self, compiled: Compiled) -> list[np.ndarray]:
+        """Actions (n, heads), log-probabilities, values, and the state's arrays."""
+        rows, *states = compiled.run(self.number, *self.inputs)
+        found = [] if not states else list(states[0])
+        return [rows[:-2].T, rows[-2], rows[-1], *found]
+
+    def expected(self) -> list[np.ndarray]:
+        """The same through MLX."""
+        keep = self.policy.keep(mx.array(self.terminals))
+        mask = None if self.mask is None else mx.array(self.mask)
+        arrays = mx.array(self.observations), self.state, mx.array(self.noise), mask, keep
+        *rows, state = self.policy.act(self.weights, *arrays)
+        return [np.array(row) for row in rows] + [np.array(array) for _, array in named(state)]
+
+
+def cases() -> dict[str, Case]:
+    found = []
+    dialects = itertools.cycle(["native", "torch", "puffer3"])
+    for network in NETWORKS:
+        for sizes, masked in [((3,), False), ((2, 4), True), ((1, 1, 1), False)]:
+            for dialect in ("native", "torch", "puffer3"):
+                given = {"network": network, "sizes": sizes, "dialect": dialect}
+                name = f"{network} {sizes} {dialect}"
+                found.append(Case(name, masked=masked, reset=True, H=9, **given))
+        # D, H, layers, n, agents of a block: several chunks, several passes, one agent too many
+        for D, H, layers, n, agents in [(150, 20, 1, 9, 8), (3, 70, 1, 17, 16), (1, 1, 3, 1, 4)]:
+            given: dict = {"D": D, "H": H, "layers": layers, "n": n, "agents": agents}
+            name = f"{network} {D} {H} {n}"
+            found.append(Case(name, network=network, dialect=next(dialects), **given))
+    found.append(Case("bytes", as_bytes=True, D=21, dialect="puffer3"))
+    found.append(Case("many choices", sizes=(40, 2), masked=True))
+    return {case.name: case for case in found}
+
+
+def chooser(name, sizes, logits, noise, masked=False) -> Case:
+    """Of a policy whose outputs are these logits (n, A)."""
+    n, A = np.shape(logits)
+    given = {"network": "MLP", "sizes": sizes, "D": A, "H": A, "layers": 0}
+    case = Case(name, n, masked, logits=logits, **given)
+    case.noise[:] = np.reshape(noise, (n, 1))
+    return case
+
+
+def special_cases() -> list[Case]:
+    """Where a choice is at an edge."""
+    only = chooser("one legal choice", (5,), 50 * np.eye(5), [2.0**-24, 0.5, 1, 1, 0.7], True)
+    only.mask = np.eye(5, dtype=np.uint8)[:, ::-1].copy()
+    none = chooser("no legal choice", (2, 3), np.ones((3, 5)), [2.0**-24, 0.5, 1], True)
+    none.mask = np.zeros((3, 5), np.uint8)
+    ends = chooser("ends", (4,), np.tile([-200, -300, 0, -200], (2, 1)), [1, 2.0**-24])
+    logits = np.array([[np.nan] * 3, [1, np.nan, 0], [0, np.inf, 1], [-np.inf, 0, 0]])
+    return [only, none, ends, unfinished((3,), logits), unfinished((1, 1, 1), logits)]
+
+
+def unfinished(sizes, logits) -> Case:
+    """Of outputs that a policy has where something went wrong: its biases, the same for all."""
+    case = Case(f"not finite {sizes}", len(logits), sizes=sizes, dialect="torch", H=3, D=3)
+    case.weights["decoder"]["actions"]["bias"] = mx.array(logits[2], mx.float32)
+    case.observations = np.array(logits, np.float32)
+    return case
+
+
+def part(whole: Case, first: int, n: int, agents: int) -> Case:
+    """Some of its agents, in other blocks."""
+    case = copy.copy(whole)
+    case.name, case.n, these = f"{n} of {whole.name}", n, slice(first, first + n)
+    case.observations, case.noise = whole.observations[these], whole.noise[these]
+    case.terminals = whole.terminals[these]
+    case.mask = None if whole.mask is None else whole.mask[these]
+    case.state = tree_map(lambda s: s[these], whole.state)
+    case.layout = layout(whole.policy, whole.kernel, agents)
+    return case
+
+
+def parts() -> list[tuple[Case, Case]]:
+    """For each network some agents, and five of them."""
+    found = []
+    for network in NETWORKS:
+        given = {"network": network, "sizes": (2, 4), "H": 20, "D": 140, "dialect": "puffer3"}
+        whole = Case(f"{network} whole", 21, True, agents=16, reset=True, **given)
+        found.append((whole, part(whole, 13, 5, 4)))
+    return found
+
+
+PARTS = parts()
+CASES = {**cases(), **{case.name: case for case in special_cases()}}
+CASES |= {case.name: case for pair in PARTS for case in pair}
+
+
+@pytest.fixture(scope="module", params=["metal", "cuda"])
+def compiled(request, tmp_path_factory):
+    with recording(request.param) as recorder:
+        for case in CASES.values():
+            case.record(recorder)
+    return Compiled(recorder, tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step(compiled, name):
+    case = CASES[name]
+    for found, expected in zip(case.run(compiled), case.expected(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-5)
+
+
+@pytest.mark.parametrize("whole, some", PARTS, ids=NETWORKS)
+def test_an_agent_does_not_depend_on_the_others(compiled, whole, some):
+    rows = zip(whole.run(compiled), some.run(compiled), strict=True)
+    for all_of_them, five in rows:
+        assert all_of_them[13:18].tobytes() == five.tobytes()
+
+
+# ---- which policies, and how they are laid out ---------------------------------------------------
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_memory_and_threads_of_all_sizes(network):
+    """Whatever is taken fits, by the text's own account of what it shares."""
+    taken = 0
+    widths = [1, 7, 32, 64, 100, 128, 200, 255, WIDEST]
+    for H, D, A in itertools.product(widths, [1, 64, 127, 500, 20000], [1, 18, 300, 5000]):
+        policy = policy_of(network, (A + 1,), D, H)
+        step, kernel = step_on_gpu(policy), forms_of(policy.network).gpu_step
+        assert kernel is not None
+        for n in (1, 63, 1024, 4096):
+            found = choose_layout(policy, kernel, n)
+            assert (found is None) == (step is None)
+            if found is None:
+                assert A == 5000 or (A == 300 and H > 100)
+                continue
+            taken += 1
+            groups = found.agents // 4
+            assert found.chunk <= D and found.threads % 32 == 0 and found.threads <= 256
+            assert found.threads >= 4 * found.agents  # who sums up squares
+            shared = groups * (A + 2 + H + max(found.chunk, H) + kernel.memory * H)
+            assert found.room == shared and 16 * (shared + found.agents) <= SHARED_BYTES
+    assert taken > 300
+
+
+def test_many_agents_share_a_block_where_there_are_many():
+    policy = policy_of(H=64, D=118)
+    kernel = forms_of(policy.network).gpu_step
+    assert kernel is not None
+    found = [choose_layout(policy, kernel, n) for n in (1, 512, 1024, 2048, 8192)]
+    assert [each.agents for each in found if each] == [4, 4, 8, 16, 16]
+
+
+def test_policies_without_such_a_kernel():
+    image = EnvSpec("image", 48 * 48, np.dtype(np.uint8), ActionSpec((3,)), 0, (48, 48, 1))
+    parts = config.Torch(encoder="NatureEncoder")
+    assert step_on_gpu(make_policy(image, config.Policy(hidden_size=8), parts)) is None
+
+    class Network(MinGRU):  # a user's own may do anything
+        pass
+
+    known = policy_of()
+    own = Policy(known.encoder, Network(8, 1), known.decoder)
+    assert step_on_gpu(own) is None and step_on_gpu(known) is not None
+    assert step_on_gpu(policy_of(H=WIDEST)) and step_on_gpu(policy_of(H=WIDEST + 1)) is None
+    assert step_on_gpu(policy_of(sizes=(5000,))) is None
+
+
+# ---- where it is used ----------------------------------------------------------------------------
+
+
+class Launches:
+    """Stands in for kernels: counts them."""
+
+    def __init__(self) -> None:
+        self.names = []
+
+    def __call__(self, name, *, output_shapes, output_dtypes, **_):
+        self.names.append(name)
+        return [mx.zeros(s, d) for s, d in zip(output_shapes, output_dtypes, strict=True)]
+
+
+@pytest.mark.parametrize("backend", ["metal", "cuda"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_one_launch_a_step(network, backend):
+    policy, launches = policy_of(network), Launches()
+    weights, n = policy.init(mx.random.key(0)), 10
+    with building_for(backend, launches):
+        step = compile_acting(policy)(weights)
+        state = step.state(policy.initial_state(n))
+        given = mx.zeros((n, 5)), state, mx.ones((n, 1)), None, mx.zeros(n)
+        chosen, after = step.act(*given)
+    assert launches.names == [f"{network.lower()}_act"]
+    assert chosen.shape == (3, n) and after.shape == state.shape
+
+
+def test_other_precisions_and_the_cpu_act_through_mlx():
+    policy, launches = policy_of(), Launches()
+    weights = policy.init(mx.random.key(0))
+    acting = compile_acting(policy)
+    assert acting(weights).outputs is not None
+    with building_for("cuda", launches):
+        assert acting(weights).outputs is None
+        assert acting(lower(weights, "bf16")).outputs is not None
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_states_there_and_back(network):
+    policy = policy_of(network)
+    step = step_on_gpu(policy)
+    assert step is not None
+    state = tree_map(lambda s: mx.random.normal(s.shape), policy.initial_state(6))
+    packed = step.state(state)
+    assert packed.size >= 8 or not named(state)
+    after = step.state_after(packed)
+    assert [name for name, _ in named(after)] == [name for name, _ in named(state)]
+    for (_, one), (_, other) in zip(named(after), named(state), strict=True):
+        assert mx.array_equal(one, other)
