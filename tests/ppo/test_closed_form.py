@@ -1,5 +1,6 @@
 """`ppo/closed_form/`: its kernels as C++, against float64 and the plain form; and its vjp."""
 
+import contextlib
 import dataclasses
 import io
 import re
@@ -11,10 +12,13 @@ import numpy as np
 import oracles
 import pytest
 from emulated_gpu import Compiled, from_memory, recording, to_memory
+from emulated_run import emulated_gpu
 from kernel_oracles import EPSILON
 from oracles import f64
 
 from puffer_mlx import config
+from puffer_mlx.check.gpu import loss as item
+from puffer_mlx.check.gpu.tools import QUICK, Failed
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.ppo.closed_form import gpu, operation
@@ -528,3 +532,28 @@ def test_nodes_are_found():
     x = mx.ones(3)
     mx.eval(x)
     assert nodes([x[1:], x.reshape(1, 3)]) == {"Slice", "Reshape"}
+
+
+# ---- the item of check_gpu -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def a_gpu(monkeypatch):
+    """What is computed on a GPU is computed by kernels that run as C++."""
+
+    def on(device):
+        return emulated_gpu() if device.type == mx.gpu else contextlib.nullcontext()
+
+    monkeypatch.setattr(item, "on", on)
+    monkeypatch.setattr(item, "need_gpu", lambda: None)
+
+
+def test_the_item_passes(a_gpu):
+    assert "share of the bound" in item.closed_form(QUICK)
+
+
+def test_the_item_fails(a_gpu, monkeypatch):
+    real = gpu.moments
+    monkeypatch.setattr(gpu, "moments", lambda adv: 1.001 * real(adv))
+    with pytest.raises(Failed, match="discrete, fp32: "):
+        item.closed_form(QUICK)

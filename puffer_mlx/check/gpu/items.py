@@ -9,7 +9,7 @@ from typing import NamedTuple
 import mlx.core as mx
 import psutil
 
-from puffer_mlx.check.gpu import arithmetic, minibatch, overlap, placement, precisions, upkeep
+from puffer_mlx.check.gpu import arithmetic, loss, minibatch, overlap, placement, precisions, upkeep
 from puffer_mlx.check.gpu.tools import Effort, Failed, Skipped, need_gpu
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
@@ -72,6 +72,7 @@ ITEMS = (
     Item("machine", "machine and versions", machine),
     *_kernels(),
     Item("minibatch", "advantages, draw and gathers on the GPU as on the CPU", minibatch.steps),
+    Item("loss", "the loss and its gradients by closed form as on the CPU", loss.closed_form),
     Item("steps", "steps of a policy are its scan", arithmetic.steps_and_scan),
     Item("gradients", "a policy's gradients, against float32 on the CPU", arithmetic.gradients),
     Item("round-trip", "arrays from CPU to GPU and back", placement.round_trip),
