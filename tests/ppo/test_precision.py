@@ -137,7 +137,7 @@ def test_the_kernel_agrees(backend, tmp_path):
 
     def kernel(scaled):
         def function(*arrays):
-            state = dict(zip(names, arrays[:5], strict=True))
+            state: precision.Scaler = dict(zip(names, arrays[:5], strict=True))
             found = gpu.next_scaler(state, arrays[5], scaled, 200, limits)
             return [found[name] for name in names]
 
@@ -155,7 +155,7 @@ def test_the_kernel_agrees(backend, tmp_path):
             for ok in (True, False):
                 given = arrays(*state, ok=ok)
                 found = compiled.play([call], kernel(kind == "fp16"), *given)
-                before = dict(zip(names, given[:5], strict=True))
+                before: precision.Scaler = dict(zip(names, given[:5], strict=True))
                 expected = precision.next_scaler(before, mx.array(ok), kind)
                 for name, one in zip(names, found, strict=True):
                     assert one.shape == () and one.dtype == expected[name].dtype

@@ -6,6 +6,7 @@ import mlx.core as mx
 
 from puffer_mlx.ops.choice import extension_on_cpu, extension_with_products
 from puffer_mlx.ops.low_precision import LOW, float32_on_cpu, in_float32
+from puffer_mlx.system.backend import backend
 
 
 def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
@@ -20,9 +21,12 @@ def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.ar
 def _linear(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
     if extension_with_products() is not None:
         return _linear_rows(x, weight) if bias is None else _affine_rows(x, weight, bias)  # type: ignore
+    on_gpu = backend() != "cpu"
     if bias is None:
-        return x @ weight.T
-    return _low_affine(x, weight, bias) if x.dtype in LOW else mx.addmm(bias, x, weight.T)  # type: ignore
+        return _product_on_gpu(x, weight) if on_gpu else x @ weight.T  # type: ignore
+    if on_gpu or x.dtype in LOW:
+        return _affine_on_gpu(x, weight, bias)  # type: ignore
+    return mx.addmm(bias, x, weight.T)
 
 
 def linear_columns(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
@@ -111,12 +115,26 @@ _affine_rows = _threaded_linear(columns=False, biased=True)
 _affine_columns = _threaded_linear(columns=True, biased=True)
 
 
+# MLX's own gradient by a weight is of its transposed: to read it by rows, it would be copied.
+
+
 @mx.custom_function
-def _low_affine(x: mx.array, weight: mx.array, bias: mx.array) -> Any:
-    """``linear`` with bias in low precision on a GPU: MLX sums a bias's gradient in its dtype."""
+def _product_on_gpu(x: mx.array, weight: mx.array) -> Any:
+    """``linear`` on a GPU."""
+    return x @ weight.T
+
+
+@_product_on_gpu.vjp
+def _product_on_gpu_vjp(primals, dy, _):
+    return input_gradient(dy, primals[1]), weight_gradient(dy, primals[0])
+
+
+@mx.custom_function
+def _affine_on_gpu(x: mx.array, weight: mx.array, bias: mx.array) -> Any:
+    """The same with bias, whose gradient MLX would sum in its dtype."""
     return mx.addmm(bias, x, weight.T)
 
 
-@_low_affine.vjp
-def _low_affine_vjp(primals, dy, _):
+@_affine_on_gpu.vjp
+def _affine_on_gpu_vjp(primals, dy, _):
     return input_gradient(dy, primals[1]), weight_gradient(dy, primals[0]), bias_gradient(dy)
