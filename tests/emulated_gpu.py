@@ -43,8 +43,8 @@ struct uint3 { uint x, y, z; };
 struct Place { uint3 grid, block, me; };
 
 // A block's threads are contexts of one thread: each runs up to a barrier, then the next one does.
-// From barrier to barrier the order turns round, so that whoever reads too early what another
-// writes finds what was there before.
+// From barrier to barrier the order turns round, beginning with one or the other (`turn`): where a
+// barrier is missing, the two find different numbers.
 struct Block {
   struct Thread { ucontext_t at; bool done; };
   ucontext_t home;
@@ -66,7 +66,7 @@ static void meet() {
 static constexpr size_t kStack = 128 << 10;
 // Whether all threads of a block met at every barrier, or none did.
 template <class Kernel>
-static int run_blocks(uint threads, uint size, Kernel kernel) {
+static int run_blocks(uint threads, uint size, uint turn, Kernel kernel) {
   Block block;
   running = &block;
   static char* stacks = nullptr;
@@ -88,7 +88,7 @@ static int run_blocks(uint threads, uint size, Kernel kernel) {
       at.uc_link = nullptr;
       makecontext(&at, begin_thread, 0);
     }
-    for (uint phase = b;; ++phase) {
+    for (uint phase = turn;; ++phase) {
       block.waiting = 0;
       for (uint n = 0; n < here; ++n) {
         block.now = phase % 2 ? here - 1 - n : n;
@@ -144,9 +144,9 @@ static void kernel({parameters}) {{
 {constants}
 {source}
 }}
-extern "C" int {name}_run(void** p, uint threads, uint block) {{
+extern "C" int {name}_run(void** p, uint threads, uint block, uint turn) {{
   blockDim.x = block;
-  return run_blocks((threads + block - 1) / block * block, block, [=](Place at) {{
+  return run_blocks((threads + block - 1) / block * block, block, turn, [=](Place at) {{
     blockIdx = at.block, threadIdx = at.me;
     kernel({pointers});
   }});
@@ -156,8 +156,8 @@ extern "C" int {name}_run(void** p, uint threads, uint block) {{
 METAL_KERNEL = """
 namespace {name} {{
 {source}
-extern "C" int {name}_run(void** p, uint threads, uint block) {{
-  return run_blocks(threads, block, [=](Place at) {{ {call}({pointers}, {places}); }});
+extern "C" int {name}_run(void** p, uint threads, uint block, uint turn) {{
+  return run_blocks(threads, block, turn, [=](Place at) {{ {call}({pointers}, {places}); }});
 }}
 }}
 """
@@ -338,15 +338,20 @@ class Compiled:
         ]
         behind = [_untouched(d) for d in dtypes]
         arrays = [*given, *empty]
-        memory = [np.concatenate(pair) for pair in zip(arrays, behind, strict=True)]
-        pointers = [a.ctypes.data_as(ctypes.c_void_p) for a in memory]
-        run = getattr(self.library, f"k{call['number']}_run")
-        given = (ctypes.c_void_p * len(pointers))(*pointers)
-        together = run(given, call["grid"][0], call["threadgroup"][0])
-        assert together, "some of a block's threads came to a barrier, and others had ended"
-        for found, expected in zip(memory, behind, strict=True):
+        original = [np.concatenate(pair) for pair in zip(arrays, behind, strict=True)]
+        run, turns = getattr(self.library, f"k{call['number']}_run"), []
+        for turn in range(2):
+            memory = [a.copy() for a in original]
+            pointers = [a.ctypes.data_as(ctypes.c_void_p) for a in memory]
+            places = (ctypes.c_void_p * len(pointers))(*pointers)
+            together = run(places, call["grid"][0], call["threadgroup"][0], turn)
+            assert together, "some of a block's threads came to a barrier, and others had ended"
+            turns.append(memory)
+        for found, other, expected in zip(*turns, behind, strict=True):
             said = "a thread wrote behind an array"
             np.testing.assert_array_equal(found[-SPAN:], expected, said)
+            said = "it depends on the order of a block's threads: a barrier is missing"
+            np.testing.assert_array_equal(found, other, said)
         outputs = [from_memory(a[:-SPAN], d) for a, d in zip(memory[n:], dtypes[n:], strict=True)]
         return [o.reshape(shape) for o, shape in zip(outputs, shapes, strict=True)]
 

@@ -53,7 +53,7 @@ class Emulator:
         arrays = [np.concatenate([a, np.zeros(1, a.dtype)]) for a in (*memory, *written)]
         pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
         run = self._function(name, given)
-        assert run(pointers, given["grid"][0], given["threadgroup"][0])
+        assert run(pointers, given["grid"][0], given["threadgroup"][0], 0)
         found = arrays[len(memory) :]
         return [
             mx.array(from_memory(a[:-1], d)).astype(d).reshape(shape)
