@@ -38,7 +38,7 @@ def linear_columns(x: mx.array, weight: mx.array, bias: mx.array | None = None) 
 def _columns(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
     if extension_with_products() is not None:
         return _linear_columns(x, weight) if bias is None else _affine_columns(x, weight, bias)  # type: ignore
-    y = weight @ x.T
+    y = _columns_on_gpu(x, weight) if backend() != "cpu" else weight @ x.T
     return y if bias is None else plus(y, bias[:, None])  # type: ignore
 
 
@@ -115,7 +115,8 @@ _affine_rows = _threaded_linear(columns=False, biased=True)
 _affine_columns = _threaded_linear(columns=True, biased=True)
 
 
-# MLX's own gradient by a weight is of its transposed: to read it by rows, it would be copied.
+# MLX's own gradient of a product by what it transposes is of the transposed: to read it by rows, it
+# would be copied. That is the weight, and of columns the input.
 
 
 @mx.custom_function
@@ -138,3 +139,15 @@ def _affine_on_gpu(x: mx.array, weight: mx.array, bias: mx.array) -> Any:
 @_affine_on_gpu.vjp
 def _affine_on_gpu_vjp(primals, dy, _):
     return input_gradient(dy, primals[1]), weight_gradient(dy, primals[0]), bias_gradient(dy)
+
+
+@mx.custom_function
+def _columns_on_gpu(x: mx.array, weight: mx.array) -> Any:
+    """``linear_columns`` without bias on a GPU."""
+    return weight @ x.T
+
+
+@_columns_on_gpu.vjp
+def _columns_on_gpu_vjp(primals, dy, _):
+    x, weight = primals
+    return dy.T @ weight, dy @ x
