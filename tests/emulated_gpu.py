@@ -186,7 +186,7 @@ class Recorder:
 
         return call
 
-    def record(self, function: Callable[..., Any], *samples: np.ndarray | mx.array) -> int:
+    def record(self, function: Callable[..., Any], *samples: np.ndarray | mx.array | None) -> int:
         """Append the C++ function `k<number>_run` for a kernel called with these inputs.
 
         Returns:
@@ -200,13 +200,19 @@ class Recorder:
         Returns:
             their numbers, call by call: for ``Compiled.play``.
         """
-        arguments, first = [mx.array(sample) for sample in samples], len(self.calls)
+        first = len(self.calls)
+        arguments = [mx.array(sample) for sample in samples if sample is not None]
+
+        def given_none(*arguments: mx.array) -> Any:
+            given = iter(arguments)
+            return function(*(None if sample is None else next(given) for sample in samples))
+
         printed = [""]
         if self.backend == "metal":
             with printed_by_c() as printed, tempfile.TemporaryDirectory() as folder:
-                mx.export_function(f"{folder}/f.mlxfn", function, *arguments)
+                mx.export_function(f"{folder}/f.mlxfn", given_none, *arguments)
         else:
-            function(*arguments)
+            given_none(*arguments)
         sources = "".join(printed).split("```")[1::2] or [""] * len(self.calls[first:])
         write = self._metal if self.backend == "metal" else self._cuda
         for call, source in zip(self.calls[first:], sources, strict=True):
@@ -276,9 +282,9 @@ def from_memory(array: np.ndarray, dtype: mx.Dtype) -> np.ndarray:
     return array if dtype in (mx.int32, mx.uint8) else array.astype(np.float32)
 
 
-def _untouched(dtype: mx.Dtype) -> np.ndarray:
+def _untouched(dtype: mx.Dtype, number: float = np.nan) -> np.ndarray:
     """What is behind an array, and in one before it is written."""
-    value = {mx.int32: -987654321, mx.uint8: 171}.get(dtype, np.nan)
+    value = {mx.int32: -987654321, mx.uint8: 171}.get(dtype, number)
     return to_memory(np.full(SPAN, value), dtype)
 
 
@@ -325,9 +331,11 @@ class Compiled:
         """The outputs of kernel `number`; inputs in the kernel's order.
 
         Both are in memory in the types that the kernel was recorded with. Of 16 bits they are
-        float32 here.
+        float32 here. The last inputs may be left out where they are the launching function's own
+        (`launch.numbers`).
         """
         call = self.calls[number]
+        inputs += tuple(np.array(own) for own in call["inputs"][len(inputs) :])
         assert [i.shape for i in inputs] == [i.shape for i in call["inputs"]]
         assert call["grid"][1:] == call["threadgroup"][1:] == (1, 1)
         dtypes, n, shapes = _dtypes(call), len(inputs), call["output_shapes"]
@@ -336,7 +344,8 @@ class Compiled:
             np.resize(_untouched(d), int(np.prod(shape)))
             for shape, d in zip(shapes, dtypes[n:], strict=True)
         ]
-        behind = [_untouched(d) for d in dtypes]
+        # Behind outputs no NaN: whoever reads behind an input has NaN to write.
+        behind = [_untouched(d, np.nan if i < n else -777.0) for i, d in enumerate(dtypes)]
         arrays = [*given, *empty]
         original = [np.concatenate(pair) for pair in zip(arrays, behind, strict=True)]
         run, turns = getattr(self.library, f"k{call['number']}_run"), []

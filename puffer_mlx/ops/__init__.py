@@ -25,7 +25,12 @@ from puffer_mlx.ops.linear.operation import (
 from puffer_mlx.ops.norm.operation import EPSILON, add_rms_norm
 from puffer_mlx.ops.pack.operation import pack, sums_of_squares
 from puffer_mlx.ops.put_rows.operation import put_rows
-from puffer_mlx.ops.recurrence.operation import factors_of, recurrent_weight_gradient, steps_of
+from puffer_mlx.ops.recurrence.operation import (
+    factors_of,
+    full_on_cpu,
+    recurrent_weight_gradient,
+    steps_of,
+)
 from puffer_mlx.ops.take_rows.operation import take_rows
 from puffer_mlx.ops.take_targets.operation import take_targets
 
@@ -38,6 +43,7 @@ __all__ = [
     "extension_on_cpu",
     "extension_with_products",
     "factors_of",
+    "full_on_cpu",
     "gelu",
     "input_gradient",
     "kernel_on_gpu",

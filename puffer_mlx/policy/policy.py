@@ -70,7 +70,7 @@ class Policy:
         self,
         weights: Weights,
         observations: mx.array,
-        state: State,
+        state: State | None,
         keep: mx.array | None = None,
     ) -> tuple[Outputs, mx.array, State]:
         """Evaluate T steps of S segments.
@@ -78,7 +78,7 @@ class Policy:
         Args:
             weights: as ``init`` makes them.
             observations: (T, S, D), any dtype.
-            state: the network's, of S segments, before the first step.
+            state: the network's, of S segments, before the first step; None is the initial one.
             keep: (T, S), what the state is multiplied by before each step; None is ones.
 
         Returns:
@@ -91,11 +91,13 @@ class Policy:
         self,
         weights: Weights,
         observations: mx.array,
-        state: State,
+        state: State | None,
         keep: mx.array | None = None,
     ) -> tuple[mx.array, State]:
         """``scan`` up to the decoder's product (A + 1, T*S), which ``decoder.split`` divides."""
         T, S = observations.shape[:2]
+        if state is None and not getattr(self.network, "scans_from_zeros", False):
+            state = self.network.initial_state(S)
         h = self.encoder(weights["encoder"], observations.reshape(T * S, -1))
         h, state = self.network.scan(weights["network"], h.reshape(T, S, -1), state, keep)
         return self.decoder.product(weights["decoder"], h.reshape(T * S, -1)), state

@@ -96,8 +96,11 @@ def compile_update(policy: Policy, train: Train) -> Executables:
             take_rows(fields["terminals"], rows, T) if policy.reset_on_terminal else None,
         )
 
-    def product(weights, observations, terminals, state):
-        """The decoder's weights as they are computed with, and its product (A + 1, T*S)."""
+    def product(weights, observations, terminals, state=None):
+        """The decoder's weights as they are computed with, and its product (A + 1, T*S).
+
+        Without a state, the network's first one is the initial one.
+        """
         keep = None if terminals is None else policy.keep(terminals)
         low = precision.lower(weights, train.precision)
         y, _ = policy.product(low, observations, state, keep)
@@ -113,8 +116,7 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         scaled = train.precision == "fp16"
 
         def loss(weights):
-            state = policy.initial_state(S)
-            low, y = product(weights, observations, terminals, state)
+            low, y = product(weights, observations, terminals)
             return closed_form.losses(
                 policy.decoder,
                 low,

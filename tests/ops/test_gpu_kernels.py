@@ -11,7 +11,9 @@ from puffer_mlx import ops
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.policy.networks.mingru.gpu import mingru_backward, mingru_forward
 
-SHAPES = [(1, 1, 3), (5, 3, 100), (4, 2, 128), (3, 7, 111)]  # T, S, H: 3, 300, 256 and 777 threads
+# T, S, H: 3, 300, 256 and 777 threads; and one and more chunks of 8 steps that are read at once
+SHAPES = [(1, 1, 3), (5, 3, 100), (4, 2, 128), (3, 7, 111), (8, 1, 3), (19, 2, 5)]
+N = len(SHAPES)
 
 
 def layer(shape, seed=0):
@@ -40,13 +42,20 @@ def discount_oracle(delta, decay):
 
 @pytest.fixture(scope="module", params=["metal", "cuda"])
 def compiled(request, tmp_path_factory):
-    """Kernels 0 .. 3: forward for each of SHAPES, 4 .. 7: backward."""
+    """Kernels 0 .. N - 1: forward for each of SHAPES, then backward.
+
+    After them forward and backward without a first state, then without ``keep``, of the last shape.
+    """
     with recording(request.param) as recorder:
         for shape in SHAPES:
             recorder.record(mingru_forward, *layer(shape)[:4])
         for shape in SHAPES:
             u, x, first, keep, dout = layer(shape)
             recorder.record(mingru_backward, u, x, first, keep, x, dout)
+        for left_out in (2, 3):
+            given = [None if i == left_out else a for i, a in enumerate((u, x, first, keep))]
+            recorder.record(mingru_forward, *given)
+            recorder.record(mingru_backward, *given, x, dout)
     return Compiled(recorder, tmp_path_factory.mktemp("kernels"))
 
 
@@ -57,7 +66,7 @@ def test_gpu_kernels(compiled, number):
     states = forward[1].astype(np.float32)
     found = (
         compiled.run(number, u, x, first, keep),
-        compiled.run(4 + number, u, x, first, keep, states, dout),
+        compiled.run(N + number, u, x, first, keep, states, dout),
     )
     for ours, expected in zip(found, (forward, backward), strict=True):
         close(ours, expected)
@@ -70,6 +79,29 @@ def test_gpu_kernels(compiled, number):
         )
         for ours, other in zip(found, by_cpu, strict=True):
             close(ours, [np.array(o) for o in other])
+
+
+def test_nothing_stands_for_zeros_and_ones(compiled):
+    """A first state, or `keep`, that isn't there: one number that is read by all."""
+    u, x, first, keep, dout = layer(SHAPES[-1])
+    zeros, ones = np.zeros(8, np.float32), np.ones(8, np.float32)
+    for number, short, long in (
+        (2 * N, (zeros, keep), (np.zeros_like(first), keep)),
+        (2 * N + 2, (first, ones), (first, np.ones_like(keep))),
+    ):
+        expected = compiled.run(N - 1, u, x, *long)
+        found = compiled.run(number, u, x, *short)
+        gradients = compiled.run(number + 1, u, x, *short, expected[1], dout)
+        wanted = compiled.run(2 * N - 1, u, x, *long, expected[1], dout)
+        wanted[2] = wanted[2].ravel()[:1] if number == 2 * N else wanted[2]  # nobody needs it
+        for ours, other in zip([*found, *gradients], [*expected, *wanted], strict=True):
+            np.testing.assert_array_equal(ours, other)
+
+
+def test_one_kernel_serves_every_size(compiled):
+    """What a compiler would make anew for each is the type alone."""
+    for call in compiled.calls:
+        assert [name for name, _ in call["template"]] in ([], ["Low"])
 
 
 # ---- the CPU extension ---------------------------------------------------------------------------
@@ -180,7 +212,7 @@ def check_extremes(forward, backward):
 
 
 def test_extremes_on_a_gpu(compiled):
-    check_extremes(lambda *a: compiled.run(1, *a), lambda *a: compiled.run(5, *a))
+    check_extremes(lambda *a: compiled.run(1, *a), lambda *a: compiled.run(N + 1, *a))
 
 
 def test_extremes_in_the_extension(extension):

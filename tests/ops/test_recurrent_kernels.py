@@ -153,11 +153,32 @@ GPU_SHAPES = {  # T, S, H: segments of a block
 }
 KERNELS = {"lstm": lstm, "gru": gru}
 GPU_CASES = [(name, shape) for name in CASES for shape in GPU_SHAPES]
+WORDS = {
+    "lstm": "z weight_hh h0 c0 keep h c gates dh",
+    "gru": "z weight_hh bias_hh h0 keep h gates dh",
+}
+LEFT_OUT = [("lstm", "h0 c0"), ("lstm", "keep"), ("gru", "h0"), ("gru", "keep")]
+LEFT_OUT_SHAPE = 3, 5, 9
+
+
+def left_out_inputs(name, left_out):
+    """What forward and backward are given, by name: None for what is left out."""
+    make, oracle, _ = CASES[name]
+    *inputs, dh = make(LEFT_OUT_SHAPE)
+    after = backward_inputs(name, inputs, rounded(oracle(*inputs, dh)[0]), dh)
+    names = WORDS[name].split()
+    forward = dict(zip(names[: len(inputs)], inputs, strict=True))
+    kept = names[2 if name == "lstm" else 3 : len(inputs)]
+    saved = [n for n in names[len(inputs) :] if n not in ("gates", "dh")]
+    backward = dict(zip(["gates", "weight_hh", *kept, *saved, "dh"], after, strict=True))
+    for given in (forward, backward):
+        given |= dict.fromkeys(left_out.split(), None)
+    return forward, backward
 
 
 @pytest.fixture(scope="module", params=["metal", "cuda"])
 def compiled(request, tmp_path_factory):
-    """Kernels 2 i and 2 i + 1: forward and backward of GPU_CASES[i]; then those of GELU."""
+    """Kernels 2 i and 2 i + 1: forward and backward of GPU_CASES[i], of GELU, of LEFT_OUT[i]."""
     with recording(request.param) as recorder, pytest.MonkeyPatch.context() as patch:
         for name, shape in GPU_CASES:
             patch.setattr(recurrence, "rows_of_block", lambda *_, rows=GPU_SHAPES[shape]: rows)
@@ -168,6 +189,11 @@ def compiled(request, tmp_path_factory):
             recorder.record(getattr(KERNELS[name], f"{name}_backward"), *after)
         recorder.record(gelu_kernels.gelu_forward, GELU_POINTS)
         recorder.record(gelu_kernels.gelu_backward, GELU_POINTS, GELU_POINTS)
+        for name, left_out in LEFT_OUT:
+            inputs, after = left_out_inputs(name, left_out)
+            for way, given in (("forward", inputs), ("backward", after)):
+                arrays = [None if array is None else mx.array(array) for array in given.values()]
+                recorder.record(getattr(KERNELS[name], f"{name}_{way}"), *arrays)
     return Compiled(recorder, tmp_path_factory.mktemp("kernels"))
 
 
@@ -177,21 +203,37 @@ def test_recurrence_on_a_gpu(compiled, name, shape):
     make, oracle, _ = CASES[name]
     *inputs, dh = make(shape, seed=7)
     forward, backward = oracle(*inputs, dh)
-    words = {
-        "lstm": "z weight_hh h0 c0 keep h c gates dh",
-        "gru": "z weight_hh bias_hh h0 keep h gates dh",
-    }
-    arrays = dict(zip(words[name].split(), [*inputs, *rounded(forward), dh], strict=True))
-    transposed = {
-        **arrays,
-        "weight_hh": arrays["weight_hh"].T.copy(),
-    }  # as the forward kernel gets it
-    found = (
-        compiled.run(k, *(given[word] for word in compiled.calls[k]["input_names"]))
-        for k, given in ((number, transposed), (number + 1, arrays))
-    )
+    arrays = dict(zip(WORDS[name].split(), [*inputs, *rounded(forward), dh], strict=True))
+    found = run_both(compiled, number, arrays)
     for ours, expected in zip(found, (forward, backward), strict=True):
         close(ours, expected, tolerance=1e-5)
+
+
+def run_both(compiled, number, arrays):
+    """The outputs of kernels `number` and `number + 1`, forward and backward, of arrays by name."""
+    transposed = {**arrays, "weight_hh": arrays["weight_hh"].T.copy()}  # as forward gets it
+    for k, given in ((number, transposed), (number + 1, arrays)):
+        names = compiled.calls[k]["input_names"]
+        yield compiled.run(k, *(given[word] for word in names if word != "sizes"))
+
+
+@pytest.mark.parametrize(("name", "left_out"), LEFT_OUT)
+def test_nothing_stands_for_zeros_and_ones(compiled, name, left_out):
+    """A first state, or `keep`, that isn't there: one number that is read by all."""
+    number = 2 * len(GPU_CASES) + 2 + 2 * LEFT_OUT.index((name, left_out))
+    make, oracle, _ = CASES[name]
+    *inputs, dh = make(LEFT_OUT_SHAPE)
+    value = float(left_out == "keep")
+    given = dict(zip(WORDS[name].split(), inputs, strict=False))
+    given |= {word: np.full_like(given[word], value) for word in given if word in left_out.split()}
+    forward, backward = oracle(*given.values(), dh)
+    arrays = dict(zip(WORDS[name].split(), [*given.values(), *rounded(forward), dh], strict=True))
+    arrays |= {word: np.full(8, value, np.float32) for word in left_out.split()}
+    ours, gradients = run_both(compiled, number, arrays)
+    close(ours, forward, tolerance=1e-5)
+    wanted = len(backward) if left_out == "keep" else len(backward) - len(left_out.split())
+    close(gradients[:wanted], backward[:wanted], tolerance=1e-5)
+    assert all(gradient.shape == (1,) for gradient in gradients[wanted:])  # nobody needs them
 
 
 def test_gelu_on_a_gpu(compiled):

@@ -4,16 +4,18 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import launch
+from puffer_mlx.ops.gpu.launch import launch, numbers
 
 TEXT = Path(__file__).with_name("gelu.metal.h")
 
 
 def gelu_forward(x: mx.array) -> mx.array:
     """Exact GELU x Phi(x), elementwise: any shape."""
-    return launch(TEXT, "gelu_forward", {"x": x}, {"y": x.shape}, x.size, N=x.size)[0]
+    inputs = {"x": x, "sizes": numbers(x.size)}
+    return launch(TEXT, "gelu_forward", inputs, {"y": x.shape}, x.size)[0]
 
 
 def gelu_backward(x: mx.array, dy: mx.array) -> mx.array:
     """Gradient of ``gelu_forward`` for dL/dy = ``dy``, both of one shape."""
-    return launch(TEXT, "gelu_backward", {"x": x, "dy": dy}, {"dx": x.shape}, x.size, N=x.size)[0]
+    inputs = {"x": x, "dy": dy, "sizes": numbers(x.size)}
+    return launch(TEXT, "gelu_backward", inputs, {"dx": x.shape}, x.size)[0]

@@ -6,9 +6,9 @@
         bool in = first + r < S;
         uint k = (row + r) * H + channel;
         gradient[r] = in ? dh[k] : 0.0f;
-        states[r] = !in ? 0.0f : t > 0 ? STATES[k - S * H] : FIRST[k];
-        kept[r] = in ? keep[row + r] : 0.0f;
-        after_keep[r] = in && t < T - 1 ? keep[row + r + S] : 0.0f;
+        states[r] = !in ? 0.0f : t > 0 ? STATES[k - S * H] : FIRST[k * first_step];
+        kept[r] = in ? keep[(row + r) * keep_step] : 0.0f;
+        after_keep[r] = in && t < T - 1 ? keep[(row + r + S) * keep_step] : 0.0f;
 #pragma unroll
         for (int gate = 0; gate < 4; ++gate)
           saved[gate][r] = in ? (float)gates[((row + r) * 4 + gate) * H + channel] : 0.0f;

@@ -6,7 +6,7 @@
 #pragma unroll
       for (int r = 0; r < R; ++r) {
         uint s = first + r;
-        kept[r] = s < S && t + 1 < T ? keep[(t + 1) * S + s] : 0.0f;
+        kept[r] = s < S && t + 1 < T ? keep[((t + 1) * S + s) * keep_step] : 0.0f;
       }
 #define ROWS before[t & 1]
 #define SUMS sums[v / R][v % R]

@@ -4,7 +4,7 @@
   for (uint k = me; k < N * U; k += THREADS) {
     for (int r = 0; r < R; ++r) {
       uint s = first + r;
-      before[0][k].of[r] = s < S && k < H ? keep[s] * h0[s * H + k] : 0.0f;
+      before[0][k].of[r] = s < S && k < H ? keep[s * keep_step] * h0[(s * H + k) * first_step] : 0.0f;
       before[1][k].of[r] = 0.0f;
     }
   }

@@ -6,12 +6,34 @@ import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu import launch
-from puffer_mlx.ops.gpu.launch import Shape
+from puffer_mlx.ops.gpu.launch import Shape, numbers
 
 SHARED_BYTES = 32768  # shared memory of one block: Metal's limit
 ENOUGH_BLOCKS = 128  # blocks that keep a large GPU's cores busy
 ROWS = {"metal": (4, 2), "cuda": (8, 4, 2)}  # segments of a block to choose from, and 1
 CHUNK = {"metal": 4, "cuda": 8}  # inputs whose weights a thread reads ahead
+
+
+def first_and_keep(
+    first: dict[str, mx.array | None], keep: mx.array | None
+) -> tuple[dict[str, mx.array], tuple[int, int]]:
+    """What a kernel is given of first states and ``keep``, which may be None: zeros, and ones.
+
+    For None nothing is filled: the kernel gets an array whose first number stands for all. It has
+    eight, as a smaller one would be in another place on Metal, for which MLX compiles anew.
+
+    Args:
+        first: arrays (S, H) by their names in the text, or None for each.
+        keep: (T, S), or None.
+
+    Returns:
+        The arrays by their names; and how far numbers of the first states, and of ``keep``, are
+        apart: 1, or 0.
+    """
+    zeros, ones = numbers(*[0.0] * 8), numbers(*[1.0] * 8)
+    given = {name: zeros if array is None else array for name, array in first.items()}
+    steps = int(all(a is not None for a in first.values())), int(keep is not None)
+    return {**given, "keep": ones if keep is None else keep}, steps
 
 
 def rows_of_block(S: int, H: int, gates: int) -> int:
@@ -39,7 +61,7 @@ def launch_forward(
     name: str,
     inputs: dict[str, mx.array],
     outputs: dict[str, Shape],
-    sizes: tuple[int, int, int],
+    sizes: tuple[int, ...],
     gates: int,
 ) -> list[mx.array]:
     """Run a kernel that multiplies each step's state (H) with weights of ``gates`` gates.
@@ -47,9 +69,9 @@ def launch_forward(
     Args:
         path: see ``launch``.
         name: see ``launch``.
-        inputs: see ``launch``.
+        inputs: see ``launch``; but for ``sizes``.
         outputs: see ``launch``.
-        sizes: T, S, H.
+        sizes: T, S, H, and the two that ``first_and_keep`` returns.
         gates: how many rows of the weight belong to a channel.
 
     Returns:
@@ -64,7 +86,7 @@ def launch_backward(
     name: str,
     inputs: dict[str, mx.array],
     outputs: dict[str, Shape],
-    sizes: tuple[int, int, int],
+    sizes: tuple[int, ...],
     gates: int,
 ) -> list[mx.array]:
     """Run a kernel that multiplies each step's gradients (``gates`` H): see ``launch_forward``."""
@@ -77,14 +99,14 @@ def _launch(
     name: str,
     inputs: dict[str, mx.array],
     outputs: dict[str, Shape],
-    sizes: tuple[int, int, int],
+    sizes: tuple[int, ...],
     gates: int,
     product: dict[str, int],
 ) -> list[mx.array]:
     """``product``: weights of one input for one channel, inputs, and how many are a chunk."""
-    T, S, H = sizes
+    T, S, H, *steps = sizes
     R, block = rows_of_block(S, H, gates), min(launch.THREADS, -(-H // 32) * 32)
     chunks = -(-product["D"] // product["U"])
-    shape = {"T": T, "S": S, "H": H, "R": R, "C": -(-H // block), "THREADS": block, "N": chunks}
-    threads = -(-S // R) * block
-    return launch.launch(path, name, inputs, outputs, threads, block, **shape, **product)
+    shape = {"H": H, "R": R, "C": -(-H // block), "THREADS": block, "N": chunks, **product}
+    inputs = {**inputs, "sizes": numbers(T, S, *steps)}
+    return launch.launch(path, name, inputs, outputs, -(-S // R) * block, block, **shape)

@@ -8,6 +8,11 @@
 // away, so those of the next chunk are on their way while one is used. Blocks begin at different chunks, or all would
 // want the same line of a cache at the same time. A thread without a channel of its own repeats the last one and stores
 // nothing.
+//
+// sizes: T, S; how far a channel's first state is from the next one's, and a segment's `keep` from the next one's: 1, or
+// 0 where one number is all of them.
+  int T = sizes[0];
+  uint S = sizes[1], first_step = sizes[2], keep_step = sizes[3];
   float ahead[U][G];
   uint first = block * R, at = block % N * U;
   uint start = me < H ? me : H - 1;

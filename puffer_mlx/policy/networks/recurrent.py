@@ -14,11 +14,18 @@ Layer = Callable[[mx.array, Any, Any, mx.array | None], tuple[mx.array, Any]]
 
 
 def through_layers(
-    layer: Layer, weights: Sequence[Any], h: mx.array, state: Sequence[Any], keep: mx.array | None
+    layer: Layer,
+    weights: Sequence[Any],
+    h: mx.array,
+    state: Sequence[Any] | None,
+    keep: mx.array | None,
 ) -> tuple[mx.array, list[Any]]:
-    """Each layer's outputs are the next one's input; returns the last ones and every state."""
+    """Each layer's outputs are the next one's input; returns the last ones and every state.
+
+    Without a state, each layer is given None.
+    """
     after = []
-    for own, first in zip(weights, state, strict=True):
+    for own, first in zip(weights, state or [None] * len(weights), strict=True):
         h, last = layer(h, own, first, keep)
         after.append(last)
     return h, after

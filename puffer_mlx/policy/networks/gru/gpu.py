@@ -1,16 +1,23 @@
-"""GRU on a GPU: ``kernels.metal.h``, with the arguments of the CPU extension."""
+"""GRU on a GPU: ``kernels.metal.h``, with the arguments of the CPU extension.
+
+The first state may be None, which is zeros, and so may ``keep``, which is ones: nothing is filled.
+"""
 
 from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.recurrence.gpu import launch_backward, launch_forward
+from puffer_mlx.ops.recurrence.gpu import first_and_keep, launch_backward, launch_forward
 
 TEXT = Path(__file__).with_name("kernels.metal.h")
 
 
 def gru_forward(
-    z: mx.array, weight_hh: mx.array, bias_hh: mx.array, h0: mx.array, keep: mx.array
+    z: mx.array,
+    weight_hh: mx.array,
+    bias_hh: mx.array,
+    h0: mx.array | None,
+    keep: mx.array | None,
 ) -> tuple[mx.array, mx.array]:
     """The GRU recurrence for T steps; gates r, u, n.
 
@@ -18,19 +25,21 @@ def gru_forward(
         z: (T, S, 3H), the input's part of the gates, ``bias_ih`` included.
         weight_hh: (3H, H).
         bias_hh: (3H,).
-        h0: (S, H) float32, the state before the first step.
-        keep: (T, S) float32, what h is multiplied by before each step: 0 forgets.
+        h0: (S, H) float32, the state before the first step, or None.
+        keep: (T, S) float32, what h is multiplied by before each step: 0 forgets; or
+            None.
 
     Returns:
         h (T, S, H) float32, and r, u, n and n's part of W h + b, (T, S, 4H), of z's dtype.
     """
-    T, S, H = *z.shape[:2], h0.shape[1]
+    T, S, H = *z.shape[:2], weight_hh.shape[1]
+    given, steps = first_and_keep({"h0": h0}, keep)
     h, gates = launch_forward(
         TEXT,
         "gru_forward",
-        {"z": z, "weight_hh": weight_hh.T, "bias_hh": bias_hh, "h0": h0, "keep": keep},
+        {"z": z, "weight_hh": weight_hh.T, "bias_hh": bias_hh, **given},
         {"h": (T, S, H), "gates": (T, S, 4 * H)},
-        (T, S, H),
+        (T, S, H, *steps),
         3,
     )
     return h, gates
@@ -39,8 +48,8 @@ def gru_forward(
 def gru_backward(
     gates: mx.array,
     weight_hh: mx.array,
-    h0: mx.array,
-    keep: mx.array,
+    h0: mx.array | None,
+    keep: mx.array | None,
     h: mx.array,
     dh: mx.array,
 ) -> tuple[mx.array, mx.array, mx.array]:
@@ -56,15 +65,16 @@ def gru_backward(
 
     Returns:
         Gradients by z and by W h + b, both (T, S, 3H) and of the gates' dtype, and by h0 (S, H),
-        float32.
+        float32, which means nothing where h0 is None.
     """
     T, S, H = h.shape
+    given, steps = first_and_keep({"h0": h0}, keep)
     dz, dhidden, dh0 = launch_backward(
         TEXT,
         "gru_backward",
-        {"gates": gates, "weight_hh": weight_hh, "h0": h0, "keep": keep, "h": h, "dh": dh},
-        {"dz": (T, S, 3 * H), "dhidden": (T, S, 3 * H), "dh0": (S, H)},
-        (T, S, H),
+        {"gates": gates, "weight_hh": weight_hh, **given, "h": h, "dh": dh},
+        {"dz": (T, S, 3 * H), "dhidden": (T, S, 3 * H), "dh0": (1,) if h0 is None else (S, H)},
+        (T, S, H, *steps),
         3,
     )
     return dz, dhidden, dh0

@@ -5,9 +5,10 @@
 #include "gpu/functions.metal.h"
 
 // weight_hh (H, 3H): transposed
-template <typename Low, int T, int S, int H, int R, int C, int THREADS, int G, int D, int U, int N>
+template <typename Low, int H, int R, int C, int THREADS, int G, int D, int U, int N>
 kernel void gru_forward(device const Low* z, device const Low* weight_hh, device const Low* bias_hh, device const float* h0,
-                        device const float* keep, device float* h, device Low* gates, uint me, uint block) {
+                        device const float* keep, device const int* sizes, device float* h, device Low* gates, uint me,
+                        uint block) {
 #include "recurrence/forward_start.metal.h"
   BARRIER
   for (int t = 0; t < T; ++t) {
@@ -39,12 +40,13 @@ kernel void gru_forward(device const Low* z, device const Low* weight_hh, device
   }
 }
 
-template <typename Low, int T, int S, int H, int R, int C, int THREADS, int G, int D, int U, int N>
+template <typename Low, int H, int R, int C, int THREADS, int G, int D, int U, int N>
 kernel void gru_backward(device const Low* gates, device const Low* weight_hh, device const float* h0,
-                         device const float* keep, device const float* h, device const float* dh, device Low* dz,
-                         device Low* dhidden, device float* dh0, uint me, uint block) {
+                         device const float* keep, device const float* h, device const float* dh,
+                         device const int* sizes, device Low* dz, device Low* dhidden, device float* dh0, uint me,
+                         uint block) {
 #include "recurrence/backward_start.metal.h"
-  for (int t = T - 1; t >= -1; --t) {
+  for (int t = T - 1; t >= -(int)first_step; --t) {
 #pragma unroll
     for (int c_ = 0; c_ < C; ++c_) {
 #include "recurrence/channel.metal.h"
@@ -84,6 +86,7 @@ kernel void gru_backward(device const Low* gates, device const Low* weight_hh, d
 #pragma unroll
   for (int v = 0; v < C * R; ++v) {
     uint channel = me + v / R * THREADS, s = first + v % R;
-    if (channel < H && s < S) dh0[s * H + channel] = keep[s] * sums[v / R][v % R];
+    uint k = s * H + channel;
+    if (channel < H && s < S && (first_step == 1 || k == 0)) dh0[k] = keep[s * keep_step] * sums[v / R][v % R];
   }
 }

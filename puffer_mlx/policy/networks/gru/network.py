@@ -10,6 +10,7 @@ from puffer_mlx.ops import (
     add_rms_norm,
     bias_gradient,
     factors_of,
+    full_on_cpu,
     linear,
     recurrent_weight_gradient,
     steps_of,
@@ -65,7 +66,13 @@ _reference_of_any = in_float32(gru_reference, stay=(0, 1))
 
 
 @mx.custom_function
-def _recurrence(z: mx.array, weight_hh: mx.array, bias_hh: mx.array, h0: mx.array, keep: mx.array):
+def _recurrence(
+    z: mx.array,
+    weight_hh: mx.array,
+    bias_hh: mx.array,
+    h0: mx.array | None,
+    keep: mx.array | None,
+):
     """The same, fused: h (T, S, H), and r, u, n, hn (T, S, 4H)."""
     return FORWARD.form()(z, weight_hh, bias_hh, h0, keep)
 
@@ -78,18 +85,19 @@ def _recurrence_vjp(primals, cotangents, outputs):
     dz, dhidden, dh0 = BACKWARD.form()(gates, weight_hh, h0, keep, h, cotangents[0])
     dweight = recurrent_weight_gradient(dhidden, h, h0, keep)
     dbias = bias_gradient(dhidden.reshape(-1, dhidden.shape[-1]))
-    return dz, dweight, dbias, dh0, mx.zeros_like(keep)
+    dh0, dkeep = None if h0 is None else dh0, None if keep is None else mx.zeros_like(keep)
+    return dz, dweight, dbias, dh0, dkeep
 
 
 def gru(
-    x: mx.array, layer: dict[str, mx.array], first: mx.array, keep: mx.array | None = None
+    x: mx.array, layer: dict[str, mx.array], first: mx.array | None, keep: mx.array | None = None
 ) -> tuple[mx.array, mx.array]:
     """One GRU layer over T steps; the inputs of all steps go through one product.
 
     Args:
         x: (T, S, H).
         layer: weight_ih and weight_hh (3H, H), bias_ih and bias_hh (3H,).
-        first: (S, H) float32, the state before the first step.
+        first: (S, H) float32, the state before the first step; None is zeros.
         keep: (T, S) float32, what the state is multiplied by before step t; None is ones.
 
     Returns:
@@ -98,10 +106,11 @@ def gru(
     """
     T, S, H = x.shape
     z = linear(x.reshape(T * S, H), layer["weight_ih"], layer["bias_ih"]).reshape(T, S, 3 * H)
+    first = full_on_cpu(first, 0, (S, H))
     if FORWARD.form() is None:
         out, last = _reference_of_any(z, layer["weight_hh"], layer["bias_hh"], first, keep)
     else:
-        keep = mx.ones((T, S)) if keep is None else keep
+        keep = full_on_cpu(keep, 1, (T, S))
         out, _ = _recurrence(z, layer["weight_hh"], layer["bias_hh"], first, keep)  # type: ignore
         last = out.squeeze(0) if T == 1 else out[-1]
     return out.astype(z.dtype), mx.stop_gradient(last)
@@ -119,6 +128,7 @@ class GRU(Recurrent):
 
     hidden: int
     layers: int
+    scans_from_zeros = True
 
     def init(self, key: mx.array) -> Weights:
         """Orthogonal (3H, H) matrices, biases 0, norm 1."""
@@ -133,7 +143,11 @@ class GRU(Recurrent):
         return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
 
     def scan(
-        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+        self,
+        weights: Weights,
+        h: mx.array,
+        state: State | None,
+        keep: mx.array | None = None,
     ) -> tuple[mx.array, State]:
         """T steps of S segments: see ``networks.Network``."""
         h = h.astype(weights["norm"]["weight"].dtype)

@@ -1,37 +1,46 @@
-"""LSTM on a GPU: ``kernels.metal.h``, with the arguments of the CPU extension."""
+"""LSTM on a GPU: ``kernels.metal.h``, with the arguments of the CPU extension.
+
+The first state may be None, which is zeros, and so may ``keep``, which is ones: nothing is filled.
+"""
 
 from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.recurrence.gpu import launch_backward, launch_forward
+from puffer_mlx.ops.recurrence.gpu import first_and_keep, launch_backward, launch_forward
 
 TEXT = Path(__file__).with_name("kernels.metal.h")
 
 
 def lstm_forward(
-    z: mx.array, weight_hh: mx.array, h0: mx.array, c0: mx.array, keep: mx.array
+    z: mx.array,
+    weight_hh: mx.array,
+    h0: mx.array | None,
+    c0: mx.array | None,
+    keep: mx.array | None,
 ) -> tuple[mx.array, mx.array, mx.array]:
     """The LSTM recurrence for T steps; gates i, f, g, o.
 
     Args:
         z: (T, S, 4H), the input's part of the gates, both biases included.
         weight_hh: (4H, H).
-        h0: (S, H) float32, the output before the first step.
-        c0: (S, H) float32, the cell before the first step.
-        keep: (T, S) float32, what h and c are multiplied by before each step: 0 forgets.
+        h0: (S, H) float32, the output before the first step, or None.
+        c0: (S, H) float32, the cell before the first step; None with h0.
+        keep: (T, S) float32, what h and c are multiplied by before each step: 0 forgets;
+            or None.
 
     Returns:
         h (T, S, H) and c (T, S, H), float32, and the gates after their activation (T, S, 4H), of
         z's dtype.
     """
-    T, S, H = *z.shape[:2], h0.shape[1]
+    T, S, H = *z.shape[:2], weight_hh.shape[1]
+    given, steps = first_and_keep({"h0": h0, "c0": c0}, keep)
     h, c, gates = launch_forward(
         TEXT,
         "lstm_forward",
-        {"z": z, "weight_hh": weight_hh.T, "h0": h0, "c0": c0, "keep": keep},
+        {"z": z, "weight_hh": weight_hh.T, **given},
         {"h": (T, S, H), "c": (T, S, H), "gates": z.shape},
-        (T, S, H),
+        (T, S, H, *steps),
         4,
     )
     return h, c, gates
@@ -40,9 +49,9 @@ def lstm_forward(
 def lstm_backward(
     gates: mx.array,
     weight_hh: mx.array,
-    h0: mx.array,
-    c0: mx.array,
-    keep: mx.array,
+    h0: mx.array | None,
+    c0: mx.array | None,
+    keep: mx.array | None,
     h: mx.array,
     c: mx.array,
     dh: mx.array,
@@ -60,15 +69,18 @@ def lstm_backward(
         dh: (T, S, H) float32, gradient of the loss by h.
 
     Returns:
-        Gradients by z (T, S, 4H), of the gates' dtype, and by h0 and c0 (S, H), float32.
+        Gradients by z (T, S, 4H), of the gates' dtype, and by h0 and c0 (S, H), float32,
+        which mean nothing where those are None.
     """
     T, S, H = c.shape
+    given, steps = first_and_keep({"c0": c0}, keep)
+    state = (1,) if c0 is None else (S, H)
     dz, dh0, dc0 = launch_backward(
         TEXT,
         "lstm_backward",
-        {"gates": gates, "weight_hh": weight_hh, "c0": c0, "keep": keep, "c": c, "dh": dh},
-        {"dz": gates.shape, "dh0": c0.shape, "dc0": c0.shape},
-        (T, S, H),
+        {"gates": gates, "weight_hh": weight_hh, **given, "c": c, "dh": dh},
+        {"dz": gates.shape, "dh0": state, "dc0": state},
+        (T, S, H, *steps),
         4,
     )
     return dz, dh0, dc0

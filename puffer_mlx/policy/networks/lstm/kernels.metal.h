@@ -5,16 +5,16 @@
 #include "gpu/functions.metal.h"
 
 // weight_hh (H, 4H): transposed
-template <typename Low, int T, int S, int H, int R, int C, int THREADS, int G, int D, int U, int N>
+template <typename Low, int H, int R, int C, int THREADS, int G, int D, int U, int N>
 kernel void lstm_forward(device const Low* z, device const Low* weight_hh, device const float* h0, device const float* c0,
-                         device const float* keep, device float* h, device float* c, device Low* gates, uint me,
-                         uint block) {
+                         device const float* keep, device const int* sizes, device float* h, device float* c,
+                         device Low* gates, uint me, uint block) {
 #include "recurrence/forward_start.metal.h"
   float cells[C][R];  // keep c of the step before
 #pragma unroll
   for (int v = 0; v < C * R; ++v) {
     uint channel = me + v / R * THREADS, s = first + v % R;
-    cells[v / R][v % R] = channel < H && s < S ? keep[s] * c0[s * H + channel] : 0.0f;
+    cells[v / R][v % R] = channel < H && s < S ? keep[s * keep_step] * c0[(s * H + channel) * first_step] : 0.0f;
   }
   BARRIER
   for (int t = 0; t < T; ++t) {
@@ -47,12 +47,13 @@ kernel void lstm_forward(device const Low* z, device const Low* weight_hh, devic
   }
 }
 
-template <typename Low, int T, int S, int H, int R, int C, int THREADS, int G, int D, int U, int N>
+template <typename Low, int H, int R, int C, int THREADS, int G, int D, int U, int N>
 kernel void lstm_backward(device const Low* gates, device const Low* weight_hh, device const float* c0,
-                          device const float* keep, device const float* c, device const float* dh, device Low* dz,
-                          device float* dh0, device float* dc0, uint me, uint block) {
+                          device const float* keep, device const float* c, device const float* dh,
+                          device const int* sizes, device Low* dz, device float* dh0, device float* dc0, uint me,
+                          uint block) {
 #include "recurrence/backward_start.metal.h"
-  for (int t = T - 1; t >= -1; --t) {
+  for (int t = T - 1; t >= -(int)first_step; --t) {
 #pragma unroll
     for (int c_ = 0; c_ < C; ++c_) {
 #include "recurrence/channel.metal.h"
@@ -93,8 +94,9 @@ kernel void lstm_backward(device const Low* gates, device const Low* weight_hh, 
 #pragma unroll
   for (int v = 0; v < C * R; ++v) {
     uint channel = me + v / R * THREADS, s = first + v % R;
-    if (channel >= H || s >= S) continue;
-    dh0[s * H + channel] = keep[s] * sums[v / R][v % R];
-    dc0[s * H + channel] = carry[v / R][v % R];
+    uint k = s * H + channel;
+    if (channel >= H || s >= S || (first_step == 0 && k > 0)) continue;
+    dh0[k] = keep[s * keep_step] * sums[v / R][v % R];
+    dc0[k] = carry[v / R][v % R];
   }
 }

@@ -7,6 +7,7 @@ import mlx.core as mx
 from puffer_mlx.ops import (
     FusedOperation,
     factors_of,
+    full_on_cpu,
     linear,
     recurrent_weight_gradient,
     steps_of,
@@ -56,7 +57,13 @@ _reference_of_any = in_float32(lstm_reference, stay=(0, 1, 2))
 
 
 @mx.custom_function
-def _recurrence(z: mx.array, weight_hh: mx.array, h0: mx.array, c0: mx.array, keep: mx.array):
+def _recurrence(
+    z: mx.array,
+    weight_hh: mx.array,
+    h0: mx.array | None,
+    c0: mx.array | None,
+    keep: mx.array | None,
+):
     """The same, fused: h (T, S, H), c (T, S, H), activated gates (T, S, 4H)."""
     return FORWARD.form()(z, weight_hh, h0, c0, keep)
 
@@ -68,13 +75,14 @@ def _recurrence_vjp(primals, cotangents, outputs):
     h, c, gates = outputs
     dz, dh0, dc0 = BACKWARD.form()(gates, weight_hh, h0, c0, keep, h, c, cotangents[0])
     dweight = recurrent_weight_gradient(dz, h, h0, keep)
-    return dz, dweight, dh0, dc0, mx.zeros_like(keep)
+    dstate = (None, None) if h0 is None else (dh0, dc0)
+    return dz, dweight, *dstate, None if keep is None else mx.zeros_like(keep)
 
 
 def lstm(
     x: mx.array,
     layer: dict[str, mx.array],
-    state: dict[str, mx.array],
+    state: dict[str, mx.array] | None,
     keep: mx.array | None = None,
 ) -> tuple[mx.array, dict[str, mx.array]]:
     """One LSTM layer over T steps; the inputs of all steps go through one product.
@@ -82,7 +90,7 @@ def lstm(
     Args:
         x: (T, S, H).
         layer: weight_ih and weight_hh (4H, H), bias_ih and bias_hh (4H,).
-        state: h and c, (S, H) float32, before the first step.
+        state: h and c, (S, H) float32, before the first step; None is zeros.
         keep: (T, S) float32, what the state is multiplied by before step t; None is ones.
 
     Returns:
@@ -92,11 +100,12 @@ def lstm(
     T, S, H = x.shape
     bias = layer["bias_ih"] + layer["bias_hh"]
     z = linear(x.reshape(T * S, H), layer["weight_ih"], bias).reshape(T, S, 4 * H)
+    h0, c0 = (full_on_cpu(state[name] if state else None, 0, (S, H)) for name in "hc")
     if FORWARD.form() is None:
-        out, h, c = _reference_of_any(z, layer["weight_hh"], state["h"], state["c"], keep)
+        out, h, c = _reference_of_any(z, layer["weight_hh"], h0, c0, keep)
     else:
-        keep = mx.ones((T, S)) if keep is None else keep
-        out, cells, _ = _recurrence(z, layer["weight_hh"], state["h"], state["c"], keep)  # type: ignore
+        keep = full_on_cpu(keep, 1, (T, S))
+        out, cells, _ = _recurrence(z, layer["weight_hh"], h0, c0, keep)  # type: ignore
         if T == 1:
             # One view of each output: MLX 0.32.4 can't compile two equal views of one output of a
             # function that has several ("_Map_base::at").
@@ -116,6 +125,7 @@ class LSTM(Recurrent):
 
     hidden: int
     layers: int
+    scans_from_zeros = True
 
     def init(self, key: mx.array) -> Weights:
         """Orthogonal (4H, H) matrices, biases 0, as PufferLib 4.0 (3.0 keeps torch's default)."""
@@ -126,7 +136,11 @@ class LSTM(Recurrent):
         return [{name: mx.zeros((n, self.hidden)) for name in "hc"} for _ in range(self.layers)]
 
     def scan(
-        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+        self,
+        weights: Weights,
+        h: mx.array,
+        state: State | None,
+        keep: mx.array | None = None,
     ) -> tuple[mx.array, State]:
         """T steps of S segments: see ``networks.Network``."""
         return through_layers(lstm, weights, h, state, keep)

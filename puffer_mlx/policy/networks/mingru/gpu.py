@@ -1,38 +1,40 @@
-"""MinGRU on a GPU: ``kernels.metal.h``, with the arguments of the CPU extension."""
+"""MinGRU on a GPU: ``kernels.metal.h``, with the arguments of the CPU extension.
+
+The first state may be None, which is zeros, and so may ``keep``, which is ones: nothing is filled.
+"""
 
 from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import launch
+from puffer_mlx.ops.gpu.launch import launch, numbers
+from puffer_mlx.ops.recurrence.gpu import first_and_keep
 
 TEXT = Path(__file__).with_name("kernels.metal.h")
 
 
 def mingru_forward(
-    u: mx.array, x: mx.array, first: mx.array, keep: mx.array
+    u: mx.array, x: mx.array, first: mx.array | None, keep: mx.array | None
 ) -> tuple[mx.array, mx.array]:
     """MinGRU gates, recurrence and highway for T steps.
 
     Args:
         u: (T, S, 3H), the layer's product ``x @ W.T``: hidden, gate, projection.
         x: (T, S, H), the layer's input.
-        first: (S, H) float32, the state before the first step.
-        keep: (T, S) float32, what the state is multiplied by before each step: 0 forgets.
+        first: (S, H) float32, the state before the first step, or None.
+        keep: (T, S) float32, what the state is multiplied by before each step: 0 forgets; or None.
 
     Returns:
         Outputs, of u's dtype, and states, float32: both (T, S, H).
     """
-    T, S, H = x.shape
+    _, S, H = x.shape
+    given, steps = first_and_keep({"first": first}, keep)
     out, states = launch(
         TEXT,
         "mingru_forward",
-        {"u": u, "x": x, "first": first, "keep": keep},
+        {"u": u, "x": x, **given, "sizes": numbers(*x.shape, *steps)},
         {"out": x.shape, "states": x.shape},
         threads=S * H,
-        T=T,
-        S=S,
-        H=H,
     )
     return out, states
 
@@ -40,8 +42,8 @@ def mingru_forward(
 def mingru_backward(
     u: mx.array,
     x: mx.array,
-    first: mx.array,
-    keep: mx.array,
+    first: mx.array | None,
+    keep: mx.array | None,
     states: mx.array,
     dout: mx.array,
 ) -> tuple[mx.array, mx.array, mx.array]:
@@ -57,17 +59,18 @@ def mingru_backward(
 
     Returns:
         Gradients by ``u`` (T, S, 3H), by ``x`` (T, S, H; the highway's part only) and by ``first``
-        (S, H), each of its array's dtype.
+        (S, H), each of its array's dtype; the last means nothing where ``first`` is None.
     """
-    T, S, H = x.shape
+    _, S, H = x.shape
+    given, steps = first_and_keep({"first": first}, keep)
     du, dx, dfirst = launch(
         TEXT,
         "mingru_backward",
-        {"u": u, "x": x, "first": first, "keep": keep, "states": states, "dout": dout},
-        {"du": u.shape, "dx": x.shape, "dfirst": first.shape},
+        {
+            **{"u": u, "x": x, **given, "states": states, "dout": dout},
+            "sizes": numbers(*x.shape, *steps),
+        },
+        {"du": u.shape, "dx": x.shape, "dfirst": (1,) if first is None else (S, H)},
         threads=S * H,
-        T=T,
-        S=S,
-        H=H,
     )
     return du, dx, dfirst

@@ -1,52 +1,97 @@
 // MinGRU: gates, recurrence and highway. Shapes: scan.h.
 //
 // The gates don't see the state, so one thread owns one channel of one segment and walks through time; neighbouring
-// threads read neighbouring numbers.
+// threads read neighbouring numbers. The numbers of AHEAD steps are read before any of them is stored: for all that the
+// compiler knows, a store may change what is read after it, and every step would wait for memory anew.
+//
+// sizes: T, S, H; how far a channel's first state is from the next one's, and a step's `keep` from the next one's: 1, or
+// 0 where one number is all of them. `dfirst` has a number for each number of `first` that is read.
 
 #pragma once
 
 #include "gpu/functions.metal.h"
 
-template <typename Low, int T, int S, int H>
+template <typename Low>
 kernel void mingru_forward(device const Low* u, device const Low* x, device const float* first,
-                           device const float* keep, device Low* out, device float* states, uint i) {
-  if (i < (uint)(S * H)) {
-    float state = first[i];
-    uint row = i / H, k = i, j = row * 3 * H + i % H;
-    for (int t = 0; t < T; ++t) {
-      float hidden = (float)u[j], input = (float)x[k];
-      float z = logistic((float)u[j + H]), q = logistic((float)u[j + 2 * H]);
-      float g = hidden >= 0.0f ? hidden + 0.5f : logistic(hidden);
-      state *= keep[row];
-      state += z * (g - state);
-      states[k] = state;
-      out[k] = (Low)(input + q * (state - input));
-      k += S * H; j += 3 * S * H; row += S;
+                           device const float* keep, device const int* sizes, device Low* out, device float* states,
+                           uint i) {
+  const int AHEAD = 8;
+  int T = sizes[0];
+  uint S = sizes[1], H = sizes[2], first_step = sizes[3], keep_step = sizes[4];
+  if (i < S * H) {
+    float state = first[i * first_step];
+    uint row = i / H, channel = i % H;
+    for (int t = 0; t < T; t += AHEAD) {
+      float hidden[AHEAD], gate[AHEAD], projection[AHEAD], input[AHEAD], kept[AHEAD];
+#pragma unroll
+      for (int v = 0; v < AHEAD; ++v) {
+        bool in = t + v < T;
+        uint r = row + v * S, k = r * H + channel, j = 3 * r * H + channel;
+        hidden[v] = in ? (float)u[j] : 0.0f;
+        gate[v] = in ? (float)u[j + H] : 0.0f;
+        projection[v] = in ? (float)u[j + 2 * H] : 0.0f;
+        input[v] = in ? (float)x[k] : 0.0f;
+        kept[v] = in ? keep[r * keep_step] : 0.0f;
+      }
+#pragma unroll
+      for (int v = 0; v < AHEAD; ++v) {
+        if (t + v < T) {
+          uint k = (row + v * S) * H + channel;
+          float z = logistic(gate[v]), q = logistic(projection[v]);
+          float g = hidden[v] >= 0.0f ? hidden[v] + 0.5f : logistic(hidden[v]);
+          state *= kept[v];
+          state += z * (g - state);
+          states[k] = state;
+          out[k] = (Low)(input[v] + q * (state - input[v]));
+        }
+      }
+      row += AHEAD * S;
     }
   }
 }
 
-template <typename Low, int T, int S, int H>
+template <typename Low>
 kernel void mingru_backward(device const Low* u, device const Low* x, device const float* first,
                             device const float* keep, device const float* states, device const Low* dout,
-                            device Low* du, device Low* dx, device float* dfirst, uint i) {
-  if (i < (uint)(S * H)) {
+                            device const int* sizes, device Low* du, device Low* dx, device float* dfirst, uint i) {
+  const int AHEAD = 8;
+  int T = sizes[0];
+  uint S = sizes[1], H = sizes[2], first_step = sizes[3], keep_step = sizes[4];
+  if (i < S * H) {
     float carry = 0.0f;
-    uint row = i / H + (uint)(T - 1) * S;
-    uint k = i + (uint)(T - 1) * S * H, j = row * 3 * H + i % H;
-    for (int t = T - 1; t >= 0; --t) {
-      float hidden = (float)u[j], z = logistic((float)u[j + H]), q = logistic((float)u[j + 2 * H]);
-      float g = hidden + 0.5f, slope = 1.0f;
-      if (hidden < 0.0f) { g = logistic(hidden); slope = g * (1.0f - g); }
-      float before = keep[row] * (t > 0 ? states[k - S * H] : first[i]);
-      float d = (float)dout[k], ds = carry + d * q;
-      du[j] = (Low)(ds * z * slope);
-      du[j + H] = (Low)(ds * (g - before) * z * (1.0f - z));
-      du[j + 2 * H] = (Low)(d * (states[k] - (float)x[k]) * q * (1.0f - q));
-      dx[k] = (Low)(d * (1.0f - q));
-      carry = keep[row] * ds * (1.0f - z);
-      k -= S * H; j -= 3 * S * H; row -= S;
+    uint row = i / H + (T - 1) * S, channel = i % H;
+    float after = states[row * H + channel];  // this step's state; what the loop reads is the one before
+    for (int t = T - 1; t >= 0; t -= AHEAD) {
+      float hidden[AHEAD], gate[AHEAD], projection[AHEAD], input[AHEAD], gradient[AHEAD], before[AHEAD], kept[AHEAD];
+#pragma unroll
+      for (int v = 0; v < AHEAD; ++v) {
+        bool in = t >= v;
+        uint r = row - v * S, k = r * H + channel, j = 3 * r * H + channel;
+        hidden[v] = in ? (float)u[j] : 0.0f;
+        gate[v] = in ? (float)u[j + H] : 0.0f;
+        projection[v] = in ? (float)u[j + 2 * H] : 0.0f;
+        input[v] = in ? (float)x[k] : 0.0f;
+        gradient[v] = in ? (float)dout[k] : 0.0f;
+        before[v] = t > v ? states[k - S * H] : first[i * first_step];
+        kept[v] = in ? keep[r * keep_step] : 0.0f;
+      }
+#pragma unroll
+      for (int v = 0; v < AHEAD; ++v) {
+        if (t >= v) {
+          uint r = row - v * S, k = r * H + channel, j = 3 * r * H + channel;
+          float z = logistic(gate[v]), q = logistic(projection[v]), g = hidden[v] + 0.5f, slope = 1.0f;
+          if (hidden[v] < 0.0f) { g = logistic(hidden[v]); slope = g * (1.0f - g); }
+          float d = gradient[v], ds = carry + d * q;
+          du[j] = (Low)(ds * z * slope);
+          du[j + H] = (Low)(ds * (g - kept[v] * before[v]) * z * (1.0f - z));
+          du[j + 2 * H] = (Low)(d * (after - input[v]) * q * (1.0f - q));
+          dx[k] = (Low)(d * (1.0f - q));
+          carry = kept[v] * ds * (1.0f - z);
+          after = before[v];
+        }
+      }
+      row -= AHEAD * S;
     }
-    dfirst[i] = carry;
+    if (first_step == 1 || i == 0) dfirst[i] = carry;
   }
 }

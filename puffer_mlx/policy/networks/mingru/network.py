@@ -4,7 +4,14 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from puffer_mlx.ops import FusedOperation, factors_of, linear, linear_gradients, steps_of
+from puffer_mlx.ops import (
+    FusedOperation,
+    factors_of,
+    full_on_cpu,
+    linear,
+    linear_gradients,
+    steps_of,
+)
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy.activations import logistic, uniform
 from puffer_mlx.policy.networks.mingru import gpu
@@ -58,7 +65,7 @@ _recurrence_of_any = in_float32(_recurrence, stay=(1,))
 
 
 @mx.custom_function
-def _layer(x: mx.array, weight: mx.array, first: mx.array, keep: mx.array):
+def _layer(x: mx.array, weight: mx.array, first: mx.array | None, keep: mx.array | None):
     """One layer, fused: x (T, S, H), weight (3H, H), first (S, H), keep (T, S).
 
     Returns out, states, u.
@@ -79,18 +86,19 @@ def _layer_vjp(primals, cotangents, outputs):
     du, dx, dfirst = BACKWARD.form()(u, x, first, keep, states, cotangents[0])
     du = du.reshape(T * S, 3 * H)
     dx, dweight = linear_gradients(du, x.reshape(T * S, H), weight, add=dx.reshape(T * S, H))
-    return dx.reshape(T, S, H), dweight, dfirst, mx.zeros_like(keep)
+    dfirst, dkeep = None if first is None else dfirst, None if keep is None else mx.zeros_like(keep)
+    return dx.reshape(T, S, H), dweight, dfirst, dkeep
 
 
 def mingru(
-    x: mx.array, weight: mx.array, first: mx.array, keep: mx.array | None = None
+    x: mx.array, weight: mx.array, first: mx.array | None, keep: mx.array | None = None
 ) -> tuple[mx.array, mx.array]:
     """One MinGRU layer over T steps: the fused form where there is one, else the reference.
 
     Args:
         x: (T, S, H).
         weight: (3H, H), rows hidden, gate, projection.
-        first: (S, H) float32, the state before the first step.
+        first: (S, H) float32, the state before the first step; None is zeros.
         keep: (T, S) float32, what the state is multiplied by before step t; None is ones.
 
     Returns:
@@ -98,12 +106,13 @@ def mingru(
         which carries no gradient.
     """
     x = x.astype(weight.dtype)
+    first = full_on_cpu(first, 0, x.shape[1:])
     if FORWARD.form() is None:
         # three products: the parts of one are strided, and their gradient a full array each
         hidden, gate, projection = (linear(x, rows) for rows in mx.split(weight, 3))
         out, states = _recurrence_of_any(hidden, gate, projection, x, first, keep)
     else:
-        keep = mx.ones(x.shape[:2]) if keep is None else keep
+        keep = full_on_cpu(keep, 1, x.shape[:2])
         out, states, _ = _layer(x, weight, first, keep)  # type: ignore
     last = states.squeeze(0) if len(states) == 1 else states[-1]  # squeezing copies nothing
     return out, mx.stop_gradient(last)
@@ -118,6 +127,7 @@ class MinGRU(Recurrent):
 
     hidden: int
     layers: int
+    scans_from_zeros = True
 
     def init(self, key: mx.array) -> Weights:
         """Each layer's weight (3H, H), uniform within ±1/sqrt(H)."""
@@ -130,7 +140,11 @@ class MinGRU(Recurrent):
         return [mx.zeros((n, self.hidden)) for _ in range(self.layers)]
 
     def scan(
-        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+        self,
+        weights: Weights,
+        h: mx.array,
+        state: State | None,
+        keep: mx.array | None = None,
     ) -> tuple[mx.array, State]:
         """T steps of S segments: see ``networks.Network``."""
         return through_layers(
