@@ -21,7 +21,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from puffer_mlx.ops.gpu import launch
+from puffer_mlx.ops.gpu import launch, nvrtc
 from puffer_mlx.system.compiler import compile_shared
 
 SPAN = 4096  # numbers behind each array; nothing but a missing bounds check gets there
@@ -295,6 +295,7 @@ def recording(backend: str) -> Iterator[Recorder]:
     launch.compiled.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mx.fast, backend + "_kernel", recorder)
+        patch.setattr(nvrtc, "library", lambda: None)
         patch.setattr(launch, "backend", lambda: backend)
         yield recorder
     launch.compiled.cache_clear()
@@ -389,6 +390,7 @@ class Compiled:
         launch.compiled.cache_clear()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(mx.fast, self.backend + "_kernel", kernel)
+            patch.setattr(nvrtc, "library", lambda: None)
             patch.setattr(launch, "backend", lambda: self.backend)
             result = function(*arguments)
         launch.compiled.cache_clear()

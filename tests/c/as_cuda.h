@@ -14,6 +14,8 @@ struct Place {
 typedef __SIZE_TYPE__ size_t;
 typedef unsigned char uint8_t;
 
+__device__ unsigned int __float_as_uint(float x);
+__device__ float __uint_as_float(unsigned int x);
 __device__ float exp(float x);
 __device__ float log(float x);
 __device__ float sqrt(float x);

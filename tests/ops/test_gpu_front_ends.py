@@ -6,14 +6,16 @@ and warnings are errors. clang is PyPI's `ziglang`: every machine's is the same.
 """
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 import puffer_mlx
-from puffer_mlx.ops.gpu import text
+from puffer_mlx.ops.gpu import nvrtc, text
 
 PACKAGE = Path(puffer_mlx.__file__).parent
 HEADERS = Path(__file__).parents[1] / "c"
@@ -22,7 +24,7 @@ SIZES = {"T": 3, "S": 5, "H": 33, "R": 4, "C": 2, "THREADS": 32, "G": 4, "D": 33
 WARNINGS = [
     *("-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wdouble-promotion", "-Wfloat-conversion"),
     *("-Wconditional-uninitialized", "-Wimplicit-int-conversion", "-Wcast-align"),
-    "-Wno-unused-variable",  # no kernel needs all of its places
+    *("-Wno-unused-variable", "-Wno-unused-local-typedef"),  # no kernel needs all that it may use
 ]
 CUDA = [
     *("-x", "cuda", "--cuda-device-only", "--cuda-gpu-arch=sm_80", "-nocudainc", "-nocudalib"),
@@ -105,6 +107,20 @@ def test_texts(tmp_path, backend, low):
         ptx = (tmp_path / "kernels.ptx").read_text()
         assert ptx.count(".entry") == len(every)
         assert ".shared" in ptx and ".f64" not in ptx
+
+
+@pytest.mark.parametrize("low", [mx.float32, mx.float16, mx.bfloat16])
+def test_texts_without_headers(tmp_path, low):
+    """As NVRTC is given them: the declaration, and types of their own."""
+    every = kernels("cuda")
+    source = ""
+    for kernel in every:
+        template = {n: low if n == "Low" else SIZES.get(n, 3) for n in kernel.template}
+        source += f"namespace of_{kernel.name} {{\n{nvrtc.program(kernel, template).text}}}\n"
+    assert messages(tmp_path, "cuda", source) == ""
+    ptx = (tmp_path / "kernels.ptx").read_text()
+    entries = re.findall(r"\.entry (\w+)_[0-9a-f]{16}\(", ptx)  # C's names: none is mangled
+    assert sorted(entries) == sorted(kernel.name for kernel in every)
 
 
 FAULTS = {  # kernel, text, its replacement, what is said for CUDA (None: nothing) and for Metal

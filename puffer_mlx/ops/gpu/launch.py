@@ -1,4 +1,4 @@
-"""Launching a kernel: MLX compiles it from its text at first use, for Metal or CUDA.
+"""Launching a kernel: it is compiled from its text at first use, for Metal or CUDA.
 
 The functions that launch one are those of the CPU extension, with the same arguments. Where that
 knows float32 alone, these take activations, weights and gradients in float32, bfloat16 or float16:
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu import text
+from puffer_mlx.ops.gpu import nvrtc, text
 from puffer_mlx.system.backend import gpu_backend, stand_in
 
 THREADS = 256  # threads of one block (CUDA) or threadgroup (Metal), at most
@@ -43,12 +43,16 @@ def numbers(*values: float) -> mx.array:
 
 @functools.cache
 def compiled(path: Path, name: str, backend: str):
-    """What MLX makes of a kernel's text: see ``text.kernels``.
+    """What launches a kernel of a text: see ``text.kernels``.
 
-    MLX keeps compiled CUDA kernels on disk under their names: a hash makes another text another
-    name, so that a newer version of this package never runs an older one's kernel.
+    On CUDA it is NVRTC that compiles it, without MLX's headers (``nvrtc.py``); elsewhere MLX. Which
+    keeps compiled CUDA kernels on disk under their names: a hash makes another text another name,
+    so that a newer version of this package never runs an older one's kernel.
     """
     kernel = text.kernels(path, backend)[name]
+    library = nvrtc.library() if backend == "cuda" else None
+    if library is not None:
+        return nvrtc.CompiledKernel(library, kernel)
     digest = hashlib.sha256((kernel.before + kernel.body).encode()).hexdigest()[:8]
     return getattr(mx.fast, backend + "_kernel")(
         name=f"{name}_{digest}",

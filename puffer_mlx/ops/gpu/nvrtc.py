@@ -1,0 +1,173 @@
+"""Kernels compiled for CUDA by NVRTC itself, which takes tens of milliseconds.
+
+MLX puts its headers and CUDA's before every text, and takes two seconds for each. Ours need none of
+them: ``without_headers.h`` declares what a text finds there. NVRTC is the library that MLX has
+loaded; where it isn't found by its name, MLX compiles (``launch.py``).
+
+What was compiled is kept in ``system.compiler.cache_directory``, under a hash of all that decides
+it: the text, the GPU's architecture, NVRTC's version.
+"""
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.ops.gpu.text import Kernel
+from puffer_mlx.system.compiler import cache_directory
+from puffer_mlx.system.files import publish
+
+LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12")
+TYPES = {
+    mx.float32: "float",
+    mx.float16: "float16",
+    mx.bfloat16: "bfloat16",
+    mx.int32: "int",
+    mx.uint8: "uint8_t",
+}
+DIGEST = 32  # bytes of a hash, before what was compiled: a damaged file is compiled again
+
+
+class Program(NamedTuple):
+    """A text with its declaration, for given types and constants."""
+
+    name: str  # of the kernel in it: of this text alone, as MLX keeps kernels by name
+    text: str
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """NVRTC; None where it isn't found, or MLX isn't for CUDA."""
+    if not mx.cuda.is_available():
+        return None
+    for name in LIBRARIES:
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name)
+    return None
+
+
+def program(kernel: Kernel, template: dict[str, Any]) -> Program:
+    """What a compiler is given.
+
+    Args:
+        kernel: its text, for CUDA.
+        template: types and numbers by their names in the text's template.
+    """
+    names = {"float": "float", "int": "int", "uint8_t": "uint8_t"}
+    names["Low"] = TYPES[template.get("Low", mx.float32)]
+    parameters = [f"const {names[type_]}* {name}" for name, type_ in kernel.inputs.items()]
+    parameters += [f"{names[type_]}* {name}" for name, type_ in kernel.outputs.items()]
+    constants = "".join(map(_constant, template.items()))
+    before = Path(__file__).with_name("without_headers.h").read_text() + kernel.before
+    body = f"({', '.join(parameters)}) {{\n{constants}{kernel.body}}}\n"
+    name = f"{kernel.name}_{hashlib.sha256((before + body).encode()).hexdigest()[:16]}"
+    return Program(name, f'{before}\nextern "C" __global__ void {name}{body}')
+
+
+def _constant(given: tuple[str, Any]) -> str:
+    name, value = given
+    if isinstance(value, mx.Dtype):
+        return f"  using {name} = {TYPES[value]};\n"
+    return f"  constexpr int {name} = {value};\n"
+
+
+def machine_code(nvrtc: Any, made: Program, architecture: str) -> bytes:
+    """What NVRTC makes of a program for a GPU, from the cache if it is there.
+
+    Args:
+        nvrtc: the library.
+        made: the program.
+        architecture: ``sm_90``, say.
+    """
+    decides = f"{made.text}\0{architecture}\0{_version(nvrtc)}"
+    digest = hashlib.sha256(decides.encode()).hexdigest()[:24]
+    path = cache_directory() / f"{made.name.rpartition('_')[0]}-{digest}.cubin"
+    with contextlib.suppress(OSError):
+        kept = path.read_bytes()
+        if hashlib.sha256(kept[DIGEST:]).digest() == kept[:DIGEST]:
+            return kept[DIGEST:]
+    code = _compile(nvrtc, made, architecture)
+    with contextlib.suppress(UserError), publish(path) as file:  # a full disk only costs time
+        file.write_bytes(hashlib.sha256(code).digest() + code)
+    return code
+
+
+def _version(nvrtc: Any) -> str:
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return f"{major.value}.{minor.value}"
+
+
+def _compile(nvrtc: Any, made: Program, architecture: str) -> bytes:
+    handle = ctypes.c_void_p()
+    text, file = made.text.encode(), f"{made.name}.cu".encode()
+    failed = nvrtc.nvrtcCreateProgram(ctypes.byref(handle), text, file, 0, None, None)
+    if failed:
+        raise RuntimeError(f"NVRTC made no program of {made.name}: error {failed}")
+    try:
+        options = (ctypes.c_char_p * 1)(f"--gpu-architecture={architecture}".encode())
+        failed = nvrtc.nvrtcCompileProgram(handle, 1, options)
+        if failed:
+            log = _read(handle, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
+            said = log.rstrip(b"\0").decode(errors="replace")
+            raise RuntimeError(f"NVRTC can't compile {made.name} for {architecture}: {said}")
+        return _read(handle, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(handle))
+
+
+def _read(handle: ctypes.c_void_p, size_of: Any, get: Any) -> bytes:
+    """What one of NVRTC's pairs of functions gives of a program."""
+    size = ctypes.c_size_t()
+    failed = size_of(handle, ctypes.byref(size))
+    found = ctypes.create_string_buffer(size.value)
+    failed = failed or get(handle, found)
+    if failed:
+        raise RuntimeError(f"NVRTC doesn't give what it made: error {failed}")
+    return found.raw
+
+
+class CompiledKernel:
+    """A kernel that is called as MLX's own are (``mx.fast.cuda_kernel``)."""
+
+    def __init__(self, nvrtc: Any, kernel: Kernel) -> None:
+        """Compiles nothing yet."""
+        self._nvrtc, self._kernel = nvrtc, kernel
+        self._made: dict[tuple, tuple[str, bytes]] = {}  # by what its template is given
+
+    def __call__(
+        self,
+        *,
+        inputs: list[mx.array],
+        template: list[tuple[str, Any]],
+        grid: tuple[int, int, int],
+        threadgroup: tuple[int, int, int],
+        output_shapes: list[tuple[int, ...]],
+        output_dtypes: list[mx.Dtype],
+    ) -> list[mx.array]:
+        """A launch; the first with these types and constants compiles."""
+        key = tuple(template)
+        if key not in self._made:
+            self._made[key] = self._compiled(dict(template))
+        name, code = self._made[key]
+        return mx.fast.precompiled_cuda_kernel(
+            name=name,
+            compiled_source=code,
+            inputs=inputs,
+            output_shapes=output_shapes,
+            output_dtypes=output_dtypes,
+            scalars=[],
+            grid=grid,
+            threadgroup=threadgroup,
+            ensure_row_contiguous=True,
+        )
+
+    def _compiled(self, template: dict[str, Any]) -> tuple[str, bytes]:
+        made = program(self._kernel, template)
+        architecture = str(mx.device_info(mx.gpu)["architecture"])
+        return made.name, machine_code(self._nvrtc, made, architecture)

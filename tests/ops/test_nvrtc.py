@@ -1,0 +1,206 @@
+"""`ops/gpu/nvrtc.py`: kernels compiled for CUDA without MLX; here by a library that stands in."""
+
+import contextlib
+import ctypes
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from puffer_mlx.ops.gelu import gpu as gelu
+from puffer_mlx.ops.gpu import launch, nvrtc, text
+from puffer_mlx.policy.networks.lstm import gpu as lstm
+
+FORWARD = text.kernels(gelu.TEXT, "cuda")["gelu_forward"]
+
+
+class Library:
+    """NVRTC's functions; what it compiles is the text, backwards."""
+
+    version, compiled, log = (13, 5), 0, b""
+
+    def nvrtcVersion(self, major, minor):
+        major._obj.value, minor._obj.value = self.version
+        return 0
+
+    def nvrtcCreateProgram(self, handle, source, name, *_):
+        handle._obj.value, self.source, self.name = 77, source, name
+        return 0
+
+    def nvrtcCompileProgram(self, handle, count, options):
+        assert (handle.value, count) == (77, 1)
+        self.compiled, self.option = self.compiled + 1, options[0]
+        return 6 if self.log else 0
+
+    def nvrtcDestroyProgram(self, handle):
+        assert handle._obj.value == 77
+        handle._obj.value = None
+        return 0
+
+    def give(self, found, size, memory):
+        if size is not None:
+            size._obj.value = len(found)
+        else:
+            memory[: len(found)] = found
+        return 0
+
+    def nvrtcGetCUBINSize(self, _, size):
+        return self.give(self.source[::-1], size, None)
+
+    def nvrtcGetCUBIN(self, _, memory):
+        return self.give(self.source[::-1], None, memory)
+
+    def nvrtcGetProgramLogSize(self, _, size):
+        return self.give(self.log, size, None)
+
+    def nvrtcGetProgramLog(self, _, memory):
+        return self.give(self.log, None, memory)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("PUFFER_MLX_CACHE", str(folder))
+    return folder
+
+
+def made(**template):
+    return nvrtc.program(FORWARD, {"Low": mx.float32, **template})
+
+
+def test_the_declaration():
+    program = made()
+    head = f'extern "C" __global__ void {program.name}(const float* x, const int* sizes, float* y)'
+    assert head in program.text and "#include" not in program.text
+    low = nvrtc.program(FORWARD, {"Low": mx.bfloat16})
+    assert (
+        "(const bfloat16* x, const int* sizes, bfloat16* y) {\n  using Low = bfloat16;" in low.text
+    )
+    assert low.name != program.name  # MLX keeps kernels by their names
+    lstm_forward = text.kernels(lstm.TEXT, "cuda")["lstm_forward"]
+    one, two = (
+        nvrtc.program(lstm_forward, {n: mx.float16 if n == "Low" else size for n in ["Low", "H"]})
+        for size in (32, 64)
+    )
+    assert "  constexpr int H = 32;\n" in one.text and one.name != two.name
+
+
+def test_what_was_compiled_is_kept(cache):
+    library, program = Library(), made()
+    code = nvrtc.machine_code(library, program, "sm_90")
+    assert code == program.text.encode()[::-1]
+    assert library.option == b"--gpu-architecture=sm_90"
+    assert library.name == f"{program.name}.cu".encode()
+    (file,) = cache.iterdir()
+    assert file.name.startswith("gelu_forward-") and file.suffix == ".cubin"
+    again = Library()
+    assert nvrtc.machine_code(again, program, "sm_90") == code and again.compiled == 0
+
+    file.write_bytes(file.read_bytes()[:-1])  # cut off
+    assert nvrtc.machine_code(again, program, "sm_90") == code and again.compiled == 1
+    assert nvrtc.machine_code(again, program, "sm_90") == code and again.compiled == 1
+
+
+def test_all_that_decides_is_in_the_name(cache):
+    library = Library()
+    nvrtc.machine_code(library, made(), "sm_90")
+    nvrtc.machine_code(library, made(), "sm_80")
+    library.version = 13, 6
+    nvrtc.machine_code(library, made(), "sm_90")
+    nvrtc.machine_code(library, made(N=3), "sm_90")
+    assert library.compiled == 4 == len(list(cache.iterdir()))
+
+
+def test_a_cache_that_cannot_be_written_costs_time_alone(cache):
+    cache.rmdir()
+    cache.write_text("no folder")
+    library = Library()
+    for count in (1, 2):
+        assert nvrtc.machine_code(library, made(), "sm_90") == made().text.encode()[::-1]
+        assert library.compiled == count
+
+
+def test_what_the_compiler_says_is_told(cache):
+    library = Library()
+    library.log = b"kernel.cu(3): error: no such thing\0"
+    with pytest.raises(RuntimeError, match=r"gelu_forward_\w+ for sm_90: .* no such thing$"):
+        nvrtc.machine_code(library, made(), "sm_90")
+    assert not list(cache.iterdir())
+
+
+def test_a_launch(cache, monkeypatch):
+    """It is compiled once for each type, and launched with what MLX's own kernels are given."""
+    library, launched = Library(), []
+
+    def precompiled(**given):
+        launched.append(given)
+        shapes = zip(given["output_shapes"], given["output_dtypes"], strict=True)
+        return [mx.zeros(shape, dtype) for shape, dtype in shapes]
+
+    monkeypatch.setattr(mx.fast, "precompiled_cuda_kernel", precompiled)
+    monkeypatch.setattr(mx, "device_info", lambda _: {"architecture": "sm_90"})
+    monkeypatch.setattr(launch, "backend", lambda: "cuda")
+    monkeypatch.setattr(nvrtc, "library", lambda: library)
+    launch.compiled.cache_clear()
+    for dtype in (mx.float32, mx.float32, mx.float16):
+        assert gelu.gelu_forward(mx.ones((5, 2), dtype)).dtype == dtype
+    launch.compiled.cache_clear()
+    assert library.compiled == 2
+    names = [given.pop("name") for given in launched]
+    assert names[0] == names[1] == made().name != names[2]
+    codes = [given.pop("compiled_source") for given in launched]
+    assert codes[0] == made().text.encode()[::-1] != codes[2]
+    x, sizes = launched[0].pop("inputs")
+    assert x.shape == (5, 2) and sizes.tolist() == [10]
+    assert launched[0] == {
+        "output_shapes": [(5, 2)],
+        "output_dtypes": [mx.float32],
+        "scalars": [],
+        "grid": (10, 1, 1),
+        "threadgroup": (256, 1, 1),
+        "ensure_row_contiguous": True,
+    }
+
+
+def test_without_the_library_mlx_compiles(monkeypatch):
+    monkeypatch.setattr(nvrtc, "library", lambda: None)
+    monkeypatch.setattr(mx.fast, "cuda_kernel", lambda **given: given["name"])
+    launch.compiled.cache_clear()
+    name: Any = launch.compiled(gelu.TEXT, "gelu_forward", "cuda")
+    assert name.startswith("gelu_forward_")
+    launch.compiled.cache_clear()
+
+
+def test_there_is_none_but_on_cuda(monkeypatch):
+    nvrtc.library.cache_clear()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: name)
+    monkeypatch.setattr(mx.cuda, "is_available", lambda: False)
+    assert nvrtc.library() is None
+    nvrtc.library.cache_clear()
+    monkeypatch.setattr(mx.cuda, "is_available", lambda: True)
+    assert nvrtc.library() == "libnvrtc.so.13"
+    nvrtc.library.cache_clear()
+
+    def missing(name):
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    assert nvrtc.library() is None
+    nvrtc.library.cache_clear()
+
+
+def test_a_real_one(cache):
+    """Where there is one: it needs no GPU."""
+    for name in nvrtc.LIBRARIES:
+        with contextlib.suppress(OSError):
+            library = ctypes.CDLL(name)
+            break
+    else:
+        pytest.skip("NVRTC isn't installed")
+    for low in (mx.float32, mx.float16, mx.bfloat16):
+        code = nvrtc.machine_code(library, made(Low=low), "sm_90")
+        assert code[:4] == b"\x7fELF" and made(Low=low).name.encode() in code
+    bad = nvrtc.Program("bad_0", "void bad() { return 3; }")
+    with pytest.raises(RuntimeError, match="return value"):
+        nvrtc.machine_code(library, bad, "sm_90")
