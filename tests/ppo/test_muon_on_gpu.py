@@ -91,12 +91,12 @@ def test_float64(emulated, case, max_norm, decay):
 
 @pytest.mark.parametrize(
     ("case", "where"),
-    [("all ranks", where) for where in ("loss", "nan", "inf", "one that overflows")]
+    [("all ranks", where) for where in ("loss", "-loss", "nan", "inf", "one that overflows")]
     + [("in groups", "nan")],
 )
 def test_what_is_not_finite_changes_nothing(emulated, case, where):
-    trees, loss = drawn(SHAPES[case]), math.nan if where == "loss" else 1.0
-    if where != "loss":
+    trees, loss = drawn(SHAPES[case]), {"loss": math.nan, "-loss": -math.inf}.get(where, 1.0)
+    if loss == 1:
         value = {"nan": math.nan, "inf": -math.inf}.get(where, 3e38)
         trees[1][2].flat[-1] = value
     weights, momentum, ok = emulated.step(case, trees, loss)

@@ -1,6 +1,7 @@
 """Many arrays in one, on a GPU: ``pack.metal.h``, one launch for each 24 of them."""
 
 import functools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -56,3 +57,12 @@ def pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array, mx.ar
         )
         first = end
     return packed, squares
+
+
+def unpack(
+    packed: mx.array, shapes: Sequence[tuple[int, ...]], multiple: int = 1
+) -> list[mx.array]:
+    """Arrays of these shapes out of ``pack``'s numbers: views, which cost nothing."""
+    starts, _ = places(tuple(math.prod(shape) for shape in shapes), multiple)
+    pairs = zip(shapes, starts, strict=True)
+    return [packed[start : start + math.prod(shape)].reshape(shape) for shape, start in pairs]

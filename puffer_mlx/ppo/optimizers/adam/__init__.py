@@ -5,14 +5,17 @@ line to 0.
 """
 
 import math
+from collections.abc import Callable
 
 import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx import ops
 from puffer_mlx.config import Train
+from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.ppo.finite import step_if_finite, step_in_one
 from puffer_mlx.ppo.optimizers import Optimizer
+from puffer_mlx.ppo.optimizers.adam import gpu
 from puffer_mlx.trees import Tree
 
 
@@ -82,7 +85,7 @@ def step(
     """The clip and Adam, and nothing where the loss or a gradient isn't finite.
 
     On a CPU one operation of the extension: of a small network's minibatch, the graph would be the
-    larger part.
+    larger part. On a GPU few launches, for the same reason.
 
     Args:
         weights: tree of float32 arrays.
@@ -97,8 +100,8 @@ def step(
     """
     numbers = {"beta1": settings.beta1, "beta2": settings.beta2, "eps": settings.eps}
     decay, max_norm = settings.weight_decay, settings.max_grad_norm
-    extension = ops.extension_on_cpu()
-    if extension is None:
+    in_one = _in_one()
+    if in_one is None:
 
         def update(weights: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
             return adam(weights, grads, state, lr=lr, weight_decay=decay, **numbers)
@@ -106,12 +109,16 @@ def step(
         return step_if_finite(update, weights, grads, state, loss, max_norm)
 
     def operation(*leaves: list[mx.array]) -> list[mx.array]:
-        return extension.adam_step(
-            *leaves, state["step"], lr, loss, max_norm, decay=decay, **numbers
-        )
+        return in_one(*leaves, state["step"], lr, loss, max_norm, decay=decay, **numbers)
 
     trees = weights, grads, state["momentum"], state["second_moment"]
     return step_in_one(operation, trees, weights, state)
+
+
+def _in_one() -> Callable[..., list[mx.array]] | None:
+    """The step as one call, where the default device has that."""
+    extension = ops.extension_on_cpu()
+    return extension.adam_step if extension else kernel_on_gpu(gpu.step)
 
 
 OPTIMIZER = Optimizer(init, step, reads=("beta1", "beta2", "eps", "weight_decay"))

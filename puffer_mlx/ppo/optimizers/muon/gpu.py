@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from puffer_mlx.ops.gpu import launch, text
 from puffer_mlx.ops.gpu.launch import THREADS, numbers
-from puffer_mlx.ops.pack.gpu import BLOCK, pack, places
+from puffer_mlx.ops.pack.gpu import BLOCK, pack, places, unpack
 
 TEXT = Path(__file__).with_name("muon.metal.h")
 TILE = 64  # rows and columns of a block's part of a product
@@ -120,13 +120,8 @@ def step(
         "lr": lr.reshape(1),
     }
     form = _in_one_launch if at.small else _in_groups
-    flat_weights, flat_momentum, ok = form(at, given)
-    return [*_views(flat_weights, shapes, at), *_views(flat_momentum, shapes, at), ok]
-
-
-def _views(flat: mx.array, shapes: Shapes, at: Layout) -> list[mx.array]:
-    pairs = zip(shapes, at.starts, strict=True)
-    return [flat[start : start + math.prod(shape)].reshape(shape) for shape, start in pairs]
+    *new, ok = form(at, given)
+    return [*(array for kind in new for array in unpack(kind, shapes, BLOCK)), ok]
 
 
 def _in_one_launch(at: Layout, given: dict[str, mx.array]) -> tuple[mx.array, ...]:

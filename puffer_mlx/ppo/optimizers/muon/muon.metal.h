@@ -13,6 +13,7 @@
 
 #pragma once
 
+#include "../step.metal.h"
 #include "gpu/block_sum.metal.h"
 #include "tiles.metal.h"
 
@@ -36,13 +37,6 @@ FUNCTION void read_tensor(IN_DEVICE const int* tensors, int t, IN_THREAD Tensor&
 // Where a tensor's number k is in x.
 FUNCTION int place_in_x(IN_THREAD const Tensor& tensor, int k) {
   return tensor.start + (tensor.tall ? k % tensor.r * tensor.c + k / tensor.r : k);
-}
-
-FUNCTION bool is_finite(float x) { return x >= -3.402823466e38f && x <= 3.402823466e38f; }
-
-FUNCTION float clip_scale(float norm, float max_norm) {
-  float scale = max_norm / (norm + 1e-6f);
-  return scale < 1.0f ? scale : 1.0f;
 }
 
 FUNCTION float one_over_norm(float sum_of_squares) {
