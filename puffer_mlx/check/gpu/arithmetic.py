@@ -188,7 +188,7 @@ def _gradients(policy: Policy, weights: Any, precision: str, factors: Arrays) ->
 
     def total(weights: Any) -> mx.array:
         low = lower(weights, precision)
-        outputs, values, _ = policy.scan(low, _inputs(), policy.initial_state(S))
+        outputs, values, _ = policy.scan(low, _inputs(), None)  # as training does
         by_outputs, by_values = map(mx.array, factors)
         return mx.sum(outputs * by_outputs) + mx.sum(values * by_values)
 
