@@ -55,7 +55,7 @@ class Learner:
 
     def __init__(self, config: Config, run: Executables, placement: Placement) -> None:
         run = watched(run, locked)
-        self.reader = Reader(run, placement, config.segments)
+        self.reader = Reader(run, placement, config)
         self.health = Health(config)
         minibatch = (getattr(run, name) for name in Steps._fields[2:])
         self.steps = Steps(self.reader.copy, self.reader.recompute, *minibatch)

@@ -22,7 +22,6 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.ops import take_rows
-from puffer_mlx.policy.policy import Policy
 from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import LEARNING
 from puffer_mlx.system.devices import building
@@ -70,15 +69,14 @@ class SampledPhases:
 
     Args:
         timer: gets the phases ``train_*``.
-        policy: what is trained.
         logprobs: the forward pass alone, see ``ppo/update.py``.
 
     Attributes:
         extra: seconds of this epoch that measuring took in addition; nobody's time.
     """
 
-    def __init__(self, timer: PhaseTimer, policy: Policy, logprobs: Callable[..., Any]) -> None:
-        self.timer, self.policy, self.logprobs = timer, policy, logprobs
+    def __init__(self, timer: PhaseTimer, logprobs: Callable[..., Any]) -> None:
+        self.timer, self.logprobs = timer, logprobs
         self.extra = 0.0
         self._compiled, self._measured = False, False
 
@@ -118,8 +116,7 @@ class SampledPhases:
     def _forward(self, weights: Any, minibatch: tuple) -> float:
         began = time.perf_counter()
         with building:
-            state = self.policy.initial_state(minibatch[0].shape[1])
-            logprobs = self.logprobs(weights, *minibatch, state)
+            logprobs = self.logprobs(weights, *minibatch, None)
         mx.eval(logprobs)
         return time.perf_counter() - began
 
@@ -173,7 +170,8 @@ class FirstRatios:
         fields, minibatch = self._gathered
         states = self._reader.first_states(self._rollout)
         with building:
-            states = tree_map(lambda state: take_rows(state[None], rows, 1).squeeze(0), states)
+            if states is not None:
+                states = tree_map(lambda a: take_rows(a[None], rows, 1).squeeze(0), states)
         acted = self._reader.behaviour(self._rollout, states, minibatch)
         with building:
             return mx.exp(acted - take_rows(fields["logprobs"], rows, acted.shape[0]))

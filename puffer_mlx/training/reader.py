@@ -5,6 +5,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_map
 
+from puffer_mlx.config import Config
 from puffer_mlx.ppo.update import Executables, Fields
 from puffer_mlx.system.devices import building, for_gpu
 from puffer_mlx.training.collector import Rollout
@@ -21,11 +22,13 @@ class Reader:
     Args:
         run: the policy's compiled functions.
         placement: where it acts and is trained.
-        segments: agents that are recomputed at a time, a minibatch's number.
+        config: of which a minibatch's segments count, which are recomputed at a time, and whether
+            every rollout begins from the initial states.
     """
 
-    def __init__(self, run: Executables, placement: Placement, segments: int) -> None:
-        self._run, self._away, self._segments = run, placement.away, segments
+    def __init__(self, run: Executables, placement: Placement, config: Config) -> None:
+        self._run, self._away, self._segments = run, placement.away, config.segments
+        self._carries = not config.base.reset_state
         # Whether rollouts are the host's, which this device reads best after one copy.
         self._from_host = placement.rollout != placement.learner == mx.gpu
 
@@ -46,7 +49,7 @@ class Reader:
             first = max(0, min(begin, N - S))  # equal sizes: other ones are compiled again
             with building:
                 rows = mx.arange(first, min(first + S, N), dtype=mx.int32)
-                part = tree_map(lambda state: state[first : first + S], states)  # noqa: B023
+                part = _of_agents(states, slice(first, first + S))
             logprobs = self.behaviour(rollout, part, self._run.gather(fields, rows))
             with building:
                 parts.append(logprobs[:, begin - first :])
@@ -55,7 +58,9 @@ class Reader:
             return {**fields, "logprobs": mx.concatenate(parts, axis=1)}
 
     def first_states(self, rollout: Rollout) -> Any:
-        """Recurrent states (N, ...) of all agents when the rollout began."""
+        """Recurrent states (N, ...) of all agents when the rollout began; None: the first."""
+        if not self._carries:
+            return None
         with building:
             states = tree_map(lambda *groups: mx.concatenate([*groups]), *rollout.start.states)
             return for_gpu(states) if self._from_host else states
@@ -63,3 +68,8 @@ class Reader:
     def behaviour(self, rollout: Rollout, states: Any, minibatch: tuple) -> Any:
         """Log-probabilities (T, S) of rows by the weights that acted, from the rows' states."""
         return self._run.logprobs(rollout.start.weights, *minibatch, states)
+
+
+def _of_agents(states: Any, agents: slice) -> Any:
+    """Views of some agents' states; None of None."""
+    return None if states is None else tree_map(lambda state: state[agents], states)

@@ -109,7 +109,7 @@ class Trainer:
         timer = self.profiler.rollout
         self.collector = Collector(config, vec, self.policy, run, self.placement, timer)
         self.learner = Learner(config, run, self.placement)
-        self._phases = SampledPhases(self.profiler.train, self.policy, run.logprobs)
+        self._phases = SampledPhases(self.profiler.train, run.logprobs)
         # A segment's training starts from a zero state. If its rollout did too, and by the weights
         # that are trained, the first minibatch's ratios are 1 but for rounding.
         carries = not config.base.reset_state and bool(named(self.policy.initial_state(1)))
