@@ -32,12 +32,13 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.policy.acting import RolloutStep
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo import optimizers, precision
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.launches import Graphs, Launches
 from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
+from puffer_mlx.rollout.acting_in_mlx import few_parts
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.devices import has_gpu, select_device
@@ -60,7 +61,7 @@ CONFIGURATIONS = {
 }
 MINIBATCHES = 3, 4  # more than are under way at once; what the second has more is a minibatch's
 STEPS = 2  # of acting
-ACTING = "a group and step"
+ACTING = "a part and step"
 
 evaluate = mx.eval  # what MLX's does, also while `Watch` stands in its place
 
@@ -205,7 +206,7 @@ def _epoch(
 
 
 def _acting(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]:
-    """What a group and a step of acting launch, and what is made ready once a rollout."""
+    """What acting launches for a part of the agents and a step, and once a rollout."""
     N, Q, spec = config.vec.total_agents, config.vec.num_buffers, environments.spec
     policy, watch = configured_policy(spec, config), Watch(graphs)
     weights = precision.lower(policy.init(mx.random.key(0)), config.train.precision)
@@ -216,20 +217,17 @@ def _acting(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]
     )
     run = compile_update(policy, config.train)
 
-    def watched(weights: Any) -> RolloutStep:
-        step = run.acting(weights)
-        return step._replace(act=partial(watch, "act", step.act))
-
-    streams, timer = lambda: [mx.default_stream(mx.cpu)] * Q, PhaseTimer("", enabled=False)
+    streams, timer = lambda: [mx.default_stream(mx.cpu)], PhaseTimer("", enabled=False)
     still, gpu = Still(N, Q), mx.Device(mx.gpu)
-    by = run._replace(acting=watched)
-    acting = choose_acting(gpu, config.train.precision, policy, by, still, streams, timer)
+    acting: Any = choose_acting(gpu, config.train.precision, policy, run, still, streams, timer)
+    inner = acting if isinstance(acting, ActingInKernel) else acting.acting
+    inner.act = partial(watch, "act", inner.act)
     buffer = RolloutBuffer(spec, STEPS, N, Q)
     with watch.evaluations():
         acting.collect(buffer, still, *replaced(given, graphs.computed))  # type: ignore
     rows = {}
     for name, found in watch.found.items():
-        share = STEPS * Q if name == "act" else 1
+        share = STEPS * few_parts(Q) if name == "act" else 1
         each = {key: n / share for key, n in _sum(found).most_common()}
         maybe = {key: n / share for key, n in _sum(found, "maybe").items()}
         if each:

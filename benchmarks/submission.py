@@ -150,15 +150,16 @@ def _minibatches(trainer: Trainer, rollout: Rollout, minibatches: int) -> list[T
 def _acting(trainer: Trainer, rollout: Rollout, repeat: int) -> list[Times]:
     """A group's step on the learner's device."""
     buffer, policy = rollout.buffer, trainer.policy
-    ready = compile_update(policy, trainer.config.train).acting(trainer.weights)
+    act = compile_update(policy, trainer.config.train).act
     agents = trainer.vec.num_agents // trainer.vec.num_groups
     state, noise = (
-        ready.state(policy.initial_state(agents)),
+        policy.initial_state(agents),
         policy.distribution.noise(mx.random.key(0), (agents,)),
     )
     evaluate(state, noise)
-    step = buffer.inputs[0][0], state, noise, buffer.legal[0][0], buffer.ended[0][0]
-    times = [_timed(partial(ready.act, *step))[1] for _ in range(repeat + 1)]
+    observations, mask, terminals, *_ = buffer.parts(trainer.vec.num_groups)[0][0]
+    step = observations, state, noise, mask, terminals
+    times = [_timed(partial(act, trainer.weights, *step))[1] for _ in range(repeat + 1)]
     return times[1:]  # the first one compiles
 
 

@@ -46,11 +46,13 @@ def collect(buffer, environments, policy, act, weights, state, noise):
     """Fill the buffer with T steps of all agents; returns the recurrent state after them."""
     buffer.begin(buffer)  # row T of the rollout before becomes row 0
     for t in range(buffer.horizon):
-        seen, legal, keep = buffer.inputs[t][0], buffer.legal[t][0], policy.keep(buffer.ended[t][0])
+        part = buffer.parts(1)[t][0]  # what arrived, and where choices are written
+        seen, legal, keep = part.observations, part.mask, policy.keep(part.terminals)
         actions, logprobs, values, state = act(weights, seen, state, noise[t], legal, keep)
         chosen = mx.concatenate([actions.T, logprobs[None], values[None]])  # (heads + 2, N)
         mx.eval(chosen, state)
-        environments.send(0, buffer.record(t, 0, np.asarray(chosen)), buffer.outputs[t + 1][0])
+        buffer.record(part, np.asarray(chosen))
+        environments.send(0, buffer.taken[t][0], buffer.outputs[t + 1][0])
         environments.wait(0)  # it wrote row t + 1: observations, rewards, terminals, masks
     return state
 

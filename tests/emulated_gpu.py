@@ -318,7 +318,11 @@ def printed_by_c() -> Iterator[list[str]]:
 
 
 class Compiled:
-    """A recorder's kernels, compiled; `run` calls one of them with NumPy arrays."""
+    """A recorder's kernels, compiled; `run` calls one of them with NumPy arrays.
+
+    `inputs` are those of the last call as they were after it: a kernel may write to memory that MLX
+    knows as an input.
+    """
 
     def __init__(self, recorder: Recorder, folder: Path) -> None:
         self.calls, self.backend = recorder.calls, recorder.backend
@@ -362,7 +366,10 @@ class Compiled:
             np.testing.assert_array_equal(found[-SPAN:], expected, said)
             said = "it depends on the order of a block's threads: a barrier is missing"
             np.testing.assert_array_equal(found, other, said)
-        outputs = [from_memory(a[:-SPAN], d) for a, d in zip(memory[n:], dtypes[n:], strict=True)]
+        pairs = [*zip(memory, dtypes, strict=True)]
+        after = (from_memory(a[:-SPAN], d) for a, d in pairs[:n])
+        self.inputs = [a.reshape(i.shape) for a, i in zip(after, inputs, strict=True)]
+        outputs = [from_memory(a[:-SPAN], d) for a, d in pairs[n:]]
         return [o.reshape(shape) for o, shape in zip(outputs, shapes, strict=True)]
 
     def play(self, calls: list[int], function: Callable[..., Any], *arguments: Any) -> Any:

@@ -16,7 +16,6 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
 from puffer_mlx.ops.gpu.launch import launch, numbers
-from puffer_mlx.ops.low_precision import dtype_of
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import forms_of
@@ -32,13 +31,13 @@ TOGETHER = 4  # agents that a thread computes a channel for, R
 BLOCKS = (16, 8, 4)  # agents of a block to choose from
 ENOUGH_BLOCKS = 128  # that keep a large GPU's cores busy
 SEEN = 128  # numbers of an observation that are in shared memory at a time, if H isn't more
-_FEW = 8  # numbers; Metal has arrays of fewer in a place of their own
+FEWEST = 8  # numbers of an array, and agents: Metal has fewer in a place that can't be written
 
 
 @functools.cache
 def _nothing(dtype: mx.Dtype) -> mx.array:
     """In place of an array that there is none of; kept."""
-    array = mx.array([0] * _FEW, dtype)
+    array = mx.array([0] * FEWEST, dtype)
     mx.eval(array)
     return array
 
@@ -107,10 +106,6 @@ class StepOnGPU:
         self._policy, self._step = policy, step
         self._names = [name for name, _ in tree_flatten(policy.initial_state(1))]  # type: ignore
 
-    def takes(self, weights: Weights) -> bool:
-        """Whether it knows weights of this type: float32 alone."""
-        return dtype_of(weights) == mx.float32
-
     def weights(self, weights: Weights) -> mx.array:
         """What ``act`` takes of the policy's weights: their numbers, as the kernel finds them."""
         policy = self._policy
@@ -124,7 +119,7 @@ class StepOnGPU:
         arrays += [head.get("bias", mx.zeros(len(head["weight"]))) for head in heads]
         arrays.append(decoder.get("logstd", mx.zeros(action.heads)))
         arrays += self._step.weights(weights["network"])
-        arrays.append(mx.zeros(_FEW))  # so that there are no fewer
+        arrays.append(mx.zeros(FEWEST))  # so that there are no fewer
         return mx.concatenate([array.reshape(-1) for array in arrays])
 
     def state(self, state: State) -> mx.array:
@@ -141,43 +136,57 @@ class StepOnGPU:
     def act(
         self,
         weights: mx.array,
-        observations: mx.array,
         states: mx.array,
         noise: mx.array,
+        observations: mx.array,
         mask: mx.array | None,
         terminals: mx.array,
-    ) -> tuple[mx.array, mx.array]:
+        actions: mx.array,
+        logprobs: mx.array,
+        values: mx.array,
+        seen: mx.array | None,
+    ) -> mx.array:
         """Choose actions for one step of n agents, in one launch.
 
         Args:
             weights: what ``weights`` made.
-            observations: (n, D) float32 or uint8.
             states: what ``state`` made, or this returned for the step before.
             noise: (n, heads) float32, from ``distribution.noise``.
+            observations: (n, D) float32 or uint8.
             mask: (n, A) uint8, non-zero where legal, or None.
             terminals: (n,) float32, 1 where the state is to be forgotten, if the policy does.
+            actions: (n, heads) float32. This one and those below are memory that the kernel fills,
+                though to MLX they are inputs: evaluated and contiguous, and nobody reads them
+                before what this returns is evaluated.
+            logprobs: (n,) float32.
+            values: (n,) float32.
+            seen: (n, D), a copy of the observations; None if it isn't wanted.
 
         Returns:
-            (heads + 2, n) float32: actions, log-probabilities, values; and the next states.
+            The next states.
         """
-        n = len(observations)
-        found = choose_layout(self._policy, self._step, n)
+        found = choose_layout(self._policy, self._step, len(observations))
         assert found is not None
-        return self.launch(found, weights, observations, states, noise, mask, terminals)
+        read, written = (states, noise, observations, mask, terminals), (actions, logprobs, values)
+        return self.launch(found, weights, *read, *written, seen)
 
     def launch(
         self,
         layout: Layout,
         weights: mx.array,
-        observations: mx.array,
         states: mx.array,
         noise: mx.array,
+        observations: mx.array,
         mask: mx.array | None,
         terminals: mx.array,
-    ) -> tuple[mx.array, mx.array]:
+        actions: mx.array,
+        logprobs: mx.array,
+        values: mx.array,
+        seen: mx.array | None,
+    ) -> mx.array:
         """``act`` with a given layout."""
-        n, action = len(observations), self._policy.decoder.action
-        rows, *after = launch(
+        n = len(observations)
+        (after,) = launch(
             self._step.text,
             self._step.kernel,
             {
@@ -187,9 +196,13 @@ class StepOnGPU:
                 "noise": noise,
                 "states": states,
                 "weights": weights,
-                "sizes": self._sizes(layout, n, mask is not None),
+                "sizes": self._sizes(layout, n, mask is not None, seen is not None),
+                "actions": actions,
+                "logprobs": logprobs,
+                "values": values,
+                "seen": _nothing(observations.dtype) if seen is None else seen,
             },
-            {"rows": (action.heads + 2, n), "after": states.shape},
+            {"after": states.shape},
             threads=-(-n // layout.agents) * layout.threads,
             block=layout.threads,
             R=TOGETHER,
@@ -197,9 +210,9 @@ class StepOnGPU:
             THREADS=layout.threads,
             ROOM=layout.room,
         )
-        return rows, (after[0] if after else states)
+        return after
 
-    def _sizes(self, layout: Layout, n: int, masked: bool) -> mx.array:
+    def _sizes(self, layout: Layout, n: int, masked: bool, copied: bool) -> mx.array:
         """The kernel's ``sizes``: see ``ops/gpu/acting/functions.metal.h``."""
         policy = self._policy
         action, H = policy.decoder.action, policy.network.hidden
@@ -209,6 +222,7 @@ class StepOnGPU:
             bool(encoder_forms(policy.encoder).gelu),
             masked,
             action.continuous,
+            copied,
         )
         sizes = (D, H, L, action.logits, action.heads, n, layout.chunk)
         return numbers(*sizes, *map(int, flags), *action.sizes)

@@ -8,7 +8,7 @@
     write_back: the rows' new ratios and values
 
 All run for every minibatch: advantages change within an epoch once a row has been trained on, as
-upstream. ``acting`` is the rollout's; ``logprobs`` is the forward pass alone, to compare the two.
+upstream. ``act`` is the rollout's; ``logprobs`` is the forward pass alone, for comparing the two.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,6 @@ from mlx.utils import tree_map
 
 from puffer_mlx.config import Train
 from puffer_mlx.ops import put_rows, take_rows, take_targets
-from puffer_mlx.policy.acting import RolloutStep, compile_acting
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers, precision, priority
 from puffer_mlx.ppo.advantage import advantages
@@ -33,11 +32,12 @@ Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be N
 class Executables(NamedTuple):
     """The functions of a run, compiled where that pays.
 
-    ``acting`` is for the rollout's device, the others for the learner's. Where another thread
-    builds graphs meanwhile, each is called while ``devices.building`` is held.
+    ``act`` and ``step`` are for the rollout's device, the others for the learner's. Where another
+    thread builds graphs meanwhile, each is called while ``devices.building`` is held.
     """
 
-    acting: Callable[[Any], RolloutStep]
+    act: Callable[..., Any]
+    step: Callable[..., Any]
     targets: Callable[..., Any]
     draw: Callable[..., Any]
     gather: Callable[..., Any]
@@ -53,6 +53,22 @@ def compile_update(policy: Policy, train: Train) -> Executables:
     Numbers that change during a run (schedules, random draws) are arguments; those that don't are
     constants of the compiled code.
     """
+
+    def act(weights, observations, state, noise, mask, terminals):
+        """One step of a group; what the host reads is one array.
+
+        Returns:
+            (heads + 2, n) float32, to be read by the host in one piece; the network's state.
+        """
+        keep = policy.keep(terminals)
+        actions, logprobs, values, state = policy.act(
+            weights, observations, state, noise, mask, keep
+        )
+        return mx.concatenate([actions.T, logprobs[None], values[None]]), state
+
+    def step(weights, observations, state, terminals):
+        """``act`` without choosing: what of its time is the policy's."""
+        return policy.step(weights, observations, state, policy.keep(terminals))
 
     def targets(fields: Fields, values, ratios):
         """Advantages (T, N)."""
@@ -156,7 +172,8 @@ def compile_update(policy: Policy, train: Train) -> Executables:
     # Python again.
     small = mx.compile if backend() != "cpu" else lambda function: function
     return Executables(
-        acting=compile_acting(policy),
+        act=mx.compile(act),
+        step=mx.compile(step),
         targets=small(targets),
         draw=small(draw),
         gather=small(gather),

@@ -1,7 +1,8 @@
 """The contract of filling a rollout buffer, whoever acts.
 
-There are two ways: through MLX, step by step (``acting_in_mlx.py``), and by the policy's step in C,
-a whole rollout in one call (``acting_in_c.py``). Which one a run takes is decided once, by
+There are three ways: by the policy's step in C, a whole rollout in one call (``acting_in_c.py``);
+by one kernel of a GPU for each half of the agents and step (``acting_in_kernel.py``); and through
+MLX, step by step (``acting_in_mlx.py``). Which one a run takes is decided once, by
 ``training/acting.py``.
 """
 

@@ -1,4 +1,4 @@
-"""Acting through MLX: the policy's step, one evaluation for each group and step."""
+"""Acting through MLX: the policy's step, one evaluation for each part of the agents and step."""
 
 import time
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_map
 
-from puffer_mlx.policy.acting import RolloutStep
 from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
 from puffer_mlx.rollout.acting import State
@@ -18,25 +18,49 @@ from puffer_mlx.vec.base import VecEnv
 Streams = Callable[[], list[mx.Stream]]  # called in the thread that collects: streams belong to one
 
 
-class ActingInMLX:
-    """Acts group by group.
+def each_group(groups: int) -> int:
+    """As many parts as groups."""
+    return groups
 
-    The policy's step for one group is under way while the next group's is prepared, and
-    environments step while the policy acts for other groups.
+
+def few_parts(groups: int) -> int:
+    """As few equal parts as can take turns, each of whole groups: two, where that divides them.
+
+    For a GPU, to which a launch costs more than the agents in it.
+    """
+    return next((parts for parts in range(2, groups) if groups % parts == 0), groups)
+
+
+def groups_of(parts: int, groups: int) -> list[range]:
+    """Each part's groups."""
+    each = groups // parts
+    return [range(part * each, (part + 1) * each) for part in range(parts)]
+
+
+class ActingInMLX:
+    """Acts for one part of the agents after the other; a part is one group, or several.
+
+    The policy's step for one part is under way while the next part's is prepared, and environments
+    step while the policy acts for other parts.
 
     Args:
-        acting: gives the policy's step with a rollout's weights, see ``policy/acting.py``.
-        streams: gives the streams that groups take turns on.
+        act: the policy's compiled step, see ``ppo/update.py``.
+        streams: gives the streams that parts take turns on.
         timer: gets the phases ``eval_copy_in``, ``eval_act`` (acting), ``eval_copy_out``,
             ``eval_store`` and ``eval_env`` (waiting for environments).
+        parts: how many parts so many groups make.
     """
 
     in_c = False
 
     def __init__(
-        self, acting: Callable[[Any], RolloutStep], streams: Streams, timer: PhaseTimer
+        self,
+        act: Callable[..., Any],
+        streams: Streams,
+        timer: PhaseTimer,
+        parts: Callable[[int], int] = each_group,
     ) -> None:
-        self.acting, self.streams, self.timer = acting, streams, timer
+        self.act, self.streams, self.timer, self.parts = act, streams, timer, parts
 
     def collect(
         self,
@@ -49,81 +73,99 @@ class ActingInMLX:
         """See ``Acting``."""
         timer, trace, streams = self.timer, self.timer.trace, self.streams()
         T, Q = buffer.horizon, len(buffer.groups)
+        P = self.parts(Q)
+        parts, groups = buffer.parts(P), groups_of(P, Q)
         with building, mx.stream(streams[0]):
-            step = self.acting(weights)
-            states = [step.state(state) for state in states]
-            parts = mx.split(noise.reshape(-1, noise.shape[-1]), T * Q)  # views
-        mx.eval(parts, states)
+            held = [joined(states, of) for of in groups]
+            noises = mx.split(noise.reshape(-1, noise.shape[-1]), T * P)  # views
+        mx.eval(noises, held)
         timer.lap("eval_copy_in")
 
-        begun = [0.0] * Q  # when what is under way for a group began
+        begun = [0.0] * P  # when what is under way for a part began
 
-        def finish(t: int, g: int, chosen: mx.array) -> None:
+        def finish(t: int, p: int, chosen: mx.array) -> None:
             mx.eval(chosen)
             timer.lap("eval_act")
             if trace:
-                row = f"{ACTING} {g % len(streams)}"
-                trace.span(row, "act", begun[g], timer.now, group=g, step=t)
+                row = f"{ACTING} {p % len(streams)}"
+                trace.span(row, "act", begun[p], timer.now, group=groups[p][0], step=t)
             rows = np.asarray(chosen)
             timer.lap("eval_copy_out")
-            actions = buffer.record(t, g, rows)
+            buffer.record(parts[t][p], rows)
             timer.lap("eval_store")
-            begun[g] = timer.now
-            environments.send(g, actions, buffer.outputs[t + 1][g])
+            begun[p] = timer.now
+            taken, outputs = buffer.taken[t], buffer.outputs[t + 1]
+            for g in groups[p]:
+                environments.send(g, taken[g], outputs[g])
             timer.lap("eval_env")
 
-        def arrive(t: int, g: int) -> None:
-            environments.wait(g)
+        def arrive(t: int, p: int) -> None:
+            for g in groups[p]:
+                environments.wait(g)
             timer.lap("eval_env")
             if trace and t:
-                trace.span(ENVIRONMENTS, "step", begun[g], timer.now, group=g, step=t - 1)
-            begun[g] = timer.now
+                first = groups[p][0]
+                trace.span(ENVIRONMENTS, "step", begun[p], timer.now, group=first, step=t - 1)
+            begun[p] = timer.now
 
         pending: tuple[int, int, mx.array] | None = None
         for t in range(T):
-            for g in range(Q):
-                if pending and pending[1] == g:  # the only group: nothing to overlap with
+            for p in range(P):
+                if pending and pending[1] == p:  # the only part: nothing to overlap with
                     finish(*pending)
                     pending = None
-                arrive(t, g)
-                with building, mx.stream(streams[g % len(streams)]):
-                    chosen, states[g] = step.act(
-                        buffer.inputs[t][g],
-                        states[g],
-                        parts[t * Q + g],
-                        buffer.legal[t][g],
-                        buffer.ended[t][g],
+                arrive(t, p)
+                observations, mask, terminals, *_ = parts[t][p]
+                with building, mx.stream(streams[p % len(streams)]):
+                    chosen, held[p] = self.act(
+                        weights, observations, held[p], noises[t * P + p], mask, terminals
                     )
-                mx.async_eval(chosen, states[g])
+                mx.async_eval(chosen, held[p])
                 timer.lap("eval_act")
                 if pending:
                     finish(*pending)
-                pending = t, g, chosen
+                pending = t, p, chosen
         if pending:
             finish(*pending)
-        for g in range(Q):
-            arrive(T, g)
+        for p in range(P):
+            arrive(T, p)
         with building, mx.stream(streams[0]):
-            after = [step.state_after(state) for state in states]
+            after = [each for state in held for each in divided(state, Q // P)]
         mx.eval(after)
         timer.lap("eval_env")
         return after
+
+
+def joined(states: list[State], groups: range) -> State:
+    """The state of several groups' agents together."""
+    first, *others = (states[g] for g in groups)
+    return tree_map(lambda *arrays: mx.concatenate([*arrays]), first, *others) if others else first
+
+
+def divided(state: State, groups: int) -> list[State]:
+    """The inverse of ``joined``: each group's state, views."""
+
+    def of(group: int) -> State:
+        return tree_map(lambda array: mx.split(array, groups)[group], state)
+
+    return [state] if groups == 1 else [of(group) for group in range(groups)]
 
 
 class SampledActingInMLX:
     """Acting through MLX that finds out now and then which share of acting is choosing.
 
     Acting is one compiled function, so the share is found by timing the policy's step without
-    choosing beside it; that is nobody's time. Of a step that is one kernel it isn't found.
+    choosing beside it; that is nobody's time.
 
     Args:
         acting: what collects.
+        step: the policy's compiled step without choosing, see ``ppo/update.py``.
     """
 
     in_c = False
 
-    def __init__(self, acting: ActingInMLX) -> None:
-        self.acting = acting
+    def __init__(self, acting: ActingInMLX, step: Callable[..., Any]) -> None:
+        self.acting, self.step = acting, step
         self._count = 0  # rollouts collected
 
     def collect(
@@ -142,15 +184,15 @@ class SampledActingInMLX:
         return after
 
     def _divide(self, buffer: RolloutBuffer, weights: Any, states: Any, noise: mx.array) -> None:
-        timer, stream = self.acting.timer, self.acting.streams()[0]
+        acting, stream = self.acting, self.acting.streams()[0]
+        timer, count = acting.timer, acting.parts(len(states))
+        observations, mask, terminals, *_ = buffer.parts(count)[0][0]
         with building, mx.stream(stream):
-            step, drawn = self.acting.acting(weights), noise[0, buffer.groups[0]]
-        if step.outputs is None:
-            return
-        mx.eval(drawn)
-        inputs, ended = (buffer.inputs[0][0], states[0]), buffer.ended[0][0]
-        policy = _seconds(stream, step.outputs, *inputs, ended)
-        act = step.act, *inputs, drawn, buffer.legal[0][0], ended
+            drawn = noise[0, : len(observations)]
+            state = joined(states, range(len(states) // count))
+        mx.eval(drawn, state)
+        policy = _seconds(stream, self.step, weights, observations, state, terminals)
+        act = acting.act, weights, observations, state, drawn, mask, terminals
         both = max(policy, _seconds(stream, *act))
         timer.part("eval_act", {"eval_act": policy, "eval_sample": both - policy})
         timer.start()

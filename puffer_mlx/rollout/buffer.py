@@ -1,4 +1,4 @@
-"""Rollout memory, shared by NumPy and MLX; ``acting_in_mlx.py`` and ``acting_in_c.py`` fill it.
+"""Rollout memory, shared by NumPy and MLX; the ways of acting fill it (``acting.py``).
 
 A buffer is a set of MLX arrays with writable NumPy views of the same memory: an environment writes
 its row, the policy reads it, nothing is copied in between. Storage is time-major:
@@ -15,6 +15,9 @@ its row, the policy reads it, nothing is copied in between. Storage is time-majo
 Row T is the first row of the next rollout: ``begin`` copies it to row 0. So the last action's
 reward is row 0's in the next rollout, where the advantage doesn't look: as upstream, it is never
 used for learning.
+
+The rollout owns this memory: environments, the policy's step in C and a GPU's kernel of it write
+where their results are to be, behind MLX's back.
 
 A lazy graph reads memory when it is *evaluated*: a buffer may be rewritten only after every graph
 that reads it is.
@@ -50,6 +53,22 @@ class Views(NamedTuple):
     values: np.ndarray
 
 
+class Part(NamedTuple):
+    """One step of n agents who are neighbours: what a policy reads and writes of it.
+
+    In the order in which ``StepOnGPU.act`` takes them, but for the views.
+    """
+
+    observations: mx.array  # (n, D)
+    mask: mx.array | None  # (n, A)
+    terminals: mx.array  # (n,)
+    actions: mx.array  # (n, heads)
+    logprobs: mx.array  # (n,)
+    values: mx.array  # (n,)
+    seen: mx.array | None  # (n, D), a copy of the observations that is for the GPU alone
+    views: tuple[np.ndarray, ...]  # actions, log-probabilities and values for NumPy
+
+
 class RolloutBuffer:
     """Memory of one rollout: T steps of N agents in Q groups.
 
@@ -80,18 +99,42 @@ class RolloutBuffer:
 
         n = N // groups
         self.groups = [slice(g * n, (g + 1) * n) for g in range(groups)]
-        # Views made once: what the policy reads at (t, group), and what the environment writes.
-        self.inputs = [[self.observations[t, g] for g in self.groups] for t in range(T)]
-        self.legal = [
-            [None if self.masks is None else self.masks[t, g] for g in self.groups]
-            for t in range(T)
-        ]
-        self.ended = [[self.terminals[t, g] for g in self.groups] for t in range(T)]
-        masks = [mask for row in self.legal for mask in row if mask is not None]
-        mx.eval(self.inputs, masks, self.ended)
+        # Views made once: what environments write and get at (t, group); see `parts`, too.
         self.outputs = [[self._rows(t, g) for g in self.groups] for t in range(T + 1)]
-        chosen = self._actions, self._logprobs, self._values
-        self._chosen = [[[a[t, g] for a in chosen] for g in self.groups] for t in range(T)]
+        self.taken = [[self._actions[t, g] for g in self.groups] for t in range(T)]
+        self._parts: dict[int, list[list[Part]]] = {}
+        self._seen: mx.array | None = None
+        self._trained_on = self.observations
+
+    def parts(self, count: int) -> list[list[Part]]:
+        """Of each step t < T the agents in so many equal parts; made once and kept."""
+        if count not in self._parts:
+            n = self.rewards.shape[1] // count
+            agents = [slice(p * n, (p + 1) * n) for p in range(count)]
+            made = [[self._part(t, each) for each in agents] for t in range(self.horizon)]
+            mx.eval([part[:-1] for row in made for part in row])
+            self._parts[count] = made
+        return self._parts[count]
+
+    def _part(self, t: int, agents: slice) -> Part:
+        chosen = self.actions, self.logprobs, self.values
+        views = self._actions, self._logprobs, self._values
+        read = self.observations, self.masks, self.terminals
+        arrays = (None if a is None else a[t, agents] for a in (*read, *chosen, self._seen))
+        return Part(*arrays, tuple(view[t, agents] for view in views))  # type: ignore
+
+    def keep_seen(self) -> None:
+        """From now on there is a copy of the observations, of T steps, for the GPU alone.
+
+        Who acts writes it (``Part.seen``); what the host writes a GPU reads once, if it has memory
+        of its own. It is what training reads until the next rollout begins.
+        """
+        if self._seen is None:
+            T, *shape = self.observations.shape
+            self._seen = mx.zeros((T - 1, *shape), self.observations.dtype)
+            mx.eval(self._seen)
+            self._parts = {}
+        self._trained_on = self._seen
 
     @property
     def views(self) -> Views:
@@ -119,6 +162,7 @@ class RolloutBuffer:
 
     def begin(self, previous: "RolloutBuffer") -> None:
         """Copy the last row of the previous rollout (which may be this buffer's own) to row 0."""
+        self._trained_on = self.observations
         for to, source in zip(self._rows(0), previous._rows(previous.horizon), strict=True):
             if to is not None and source is not None:
                 np.copyto(to, source)
@@ -132,7 +176,8 @@ class RolloutBuffer:
     def fields(self) -> dict[str, mx.array | None]:
         """What training reads, by name; masks and finals may be None."""
         names = "observations actions logprobs rewards terminals masks finals values"
-        return {name: getattr(self, name) for name in names.split()}
+        found = {name: getattr(self, name) for name in names.split()}
+        return {**found, "observations": self._trained_on}
 
     def restore(self, carry: dict[str, mx.array]) -> None:
         """Write what ``carry`` copied, of a buffer of the same shapes, to row T."""
@@ -140,10 +185,9 @@ class RolloutBuffer:
             if row is not None:
                 np.copyto(row, np.asarray(carry[name]))
 
-    def record(self, t: int, group: int, rows: np.ndarray) -> np.ndarray:
-        """Store a group's choices (heads + 2, n) of step t; returns its actions (n, heads)."""
-        actions, logprobs, values = self._chosen[t][group]
+    def record(self, part: Part, rows: np.ndarray) -> None:
+        """Store what was chosen for a part: (heads + 2, n)."""
+        actions, logprobs, values = part.views
         np.copyto(actions, rows[:-2].T)
         np.copyto(logprobs, rows[-2])
         np.copyto(values, rows[-1])
-        return actions

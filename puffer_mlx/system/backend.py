@@ -23,9 +23,14 @@ _foreign: _Foreign | None = None
 
 def backend() -> str:
     """``cpu``, ``metal`` or ``cuda``: what operations that are called now are built for."""
+    return backend_of(mx.default_device())
+
+
+def backend_of(device: mx.Device) -> str:
+    """The same where a device is the default one."""
     if _foreign is not None:
         return _foreign.backend
-    return "cpu" if mx.default_device() == mx.cpu else gpu_backend()
+    return "cpu" if device == mx.cpu else gpu_backend()
 
 
 def gpu_backend() -> str:

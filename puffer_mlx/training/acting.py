@@ -1,16 +1,25 @@
-"""The one place that decides how a policy acts: by its step in C where it can, else through MLX."""
+"""The one place that decides how a policy acts: in C, by one kernel, or through MLX."""
 
 from typing import Any
 
 import mlx.core as mx
 
+from puffer_mlx.policy.acting_on_gpu import FEWEST, step_on_gpu
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import Acting
 from puffer_mlx.rollout.acting_in_c import ActingInC
-from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, SampledActingInMLX, Streams
+from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
+from puffer_mlx.rollout.acting_in_mlx import (
+    ActingInMLX,
+    SampledActingInMLX,
+    Streams,
+    each_group,
+    few_parts,
+)
 from puffer_mlx.rollout.compiled_step import make_actor
+from puffer_mlx.system.backend import backend_of
 from puffer_mlx.vec.base import WholeRollouts
 
 
@@ -37,4 +46,9 @@ def choose_acting(
     whole = isinstance(environments, WholeRollouts)
     if device == mx.cpu and precision == "fp32" and whole and (actor := make_actor(policy)):
         return ActingInC(actor, timer)
-    return SampledActingInMLX(ActingInMLX(run.acting, streams, timer))
+    few = backend_of(device) != "cpu"
+    agents = environments.num_agents // few_parts(environments.num_groups)
+    if few and precision == "fp32" and agents >= FEWEST and (kernel := step_on_gpu(policy)):
+        return ActingInKernel(kernel, streams, timer)
+    parts = few_parts if few else each_group
+    return SampledActingInMLX(ActingInMLX(run.act, streams, timer, parts), run.step)

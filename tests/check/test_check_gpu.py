@@ -30,7 +30,7 @@ from puffer_mlx.system.devices import has_gpu
 from puffer_mlx.training import collector, health, trainer
 
 NEED_GPU = {"kernels-gpu-fp32", "kernels-gpu-bf16", "kernels-gpu-fp16", "minibatch", "loss"}
-NEED_GPU |= {"round-trip", "where-to-act", "same-epoch", "capture"}
+NEED_GPU |= {"acting", "round-trip", "where-to-act", "same-epoch", "capture"}
 NEED_TIME = {"profile-cost", "learns"}
 
 

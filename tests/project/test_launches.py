@@ -13,7 +13,7 @@ from running import ROOT, TINY, errors, files
 
 Counts = dict[str, tuple[float, ...]]
 
-# Of a step: for each minibatch (act: for a group and step) and once an epoch, on Metal; on CUDA.
+# Of a step: for each minibatch (act: for a part and step) and once an epoch, on Metal; on CUDA.
 # Where a change lowers a number, the test prints the table that is to be here.
 LAUNCHES: dict[str, Counts] = {
     "breakout": {
@@ -29,8 +29,8 @@ LAUNCHES: dict[str, Counts] = {
         "write_back": (1, 0, 1, 0),
         "Submitted.submit": (0, 0, 0, 0),
         "Submitted.read": (0, 6, 0, 6),
-        "compile_acting": (0, 16, 0, 16),
-        "ActingInMLX.collect": (0, 16, 0, 16),
+        "RolloutBuffer.keep_seen": (0, 0, 0, 1),
+        "ActingInKernel.collect": (0, 36, 0, 36),
         "act": (1, 0, 1, 0),
         "numbers": (0, 0, 0, 0),
     },
@@ -47,7 +47,8 @@ LAUNCHES: dict[str, Counts] = {
         "write_back": (1, 0, 1, 0),
         "Submitted.submit": (0, 0, 0, 0),
         "Submitted.read": (0, 6, 0, 6),
-        "compile_acting": (0, 14, 0, 14),
+        "RolloutBuffer.keep_seen": (0, 0, 0, 1),
+        "ActingInKernel.collect": (0, 14, 0, 14),
         "act": (1, 0, 1, 0),
         "numbers": (0, 0, 0, 0),
     },
@@ -64,8 +65,8 @@ LAUNCHES: dict[str, Counts] = {
         "write_back": (1, 0, 1, 0),
         "Submitted.submit": (0, 0, 0, 0),
         "Submitted.read": (0, 6, 0, 6),
-        "compile_acting": (0, 24, 0, 24),
-        "ActingInMLX.collect": (0, 32, 0, 32),
+        "RolloutBuffer.keep_seen": (0, 0, 0, 1),
+        "ActingInKernel.collect": (0, 64, 0, 64),
         "act": (1, 0, 1, 0),
         "numbers": (0, 0, 0, 0),
     },
@@ -130,8 +131,8 @@ def test_the_table_that_is_printed(tmp_path):
     """Rows add up; what it is made of adds up to a row."""
     printed, results = count(tmp_path, *TINY, "--primitives", "--back-ends", "cuda")
     rows = results["squared"]["cuda"]
-    assert {row["unit"] for row in rows.values()} == {"minibatch", "a group and step"}
-    for unit in ("minibatch", "a group and step"):
+    assert {row["unit"] for row in rows.values()} == {"minibatch", "a part and step"}
+    for unit in ("minibatch", "a part and step"):
         mine = {step: row for step, row in rows.items() if row["unit"] == unit}
         for step, row in mine.items():
             cells = rf"^  {re.escape(step)} +{row['launches']:g} +{row['once']:g}$"

@@ -7,11 +7,11 @@ import numpy as np
 import oracles
 import pytest
 
-from puffer_mlx.config import Policy, Train
+from puffer_mlx.config import Policy, Torch, Train
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.acting_in_mlx import ActingInMLX
+from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, each_group, few_parts
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.training.streams import acting_streams
 
@@ -22,10 +22,19 @@ class Run:
     """A buffer, coded environments and a policy; every `rollout` has its own noise."""
 
     def __init__(
-        self, groups=2, sizes=(3,), masked=False, dtype=np.float32, train=None, finals=False
+        self,
+        groups=2,
+        sizes=(3,),
+        masked=False,
+        dtype=np.float32,
+        train=None,
+        finals=False,
+        network="MinGRU",
     ) -> None:
         self.vec = oracles.CodedVec(N, groups, sizes, masked, dtype, finals)
-        self.policy = make_policy(self.vec.spec, Policy(hidden_size=8, num_layers=2))
+        self.policy = make_policy(
+            self.vec.spec, Policy(hidden_size=8, num_layers=2), Torch(network=network)
+        )
         self.weights = self.policy.init(mx.random.key(0))
         scale = mx.array([0.1, 0.05, 1e-3, 0.1])  # observations are large numbers
         self.weights["encoder"]["weight"] = self.weights["encoder"]["weight"] * scale
@@ -36,11 +45,11 @@ class Run:
         self.lane = PhaseTimer("rollout")
         self.rollouts = 0
 
-    def rollout(self):
+    def rollout(self, parts=each_group):
         self.buffer.begin(self.buffer)
         self.noise = self.policy.distribution.noise(mx.random.key(self.rollouts), (T, N))
         self.lane.start()
-        acting = ActingInMLX(self.update.acting, self.streams, self.lane)
+        acting = ActingInMLX(self.update.act, self.streams, self.lane, parts)
         given = self.weights, self.states, self.noise
         self.states = acting.collect(self.buffer, self.vec, *given)
         self.rollouts += 1
@@ -136,6 +145,31 @@ def test_grouping_changes_nothing(masked):
     assert len(np.unique(np.array(runs[0].buffer.actions)[..., 0])) == 3
 
 
+@pytest.mark.parametrize("network", ["MinGRU", "LSTM", "MLP"])
+def test_acting_for_several_groups_together_changes_nothing(network):
+    """Whatever environments get and write, and every state; four groups are two parts."""
+    runs = Run(4, (3, 2), True, network=network), Run(4, (3, 2), True, network=network)
+    for _ in range(2):
+        for run, parts in zip(runs, (each_group, few_parts), strict=True):
+            run.rollout(parts)
+        one, other = runs
+        for (name, array), found in zip(one.fields().items(), other.fields().values(), strict=True):
+            if array is not None:
+                rounding = 1e-6 if name == "logprobs" else 0
+                np.testing.assert_allclose(array, found, rtol=0, atol=rounding, err_msg=name)
+        for g in range(4):
+            np.testing.assert_array_equal(one.vec.sent[g], other.vec.sent[g])
+        assert len(one.states) == len(other.states) == 4
+        named_states = zip(oracles.named(one.states), oracles.named(other.states), strict=True)
+        for (name, array), (same, found) in named_states:
+            assert name == same
+            np.testing.assert_allclose(np.array(array), np.array(found), rtol=0, atol=1e-6)
+
+
+def test_parts_are_few_and_whole_groups():
+    assert [few_parts(groups) for groups in range(1, 10)] == [1, 2, 3, 2, 5, 2, 7, 2, 3]
+
+
 def test_a_compiled_policy_acts_the_same():
     run = Run(2, (3, 2), True)
     observations, masks = (
@@ -145,8 +179,7 @@ def test_a_compiled_policy_acts_the_same():
     noise = run.policy.distribution.noise(mx.random.key(0), (6,))
     arguments = run.weights, observations, run.policy.initial_state(6), noise, masks
     actions, logprobs, values, state = run.policy.act(*arguments)
-    weights, *others = arguments
-    chosen, after = run.update.acting(weights).act(*others, mx.zeros(6))
+    chosen, after = run.update.act(*arguments, mx.zeros(6))
     assert chosen.shape == (4, 6)
     np.testing.assert_array_equal(np.array(chosen)[:2].T, actions)
     np.testing.assert_allclose(np.array(chosen)[2:], [logprobs, values], rtol=0, atol=1e-6)
@@ -245,13 +278,9 @@ def test_laps_sum_to_the_whole(monkeypatch):
 
         return call
 
-    def slowed(step):
-        return step._replace(act=slow(step.act, 0.25))
-
     monkeypatch.setattr(run.vec, "wait", slow(run.vec.wait, 1.0))
     monkeypatch.setattr(run.vec, "send", slow(run.vec.send, 0.5))
-    acting = run.update.acting
-    run.update = run.update._replace(acting=lambda weights: slowed(acting(weights)))
+    run.update = run.update._replace(act=slow(run.update.act, 0.25))
     monkeypatch.setattr(run.buffer, "record", slow(run.buffer.record, 0.125))
     began = clock.now
     run.rollout()

@@ -1,13 +1,16 @@
 """Items: fused operations and whole policies, against pure MLX in float32 on the CPU."""
 
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_map
 
 from puffer_mlx import config, ops
-from puffer_mlx.check.gpu.tools import UNIT, Effort, Skipped, at_most, on, require, unit
+from puffer_mlx.check.gpu.tools import UNIT, Effort, Skipped, at_most, need_gpu, on, require, unit
 from puffer_mlx.ops.gelu import operation as gelu
+from puffer_mlx.policy.acting_on_gpu import step_on_gpu
 from puffer_mlx.policy.networks import NETWORKS
 from puffer_mlx.policy.networks.catalog import FORMS
 from puffer_mlx.policy.networks.forms import FusedCase
@@ -20,6 +23,7 @@ T, S, H = 16, 70, 48  # no multiple of a block
 # Of the largest number: the reference rounds only its inputs, a fused form what it stores too. In
 # float32 it is the order of sums, over T steps.
 FUSED_BOUND = {"fp32": 2e-5, "bf16": 6 * UNIT["bf16"], "fp16": 6 * UNIT["fp16"]}
+ACTING = 2e-5  # how far one step's numbers may be apart, of which the largest are near 1
 SCAN = 16  # of ``unit``: how far a policy's steps and its scan may be apart
 GRADIENTS = 8  # of ``unit``: how far gradients by one array may be off, by their norm
 
@@ -118,9 +122,9 @@ def fused(device: mx.Device, precision: str) -> str:
 # ---- whole policies ------------------------------------------------------------------------------
 
 
-def _policy(network: str) -> Policy:
-    spec = EnvSpec("check", 20, np.dtype(np.float32), ActionSpec((5,)), 0)
-    sizes = config.Policy(hidden_size=H, num_layers=2)
+def _policy(network: str, actions: tuple[int, ...] = (5,), reset: bool = False) -> Policy:
+    spec = EnvSpec("check", 20, np.dtype(np.float32), ActionSpec(actions), 0)
+    sizes = config.Policy(hidden_size=H, num_layers=2, reset_on_terminal=reset)
     return make_policy(spec, sizes, config.Torch(network=network))
 
 
@@ -153,6 +157,63 @@ def steps_and_scan(effort: Effort) -> str:
                 at_most(what, off, bound)
                 worst = max(worst, (off / bound, what, bound))
     return at_most(worst[1], worst[0] * worst[2], worst[2])
+
+
+def acting(effort: Effort) -> str:
+    """A rollout's step as one kernel, for every network, against the step in MLX on the CPU."""
+    need_gpu()
+    worst = (0.0, "")
+    for network in NETWORKS:
+        for sizes in ((5,), (2, 4), (1, 1, 1)):
+            off = _acting_apart(_policy(network, sizes, reset=True), masked=len(sizes) == 2)
+            worst = max(worst, (off, f"{network} {sizes}"))
+    return at_most(worst[1], worst[0], ACTING)
+
+
+def _acting_apart(policy: Policy, masked: bool) -> float:
+    """The largest difference of log-probabilities, values and states, of agents that act alike."""
+    action, rng = policy.decoder.action, np.random.default_rng(3)
+    mask = (rng.random((S, action.logits)) < 0.6).astype(np.uint8)
+    terminals = (rng.random(S) < 0.2).astype(np.float32)
+    observations = rng.normal(size=(S, 20)).astype(np.float32)
+
+    with on(mx.Device(mx.cpu)):
+        weights = policy.init(mx.random.key(0))
+        noise = policy.distribution.noise(mx.random.key(1), (S,))
+        mx.eval(weights, noise)
+
+    def steps(device: mx.Device, act: Callable[..., Any]) -> Any:
+        with on(device):
+            state = tree_map(lambda s: s + 0.5, policy.initial_state(S))
+            legal = mx.array(mask) if masked else None
+            given = mx.array(observations), state, noise, legal, mx.array(terminals)
+            chosen, state = act(weights, *given)
+            mx.eval(chosen, state)
+        return np.array(chosen), np.array([np.array(a) for _, a in named(state)])
+
+    def kernel(weights, observations, state, noise, mask, terminals):
+        step = step_on_gpu(policy)
+        assert step is not None
+        packed, states = step.weights(weights), step.state(state)
+        actions, logprobs = mx.zeros((S, action.heads)), mx.zeros(S)
+        written = actions, logprobs, mx.zeros(S)
+        mx.eval(packed, states, written)
+        given = packed, states, noise, observations, mask, terminals
+        after = step.act(*given, *written, None)
+        mx.eval(after)
+        return mx.concatenate([actions.T, *(a[None] for a in written[1:])]), step.state_after(after)
+
+    def plain(weights, observations, state, noise, mask, terminals):
+        keep = policy.keep(terminals)
+        *rows, state = policy.act(weights, observations, state, noise, mask, keep)
+        return mx.concatenate([rows[0].T, *(row[None] for row in rows[1:])]), state
+
+    found, states = steps(mx.Device(mx.gpu), kernel)
+    expected, their_states = steps(mx.Device(mx.cpu), plain)
+    alike = np.isclose(found[: action.heads], expected[: action.heads], atol=1e-4).all(0)
+    require(bool(alike.mean() > 0.95), f"{(~alike).sum()} of {S} agents choose something else")
+    apart = [np.abs(found - expected)[:, alike].max(), np.abs(states - their_states).max(initial=0)]
+    return float(max(apart))
 
 
 def gradients(effort: Effort) -> str:

@@ -74,6 +74,7 @@ ITEMS = (
     Item("minibatch", "advantages, draw and gathers on the GPU as on the CPU", minibatch.steps),
     Item("loss", "the loss and its gradients by closed form as on the CPU", loss.closed_form),
     Item("steps", "steps of a policy are its scan", arithmetic.steps_and_scan),
+    Item("acting", "a rollout's step as one kernel, against the CPU", arithmetic.acting),
     Item("gradients", "a policy's gradients, against float32 on the CPU", arithmetic.gradients),
     Item("round-trip", "arrays from CPU to GPU and back", placement.round_trip),
     Item("where-to-act", "auto finds the device to act on", placement.where_to_act),

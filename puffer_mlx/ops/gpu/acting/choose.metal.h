@@ -12,12 +12,12 @@
     uint r = me % R, at = 0;
     float logprob = 0.0f;
     for (uint head = 0; head < heads; ++head) {
-      uint size = (uint)sizes[11 + head];
+      uint size = (uint)sizes[12 + head];
       float given = noise[agent * heads + head];
       if (sizes[10] > 0) {
         float mean = finite(mine[head].of[r]), action = mean + exp(logstd[head]) * given;
         float distance = (action - mean) * exp(-logstd[head]);
-        rows[head * n + agent] = action;
+        WRITTEN(float, actions)[agent * heads + head] = action;
         logprob += -0.5f * distance * distance - 0.918938533f - logstd[head];  // log(2 pi) / 2
         continue;
       }
@@ -40,10 +40,10 @@
         action += reached <= given ? 1 : 0;
       }
       action = action < last ? action : last;
-      rows[head * n + agent] = (float)action;
+      WRITTEN(float, actions)[agent * heads + head] = (float)action;
       logprob += mine[at + action].of[r] - top;
       at += size;
     }
-    rows[heads * n + agent] = logprob;
-    rows[(heads + 1) * n + agent] = mine[A].of[r];
+    WRITTEN(float, logprobs)[agent] = logprob;
+    WRITTEN(float, values)[agent] = mine[A].of[r];
   }

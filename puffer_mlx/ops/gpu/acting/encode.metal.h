@@ -24,7 +24,9 @@
 #pragma unroll
       for (int v = 0; v < 8; ++v) {
         uint k = start + v * THREADS, agent = k / width;
-        if (k < numbers) y[agent / R * width + k % width].of[agent % R] = part[v];
+        if (k >= numbers) continue;
+        y[agent / R * width + k % width].of[agent % R] = part[v];
+        if (sizes[11] > 0 && first + agent < n) WRITTEN(Low, seen)[(first + agent) * D + from + k % width] = (Low)part[v];
       }
     }
     BARRIER

@@ -15,32 +15,48 @@
 //   8  1 if a GELU follows the encoder's product
 //   9  1 if some choices are illegal
 //  10  1 if actions are continuous
-//  11  of each head its number of choices
+//  11  1 if observations are copied to `seen`
+//  12  of each head its number of choices
+//
+// Actions (n, heads), log-probabilities and values (n,) are written where they are to be: to the rollout's memory, which
+// belongs to whoever fills it, as the environments do. So are the observations that a GPU with memory of its own has read
+// from the host: `seen` (n, D) is its copy. To MLX these are inputs, and its outputs the network's states alone.
 
 #pragma once
 
 #include "gpu/functions.metal.h"
 
+#define WRITTEN(type, array) ((IN_DEVICE type*)(array))
+
 template <int V, int R>
 struct Sums { float of[V][R]; };  // of V outputs of a channel, for R agents
 
 // A channel's part of a product: rows (K,) of R agents with K rows of weights, V numbers `apart` in each, the next row
-// `stride` on.
+// `stride` on. Weights come from far away, so those of the next rows are on their way while some are used.
 template <int V, int R>
 FUNCTION Sums<V, R> multiply(IN_DEVICE const float* weight, uint apart, uint stride, IN_SHARED const Rows<R>* rows, uint K) {
+  constexpr uint U = V > 1 ? 8 : 16;  // rows at a time
   Sums<V, R> sums;
+  float ahead[U][V];
 #pragma unroll
-  for (int v = 0; v < V * R; ++v) sums.of[v / R][v % R] = 0.0f;
-#pragma unroll 8
-  for (uint k = 0; k < K; ++k) {
-    Rows<R> row = rows[k];
+  for (uint v = 0; v < V * R; ++v) sums.of[v / R][v % R] = 0.0f;
 #pragma unroll
-    for (int v = 0; v < V; ++v) {
-      float w = weight[v * apart];
+  for (uint v = 0; v < U * V; ++v) ahead[v / V][v % V] = v / V < K ? weight[v / V * stride + v % V * apart] : 0.0f;
+  for (uint k = 0; k < K; k += U) {
+    float now[U][V];
+    uint next = k + U;
 #pragma unroll
-      for (int r = 0; r < R; ++r) sums.of[v][r] += w * row.of[r];
+    for (uint v = 0; v < U * V; ++v) {
+      now[v / V][v % V] = ahead[v / V][v % V];
+      ahead[v / V][v % V] = next + v / V < K ? weight[(next + v / V) * stride + v % V * apart] : 0.0f;
     }
-    weight += stride;
+#pragma unroll
+    for (uint u = 0; u < U; ++u) {
+      if (k + u >= K) continue;
+      Rows<R> row = rows[k + u];
+#pragma unroll
+      for (uint v = 0; v < V * R; ++v) sums.of[v / R][v % R] += now[u][v / R] * row.of[v % R];
+    }
   }
   return sums;
 }

@@ -9,7 +9,8 @@
 template <typename Low, int R, int GROUPS, int THREADS, int ROOM>
 kernel void gru_act(device const Low* observations, device const float* terminals, device const uint8_t* mask,
                     device const float* noise, device const float* states, device const float* weights,
-                    device const int* sizes, device float* rows, device float* after, uint me, uint block) {
+                    device const int* sizes, device const float* actions, device const float* logprobs,
+                    device const float* values, device const Low* seen, device float* after, uint me, uint block) {
   SHARED float squares[4 * R * GROUPS];
 #include "gpu/acting/encode.metal.h"
   IN_SHARED Rows<R>* residual = own + units;  // what the first layer gets

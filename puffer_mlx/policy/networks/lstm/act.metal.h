@@ -8,7 +8,8 @@
 template <typename Low, int R, int GROUPS, int THREADS, int ROOM>
 kernel void lstm_act(device const Low* observations, device const float* terminals, device const uint8_t* mask,
                      device const float* noise, device const float* states, device const float* weights,
-                     device const int* sizes, device float* rows, device float* after, uint me, uint block) {
+                     device const int* sizes, device const float* actions, device const float* logprobs,
+                     device const float* values, device const Low* seen, device float* after, uint me, uint block) {
 #include "gpu/acting/encode.metal.h"
   for (uint layer = 0; layer < L; ++layer) {
     IN_DEVICE const float* weight = network + layer * (8 * H + 4) * H;

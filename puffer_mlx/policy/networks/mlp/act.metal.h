@@ -6,7 +6,10 @@
 
 template <typename Low, int R, int GROUPS, int THREADS, int ROOM>
 kernel void mlp_act(device const Low* observations, device const uint8_t* mask, device const float* noise,
-                    device const float* weights, device const int* sizes, device float* rows, uint me, uint block) {
+                    device const float* weights, device const int* sizes, device const float* actions,
+                    device const float* logprobs, device const float* values, device const Low* seen,
+                    device float* after, uint i, uint me, uint block) {
+  if (i < 8) after[i] = 0.0f;  // there is no state
 #include "gpu/acting/encode.metal.h"
   for (uint layer = 0; layer < L; ++layer) {
     IN_DEVICE const float* weight = network + layer * (H + 1) * H;

@@ -1,0 +1,109 @@
+"""Acting on a GPU by one kernel: a launch for each half of the agents and step, and nothing copied.
+
+The kernel (``policy/acting_on_gpu.py``) reads observations where environments wrote them, and
+writes actions, log-probabilities and values to the rollout's own memory: the host waits for it, and
+finds them there. All that a launch is given was made before the rollout.
+"""
+
+import time
+
+import mlx.core as mx
+
+from puffer_mlx.policy.acting_on_gpu import StepOnGPU
+from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
+from puffer_mlx.rollout.acting import State
+from puffer_mlx.rollout.acting_in_mlx import Streams, divided, few_parts, groups_of, joined
+from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.system.devices import building, unified
+from puffer_mlx.vec.base import VecEnv
+
+
+class ActingInKernel:
+    """Acts for one half of the agents while the environments of the other half step.
+
+    Args:
+        kernel: the policy's step, which takes weights in float32.
+        streams: gives the GPU's stream, in the thread that collects.
+        timer: gets the phases ``eval_copy_in``, ``eval_act`` (acting) and ``eval_env`` (waiting for
+            environments).
+
+    Attributes:
+        act: the kernel's launch, compiled: MLX puts it into a graph again without Python.
+    """
+
+    in_c = False
+
+    def __init__(self, kernel: StepOnGPU, streams: Streams, timer: PhaseTimer) -> None:
+        self._kernel, self._streams, self._timer = kernel, streams, timer
+        self.act = mx.compile(kernel.act)
+
+    def collect(
+        self,
+        buffer: RolloutBuffer,
+        environments: VecEnv,
+        weights: object,
+        states: list[State],
+        noise: mx.array,
+    ) -> list[State]:
+        """See ``Acting``."""
+        kernel, timer, stream = self._kernel, self._timer, self._streams()[0]
+        T, Q = buffer.horizon, len(buffer.groups)
+        P = few_parts(Q)
+        groups, act, trace = groups_of(P, Q), self.act, timer.trace
+        if not unified():
+            buffer.keep_seen()
+        given = [[part[:-1] for part in row] for row in buffer.parts(P)]
+        with building, mx.stream(stream):
+            packed = kernel.weights(weights)
+            held = [kernel.state(joined(states, of)) for of in groups]
+            noises = mx.split(noise.reshape(-1, noise.shape[-1]), T * P)  # views
+        mx.eval(packed, held, noises)
+        timer.lap("eval_copy_in")
+        begun = [0.0] * P  # when what is under way for a part began
+
+        def finish(t: int, p: int) -> None:
+            """Wait for a part's actions, and give them to its environments."""
+            mx.eval(held[p])
+            timer.lap("eval_act")
+            taken, outputs = buffer.taken[t], buffer.outputs[t + 1]
+            for g in groups[p]:
+                environments.send(g, taken[g], outputs[g])
+            if trace:
+                now = time.perf_counter()
+                trace.span(f"{ACTING} 0", "act", begun[p], now, group=groups[p][0], step=t)
+                begun[p] = now
+
+        def arrive(t: int, p: int) -> None:
+            for g in groups[p]:
+                environments.wait(g)
+            timer.lap("eval_env")
+            if trace:
+                now, first = time.perf_counter(), groups[p][0]
+                if t:
+                    trace.span(ENVIRONMENTS, "step", begun[p], now, group=first, step=t - 1)
+                begun[p] = now
+
+        under_way: tuple[int, int] | None = None
+        for t in range(T):
+            for p in range(P):
+                if under_way and P == 1:
+                    finish(*under_way)
+                    under_way = None
+                arrive(t, p)
+                with building, mx.stream(stream):
+                    held[p] = act(packed, held[p], noises[t * P + p], *given[t][p])
+                mx.async_eval(held[p])
+                if under_way:
+                    finish(*under_way)
+                under_way = t, p
+        if under_way:
+            finish(*under_way)
+        for p in range(P):
+            arrive(T, p)
+        with building, mx.stream(stream):
+            parts = (kernel.state_after(packed_state) for packed_state in held)
+            after = [each for state in parts for each in divided(state, Q // P)]
+        mx.eval(after)
+        timer.lap("eval_env")
+        return after

@@ -1,0 +1,123 @@
+"""Acting by one kernel, which runs as C++, beside acting through MLX: the same rollouts."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import oracles
+import pytest
+from emulated_run import emulated_gpu
+from oracles import named
+
+from puffer_mlx.config import Policy, Torch, Train
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.ppo.update import compile_update
+from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout import acting_in_kernel
+from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
+from puffer_mlx.rollout.acting_in_mlx import SampledActingInMLX
+from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.system.backend import building_for
+from puffer_mlx.training.acting import choose_acting
+
+T, N = 4, 36
+CPU = mx.Device(mx.cpu)
+
+
+class Run:
+    """Coded environments, a policy and a buffer; the policy acts as the back-end has it."""
+
+    def __init__(self, groups=1, sizes=(3, 2), dtype=np.float32, agents=N, **parts) -> None:
+        self.vec: Any = oracles.CodedVec(agents, groups, sizes, sizes[0] > 1, dtype)
+        settings = Policy(hidden_size=8, num_layers=2, reset_on_terminal=True)
+        self.policy = make_policy(self.vec.spec, settings, Torch(**parts))
+        self.weights = self.policy.init(mx.random.key(0))
+        scale = mx.array([0.1, 0.05, 1e-3, 0.1])  # observations are large numbers
+        self.weights["encoder"]["weight"] = self.weights["encoder"]["weight"] * scale
+        self.buffer = RolloutBuffer(self.vec.spec, T, agents, groups)
+        self.buffer.reset(self.vec)
+        self.states = [self.policy.initial_state(agents // groups) for _ in range(groups)]
+        self.update = compile_update(self.policy, Train(horizon=T))
+        self.rollouts, self.agents = 0, agents
+
+    def way(self, precision="fp32", timer: PhaseTimer | None = None) -> Any:
+        timer = timer or PhaseTimer("", enabled=False)
+        streams = lambda: [mx.default_stream(mx.cpu)]  # noqa: E731
+        given = self.policy, self.update, self.vec, streams, timer
+        return choose_acting(CPU, precision, *given)
+
+    def rollout(self, timer: PhaseTimer | None = None) -> None:
+        self.buffer.begin(self.buffer)
+        noise = self.policy.distribution.noise(mx.random.key(self.rollouts), (T, self.agents))
+        way = self.way(timer=timer)
+        self.states = way.collect(self.buffer, self.vec, self.weights, self.states, noise)
+        self.rollouts += 1
+
+
+def assert_same(ours: Run, plain: Run) -> None:
+    for (name, found), other in zip(
+        ours.buffer.fields.items(), plain.buffer.fields.values(), strict=True
+    ):
+        if found is not None and other is not None:
+            rows = min(len(found), len(other))
+            rounding = 2e-6 if name in ("actions", "logprobs", "values") else 0
+            pair = np.array(found)[:rows], np.array(other)[:rows]
+            np.testing.assert_allclose(*pair, rtol=0, atol=rounding, err_msg=name)
+    for one, other in zip(ours.vec.sent, plain.vec.sent, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=2e-6)
+    for (_, one), (_, other) in zip(named(ours.states), named(plain.states), strict=True):
+        np.testing.assert_allclose(np.array(one), np.array(other), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("network", ["MinGRU", "LSTM", "GRU", "MLP"])
+def test_rollouts_are_those_of_acting_through_mlx(network, groups):
+    """Of several, one after the other: what environments get and write, and every state."""
+    ours, plain = Run(groups, network=network), Run(groups, network=network)
+    for _ in range(2):
+        with emulated_gpu() as gpu:
+            ours.rollout()
+        assert gpu.names == {f"{network.lower()}_act"}
+        plain.rollout()
+        assert_same(ours, plain)
+
+
+@pytest.mark.parametrize("sizes", [(3, 2), (1, 1)])
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+@pytest.mark.parametrize("own_memory", [False, True])
+def test_a_gpu_with_memory_of_its_own_keeps_what_it_saw(monkeypatch, own_memory, dtype, sizes):
+    """Training reads that copy; nobody else's rollout is taken for it."""
+    monkeypatch.setattr(acting_in_kernel, "unified", lambda: not own_memory)
+    ours, plain = Run(2, sizes, dtype), Run(2, sizes, dtype)
+    for _ in range(2):
+        with emulated_gpu():
+            ours.rollout()
+        plain.rollout()
+        assert_same(ours, plain)
+        seen = ours.buffer.fields["observations"]
+        assert (seen is not ours.buffer.observations) == own_memory
+        assert seen is not None and len(seen) == (T if own_memory else T + 1)
+        assert seen.dtype == ours.buffer.observations.dtype
+    ours.rollout()  # through MLX
+    assert ours.buffer.fields["observations"] is ours.buffer.observations
+
+
+def test_time_is_divided():
+    run, timer = Run(2), PhaseTimer("")
+    with emulated_gpu():
+        run.rollout(timer)
+    assert set(timer.take()) == {"eval_copy_in", "eval_act", "eval_env"}
+
+
+def test_which_way_is_taken():
+    def no_kernel(name, **_):
+        raise AssertionError(name)
+
+    run, few = Run(), Run(agents=6)
+    assert isinstance(run.way(), SampledActingInMLX)
+    with building_for("metal", no_kernel):
+        assert isinstance(run.way(), ActingInKernel)
+        assert isinstance(run.way("bf16"), SampledActingInMLX)
+        assert isinstance(few.way(), SampledActingInMLX)  # too few for Metal to write
+        assert run.way("bf16").acting.parts(8) == 2
+    assert run.way().acting.parts(8) == 8
