@@ -76,13 +76,8 @@ int puffer_collect(PufferVec* self, int steps, PufferAct act, void* act_context,
                    const float* actions, void* observations, float* rewards, float* terminals,
                    unsigned char* masks, PufferSpan* spans, int capacity) {
     const int groups = self->vec.buffers;
-    for (int g = 0; g < groups; g++) {
-        if (!puffer_pool_begin(self->pool, g)) {
-            while (--g >= 0) {
-                puffer_pool_cancel(self->pool, g);
-            }
-            return -1;
-        }
+    if (!puffer_pool_begin(self->pool, 0, groups)) {
+        return -1;
     }
     self->collect = (PufferCollect){
         .steps = steps,
@@ -94,10 +89,7 @@ int puffer_collect(PufferVec* self, int steps, PufferAct act, void* act_context,
         .capacity = capacity,
     };
     self->collecting = true;
-    const int size = part_size(self);
-    for (int g = 0; g < groups; g++) {
-        puffer_pool_launch(self->pool, g, size);
-    }
+    puffer_pool_launch(self->pool, 0, groups, part_size(self));
     return 0;
 }
 

@@ -17,9 +17,10 @@
 #define CHUNKS_PER_THREAD 8
 
 // How long a thread looks for news before it sleeps. To wake a sleeping thread can take as long as
-// a group's step, so short gaps are bridged. It yields while it looks: others who need the core get
-// it.
+// a group's step, so short gaps are bridged: where the last one between two steps was no longer than
+// LONGEST_NS, threads look for so long. It yields while it looks: others who need the core get it.
 #define LOOK_NS 50000
+#define LONGEST_NS 300000
 
 // Of a thread's stack, at least: macOS gives them 512 KiB, the main thread, where PufferLib's
 // environments grow up, has 8 MiB.
@@ -42,6 +43,8 @@ struct PufferPool {
     pthread_cond_t done;  // a group became idle, or was released
     bool stop;
     int idle;              // threads waiting on `work`
+    uint64_t rested;       // when the last busy group became idle
+    atomic_uint look_ns;   // how long threads look now
     atomic_uint launches;  // grows with every launch: the news
     int* launched;         // busy groups in the order of launch
     int num_launched;
@@ -92,6 +95,9 @@ static void work_on(PufferPool* pool, int index) {
     pool->num_launched -= 1;
     memmove(&pool->launched[at], &pool->launched[at + 1],
             (size_t)(pool->num_launched - at) * sizeof(int));
+    if (pool->num_launched == 0) {
+        pool->rested = now_ns();
+    }
     atomic_store(&group->busy, false);
     pthread_cond_broadcast(&pool->done);
     pthread_mutex_unlock(&pool->mutex);
@@ -117,7 +123,7 @@ static int find_work(PufferPool* pool) {
 
 // Return when something was launched after `seen` was read, or after a while.
 static void await_launch(PufferPool* pool, unsigned int seen) {
-    for (uint64_t end = now_ns() + LOOK_NS; now_ns() < end; sched_yield()) {
+    for (uint64_t end = now_ns() + atomic_load(&pool->look_ns); now_ns() < end; sched_yield()) {
         if (atomic_load(&pool->launches) != seen) {
             return;
         }
@@ -180,6 +186,7 @@ PufferPool* puffer_pool_create(int threads, int groups, const int* counts, Puffe
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->done, NULL);
+    atomic_store(&pool->look_ns, LOOK_NS);
     pool->run = work;
     pool->context = context;
     pool->num_groups = groups;
@@ -206,7 +213,7 @@ PufferPool* puffer_pool_create(int threads, int groups, const int* counts, Puffe
     return pool;
 }
 
-bool puffer_pool_begin(PufferPool* pool, int index) {
+static bool begin(PufferPool* pool, int index) {
     Group* group = &pool->groups[index];
     pthread_mutex_lock(&pool->mutex);
     while (group->holders > 0 && !atomic_load(&group->busy)) {
@@ -220,23 +227,40 @@ bool puffer_pool_begin(PufferPool* pool, int index) {
     return idle;
 }
 
-void puffer_pool_cancel(PufferPool* pool, int index) {
-    pthread_mutex_lock(&pool->mutex);
-    atomic_store(&pool->groups[index].busy, false);
-    pthread_cond_broadcast(&pool->done);
-    pthread_mutex_unlock(&pool->mutex);
+bool puffer_pool_begin(PufferPool* pool, int first, int count) {
+    for (int g = first; g < first + count; g++) {
+        if (!begin(pool, g)) {
+            pthread_mutex_lock(&pool->mutex);
+            while (--g >= first) {
+                atomic_store(&pool->groups[g].busy, false);
+            }
+            pthread_cond_broadcast(&pool->done);
+            pthread_mutex_unlock(&pool->mutex);
+            return false;
+        }
+    }
+    return true;
 }
 
-void puffer_pool_launch(PufferPool* pool, int index, int chunk) {
-    Group* group = &pool->groups[index];
-    chunk = chunk > 0 ? chunk : group->usual;
+void puffer_pool_launch(PufferPool* pool, int first, int count, int chunk) {
+    bool shared = count > 1;  // whether more than one thread has something to do
     pthread_mutex_lock(&pool->mutex);
-    atomic_store(&group->chunk, chunk);
-    atomic_store(&group->left, group->count);
-    atomic_store(&group->next, 0);  // last: from here on a late thread may claim
-    pool->launched[pool->num_launched++] = index;
+    if (pool->num_launched == 0) {
+        const bool brief = now_ns() - pool->rested < LONGEST_NS;
+        atomic_store(&pool->look_ns, brief ? LONGEST_NS : LOOK_NS);
+    }
+    for (int g = first; g < first + count; g++) {
+        Group* group = &pool->groups[g];
+        const int64_t usual = (int64_t)group->usual * count;  // as if they were one group
+        const int size = chunk > 0 ? chunk : usual < group->count ? (int)usual : group->count;
+        atomic_store(&group->chunk, size);
+        atomic_store(&group->left, group->count);
+        atomic_store(&group->next, 0);  // last: from here on a late thread may claim
+        pool->launched[pool->num_launched++] = g;
+        shared = shared || size < group->count;
+    }
     atomic_fetch_add(&pool->launches, 1);
-    if (pool->idle > 0 && chunk < group->count) {
+    if (pool->idle > 0 && shared) {
         pthread_cond_broadcast(&pool->work);
     } else if (pool->idle > 0) {
         pthread_cond_signal(&pool->work);
@@ -246,7 +270,7 @@ void puffer_pool_launch(PufferPool* pool, int index, int chunk) {
 
 bool puffer_pool_wait(PufferPool* pool, int index, int milliseconds) {
     Group* group = &pool->groups[index];
-    for (uint64_t end = now_ns() + LOOK_NS; now_ns() < end; sched_yield()) {
+    for (uint64_t end = now_ns() + atomic_load(&pool->look_ns); now_ns() < end; sched_yield()) {
         if (!atomic_load(&group->busy)) {
             return true;
         }

@@ -19,12 +19,11 @@ typedef void (*PufferWork)(void* context, int group, int first, int end);
 PufferPool* puffer_pool_create(int threads, int groups, const int* counts, PufferWork work,
                                void* context);
 
-// False if the group is busy already.
-bool puffer_pool_begin(PufferPool* pool, int group);
-// Undo begin().
-void puffer_pool_cancel(PufferPool* pool, int group);
-// chunk: environments that a thread claims at a time; 0 is what suits a step.
-void puffer_pool_launch(PufferPool* pool, int group, int chunk);
+// Of `count` neighbouring groups. False, and nothing done, if one is busy already.
+bool puffer_pool_begin(PufferPool* pool, int first, int count);
+// What begin() was asked for. chunk: environments that a thread claims at a time; 0 is what suits a
+// step.
+void puffer_pool_launch(PufferPool* pool, int first, int count, int chunk);
 // Block while the group is busy, at most so long; -1: as long as it takes. False if it still is.
 bool puffer_pool_wait(PufferPool* pool, int group, int milliseconds);
 // Block while the group is busy or held, then keep begin() and hold() from returning until

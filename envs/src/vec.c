@@ -69,22 +69,34 @@ static bool forget_rollout(PufferVec* self) {
     return true;
 }
 
-int puffer_send(PufferVec* self, int group, const float* actions, void* observations,
+int puffer_send(PufferVec* self, int group, int count, const float* actions, void* observations,
                 float* rewards, float* terminals, unsigned char* masks) {
     StaticVec* vec = &self->vec;
-    if (!forget_rollout(self) || !puffer_pool_begin(self->pool, group)) {
+    if (!forget_rollout(self) || !puffer_pool_begin(self->pool, group, count)) {
         return -1;
     }
     const size_t n = (size_t)vec->agents_per_buffer;
     const size_t heads = (size_t)puffer_ops.num_atns;
-    memcpy(vec->actions + (size_t)group * n * heads, actions, n * heads * sizeof(float));
-    self->rows[group] = (PufferRows){group * (int)n, observations, rewards, terminals, masks};
-    puffer_pool_launch(self->pool, group, 0);
+    const size_t row = (size_t)puffer_ops.obs_size * (size_t)puffer_ops.obs_bytes;
+    const size_t legal = (size_t)puffer_ops.mask_size;
+    memcpy(vec->actions + (size_t)group * n * heads, actions,
+           (size_t)count * n * heads * sizeof(float));
+    for (int g = 0; g < count; g++) {
+        const size_t first = (size_t)g * n;
+        self->rows[group + g] = (PufferRows){(group + g) * (int)n,
+                                             (unsigned char*)observations + first * row,
+                                             rewards + first, terminals + first,
+                                             masks == NULL ? NULL : masks + first * legal};
+    }
+    puffer_pool_launch(self->pool, group, count, 0);
     return 0;
 }
 
-int puffer_wait(PufferVec* self, int group, int milliseconds) {
-    const bool done = puffer_pool_wait(self->pool, group, milliseconds);
+int puffer_wait(PufferVec* self, int group, int count, int milliseconds) {
+    bool done = true;
+    for (int g = group; done && g < group + count; g++) {
+        done = puffer_pool_wait(self->pool, g, milliseconds);
+    }
     return puffer_is_over(self) ? PUFFER_OVER : done ? 0 : PUFFER_UNDER_WAY;
 }
 

@@ -8,7 +8,7 @@
 
 #include "ops.h"
 
-#define PUFFER_ABI 6  // changes with any signature below; library.py checks it
+#define PUFFER_ABI 7  // changes with any signature below; library.py checks it
 #define PUFFER_EXPORT __attribute__((visibility("default")))
 
 typedef struct PufferVec PufferVec;
@@ -44,13 +44,15 @@ PUFFER_EXPORT int puffer_threads(const PufferVec* vec);
 PUFFER_EXPORT int puffer_reset(PufferVec* vec, void* observations, float* rewards,
                                float* terminals, unsigned char* masks);
 
-// Begin a step of a group: actions (n, heads) are copied, rows (n, ...) are written until wait().
-// 0, or -1 if the group is stepping already.
-PUFFER_EXPORT int puffer_send(PufferVec* vec, int group, const float* actions, void* observations,
-                              float* rewards, float* terminals, unsigned char* masks);
+// Begin a step of `count` groups, neighbours whose agents' rows are one after the other: actions
+// (n, heads) are copied, rows (n, ...) are written until wait(). 0; -1, and nothing done, if one of
+// them is stepping already.
+PUFFER_EXPORT int puffer_send(PufferVec* vec, int group, int count, const float* actions,
+                              void* observations, float* rewards, float* terminals,
+                              unsigned char* masks);
 
-// 0 when it is done and its rows are written, PUFFER_UNDER_WAY or PUFFER_OVER.
-PUFFER_EXPORT int puffer_wait(PufferVec* vec, int group, int milliseconds);
+// 0 when they are done and their rows are written, PUFFER_UNDER_WAY or PUFFER_OVER.
+PUFFER_EXPORT int puffer_wait(PufferVec* vec, int group, int count, int milliseconds);
 
 // What a thread did in puffer_collect: its number, its part's first agent, and when, in seconds of
 // CLOCK_MONOTONIC.

@@ -18,6 +18,8 @@ from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.system.devices import building, unified
 from puffer_mlx.vec.base import VecEnv
 
+UNTOUCHED = 12345.0  # a log-probability that no action has
+
 
 class ActingInKernel:
     """Acts for one half of the agents while the environments of the other half step.
@@ -53,12 +55,14 @@ class ActingInKernel:
         groups, act, trace = groups_of(P, Q), self.act, timer.trace
         if not unified():
             buffer.keep_seen()
+        steps = buffer.steps(environments, P)
         given = [[part[:-1] for part in row] for row in buffer.parts(P)]
         with building, mx.stream(stream):
             packed = kernel.weights(weights)
             held = [kernel.state(joined(states, of)) for of in groups]
             noises = mx.split(noise.reshape(-1, noise.shape[-1]), T * P)  # views
         mx.eval(packed, held, noises)
+        buffer.views.logprobs[0, 0] = UNTOUCHED
         timer.lap("eval_copy_in")
         begun = [0.0] * P  # when what is under way for a part began
 
@@ -66,17 +70,14 @@ class ActingInKernel:
             """Wait for a part's actions, and give them to its environments."""
             mx.eval(held[p])
             timer.lap("eval_act")
-            taken, outputs = buffer.taken[t], buffer.outputs[t + 1]
-            for g in groups[p]:
-                environments.send(g, taken[g], outputs[g])
+            steps[t][p].send()
             if trace:
                 now = time.perf_counter()
                 trace.span(f"{ACTING} 0", "act", begun[p], now, group=groups[p][0], step=t)
                 begun[p] = now
 
         def arrive(t: int, p: int) -> None:
-            for g in groups[p]:
-                environments.wait(g)
+            steps[t - 1][p].wait()  # at first, whatever was under way before
             timer.lap("eval_env")
             if trace:
                 now, first = time.perf_counter(), groups[p][0]
@@ -101,6 +102,8 @@ class ActingInKernel:
             finish(*under_way)
         for p in range(P):
             arrive(T, p)
+        if buffer.views.logprobs[0, 0] == UNTOUCHED:
+            raise RuntimeError("MLX copied the rollout's memory, so what was chosen is lost")
         with building, mx.stream(stream):
             parts = (kernel.state_after(packed_state) for packed_state in held)
             after = [each for state in parts for each in divided(state, Q // P)]

@@ -75,6 +75,7 @@ class ActingInMLX:
         T, Q = buffer.horizon, len(buffer.groups)
         P = self.parts(Q)
         parts, groups = buffer.parts(P), groups_of(P, Q)
+        steps = buffer.steps(environments, P)
         with building, mx.stream(streams[0]):
             held = [joined(states, of) for of in groups]
             noises = mx.split(noise.reshape(-1, noise.shape[-1]), T * P)  # views
@@ -94,14 +95,11 @@ class ActingInMLX:
             buffer.record(parts[t][p], rows)
             timer.lap("eval_store")
             begun[p] = timer.now
-            taken, outputs = buffer.taken[t], buffer.outputs[t + 1]
-            for g in groups[p]:
-                environments.send(g, taken[g], outputs[g])
+            steps[t][p].send()
             timer.lap("eval_env")
 
         def arrive(t: int, p: int) -> None:
-            for g in groups[p]:
-                environments.wait(g)
+            steps[t - 1][p].wait()  # at first, whatever was under way before
             timer.lap("eval_env")
             if trace and t:
                 first = groups[p][0]

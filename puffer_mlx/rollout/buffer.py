@@ -30,7 +30,7 @@ import numpy as np
 
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system import cuda_memory
-from puffer_mlx.vec.base import Rows, VecEnv
+from puffer_mlx.vec.base import PreparedStep, PreparesSteps, Rows, VecEnv
 
 
 def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarray]:
@@ -103,6 +103,7 @@ class RolloutBuffer:
         self.outputs = [[self._rows(t, g) for g in self.groups] for t in range(T + 1)]
         self.taken = [[self._actions[t, g] for g in self.groups] for t in range(T)]
         self._parts: dict[int, list[list[Part]]] = {}
+        self._steps: dict[tuple[VecEnv, int], list[list[PreparedStep]]] = {}
         self._seen: mx.array | None = None
         self._trained_on = self.observations
 
@@ -115,6 +116,38 @@ class RolloutBuffer:
             mx.eval([part[:-1] for row in made for part in row])
             self._parts[count] = made
         return self._parts[count]
+
+    def steps(self, environments: VecEnv, count: int) -> list[list[PreparedStep]]:
+        """Of each step t < T, the environments' of so many equal parts; made once and kept.
+
+        They take the actions of row t, and write row t + 1.
+        """
+        kept = environments, count
+        if kept not in self._steps:
+            each, agents = len(self.groups) // count, self.rewards.shape[1] // count
+            parts = [
+                (range(p * each, (p + 1) * each), slice(p * agents, (p + 1) * agents))
+                for p in range(count)
+            ]
+            self._steps[kept] = [
+                [self._step(environments, t, *part) for part in parts] for t in range(self.horizon)
+            ]
+        return self._steps[kept]
+
+    def _step(self, environments: VecEnv, t: int, groups: range, agents: slice) -> PreparedStep:
+        if isinstance(environments, PreparesSteps):
+            rows = self._rows(t + 1, agents)
+            return environments.prepare(groups, self._actions[t, agents], rows)
+
+        def send() -> None:
+            for g in groups:
+                environments.send(g, self.taken[t][g], self.outputs[t + 1][g])
+
+        def wait() -> None:
+            for g in groups:
+                environments.wait(g)
+
+        return PreparedStep(send, wait)
 
     def _part(self, t: int, agents: slice) -> Part:
         chosen = self.actions, self.logprobs, self.values

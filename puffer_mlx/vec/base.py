@@ -5,6 +5,7 @@ stepped on its own and asynchronously, so a policy can act for one while others 
 depend on the interleaving.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -49,6 +50,33 @@ class WholeRollouts(Protocol):
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
     ) -> Collected:
         """Act and step all agents ``steps`` times: see ``native.vec.NativeVec.collect``."""
+        ...
+
+
+class PreparedStep(NamedTuple):
+    """A step of some groups, always of the same memory.
+
+    Attributes:
+        send: begins it, as ``VecEnv.send`` does for one group.
+        wait: blocks until it is done and its rows are written.
+    """
+
+    send: Callable[[], None]
+    wait: Callable[[], None]
+
+
+@runtime_checkable
+class PreparesSteps(Protocol):
+    """Environments whose steps, made again and again with the same memory, are checked once."""
+
+    def prepare(self, groups: range, actions: np.ndarray, out: Rows) -> PreparedStep:
+        """Prepare a step of neighbouring groups, whose agents' rows are one after the other.
+
+        Args:
+            groups: their numbers.
+            actions: (n, heads) of all their n agents, see ``VecEnv.send``.
+            out: rows of those agents.
+        """
         ...
 
 

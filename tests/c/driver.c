@@ -199,14 +199,14 @@ int main(int argc, char** argv) {
     for (int step = 0; step < steps; step++) {
         for (int g = 0; g < groups; g++) {
             const size_t first = (size_t)g * n;
-            puffer_wait(vec, g, -1);
+            puffer_wait(vec, g, 1, -1);
             for (size_t i = 0; i < n; i++) {
                 total += rewards[first + i];
                 for (size_t h = 0; h < heads; h++) {
                     actions[i * heads + h] = draw_action(sizes[h], &random);
                 }
             }
-            if (puffer_send(vec, g, actions, observations + first * row, rewards + first,
+            if (puffer_send(vec, g, 1, actions, observations + first * row, rewards + first,
                             terminals + first, masks + first * mask) != 0) {
                 fprintf(stderr, "group %d was stepping\n", g);
                 return 1;
@@ -217,19 +217,19 @@ int main(int argc, char** argv) {
         }
         if (step == steps / 2) {
             for (int g = 0; g < groups; g++) {
-                puffer_wait(vec, g, -1);
+                puffer_wait(vec, g, 1, -1);
             }
             puffer_reset(vec, observations, rewards, terminals, masks);
         }
     }
     for (int g = 0; g < groups; g++) {
-        puffer_wait(vec, g, -1);
+        puffer_wait(vec, g, 1, -1);
     }
     if (!collects(vec, spec, agents)) {
         fprintf(stderr, "no rollout was collected\n");
         return 1;
     }
-    puffer_send(vec, 0, actions, observations, rewards, terminals, masks);
+    puffer_send(vec, 0, 1, actions, observations, rewards, terminals, masks);
     atomic_store(&stop, true);
     double episodes = count_episodes(vec);
     for (int i = 0; i < 2; i++) {
@@ -246,8 +246,8 @@ int main(int argc, char** argv) {
     }
     float* all_actions = calloc((size_t)agents * heads, sizeof(float));
     for (int step = 0; step < 50; step++) {
-        puffer_send(vec, 0, all_actions, observations, rewards, terminals, masks);
-        puffer_wait(vec, 0, -1);
+        puffer_send(vec, 0, 1, all_actions, observations, rewards, terminals, masks);
+        puffer_wait(vec, 0, 1, -1);
     }
     puffer_close(vec, -1);
     free(all_actions);

@@ -121,3 +121,14 @@ def test_which_way_is_taken():
         assert isinstance(few.way(), SampledActingInMLX)  # too few for Metal to write
         assert run.way("bf16").acting.parts(8) == 2
     assert run.way().acting.parts(8) == 8
+
+
+def test_choices_that_mlx_put_elsewhere_are_noticed(monkeypatch):
+    run = Run()
+    with emulated_gpu():
+        way = run.way()
+        act = way.act
+        way.act = lambda *given: act(*given[:7], given[7] + 0, *given[8:])  # a copy
+        monkeypatch.setattr(run, "way", lambda timer: way)
+        with pytest.raises(RuntimeError, match="what was chosen is lost"):
+            run.rollout()

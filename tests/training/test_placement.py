@@ -104,6 +104,20 @@ def test_what_it_acts_in(learner, rollout, precision, acts_in, away):
     assert (found.acting_precision, found.away) == (acts_in, away)
 
 
+@pytest.mark.parametrize(
+    ("rollout", "precision", "acts_in", "away"),
+    [
+        (GPU, "fp32", "fp32", False),
+        (GPU, "bf16", "fp32", True),  # the kernel knows no other
+        (CPU, "bf16", "fp32", True),
+    ],
+)
+def test_what_one_kernel_acts_in(rollout, precision, acts_in, away):
+    found = Placement(GPU, rollout, precision=precision, one_kernel=True)
+    assert (found.acting_precision, found.away) == (acts_in, away)
+    assert Placement(CPU, CPU, precision="bf16", one_kernel=True).acting_precision == "bf16"
+
+
 @pytest.fixture
 def on_a_gpu(monkeypatch):
     """A GPU that is MLX's default device, as far as ``place`` knows; nothing is computed there."""

@@ -154,6 +154,47 @@ def test_a_whole_rollout_is_refused_while_a_group_steps():
         stepper.step(actions[0])
 
 
+@pytest.mark.parametrize("name", ["relay", "breakout"])  # with masks and bytes, and without
+def test_a_prepared_step_of_several_groups_is_each_groups_step(name: str):
+    """The second and third of four; the others stay."""
+    n = GROUP
+    counts = {"total_agents": 4 * n, "num_buffers": 4, "num_threads": 3}
+    with make(name, **counts) as one, make(name, **counts) as other:
+        rows, expected = (allocate_rows(vec, 4 * n) for vec in (one, other))
+        one.reset(rows)
+        other.reset(expected)
+        rng = np.random.default_rng(0)
+        actions = np.zeros((2 * n, one.spec.action.heads), np.float32)
+        step = one.prepare(range(1, 3), actions, part(rows, n, 3 * n))
+        for _ in range(5):
+            np.copyto(actions, random_actions(one, 2 * n, rng))
+            step.send()
+            step.wait()
+            for g in (1, 2):
+                own = part(expected, g * n, (g + 1) * n)
+                other.send(g, actions[(g - 1) * n : g * n], own)
+                other.wait(g)
+            for found, wanted in zip(rows, expected, strict=True):
+                if wanted is not None:
+                    np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_prepared_step_is_refused_while_one_of_its_groups_steps():
+    env = {"length": 7, "sleep_ms": 50}
+    with make("relay", total_agents=12, num_buffers=2, env=env) as vec:
+        rows, actions = allocate_rows(vec, 12), np.zeros((12, 2), np.float32)
+        vec.reset(rows)
+        both = vec.prepare(range(2), actions, rows)
+        vec.send(1, actions[6:], part(rows, 6, 12))
+        with pytest.raises(RuntimeError, match=r"one of groups \[0, 1\] is stepping already"):
+            both.send()
+        vec.wait(1)
+        both.send()  # group 0 wasn't left busy
+        both.wait()
+        with pytest.raises(ValueError, match=r"actions: expected float32 \(6, 2\)"):
+            vec.prepare(range(1), actions, rows)
+
+
 def test_incremental_observations_masks_and_own_actions():
     """What relay.h computes, by hand: 12 agents are environments of 1, 2, 3, 1, 2, 3 agents."""
     with make("relay", total_agents=12, num_buffers=2, vec={"bonus": 0.5}) as vec:

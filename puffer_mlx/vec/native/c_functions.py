@@ -12,7 +12,7 @@ from typing import Any
 
 from puffer_mlx.errors import UserError
 
-ABI = 6  # PUFFER_ABI in envs/src/vec.h
+ABI = 7  # PUFFER_ABI in envs/src/vec.h
 TEXT_BYTES = 4096  # of a message
 _MAX_LOG_KEYS = 256
 
@@ -56,8 +56,8 @@ def load(path: Path) -> ctypes.CDLL:
         ("environments", number, [pointer]),
         ("threads", number, [pointer]),
         ("reset", number, [pointer, *rows]),
-        ("send", number, [pointer, number, pointer, *rows]),
-        ("wait", number, [pointer, number, number]),
+        ("send", number, [pointer, number, number, pointer, *rows]),
+        ("wait", number, [pointer, number, number, number]),
         ("collect", number, [pointer, number, *[pointer] * 3, *rows, pointer, number]),
         ("collected", number, [pointer, pointer, number]),
         ("ended", number, [pointer, *text]),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.base import Collected, Rows
+from puffer_mlx.vec.base import Collected, PreparedStep, Rows
 from puffer_mlx.vec.native.c_arrays import FLOAT32, address, addresses, shapes
 from puffer_mlx.vec.native.c_functions import TEXT_BYTES, Span, numbers, read_means
 from puffer_mlx.vec.native.interruptible_wait import (
@@ -143,9 +143,32 @@ class NativeVec:
             raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
         actions_at = address(actions, self._action_shape, FLOAT32, "actions", written=False)
         rows_at = addresses(out, self.spec, self._step_shapes)
-        if self._send(handle, group, actions_at, *rows_at):
+        if self._send(handle, group, 1, actions_at, *rows_at):
             raise RuntimeError(f"group {group} is stepping already; wait({group}) first")
         self._held[group] = out
+
+    def prepare(self, groups: range, actions: np.ndarray, out: Rows) -> PreparedStep:
+        """A step of neighbouring groups as one call of C: see ``PreparesSteps``.
+
+        Raises:
+            ValueError: an array has another shape or dtype, or isn't C-contiguous.
+        """
+        first, count = groups.start, len(groups)
+        n = count * self.num_agents // self.num_groups
+        shape = n, self.spec.action.heads
+        actions_at = address(actions, shape, FLOAT32, "actions", written=False)
+        rows_at = addresses(out, self.spec, shapes(n, self.spec))
+
+        def send() -> None:
+            handle = self._handle or self._open()
+            if self._send(handle, first, count, actions_at, *rows_at):
+                raise RuntimeError(f"one of groups {[*groups]} is stepping already; wait first")
+            self._held[first] = actions, out
+
+        def wait() -> None:
+            self._until_done(self._wait, self._handle or self._open(), first, count)
+
+        return PreparedStep(send, wait)
 
     def wait(self, group: int) -> None:
         """Block until the group's step is done and its rows are written.
@@ -159,7 +182,7 @@ class NativeVec:
         handle = self._handle or self._open()
         if not 0 <= group < self.num_groups:
             raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
-        self._until_done(self._wait, handle, group)
+        self._until_done(self._wait, handle, group, 1)
 
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
