@@ -47,7 +47,7 @@ def kernels_note() -> str:
         on_gpu or shutil.which("g++")
     ):  # without g++ there are none
         return ""
-    takes = "about two minutes" if on_gpu else "about ten seconds"
+    takes = "a few seconds" if on_gpu else "about ten seconds"
     return f"puffer_mlx: compiling MLX's kernels for the first time, which takes {takes}"
 
 
