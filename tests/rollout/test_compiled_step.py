@@ -13,6 +13,7 @@ import pytest
 from mlx.utils import tree_flatten, tree_map
 from oracles import f64, named
 from sanitizers import SANITIZERS, C, program, sanitized
+from small_policies import policy_of, weights_of
 
 import puffer_mlx
 from puffer_mlx import config
@@ -33,24 +34,6 @@ T, N = 8, 77  # N: no multiple of anything that rows are taken by
 @pytest.fixture(autouse=True)
 def needs_extension(extension):
     pass
-
-
-def policy_of(network="MinGRU", sizes=(3,), D=5, H=8, layers=2, dialect="native", reset=False):
-    spec = EnvSpec("test", D, np.dtype(np.float32), ActionSpec(sizes))
-    settings = config.Policy(
-        hidden_size=H, num_layers=layers, dialect=dialect, reset_on_terminal=reset
-    )
-    return make_policy(spec, settings, config.Torch(network=network))
-
-
-def weights_of(policy: Policy, seed=0):
-    """Three times those at the start, and no bias, norm or deviation as it is then."""
-    rng = np.random.default_rng(seed)
-
-    def draw(weight):
-        return 3 * weight + 0.3 * mx.array(rng.normal(size=weight.shape).astype(np.float32))
-
-    return tree_map(draw, policy.init(mx.random.key(seed)))
 
 
 class Case:

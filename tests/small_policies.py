@@ -1,0 +1,30 @@
+"""Small policies for tests of acting, and weights that hide nothing."""
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_map
+
+from puffer_mlx import config
+from puffer_mlx.policy.policy import Policy, make_policy
+from puffer_mlx.spec import ActionSpec, EnvSpec
+
+
+def policy_of(
+    network="MinGRU", sizes=(3,), D=5, H=8, layers=2, dialect="native", reset=False
+) -> Policy:
+    """A policy of D observations, H wide, for these action heads."""
+    spec = EnvSpec("test", D, np.dtype(np.float32), ActionSpec(sizes))
+    settings = config.Policy(
+        hidden_size=H, num_layers=layers, dialect=dialect, reset_on_terminal=reset
+    )
+    return make_policy(spec, settings, config.Torch(network=network))
+
+
+def weights_of(policy: Policy, seed=0):
+    """Three times those at the start, and no bias, norm or deviation as it is then."""
+    rng = np.random.default_rng(seed)
+
+    def draw(weight):
+        return 3 * weight + 0.3 * mx.array(rng.normal(size=weight.shape).astype(np.float32))
+
+    return tree_map(draw, policy.init(mx.random.key(seed)))
