@@ -26,6 +26,7 @@ from puffer_mlx.policy.decoders import Fused, Outputs, Separate
 from puffer_mlx.policy.distributions import Categorical, Gaussian
 from puffer_mlx.policy.encoders.catalog import Encoder, make_encoder
 from puffer_mlx.policy.networks import NETWORKS, Network
+from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.spec import EnvSpec
 
 Weights = dict[str, Any]
@@ -96,7 +97,7 @@ class Policy:
     ) -> tuple[mx.array, State]:
         """``scan`` up to the decoder's product (A + 1, T*S), which ``decoder.split`` divides."""
         T, S = observations.shape[:2]
-        if state is None and not getattr(self.network, "scans_from_zeros", False):
+        if state is None and not forms_of(self.network).from_zeros:
             state = self.network.initial_state(S)
         h = self.encoder(weights["encoder"], observations.reshape(T * S, -1))
         h, state = self.network.scan(weights["network"], h.reshape(T, S, -1), state, keep)

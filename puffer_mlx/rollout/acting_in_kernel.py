@@ -15,6 +15,7 @@ from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
 from puffer_mlx.rollout.acting import State
 from puffer_mlx.rollout.acting_in_mlx import Streams, divided, few_parts, groups_of, joined
 from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.system.backend import stand_in
 from puffer_mlx.system.devices import building, unified
 from puffer_mlx.vec.base import VecEnv
 
@@ -102,7 +103,7 @@ class ActingInKernel:
             finish(*under_way)
         for p in range(P):
             arrive(T, p)
-        if buffer.views.logprobs[0, 0] == UNTOUCHED:
+        if buffer.views.logprobs[0, 0] == UNTOUCHED and stand_in() is None:  # which need not write
             raise RuntimeError("MLX copied the rollout's memory, so what was chosen is lost")
         with building, mx.stream(stream):
             parts = (kernel.state_after(packed_state) for packed_state in held)

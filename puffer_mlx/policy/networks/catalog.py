@@ -20,9 +20,6 @@ State = Any  # a tree of arrays (n, ...), each agent's part along the first axis
 class Network(Protocol):
     """From features to features, both H wide. Made as ``Class(hidden, layers)``."""
 
-    # May be there, and True: ``scan`` then takes None for a state of zeros, and need not fill it.
-    # scans_from_zeros: bool
-
     @property
     def hidden(self) -> int:
         """H."""

@@ -94,6 +94,8 @@ class Forms:
     """Of a state: what torch and ONNX stack of it, by name: each layer's part (n, H)."""
     fused_case: Callable[[int, int, int], FusedCase] | None = None
     """Of (T, S, H)."""
+    from_zeros: bool = False
+    """Whether ``scan`` takes None for a state of zeros, which then nobody fills."""
     kink: bool = False
     """Whether its function has a kink, across which rounding changes a gradient."""
 

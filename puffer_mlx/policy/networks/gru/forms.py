@@ -84,6 +84,7 @@ FORMS = Forms(
     pack=_pack,
     gpu_step=GPUStep(TEXT, "gru_act", _gpu_weights, memory=2),
     onnx=_onnx,
+    from_zeros=True,
     torch=TorchForm(_torch_keys, lambda keys: count(r"gru\.weight_ih_l(\d+)", keys), _note),
     layers=lambda names: count(r"layers\.(\d+)\.weight_ih", names),
     stacks=lambda state: {"state": state},

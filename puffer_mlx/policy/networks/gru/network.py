@@ -128,7 +128,6 @@ class GRU(Recurrent):
 
     hidden: int
     layers: int
-    scans_from_zeros = True
 
     def init(self, key: mx.array) -> Weights:
         """Orthogonal (3H, H) matrices, biases 0, norm 1."""

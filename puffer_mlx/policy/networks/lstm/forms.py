@@ -74,6 +74,7 @@ FORMS = Forms(
     pack=_pack,
     gpu_step=GPUStep(TEXT, "lstm_act", _gpu_weights, memory=1),
     onnx=_onnx,
+    from_zeros=True,
     torch=TorchForm(_torch_keys, lambda keys: count(r"lstm\.weight_ih_l(\d+)", keys)),
     puffer3=Puffer3Form(
         {f"0.{name}": [f"lstm.{name}_l0", f"cell.{name}"] for name in GATED},

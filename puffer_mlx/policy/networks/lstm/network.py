@@ -125,7 +125,6 @@ class LSTM(Recurrent):
 
     hidden: int
     layers: int
-    scans_from_zeros = True
 
     def init(self, key: mx.array) -> Weights:
         """Orthogonal (4H, H) matrices, biases 0, as PufferLib 4.0 (3.0 keeps torch's default)."""

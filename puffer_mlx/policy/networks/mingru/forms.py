@@ -55,6 +55,7 @@ FORMS = Forms(
     pack=_pack,
     gpu_step=GPUStep(TEXT, "mingru_act", _gpu_weights),
     onnx=_onnx,
+    from_zeros=True,
     torch=TorchForm(_torch_keys, lambda keys: count(r"layers\.(\d+)\.weight", keys)),
     flat=lambda hidden, layers: {f"{i}.weight": 3 * hidden * hidden for i in range(layers)},
     layers=_layers,

@@ -127,7 +127,6 @@ class MinGRU(Recurrent):
 
     hidden: int
     layers: int
-    scans_from_zeros = True
 
     def init(self, key: mx.array) -> Weights:
         """Each layer's weight (3H, H), uniform within ±1/sqrt(H)."""
