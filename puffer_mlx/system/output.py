@@ -8,6 +8,7 @@ import errno
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -42,6 +43,8 @@ class Output:
     def __init__(self, stream: Any, lost: Callable[[OSError], None]) -> None:
         self.stream, self.lost = stream, lost
         self.fault: OSError | None = None
+        self._writing: set[int] = set()  # threads that are in the middle of it
+        self._after: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
 
     def write(self, text: str) -> int:
         """Write, if that can be done; the number of characters either way."""
@@ -60,12 +63,22 @@ class Output:
     def _attempt(self, what: Callable[..., Any], *arguments: Any) -> None:
         if self.fault:
             return
+        thread = threading.get_ident()
+        if thread in self._writing:  # a signal came in the middle, and its handler prints
+            self._after.append((what, arguments))
+            return
+        self._writing.add(thread)
         try:
             what(*arguments)
+            while self._after:
+                what, arguments = self._after.pop(0)
+                what(*arguments)
         except OSError as error:
             self.fault = error
             self._discard()
             self.lost(error)
+        finally:
+            self._writing.discard(thread)
 
     def _discard(self) -> None:
         """Have the null device take what is still buffered: Python writes that when it ends."""

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+BRIEFLY = 0.1  # seconds that the handler waits for the watching thread
 TOGETHER = 0.05  # seconds in which signals are one: ``timeout`` and others send theirs twice
 PATIENCE = 0.5  # seconds until a main thread that hasn't answered is taken to be in C code
 GRACE = 2.0  # seconds that the main thread has to end after a second signal
@@ -93,8 +94,12 @@ class Watch:
         return self.number != 0
 
     def handle(self, *_: object) -> None:
-        """The handler, in the main thread."""
-        self._take()
+        """The handler, in the main thread; maybe in the middle of a line that it prints.
+
+        The watching thread may hold the lock and wait for that line's end, to print one of its own:
+        so this doesn't wait for the lock for long.
+        """
+        self._take(BRIEFLY)
         self._nudge()
         if self._say_by:
             self._announce(lambda line: print(line, file=sys.stderr, flush=True))
@@ -102,15 +107,21 @@ class Watch:
             self._raise = False
             raise KeyboardInterrupt
 
-    def _take(self) -> None:
-        with self._lock:
-            try:
-                data = os.read(self._reader, 4096)
-            except OSError:  # somebody else has taken them
-                return
-            for number in data:
+    def _take(self, patience: float = -1.0) -> None:
+        if not self._lock.acquire(timeout=patience):
+            return
+        try:
+            for number in self._arrived():
                 if number in self.minded:  # not a window's new size, say
                     self._count(number)
+        finally:
+            self._lock.release()
+
+    def _arrived(self) -> bytes:
+        try:
+            return os.read(self._reader, 4096)
+        except OSError:  # somebody else has taken them
+            return b""
 
     def _count(self, number: int) -> None:
         now = time.monotonic()
@@ -130,8 +141,10 @@ class Watch:
 
     def _announce(self, show: Callable[[str], object]) -> None:
         """Say that the work was asked to stop: from then on another signal is the second."""
-        with self._lock:
-            mine, self._say_by = self._say_by is not None, None
+        if not self._lock.acquire(timeout=BRIEFLY):
+            return  # whoever has it looks again
+        mine, self._say_by = self._say_by is not None, None
+        self._lock.release()
         if mine:
             time.sleep(max(0.0, self._together - time.monotonic()))
             show(f"\n{ASKING}")

@@ -117,3 +117,33 @@ def test_a_process_of_environments_never_raises(monkeypatch):
     output.never_raise()
     print("of an environment")
     print("of an environment", file=sys.stderr)
+
+
+def test_what_a_signals_handler_prints_in_the_middle_of_a_line_comes_after_it():
+    class Stream:
+        """Calls a handler in the middle of a write, as Python does; refuses to be entered twice."""
+
+        def __init__(self) -> None:
+            self.text, self.inside = "", False
+
+        def write(self, text: str) -> None:
+            if self.inside:
+                raise RuntimeError("reentrant call")
+            self.inside = True
+            if text == "a line":
+                handler()
+            self.text += text
+            self.inside = False
+
+        def flush(self) -> None:
+            self.write("|")
+
+    def handler() -> None:
+        out.write(", stopping")
+        out.flush()
+
+    stream = Stream()
+    out = output.Output(stream, lambda error: pytest.fail(str(error)))
+    out.write("a line")
+    out.write(", another")
+    assert stream.text == "a line, stopping|, another"

@@ -188,3 +188,24 @@ def test_a_compiler_that_got_the_ctrl_c_is_no_traceback(capsys, line):
     assert capsys.readouterr().err == f"\n{ASKING}\nstopped\n"
     with pytest.raises(RuntimeError, match=line[:9]):
         main([])
+
+
+def test_the_handler_does_not_wait_for_a_thread_that_waits_for_it():
+    """The watching thread prints while the main thread, whose handler runs, is in a print itself."""
+    watch, prints = signals.Watch(), threading.Event()
+    held = threading.Event()
+
+    def print_slowly() -> None:
+        with watch._lock:
+            held.set()
+            prints.wait(60)
+
+    watching = threading.Thread(target=print_slowly, daemon=True)
+    watching.start()
+    held.wait(60)
+    handler = threading.Thread(target=watch.handle, daemon=True)
+    handler.start()
+    handler.join(30)
+    assert not handler.is_alive()
+    prints.set()
+    watching.join(60)
