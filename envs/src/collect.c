@@ -89,7 +89,10 @@ int puffer_collect(PufferVec* self, int steps, PufferAct act, void* act_context,
         .capacity = capacity,
     };
     self->collecting = true;
-    puffer_pool_launch(self->pool, 0, groups, part_size(self));
+    const int size = part_size(self);
+    for (int g = 0; g < groups; g++) {  // one by one: threads begin with different ones
+        puffer_pool_launch(self->pool, g, 1, size);
+    }
     return 0;
 }
 

@@ -1,7 +1,9 @@
 // See pool.h.
 //
 // One mutex guards the list of launched groups and both condition variables; it is taken a few
-// times per group step, never per chunk. Within a group, one atomic addition claims a chunk.
+// times per launch, never per chunk. Within a launch, one atomic subtraction claims a chunk.
+//
+// Groups that are launched together are one piece of work: the first of them leads it.
 
 #include "pool.h"
 
@@ -29,12 +31,15 @@
 typedef struct {
     int count;         // environments
     int usual;         // environments claimed at a time, if launch() is asked for no other number
-    atomic_int chunk;  // of the step under way
-    atomic_int next;   // first environment nobody has claimed; >= count if none is left
-    atomic_int left;   // environments not done yet
     atomic_bool busy;  // written under the mutex
     int holders;       // threads in hold(), or between it and release()
     bool held;         // one of them is between the two
+    // Of what it leads:
+    int followers;     // groups after it that were launched with it
+    int total;         // environments of all of them
+    atomic_int chunk;  // of the step under way
+    atomic_int rest;   // environments that nobody has claimed, the first ones; <= 0 if none is left
+    atomic_int left;   // environments not done yet
 } Group;
 
 struct PufferPool {
@@ -46,7 +51,7 @@ struct PufferPool {
     uint64_t rested;       // when the last busy group became idle
     atomic_uint look_ns;   // how long threads look now
     atomic_uint launches;  // grows with every launch: the news
-    int* launched;         // busy groups in the order of launch
+    int* launched;         // groups that lead others or themselves, in the order of launch
     int num_launched;
     Group* groups;
     int num_groups;
@@ -63,22 +68,34 @@ static uint64_t now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-// Take chunks of a group until none is left. The thread that finishes the last one makes the group
-// idle. A thread that is late here may find the group idle or even launched anew; both are
-// harmless: it claims nothing, or a chunk of the new step (launch() published that with `next`).
+// Environments first..end-1 of a group and those after it, each group's on its own.
+static void run(PufferPool* pool, int index, int first, int end) {
+    for (; first < end; index++) {
+        const int count = pool->groups[index].count;
+        if (first < count) {
+            pool->run(pool->context, index, first, end < count ? end : count);
+        }
+        first = first < count ? 0 : first - count;
+        end -= count;
+    }
+}
+
+// Take chunks of a launch until none is left. The thread that finishes the last one makes its groups
+// idle. A thread that is late here may find them idle or even launched anew; both are harmless: it
+// claims nothing, or a chunk of the new step (launch() published that with `rest`).
 static void work_on(PufferPool* pool, int index) {
-    Group* group = &pool->groups[index];
+    Group* leader = &pool->groups[index];
     uint64_t start = now_ns();
     bool finished = false;
     for (;;) {
-        const int chunk = atomic_load(&group->chunk);
-        int first = atomic_fetch_add(&group->next, chunk);
-        if (first >= group->count) {
+        const int chunk = atomic_load(&leader->chunk);
+        const int end = atomic_fetch_sub(&leader->rest, chunk);
+        if (end <= 0) {
             break;
         }
-        int end = first + chunk < group->count ? first + chunk : group->count;
-        pool->run(pool->context, index, first, end);
-        if (atomic_fetch_sub(&group->left, end - first) == end - first) {
+        const int first = end > chunk ? end - chunk : 0;
+        run(pool, index, first, end);
+        if (atomic_fetch_sub(&leader->left, end - first) == end - first) {
             finished = true;
             break;
         }
@@ -98,23 +115,25 @@ static void work_on(PufferPool* pool, int index) {
     if (pool->num_launched == 0) {
         pool->rested = now_ns();
     }
-    atomic_store(&group->busy, false);
+    for (int g = index; g <= index + leader->followers; g++) {
+        atomic_store(&pool->groups[g].busy, false);
+    }
     pthread_cond_broadcast(&pool->done);
     pthread_mutex_unlock(&pool->mutex);
 }
 
-// The first launched group that nobody has begun, else the first with chunks left, else -1. Threads
-// that share a group pass its memory from core to core, so they only do that when there is no other
-// group: with eight groups under way, two threads are a fifth faster this way. Needs the mutex.
+// The first launch that nobody has begun, else the first with chunks left, else -1. Threads that
+// share one pass its memory from core to core, so they only do that when there is no other: with
+// eight groups launched one by one, two threads are a fifth faster this way. Needs the mutex.
 static int find_work(PufferPool* pool) {
     int shared = -1;
     for (int i = 0; i < pool->num_launched; i++) {
-        Group* group = &pool->groups[pool->launched[i]];
-        int next = atomic_load(&group->next);
-        if (next == 0) {
+        Group* leader = &pool->groups[pool->launched[i]];
+        const int rest = atomic_load(&leader->rest);
+        if (rest == leader->total) {
             return pool->launched[i];
         }
-        if (shared < 0 && next < group->count) {
+        if (shared < 0 && rest > 0) {
             shared = pool->launched[i];
         }
     }
@@ -201,7 +220,6 @@ PufferPool* puffer_pool_create(int threads, int groups, const int* counts, Puffe
         int chunk = threads == 1 ? counts[g] : counts[g] / (threads * CHUNKS_PER_THREAD);
         pool->groups[g].count = counts[g];
         pool->groups[g].usual = chunk < 1 ? 1 : chunk;
-        atomic_store(&pool->groups[g].next, counts[g]);
     }
     while (pool->num_threads < threads) {
         if (!start_thread(&pool->threads[pool->num_threads], pool)) {
@@ -243,24 +261,27 @@ bool puffer_pool_begin(PufferPool* pool, int first, int count) {
 }
 
 void puffer_pool_launch(PufferPool* pool, int first, int count, int chunk) {
-    bool shared = count > 1;  // whether more than one thread has something to do
+    Group* leader = &pool->groups[first];
+    int total = 0;
+    int usual = 0;
+    for (int g = first; g < first + count; g++) {
+        total += pool->groups[g].count;
+        usual += pool->groups[g].usual;
+    }
+    chunk = chunk > 0 ? chunk : usual;
     pthread_mutex_lock(&pool->mutex);
     if (pool->num_launched == 0) {
         const bool brief = now_ns() - pool->rested < LONGEST_NS;
         atomic_store(&pool->look_ns, brief ? LONGEST_NS : LOOK_NS);
     }
-    for (int g = first; g < first + count; g++) {
-        Group* group = &pool->groups[g];
-        const int64_t usual = (int64_t)group->usual * count;  // as if they were one group
-        const int size = chunk > 0 ? chunk : usual < group->count ? (int)usual : group->count;
-        atomic_store(&group->chunk, size);
-        atomic_store(&group->left, group->count);
-        atomic_store(&group->next, 0);  // last: from here on a late thread may claim
-        pool->launched[pool->num_launched++] = g;
-        shared = shared || size < group->count;
-    }
+    leader->followers = count - 1;
+    leader->total = total;
+    atomic_store(&leader->chunk, chunk);
+    atomic_store(&leader->left, total);
+    atomic_store(&leader->rest, total);  // last: from here on a late thread may claim
+    pool->launched[pool->num_launched++] = first;
     atomic_fetch_add(&pool->launches, 1);
-    if (pool->idle > 0 && shared) {
+    if (pool->idle > 0 && chunk < total) {
         pthread_cond_broadcast(&pool->work);
     } else if (pool->idle > 0) {
         pthread_cond_signal(&pool->work);

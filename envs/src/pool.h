@@ -21,8 +21,8 @@ PufferPool* puffer_pool_create(int threads, int groups, const int* counts, Puffe
 
 // Of `count` neighbouring groups. False, and nothing done, if one is busy already.
 bool puffer_pool_begin(PufferPool* pool, int first, int count);
-// What begin() was asked for. chunk: environments that a thread claims at a time; 0 is what suits a
-// step.
+// What begin() was asked for, or a part of it, as one piece of work. chunk: environments that a
+// thread claims at a time; 0 is what suits a step.
 void puffer_pool_launch(PufferPool* pool, int first, int count, int chunk);
 // Block while the group is busy, at most so long; -1: as long as it takes. False if it still is.
 bool puffer_pool_wait(PufferPool* pool, int group, int milliseconds);

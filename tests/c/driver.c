@@ -239,15 +239,15 @@ int main(int argc, char** argv) {
     printf("reward %g, episodes %g, busy %g s\n", total, episodes, puffer_busy_seconds(vec));
     puffer_close(vec, -1);
 
-    vec = puffer_create(agents, 1, 2, 5, 0, NULL, NULL, num_keys, keys, values, NULL, 0, text,
+    vec = puffer_create(agents, groups, 2, 5, 0, NULL, NULL, num_keys, keys, values, NULL, 0, text,
                         sizeof(text));
     if (state != NULL && !restores(vec, state, state_size)) {
         return 1;
     }
     float* all_actions = calloc((size_t)agents * heads, sizeof(float));
     for (int step = 0; step < 50; step++) {
-        puffer_send(vec, 0, 1, all_actions, observations, rewards, terminals, masks);
-        puffer_wait(vec, 0, 1, -1);
+        puffer_send(vec, 0, groups, all_actions, observations, rewards, terminals, masks);
+        puffer_wait(vec, 0, groups, -1);
     }
     puffer_close(vec, -1);
     free(all_actions);

@@ -191,7 +191,7 @@ def test_a_compiler_that_got_the_ctrl_c_is_no_traceback(capsys, line):
 
 
 def test_the_handler_does_not_wait_for_a_thread_that_waits_for_it():
-    """The watching thread prints while the main thread, whose handler runs, is in a print itself."""
+    """The watching thread prints; the main thread, whose handler runs, is in a print itself."""
     watch, prints = signals.Watch(), threading.Event()
     held = threading.Event()
 

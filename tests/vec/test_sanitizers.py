@@ -28,7 +28,7 @@ def test_clean(name: str, sanitizer: str):
 
 HOLD = "puffer_pool_hold(self->pool, g);\n        puffer_ops.take_log"
 HOLD_ALL = "hold_all(self);\n    const int64_t"
-CLAIM = "atomic_fetch_add(&group->next, chunk)"
+CLAIM = "atomic_fetch_sub(&leader->rest, chunk)"
 BUGS = {  # sanitizer, file, text, its replacement, what the report says
     "copies too much": (
         "memory",
@@ -70,7 +70,7 @@ BUGS = {  # sanitizer, file, text, its replacement, what the report says
         "threads",
         "src/pool.c",
         CLAIM,
-        "group->next; atomic_store(&group->next, first + chunk)",
+        "leader->rest; atomic_store(&leader->rest, end - chunk)",
         "data race",
     ),
 }
