@@ -1,4 +1,4 @@
-// The functions a shared library exports: what vec/library.py declares to ctypes.
+// The functions a shared library exports: what vec/native/c_functions.py declares to ctypes.
 //
 // No function here aborts or prints. Functions that can be given wrong input return a code or, with
 // text, one message in the caller's buffer; a second line, if any, is a hint.
@@ -8,7 +8,7 @@
 
 #include "ops.h"
 
-#define PUFFER_ABI 7  // changes with any signature below; library.py checks it
+#define PUFFER_ABI 7  // changes with any signature below; c_functions.py has it
 #define PUFFER_EXPORT __attribute__((visibility("default")))
 
 typedef struct PufferVec PufferVec;

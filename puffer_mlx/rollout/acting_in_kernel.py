@@ -13,7 +13,7 @@ from puffer_mlx.policy.acting_on_gpu import StepOnGPU
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
 from puffer_mlx.rollout.acting import State
-from puffer_mlx.rollout.acting_in_mlx import Streams, divided, few_parts, groups_of, joined
+from puffer_mlx.rollout.acting_in_mlx import Streams, divided, few_parts, joined
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.system.backend import stand_in
 from puffer_mlx.system.devices import building, unified
@@ -53,7 +53,7 @@ class ActingInKernel:
         kernel, timer, stream = self._kernel, self._timer, self._streams()[0]
         T, Q = buffer.horizon, len(buffer.groups)
         P = few_parts(Q)
-        groups, act, trace = groups_of(P, Q), self.act, timer.trace
+        groups, act, trace = buffer.groups_of(P), self.act, timer.trace
         if not unified():
             buffer.keep_seen()
         steps = buffer.steps(environments, P)

@@ -31,12 +31,6 @@ def few_parts(groups: int) -> int:
     return next((parts for parts in range(2, groups) if groups % parts == 0), groups)
 
 
-def groups_of(parts: int, groups: int) -> list[range]:
-    """Each part's groups."""
-    each = groups // parts
-    return [range(part * each, (part + 1) * each) for part in range(parts)]
-
-
 class ActingInMLX:
     """Acts for one part of the agents after the other; a part is one group, or several.
 
@@ -74,7 +68,7 @@ class ActingInMLX:
         timer, trace, streams = self.timer, self.timer.trace, self.streams()
         T, Q = buffer.horizon, len(buffer.groups)
         P = self.parts(Q)
-        parts, groups = buffer.parts(P), groups_of(P, Q)
+        parts, groups = buffer.parts(P), buffer.groups_of(P)
         steps = buffer.steps(environments, P)
         with building, mx.stream(streams[0]):
             held = [joined(states, of) for of in groups]

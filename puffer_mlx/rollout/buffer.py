@@ -110,8 +110,7 @@ class RolloutBuffer:
     def parts(self, count: int) -> list[list[Part]]:
         """Of each step t < T the agents in so many equal parts; made once and kept."""
         if count not in self._parts:
-            n = self.rewards.shape[1] // count
-            agents = [slice(p * n, (p + 1) * n) for p in range(count)]
+            agents = self._agents(count)
             made = [[self._part(t, each) for each in agents] for t in range(self.horizon)]
             mx.eval([part[:-1] for row in made for part in row])
             self._parts[count] = made
@@ -124,15 +123,20 @@ class RolloutBuffer:
         """
         kept = environments, count
         if kept not in self._steps:
-            each, agents = len(self.groups) // count, self.rewards.shape[1] // count
-            parts = [
-                (range(p * each, (p + 1) * each), slice(p * agents, (p + 1) * agents))
-                for p in range(count)
-            ]
+            parts = [*zip(self.groups_of(count), self._agents(count), strict=True)]
             self._steps[kept] = [
                 [self._step(environments, t, *part) for part in parts] for t in range(self.horizon)
             ]
         return self._steps[kept]
+
+    def groups_of(self, count: int) -> list[range]:
+        """The groups of each of so many equal parts."""
+        each = len(self.groups) // count
+        return [range(part * each, (part + 1) * each) for part in range(count)]
+
+    def _agents(self, count: int) -> list[slice]:
+        n = self.rewards.shape[1] // count
+        return [slice(part * n, (part + 1) * n) for part in range(count)]
 
     def _step(self, environments: VecEnv, t: int, groups: range, agents: slice) -> PreparedStep:
         if isinstance(environments, PreparesSteps):

@@ -1,9 +1,9 @@
 """CUDA only: whether MLX submits kernels one by one, or gathers them into CUDA graphs.
 
 MLX makes a graph of some hundred operations, updates one that it made before, and launches that. A
-minibatch of ours is fifty operations, an agent's step one: making the graph takes longer than it
-saves. On the H200 the smallest evaluation takes 32 µs instead of 56 without them, and Breakout's
-training 31 ms instead of 34 – 41 (``benchmarks/RESULTS.md``). Imports neither MLX nor NumPy.
+minibatch of ours is some thirty operations, an agent's step one: making the graph takes longer than
+it saves. On the H200 the smallest evaluation takes 32 µs instead of 56 without them, and Breakout's
+training took 31 ms instead of 34 – 41 (``benchmarks/RESULTS.md``). Imports neither MLX nor NumPy.
 """
 
 import os

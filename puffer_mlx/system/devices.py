@@ -43,9 +43,8 @@ def kernels_note() -> str:
     if mx.metal.is_available():
         return ""  # they come with it
     on_gpu = mx.default_device() == mx.gpu
-    if kernels_folder().is_dir() or not (
-        on_gpu or shutil.which("g++")
-    ):  # without g++ there are none
+    compiles = on_gpu or shutil.which("g++")  # without g++ there are none
+    if kernels_folder().is_dir() or not compiles:
         return ""
     takes = "a few seconds" if on_gpu else "about ten seconds"
     return f"puffer_mlx: compiling MLX's kernels for the first time, which takes {takes}"
