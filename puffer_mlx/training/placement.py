@@ -38,6 +38,7 @@ from puffer_mlx.vec.base import Collected
 from puffer_mlx.vec.rollout_loop import ACT, PART
 
 STEPS = 4  # of one measurement
+WAYS = 2  # grows when a device acts in another way: what was measured before is measured again
 BUDGET = 0.8  # seconds for each device, kernels compiled
 # Overlapped, acting on the CPU costs nothing while it is the shorter half; a GPU that acts has no
 # time to train. So there the CPU may be slower by this factor, a guess at training's share.
@@ -250,6 +251,7 @@ def _cached(
     facts = {
         "spec": spec.to_json(),
         "versions": version_text(),
+        "ways": WAYS,
         "cores": threads(),
         "gpu": str(mx.device_info(mx.gpu).get("device_name", "")),
         "agents": [config.vec.total_agents, config.vec.num_buffers],

@@ -325,6 +325,16 @@ def test_a_damaged_measurement_is_made_again(cache, text):
     assert len(calls) == 2
 
 
+def test_a_measurement_of_another_way_to_act_is_made_again(cache, monkeypatch):
+    def measure() -> dict[str, float]:
+        return {"cpu": 1.0, "gpu": 0.5}
+
+    assert not placement._cached(configure(), SPEC, measure)[1]
+    assert placement._cached(configure(), SPEC, measure)[1]
+    monkeypatch.setattr(placement, "WAYS", placement.WAYS + 1)
+    assert not placement._cached(configure(), SPEC, measure)[1]
+
+
 def test_a_cache_that_can_not_be_written_costs_a_measurement(cache):
     cache.rmdir()
     cache.write_text("a file")
