@@ -27,6 +27,7 @@ class Key:
         custom: whether `module:Class` is legal too: a class of the user's own.
         aliases: other spellings of choices.
         suffix: of a bool, the ending of a file's name that is legal too.
+        words: of a bool, texts that are legal too.
     """
 
     default: int | float | bool | str
@@ -40,6 +41,7 @@ class Key:
     custom: bool = False
     aliases: dict[str, str] = field(default_factory=dict)
     suffix: str = ""
+    words: tuple[str, ...] = ()
 
     @property
     def bounds(self) -> str:
@@ -51,12 +53,15 @@ class Key:
         limits = " and ".join(f"{side} {limit:g}" for side, limit in sides if limit is not None)
         words = [*self.choices, *(["module:Class"] if self.custom else [])]
         words += ["true", "false", f"a file {self.suffix}"] if self.suffix else []
+        words += ["true", "false", *self.words] if self.words else []
         return limits or " or ".join(words)
 
     def fault(self, value: object) -> tuple[str, str] | None:
         """What is wrong with a value, and a legal one; None if it is legal."""
         kind = type(self.default)
         if self.suffix and isinstance(value, str) and value.endswith(self.suffix):
+            return None
+        if self.words and value in self.words:
             return None
         if type(value) is not kind and not (kind is float and type(value) is int):
             return f"{value!r} is not of type {kind.__name__}", f"for example {self.default!r}"

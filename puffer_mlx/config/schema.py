@@ -177,6 +177,13 @@ class Torch:
 class Train:
     """Proximal policy optimisation."""
 
+    algorithm: str = key(
+        "puffer4",
+        "puffer4: PufferLib 4.0's, segments drawn by priority, advantages normalised; puffer5:"
+        " 5.0's, segments in their order, advantages of the values of the same forward pass."
+        " puffer_mlx only: a file of 5.0's selects puffer5.",
+        choices=("puffer4", "puffer5"),
+    )
     total_timesteps: int = key(
         10_000_000, "Length of the run, summed over agents.", unit="steps", minimum=1, maximum=1e18
     )
@@ -248,6 +255,11 @@ class Train:
     horizon: int = key(
         64, "T: length of a rollout and of a training segment.", unit="steps", minimum=2
     )
+    vtrace: bool = key(
+        True,
+        "Weigh advantages by importance ratios, clipped as below; False: ratios count as 1."
+        " PufferLib 4.0 always does.",
+    )
     vtrace_rho_clip: float = key(
         1.0, "Largest importance ratio of a temporal difference.", minimum=0
     )
@@ -279,11 +291,12 @@ class Train:
         " puffer_mlx only.",
         choices=("auto", "cpu", "gpu"),
     )
-    overlap: bool = key(
+    overlap: bool | str = key(
         False,
         "Collect the next rollout while this one is trained on, with the weights from before: up to"
-        " twice as fast, but one update behind, which large learning rates don't bear. puffer_mlx"
-        " only.",
+        " twice as fast, but one update behind, which large steps of puffer4 don't bear; auto is"
+        " wherever there is a GPU beside the CPU. PufferLib 5.0's base.async.",
+        words=("auto",),
     )
     precision: str = key(
         "fp32",

@@ -22,6 +22,8 @@ def read_value(setting: Setting, declared: Key) -> int | float | bool | str:
         return declared.aliases.get(word, word)
     if declared.suffix and (word := unquoted(text)).endswith(declared.suffix):
         return word
+    if unquoted(text) in declared.words:
+        return unquoted(text)
     if isinstance(declared.default, bool):
         if (word := without_comment(text).lower()) not in BOOLS:
             message = f"{setting} is neither true nor false ({origin})"
