@@ -4,21 +4,24 @@ breakout              an environment that has a file in ./configs or comes with 
                       folder laid out as PufferLib's repository, the one in ./ocean
 gym:CartPole-v1       one of Gymnasium's
 module:factory        Python: also path/to/file.py:factory
-path/to/ocean/NAME    a folder in PufferLib 4.0's form, with its config/NAME.ini if it has one
+path/to/ocean/NAME    a folder in PufferLib's form, with its config/NAME.ini if it has one
 path/to/file.ini      a file, whose [base] env_name is any of these but a folder; if it is in a
                       config folder beside an ocean folder that has the environment, that one
 
 A file whose [base] env_name is ``gym:ALE/*`` is about all of those, and comes before their own.
 PufferLib's repository has REPO/config/NAME.ini, or deeper, and REPO/ocean/NAME: whichever of the
-two is named, the other one is found.
+two is named, the other one is found. With a folder of 5.0 it is that very file; with one of 4.0 any
+whose [base] env_name has the name.
 """
 
 import re
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
 from puffer_mlx.config.compatibility import closest
+from puffer_mlx.config.folders import folder_version, main_source
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import read_text
 from puffer_mlx.system.package_data import shipped
@@ -64,7 +67,7 @@ def resolve(word: str, images: bool = False) -> NamedEnvironment:
         return NamedEnvironment(word, "", [*_defaults(True, images), *family[:1], *own[:1]])
     if "/" in word or word in (".", ".."):
         return _folder(word)
-    if _has_sources(Path(OCEAN) / word):
+    if main_source(Path(OCEAN) / word):
         return _folder(f"{OCEAN}/{word}")
     return NamedEnvironment(word, "", [*_defaults(), find_config(word)])
 
@@ -81,10 +84,6 @@ def resolve_file(path: Path, images: bool = False) -> NamedEnvironment:
     return NamedEnvironment(name, "", [*_defaults(":" in name, images), path])
 
 
-def _has_sources(folder: Path) -> bool:
-    return (folder / "binding.c").is_file()
-
-
 def _beside(path: Path) -> NamedEnvironment | None:
     """The environment of a file, if its folder is beside a ``config`` folder above the file.
 
@@ -93,7 +92,9 @@ def _beside(path: Path) -> NamedEnvironment | None:
     names = [name for name in (*env_names(path), path.stem) if re.fullmatch(r"\w[\w.+-]*", name)]
     for configs in (above for above in path.resolve().parents if above.name in CONFIGS):
         for folder in (configs.parent / OCEAN / name for name in names):
-            if _has_sources(folder):
+            if main_source(folder) and (
+                folder_version(folder) == "4.0" or path.resolve() == configs / f"{folder.name}.ini"
+            ):
                 return _configured(folder, configs, path)
     return None
 
@@ -106,19 +107,21 @@ def _configured(folder: Path, configs: Path, path: Path) -> NamedEnvironment:
 
 def _folder(word: str) -> NamedEnvironment:
     """An environment's folder, with the file of a ``config`` folder above it or of its own."""
+    version = folder_version(word)
     folder = Path(word).resolve()
-    if not _has_sources(folder):
-        what = "has no binding.c" if folder.is_dir() else "doesn't exist"
-        raise UserError(
-            f"the environment folder {word} {what}",
-            "name a folder with NAME.h and binding.c, as PufferLib's ocean/NAME",
-        )
-    if own := [path for path in sorted(folder.glob("*.ini")) if folder.name in env_names(path)]:
+
+    def about_it(files: Iterable[Path]) -> list[Path]:
+        if version == "5.0":
+            return [path for path in files if path.name == f"{folder.name}.ini"]
+        return [path for path in files if folder.name in env_names(path)]
+
+    if own := about_it(sorted(folder.glob("*.ini"))):
         return NamedEnvironment(folder.name, str(folder), [*_defaults(), own[0]])
     for configs in (above / name for above in folder.parents for name in CONFIGS):
-        for path in sorted(configs.rglob("*.ini")) if configs.is_dir() else []:
-            if folder.name in env_names(path):
-                return _configured(folder, configs, path)
+        if configs.is_dir():
+            deeper = configs.glob("*.ini") if version == "5.0" else configs.rglob("*.ini")
+            if found := about_it(sorted(deeper)):
+                return _configured(folder, configs, found[0])
     return NamedEnvironment(folder.name, str(folder), _defaults())
 
 

@@ -6,7 +6,9 @@ import pytest
 
 from puffer_mlx import config as c
 from puffer_mlx.config.finding import resolve
+from puffer_mlx.config.folders import folder_version
 from puffer_mlx.errors import UserError
+from puffer_mlx.vec.native.make import find_environment
 
 
 @pytest.fixture
@@ -78,3 +80,66 @@ def test_a_run_begins_with_the_folder_that_it_took(repository, script, capsys, m
     said = capsys.readouterr()
     first = "breakout: sources in ocean/breakout, settings in config/breakout.ini"
     assert said.out.splitlines()[0] == first
+
+
+# ---- Folders of PufferLib 5.0 -------------------------------------------------------------------
+
+HEADER = 'typedef unsigned char obs_t;\n#include "pufferenv.h"\nvoid puf_step(Env* env) {}\n'
+
+
+@pytest.fixture
+def kelp(here) -> Path:
+    """A folder of 5.0 in ./ocean, its file, and one that only names it."""
+    (here / "ocean" / "kelp").mkdir(parents=True)
+    (here / "ocean" / "kelp" / "kelp.h").write_text(HEADER)
+    (here / "config" / "deeper").mkdir(parents=True)
+    (here / "config" / "a.ini").write_text("[base]\nenv_name = kelp\n[train]\ngamma = 0.25\n")
+    (here / "config" / "deeper" / "kelp.ini").write_text("[train]\ngamma = 0.25\n")
+    (here / "config" / "kelp.ini").write_text("[base]\nenv_name = other\n[train]\ngamma = 0.5\n")
+    return here / "ocean" / "kelp"
+
+
+def test_the_version_of_a_folder(kelp):
+    assert folder_version(kelp) == folder_version("ocean/kelp") == "5.0"
+    assert folder_version(find_environment("squared")) == "4.0"
+    for text in (
+        '#include "../kelp/kelp.h"\n#include <pufferenv.h>\n',
+        "void puf_step (Env* env);",
+    ):
+        (kelp / "kelp.h").write_text(text)
+        assert folder_version(kelp) == "5.0"
+    (kelp / "kelp.cu").write_text("")
+    assert folder_version(kelp) == "5.0"  # the header is there: for the CPU
+    (kelp / "binding.c").write_text("")
+    assert folder_version(kelp) == "4.0"
+
+
+@pytest.mark.parametrize("word", ["ocean/kelp", "kelp", "config/kelp.ini", "config/../ocean/kelp"])
+def test_a_folder_of_5_and_its_file_find_each_other_by_their_names(kelp, word):
+    found = resolve(word)
+    assert (found.env_name, found.source) == ("kelp", str(kelp))
+    assert found.files[-1].resolve() == kelp.parents[1] / "config" / "kelp.ini"
+
+
+def test_only_the_file_of_that_name_is_about_a_folder_of_5(kelp):
+    assert resolve("config/a.ini").source == resolve("config/deeper/kelp.ini").source == ""
+    (kelp.parents[1] / "config" / "kelp.ini").unlink()
+    assert resolve("ocean/kelp").files[-1].name == "default.ini"
+    (kelp / "kelp.ini").write_text("[train]\ngamma = 0.125\n")
+    assert resolve("ocean/kelp").files[-1] == kelp / "kelp.ini"
+
+
+@pytest.mark.parametrize("word", ["ocean/arm", "arm", "config/arm.ini"])
+def test_an_environment_for_a_gpu_alone_is_refused(kelp, word):
+    (kelp.parent / "arm").mkdir()
+    (kelp.parent / "arm" / "arm.cu").write_text("#define PUF_BACKEND PUF_GPU\n")
+    (kelp.parents[1] / "config" / "arm.ini").write_text("")
+    with pytest.raises(UserError, match=r"only arm\.cu: it steps on a GPU") as caught:
+        resolve(word)
+    assert "\n" not in caught.value.message
+
+
+def test_a_header_of_4_without_a_binding_is_no_folder(kelp):
+    (kelp / "kelp.h").write_text("void c_step(Kelp* env);\n")
+    with pytest.raises(UserError, match=r"has no binding\.c, and no kelp\.h of PufferLib 5\.0"):
+        resolve("ocean/kelp")
