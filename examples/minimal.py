@@ -39,7 +39,9 @@ import mlx.core as mx  # after puffer_mlx, which gives it a fast BLAS
 import numpy as np
 
 OBEYED = ("base.seed", "base.device", "base.reset_state", "vec", "policy", "torch", "train")
-LEFT_OUT = {"overlap": False, "precision": "fp32", "rollout_device": "auto"}  # of [train]
+LEFT_OUT = {  # of [train]
+    **{"algorithm": "puffer4", "overlap": False, "precision": "fp32", "rollout_device": "auto"}
+}
 
 
 def collect(buffer, environments, policy, act, weights, state, noise):
@@ -64,7 +66,7 @@ def targets(buffer, values, ratios, settings):
         values,
         mx.clip(buffer.rewards[:T], -clip, clip),
         buffer.terminals[:T],
-        ratios,
+        ratios if settings.vtrace else None,
         gamma=settings.gamma,
         gae_lambda=settings.gae_lambda,
         rho_clip=settings.vtrace_rho_clip,

@@ -17,7 +17,7 @@ def advantages(
     values: mx.array,
     rewards: mx.array,
     terminals: mx.array,
-    ratios: mx.array,
+    ratios: mx.array | None,
     *,
     gamma: float,
     gae_lambda: float,
@@ -48,7 +48,7 @@ def advantages(
         rewards: see above.
         terminals: see above.
         ratios: new over old probability of each action, from the last time that its row was trained
-            on, else 1.
+            on, else 1; None is ones, to which the clips apply, too.
         gamma: discount per step.
         gae_lambda: decay of the recursion.
         rho_clip: upper bound of rho.
@@ -64,8 +64,8 @@ def advantages(
     Raises:
         ValueError: shapes differ, or an unknown form.
     """
-    inputs = [values, rewards, terminals, ratios, *([] if finals is None else [finals])]
-    shapes = [a.shape for a in inputs]
+    inputs = values, rewards, terminals, ratios, finals
+    shapes = [a.shape for a in inputs if a is not None]
     if len(set(shapes)) != 1:
         raise ValueError(f"values, rewards, terminals, ratios, finals differ in shape: {shapes}")
     if form not in ("V", "S"):
@@ -73,7 +73,8 @@ def advantages(
     kernel = kernel_on_gpu(gpu.advantages)
     if kernel is not None:
         return kernel(
-            *(values, rewards, terminals, ratios, finals),
+            *(values, rewards, terminals, mx.ones_like(values) if ratios is None else ratios),
+            finals,
             gamma=gamma,
             gae_lambda=gae_lambda,
             rho_clip=rho_clip,
@@ -84,7 +85,10 @@ def advantages(
         )
     if reward_clip < math.inf:
         rewards = mx.clip(rewards, -reward_clip, reward_clip)
-    rho = mx.minimum(ratios[:-1], rho_clip)
+    rho, c = (
+        min(1.0, clip) if ratios is None else mx.minimum(ratios[:-1], clip)
+        for clip in (rho_clip, c_clip)
+    )
     going = 1 - terminals[1:]
     if finals is not None:
         over = finals == 1 if bootstrap else finals > 0
@@ -93,5 +97,5 @@ def advantages(
     delta = rho * (rewards[1:] + target) if form == "V" else rho * rewards[1:] + target
     if finals is not None:
         delta = mx.where(finals[:-1] > 0, 0, delta)
-    decay = (gamma * gae_lambda) * mx.minimum(ratios[:-1], c_clip) * going
+    decay = (gamma * gae_lambda) * c * going
     return discount(delta, decay)

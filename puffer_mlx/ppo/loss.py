@@ -1,12 +1,16 @@
-"""The PPO loss with clipped values, weighted by segment.
+"""The PPO loss with clipped values, in two forms.
+
+PufferLib 4.0's is of advantages from before the minibatch, normalised and weighted by segment.
+5.0's is of *live* ones, of the values of the same forward pass, as they are.
 
 | symbol | shape | meaning |
 | --- | --- | --- |
 | logprob, entropy, value | (T*S,) | of the current policy on the minibatch |
 | old_logprob | (T*S,) | of the rollout's policy: never refreshed |
-| old_value, ret | (T*S,) | the most recently refreshed values, and old_value + advantage |
+| old_value | (T*S,) | the most recently refreshed values; live: the rollout's |
+| ret | (T*S,) | old_value + advantage; live: value + advantage |
 | adv | (T*S,) | not normalised |
-| weight | (T*S,) | importance weight of the segment |
+| weight | (T*S,) | importance weight of the segment; live: there is none |
 """
 
 from typing import NamedTuple
@@ -17,12 +21,12 @@ METRICS = ("policy", "value", "entropy", "total", "old_kl", "kl", "clipfrac")
 
 
 class Minibatch(NamedTuple):
-    """Targets of a minibatch, all (T*S,) float32, time-major."""
+    """Targets of a minibatch, all (T*S,) float32, time-major; live ones have no weight."""
 
     old_logprob: mx.array
     old_value: mx.array
     adv: mx.array
-    weight: mx.array
+    weight: mx.array | None = None
 
 
 class Coefficients(NamedTuple):
@@ -54,7 +58,8 @@ def ppo_loss(
 ) -> tuple[mx.array, mx.array]:
     """Upstream's loss.
 
-    mean(pg) + vf_coef * mean(vl) - ent_coef * mean(entropy), with
+    mean(pg) + vf_coef * mean(vl) - ent_coef * mean(entropy), with w adv the weight times the
+    normalised advantage, or adv itself, and
 
         ratio = exp(logprob - old_logprob)
         pg = max(-w adv ratio, -w adv clip(ratio, 1 - clip_coef, 1 + clip_coef))
@@ -78,17 +83,18 @@ def ppo_loss(
     Raises:
         ValueError: shapes differ.
     """
-    shapes = [a.shape for a in (logprob, entropy, value, *batch)]
+    shapes = [a.shape for a in (logprob, entropy, value, *batch) if a is not None]
     if len(set(shapes)) != 1:
         raise ValueError(f"the loss's inputs differ in shape: {shapes}")
     logratio = logprob - batch.old_logprob
     ratio = mx.exp(logratio)
-    gain = -batch.weight * normalise(batch.adv)
+    gain = -batch.adv if batch.weight is None else -batch.weight * normalise(batch.adv)
     # Of two equal arguments, MLX's maximum gives the gradient to the second: the unclipped one, as
     # upstream.
     pg = mx.mean(mx.maximum(gain * mx.clip(ratio, 1 - clip_coef, 1 + clip_coef), gain * ratio))
 
-    ret = batch.old_value + batch.adv
+    live = batch.weight is None
+    ret = (mx.stop_gradient(value) if live else batch.old_value) + batch.adv
     moved = mx.clip(value - batch.old_value, -vf_clip_coef, vf_clip_coef)
     error = mx.maximum(mx.square(batch.old_value + moved - ret), mx.square(value - ret))
     vl = 0.5 * mx.mean(error)

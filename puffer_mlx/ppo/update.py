@@ -1,5 +1,7 @@
 """One minibatch, as functions of values that are compiled in one place.
 
+PufferLib 4.0's (``puffer4``):
+
     targets:    advantages over all rows
     draw:       priorities -> S rows and what is compared with them
     gather:     the rows' observations, actions, masks and terminals
@@ -7,11 +9,20 @@
     optimise:   clip, the optimizer's step; nothing if the loss or a gradient isn't finite
     write_back: the rows' new ratios and values
 
+5.0's (``puffer5``), whose rows are the next S of the N, and which writes nothing back:
+
+    take:       what is compared with the rows
+    gather:     as above
+    gradients:  forward over (T, S) from the rollout's recurrent states, advantages of the values
+                that it gives, loss, gradients
+    optimise:   as above
+
 All run for every minibatch: advantages change within an epoch once a row has been trained on, as
 upstream. ``act`` is the rollout's; ``logprobs`` is the forward pass alone, for comparing the two.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -29,8 +40,21 @@ from puffer_mlx.system.backend import backend
 Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
 
 
+class Segments(NamedTuple):
+    """What puffer5 compares S rows with, all float32."""
+
+    old_logprob: mx.array
+    """(T*S,), time-major; of the rollout's policy, as the next."""
+    old_value: mx.array
+    """(T*S,)."""
+    rewards: mx.array
+    """(T, S)."""
+    finals: mx.array | None
+    """(T, S), as of the rollout, or None."""
+
+
 class Executables(NamedTuple):
-    """The functions of a run, compiled where that pays.
+    """The functions of a run, compiled where that pays; an algorithm calls its own: see above.
 
     ``act`` and ``step`` are for the rollout's device, the others for the learner's. Where another
     thread builds graphs meanwhile, each is called while ``devices.building`` is held.
@@ -40,6 +64,7 @@ class Executables(NamedTuple):
     step: Callable[..., Any]
     targets: Callable[..., Any]
     draw: Callable[..., Any]
+    take: Callable[..., Any]
     gather: Callable[..., Any]
     gradients: Callable[..., Any]
     optimise: Callable[..., Any]
@@ -70,21 +95,26 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         """``act`` without choosing: what of its time is the policy's."""
         return policy.step(weights, observations, state, policy.keep(terminals))
 
+    live = train.algorithm == "puffer5"
+    estimate = partial(
+        advantages,
+        bootstrap=train.bootstrap_truncated,
+        gamma=train.gamma,
+        gae_lambda=train.gae_lambda,
+        rho_clip=train.vtrace_rho_clip,
+        c_clip=train.vtrace_c_clip,
+        reward_clip=train.reward_clip,
+    )
+
     def targets(fields: Fields, values, ratios):
         """Advantages (T, N)."""
         T = values.shape[0]
-        return advantages(
+        return estimate(
             values,
             fields["rewards"][:T],
             fields["terminals"][:T],
-            ratios,
+            ratios if train.vtrace else None,
             finals=None if fields.get("finals") is None else fields["finals"][:T],
-            bootstrap=train.bootstrap_truncated,
-            gamma=train.gamma,
-            gae_lambda=train.gae_lambda,
-            rho_clip=train.vtrace_rho_clip,
-            c_clip=train.vtrace_c_clip,
-            reward_clip=train.reward_clip,
             form=train.advantage,
         )
 
@@ -96,12 +126,20 @@ def compile_update(policy: Policy, train: Train) -> Executables:
             *take_targets(fields["logprobs"], values, adv, finals, rows, weights)
         )
 
+    def take(fields: Fields, rows: mx.array) -> Segments:
+        """What the rows' steps are compared with."""
+        T, finals = fields["actions"].shape[0], fields.get("finals")
+        names = "logprobs", "values", "rewards"
+        logprobs, values, rewards = (take_rows(fields[name], rows, T) for name in names)
+        finals = None if finals is None else take_rows(finals, rows, T)
+        return Segments(logprobs.reshape(-1), values.reshape(-1), rewards, finals)
+
     def gather(fields: Fields, rows: mx.array):
         """What the forward pass reads of the rows.
 
         Returns:
             Observations (T, S, D), actions (T*S, heads), masks (T*S, A) or None, and terminals (T,
-            S), or None where the policy doesn't reset.
+            S), or None where nobody reads them.
         """
         T = fields["actions"].shape[0]
         masks = fields["masks"]
@@ -109,7 +147,7 @@ def compile_update(policy: Policy, train: Train) -> Executables:
             take_rows(fields["observations"], rows, T),
             take_rows(fields["actions"], rows, T).reshape(-1, policy.decoder.action.heads),
             None if masks is None else take_rows(masks, rows, T).reshape(-1, masks.shape[-1]),
-            take_rows(fields["terminals"], rows, T) if policy.reset_on_terminal else None,
+            take_rows(fields["terminals"], rows, T) if policy.reset_on_terminal or live else None,
         )
 
     def product(weights, observations, terminals, state=None):
@@ -123,32 +161,60 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         return low["decoder"], y
 
     coefficients = Coefficients(train.clip_coef, train.vf_coef, train.vf_clip_coef)
+    scaled = train.precision == "fp16"
+
+    def differentiated(weights, forward, actions, masks, ent_coef, scale):
+        """Gradients, statistics, and the samples' new ratios, values and advantages, each (T*S,).
+
+        ``forward`` gives, of weights, the decoder's, its product, and the targets.
+        """
+
+        def loss(weights):
+            low, y, batch = forward(weights)
+            settings = coefficients, ent_coef, scale if scaled else None
+            made = closed_form.losses(policy.decoder, low, y, actions, masks, batch, *settings)
+            return *made, batch.adv
+
+        (_, metrics, *samples), grads = mx.value_and_grad(loss)(weights)
+        if scaled:
+            grads = tree_map(lambda g: g * (1 / scale), grads)
+        return grads, metrics, *samples
 
     def gradients(
         weights, observations, actions, masks, terminals, batch: Minibatch, ent_coef, scale
     ):
         """Gradients, statistics, and the new ratios and values (T, S) of the rows."""
-        T, S = observations.shape[:2]
-        scaled = train.precision == "fp16"
+        shape = observations.shape[:2]
 
-        def loss(weights):
-            low, y = product(weights, observations, terminals)
-            return closed_form.losses(
-                policy.decoder,
-                low,
-                y,
-                actions,
-                masks,
-                batch,
-                coefficients,
-                ent_coef,
-                scale if scaled else None,
-            )
+        def forward(weights):
+            return *product(weights, observations, terminals), batch
 
-        (_, metrics, ratio, value), grads = mx.value_and_grad(loss)(weights)
-        if scaled:
-            grads = tree_map(lambda g: g * (1 / scale), grads)
-        return grads, metrics, ratio.reshape(T, S), value.reshape(T, S)
+        given = actions, masks, ent_coef, scale
+        grads, metrics, ratio, value, _ = differentiated(weights, forward, *given)
+        return grads, metrics, ratio.reshape(shape), value.reshape(shape)
+
+    def live_gradients(
+        weights, observations, actions, masks, terminals, segments: Segments, state, ent_coef, scale
+    ):
+        """Gradients, statistics, and the ratios and advantages (T, S) of the rows.
+
+        ``state`` is the network's, with which the rows' rollout began; None: its initial one.
+        """
+        shape = observations.shape[:2]
+
+        def forward(weights):
+            low, y = product(weights, observations, terminals, state)
+            fixed, now = tree_map(mx.stop_gradient, low), mx.stop_gradient(y)
+            values, ratios = now[-1:].astype(mx.float32).reshape(shape), None
+            if train.vtrace:
+                logprobs = closed_form.logprobs(policy.decoder, fixed, now, actions, masks)
+                ratios = mx.exp(logprobs - segments.old_logprob).reshape(shape)
+            adv = estimate(values, segments.rewards, terminals, ratios, finals=segments.finals)
+            return low, y, Minibatch(segments.old_logprob, segments.old_value, adv.reshape(-1))
+
+        given = actions, masks, ent_coef, scale
+        grads, metrics, ratio, _, adv = differentiated(weights, forward, *given)
+        return grads, metrics, ratio.reshape(shape), adv.reshape(shape)
 
     optimizer = optimizers.find(train.optimizer)
 
@@ -176,8 +242,9 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         step=mx.compile(step),
         targets=small(targets),
         draw=small(draw),
+        take=small(take),
         gather=small(gather),
-        gradients=mx.compile(gradients),
+        gradients=mx.compile(live_gradients) if live else mx.compile(gradients),
         optimise=small(optimise),
         write_back=small(put_rows),
         logprobs=mx.compile(logprobs),

@@ -24,7 +24,7 @@ class Minibatch(NamedTuple):
 
     ok: mx.array  # whether it counted: a scalar, a bool or 0 or 1
     metrics: mx.array  # (7,)
-    advantages: mx.array  # (T, N)
+    advantages: mx.array  # (T, N), or of its own rows
 
 
 class Record(NamedTuple):
@@ -52,16 +52,10 @@ class Submitted:
         self._minibatches: list[Minibatch] = []
 
     def submit(
-        self,
-        now: TrainState,
-        values: mx.array,
-        ratios: mx.array,
-        adv: mx.array,
-        metrics: mx.array,
-        ok: mx.array,
+        self, now: TrainState, adv: mx.array, metrics: mx.array, ok: mx.array, *others: mx.array
     ) -> None:
-        """Have a minibatch computed; waits for the last but one before it."""
-        mx.async_eval(*now.arrays(), values, ratios, metrics, ok)
+        """Have a minibatch computed, and others with it; waits for the last but one before it."""
+        mx.async_eval(*now.arrays(), *others, metrics, ok)
         self._minibatches.append(Minibatch(ok, metrics, adv))
         if len(self._minibatches) > AHEAD:
             before = self._minibatches[-1 - AHEAD]

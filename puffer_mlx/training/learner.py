@@ -1,4 +1,4 @@
-"""Training on one rollout: K minibatches, each of six named steps.
+"""Training on one rollout: K minibatches, each of named steps.
 
 What else goes on at a step (a lock, timing, comparing) is an observer's: ``observers.py``.
 """
@@ -9,29 +9,30 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from puffer_mlx.config import Config
-from puffer_mlx.ppo.update import Executables
+from puffer_mlx.ppo.update import Executables, Fields
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.health import Health, Submitted
 from puffer_mlx.training.observers import Observer, locked, watched
 from puffer_mlx.training.placement import Placement
-from puffer_mlx.training.reader import Reader
+from puffer_mlx.training.reader import Reader, of_agents
 from puffer_mlx.training.train_state import Scheduled, TrainState
 
 Step = Callable[..., Any]
 
 
 class Steps(NamedTuple):
-    """What the learner calls: two steps for a rollout, then six for each minibatch.
+    """What the learner calls: two steps for a rollout, then an algorithm's for each minibatch.
 
     The first two return their argument where acting and training compute in one place
-    (``reader.py``); the six are described in ``ppo/update.py``.
+    (``reader.py``); the others are described in ``ppo/update.py``.
     """
 
     copy: Step
     recompute: Step
     targets: Step
     draw: Step
+    take: Step
     gather: Step
     gradients: Step
     optimise: Step
@@ -57,6 +58,7 @@ class Learner:
         run = watched(run, locked)
         self.reader = Reader(run, placement, config)
         self.health = Health(config)
+        self._config = config
         minibatch = (getattr(run, name) for name in Steps._fields[2:])
         self.steps = Steps(self.reader.copy, self.reader.recompute, *minibatch)
 
@@ -64,7 +66,7 @@ class Learner:
         self,
         rollout: Rollout,
         before: TrainState,
-        uniforms: mx.array,
+        uniforms: mx.array | None,
         scheduled: Scheduled,
         observers: Sequence[Observer] = (),
     ) -> tuple[TrainState, dict[str, float]]:
@@ -73,7 +75,7 @@ class Learner:
         Args:
             rollout: what to train on; not rewritten before this returns.
             before: what to begin with.
-            uniforms: (K, S) in (0, 1], which rows are drawn by.
+            uniforms: (K, S) in (0, 1], which rows puffer4 draws by; puffer5 draws none.
             scheduled: the epoch's numbers.
             observers: of this epoch's steps, the outermost last.
 
@@ -85,19 +87,66 @@ class Learner:
         """
         steps: Steps = watched(self.steps, *observers)
         fields = steps.recompute(steps.copy(rollout.buffer.fields), rollout)
-        now, values = before, fields["values"]
-        with building:
-            ratios, draws = mx.ones_like(values), mx.split(uniforms, len(uniforms))
         submitted = Submitted()
-        for uniform in draws:  # (1, S)
-            adv = steps.targets(fields, values, ratios)
-            rows, batch = steps.draw(fields, adv, values, uniform.reshape(-1), scheduled.beta)
+        if uniforms is None:
+            states = self.reader.first_states(rollout)
+            now = self._in_order(steps, fields, states, before, scheduled, submitted)
+        else:
+            now = _by_priority(steps, fields, before, uniforms, scheduled, submitted)
+        return now, self.health.judge(rollout, now, submitted)
+
+    def _in_order(
+        self,
+        steps: Steps,
+        fields: Fields,
+        states: Any,
+        before: TrainState,
+        scheduled: Scheduled,
+        submitted: Submitted,
+    ) -> TrainState:
+        """PufferLib 5.0's minibatches: the agents in their order, S by S, and from the first again.
+
+        If K S isn't a multiple of N the first ones are trained on once more, always the same ones.
+        """
+        now, N, S = before, fields["actions"].shape[1], self._config.segments
+        for k in range(self._config.minibatches):
+            first = k * S % N
+            with building:
+                rows = mx.arange(first, first + S, dtype=mx.int32)
+                own = of_agents(states, slice(first, first + S))
+            segments = steps.take(fields, rows)
             minibatch = steps.gather(fields, rows)
-            grads, metrics, new_ratios, new_values = steps.gradients(
-                now.weights, *minibatch, batch, scheduled.ent_coef, now.scaler["scale"]
+            grads, metrics, _, adv = steps.gradients(
+                *(now.weights, *minibatch, segments, own),
+                *(scheduled.ent_coef, now.scaler["scale"]),
             )
             *after, ok = steps.optimise(*now.arrays(), grads, metrics, scheduled.lr)
-            values, ratios = steps.write_back(values, ratios, rows, new_values, new_ratios, ok)
             now = TrainState(*after)
-            submitted.submit(now, values, ratios, adv, metrics, ok)
-        return now, self.health.judge(rollout, now, submitted)
+            submitted.submit(now, adv, metrics, ok)
+        return now
+
+
+def _by_priority(
+    steps: Steps,
+    fields: Fields,
+    before: TrainState,
+    uniforms: mx.array,
+    scheduled: Scheduled,
+    submitted: Submitted,
+) -> TrainState:
+    """PufferLib 4.0's minibatches: agents drawn by their advantages, which change meanwhile."""
+    now, values = before, fields["values"]
+    with building:
+        ratios, draws = mx.ones_like(values), mx.split(uniforms, len(uniforms))
+    for uniform in draws:  # (1, S)
+        adv = steps.targets(fields, values, ratios)
+        rows, batch = steps.draw(fields, adv, values, uniform.reshape(-1), scheduled.beta)
+        minibatch = steps.gather(fields, rows)
+        grads, metrics, new_ratios, new_values = steps.gradients(
+            now.weights, *minibatch, batch, scheduled.ent_coef, now.scaler["scale"]
+        )
+        *after, ok = steps.optimise(*now.arrays(), grads, metrics, scheduled.lr)
+        values, ratios = steps.write_back(values, ratios, rows, new_values, new_ratios, ok)
+        now = TrainState(*after)
+        submitted.submit(now, adv, metrics, ok, values, ratios)
+    return now

@@ -35,6 +35,7 @@ PHASES = {  # what a step's time is charged to
     "recompute": "train_recompute",
     "targets": "train_advantage",
     "draw": "train_priorities",
+    "take": "train_gather",
     "gather": "train_gather",
     "gradients": "train_backward",
     "optimise": "train_optimizer",
@@ -146,17 +147,18 @@ class FirstRatios:
         return self._comparable or epoch % SAMPLE_EVERY == 1
 
     def __call__(self, name: str, step: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a step; look at what the first ``write_back`` is given."""
-        if name == "write_back" and self._error is None:
-            _, _, rows, _, new_ratios, _ = arguments
-            ratios = new_ratios if self._comparable else self._of_what_acted(rows)
+        """Call a step; look at the first minibatch."""
+        result = step(*arguments)
+        if self._error is not None:
+            return result
+        if name == "gather" and not self._comparable:
+            self._gathered = arguments, result
+        elif name == "gradients":
+            ratios = result[2] if self._comparable else self._of_what_acted()
             with building:
                 self._error = mx.max(mx.abs(ratios - 1))
             mx.async_eval(self._error)
             self._gathered = None  # it needn't be kept any longer
-        result = step(*arguments)
-        if name == "gather" and self._error is None and not self._comparable:
-            self._gathered = arguments[0], result
         return result
 
     def found(self) -> dict[str, float]:
@@ -165,9 +167,9 @@ class FirstRatios:
         self._rollout = self._error = None
         return {"first_ratio_error": error} if math.isfinite(error) else {}
 
-    def _of_what_acted(self, rows: mx.array) -> mx.array:
+    def _of_what_acted(self) -> mx.array:
         assert self._gathered is not None and self._rollout is not None
-        fields, minibatch = self._gathered
+        (fields, rows), minibatch = self._gathered
         states = self._reader.first_states(self._rollout)
         with building:
             if states is not None:

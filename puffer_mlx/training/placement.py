@@ -102,7 +102,7 @@ def place(
         UserError: acting on a GPU was asked for, and this MLX has none.
     """
     learner = mx.default_device()
-    overlap = config.train.overlap
+    overlap = overlaps(config)
     kernel = step_on_gpu(policy) is not None
     found = Placement(learner, learner, overlap, config.train.precision, one_kernel=kernel)
     wanted = config.train.rollout_device
@@ -126,6 +126,15 @@ def place(
     return found
 
 
+def overlaps(config: Config) -> bool:
+    """Whether the next rollout is collected beside training; auto: where a GPU trains.
+
+    The cores alone would have to be divided: then nothing is gained by a policy that lags.
+    """
+    chosen = config.train.overlap
+    return mx.default_device() == mx.gpu if chosen == "auto" else bool(chosen)
+
+
 def rollout_cores(config: Config) -> int:
     """Cores for environments and for acting on a CPU.
 
@@ -133,7 +142,7 @@ def rollout_cores(config: Config) -> int:
     submitted faster if a quarter is left (an epoch with 12 of 16 is 15 % shorter than with all).
     """
     cores = threads()
-    if config.train.overlap:
+    if overlaps(config):
         cores -= -(-cores // 2) if mx.default_device() == mx.cpu else cores // 4
     return max(1, cores)
 

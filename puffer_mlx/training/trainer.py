@@ -110,10 +110,11 @@ class Trainer:
         self.collector = Collector(config, vec, self.policy, run, self.placement, timer)
         self.learner = Learner(config, run, self.placement)
         self._phases = SampledPhases(self.profiler.train, run.logprobs)
-        # A segment's training starts from a zero state. If its rollout did too, and by the weights
-        # that are trained, the first minibatch's ratios are 1 but for rounding.
+        # puffer4 trains a segment from a zero state. If its rollout did too, and acted by the
+        # weights that are trained, the first minibatch's ratios are 1 but for rounding.
         carries = not config.base.reset_state and bool(named(self.policy.initial_state(1)))
-        comparable = not carries and not self.placement.overlap
+        same = not carries or config.train.algorithm == "puffer5"
+        comparable = same and not self.placement.overlap
         self._ratios = FirstRatios(self.learner.reader, comparable)
         self.epoch_logs = EpochLogs(config.batch_size)
 
@@ -318,8 +319,10 @@ class Trainer:
         timer.divide(sampled)
         return losses, time.perf_counter() - began - self._phases.extra
 
-    def _uniforms(self, pending: Pending) -> mx.array:
-        """Which rows a rollout's minibatches draw: (K, S) in (0, 1]."""
+    def _uniforms(self, pending: Pending) -> mx.array | None:
+        """Which rows a rollout's minibatches draw: (K, S) in (0, 1]; None: they have an order."""
+        if self.config.train.algorithm == "puffer5":
+            return None
         if pending.draws is None:
             self._key, pending.draws = mx.random.split(self._key)
         shape = (self.config.minibatches, self.config.segments)

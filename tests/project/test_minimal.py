@@ -128,6 +128,7 @@ CHANGES = {
     "eps": 1e-3,
     "minibatch_size": 2 * T,
     "horizon": 4,
+    "vtrace": 0,
     "vtrace_rho_clip": 1.5,
     "vtrace_c_clip": 0.5,
     "reward_clip": 1,
@@ -136,7 +137,7 @@ CHANGES = {
     "prio_beta0": 0.9,
     "advantage": "S",
 }
-REFUSED = {"overlap": 1, "precision": "bf16", "rollout_device": "cpu"}
+REFUSED = {"algorithm": "puffer5", "overlap": 1, "precision": "bf16", "rollout_device": "cpu"}
 FASTER = "--train.learning-rate", "0.05"  # ratios and values move as far as their clips
 ADAM = *SQUARED, "--train.optimizer", "adam"
 ELSEWHERE = {"bootstrap_truncated": CARTPOLE, "beta2": ADAM, "eps": ADAM}

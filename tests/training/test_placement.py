@@ -226,7 +226,7 @@ def test_training_beside_a_rollout_has_cores_of_its_own(
 def test_switches_that_can_not_help_are_noted(monkeypatch, learner, rollout, more, cores, words):
     monkeypatch.setattr(placement, "threads", lambda: cores)
     c = configure(*more)
-    overlap, kind = c.train.overlap, c.train.precision
+    overlap, kind = placement.overlaps(c), c.train.precision
     found = notes(c, Placement(learner, rollout, overlap, kind))
     assert len(found) == len(words)
     for line, expected in zip(found, words, strict=True):
