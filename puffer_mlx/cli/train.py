@@ -21,6 +21,7 @@ from puffer_mlx.cli.train_options import PROFILED, configured, find_resumed
 from puffer_mlx.cli.train_output import device_text, rate_note, restarted, setting
 from puffer_mlx.config import Config, take_notes, unused_note
 from puffer_mlx.config.memory_needs import refuse_training
+from puffer_mlx.config.trainer_choice import trainer_note, unread
 from puffer_mlx.display.dashboard import Dashboard, abbreviate
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.encoders.catalog import plainer_note
@@ -181,8 +182,9 @@ def start(argv: list[str], resumed: Checkpoint | None) -> int:
     config, options = configured(argv, own)
     if resumed and options.load_model_path is not None:
         raise UserError("--resume and --load-model-path are given", "one of them")
+    print(trainer_note(config))
     say(config)
-    config.unused += optimizers.unread(config)
+    config.unused += [*optimizers.unread(config), *unread(config)]
     if note := unused_note(config):
         print(note)
     if not resumed and (note := rate_note(config)):

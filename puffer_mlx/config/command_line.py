@@ -41,6 +41,13 @@ def env_options(argv: Sequence[str]) -> list[str]:
     return [f"env.{name.removeprefix('--env.').replace('-', '_')}" for name in found]
 
 
+def typed_text(argv: Sequence[str], name: str) -> str:
+    """What a command line gives a key, before it is parsed; empty if it doesn't name it."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument(option(*name.split(".")), dest="text", nargs="?")
+    return (first.parse_known_args(_spelled(argv))[0].text or "").strip()
+
+
 def obeys(obeyed: Sequence[str] | None, name: str) -> bool:
     """Whether a script that obeys these sections and keys, None for all, obeys a key."""
     if name in UNUSED:
@@ -67,10 +74,7 @@ def build_parser(
     """
     texts = {setting.name: setting.text for setting in files}
     unused = (f"{name}: {reason}" for name, reason in UNUSED.items())
-    renamed = (
-        f"{name}: {section}.{key} = {on} (0: {off})"
-        for name, (section, key, off, on) in RENAMES.items()
-    )
+    renamed = (f"{name}: {new}" for name, new in RENAMES.items())
     parser = _Parser(
         usage="%(prog)s ENV [options]",
         description=f"ENV: one of {', '.join(known_envs())}; gym:ID, one of Gymnasium's;"

@@ -1,10 +1,12 @@
 """Names of keys besides those that are declared: other names, and keys that mean nothing here."""
 
 from difflib import get_close_matches
+from typing import NamedTuple
 
 _OLD = "a key of PufferLib 3.0; 4.0 ignores it too"
+_LOADED = "--load-model-path on the command line names weights to begin from"
 _SELFPLAY = "there is no self-play here"
-_UNUSED = (  # keys in PufferLib 4.0's own files that mean nothing here: why, section, keys
+_UNUSED = (  # keys in PufferLib's own files that mean nothing here: why, section, keys
     ("MLX has no CUDA graphs", "base", "cudagraphs"),
     ("one process trains on one device", "base", "rank world_size gpu_id nccl_id"),
     ("one process trains on one device", "train", "gpus"),
@@ -17,6 +19,19 @@ _UNUSED = (  # keys in PufferLib 4.0's own files that mean nothing here: why, se
     (_SELFPLAY, "selfplay", "snapshot_interval opp_timeout_steps"),
     (_SELFPLAY, "vec", "num_frozen_banks frozen_bank_pct"),
     (_SELFPLAY, "vec", "frozen_bank_hidden_size frozen_bank_num_layers"),
+    (_SELFPLAY, "selfplay", "eval_pool_size eval_games"),
+    (_SELFPLAY, "selfplay", "eval_bot_games eval_bots eval_bot_envs eval_bot_threads"),
+    (_SELFPLAY, "vec", "num_policies hist_policy_percent"),
+    (_SELFPLAY, "vec", "hist_policy_hidden_size hist_policy_num_layers"),
+    (_SELFPLAY, "base", "load_enemy_model_path"),
+    (_LOADED, "base", "load_model_path"),
+    ("a run is called after the time when it began", "base", "run_id"),
+    ("base.device says where MLX computes", "base", "gpu_offset"),
+    ("a sweep's pipe to the runs that it starts", "base", "result_fd"),
+    ("the evaluation has the agents that training had", "base", "eval_agents"),
+    ("PufferLib 5.0 reads it for nethack alone", "train", "verb_eps"),
+    ("PufferLib 5.0 reads it for nethack alone", "train", "verb_eps_anneal_start"),
+    ("PufferLib 5.0 reads it for nethack alone", "train", "verb_eps_anneal_end"),
     (_OLD, "base", "package policy_name rnn_name"),
     (_OLD, "vec", "num_envs num_workers num_agents batch_size zero_copy"),
     (_OLD, "policy", "num_units cnn_channels continuous num_drones is_training"),
@@ -28,23 +43,59 @@ _UNUSED = (  # keys in PufferLib 4.0's own files that mean nothing here: why, se
     (_OLD, "legacy", "cpu_offload torch_deterministic compile compile_fullgraph"),
 )
 UNUSED = {f"{section}.{key}": why for why, section, keys in _UNUSED for key in keys.split()}
-RENAMED = {  # names of the Metal port's switches: the key here, and what off and on mean
-    "cpu_inference": ("train", "rollout_device", "auto", "cpu"),
-    "train_fp16": ("train", "precision", "fp32", "fp16"),
-    "overlap": ("train", "overlap", "False", "True"),
+
+
+class Renamed(NamedTuple):
+    """The key that another name means; for a switch also what it means there.
+
+    Args:
+        section: the key's.
+        key: the key.
+        off: what false means; empty if a value is the same under both names.
+        on: what true means.
+        typed_on: what true means on the command line; empty if that is no different.
+    """
+
+    section: str
+    key: str
+    off: str = ""
+    on: str = ""
+    typed_on: str = ""
+
+    def __str__(self) -> str:
+        """For help: ``train.overlap = auto (0: False; typed: True)``."""
+        typed = f"; typed: {self.typed_on}" if self.typed_on else ""
+        switch = f" = {self.on} (0: {self.off}{typed})" if self.off else ""
+        return f"{self.section}.{self.key}{switch}"
+
+
+_SWITCHES = {  # the Metal port's, which takes them in [train] and without a section
+    "cpu_inference": Renamed("train", "rollout_device", "auto", "cpu"),
+    "train_fp16": Renamed("train", "precision", "fp32", "fp16"),
+    "overlap": Renamed("train", "overlap", "False", "True"),
 }
-RENAMES = {  # it takes them in [train] and without a section
+RENAMES = {
     f"{section}.{old}": new
-    for old, new in RENAMED.items()
+    for old, new in _SWITCHES.items()
     for section in ("base", "train")
     if (section, old) != new[:2]
+}
+RENAMES |= {  # PufferLib 5.0's; a file of its defaults can't know whether there is a second device
+    "train.momentum": Renamed("train", "beta1"),
+    "base.reset_every_horizon": Renamed("base", "reset_state"),
+    "base.async": Renamed("train", "overlap", "False", "auto", typed_on="True"),
 }
 ONLY = {  # unused keys whose other values ask for something that does not exist here
     "base.rank": 0,
     "base.world_size": 1,
+    "base.load_model_path": "None",
+    "base.load_enemy_model_path": "None",
     "train.gpus": 1,
+    "train.verb_eps": 0,
     "selfplay.enabled": 0,
     "vec.num_frozen_banks": 0,
+    "vec.num_policies": 1,
+    "vec.hist_policy_percent": 0,
 }
 
 

@@ -2,6 +2,7 @@
 
 breakout              an environment that has a file in ./configs or comes with puffer_mlx; in a
                       folder laid out as PufferLib's repository, the one in ./ocean
+breakout-a            another file about it, breakout-a.ini in ./configs or deeper
 gym:CartPole-v1       one of Gymnasium's
 module:factory        Python: also path/to/file.py:factory
 path/to/ocean/NAME    a folder in PufferLib's form, with its config/NAME.ini if it has one
@@ -28,6 +29,8 @@ from puffer_mlx.system.package_data import shipped
 
 FAMILY = "python.ini"  # what all Python environments begin with
 IMAGES = "images.ini"  # what differs for those that show images
+PUFFER5 = "puffer5.ini"  # what differs for PufferLib 5.0's trainer
+LAYERS = FAMILY, IMAGES, PUFFER5  # files that no environment has for its own
 _SHOW_IMAGES = "gym:ALE/"  # where that is known before one is made
 OCEAN = "ocean"  # PufferLib's folder of environments
 CONFIGS = "config", "configs"  # and of files, here and there
@@ -69,6 +72,8 @@ def resolve(word: str, images: bool = False) -> NamedEnvironment:
         return _folder(word)
     if main_source(Path(OCEAN) / word):
         return _folder(f"{OCEAN}/{word}")
+    if variants := [path for path in _all_files() if _is_variant(word, path)]:
+        return resolve_file(variants[0])
     return NamedEnvironment(word, "", [*_defaults(), find_config(word)])
 
 
@@ -125,6 +130,12 @@ def _folder(word: str) -> NamedEnvironment:
     return NamedEnvironment(folder.name, str(folder), _defaults())
 
 
+def _is_variant(word: str, path: Path) -> bool:
+    """Whether a word is the name of one of several files about an environment: ``breakout-a``."""
+    name, dash, _ = word.partition("-")
+    return bool(dash) and path.stem == word and env_names(path) == [name]
+
+
 def _in_family(name: str, path: Path) -> bool:
     """Whether a file is for a family of environments, of which this is one."""
     return any("*" in family and fnmatchcase(name, family) for family in env_names(path))
@@ -133,8 +144,12 @@ def _in_family(name: str, path: Path) -> bool:
 def _defaults(family: bool = False, images: bool = False) -> list[Path]:
     """default.ini, what Python environments begin with, and those of them that show images."""
     names = ["default.ini", *([FAMILY] if family else []), *([IMAGES] if family and images else [])]
-    found = ([folder / name for folder in config_folders()] for name in names)
-    return [path for paths in found for path in [p for p in paths if p.is_file()][:1]]
+    return [path for name in names for path in layer(name)]
+
+
+def layer(name: str) -> list[Path]:
+    """The file of that name which counts; none if there is none."""
+    return [path for folder in config_folders() if (path := folder / name).is_file()][:1]
 
 
 def _all_files() -> list[Path]:
@@ -167,7 +182,7 @@ def env_names(path: Path) -> list[str]:
 
 def known_envs() -> list[str]:
     """Every environment that has a file."""
-    files = (path for path in _all_files() if path.name not in ("default.ini", FAMILY, IMAGES))
+    files = (path for path in _all_files() if path.name not in ("default.ini", *LAYERS))
     return sorted({name for path in files for name in env_names(path)})
 
 
@@ -185,7 +200,7 @@ def find_config(name: str) -> Path:
         raise UserError(f"there is no file {name}", "name an .ini file that exists")
     for folder in config_folders():
         for path in sorted(folder.rglob("*.ini"), key=lambda path: (path.stem != name, path)):
-            if name in env_names(path) and path.name not in (FAMILY, IMAGES):
+            if name in env_names(path) and path.name not in LAYERS:
                 return path
     known = known_envs()
     near = closest(name, known)

@@ -1,10 +1,12 @@
 """`.ini` files, read into a list of `Setting`: a text each, and the place it came from.
 
+By PufferLib 4.0's rules here, by 5.0's in `ini_files_5.py`; `versions.py` tells the files apart.
 Nothing is understood here: `values.py` gives a text its type, `loading.py` puts it in its place.
 """
 
 import configparser
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,19 +45,9 @@ def read_ini(path: Path) -> list[Setting]:
     """
     name = relative_path(path)
     parser = configparser.ConfigParser(interpolation=None, default_section="")
+    text = read_ini_text(path)
     try:
-        text = read_text(path)
-        if found := CONTROL.search(text):  # what is printed of it could paint over a message
-            number = text.count("\n", 0, found.start()) + 1
-            message = f"there is a control character, {found[0]!r} ({name}:{number})"
-            raise UserError(message, "remove it")
         parser.read_string(text)
-    except OSError as error:
-        raise UserError(
-            f"{name} can't be read: {error.strerror}", "name a readable .ini file"
-        ) from None
-    except UnicodeDecodeError:
-        raise UserError(f"{name} is not a text file", "name an .ini file in UTF-8") from None
     except configparser.DuplicateOptionError as error:
         message = f"{error.section}.{error.option} is set twice ({name}:{error.lineno})"
         raise UserError(message, "remove one of the two lines") from None
@@ -71,17 +63,48 @@ def read_ini(path: Path) -> list[Setting]:
         raise UserError(f"{line!r} has no value ({name}:{number})", "write key = value") from None
 
     lines = _line_numbers(text)
-    known = [*KEYS, "env", "sweep", *dict.fromkeys(name.partition(".")[0] for name in UNUSED)]
     for section in parser.sections():
-        if section not in known and not section.startswith("sweep."):
-            near = closest(section, known) or "train"
-            message = f"unknown section [{section}] ({name}:{lines.get((section, ''), '?')})"
-            raise UserError(message, f"did you mean [{near}]?")
+        check_section(section, f"{name}:{lines.get((section, ''), '?')}")
     return [
         Setting(section, key, value, f"{name}:{lines.get((section, key), '?')}")
         for section in parser.sections()
         for key, value in parser[section].items()
     ]
+
+
+def read_ini_text(path: Path) -> str:
+    """The text of an .ini file.
+
+    Raises:
+        UserError: it can't be read, or isn't text.
+    """
+    name = relative_path(path)
+    try:
+        text = read_text(path)
+    except OSError as error:
+        raise UserError(
+            f"{name} can't be read: {error.strerror}", "name a readable .ini file"
+        ) from None
+    except UnicodeDecodeError:
+        raise UserError(f"{name} is not a text file", "name an .ini file in UTF-8") from None
+    if found := CONTROL.search(text):  # what is printed of it could paint over a message
+        number = text.count("\n", 0, found.start()) + 1
+        message = f"there is a control character, {found[0]!r} ({name}:{number})"
+        raise UserError(message, "remove it")
+    return text
+
+
+def check_section(section: str, where: str, others: Sequence[str] = ()) -> None:
+    """Refuse a section that neither has keys here nor is one of ``others``.
+
+    Raises:
+        UserError: with the closest one.
+    """
+    unused = dict.fromkeys(name.partition(".")[0] for name in UNUSED)
+    known = [*KEYS, "env", "sweep", *unused, *others]
+    if section not in known and not section.startswith("sweep."):
+        near = closest(section, known) or "train"
+        raise UserError(f"unknown section [{section}] ({where})", f"did you mean [{near}]?")
 
 
 def _line_numbers(text: str) -> dict[tuple[str, str], int]:

@@ -1,15 +1,23 @@
 """Configurations out of files and a command line, checked.
 
 Later sources win: the declared defaults, `configs/default.ini`, the environment's file, further
-files, the command line. Files are PufferLib 4.0's `.ini` files, unchanged. `configs/default.ini` is
-written from the declarations: `python -m puffer_mlx.config > configs/default.ini`.
+files, the command line. Files are PufferLib's `.ini` files, unchanged: those of 4.0 and of 5.0,
+each read by its own rules. `configs/default.ini` is written from the declarations:
+`python -m puffer_mlx.config > configs/default.ini`.
 """
 
 import argparse
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
-from puffer_mlx.config.command_line import build_parser, env_options, obeys, parse_options
+from puffer_mlx.config.command_line import (
+    build_parser,
+    env_options,
+    obeys,
+    option,
+    parse_options,
+    typed_text,
+)
 from puffer_mlx.config.compatibility import ONLY, RENAMES, UNUSED, closest
 from puffer_mlx.config.finding import (
     NamedEnvironment,
@@ -19,8 +27,9 @@ from puffer_mlx.config.finding import (
     resolve_file,
 )
 from puffer_mlx.config.fit import fit_buffers, fit_minibatch, typed
-from puffer_mlx.config.ini_files import Setting, read_ini, relative_path
+from puffer_mlx.config.ini_files import Setting, relative_path
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS, Config
+from puffer_mlx.config.trainer_choice import Read, read_files, taken_over
 from puffer_mlx.config.trust import Allowed, code_names
 from puffer_mlx.config.validation import raise_problems, validate
 from puffer_mlx.config.values import (
@@ -32,6 +41,7 @@ from puffer_mlx.config.values import (
     unquoted,
     without_comment,
 )
+from puffer_mlx.config.versions import ALGORITHM
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import reading
 
@@ -79,9 +89,9 @@ def load_saved(path: Path, allow_code: Allowed = False) -> Config:
         UserError: anything wrong, all of it in one message.
     """
     found = resolve_file(path)
-    settings = [setting for file in found.files for setting in read_ini(file)]
-    config = _assemble(found, settings, training=False)
-    _note_code(config, settings, frozenset() if isinstance(allow_code, bool) else allow_code)
+    read = read_files(found.files, found.source, typed="")
+    config = _assemble(found, read, training=False)
+    _note_code(config, read.settings, frozenset() if isinstance(allow_code, bool) else allow_code)
     config.allow_code = allow_code is True
     return config
 
@@ -122,14 +132,14 @@ def parse_command_line(
     named_here = {found.source} if name.endswith(".ini") else {found.env_name, found.source}
     found = found if run is None else resolve_file(run, images)
     paths = [*found.files, *map(Path, files)] if name else []
-    settings = [setting for path in paths for setting in read_ini(path)]
+    read = read_files(paths, found.source, typed_text(words, ALGORITHM))
     others = env_options(words) if ":" in found.env_name else []
-    parser = build_parser(settings, others, extra, obeyed)
+    parser = build_parser(read.settings, others, extra, obeyed)
     parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
     given, own = parse_options(parser, words, obeyed)
-    config = _assemble(found, [*settings, *given], training)
-    config.files = [plain_path(path) for path in paths]
-    _note_code(config, [*settings, *given], named_here)
+    config = _assemble(found, read, training, given)
+    config.files = [plain_path(path) for path in read.files]
+    _note_code(config, [*read.settings, *given], named_here)
     config.allow_code = vars(own).pop("allow_code")
     if config.source:
         where = f"{relative_path(Path(config.source))}, settings in {relative_path(paths[-1])}"
@@ -155,15 +165,18 @@ def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[st
             config.named_by[name] = origin
 
 
-def _assemble(found: NamedEnvironment, settings: Iterable[Setting], training: bool) -> Config:
+def _assemble(
+    found: NamedEnvironment, read: Read, training: bool, given: Sequence[Setting] = ()
+) -> Config:
     """Understand settings, of which the last one for a key wins, and check the result."""
-    config = Config(env_name=found.env_name, source=found.source)
+    config = Config(env_name=found.env_name, source=found.source, chosen_by=read.choice.why)
     problems: list[UserError] = []
     chosen: dict[str, Setting] = {}
-    for setting in settings:
+    passed: dict[str, Setting] = {}
+    for setting in [*read.settings, *given]:
         try:
             plain = _under_our_name(setting)
-            chosen[plain.name] = plain
+            (chosen if taken_over(read, plain) else passed)[plain.name] = plain
         except UserError as problem:
             problems.append(problem)
     for setting in chosen.values():
@@ -172,6 +185,7 @@ def _assemble(found: NamedEnvironment, settings: Iterable[Setting], training: bo
         except UserError as problem:
             problems.append(problem)
     raise_problems(problems)
+    _note_passed(config, passed.values())
     if typed(config, "vec.num_threads") and not typed(config, "vec.max_threads"):
         config.vec.max_threads = max(1, config.vec.num_threads)  # what a file says is no limit
     fit_buffers(config)
@@ -182,14 +196,29 @@ def _assemble(found: NamedEnvironment, settings: Iterable[Setting], training: bo
     return config
 
 
+def _note_passed(config: Config, settings: Iterable[Setting]) -> None:
+    """Note what a file of the other release says of its trainer, and this one has otherwise."""
+    for setting in settings:
+        value = getattr(getattr(config, setting.section), setting.key)
+        if read_value(setting, KEYS[setting.section][setting.key]) != value:
+            trainer, name = config.train.algorithm, option(setting.section, setting.key)
+            config.notes.append(
+                f"{setting} ({setting.origin}) is not for {trainer}, which has {value};"
+                f" hint: {name} sets it"
+            )
+
+
 def _under_our_name(setting: Setting) -> Setting:
-    """A switch under the Metal port's name as the setting it means; any other as it is."""
-    if setting.name not in RENAMES:
+    """A setting under another name as the setting it means; any other as it is."""
+    if (new := RENAMES.get(setting.name)) is None:
         return setting
-    section, key, off, on = RENAMES[setting.name]
+    plain = setting._replace(section=new.section, key=new.key)
+    if not new.off:
+        return plain
     if (word := without_comment(setting.text).lower()) not in BOOLS:
         raise UserError(f"{setting} is neither true nor false ({setting.origin})", "true or false")
-    return Setting(section, key, on if BOOLS[word] else off, setting.origin)
+    on = new.typed_on if setting.origin == COMMAND_LINE and new.typed_on else new.on
+    return plain._replace(text=on if BOOLS[word] else new.off)
 
 
 def _place(config: Config, setting: Setting) -> None:
@@ -217,8 +246,10 @@ def _place(config: Config, setting: Setting) -> None:
         if numeric and text not in ("auto", "time"):
             read_number(setting, 0.5)
         config.sweep.setdefault(section, {})[key] = text
+    elif section == "bot_eval":
+        config.unused.append(name)
     elif name in UNUSED:
-        if name in ONLY and parse_number(text) != ONLY[name]:
+        if name in ONLY and ONLY[name] not in (unquoted(text), parse_number(text)):
             raise UserError(
                 f"{setting} is not supported: {UNUSED[name]} ({origin})", f"{ONLY[name]}"
             )

@@ -336,6 +336,7 @@ class Config:
         named_by: C sources and Python objects that only a file names, as it names them -> the
             file's line. ``trust.permit`` refuses them unless the person knows them.
         allow_code: they may run whatever they are: ``--allow-code``.
+        chosen_by: what says whose trainer the run gets, in words; empty if nothing does.
         notes: what was found or changed for the person, a line each, to be said at the start.
     """
 
@@ -353,6 +354,7 @@ class Config:
     files: list[str] = field(default_factory=list, compare=False, repr=False)
     named_by: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
     allow_code: bool = field(default=False, compare=False, repr=False)
+    chosen_by: str = field(default="", compare=False, repr=False)
     notes: list[str] = field(default_factory=list, compare=False, repr=False)
 
     @property

@@ -131,7 +131,8 @@ def test_the_log_has_upstreams_keys_and_adds_up(whole):
 def test_without_a_terminal_there_are_plain_lines(whole):
     done = whole[1]
     assert ESCAPE not in done.stdout and "\r" not in done.stdout
-    first, *lines = done.stdout.splitlines()
+    trainer, first, *lines = done.stdout.splitlines()
+    assert trainer == "squared: PufferLib 4.0's trainer (the default)"
     assert re.match(r"Environment squared, Parameters 1\.2K, Agents 8 in 2 groups, ", first)
     progress = [line for line in lines if " steps | " in line]
     assert progress[0].startswith(f"{BATCH} of {EPOCHS * BATCH} steps | ")

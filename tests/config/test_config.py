@@ -8,7 +8,7 @@ import pytest
 
 from puffer_mlx import config as c
 from puffer_mlx.config.compatibility import ONLY, RENAMES, UNUSED
-from puffer_mlx.config.finding import FAMILY, IMAGES, env_names
+from puffer_mlx.config.finding import LAYERS, env_names
 from puffer_mlx.config.schema import KEYS, SECTIONS
 from puffer_mlx.errors import UserError
 
@@ -423,15 +423,17 @@ def test_help_tells_the_other_names(capsys):
     with pytest.raises(SystemExit):
         c.parse_command_line(["--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    for name, (section, key, off, on) in RENAMES.items():
-        assert f"{name}: {section}.{key} = {on} (0: {off})" in shown
-    assert len(RENAMES) == 5
+    assert "base.cpu_inference: train.rollout_device = cpu (0: auto)" in shown
+    assert "base.async: train.overlap = auto (0: False; typed: True)" in shown
+    for name, new in RENAMES.items():
+        assert f"{name}: {new}" in shown
+    assert len(RENAMES) == 8
 
 
 def test_no_other_name_is_declared_or_unused():
     declared = {f"{section}.{key}" for section, keys in KEYS.items() for key in keys}
     assert not set(RENAMES) & (declared | set(UNUSED))
-    assert {f"{section}.{key}" for section, key, _, _ in RENAMES.values()} <= declared
+    assert {f"{section}.{key}" for section, key, *_ in RENAMES.values()} <= declared
 
 
 @pytest.mark.parametrize(
@@ -550,7 +552,7 @@ def test_help_of_an_environment_shows_its_values(capsys, ini):
     assert "--env.size-of FLOAT default 50%" in shown
 
 
-SHIPPED = sorted(p for p in (ROOT / "configs").rglob("*.ini") if p.name not in (FAMILY, IMAGES))
+SHIPPED = sorted(p for p in (ROOT / "configs").rglob("*.ini") if p.name not in LAYERS)
 
 
 def test_default_ini_is_generated_from_the_declarations():

@@ -78,8 +78,10 @@ def test_a_run_begins_with_the_folder_that_it_took(repository, script, capsys, m
     monkeypatch.setattr(script.vec, "make", none)
     assert script.main(["breakout"]) == 2
     said = capsys.readouterr()
-    first = "breakout: sources in ocean/breakout, settings in config/breakout.ini"
-    assert said.out.splitlines()[0] == first
+    assert said.out.splitlines()[:2] == [
+        "breakout: PufferLib 4.0's trainer (ocean/breakout is a 4.0 folder)",
+        "breakout: sources in ocean/breakout, settings in config/breakout.ini",
+    ]
 
 
 # ---- Folders of PufferLib 5.0 -------------------------------------------------------------------

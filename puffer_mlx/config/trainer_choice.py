@@ -1,0 +1,105 @@
+"""Whose trainer a run gets, PufferLib 4.0's or 5.0's, and what of the files counts for it.
+
+What says so, the first of these: ``--train.algorithm``; ``algorithm`` in the last file that has it;
+the keys of the last file that tells (``versions.py``); the folder of the environment's sources;
+default.ini.
+
+With 5.0's trainer ``configs/puffer5.ini`` counts after default.ini: its defaults, and what it is.
+A file of the other release still says how large everything is, and its values win over
+puffer5.ini. But ``ESSENCE``, what makes the two trainers what they are, is taken only from files of
+the trainer that was chosen, and from the command line.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from puffer_mlx.config.finding import PUFFER5, layer, plain_path
+from puffer_mlx.config.folders import folder_version, main_source
+from puffer_mlx.config.ini_files import Setting, read_ini, relative_path
+from puffer_mlx.config.ini_files_5 import read_ini_5
+from puffer_mlx.config.schema import Config
+from puffer_mlx.config.versions import ALGORITHM, file_version
+
+RELEASES = {"puffer4": "4.0", "puffer5": "5.0"}
+ESSENCE = "base.reset_state", "policy.reset_on_terminal", "train.vtrace", "train.overlap"
+UNREAD = {  # keys that a trainer doesn't obey
+    "puffer5": ("train.prio_alpha", "train.prio_beta0", "train.advantage"),
+}
+
+
+class Choice(NamedTuple):
+    """A trainer, and why it is that one."""
+
+    algorithm: str = "puffer4"
+    why: str = "the default"
+
+
+class Read(NamedTuple):
+    """What files say."""
+
+    choice: Choice
+    files: list[Path]  # with puffer5.ini, if it counts
+    settings: list[Setting]  # in their order
+    foreign: frozenset[str]  # origins of files that aren't of the trainer
+
+
+def read_files(files: Sequence[Path], source: str, typed: str) -> Read:
+    """Read files, each by the rules of its release, and choose a trainer.
+
+    Args:
+        files: default.ini, then others, of which the later ones win.
+        source: the folder of the environment's C sources; empty if it comes with puffer_mlx.
+        typed: ``train.algorithm`` on the command line; empty if it isn't there.
+
+    Raises:
+        UserError: a file can't be read, or isn't an .ini file.
+    """
+    files = list(files)
+    folder = folder_version(source) if source and main_source(source) else ""
+    choice = _choose(files, source, folder, typed)
+    if choice.algorithm == "puffer5":
+        files[1:1] = layer(PUFFER5)
+    settings: list[Setting] = []
+    foreign: set[str] = set()
+    for path in files:
+        told = file_version(path)
+        found = read_ini_5(path) if (told.rules or folder) == "5.0" else read_ini(path)
+        settings += [s for s in found if s.name != ALGORITHM or s.text == choice.algorithm]
+        if path != files[0] and not told.is_for(choice.algorithm):
+            foreign |= {setting.origin for setting in found}
+    return Read(choice, files, settings, frozenset(foreign))
+
+
+def _choose(files: Sequence[Path], source: str, folder: str, typed: str) -> Choice:
+    """The trainer, as the module's docstring says."""
+    if typed:
+        return Choice(typed, f"--{ALGORITHM}")
+    told = {path: file_version(path) for path in files}
+    later = {path: told[path] for path in [*reversed(files[1:])] if told[path].algorithm}
+    for path, version in sorted(later.items(), key=lambda item: not item[1].says):
+        return Choice(version.algorithm, f"{plain_path(path)} {version.why}")
+    if folder:
+        where = relative_path(Path(source))
+        return Choice("puffer5" if folder == "5.0" else "puffer4", f"{where} is a {folder} folder")
+    return Choice(*[version.algorithm for version in told.values()][:1])
+
+
+def taken_over(read: Read, setting: Setting) -> bool:
+    """Whether a setting under our name counts, where it comes from considered."""
+    return setting.name not in ESSENCE or setting.origin not in read.foreign
+
+
+def trainer_note(config: Config) -> str:
+    """The first line of a run: whose trainer it has, and why.
+
+    Args:
+        config: a valid one, made by whatever means.
+    """
+    why = f" ({config.chosen_by})" if config.chosen_by else ""
+    return f"{config.env_name}: PufferLib {RELEASES[config.train.algorithm]}'s trainer{why}"
+
+
+def unread(config: Config) -> list[str]:
+    """Keys that were given and that the run's trainer doesn't obey."""
+    return [key for key in UNREAD.get(config.train.algorithm, ()) if key in config.origins]
