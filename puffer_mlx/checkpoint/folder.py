@@ -10,11 +10,11 @@
             state.safetensors        optimizer, random keys, recurrent states, environments, ...
         best                         a link to the one with the best score of the trained branch
 
-A checkpoint is written after every ``checkpoint_interval``-th epoch (counted from 0) and after the
-last one, upstream's rhythm; the newest ``checkpoint_keep`` and the best are kept. What was trained
-after a checkpoint that the run went on from later is abandoned (``branches``): it is removed first,
-and isn't the newest or the best. Folders are published by rename: a killed run leaves whole
-checkpoints, and perhaps a name that begins with a dot.
+A checkpoint is written after every ``checkpoint_interval``-th epoch (puffer4 counts from 0, puffer5
+from 1) and after the last one, upstream's rhythm; the newest ``checkpoint_keep`` and the best are
+kept. What was trained after a checkpoint that the run went on from later is abandoned
+(``branches``): it is removed first, and isn't the newest or the best. Folders are published by
+rename: a killed run leaves whole checkpoints, and perhaps a name that begins with a dot.
 """
 
 from pathlib import Path
@@ -76,5 +76,7 @@ def prepare(config: Config, run_id: str) -> Path:
 
 
 def is_due(config: Config, epoch: int) -> bool:
-    """Whether upstream saves after this epoch (counted from 0)."""
-    return epoch % config.base.checkpoint_interval == 0 or epoch == config.epochs - 1
+    """Whether upstream saves after this epoch (counted from 0): 4.0 and 5.0 differ by one."""
+    interval = config.base.checkpoint_interval
+    done = epoch + (config.train.algorithm == "puffer5")
+    return epoch == config.epochs - 1 or (interval > 0 and done % interval == 0)

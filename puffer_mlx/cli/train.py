@@ -29,7 +29,9 @@ from puffer_mlx.ppo import optimizers
 from puffer_mlx.system import output, signals
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.version import version_text
+from puffer_mlx.tracking.further_log import further_log
 from puffer_mlx.tracking.json_lines import JsonLines, log_path
+from puffer_mlx.tracking.run_log import RunLog
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.training import placement
 from puffer_mlx.training.trainer import Trainer
@@ -91,6 +93,8 @@ def train(
         folder = resumed.folder.parent if resumed else stack.enter_context(new_run(config))
         keeper = checkpoint.CheckpointManager(folder, config, resumed.folder if resumed else None)
         log = JsonLines(log_path(config, folder.name), position)
+        overlap = trainer.placement.overlap
+        stack.enter_context(further_log(RunLog(config, folder.name, log.path, overlap)))
         if log.note:
             print(log.note)
         if note := plainer_note(config.env_name, trainer.policy.encoder):

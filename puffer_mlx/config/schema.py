@@ -29,6 +29,8 @@ from puffer_mlx.config.parts import encoder_folders, network_folders
 COMMAND_LINE = "command line"  # the origin of a setting that no file gave
 PACKAGE = Path(__file__).parents[1]
 OPTIMIZERS = tuple(sorted(found.name for found in iter_modules([PACKAGE / "ppo" / "optimizers"])))
+FORMATS = sorted(found.name for found in iter_modules([PACKAGE / "tracking" / "formats"]))
+JSON_LINES = "jsonl"
 
 
 @dataclass
@@ -45,8 +47,17 @@ class Base:
         "checkpoints", "Folder of checkpoints: DIR/ENV/RUN/STEP.", unit="path"
     )
     log_dir: str = key("logs", "Folder of logs: DIR/ENV/RUN.jsonl.", unit="path")
+    log_format: str = key(
+        JSON_LINES,
+        "jsonl: a record for each epoch; puffer5, puffer4: when the run ends also its log in"
+        " PufferLib 5.0's or 4.0's form, RUN.ini or RUN.json, for their viewers. puffer_mlx only.",
+        choices=(JSON_LINES, *FORMATS),
+    )
     checkpoint_interval: int = key(
-        200, "Epochs from one checkpoint to the next.", unit="epochs", minimum=1
+        200,
+        "Epochs from one checkpoint to the next; 0 writes only the last.",
+        unit="epochs",
+        minimum=0,
     )
     checkpoint_keep: int = key(
         3,
@@ -57,9 +68,17 @@ class Base:
     )
     eval_episodes: int = key(
         10_000,
-        "The evaluation after training ends when more have finished.",
+        "The evaluation after training ends when more have finished (puffer5: so many; 0: there is"
+        " none).",
         unit="episodes",
         minimum=0,
+    )
+    eval_agents: int = key(
+        -1,
+        "Agents of that evaluation; -1 is vec.total_agents. puffer5's alone: puffer4 goes on with"
+        " the agents it trained with.",
+        unit="agents",
+        minimum=-1,
     )
     reset_state: bool = key(
         True, "Zero the recurrent state when a rollout starts; False carries it over."

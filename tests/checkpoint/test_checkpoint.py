@@ -167,7 +167,14 @@ def test_what_ends_in_the_middle_leaves_nothing(config, monkeypatch, at):
 
 def test_rhythm(config):
     config.base.checkpoint_interval, config.train.total_timesteps = 4, 10 * config.batch_size
-    assert [e for e in range(10) if checkpoint.is_due(config, e)] == [0, 4, 8, 9]
+    due = lambda: [e for e in range(10) if checkpoint.is_due(config, e)]  # noqa: E731
+    assert due() == [0, 4, 8, 9]  # 4.0 counts from 0
+    config.train.algorithm = "puffer5"
+    assert due() == [3, 7, 9]  # 5.0 from 1
+    config.base.checkpoint_interval = 0
+    assert due() == [9]
+    config.train.algorithm = "puffer4"
+    assert due() == [9]
 
 
 def keep(config, scores):
