@@ -28,7 +28,6 @@ _UNUSED = (  # keys in PufferLib's own files that mean nothing here: why, sectio
     ("a run is called after the time when it began", "base", "run_id"),
     ("base.device says where MLX computes", "base", "gpu_offset"),
     ("a sweep's pipe to the runs that it starts", "base", "result_fd"),
-    ("the evaluation has the agents that training had", "base", "eval_agents"),
     ("PufferLib 5.0 reads it for nethack alone", "train", "verb_eps"),
     ("PufferLib 5.0 reads it for nethack alone", "train", "verb_eps_anneal_start"),
     ("PufferLib 5.0 reads it for nethack alone", "train", "verb_eps_anneal_end"),

@@ -24,6 +24,7 @@ from puffer_mlx.config.versions import ALGORITHM, file_version
 RELEASES = {"puffer4": "4.0", "puffer5": "5.0"}
 ESSENCE = "base.reset_state", "policy.reset_on_terminal", "train.vtrace", "train.overlap"
 UNREAD = {  # keys that a trainer doesn't obey
+    "puffer4": ("base.eval_agents",),
     "puffer5": ("train.prio_alpha", "train.prio_beta0", "train.advantage"),
 }
 
