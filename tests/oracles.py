@@ -89,12 +89,17 @@ def sigmoid(x):
     return np.exp(-np.logaddexp(0, -x))
 
 
-def mingru(x, weight, first):
-    """x (T, S, H), weight (3H, H), first (S, H) -> outputs (T, S, H), states (T, S, H)."""
+def mingru(x, weight, first, terminals=None):
+    """x (T, S, H), weight (3H, H), first (S, H) -> outputs (T, S, H), states (T, S, H).
+
+    A terminal (T, S) arrives with a step's input, and the state is zero before it.
+    """
     H = x.shape[-1]
     out, states, state = np.zeros_like(x), np.zeros_like(x), first
     for t in range(len(x)):
         u = x[t] @ weight.T
+        if terminals is not None:
+            state = np.where(terminals[t][:, None] > 0, 0, state)
         hidden, gate, projection = u[:, :H], u[:, H : 2 * H], u[:, 2 * H :]
         z, q = sigmoid(gate), sigmoid(projection)
         g = np.where(hidden >= 0, hidden + 0.5, sigmoid(hidden))
@@ -112,6 +117,16 @@ def policy(weights, observations, first=None):
         h, _ = mingru(h, layer["weight"], state)
     y = h @ weights["decoder"]["weight"].T
     return y[..., :-1], y[..., -1]
+
+
+def carried_policy(weights, observations, firsts, terminals):
+    """As ``policy``, with a first state (S, H) and the last one of each layer; terminals (T, S)."""
+    h, lasts = f64(observations) @ weights["encoder"]["weight"].T, []
+    for layer, first in zip(weights["network"], firsts, strict=True):
+        h, states = mingru(h, layer["weight"], first, terminals)
+        lasts.append(states[-1])
+    y = h @ weights["decoder"]["weight"].T
+    return y[..., :-1], y[..., -1], lasts
 
 
 def head_log_probs(logits, sizes, mask=None):
@@ -137,12 +152,17 @@ def log_prob_entropy(logits, actions, sizes, mask=None):
 
 def ppo_loss(logprob, entropy, value, old_logprob, old_value, adv, weight, **c):
     """Arrays of one shape; c: clip_coef, vf_coef, vf_clip_coef, ent_coef -> loss, statistics."""
-    ret = old_value + adv
     advn = (adv - adv.mean()) / (adv.std(ddof=1) + 1e-8)
+    targets = old_logprob, old_value, weight * advn, old_value + adv
+    return clipped_loss(logprob, entropy, value, *targets, **c)
+
+
+def clipped_loss(logprob, entropy, value, old_logprob, old_value, gain, ret, **c):
+    """What both trainers' losses share: gain is what the ratio is multiplied by."""
     logratio = logprob - old_logprob
     ratio = np.exp(logratio)
     clipped = np.minimum(np.maximum(ratio, 1 - c["clip_coef"]), 1 + c["clip_coef"])
-    pg = np.maximum(-weight * advn * ratio, -weight * advn * clipped).mean()
+    pg = np.maximum(-gain * ratio, -gain * clipped).mean()
     near = np.minimum(np.maximum(value - old_value, -c["vf_clip_coef"]), c["vf_clip_coef"])
     vl = 0.5 * np.maximum((value - ret) ** 2, (old_value + near - ret) ** 2).mean()
     total = pg + c["vf_coef"] * vl - c["ent_coef"] * entropy.mean()

@@ -75,7 +75,7 @@ class Learner:
         Args:
             rollout: what to train on; not rewritten before this returns.
             before: what to begin with.
-            uniforms: (K, S) in (0, 1], which rows puffer4 draws by; puffer5 draws none.
+            uniforms: of ``drawn_by``.
             scheduled: the epoch's numbers.
             observers: of this epoch's steps, the outermost last.
 
@@ -124,6 +124,13 @@ class Learner:
             now = TrainState(*after)
             submitted.submit(now, adv, metrics, ok)
         return now
+
+
+def drawn_by(config: Config, key: mx.array) -> mx.array | None:
+    """Numbers by which an epoch's rows are drawn, (K, S) in (0, 1]; None: they have an order."""
+    if config.train.algorithm == "puffer5":
+        return None
+    return 1 - mx.random.uniform(shape=(config.minibatches, config.segments), key=key)
 
 
 def _by_priority(

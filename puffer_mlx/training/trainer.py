@@ -31,7 +31,7 @@ from puffer_mlx.training.epoch_logs import (
     merge_means,
     phase_logs,
 )
-from puffer_mlx.training.learner import Learner
+from puffer_mlx.training.learner import Learner, drawn_by
 from puffer_mlx.training.observers import FirstRatios, Observer, SampledPhases
 from puffer_mlx.training.placement import place
 from puffer_mlx.training.train_state import Scheduled, TrainState
@@ -320,10 +320,7 @@ class Trainer:
         return losses, time.perf_counter() - began - self._phases.extra
 
     def _uniforms(self, pending: Pending) -> mx.array | None:
-        """Which rows a rollout's minibatches draw: (K, S) in (0, 1]; None: they have an order."""
-        if self.config.train.algorithm == "puffer5":
-            return None
+        """What a rollout's minibatches are drawn by; the key is used up whatever draws."""
         if pending.draws is None:
             self._key, pending.draws = mx.random.split(self._key)
-        shape = (self.config.minibatches, self.config.segments)
-        return 1 - mx.random.uniform(shape=shape, key=pending.draws)
+        return drawn_by(self.config, pending.draws)

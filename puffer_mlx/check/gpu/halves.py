@@ -6,6 +6,7 @@ import mlx.core as mx
 
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
+from puffer_mlx.training.learner import drawn_by
 from puffer_mlx.training.trainer import Logs, Pending, Trainer
 
 
@@ -42,11 +43,10 @@ class Halves:
         if self._newest is None:
             self.rollout()
         assert self._newest is not None
-        shape = trainer.config.minibatches, trainer.config.segments
         began = time.perf_counter()
         with building:
             scheduled = trainer.scheduled()
-            uniforms = 1 - mx.random.uniform(shape=shape, key=mx.random.key(0))
+            uniforms = drawn_by(trainer.config, mx.random.key(0))
         trainer.learner.train(self._newest, trainer.train_state, uniforms, scheduled)
         return time.perf_counter() - began
 

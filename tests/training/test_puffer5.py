@@ -1,0 +1,290 @@
+"""PufferLib 5.0's trainer: its arithmetic by hand, whole epochs against float64, its order."""
+
+import math
+from functools import partial
+
+import mlx.core as mx
+import numpy as np
+import oracles
+import pytest
+from mlx.utils import tree_map
+from oracles import f64, named
+
+from puffer_mlx import config
+from puffer_mlx.policy.distributions import distribution
+from puffer_mlx.policy.networks.mingru.network import BACKWARD, FORWARD, mingru_reference
+from puffer_mlx.ppo.advantage import advantages
+from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
+from puffer_mlx.spec import ActionSpec
+from puffer_mlx.training.trainer import Trainer
+
+# ---- by hand: section 9 of the specification -----------------------------------------------------
+
+VALUES = [0.5, 0.4, 0.3, 0.2, 0.1, 0, -0.1, -0.2]
+REWARDS = [9, 0, 1, 0, 0, -1, 0, 0.5]
+TERMINALS = [0, 0, 0, 0, 1, 0, 0, 0]
+RATIOS = [1, 1.5, 0.5, 2, 1, 0.8, 1.2, 1]
+
+
+def column(numbers):
+    return mx.array(numbers, mx.float32)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "rho_clip", "expected"),
+    [
+        (RATIOS, 1.1, [0.4768787, 0.856776, -0.1392, -0.22, -0.9602394, 0.194112, 0.462, 0]),
+        (None, 1.1, [0.3495424, 0.67992, -0.264, -0.2, -0.947072, 0.2124, 0.42, 0]),
+        # without V-trace the clips apply to 1
+        (None, 0.5, [0.1747712, 0.33996, -0.132, -0.1, -0.473536, 0.1062, 0.21, 0]),
+    ],
+)
+def test_advantages_by_hand(ratios, rho_clip, expected):
+    found = advantages(
+        column(VALUES),
+        column(REWARDS),
+        column(TERMINALS),
+        None if ratios is None else column(ratios),
+        gamma=0.9,
+        gae_lambda=0.8,
+        rho_clip=rho_clip,
+        c_clip=1.0,
+        reward_clip=1.0,
+    )
+    np.testing.assert_allclose(np.array(found)[:, 0], expected, rtol=0, atol=2e-6)
+
+
+LOGITS = [[0.2, -0.1, 0.4], [1, 0, -1], [0.3, 0.3, -0.5], [-0.2, 0.6, 0.1]]
+LIVE = [0.45, -0.4, 0.1, 0.3]
+
+
+def test_a_minibatch_by_hand():
+    """One agent, four steps, three actions: the loss, its statistics and its gradients."""
+    rewards, terminals = column([0, 1, -2, 0.5]), column([0, 0, 1, 0])
+    estimate = partial(advantages, gamma=0.9, gae_lambda=0.8, rho_clip=1, c_clip=1, reward_clip=1)
+    adv = estimate(column(LIVE), rewards, terminals, None)
+    np.testing.assert_allclose(np.array(adv)[:, 0], [-0.242, -0.6, 0.67, 0], rtol=0, atol=1e-6)
+    batch = Minibatch(
+        mx.array([-1.2, -1.35, -0.5, -0.9]), mx.array([0.3, 0.1, 0.05, 0.9]), adv.reshape(-1)
+    )
+    actions = mx.array([[2], [1], [0], [1]], mx.float32)
+
+    def loss(logits, value):
+        found = distribution(ActionSpec((3,))).log_prob_entropy(logits, actions, None)
+        settings = {"clip_coef": 0.2, "vf_coef": 2.0, "vf_clip_coef": 0.2}
+        return ppo_loss(*found, value, batch, ent_coef=mx.array(0.01), **settings)
+
+    logits = mx.array(np.array(LOGITS, np.float32).T)
+    (_, metrics), grads = mx.value_and_grad(loss, (0, 1))(logits, mx.array(LIVE))
+    found = dict(zip(METRICS, map(float, np.array(metrics)), strict=True))
+    expected = {
+        **{"policy": 0.1116766, "value": 0.1846830, "entropy": 0.9991312, "total": 0.4710512},
+        **{"old_kl": -0.0099866, "kl": 0.0356417, "clipfrac": 0.5},
+    }
+    assert found == pytest.approx(expected, abs=2e-6)
+    assert 1 + found["kl"] - found["old_kl"] == pytest.approx(1.0456283, abs=2e-6)  # importance
+    dlogits = [
+        *([-0.0279660, -0.0209053, 0.0488713], [-0.0934938, 0.1065970, -0.0131032]),
+        *([-0.0665669, 0.0461826, 0.0203843], [-0.0002610, 0.0003920, -0.0001310]),
+    ]
+    np.testing.assert_allclose(np.array(grads[0]).T, dlogits, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(np.array(grads[1]), [0.121, 0, -0.335, 0], rtol=0, atol=2e-6)
+
+
+def test_a_scan_by_hand():
+    """One channel, four steps, from a state, and reset before the third one."""
+    u = mx.array([[0.3, 0.5, 1], [-0.4, -1, -1], [2, 2, 0], [-3, 0, 3]], mx.float32)[:, None]
+    x, first = mx.array([-0.5, 0.5, 1.5, -2])[:, None, None], mx.array([[0.6]])
+    keep, by_out = mx.array([1, 1, 0, 1])[:, None].astype(mx.float32), mx.array([1, -1, 0.5, 2])
+    out, states = mingru_reference(u, x, first, keep)
+    expected = [0.7244919, 0.6375755, 2.2019927, 1.1247093]
+    np.testing.assert_allclose(np.array(states).ravel(), expected, rtol=0, atol=2e-6)
+    expected = [0.3951753, 0.5369998, 1.8509963, 0.9765172]
+    np.testing.assert_allclose(np.array(out).ravel(), expected, rtol=0, atol=2e-6)
+    by_out = by_out[:, None, None]
+
+    def scalar(u, x):
+        return mx.sum(mingru_reference(u, x, first, keep)[0] * by_out)
+
+    ways = [mx.grad(scalar, (0, 1))(u, x)]
+    if FORWARD.form() is not None:
+        fused, after = FORWARD.form()(u, x, first, keep)
+        np.testing.assert_allclose(np.array(fused), np.array(out), rtol=0, atol=2e-6)
+        ways.append(BACKWARD.form()(u, x, first, keep, after, by_out)[:2])
+    for du, dx in ways:
+        by_u = [
+            *([0.3326713, 0.0251194, 0.2407497], [-0.0173779, 0.0170888, -0.027049]),
+            *([1.0592238, 0.3156564, 0.0877491], [0.0430341, -1.0261923, 0.2823279]),
+        ]
+        np.testing.assert_allclose(np.array(du)[:, 0], by_u, rtol=0, atol=3e-6)
+        by_x = [0.2689414, -0.7310586, 0.25, 0.0948517]
+        np.testing.assert_allclose(np.array(dx).ravel(), by_x, rtol=0, atol=2e-6)
+
+
+# ---- epochs against float64 ----------------------------------------------------------------------
+
+T, N, S, K, H = 8, 8, 4, 3, 4
+SIZES = 3, 2
+OPTIONS = f"""
+    --device cpu --train.algorithm puffer5 --policy.hidden-size {H} --policy.num-layers 2
+    --reset-state False --policy.reset-on-terminal True --train.beta1 0.9
+    --vec.total-agents {N} --vec.num-buffers 2 --train.horizon {T}
+    --train.minibatch-size {S * T} --train.replay-ratio 1.5 --train.learning-rate 0.02
+    --train.vf-clip-coef 0.05 --train.clip-coef 0.01 --train.ent-coef 0.02
+    --train.anneal-ent-coef True --train.vtrace-rho-clip 0.99
+"""
+
+
+class RandomVec(oracles.CodedVec):
+    """Random, but the same in every run: a fifth of the steps ends an episode."""
+
+    def __init__(self) -> None:
+        super().__init__(N, 2, SIZES, masked=True)
+
+    def rows(self, agents, k):
+        rng = np.random.default_rng(k)
+        mask = (rng.random((N, sum(SIZES))) < 0.6).astype(np.uint8)
+        mask[:, [1, 4]] = 1
+        terminals = (rng.random(N) < 0.2) * float(k > 0)
+        rewards = rng.normal(size=N) * 2 * float(k > 0)
+        return [rng.normal(size=(N, 4))[agents], rewards[agents], terminals[agents], mask[agents]]
+
+
+def start(epochs, *more):
+    words = [*OPTIONS.split(), f"--train.total-timesteps={epochs * N * T}", *more]
+    return Trainer(config.load("squared", words), RandomVec())
+
+
+def flat(tree):
+    return np.concatenate([f64(array).ravel() for _, array in named(tree)])
+
+
+def states_of(trainer):
+    """Each layer's recurrent state (N, H) of all agents."""
+    groups = trainer.collector.states
+    return [np.concatenate([f64(group[layer]) for group in groups]) for layer in range(2)]
+
+
+def oracle_epoch(c, rollout, firsts, weights, momentum, epoch):
+    """Sections 3.4 to 3.11, gradients by finite differences; changes the weights in place."""
+    train, E = c.train, c.epochs
+    rewards, terminals = np.clip(f64(rollout["rewards"])[:T], -1, 1), rollout["terminals"][:T]
+    lr = oracles.cosine(train.learning_rate, 0, epoch, E)
+    ent_coef = oracles.cosine(train.ent_coef, train.min_ent_coef_ratio * train.ent_coef, epoch, E)
+    names = "clip_coef", "vf_coef", "vf_clip_coef"
+    coefficients = {"ent_coef": ent_coef, **{name: getattr(train, name) for name in names}}
+    parameters, statistics = [w for _, w in named(weights)], []
+    for k in range(K):
+        rows = slice(k * S % N, k * S % N + S)
+        seen, ends = rollout["observations"][:T, rows], terminals[:, rows]
+        actions, masks = rollout["actions"][:, rows], rollout["masks"][:T, rows]
+        old_logprob, old_value = (f64(rollout[name])[:, rows] for name in ("logprobs", "values"))
+        own = [first[rows] for first in firsts]
+
+        def forward(given=(seen, own, ends), actions=actions, masks=masks):
+            logits, value, _ = oracles.carried_policy(weights, *given)
+            return *oracles.log_prob_entropy(logits, actions, SIZES, masks), value
+
+        logprob, _, live = forward()
+        ratios = np.exp(logprob - old_logprob) if train.vtrace else np.ones((T, S))
+        clips = train.gamma, train.gae_lambda, train.vtrace_rho_clip, train.vtrace_c_clip
+        adv = oracles.advantages((live, rewards[:, rows], ends, ratios), clips, "V")
+        targets = old_logprob, old_value, adv, live + adv
+
+        def loss(forward=forward, targets=targets):
+            return oracles.clipped_loss(*forward(), *targets, **coefficients)
+
+        statistics.append(loss()[1])
+        grads = [oracles.numerical_gradient(lambda: float(loss()[0]), w) for w in parameters]
+        after, momentum = oracles.muon(
+            parameters, grads, momentum, lr, train.beta1, train.max_grad_norm
+        )
+        for w, new in zip(parameters, after, strict=True):
+            w[:] = new
+    return momentum, np.mean(statistics, axis=0)
+
+
+@pytest.mark.parametrize("vtrace", [False, True])
+def test_epochs_against_float64(vtrace):
+    trainer = start(3, f"--train.vtrace={vtrace}")
+    c = trainer.config
+    assert (c.segments, c.minibatches, c.epochs) == (S, K, 3)
+    clipped = 0
+    for epoch in range(3):
+        weights, firsts = tree_map(f64, trainer.weights), states_of(trainer)
+        momentum = [f64(m) for _, m in named(trainer.train_state.optimizer)]
+        logs = trainer.step()
+        names = ("observations", "actions", "logprobs", "values", "rewards", "terminals", "masks")
+        rollout = {name: np.array(getattr(trainer.collector.buffer, name)) for name in names}
+        # the rollout: from the states of the one before, zeroed where an episode ended
+        logits, value, lasts = oracles.carried_policy(
+            weights, rollout["observations"][:T], firsts, rollout["terminals"][:T]
+        )
+        logprob, _ = oracles.log_prob_entropy(
+            logits, rollout["actions"], SIZES, rollout["masks"][:T]
+        )
+        np.testing.assert_allclose(rollout["logprobs"], logprob, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(rollout["values"], value, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(states_of(trainer), lasts, rtol=0, atol=1e-5)
+        assert (epoch == 0) == (np.abs(firsts).max() == 0)
+
+        momentum, statistics = oracle_epoch(c, rollout, firsts, weights, momentum, epoch)
+        np.testing.assert_allclose(flat(trainer.weights), flat(weights), rtol=0, atol=2e-5)
+        optimizer = flat(trainer.train_state.optimizer)
+        expected = np.concatenate([m.ravel() for m in momentum])
+        np.testing.assert_allclose(optimizer, expected, rtol=0, atol=2e-5)
+        found = [logs[f"loss/{name}"] for name in METRICS]
+        np.testing.assert_allclose(found, statistics, rtol=0, atol=2e-5)
+        # acting and training are the same policy, from the same states
+        assert logs["loss/first_ratio_error"] < 1e-5
+        clipped += logs["loss/clipfrac"] > 0
+    assert clipped, "the case is too easy"
+
+
+# ---- order ---------------------------------------------------------------------------------------
+
+
+def watch(trainer):
+    """Rows that are trained on, and the weights that acted for each epoch, as they happen."""
+    rows, acted, real = [], [], trainer.learner.steps
+
+    def take(fields, chosen):
+        rows.append(chosen.tolist())
+        return real.take(fields, chosen)
+
+    def recompute(fields, rollout):
+        acted.append(rollout.start.weights)
+        return real.recompute(fields, rollout)
+
+    trainer.learner.steps = real._replace(take=take, recompute=recompute)
+    return rows, acted
+
+
+def test_agents_in_their_order_and_the_first_ones_again():
+    trainer = start(2)
+    rows, _ = watch(trainer)
+    list(trainer)
+    first, second = list(range(S)), list(range(S, 2 * S))
+    assert rows == [first, second, first] * 2
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_lag_is_one_epoch(overlap):
+    """Epoch 0 trains on a rollout of its own weights, epoch e on one of those of epoch e - 1."""
+    trainer = start(4, f"--train.overlap={overlap}")
+    _, acted = watch(trainer)
+    before = []  # what each epoch begins to train
+    for _ in range(4):
+        before.append(trainer.weights)
+        trainer.step()
+    expected = [0, 0, 1, 2] if overlap else [0, 1, 2, 3]
+    identities = [id(weights) for weights in before]
+    assert [identities.index(id(weights)) for weights in acted] == expected
+
+
+def test_without_carrying_every_rollout_and_its_training_begin_from_zeros():
+    trainer = start(2, "--reset-state", "True")
+    trainer.step()
+    assert np.abs(states_of(trainer)).max() > 0
+    assert trainer.step()["loss/first_ratio_error"] < 1e-5
+    assert math.isclose(trainer.global_step, 2 * N * T)
