@@ -44,6 +44,7 @@ class Case:
     scale: float = 1.0
     parts: int = 256
     headless: bool = False  # the last head has no legal action: float32 is too coarse about -1e4
+    live: bool = False
     arrays: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -65,7 +66,7 @@ class Case:
             "old_logprob": logprob + rng.normal(size=n) * 0.3,
             "old_value": f64(self.arrays["y"])[-1] + rng.normal(size=n) * 0.3,
             "adv": rng.normal(size=n) * 1.5 + 0.5,
-            "weight": rng.random(n) + 0.5,
+            "weight": None if self.live else rng.random(n) + 0.5,
         }
         for name, array in self.arrays.items():
             if array is not None:
@@ -138,17 +139,17 @@ def expected(case):
     """All that the kernels give, in float64; gradients by cases, not by differentiation."""
     logprob, entropy, slopes = log_probs(case)
     value = f64(case.arrays["y"])[-1]
-    old_logprob, old_value, adv, weight = (f64(case.arrays[name]) for name in TARGETS)
+    old_logprob, old_value, adv, *weights = (f64(a) for a in case.batch() if a is not None)
     clip, vf, vf_clip = COEFFICIENTS
+    gain = adv if case.live else weights[0] * (adv - adv.mean()) / (adv.std(ddof=1) + 1e-8)
+    ret = (value if case.live else old_value) + adv
+    targets = old_logprob, old_value, gain, ret
     coefficients = {**COEFFICIENTS._asdict(), "ent_coef": ENT_COEF}
-    loss, metrics = oracles.ppo_loss(
-        logprob, entropy, value, old_logprob, old_value, adv, weight, **coefficients
-    )
+    loss, metrics = oracles.clipped_loss(logprob, entropy, value, *targets, **coefficients)
     ratio, each = np.exp(logprob - old_logprob), case.scale / case.n
-    gain = weight * (adv - adv.mean()) / (adv.std(ddof=1) + 1e-8)
     stopped = (gain > 0) & (ratio > 1 + clip) | (gain < 0) & (ratio < 1 - clip)
     into_logprob = np.where(stopped, 0, -gain * ratio) * each
-    near, ret = np.clip(value, old_value - vf_clip, old_value + vf_clip), old_value + adv
+    near = np.clip(value, old_value - vf_clip, old_value + vf_clip)
     held = (near != value) & (abs(near - ret) > abs(value - ret))
     dvalue = np.where(held, 0, value - ret) * vf * each
     by_logprob, by_entropy = slopes
@@ -195,6 +196,13 @@ CASES = {
     "fewer parts": Case((2,), n=600, parts=2),
     "many blocks": Case((1, 1, 1), n=700 * 256 - 3),
     "two samples": Case((2,), n=2),
+    "live": Case((4,), live=True),
+    "live masked": Case((3, 2, 5), n=257, masked=True, live=True),
+    "live continuous": Case((1, 1, 1), live=True),
+    "live bf16": Case((4,), n=64, dtype=mx.bfloat16, live=True),
+    "live masked fp16": Case((3, 2), n=64, masked=True, dtype=mx.float16, scale=1024.0, live=True),
+    "live continuous fp16": Case((1, 1), n=64, dtype=mx.float16, scale=1024.0, live=True),
+    "live, one sample": Case((2,), n=1, live=True),
     "one sample": Case((2,), n=1),
 }
 EVERY = pytest.mark.parametrize(
@@ -216,7 +224,7 @@ class Kernels:
 
     def _record(self, name: str, case: Case) -> None:
         space, settings, y = case.space(), case.settings(), case.low("y")
-        parts = mx.zeros((3, min(case.parts, -(-case.n // 256))))
+        parts = None if case.live else mx.zeros((3, min(case.parts, -(-case.n // 256))))
         sums = gpu.TERMS + (case.action.logits if case.action.continuous else 1)
         partial_sums = mx.zeros((sums, -(-case.n // 256)))
         steps = {
@@ -226,6 +234,8 @@ class Kernels:
             "logprobs": lambda: gpu.logprobs(space, y),
         }
         for step, function in steps.items():
+            if case.live and step == "moments":
+                continue
             self.numbers[name, step] = self.recorder.record(partial(_listed, function))
 
     def run(self, name: str, step: str, **arrays) -> dict[str, np.ndarray]:
@@ -239,8 +249,8 @@ class Kernels:
         return dict(zip(call["output_names"], outputs, strict=True))
 
     def loss(self, name: str, **arrays) -> dict[str, np.ndarray]:
-        """All three launches of the loss."""
-        moments = self.run(name, "moments", **arrays)
+        """All launches of the loss: three, of live advantages two."""
+        moments = {} if CASES[name].live else self.run(name, "moments", **arrays)
         found = self.run(name, "samples", **moments, **arrays)
         partial_sums = found.pop("partial")
         return {**found, **self.run(name, "finish", partial=partial_sums, **arrays)}
@@ -283,13 +293,17 @@ def test_kernels(compiled, name):
     np.testing.assert_allclose(logprob, log_probs(case)[0], rtol=2e-6, atol=limit)
 
 
-@pytest.mark.parametrize("name", ["discrete", "masked", "continuous"])
+BRANCHED = ["discrete", "masked", "continuous", "live", "live masked", "live continuous"]
+
+
+@pytest.mark.parametrize("name", BRANCHED)
 def test_every_branch_is_taken(name):
     """Of the cases above: clipped and not, on both sides; held values; legal actions and not."""
     case = CASES[name]
     found, adv = expected(case), case.arrays["adv"]
+    middle = 0 if case.live else adv.mean()
     for side in (found["ratio"] > 1.2, found["ratio"] < 0.8):
-        for gains in (adv > adv.mean(), adv < adv.mean()):
+        for gains in (adv > middle, adv < middle):
             assert 0.05 < (side & gains).mean() < 0.4
     assert 0.05 < (found["dy"][-1] == 0).mean() < 0.95
     if case.masked:
@@ -480,9 +494,15 @@ def test_gradients_go_on_from_the_kernel_s(by_plain_form, kernels_are_plain, nam
         np.testing.assert_allclose(ours, other, rtol=0, atol=limit * np.abs(other).max())
 
 
-@pytest.mark.parametrize("name", ["discrete", "masked fp16", "continuous"])
-def test_three_launches_and_nothing_else(name):
-    """Neither casts nor slices nor zeros, forth and back; and one launch for log-probabilities."""
+@pytest.mark.parametrize(
+    "name",
+    ["discrete", "masked fp16", "continuous", "live", "live masked fp16", "live continuous"],
+)
+def test_few_launches_and_nothing_else(name):
+    """Three, of live advantages two; neither casts nor slices nor zeros, forth and back.
+
+    And one for log-probabilities.
+    """
     case, launched, read = CASES[name], [], []
 
     def kernel(name, **given):
@@ -495,7 +515,7 @@ def test_three_launches_and_nothing_else(name):
 
     decoder, y, logstd = Fused(case.action, 1), case.low("y"), case.low("logstd")
     actions, masks, batch = case.given("actions"), case.given("masks"), case.batch()
-    mx.eval(y, logstd, actions, masks, batch)
+    mx.eval([a for a in (y, logstd, actions, masks, *batch) if a is not None])
 
     def total(given):
         settings = COEFFICIENTS, mx.array(ENT_COEF), mx.array(case.scale)
@@ -506,7 +526,7 @@ def test_three_launches_and_nothing_else(name):
         (_, metrics, ratio, value), gradients = mx.value_and_grad(total)(given)
     kind = case.space().kind
     finish = "finish_gaussian_loss" if case.action.continuous else "finish_categorical_loss"
-    assert launched == ["advantage_moments", f"{kind}_loss", finish]
+    assert launched == [*([] if case.live else ["advantage_moments"]), f"{kind}_loss", finish]
     results = [metrics, ratio, value, *gradients.values(), *read]
     assert [g.dtype for g in gradients.values()] == [case.dtype] * len(given)
     assert nodes(results) <= VIEWS, nodes(results)

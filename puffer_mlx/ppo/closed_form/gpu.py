@@ -1,4 +1,6 @@
-"""The loss by closed form on a GPU: ``loss.metal.h``, in three launches; log-probabilities in one.
+"""The loss by closed form on a GPU: ``loss.metal.h``, in three launches, of live advantages two.
+
+Log-probabilities take one.
 
 n samples, A logits (or dimensions of a continuous space). y (A + 1, n) is a decoder's product:
 logits or means, and the value in the last row.
@@ -99,7 +101,7 @@ def moments(adv: mx.array) -> mx.array:
 
 
 def samples(
-    space: Space, settings: Settings, y: mx.array, batch: Minibatch, parts: mx.array
+    space: Space, settings: Settings, y: mx.array, batch: Minibatch, parts: mx.array | None
 ) -> Samples:
     """The one pass over all samples.
 
@@ -108,14 +110,16 @@ def samples(
         settings: of the loss.
         y: (A + 1, n) float32, bfloat16 or float16.
         batch: targets (n,).
-        parts: ``moments`` of the advantages.
+        parts: ``moments`` of the advantages; None of live ones, which have no weight either.
     """
     (rows, n), A = y.shape, space.action.logits
     inputs = {
-        **{"y": y, "moments": parts, "shape": numbers(n, A, parts.shape[1])},
+        **{"y": y, "shape": numbers(n, A, 0 if parts is None else parts.shape[1])},
         **space.inputs(),
         **settings.inputs(),
         **batch._asdict(),
+        "moments": batch.adv if parts is None else parts,
+        "weight": batch.adv if batch.weight is None else batch.weight,
     }
     if space.action.continuous:  # its entropy is a number of all samples
         del inputs["ent_coef"]

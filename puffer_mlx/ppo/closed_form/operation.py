@@ -98,7 +98,8 @@ def _fused(y, action, logstd, actions, masks, coefficients, ent_coef, scale, *ba
     space = gpu.Space(action, logstd, actions, masks)
     settings = gpu.Settings(Coefficients(*coefficients), ent_coef, scale)
     targets = Minibatch(*batch)
-    dy, ratio, value, partial = gpu.samples(space, settings, y, targets, gpu.moments(targets.adv))
+    parts = None if targets.weight is None else gpu.moments(targets.adv)
+    dy, ratio, value, partial = gpu.samples(space, settings, y, targets, parts)
     total, metrics, *dlogstd = gpu.finish(space, settings, y.shape[1], partial)
     return total, metrics, ratio, value, dy, *(() if logstd is None else dlogstd)
 
