@@ -33,9 +33,9 @@ from puffer_mlx.tracking.further_log import further_log
 from puffer_mlx.tracking.json_lines import JsonLines, log_path
 from puffer_mlx.tracking.run_log import RunLog
 from puffer_mlx.tracking.scores import SCORE
-from puffer_mlx.training import placement
+from puffer_mlx.training import evaluation, placement
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.vec.base import TellsScores
+from puffer_mlx.vec.base import Environments, TellsScores
 
 
 def train(
@@ -73,6 +73,7 @@ def train(
     )
     with made as environments, output.going_on(outside.lost), contextlib.ExitStack() as stack:
         say(config)
+        evaluation.refuse_agents(config, environments)
         if unused := vec.unused_keys(config, environments):
             print(f"unused here: {', '.join(unused)}")
         if config.python:
@@ -133,8 +134,8 @@ def train(
             ending.save()  # only here is it certain that the run stopped
             if trainer.fault:
                 raise trainer.fault
-            if trainer.epoch == config.epochs and (evaluation := evaluate(trainer, dashboard)):
-                log.write(evaluation)
+            if trainer.epoch == config.epochs and (last := evaluate(trainer, dashboard)):
+                log.write(last)
         return outside.status or (watch.status if watch.number == signal.SIGHUP else 0)
 
 
@@ -154,8 +155,12 @@ def go_on(trainer: Trainer, resumed: Checkpoint, state: State) -> int:
 
 def evaluate(trainer: Trainer, dashboard: Dashboard) -> dict[str, float]:
     """Roll out the final weights, as upstream does after training; the record, empty if none."""
+
+    def make(config: Config) -> Environments:
+        return vec.make(config, placement.rollout_cores(config))
+
     record: dict[str, float] = {}
-    for record in trainer.evaluate():
+    for record in evaluation.evaluate(trainer, make):
         if dashboard.live:
             dashboard.update({name: record[name] for name in record if name.startswith("env/")})
     if record:
@@ -165,6 +170,8 @@ def evaluate(trainer: Trainer, dashboard: Dashboard) -> dict[str, float]:
             if "env/" in name
         )
         dashboard.message(f"evaluation of the final weights: {shown}")
+        if note := evaluation.short_note(trainer, record):
+            dashboard.message(note)
     return record
 
 

@@ -41,6 +41,8 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
 
     if not training:
         return problems
+    if config.base.eval_agents == 0:
+        report(["base.eval_agents"], "base.eval_agents 0 is none", "-1, as many as are trained on")
     agents, buffers = config.vec.total_agents, config.vec.num_buffers
     names = ("vec.total_agents", "vec.num_buffers")
     if sound(*names) and agents % buffers:

@@ -68,9 +68,8 @@ class RunLog:
 
     def evaluation(self) -> Record:
         """``env/*`` of the evaluation after training; empty if there was none."""
-        others = [record for record in self._records() if "epoch" not in record]
-        last = others[-1] if others else {}
-        return {name: value for name, value in last.items() if name.startswith("env/")}
+        found = next((record for record in self._records() if "epoch" not in record), {})
+        return {name: value for name, value in found.items() if name.startswith("env/")}
 
     @property
     def _sweep(self) -> dict[str, str]:
@@ -91,7 +90,7 @@ def means(records: Iterator[Record], steps: float, bins: int) -> list[Record]:
     """Means over parts of a run, upstream's rule.
 
     A part ends with the first record whose ``agent_steps`` have reached the next multiple of
-    ``steps / bins``: one record ends one part at most. What comes after the last part is left out.
+    ``steps / bins``: one record ends one part at most. What no such record follows is left out.
 
     Args:
         records: in the order of their ``agent_steps``.
@@ -105,8 +104,6 @@ def means(records: Iterator[Record], steps: float, bins: int) -> list[Record]:
     sums: Record = {}
     counts: dict[str, int] = {}
     for record in records:
-        if len(made) == bins:
-            break
         for name, value in record.items():
             sums[name] = sums.get(name, 0) + value
             counts[name] = counts.get(name, 0) + 1

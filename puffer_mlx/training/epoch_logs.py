@@ -6,6 +6,7 @@ from typing import Any
 import mlx.core as mx
 import psutil
 
+from puffer_mlx.config import Config
 from puffer_mlx.tracking.scores import SCORE, LastScores
 from puffer_mlx.training.collector import Rollout
 
@@ -16,15 +17,15 @@ class EpochLogs:
     """Makes records of epochs; keeps what they need of the epochs before.
 
     Args:
-        batch_size: environment steps of an epoch.
+        config: the run's.
 
     Attributes:
         scores: of the last episodes, where environments tell each.
     """
 
-    def __init__(self, batch_size: int) -> None:
+    def __init__(self, config: Config) -> None:
         self.scores = LastScores()
-        self._batch_size, self._process = batch_size, psutil.Process()
+        self._config, self._process = config, psutil.Process()
         self._started = time.perf_counter()
 
     @property
@@ -51,13 +52,14 @@ class EpochLogs:
             train: seconds of training.
         """
         return {
-            "SPS": self._batch_size / wall,
+            "SPS": self._config.batch_size / wall,
             "agent_steps": steps,
             "uptime": self.uptime,
             "epoch": epoch,
             **environment_logs(rollout.logs),
             **self._last_scores(rollout),
             **{f"loss/{name}": value for name, value in losses.items()},
+            **self._importance(losses),
             "perf/rollout": rollout.seconds,
             "perf/train": train,
             "perf/epoch": wall,
@@ -69,6 +71,15 @@ class EpochLogs:
             "util/cpu_mem_gb": self._process.memory_info().rss / 2**30,
             "util/mlx_mem_gb": mx.get_active_memory() / 2**30,
         }
+
+    def _importance(self, losses: Logs) -> Logs:
+        """The mean ratio of new to old probabilities, which PufferLib 5.0 logs; no loss, no prefix.
+
+        kl is the mean of ratio - 1 - log ratio, and old_kl that of -log ratio.
+        """
+        if self._config.train.algorithm == "puffer4" or "kl" not in losses:
+            return {}
+        return {"importance": 1 + losses["kl"] - losses["old_kl"]}
 
     def _last_scores(self, rollout: Rollout) -> Logs:
         """The mean score of the last 100 episodes, where environments tell each."""

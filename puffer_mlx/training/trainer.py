@@ -116,7 +116,7 @@ class Trainer:
         same = not carries or config.train.algorithm == "puffer5"
         comparable = same and not self.placement.overlap
         self._ratios = FirstRatios(self.learner.reader, comparable)
-        self.epoch_logs = EpochLogs(config.batch_size)
+        self.epoch_logs = EpochLogs(config)
 
     @property
     def weights(self) -> Any:
@@ -172,7 +172,7 @@ class Trainer:
         return {**record, **phases, **self.epoch_logs.memory()}
 
     def evaluate(self) -> Iterator[Logs]:
-        """Rollouts without training, as upstream after its last epoch.
+        """Rollouts without training, as PufferLib 4.0 after its last epoch; 5.0: ``evaluation.py``.
 
         Until more than ``base.eval_episodes`` have ended, at most half as many as training epochs.
         Yields the environments' means since the evaluation began.

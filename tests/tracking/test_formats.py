@@ -4,9 +4,10 @@ import json
 import math
 import re
 import types
+from dataclasses import replace
 
 import pytest
-from running import BATCH, EPOCHS, TINY
+from running import BATCH, EPOCHS, ROOT, TINY
 
 from puffer_mlx import config as c
 from puffer_mlx.errors import UserError
@@ -142,6 +143,22 @@ def test_the_configuration_of_a_v1_log(tmp_path):
     assert ours - gone <= {*found["train"], *found["policy"]}
     run.config.train.algorithm = "puffer4"  # whose keys are told
     assert read_v1(formats.find("puffer5").text(run))["train"]["prio_alpha"] == "0.8"
+
+
+@pytest.mark.parametrize("name", ["breakout", "configs/puffer5/breakout-a.ini"])
+def test_the_configuration_of_a_v1_log_is_read_as_the_run_s_own(tmp_path, name):
+    """By our own reader of 5.0's files, which gives 5.0's names back."""
+    settings = c.load(str(ROOT / name) if "/" in name else name, ["--train.algorithm", "puffer5"])
+    run = replace(run_of(tmp_path, [epoch(1, 100, 1)]), config=settings, overlap=True)
+    text, _, _ = formats.find("puffer5").text(run).partition("[metrics]")
+    (tmp_path / "run.ini").write_text(text)
+    found = c.load("breakout", files=[tmp_path / "run.ini"])
+    for section in ("base", "vec", "policy", "torch", "env"):
+        assert getattr(found, section) == getattr(settings, section)
+    assert found.train.overlap == "auto"  # which a file's 1 means
+    gone = {"beta2", "eps", "prio_alpha", "prio_beta0", "overlap"}
+    ours, theirs = ({**vars(one.train), **dict.fromkeys(gone)} for one in (settings, found))
+    assert theirs == ours
 
 
 def test_keys_that_the_reader_could_not_find_are_left_out(tmp_path):
