@@ -25,6 +25,7 @@ from puffer_mlx import config
 HERE = Path(__file__).parent
 PARTS = 40
 TASKS = {  # name -> what follows `python scripts/train.py`
+    **{name: name for name in ("breakout", "breakout-a", "breakout-b", "breakout-c", "breakout-f")},
     "cartpole": "cartpole",
     "cartpole_continuous": "cartpole_continuous",
     "connect4": "connect4",

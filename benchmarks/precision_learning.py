@@ -19,6 +19,7 @@ done in pieces. `--runs FOLDER` only reads.
 import argparse
 import datetime
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -41,7 +42,7 @@ from puffer_mlx.system.files import publish
 
 TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
 TASKS = {  # name -> what follows `python scripts/train.py`
-    "breakout": "breakout",
+    **{name: name for name in ("breakout", "breakout-a", "breakout-b", "breakout-c", "breakout-f")},
     "memory": "memory --policy.num-layers 2 --train.total-timesteps 20_000_000",
     "memory-LSTM": "memory --torch.network LSTM --train.total-timesteps 20_000_000",
     "squared": "squared --train.total-timesteps 5_000_000",
@@ -169,8 +170,9 @@ def numbers(run: Run, score: str | None) -> dict[str, float]:
             f"{run.folder} has {len(logs)} logs, expected one", "remove the folder and run it again"
         )
     records = [json.loads(line) for line in logs[0].read_text().splitlines()]
-    records = [record for record in records if "SPS" in record]  # an evaluation has none
     name = f"env/{score}" if score else metric(TASKS[run.task].split()[0])
+    evaluation = records[-1].get(name, math.nan) if "SPS" not in records[-1] else math.nan
+    records = [record for record in records if "SPS" in record]
     scored = [record for record in records if record.get("env/n")]
     if scored and name not in scored[0]:
         have = (key[4:] for key in scored[0] if key.startswith("env/"))
@@ -187,6 +189,7 @@ def numbers(run: Run, score: str | None) -> dict[str, float]:
     return {
         "tail": float(np.average([r[name] for r in tail], weights=[r["env/n"] for r in tail])),
         "area": float(np.interp(steps, at, scores).mean()),
+        "evaluation": evaluation,
         "steps": float(steps[-1]),
         "SPS": statistics.median(r["SPS"] for r in records[WARM_UP:] or records),
         "host, GiB": max(record["util/cpu_mem_gb"] for record in records),
