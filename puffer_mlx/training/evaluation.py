@@ -8,6 +8,7 @@ have none, and exits where environments report no ``perf``. Here it ends when no
 ended in as many steps as training took, and what environments report is what there is.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -23,10 +24,10 @@ from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.training.collector import Collector
 from puffer_mlx.training.epoch_logs import Logs, environment_logs, merge_means
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.vec.base import Environments, VecEnv
+from puffer_mlx.vec.base import VecEnv
 
 
-def evaluate(trainer: Trainer, make: Callable[[Config], Environments]) -> Iterator[Logs]:
+def evaluate(trainer: Trainer, make: Callable[[Config], VecEnv]) -> Iterator[Logs]:
     """Roll out a trainer's weights, until it is told to stop or knows enough.
 
     Args:
@@ -41,7 +42,7 @@ def evaluate(trainer: Trainer, make: Callable[[Config], Environments]) -> Iterat
         yield from trainer.evaluate()
     elif trainer.config.base.eval_episodes and not trainer.stop:
         config = evaluated(trainer.config)
-        with make(config) as environments:
+        with contextlib.closing(make(config)) as environments:
             share(trainer.vec, environments)
             yield from _rollouts(trainer, config, environments)
 
