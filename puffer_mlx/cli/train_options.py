@@ -8,6 +8,7 @@ from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import Checkpoint
 from puffer_mlx.checkpoint.run_lock import held
 from puffer_mlx.config import Config, parse_command_line, trust
+from puffer_mlx.config.command_line import spelled
 from puffer_mlx.config.schema import COMMAND_LINE
 from puffer_mlx.errors import UserError
 from puffer_mlx.profiling import metal_capture
@@ -119,10 +120,9 @@ def find_resumed(argv: list[str], stack: contextlib.ExitStack) -> Checkpoint | N
     """
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("--resume", "--checkpoint-dir", "--torch.network", "--torch.encoder"):
-        spelled = {name, name.replace("-dir", "_dir")}
-        first.add_argument(*spelled, dest=name, nargs="?")
-    first.add_argument("--allow-code", "--allow_code", action="store_true")
-    given, _ = first.parse_known_args(argv[1:])
+        first.add_argument(name, dest=name, nargs="?")
+    first.add_argument("--allow-code", action="store_true")
+    given, _ = first.parse_known_args(spelled(argv[1:]))
     words = vars(given)
     if (which := words.pop("--resume")) is None:
         return None

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from puffer_mlx.config.compatibility import RENAMES, UNUSED, closest
+from puffer_mlx.config.compatibility import RENAMES, SWEEP, UNUSED, closest
 from puffer_mlx.config.finding import known_envs
 from puffer_mlx.config.ini_files import Setting
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS, SECTIONS
@@ -32,12 +32,12 @@ class _Parser(argparse.ArgumentParser):
 
 def option(section: str, key: str) -> str:
     """The option that sets a key: `--train.learning-rate`; for [base] `--seed`."""
-    return "--" + ("" if section == "base" else f"{section}.") + key.replace("_", "-")
+    return "--" + f"{section}.{key}".removeprefix("base.").replace("_", "-")
 
 
 def env_options(argv: Sequence[str]) -> list[str]:
     """The names of the [env] keys that a command line gives, whatever they are."""
-    found = (word.partition("=")[0] for word in _spelled(argv) if word.startswith("--env."))
+    found = (word.partition("=")[0] for word in spelled(argv) if word.startswith("--env."))
     return [f"env.{name.removeprefix('--env.').replace('-', '_')}" for name in found]
 
 
@@ -45,7 +45,7 @@ def typed_text(argv: Sequence[str], name: str) -> str:
     """What a command line gives a key, before it is parsed; empty if it doesn't name it."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument(option(*name.split(".")), dest="text", nargs="?")
-    return (first.parse_known_args(_spelled(argv))[0].text or "").strip()
+    return (first.parse_known_args(spelled(argv))[0].text or "").strip()
 
 
 def obeys(obeyed: Sequence[str] | None, name: str) -> bool:
@@ -94,12 +94,11 @@ def build_parser(
         for key, declared in shown_keys.items():
             name = f"{section}.{key}"
             facts = (declared.unit, declared.bounds, f"default {texts.get(name, declared.default)}")
-            group.add_argument(
-                option(section, key),
-                action=_Last,
-                dest=name,
-                default=argparse.SUPPRESS,  # leaves no trace where it isn't given
+            _add(
+                group,
+                name,
                 metavar=WORDS[type(declared.default)],
+                bare=isinstance(declared.default, bool),
                 help=f"{declared.help} ({'; '.join(filter(None, facts))})".replace("%", "%%"),
             )
     group = parser.add_argument_group("[env]", "The environment's own parameters; they need ENV.")
@@ -110,20 +109,36 @@ def build_parser(
         extra(parser)
     declared_names = (f"{section}.{key}" for section, keys in KEYS.items() for key in keys)
     ignored = [name for name in declared_names if not obeys(obeyed, name)]
-    hidden = dict.fromkeys([*UNUSED, *RENAMES, *ignored, *others], argparse.SUPPRESS)
-    for name, help in (hidden | helps).items():
-        section, _, key = name.partition(".")
-        if (word := option(section, key)) in parser._option_string_actions:
-            continue  # the script has an option of this name
-        group.add_argument(
-            word,
-            action=_Last,
-            dest=name,
-            default=argparse.SUPPRESS,
-            metavar="PATH" if name == "env.source" else "FLOAT",
-            help=help,
-        )
+    swept = [s.name for s in files if s.section.partition(".")[0] == "sweep"]
+    names = [*UNUSED, *RENAMES, *SWEEP, *swept, *ignored, *others]
+    for name, help in (dict.fromkeys(names, argparse.SUPPRESS) | helps).items():
+        if option(*name.split(".", 1)) not in parser._option_string_actions:  # the script's own
+            metavar = "PATH" if name == "env.source" else "FLOAT"
+            _add(group, name, metavar=metavar, bare=_may_be_bare(name), help=help)
     return parser
+
+
+def _add(group: argparse._ArgumentGroup, name: str, metavar: str, bare: bool, help: str) -> None:
+    """Add the option of a key; ``bare``: without a value it is true, as in PufferLib 5.0."""
+    group.add_argument(
+        option(*name.split(".", 1)),
+        action=_Last,
+        dest=name,
+        default=argparse.SUPPRESS,  # leaves no trace where it isn't given
+        metavar=metavar,
+        help=help,
+        nargs="?" if bare else None,
+        const="true",
+    )
+
+
+def _may_be_bare(name: str) -> bool:
+    """Whether a key that isn't shown, or the environment's, may be true."""
+    if name in RENAMES and not RENAMES[name].off:
+        name = ".".join(RENAMES[name][:2])
+    section, _, key = name.partition(".")
+    declared = KEYS.get(section, {}).get(key)
+    return isinstance(declared.default, bool) if declared else name != "env.source"
 
 
 def parse_options(
@@ -134,7 +149,7 @@ def parse_options(
     Raises:
         UserError: an unknown option, with the closest one; a missing or an empty value.
     """
-    words = _spelled(argv)
+    words = spelled(argv)
     _refuse_empty(parser, words)
     namespace, rest = parser.parse_known_args(words)
     if rest:
@@ -142,7 +157,7 @@ def parse_options(
     settings: list[Setting] = []
     own = argparse.Namespace()
     for name, value in vars(namespace).items():
-        section, dot, key = name.partition(".")
+        section, dot, key = name.rpartition(".")
         if dot:
             settings.append(Setting(section, key, value.strip(), COMMAND_LINE))
         else:
@@ -150,15 +165,19 @@ def parse_options(
     return settings, own
 
 
-def _spelled(argv: Sequence[str]) -> list[str]:
-    """Dashes for underscores in option names; a negative number joined to its option (`-1e-3`)."""
+def spelled(argv: Sequence[str]) -> list[str]:
+    """Options as they are declared: `--seed` for `--base.seed`, dashes for underscores.
+
+    A negative number (`-1e-3`) is joined to its option.
+    """
     words: list[str] = []
     for word in argv:
         name, equals, value = word.partition("=")
         if words and re.fullmatch("--[^=]+", words[-1]) and re.match(r"-[\d.]", word):
             words[-1] += f"={word}"
         elif word.startswith("--"):
-            words.append(name.replace("_", "-") + equals + value)
+            name = re.sub(r"^--base\.", "--", name).replace("_", "-")
+            words.append(name + equals + value)
         else:
             words.append(word)
     return words
@@ -195,5 +214,5 @@ def _unknown(
     near = closest(name[2:], options)
     hint = f"did you mean --{near}?" if near else "--help explains every option"
     if name.startswith("--sweep"):
-        hint = "[sweep] sections are read from .ini files"
+        hint = "name a key that the environment's file has in a [sweep] section, or PufferLib's own"
     return UserError(f"unknown option {name} {value}".rstrip() + f" ({COMMAND_LINE})", hint)

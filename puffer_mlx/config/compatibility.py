@@ -96,6 +96,19 @@ ONLY = {  # unused keys whose other values ask for something that does not exist
     "vec.num_policies": 1,
     "vec.hist_policy_percent": 0,
 }
+ENV_OF_5 = {"dr": 0.0, "num_agents": 1.0, "num_bots": 0.0}  # what each of 5.0's environments gets
+_SWEPT = (  # what PufferLib 5.0's default.ini searches
+    *("vec.total_agents", "policy.hidden_size", "policy.num_layers"),
+    *["train.total_timesteps", "train.horizon", "train.minibatch_size", "train.learning_rate"],
+    *["train.ent_coef", "train.gamma", "train.gae_lambda", "train.replay_ratio", "train.clip_coef"],
+    *("train.vf_clip_coef", "train.vf_coef", "train.max_grad_norm", "train.momentum"),
+)
+SWEEP = (  # the keys of its [sweep] sections, which the command line takes, too
+    *("sweep.metric", "sweep.metric_distribution", "sweep.goal", "sweep.max_suggestion_cost"),
+    *("sweep.max_runs", "sweep.gpus", "sweep.downsample", "sweep.prune_pareto"),
+    "sweep.early_stop_quantile",
+    *(f"sweep.{name}.{key}" for name in _SWEPT for key in ("distribution", "min", "max", "scale")),
+)
 
 
 def closest(name: str, names: list[str]) -> str:

@@ -176,7 +176,7 @@ def env_names(path: Path) -> list[str]:
     except OSError:  # reading its settings will say what is wrong
         return [path.stem]
     found = re.search(r"^env_name[ \t]*[=:](.*)$", text, re.MULTILINE | re.IGNORECASE)
-    words = found[1].split() if found else []
+    words = [word.strip("'\"") for word in re.split("[#;]", found[1])[0].split()] if found else []
     return words if words and words != ["None"] else [path.stem]
 
 

@@ -37,14 +37,20 @@ class Setting(NamedTuple):
         return f"{self.name} {plain or repr(self.text)}"
 
 
-def read_ini(path: Path) -> list[Setting]:
+def read_ini(path: Path, capitals: bool = False) -> list[Setting]:
     """The settings of an .ini file, in its order; keys in lower case, values stripped.
+
+    Args:
+        path: the file.
+        capitals: keys keep theirs, as parameters of PufferLib 5.0's environments do.
 
     Raises:
         UserError: the file can't be read, isn't text or .ini, or has an unknown section.
     """
     name = relative_path(path)
     parser = configparser.ConfigParser(interpolation=None, default_section="")
+    if capitals:
+        parser.optionxform = lambda optionstr: optionstr
     text = read_ini_text(path)
     try:
         parser.read_string(text)
@@ -66,7 +72,7 @@ def read_ini(path: Path) -> list[Setting]:
     for section in parser.sections():
         check_section(section, f"{name}:{lines.get((section, ''), '?')}")
     return [
-        Setting(section, key, value, f"{name}:{lines.get((section, key), '?')}")
+        Setting(section, key, value, f"{name}:{lines.get((section, key.lower()), '?')}")
         for section in parser.sections()
         for key, value in parser[section].items()
     ]

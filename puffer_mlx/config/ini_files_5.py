@@ -17,6 +17,7 @@ from puffer_mlx.config.compatibility import RENAMES
 from puffer_mlx.config.ini_files import Setting, check_section, read_ini_text, relative_path
 from puffer_mlx.config.key import Key
 from puffer_mlx.config.schema import KEYS
+from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
 
 SECTIONS = ("bot_eval",)  # that 4.0 doesn't have
@@ -49,7 +50,7 @@ def read_ini_5(path: Path) -> list[Setting]:
             )
         if not (key and equals):
             raise UserError(f"{line!r} has no value ({where})", "write key = value")
-        setting = Setting(section, key, _unquoted(value), where)
+        setting = Setting(section, key, unquoted(value), where)
         found.pop(setting.name, None)
         found[setting.name] = _plain(setting)
     return list(found.values())
@@ -66,10 +67,6 @@ def uncommented(line: str) -> str:
         elif letter in "#;":
             return line[:at].strip()
     return line.strip()
-
-
-def _unquoted(text: str) -> str:
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
 
 
 def _plain(setting: Setting) -> Setting:

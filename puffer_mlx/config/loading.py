@@ -18,7 +18,7 @@ from puffer_mlx.config.command_line import (
     parse_options,
     typed_text,
 )
-from puffer_mlx.config.compatibility import ONLY, RENAMES, UNUSED, closest
+from puffer_mlx.config.compatibility import ENV_OF_5, ONLY, RENAMES, UNUSED, closest
 from puffer_mlx.config.finding import (
     NamedEnvironment,
     known_envs,
@@ -36,6 +36,7 @@ from puffer_mlx.config.values import (
     BOOLS,
     parse_argument,
     parse_number,
+    parse_parameter,
     read_number,
     read_value,
     unquoted,
@@ -89,7 +90,7 @@ def load_saved(path: Path, allow_code: Allowed = False) -> Config:
         UserError: anything wrong, all of it in one message.
     """
     found = resolve_file(path)
-    read = read_files(found.files, found.source, typed="")
+    read = read_files(found.files, found.source, algorithm="")
     config = _assemble(found, read, training=False)
     _note_code(config, read.settings, frozenset() if isinstance(allow_code, bool) else allow_code)
     config.allow_code = allow_code is True
@@ -132,8 +133,10 @@ def parse_command_line(
     named_here = {found.source} if name.endswith(".ini") else {found.env_name, found.source}
     found = found if run is None else resolve_file(run, images)
     paths = [*found.files, *map(Path, files)] if name else []
-    read = read_files(paths, found.source, typed_text(words, ALGORITHM))
+    source = typed_text(words, "env.source") or found.source
+    read = read_files(paths, source, typed_text(words, ALGORITHM))
     others = env_options(words) if ":" in found.env_name else []
+    others += [f"env.{key}" for key in ENV_OF_5] if read.folder == "5.0" else []
     parser = build_parser(read.settings, others, extra, obeyed)
     parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
     given, own = parse_options(parser, words, obeyed)
@@ -170,6 +173,8 @@ def _assemble(
 ) -> Config:
     """Understand settings, of which the last one for a key wins, and check the result."""
     config = Config(env_name=found.env_name, source=found.source, chosen_by=read.choice.why)
+    of_5 = read.folder == "5.0"
+    config.env = dict(ENV_OF_5) if of_5 else {}
     problems: list[UserError] = []
     chosen: dict[str, Setting] = {}
     passed: dict[str, Setting] = {}
@@ -181,7 +186,7 @@ def _assemble(
             problems.append(problem)
     for setting in chosen.values():
         try:
-            _place(config, setting)
+            _place(config, setting, texts=of_5 or config.python)
         except UserError as problem:
             problems.append(problem)
     raise_problems(problems)
@@ -221,8 +226,8 @@ def _under_our_name(setting: Setting) -> Setting:
     return plain._replace(text=on if BOOLS[word] else new.off)
 
 
-def _place(config: Config, setting: Setting) -> None:
-    """Put one setting where it belongs."""
+def _place(config: Config, setting: Setting, texts: bool) -> None:
+    """Put one setting where it belongs; ``texts``: the environment takes more than numbers."""
     section, key, text, origin = setting
     name = setting.name
     if declared := KEYS.get(section, {}).get(key):
@@ -235,8 +240,8 @@ def _place(config: Config, setting: Setting) -> None:
         with reading(text):
             config.source = str((beside / unquoted(text)).resolve())
             Path(config.source).is_dir()  # an error if it may not be looked at
-    elif section == "env" and config.python:
-        config.env[key] = parse_argument(text)
+    elif section == "env" and texts:
+        config.env[key] = parse_argument(text) if config.python else parse_parameter(text)
     elif section == "env" and parse_number(text) is None and origin != COMMAND_LINE:
         config.unused.append(f"{name} ({text!r} is not a number)")  # upstream skips it silently
     elif section == "env":
@@ -246,6 +251,8 @@ def _place(config: Config, setting: Setting) -> None:
         if numeric and text not in ("auto", "time"):
             read_number(setting, 0.5)
         config.sweep.setdefault(section, {})[key] = text
+        if origin == COMMAND_LINE:
+            config.unused.append(f"{name} (nothing is swept)")
     elif section == "bot_eval":
         config.unused.append(name)
     elif name in UNUSED:

@@ -2,7 +2,7 @@
 
 These dataclasses are the only declaration. Files, command line, `--help` and `configs/default.ini`
 derive from them. Sections, names and defaults are PufferLib 4.0's; a key that it lacks says
-"puffer_mlx only".
+"puffer_mlx only". What differs for 5.0's trainer is `configs/puffer5.ini`.
 
 | symbol | meaning | key or property |
 | --- | --- | --- |
@@ -81,7 +81,9 @@ class Base:
         minimum=-1,
     )
     reset_state: bool = key(
-        True, "Zero the recurrent state when a rollout starts; False carries it over."
+        True,
+        "Zero the recurrent state when a rollout starts; False carries it over. PufferLib 5.0's"
+        " reset_every_horizon; puffer5 carries it.",
     )
     profile: bool | str = key(
         True,
@@ -165,8 +167,8 @@ class Policy:
     )
     reset_on_terminal: bool = key(
         False,
-        "Zero an agent's recurrent state where an episode ends; PufferLib 4.0 never does."
-        " puffer_mlx only.",
+        "Zero an agent's recurrent state where an episode ends; PufferLib 4.0 never does, 5.0"
+        " always. puffer_mlx only.",
     )
 
 
@@ -252,7 +254,8 @@ class Train:
     )
     beta1: float = key(
         0.95,
-        "Momentum: what Muon keeps of the sum of gradients, Adam (usually 0.9) of their mean.",
+        "Momentum: what Muon keeps of the sum of gradients, Adam (usually 0.9) of their mean."
+        " PufferLib 5.0's momentum.",
         minimum=0,
         below=1,
     )
@@ -269,10 +272,18 @@ class Train:
         above=0,
     )
     minibatch_size: int = key(
-        8192, "M: length of a minibatch; a multiple of horizon.", unit="steps", minimum=1
+        8192,
+        "M: length of a minibatch; a multiple of horizon. Of puffer5 its segments, M / T, divide"
+        " vec.total_agents.",
+        unit="steps",
+        minimum=1,
     )
     horizon: int = key(
-        64, "T: length of a rollout and of a training segment.", unit="steps", minimum=2
+        64,
+        "T: length of a rollout and of a training segment. PufferLib 5.0 wants a multiple of 8;"
+        " here any will do.",
+        unit="steps",
+        minimum=2,
     )
     vtrace: bool = key(
         True,
@@ -294,14 +305,21 @@ class Train:
         " it as over. For environments that tell the two apart (Gymnasium's). puffer_mlx only.",
     )
     prio_alpha: float = key(
-        0.8, "Segments are drawn by |advantage| to this power; 0 is uniform.", minimum=0, maximum=1
+        0.8,
+        "Segments are drawn by |advantage| to this power; 0 is uniform. puffer4's alone.",
+        minimum=0,
+        maximum=1,
     )
     prio_beta0: float = key(
-        0.2, "How much importance weights undo that in the first epoch.", minimum=0, maximum=1
+        0.2,
+        "How much importance weights undo that in the first epoch. puffer4's alone.",
+        minimum=0,
+        maximum=1,
     )
     advantage: str = key(
         "V",
-        "Advantage recursion: V as PufferLib on GPUs; S as its CPU extension. puffer_mlx only.",
+        "Advantage recursion: V as PufferLib on GPUs; S as its CPU extension. puffer4's alone."
+        " puffer_mlx only.",
         choices=("V", "S"),
     )
     rollout_device: str = key(

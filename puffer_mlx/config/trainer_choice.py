@@ -19,7 +19,9 @@ from puffer_mlx.config.folders import folder_version, main_source
 from puffer_mlx.config.ini_files import Setting, read_ini, relative_path
 from puffer_mlx.config.ini_files_5 import read_ini_5
 from puffer_mlx.config.schema import Config
-from puffer_mlx.config.versions import ALGORITHM, file_version
+from puffer_mlx.config.values import unquoted
+from puffer_mlx.config.versions import ALGORITHM, FileVersion, file_version
+from puffer_mlx.system.files import reading
 
 RELEASES = {"puffer4": "4.0", "puffer5": "5.0"}
 ESSENCE = "base.reset_state", "policy.reset_on_terminal", "train.vtrace", "train.overlap"
@@ -32,58 +34,70 @@ UNREAD = {  # keys that a trainer doesn't obey
 class Choice(NamedTuple):
     """A trainer, and why it is that one."""
 
-    algorithm: str = "puffer4"
-    why: str = "the default"
+    algorithm: str
+    why: str
 
 
 class Read(NamedTuple):
     """What files say."""
 
     choice: Choice
+    folder: str  # the release that the environment's sources are of, "4.0" or "5.0"; else empty
     files: list[Path]  # with puffer5.ini, if it counts
     settings: list[Setting]  # in their order
     foreign: frozenset[str]  # origins of files that aren't of the trainer
 
 
-def read_files(files: Sequence[Path], source: str, typed: str) -> Read:
+def read_files(files: Sequence[Path], source: str, algorithm: str) -> Read:
     """Read files, each by the rules of its release, and choose a trainer.
 
     Args:
         files: default.ini, then others, of which the later ones win.
-        source: the folder of the environment's C sources; empty if it comes with puffer_mlx.
-        typed: ``train.algorithm`` on the command line; empty if it isn't there.
+        source: the folder of the environment's C sources; empty if only a file may say it.
+        algorithm: ``train.algorithm`` on the command line; empty if it isn't there.
 
     Raises:
         UserError: a file can't be read, or isn't an .ini file.
     """
     files = list(files)
-    folder = folder_version(source) if source and main_source(source) else ""
-    choice = _choose(files, source, folder, typed)
+    told = {path: file_version(path) for path in files}
+    source = source or next((v.source for v in reversed(told.values()) if v.source), "")
+    with reading(source):
+        folder = folder_version(source) if source and main_source(source) else ""
+    choice = Choice(algorithm, f"--{ALGORITHM}")
+    if not algorithm:
+        choice = _chosen(told, f"{relative_path(Path(source))} is a {folder} folder", folder)
     if choice.algorithm == "puffer5":
         files[1:1] = layer(PUFFER5)
     settings: list[Setting] = []
     foreign: set[str] = set()
     for path in files:
-        told = file_version(path)
-        found = read_ini_5(path) if (told.rules or folder) == "5.0" else read_ini(path)
-        settings += [s for s in found if s.name != ALGORITHM or s.text == choice.algorithm]
-        if path != files[0] and not told.is_for(choice.algorithm):
+        version = told.get(path) or file_version(path)
+        by_5 = (version.rules or folder) == "5.0"
+        found = read_ini_5(path) if by_5 else read_ini(path, capitals=folder == "5.0")
+        settings += [
+            s for s in found if s.name != ALGORITHM or unquoted(s.text) == choice.algorithm
+        ]
+        if path != files[0] and not version.is_for(choice.algorithm):
             foreign |= {setting.origin for setting in found}
-    return Read(choice, files, settings, frozenset(foreign))
+    return Read(choice, folder, files, settings, frozenset(foreign))
 
 
-def _choose(files: Sequence[Path], source: str, folder: str, typed: str) -> Choice:
-    """The trainer, as the module's docstring says."""
-    if typed:
-        return Choice(typed, f"--{ALGORITHM}")
-    told = {path: file_version(path) for path in files}
-    later = {path: told[path] for path in [*reversed(files[1:])] if told[path].algorithm}
-    for path, version in sorted(later.items(), key=lambda item: not item[1].says):
+def _chosen(told: dict[Path, FileVersion], of_folder: str, folder: str) -> Choice:
+    """The trainer, as the module's docstring says, where the command line doesn't name one.
+
+    Args:
+        told: what the files tell, default.ini the first one.
+        of_folder: what the folder tells, in words.
+        folder: its release; empty if there is none.
+    """
+    default, *others = told.items() or [(Path(), FileVersion())]
+    others = [(path, version) for path, version in reversed(others) if version.algorithm]
+    for path, version in sorted(others, key=lambda other: not other[1].says):
         return Choice(version.algorithm, f"{plain_path(path)} {version.why}")
     if folder:
-        where = relative_path(Path(source))
-        return Choice("puffer5" if folder == "5.0" else "puffer4", f"{where} is a {folder} folder")
-    return Choice(*[version.algorithm for version in told.values()][:1])
+        return Choice("puffer5" if folder == "5.0" else "puffer4", of_folder)
+    return Choice(default[1].algorithm or "puffer4", "the default")
 
 
 def taken_over(read: Read, setting: Setting) -> bool:

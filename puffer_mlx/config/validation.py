@@ -73,6 +73,13 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
         message = f"train.replay_ratio {train.replay_ratio} trains no minibatch in an epoch: "
         message += f"train.minibatch_size {train.minibatch_size} is {part:g} of {epoch}"
         report(("train.replay_ratio", *names), message, f"{least:g} or more")
+    elif sound(*names) and train.algorithm == "puffer5" and agents % (S := config.segments):
+        message = f"vec.total_agents {agents} is not a multiple of a minibatch's {S} segments,"
+        message += f" train.minibatch_size {train.minibatch_size} / train.horizon {train.horizon}:"
+        message += " puffer5 takes them in their order"
+        sizes = _divisors(agents, S, times=train.horizon)
+        legal = f"train.minibatch_size {sizes}, or vec.total_agents {multiples(agents, S)}"
+        report(names, message, legal)
     return problems
 
 
@@ -84,12 +91,12 @@ def multiples(value: int, step: int) -> str:
     )
 
 
-def _divisors(value: int, near: int) -> str:
-    """The divisors of value on both sides of near, in words."""
+def _divisors(value: int, near: int, times: int = 1) -> str:
+    """The divisors of value on both sides of near, multiplied, in words."""
     small = [n for n in range(1, math.isqrt(value) + 1) if value % n == 0]
     divisors = sorted({*small, *(value // n for n in small)})
     below, above = [n for n in divisors if n < near], [n for n in divisors if n > near]
-    return " or ".join(map(str, below[-1:] + above[:1]))
+    return " or ".join(str(n * times) for n in below[-1:] + above[:1])
 
 
 def raise_problems(problems: list[UserError]) -> None:

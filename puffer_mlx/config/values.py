@@ -73,6 +73,15 @@ def parse_argument(text: str) -> int | float | bool | str:
     return unquoted(text) if number is None else number
 
 
+def parse_parameter(text: str) -> float | str:
+    """A text as a parameter of PufferLib 5.0's environments: a number, else the text itself.
+
+    Its environments get lists of numbers, too: as their text, ``1, 2``.
+    """
+    number = parse_number(text)
+    return unquoted(text) if number is None else float(number)
+
+
 def without_comment(text: str) -> str:
     """A text without a comment behind it: upstream reads Python literals, which may have one."""
     return text.partition("#")[0].strip()

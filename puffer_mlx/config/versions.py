@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from puffer_mlx.config.ini_files import CONTROL
 from puffer_mlx.config.ini_files_5 import uncommented
+from puffer_mlx.config.values import unquoted
 from puffer_mlx.system.files import read_text
 
 VTRACE, ALGORITHM = "train.vtrace", "train.algorithm"
@@ -34,6 +35,7 @@ class FileVersion(NamedTuple):
     why: str = ""  # for people, after the file's name
     says: bool = False  # it says so itself
     faithful: bool = True  # that trainer has all that the file's keys mean
+    source: str = ""  # the folder of C sources that it names
 
     def is_for(self, algorithm: str) -> bool:
         """Whether the file means this trainer, or doesn't tell."""
@@ -42,9 +44,7 @@ class FileVersion(NamedTuple):
 
 _OF_4 = FileVersion("4.0", "puffer4", "is a 4.0 file")
 _OF_5 = FileVersion("5.0", "puffer5", "is a 5.0 file")
-_BEFORE_5 = FileVersion(
-    "5.0", "puffer4", "is from before 5.0's release: it has prio_*", faithful=False
-)
+_BEFORE_5 = FileVersion("5.0", "puffer4", "is from before 5.0's release", faithful=False)
 
 
 def file_version(path: Path) -> FileVersion:
@@ -54,9 +54,10 @@ def file_version(path: Path) -> FileVersion:
     except OSError:  # reading its settings will say what is wrong
         return FileVersion()
     told = _told_by(found.keys() - {VTRACE} if ALGORITHM in found else found.keys())
-    if ALGORITHM not in found:
-        return told
-    return FileVersion(told.rules or "4.0", found[ALGORITHM], f"says {ALGORITHM}", says=True)
+    if ALGORITHM in found:
+        told = FileVersion(told.rules or "4.0", found[ALGORITHM], f"says {ALGORITHM}", says=True)
+    source = found.get("env.source", "")
+    return told._replace(source=str((path.parent / source).resolve()) if source else "")
 
 
 def _told_by(names: Set[str]) -> FileVersion:
@@ -83,5 +84,5 @@ def _texts(text: str) -> dict[str, str]:
             section = line[1:-1].strip()
             found[f"{section}."] = ""
         elif at := min((line.find(sign) for sign in "=:" if sign in line), default=0):
-            found[f"{section}.{line[:at].strip().lower()}"] = line[at + 1 :].strip()
+            found[f"{section}.{line[:at].strip().lower()}"] = unquoted(line[at + 1 :].strip())
     return found

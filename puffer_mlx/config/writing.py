@@ -52,11 +52,9 @@ def _text(value: int | float | bool | str) -> str:
 
 def _env_text(value: int | float | bool | str, python: bool) -> str:
     """An environment's parameter: the text that reads back as the same, type included."""
-    if not python:
-        return repr(value).removesuffix(".0")
-    if not isinstance(value, str):
-        return repr(value)
-    return value if parse_argument(value) == value else f'"{value}"'
+    if isinstance(value, str):
+        return value if parse_argument(value) == value else f'"{value}"'
+    return repr(value) if python else repr(value).removesuffix(".0")
 
 
 def write_ini(config: Config, path: str | Path) -> None:

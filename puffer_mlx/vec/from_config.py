@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx.config import Config
+from puffer_mlx.config.compatibility import ENV_OF_5
 from puffer_mlx.config.fit import Misfit, fit_agents, rollout_threads
+from puffer_mlx.config.folders import folder_version
 from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
@@ -160,7 +162,9 @@ def python_factory(config: Config) -> Any:
 
 def unused_keys(config: Config, vec: VecEnv) -> list[str]:
     """Keys that these environments have no use for, and why, for the line that says so."""
-    found = [f"env.{key}" for key in vec.unread]
+    of_5 = bool(config.source) and folder_version(config.source) == "5.0"
+    common = ENV_OF_5 if of_5 else {}  # which few of them read
+    found = [f"env.{key}" for key in vec.unread if config.env[key] != common.get(key)]
     if config.train.bootstrap_truncated and not vec.finals:
         found.append("train.bootstrap_truncated (they don't show where a time limit ended them)")
     if config.vec.normalize_observations and not shows_normalised(config, vec.spec):

@@ -266,7 +266,7 @@ def test_help_mentions_every_key(script, here, capsys, words):
     for section, keys in KEYS.items():
         for key, declared in keys.items():
             option = ("" if section == "base" else f"{section}.") + key.replace("_", "-")
-            assert re.search(rf"^ +--{re.escape(option)} [A-Z]", text, re.MULTILINE), option
+            assert re.search(rf"^ +--{re.escape(option)} [\[A-Z]", text, re.MULTILINE), option
             assert " ".join(declared.help.split()) in " ".join(text.split()), option
     for option in "--load-model-path", "--resume", "--stop-at", "--version":
         assert option in text

@@ -98,10 +98,11 @@ WRONG_OPTIONS = [  # option, value, what the message names, what the hint offers
     ),
     ("--learning-rate", "0.1", "unknown option --learning-rate 0.1", "--train.learning-rate?"),
     ("--train.min-lr", "0.1", "unknown option --train.min-lr 0.1", "--train.min-lr-ratio?"),
-    ("--base.seed", "3", "unknown option --base.seed 3", "did you mean --seed?"),
+    ("--base.sed", "3", "unknown option --sed 3", "did you mean --seed?"),
     ("--env.frameskp", "3", "unknown option --env.frameskp 3", "did you mean --env.frameskip?"),
     ("--env.frameskip", "four", "env.frameskip four is not a number", "for example 1"),
-    ("--sweep.metric", "perf", "unknown option --sweep.metric perf", ".ini files"),
+    ("--sweep.gamma.max", "1", "unknown option --sweep.gamma.max 1", "a [sweep] section"),
+    ("--sweep.train.gamma.max", "high", "sweep.train.gamma.max high is not a number", "0.5"),
 ]
 
 
@@ -549,7 +550,7 @@ def test_help_of_an_environment_shows_its_values(capsys, ini):
         c.parse_command_line([ini("[train]\ngamma = 0.123\n[env]\nsize_of = 50%\n"), "-h"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "(0 to 1; default 0.123)" in shown
-    assert "--env.size-of FLOAT default 50%" in shown
+    assert "--env.size-of [FLOAT] default 50%" in shown
 
 
 SHIPPED = sorted(p for p in (ROOT / "configs").rglob("*.ini") if p.name not in LAYERS)

@@ -1,8 +1,18 @@
 """PufferLib 5.0's files, defaults and keys: what selects its trainer, and what that is told."""
 
+from pathlib import Path
+
 import pytest
 
 from puffer_mlx import config as c
+from puffer_mlx.config.compatibility import RENAMES, UNUSED
+from puffer_mlx.config.ini_files_5 import read_ini_5
+from puffer_mlx.config.schema import KEYS, SECTIONS
+from puffer_mlx.config.trainer_choice import trainer_note, unread
+from puffer_mlx.errors import UserError
+
+TABLE = Path(__file__).parents[1] / "data" / "upstream5_default.ini"
+OF_5 = "is a 5.0 file"
 
 PUBLISHED = {  # variant of Breakout -> agents, E, K, first agent of each minibatch, steps
     "a": (8192, 304, 6, [0, 2048, 4096, 6144, 0, 2048], 79_691_776),
@@ -24,3 +34,140 @@ def test_the_published_runs_have_their_published_lengths(variant):
     assert config.epochs * config.batch_size == steps
     assert config.train.algorithm == "puffer5" and config.unused == config.notes == []
     assert config.env == c.load("breakout").env | {"frameskip": 3}
+
+
+# --- its defaults ---
+
+
+def test_its_whole_table_of_defaults_is_read_and_is_what_the_layer_says(here):
+    """Without a message: what it has beyond our keys is known, and means nothing here."""
+    theirs, ours = c.load(str(TABLE)), c.load("default", ["--train.algorithm", "puffer5"])
+    assert trainer_note(theirs) == f"upstream5_default: PufferLib 5.0's trainer ({TABLE} {OF_5})"
+    assert theirs.base.profile is False and ours.base.profile is True  # ours is on
+    theirs.base.profile = True
+    theirs.train.eps, theirs.train.beta2 = ours.train.eps, ours.train.beta2  # of Adam
+    for section in SECTIONS:
+        assert getattr(theirs, section) == getattr(ours, section)
+    assert theirs.notes == [] and unread(theirs) == []
+    known = {f"{s}.{k}" for s, keys in KEYS.items() for k in keys} | {*RENAMES, "base.env_name"}
+    given = {s.name for s in read_ini_5(TABLE) if s.section not in ("env", *theirs.sweep)}
+    assert set(theirs.unused) == given - known <= UNUSED.keys()
+
+
+def test_what_the_layer_changes():
+    five, four = c.load("default", ["--train.algorithm", "puffer5"]), c.load("default")
+    changed = {
+        f"{section}.{key}": getattr(getattr(five, section), key)
+        for section, keys in KEYS.items()
+        for key in keys
+        if getattr(getattr(five, section), key) != getattr(getattr(four, section), key)
+    }
+    assert changed == {
+        "base.checkpoint_interval": 500,
+        "base.reset_state": False,
+        "vec.num_threads": 8,
+        "policy.reset_on_terminal": True,
+        "train.algorithm": "puffer5",
+        "train.vtrace": False,
+        "train.overlap": "auto",
+    }
+    assert five.files == ["configs/default.ini", "configs/puffer5.ini"]
+
+
+def test_environments_of_5_have_its_common_parameters(here):
+    (here / "ocean" / "kelp").mkdir(parents=True)
+    (here / "ocean" / "kelp" / "kelp.h").write_text("typedef float obs_t;\n")
+    (here / "config").mkdir()
+    (here / "config" / "kelp.ini").write_text(
+        "[env]\nnum_agents = 3\nmap = 'a # b'\nsizes = 1, 2 # m\nSpeed = 0x10\ncap = inf\n"
+    )
+    expected = {"dr": 0, "num_agents": 3, "num_bots": 0, "map": "a # b", "sizes": "1, 2"}
+    expected |= {"Speed": 16, "cap": float("inf")}
+    config = c.load("ocean/kelp")
+    assert config.env == expected and config.unused == []
+    assert type(config.env["Speed"]) is type(config.env["dr"]) is float
+    c.write_ini(config, "config.ini")
+    assert c.load("config.ini") == config
+
+
+# --- its keys and its command line ---
+
+
+@pytest.mark.parametrize(
+    ("text", "typed", "in_file"),
+    [("0", False, False), ("false", False, False), ("1", True, "auto"), ("True", True, "auto")],
+)
+def test_async_is_overlap(here, text, typed, in_file):
+    """On, as in every file of theirs, it is wherever there are two devices; typed, anywhere."""
+    assert c.load("breakout", [f"--base.async={text}"]).train.overlap == typed
+    (here / "toy.ini").write_text(f"[base]\nasync = {text}\n")
+    assert c.load("toy.ini").train.overlap == in_file
+    assert c.load("toy.ini", ["--train.overlap", "auto"]).train.overlap == "auto"
+
+
+def test_momentum_and_reset_every_horizon():
+    config = c.load("squared", ["--train.momentum=0.25", "--reset-every-horizon", "0"])
+    assert config.train.beta1 == 0.25 and config.base.reset_state is False
+    assert config.origins["train.beta1"] == "command line"
+    for option, named in (
+        ("--train.momentum=1", r"train\.beta1 1\.0 is out of range"),
+        ("--train.momentum=much", r"train\.beta1 much is not a number"),
+        ("--base.reset-every-horizon=2", r"base\.reset_state 2 is neither true nor false"),
+    ):
+        with pytest.raises(UserError, match=named):
+            c.load("squared", [option])
+
+
+def test_its_command_line():
+    words = "--base.seed=1 --train.ent_coef=0.5 --train.vtrace --base.reset_every_horizon"
+    words += " --env.continuous --train.anneal-lr=FALSE"
+    config = c.load("breakout", words.split())
+    assert (config.base.seed, config.train.ent_coef, config.train.vtrace) == (1, 0.5, True)
+    assert config.base.reset_state and not config.train.anneal_lr
+    assert config.env["continuous"] == 1
+    for word, said in (
+        ("--train.horizon", "expected one argument"),  # a number can't be true
+        ("--train.momentum", "expected one argument"),
+        ("--env.source", "expected one argument"),
+        ("--base.gamma=1", "unknown option --gamma 1"),
+        ("--env.tilt=1", "unknown option --env.tilt 1"),
+        ("--load-model-path=a.bin", r"base\.load_model_path a\.bin is not supported"),
+    ):
+        with pytest.raises(UserError, match=said):
+            c.load("breakout", [word])
+
+
+def test_keys_of_a_sweep_are_taken(here):
+    words = ["--sweep.train.gamma.max=0.99", "--sweep.env.frameskip.min", "2", "--sweep.gpus=1"]
+    config = c.load("breakout", words)
+    assert config.sweep["sweep.train.gamma"] == {"max": "0.99"}
+    assert config.sweep["sweep.env.frameskip"]["min"] == "2"  # which the file has
+    assert config.unused == [
+        f"sweep.{name} (nothing is swept)"
+        for name in ("env.frameskip.min", "train.gamma.max", "gpus")
+    ]
+    with pytest.raises(UserError, match=r"unknown option --sweep\.env\.frameskip\.min 2"):
+        c.load("squared", ["--sweep.env.frameskip.min=2"])
+
+
+# --- relations ---
+
+
+def test_minibatches_are_slices_of_the_agents():
+    small = ["--train.algorithm=puffer5", "--vec.total-agents=12", "--train.horizon=8"]
+    for segments in (1, 2, 3, 4, 6, 12):
+        c.load("squared", [*small, f"--train.minibatch-size={8 * segments}"])
+    wrong = [*small, "--train.minibatch-size=64"]
+    with pytest.raises(UserError) as caught:
+        c.load("squared", wrong)
+    assert "vec.total_agents 12 is not a multiple of a minibatch's 8 segments" in str(caught.value)
+    assert caught.value.hint == "train.minibatch_size 48 or 96, or vec.total_agents 8 or 16"
+    for legal in ("--train.minibatch-size=48", "--vec.total-agents=16"):
+        c.load("squared", [*wrong, legal])
+    c.load("squared", [*wrong, "--train.algorithm=puffer4"])  # which draws them
+
+
+def test_any_horizon_will_do():
+    """Upstream asks for a multiple of 8, or of 4 in float32."""
+    words = "--train.algorithm=puffer5 --train.horizon=7 --train.minibatch-size=7168"
+    assert c.load("breakout", words.split()).segments == 1024
