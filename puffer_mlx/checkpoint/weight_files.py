@@ -5,10 +5,11 @@ weights' dictionary: encoder, decoder (the value is its last row), logstd of con
 network. It holds the policy that upstream's CUDA backend trains, tensor for tensor.
 
 Upstream keeps all tensors in one array, where each begins at a multiple of 16 bytes: 8 numbers of
-its bf16 build (the default), 4 of its ``--float`` build. PufferLib 4.0 writes as many numbers of
-that array as the policy has. With room between tensors (after the logstd of 3 actions, say) the
-last numbers are therefore missing from its files; 5.0 writes the whole array. A hidden size
-divisible by 8 and discrete actions leave no room, and all these forms are the same.
+its bf16 build (the default), 4 of its ``--float`` build. PufferLib, 4.0 and 5.0, writes as many
+numbers of that array as the policy has. With room between tensors (after the logstd of 3 actions,
+say) the last numbers are therefore missing from its files. Other programs write the whole array,
+and 5.0's player of CPUs takes what lacks up to 7 numbers of it: so do we. A hidden size divisible
+by 8 and discrete actions leave no room, and all these forms are the same.
 """
 
 import os
@@ -34,8 +35,8 @@ Weights = Any
 
 BF16, FLOAT = 8, 4  # numbers that upstream's builds align tensors to
 SHORT_HINT = (  # of a file that lacks numbers
-    "--lossy writes it all the same, --bin-whole writes PufferLib 5.0's form;"
-    " --to torch and --to safetensors keep everything"
+    "--lossy writes it all the same, as PufferLib itself; --bin-whole writes all of it, which only"
+    " 5.0's player of CPUs reads; --to torch and --to safetensors keep everything"
 )
 ZIP = b"PK\x03\x04"  # how the files of torch.save begin
 _PARTS = ("encoder", "decoder.actions", "decoder.value")
@@ -87,7 +88,7 @@ class Flat(NamedTuple):
     @property
     def missing(self) -> int:
         """Numbers of the policy that the file lacks, at its end."""
-        return self.end - self.length
+        return max(0, self.end - self.length)
 
 
 def flat_form(sizes: Sequence[int], alignment: int = BF16, whole: bool = False) -> Flat:
@@ -96,7 +97,7 @@ def flat_form(sizes: Sequence[int], alignment: int = BF16, whole: bool = False) 
     Args:
         sizes: numbers of each tensor.
         alignment: tensors begin at multiples of it: ``BF16`` or ``FLOAT``.
-        whole: PufferLib 5.0's file, which has the numbers that 4.0's lacks.
+        whole: the whole array, which PufferLib itself doesn't write.
     """
     places, end = [], 0
     for size in sizes:
@@ -104,6 +105,17 @@ def flat_form(sizes: Sequence[int], alignment: int = BF16, whole: bool = False) 
         end = start + size
         places.append((start, end))
     return Flat(tuple(places), end if whole else sum(sizes))
+
+
+def cut_or_padded(sizes: Sequence[int], length: int) -> Flat:
+    """The form of a file of ``length`` numbers, if it is one that PufferLib 5.0 reads, too.
+
+    A bf16 build's array that lacks up to 7 numbers, or has some more, since its last tensor fills
+    a multiple of 8, too. If it is none, the whole array.
+    """
+    whole = flat_form(sizes, BF16, whole=True)
+    least, most = max(sum(sizes), whole.end - (BF16 - 1)), -(-whole.end // BF16) * BF16
+    return Flat(whole.places, length) if least <= length <= most else whole
 
 
 def part_fault(policy: Policy) -> str | None:
@@ -144,7 +156,7 @@ def _loss(form: Flat, names: list[str]) -> str:
     places = zip(names, form.places, strict=True)
     of = [name for name, (_, stop) in places if stop > form.length]
     return (
-        f"the flat file of PufferLib 4.0 lacks the last {form.missing} of {form.end} numbers,"
+        f"PufferLib's flat file lacks the last {form.missing} of {form.end} numbers,"
         f" which are {', '.join(of)}'s"
     )
 
@@ -165,8 +177,10 @@ def save_bin(
         weights: its weights.
         path: the file.
         alignment: which build of upstream reads it: ``BF16`` or ``FLOAT``.
-        whole: in PufferLib 5.0's form, which 4.0 refuses.
-        lossy: write a file that lacks numbers. PufferLib 4.0 goes on with numbers of its own.
+        whole: write the whole array. PufferLib 4.0 refuses that, 5.0's player of CPUs reads it, and
+            5.0's CUDA reads as much of it as of any file.
+        lossy: write a file that lacks numbers, as PufferLib's are. Its CUDA goes on with numbers of
+            its own, 5.0's player of CPUs with zeros.
 
     Raises:
         UserError: the file can't hold the policy, or not all of it; or it can't be written.
@@ -191,7 +205,7 @@ def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weig
     """Read weights from a ``.safetensors`` or ``.bin`` file.
 
     The statistics that observations are normalised by are read apart (``environment_statistics``).
-    Warns if the file is one of those of PufferLib 4.0 that lack numbers; they become 0.
+    Warns if the file is one of those of PufferLib that lack numbers; they become 0.
 
     Args:
         path: the file; its suffix says which kind it is.
@@ -238,7 +252,7 @@ def read_bin(path: Path, like: Weights, alignment: int = BF16) -> Weights:
     form = _form_of(path, size, tensors, alignment)  # first: a file of any size may be named
     if form.missing:
         warnings.warn(f"{path}: {_loss(form, names)}; they are 0 now", stacklevel=3)
-    array = np.zeros(form.end, "<f4")
+    array = np.zeros(max(form.end, form.length), "<f4")
     with open_file(path) as file:
         data = file.read(size)
     array[: form.length] = np.frombuffer(data, "<f4")
@@ -271,6 +285,7 @@ def _form_of(path: Path, size: int, tensors: list, alignment: int) -> Flat:
     forms = [flat_form(sizes, alignment)]
     if alignment > 1:
         forms += [flat_form(sizes, to, whole=True) for to in (alignment, BF16, FLOAT)]
+        forms.append(cut_or_padded(sizes, size // 4))
     for form in forms:
         if size == 4 * form.length:
             return form

@@ -13,6 +13,7 @@ OBEYED = (  # keys that an evaluation depends on: it doesn't train
     *("base.seed", "base.device", "base.checkpoint_dir", "policy", "torch", "vec.seed"),
     *("vec.num_threads", "vec.max_threads"),
     *("vec.normalize_observations", "vec.normalize_rewards"),
+    "train.algorithm",  # of a file without a configuration: whether states end with episodes
 )
 OBEYED_IN_PYTHON = (  # those that environments in C don't have
     *("vec.total_agents", "vec.backend", "vec.timeout", "train.bootstrap_truncated"),
@@ -30,7 +31,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--load-model-path",
         metavar="PATH",
         help="what to evaluate: a checkpoint's or a run's folder, a RUN_ID, latest, or a"
-        " .safetensors or .bin file of a policy as ENV's configuration describes it",
+        " .safetensors or .bin file of a policy as ENV's configuration describes it; or the second"
+        " word, as in PufferLib 5.0's eval",
+    )
+    group.add_argument(
+        "--headless",
+        action="store_true",
+        help="PufferLib 5.0's word for scoring without showing, which is what happens anyway",
     )
     group.add_argument(
         "--greedy",
@@ -88,12 +95,27 @@ def parse(
     """The configuration to evaluate with, and this script's own options."""
     obeyed = (*OBEYED, *OBEYED_IN_PYTHON)
     config, options = parse_command_line(
-        argv, add_options, files, images, obeyed=obeyed, training=False
+        spelled_out(argv), add_options, files, images, obeyed=obeyed, training=False
     )
     idle = [name for name in OBEYED_IN_PYTHON if typed(config, name) and not config.python]
     if idle:
         config.notes.append(f"unused here: {', '.join(idle)} (for Python)")
     return config, options
+
+
+def spelled_out(argv: list[str]) -> list[str]:
+    """The words with the second one, if it is no option, as --load-model-path: PufferLib 5.0's way.
+
+    Raises:
+        UserError: the policy is named twice.
+    """
+    if len(argv) < 2 or argv[0].startswith("-") or argv[1].startswith("-"):
+        return argv
+    env, path, *words = argv
+    for word in words:
+        if word.partition("=")[0].replace("_", "-") == "--load-model-path":
+            raise UserError(f"the policy is named twice: {path} and --load-model-path", "once")
+    return [env, "--load-model-path", path, *words]
 
 
 def settle(options: argparse.Namespace, config: Config) -> None:
@@ -109,6 +131,8 @@ def settle(options: argparse.Namespace, config: Config) -> None:
         )
     files = options.gif or options.mp4
     shown = options.shown = files or options.terminal or options.window
+    if shown and options.headless:
+        raise UserError("--headless shows nothing, and something is to be shown", "one of them")
     if options.episodes is None:
         usual = EPISODES_IN_PYTHON if config.python else EPISODES
         options.episodes = 0 if shown else usual

@@ -1,5 +1,6 @@
 """Weights to files and back, and everything that can be wrong with a file or a disk."""
 
+import contextlib
 import errno
 import json
 import os
@@ -137,7 +138,7 @@ def flat(weights):
 
 @pytest.mark.parametrize("alignment", FORMS)
 def test_forms_of_continuous_policies(tmp_path, alignment):
-    """4.0's file lacks numbers, which read back as 0; 5.0's has all."""
+    """PufferLib's file lacks numbers, which read back as 0; a whole one has all."""
     policy, weights, path = policy_of(*THREE), drawn(*THREE), tmp_path / "w.bin"
     network, missing = FORMS[alignment]
     with pytest.raises(UserError, match=f"lacks the last {missing} of {network + 192} numbers"):
@@ -162,6 +163,32 @@ def test_forms_of_continuous_policies(tmp_path, alignment):
     assert path.stat().st_size == 4 * (network + 192)
     for wrong in FORMS:  # the size tells
         assert same(weight_files.load_weights(path, weights, wrong), weights)
+
+
+@pytest.mark.parametrize("length", [267, 269, 271, 272])
+def test_files_that_5_0_reads_too(tmp_path, length):
+    """Of a bf16 build's 272 numbers, the last ones left out. (268 is as long as the other's.)"""
+    policy, weights, path = policy_of(*THREE), drawn(*THREE), tmp_path / "w.bin"
+    weight_files.save_bin(policy, weights, path, whole=True)
+    path.write_bytes(path.read_bytes()[: 4 * length])
+    lacks = pytest.warns(UserWarning, match=f"lacks the last {272 - length} of 272")
+    with lacks if length < 272 else contextlib.nullcontext():
+        found = flat(weight_files.load_weights(path, weights))["network.0.weight"]
+    expected = flat(weights)["network.0.weight"]
+    np.testing.assert_array_equal(found[: length - 80], expected[: length - 80])
+    assert not found[length - 80 :].any()
+
+
+def test_a_last_tensor_that_fills_a_multiple_of_8(tmp_path):
+    """H = 2: encoder 0..10, decoder 16..24, network 24..36, and 4 more."""
+    shape = 5, 2, 1, (3,)
+    policy, weights, path = policy_of(*shape), drawn(*shape), tmp_path / "w.bin"
+    weight_files.save_bin(policy, weights, path, whole=True)
+    assert path.stat().st_size == 4 * 36
+    path.write_bytes(path.read_bytes() + bytes(16))
+    assert same(weight_files.load_weights(path, weights), weights)
+    path.write_bytes(path.read_bytes() + bytes(4))
+    refused(path, "164 bytes, expected 120 or", like=weights)
 
 
 def test_the_build_that_wrote_an_ambiguous_file(tmp_path):

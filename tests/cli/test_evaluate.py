@@ -462,6 +462,33 @@ def test_script_takes_everything_that_names_a_policy(evaluate, here, capsys):
     assert all(output == outputs["id"] != latest for output in outputs.values())
 
 
+def test_script_takes_the_policy_as_the_second_word(evaluate, here, capsys):
+    """As PufferLib 5.0's eval: latest, or a file; --headless is what it does anyway."""
+    made = save(words=SMALL)
+    outputs = []
+    for words in (
+        ["--load-model-path", "latest"],
+        ["latest", "--headless"],
+        [made],
+        [f"{made}/weights.bin", "--policy.hidden-size=8", "--policy.num-layers=1", *SMALL],
+    ):
+        assert evaluate("squared", *words, "--episodes=20", "--greedy", "--device=cpu") == 0
+        outputs.append(capsys.readouterr().out.splitlines()[1:])
+    assert len(outputs[0]) == 5 and all(output == outputs[0] for output in outputs)
+
+
+def test_script_resets_states_as_the_trainer_did(evaluate, here, monkeypatch):
+    """PufferLib 5.0's trainer does; a flat file of its weights doesn't say so."""
+    made, seen = save(words=SMALL), []
+    real = evaluated_policy.configured_policy
+    keep = lambda spec, config: seen.append(real(spec, config)) or seen[-1]  # noqa: E731
+    monkeypatch.setattr(evaluated_policy, "configured_policy", keep)
+    words = ["--policy.hidden-size=8", "--policy.num-layers=1", *SMALL, "--episodes=2"]
+    for more in [], ["--train.algorithm", "puffer5"]:
+        assert evaluate("squared", f"{made}/weights.bin", *words, *more) == 0
+    assert [policy.reset_on_terminal for policy in seen] == [False, True]
+
+
 def test_script_plays_many_episodes_of_several_agents(evaluate, capsys):
     """Of target's eight agents the quick ones would be the first."""
     save("target")
@@ -545,6 +572,10 @@ def test_script_scores_and_shows_if_asked_for_both(evaluate, here, capsys):
         ("squared --load-model-path 17 --terminal --scale 3", "--scale does nothing without"),
         ("squared --load-model-path 17 --gif x.gif --json x.json", "--json does nothing without"),
         ("squared --load-model-path 17 --terminal", "the output is not a terminal"),
+        ("squared 99", "there is no checkpoint in 99"),
+        ("squared 17 --load_model_path=17", "the policy is named twice: 17 and --load-model-path"),
+        ("squared 17 18", "unexpected '18'"),
+        ("squared 17 --headless --gif x.gif", "--headless shows nothing"),
         ("squared --load-model-path 17 --stop-at 5", "unknown option --stop-at 5"),
     ],
 )

@@ -320,6 +320,19 @@ def test_notes(tmp_path):
     assert any("reset_on_terminal" in note for note in notes)
 
 
+def test_whose_state_is_zeroed_where_an_episode_ends(tmp_path):
+    """As PufferLib 5.0 trains: whoever runs the file has to, or is said to do it."""
+    zero = "trained with policy.reset_on_terminal: zero the state where an episode ends"
+    made = make("native", tmp_path)
+    for kind, said in (("bin", f"{zero}; PufferLib 5.0 does, 4.0 never"), ("onnx", zero)):
+        policy = replace(made.policy, reset_on_terminal=True)
+        path = tmp_path / f"w.{kind}"
+        told = exporting.export(made._replace(policy=policy), Format(kind), path, None)
+        assert said in told.notes
+        told = exporting.export(made, Format(kind), path, None)
+        assert not any("reset" in note for note in told.notes)
+
+
 # ---- bytes, of which float32 tells less apart ----------------------------------------------------
 
 

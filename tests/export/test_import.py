@@ -419,6 +419,19 @@ def test_sizes_of_flat_files(tmp_path, H, L, sizes):
     assert told == ({} if (H, L) == (128, 4) else expected)  # the defaults
 
 
+@pytest.mark.parametrize("missing", [1, 5])
+def test_a_file_that_is_a_little_short(tmp_path, missing):
+    """5.0's player of CPUs takes it; the configuration has to say the sizes."""
+    spec = EnvSpec("x", 118, np.dtype(np.float32), ActionSpec((1, 1, 1)))
+    weights, path = flat_file(tmp_path, spec, 64, 2, whole=True)
+    path.write_bytes(path.read_bytes()[: -4 * missing])
+    sizes = {"policy.hidden_size": "64", "policy.num_layers": "2"}
+    with pytest.warns(UserWarning, match=f"lacks the last {missing} of"):
+        _, loaded = read_flat(path, spec, **sizes)
+    first, last = (np.array(w["network"][1]["weight"]).ravel() for w in (weights, loaded))
+    np.testing.assert_array_equal(first[:-missing], last[:-missing])
+
+
 def test_sizes_that_make_as_many_numbers(tmp_path):
     """16 x 1 and 10 x 5 are both 2720: the power of two, unless the configuration fits."""
     weights, path = flat_file(tmp_path, BREAKOUT, 16, 1)

@@ -52,7 +52,10 @@ RAW = Loss(
     "--to torch, onnx or safetensors hold it; --lossy writes the weights alone",
     "the policy wants normalised observations, and the flat file can't say so",
 )
-SHORT = "PufferLib 4.0 goes on with numbers of its own where the file has none"
+SHORT = (
+    "PufferLib's CUDA goes on with numbers of its own where the file has none, 5.0's player of CPUs"
+    " with zeros"
+)
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Bin(FileFormat):
     Args:
         alignment: of tensors, by the build of PufferLib that reads or wrote it:
             ``weight_files.BF16`` or ``FLOAT``.
-        whole: write PufferLib 5.0's form, which 4.0 refuses.
+        whole: write all of what PufferLib keeps the tensors in: see ``weight_files.save_bin``.
         lossy: write it even if it lacks numbers, or what observations are normalised by.
     """
 
@@ -88,7 +91,7 @@ class Bin(FileFormat):
             "PufferLib's build that wrote a flat file of continuous actions (default bf16)",
             BUILDS,
         ),
-        Option("--bin-whole", "whole", "PufferLib 5.0's form, which 4.0 refuses"),
+        Option("--bin-whole", "whole", "all of a policy of continuous actions: 4.0 refuses that"),
         Option(
             "--lossy",
             "lossy",
@@ -123,8 +126,8 @@ class Bin(FileFormat):
         )
 
     def notes(self, contents: Contents) -> list[str]:
-        """PufferLib masks actions itself, and never zeroes a state."""
-        return reset_note(contents)
+        """PufferLib masks actions itself; 5.0 zeroes states, 4.0 never does."""
+        return [f"{note}; PufferLib 5.0 does, 4.0 never" for note in reset_note(contents)]
 
     def write_beside(self, contents: Contents, path: Path) -> list[str]:
         """The statistics, where ``import.py`` and ``--load-model-path`` find them."""
@@ -170,22 +173,29 @@ def sizes_of(path: Path, spec: EnvSpec, config: Config) -> Settings:
     A, D = spec.action.logits, spec.observation_size
     old = config.policy.dialect == "puffer3"
 
+    def products(H: int) -> list[int]:
+        """Numbers of the tensors before the network's."""
+        return [H * D, (A + 1) * H, *([spec.action.heads] if spec.action.continuous else [])]
+
     def lengths(H: int, L: int) -> set[int]:
         """Numbers in the forms of a file."""
         if old:  # 3.0's: products with biases, and one layer
-            products = H * D + H + A * H + A + H + 1
+            before = H * D + H + A * H + A + H + 1
             wrapped = [forms.puffer3 for forms in FORMS.values() if forms.puffer3]
-            return {products + form.size(H) for form in wrapped} if L == 1 else set()
-        extra = [spec.action.heads] if spec.action.continuous else []
-        products = [H * D, (A + 1) * H, *extra]
+            return {before + form.size(H) for form in wrapped} if L == 1 else set()
         return {
-            weight_files.flat_form([*products, *network], alignment, whole).length
+            weight_files.flat_form([*products(H), *network], alignment, whole).length
             for network in _networks(H, L)
             for alignment in (weight_files.BF16, weight_files.FLOAT)
             for whole in (False, True)
         }
 
-    if size // 4 in lengths(config.policy.hidden_size, config.policy.num_layers) and size % 4 == 0:
+    own = config.policy.hidden_size, config.policy.num_layers
+    loose = not old and any(
+        weight_files.cut_or_padded([*products(own[0]), *network], size // 4).length == size // 4
+        for network in _networks(*own)
+    )
+    if size % 4 == 0 and (loose or size // 4 in lengths(*own)):
         return {}
     fitting = [(H, L) for H, L in _sizes(size // 4) if size // 4 in lengths(H, L)]
     usual = [(H, L) for H, L in fitting if H & (H - 1) == 0] or fitting
