@@ -477,7 +477,7 @@ def test_script_takes_the_policy_as_the_second_word(evaluate, here, capsys):
     assert len(outputs[0]) == 5 and all(output == outputs[0] for output in outputs)
 
 
-def test_script_resets_states_as_the_trainer_did(evaluate, here, monkeypatch):
+def test_script_resets_states_as_the_trainer_did(evaluate, here, monkeypatch, capsys):
     """PufferLib 5.0's trainer does; a flat file of its weights doesn't say so."""
     made, seen = save(words=SMALL), []
     real = evaluated_policy.configured_policy
@@ -486,6 +486,7 @@ def test_script_resets_states_as_the_trainer_did(evaluate, here, monkeypatch):
     words = ["--policy.hidden-size=8", "--policy.num-layers=1", *SMALL, "--episodes=2"]
     for more in [], ["--train.algorithm", "puffer5"]:
         assert evaluate("squared", f"{made}/weights.bin", *words, *more) == 0
+        assert "unused" not in capsys.readouterr().out
     assert [policy.reset_on_terminal for policy in seen] == [False, True]
 
 
