@@ -18,7 +18,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from functools import partial
 from typing import Any, NamedTuple
@@ -46,7 +46,7 @@ from puffer_mlx.system.files import publish
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.acting import choose_acting
 from puffer_mlx.training.collector import Rollout, RolloutStart
-from puffer_mlx.training.learner import Learner
+from puffer_mlx.training.learner import Learner, drawn_by
 from puffer_mlx.training.observers import FirstRatios
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.training.train_state import Scheduled, TrainState
@@ -59,6 +59,8 @@ CONFIGURATIONS = {
     "lstm-128": ["breakout", "--torch.network", "LSTM", "--policy.hidden-size", "128"],
     "continuous": ["cartpole_continuous"],
 }
+FIVE = ["--train.algorithm", "puffer5"]
+CONFIGURATIONS |= {f"{name}-5": [*CONFIGURATIONS[name], *FIVE] for name in ("breakout", "lstm-128")}
 MINIBATCHES = 3, 4  # more than are under way at once; what the second has more is a minibatch's
 STEPS = 2  # of acting
 ACTING = "a part and step"
@@ -184,6 +186,9 @@ def _epoch(
     config: Config, buffer: RolloutBuffer, spec: EnvSpec, graphs: Graphs, minibatches: int
 ) -> dict[str, list[Launches]]:
     """Everything that an epoch of training launches after a rollout on the CPU."""
+    ratio = (minibatches + 0.5) * config.train.minibatch_size / config.batch_size
+    config = replace(config, train=replace(config.train, replay_ratio=ratio))
+    assert config.minibatches == minibatches
     policy = configured_policy(spec, config)
     weights = policy.init(mx.random.key(0))
     optimizer = optimizers.find(config.train.optimizer).init(weights)
@@ -198,7 +203,7 @@ def _epoch(
     learner = Learner(config, compile_update(policy, config.train), away)
     watch, ratios = Watch(graphs), FirstRatios(learner.reader, True)
     ratios.begin(rollout, 0)
-    uniforms = graphs.ones((minibatches, config.segments), mx.float32)
+    uniforms = replaced(drawn_by(config, mx.random.key(0)), graphs.computed)
     scheduled = Scheduled(*(mx.array(0.5) for _ in fields(Scheduled)))
     with watch.evaluations():
         learner.train(rollout, now, uniforms, scheduled, [watch, ratios])

@@ -31,7 +31,7 @@ from puffer_mlx.ops.recurrence.operation import (
     recurrent_weight_gradient,
     steps_of,
 )
-from puffer_mlx.ops.take_rows.operation import take_rows
+from puffer_mlx.ops.take_rows.operation import split_rows, take_rows
 from puffer_mlx.ops.take_targets.operation import take_targets
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "plus",
     "put_rows",
     "recurrent_weight_gradient",
+    "split_rows",
     "steps_of",
     "sums_of_squares",
     "take_rows",

@@ -44,7 +44,8 @@ def advantages(
     action was ignored, has delta = 0 and so adv = 0.
 
     Args:
-        values: (T, N), as are ``rewards``, ``terminals`` (0 or 1) and ``ratios``.
+        values: (T, N) of any floating type, as are ``rewards``, ``terminals`` (0 or 1) and
+            ``ratios``, which are float32.
         rewards: see above.
         terminals: see above.
         ratios: new over old probability of each action, from the last time that its row was trained
@@ -73,8 +74,7 @@ def advantages(
     kernel = kernel_on_gpu(gpu.advantages)
     if kernel is not None:
         return kernel(
-            *(values, rewards, terminals, mx.ones_like(values) if ratios is None else ratios),
-            finals,
+            *(values, rewards, terminals, ratios, finals),
             gamma=gamma,
             gae_lambda=gae_lambda,
             rho_clip=rho_clip,
@@ -83,6 +83,7 @@ def advantages(
             form=form,
             bootstrap=bootstrap,
         )
+    values = values.astype(mx.float32)
     if reward_clip < math.inf:
         rewards = mx.clip(rewards, -reward_clip, reward_clip)
     rho, c = (

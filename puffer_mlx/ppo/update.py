@@ -9,16 +9,18 @@ PufferLib 4.0's (``puffer4``):
     optimise:   clip, the optimizer's step; nothing if the loss or a gradient isn't finite
     write_back: the rows' new ratios and values
 
+All run for every minibatch: advantages change within an epoch once a row has been trained on, as
+upstream.
+
 5.0's (``puffer5``), whose rows are the next S of the N, and which writes nothing back:
 
-    take:       what is compared with the rows
-    gather:     as above
+    split:      once an epoch: all rows, S by S: what the forward pass reads of them, and what they
+                are compared with
     gradients:  forward over (T, S) from the rollout's recurrent states, advantages of the values
                 that it gives, loss, gradients
     optimise:   as above
 
-All run for every minibatch: advantages change within an epoch once a row has been trained on, as
-upstream. ``act`` is the rollout's; ``logprobs`` is the forward pass alone, for comparing the two.
+``act`` is the rollout's; ``logprobs`` is the forward pass alone, for comparing the two.
 """
 
 from collections.abc import Callable
@@ -29,7 +31,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.config import Train
-from puffer_mlx.ops import put_rows, take_rows, take_targets
+from puffer_mlx.ops import put_rows, split_rows, take_rows, take_targets
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers, precision, priority
 from puffer_mlx.ppo.advantage import advantages
@@ -38,6 +40,19 @@ from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
 from puffer_mlx.system.backend import backend
 
 Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
+
+
+class Inputs(NamedTuple):
+    """What the forward pass reads of S rows."""
+
+    observations: mx.array
+    """(T, S, D)."""
+    actions: mx.array
+    """(T*S, heads) float32, time-major."""
+    masks: mx.array | None
+    """(T*S, A) uint8, or None."""
+    keep: mx.array | None
+    """(T, S), what states are multiplied by before each step (``Policy.keep``), or None."""
 
 
 class Segments(NamedTuple):
@@ -49,8 +64,19 @@ class Segments(NamedTuple):
     """(T*S,)."""
     rewards: mx.array
     """(T, S)."""
+    terminals: mx.array
+    """(T, S)."""
     finals: mx.array | None
     """(T, S), as of the rollout, or None."""
+
+
+class Section(NamedTuple):
+    """What a minibatch of puffer5 is made of: S rows."""
+
+    inputs: Inputs
+    segments: Segments
+    state: Any
+    """The network's, with which their rollout began; None: its initial one."""
 
 
 class Executables(NamedTuple):
@@ -64,7 +90,7 @@ class Executables(NamedTuple):
     step: Callable[..., Any]
     targets: Callable[..., Any]
     draw: Callable[..., Any]
-    take: Callable[..., Any]
+    split: Callable[..., Any]
     gather: Callable[..., Any]
     gradients: Callable[..., Any]
     optimise: Callable[..., Any]
@@ -126,36 +152,41 @@ def compile_update(policy: Policy, train: Train) -> Executables:
             *take_targets(fields["logprobs"], values, adv, finals, rows, weights)
         )
 
-    def take(fields: Fields, rows: mx.array) -> Segments:
-        """What the rows' steps are compared with."""
-        T, finals = fields["actions"].shape[0], fields.get("finals")
-        names = "logprobs", "values", "rewards"
-        logprobs, values, rewards = (take_rows(fields[name], rows, T) for name in names)
-        finals = None if finals is None else take_rows(finals, rows, T)
-        return Segments(logprobs.reshape(-1), values.reshape(-1), rewards, finals)
+    def split(fields: Fields, states: Any) -> list[Section]:
+        """All rows in their order, S by S, of which the network's states are given, or None."""
+        (T, N), S = fields["actions"].shape[:2], train.minibatch_size // train.horizon
+        fields = {**fields, "keep": policy.keep(fields["terminals"])}
+        parts = {n: split_rows(a, S, T) for n, a in fields.items() if a is not None}
 
-    def gather(fields: Fields, rows: mx.array):
-        """What the forward pass reads of the rows.
+        def section(k: int) -> Section:
+            steps = {name: own[k] for name, own in parts.items()}
+            flat = {name: own.flatten(0, 1) for name, own in steps.items()}
+            masks, keep, finals = flat.get("masks"), steps.get("keep"), steps.get("finals")
+            came = steps["rewards"], steps["terminals"], finals
+            return Section(
+                Inputs(steps["observations"], flat["actions"], masks, keep),
+                Segments(flat["logprobs"], flat["values"], *came),
+                None if states is None else tree_map(lambda a: a[k * S : (k + 1) * S], states),
+            )
 
-        Returns:
-            Observations (T, S, D), actions (T*S, heads), masks (T*S, A) or None, and terminals (T,
-            S), or None where nobody reads them.
-        """
+        return [section(k) for k in range(N // S)]
+
+    def gather(fields: Fields, rows: mx.array) -> Inputs:
+        """What the forward pass reads of the rows."""
         T = fields["actions"].shape[0]
-        masks = fields["masks"]
-        return (
+        masks, resets = fields["masks"], policy.reset_on_terminal
+        return Inputs(
             take_rows(fields["observations"], rows, T),
             take_rows(fields["actions"], rows, T).reshape(-1, policy.decoder.action.heads),
             None if masks is None else take_rows(masks, rows, T).reshape(-1, masks.shape[-1]),
-            take_rows(fields["terminals"], rows, T) if policy.reset_on_terminal or live else None,
+            policy.keep(take_rows(fields["terminals"], rows, T)) if resets else None,
         )
 
-    def product(weights, observations, terminals, state=None):
+    def product(weights, observations, keep, state=None):
         """The decoder's weights as they are computed with, and its product (A + 1, T*S).
 
         Without a state, the network's first one is the initial one.
         """
-        keep = None if terminals is None else policy.keep(terminals)
         low = precision.lower(weights, train.precision)
         y, _ = policy.product(low, observations, state, keep)
         return low["decoder"], y
@@ -180,21 +211,19 @@ def compile_update(policy: Policy, train: Train) -> Executables:
             grads = tree_map(lambda g: g * (1 / scale), grads)
         return grads, metrics, *samples
 
-    def gradients(
-        weights, observations, actions, masks, terminals, batch: Minibatch, ent_coef, scale
-    ):
+    def gradients(weights, observations, actions, masks, keep, batch: Minibatch, ent_coef, scale):
         """Gradients, statistics, and the new ratios and values (T, S) of the rows."""
         shape = observations.shape[:2]
 
         def forward(weights):
-            return *product(weights, observations, terminals), batch
+            return *product(weights, observations, keep), batch
 
         given = actions, masks, ent_coef, scale
         grads, metrics, ratio, value, _ = differentiated(weights, forward, *given)
         return grads, metrics, ratio.reshape(shape), value.reshape(shape)
 
     def live_gradients(
-        weights, observations, actions, masks, terminals, segments: Segments, state, ent_coef, scale
+        weights, observations, actions, masks, keep, segments: Segments, state, ent_coef, scale
     ):
         """Gradients, statistics, and the ratios and advantages (T, S) of the rows.
 
@@ -203,14 +232,15 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         shape = observations.shape[:2]
 
         def forward(weights):
-            low, y = product(weights, observations, terminals, state)
+            low, y = product(weights, observations, keep, state)
             fixed, now = tree_map(mx.stop_gradient, low), mx.stop_gradient(y)
-            values, ratios = now[-1:].astype(mx.float32).reshape(shape), None
+            values, ratios = now[-1:].reshape(shape), None
             if train.vtrace:
                 logprobs = closed_form.logprobs(policy.decoder, fixed, now, actions, masks)
                 ratios = mx.exp(logprobs - segments.old_logprob).reshape(shape)
-            adv = estimate(values, segments.rewards, terminals, ratios, finals=segments.finals)
-            return low, y, Minibatch(segments.old_logprob, segments.old_value, adv.reshape(-1))
+            old_logprob, old_value, rewards, terminals, finals = segments
+            adv = estimate(values, rewards, terminals, ratios, finals=finals)
+            return low, y, Minibatch(old_logprob, old_value, adv.reshape(-1))
 
         given = actions, masks, ent_coef, scale
         grads, metrics, ratio, _, adv = differentiated(weights, forward, *given)
@@ -225,9 +255,9 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         weights, state, ok = optimizer.step(weights, grads, state, loss, lr, train)
         return weights, state, precision.next_scaler(scaler, ok, train.precision), ok
 
-    def logprobs(weights, observations, actions, masks, terminals, state):
+    def logprobs(weights, observations, actions, masks, keep, state):
         """Log-probabilities (T, S) of actions as training computes them."""
-        low, y = product(weights, observations, terminals, state)
+        low, y = product(weights, observations, keep, state)
         found = closed_form.logprobs(policy.decoder, low, y, actions, masks)
         return found.reshape(observations.shape[:2])
 
@@ -242,7 +272,7 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         step=mx.compile(step),
         targets=small(targets),
         draw=small(draw),
-        take=small(take),
+        split=small(split),
         gather=small(gather),
         gradients=mx.compile(live_gradients) if live else mx.compile(gradients),
         optimise=small(optimise),

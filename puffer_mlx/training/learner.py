@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from puffer_mlx.config import Config
-from puffer_mlx.ppo.update import Executables, Fields
+from puffer_mlx.ppo.update import Executables, Fields, Section
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.health import Health, Submitted
 from puffer_mlx.training.observers import Observer, locked, watched
 from puffer_mlx.training.placement import Placement
-from puffer_mlx.training.reader import Reader, of_agents
+from puffer_mlx.training.reader import Reader
 from puffer_mlx.training.train_state import Scheduled, TrainState
 
 Step = Callable[..., Any]
 
 
 class Steps(NamedTuple):
-    """What the learner calls: two steps for a rollout, then an algorithm's for each minibatch.
+    """What the learner calls: two steps for a rollout, then an algorithm's own.
 
     The first two return their argument where acting and training compute in one place
     (``reader.py``); the others are described in ``ppo/update.py``.
@@ -32,7 +32,7 @@ class Steps(NamedTuple):
     recompute: Step
     targets: Step
     draw: Step
-    take: Step
+    split: Step
     gather: Step
     gradients: Step
     optimise: Step
@@ -59,8 +59,8 @@ class Learner:
         self.reader = Reader(run, placement, config)
         self.health = Health(config)
         self._config = config
-        minibatch = (getattr(run, name) for name in Steps._fields[2:])
-        self.steps = Steps(self.reader.copy, self.reader.recompute, *minibatch)
+        others = (getattr(run, name) for name in Steps._fields[2:])
+        self.steps = Steps(self.reader.copy, self.reader.recompute, *others)
 
     def train(
         self,
@@ -89,8 +89,8 @@ class Learner:
         fields = steps.recompute(steps.copy(rollout.buffer.fields), rollout)
         submitted = Submitted()
         if uniforms is None:
-            states = self.reader.first_states(rollout)
-            now = self._in_order(steps, fields, states, before, scheduled, submitted)
+            sections = steps.split(fields, self.reader.first_states(rollout))
+            now = self._in_order(steps, sections, before, scheduled, submitted)
         else:
             now = _by_priority(steps, fields, before, uniforms, scheduled, submitted)
         return now, self.health.judge(rollout, now, submitted)
@@ -98,8 +98,7 @@ class Learner:
     def _in_order(
         self,
         steps: Steps,
-        fields: Fields,
-        states: Any,
+        sections: list[Section],
         before: TrainState,
         scheduled: Scheduled,
         submitted: Submitted,
@@ -108,16 +107,11 @@ class Learner:
 
         If K S isn't a multiple of N the first ones are trained on once more, always the same ones.
         """
-        now, N, S = before, fields["actions"].shape[1], self._config.segments
+        now = before
         for k in range(self._config.minibatches):
-            first = k * S % N
-            with building:
-                rows = mx.arange(first, first + S, dtype=mx.int32)
-                own = of_agents(states, slice(first, first + S))
-            segments = steps.take(fields, rows)
-            minibatch = steps.gather(fields, rows)
+            inputs, segments, state = sections[k % len(sections)]
             grads, metrics, _, adv = steps.gradients(
-                *(now.weights, *minibatch, segments, own),
+                *(now.weights, *inputs, segments, state),
                 *(scheduled.ent_coef, now.scaler["scale"]),
             )
             *after, ok = steps.optimise(*now.arrays(), grads, metrics, scheduled.lr)

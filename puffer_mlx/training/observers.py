@@ -22,6 +22,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.ops import take_rows
+from puffer_mlx.ppo.update import Fields, Inputs
 from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import LEARNING
 from puffer_mlx.system.devices import building
@@ -35,7 +36,7 @@ PHASES = {  # what a step's time is charged to
     "recompute": "train_recompute",
     "targets": "train_advantage",
     "draw": "train_priorities",
-    "take": "train_gather",
+    "split": "train_gather",
     "gather": "train_gather",
     "gradients": "train_backward",
     "optimise": "train_optimizer",
@@ -138,12 +139,12 @@ class FirstRatios:
     def __init__(self, reader: Reader, comparable: bool) -> None:
         self._reader, self._comparable = reader, comparable
         self._rollout: Rollout | None = None
-        self._gathered: tuple[Any, Any] | None = None  # the first minibatch, and where it is from
+        self._first: Any = None  # minibatch
         self._error: mx.array | None = None
 
     def begin(self, rollout: Rollout, epoch: int) -> bool:
         """An epoch begins; whether it is to be observed."""
-        self._rollout, self._gathered, self._error = rollout, None, None
+        self._rollout, self._first, self._error = rollout, None, None
         return self._comparable or epoch % SAMPLE_EVERY == 1
 
     def __call__(self, name: str, step: Callable[..., Any], *arguments: Any) -> Any:
@@ -152,13 +153,17 @@ class FirstRatios:
         if self._error is not None:
             return result
         if name == "gather" and not self._comparable:
-            self._gathered = arguments, result
+            fields, rows = arguments
+            self._first = self._drawn(fields, rows, result)
+        elif name == "split" and not self._comparable:
+            inputs, segments, state = result[0]
+            self._first = inputs, segments.old_logprob, state
         elif name == "gradients":
             ratios = result[2] if self._comparable else self._of_what_acted()
             with building:
                 self._error = mx.max(mx.abs(ratios - 1))
             mx.async_eval(self._error)
-            self._gathered = None  # it needn't be kept any longer
+            self._first = None  # it needn't be kept any longer
         return result
 
     def found(self) -> dict[str, float]:
@@ -168,12 +173,18 @@ class FirstRatios:
         return {"first_ratio_error": error} if math.isfinite(error) else {}
 
     def _of_what_acted(self) -> mx.array:
-        assert self._gathered is not None and self._rollout is not None
-        (fields, rows), minibatch = self._gathered
+        assert self._rollout is not None
+        inputs, logprobs, state = self._first
+        acted = self._reader.behaviour(self._rollout, state, inputs)
+        with building:
+            return mx.exp(acted - logprobs.reshape(acted.shape))
+
+    def _drawn(self, fields: Fields, rows: mx.array, inputs: Inputs) -> tuple:
+        """Of drawn rows: what the forward pass reads, log-probabilities and first states."""
+        assert self._rollout is not None
         states = self._reader.first_states(self._rollout)
         with building:
             if states is not None:
                 states = tree_map(lambda a: take_rows(a[None], rows, 1).squeeze(0), states)
-        acted = self._reader.behaviour(self._rollout, states, minibatch)
-        with building:
-            return mx.exp(acted - take_rows(fields["logprobs"], rows, acted.shape[0]))
+            T = inputs.observations.shape[0]
+            return inputs, take_rows(fields["logprobs"], rows, T), states

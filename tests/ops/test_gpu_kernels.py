@@ -1,9 +1,12 @@
 """MinGRU, fused: GPU kernels and the CPU extension; its recursion of advantages, its gathers."""
 
+import contextlib
+
 import mlx.core as mx
 import numpy as np
 import pytest
 from emulated_gpu import Compiled, recording
+from emulated_run import emulated_gpu
 from kernel_oracles import close, mingru_oracle, random_keep
 from oracles import f64
 
@@ -156,6 +159,21 @@ def test_take_rows(extension, monkeypatch, dtype, tail, threads):
     monkeypatch.setattr(cpu_extension, "load", lambda: None)
     pure = ops.take_rows(mx.array(source), mx.array(rows), 5)
     np.testing.assert_array_equal(np.array(pure), source[:5, rows])
+
+
+@pytest.mark.parametrize("form", ["extension", "plain", "cuda"])
+@pytest.mark.parametrize("size", [1, 3, 9])
+@pytest.mark.parametrize(("dtype", "tail"), [(np.uint8, (3, 7)), (np.float32, ())])
+def test_split_rows(extension, monkeypatch, form, size, dtype, tail):
+    if form == "plain":
+        monkeypatch.setattr(cpu_extension, "load", lambda: None)
+    source = np.random.default_rng(size).integers(0, 256, (6, 9, *tail)).astype(dtype)
+    with emulated_gpu() if form == "cuda" else contextlib.nullcontext():
+        found = ops.split_rows(mx.array(source), size, 5)
+    expected = np.split(source[:5], 9 // size, axis=1)
+    for ours, other in zip(found, expected, strict=True):
+        assert np.array(ours).dtype == dtype
+        np.testing.assert_array_equal(np.array(ours), other)
 
 
 def test_rows_outside_never_read_other_memory(extension):

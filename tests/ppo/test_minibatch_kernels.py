@@ -11,6 +11,7 @@ import numpy as np
 import oracles
 import pytest
 from emulated_gpu import Compiled, recording
+from mlx.utils import tree_map
 
 from puffer_mlx import config, ops
 from puffer_mlx.ops import cpu_extension
@@ -19,6 +20,7 @@ from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.ppo import priority
 from puffer_mlx.ppo.advantage import advantages
 from puffer_mlx.ppo.update import compile_update
+from puffer_mlx.profiling.launches import Graphs
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
 HYPER = {"gamma": 0.97, "gae_lambda": 0.9, "rho_clip": 1.1, "c_clip": 0.9}
@@ -55,12 +57,15 @@ class Emulated:
             pretend_gpu(patch)
             function(*map(mx.array, arrays or samples))
         (call,) = recorder.calls
-        return self.compiled.run(number, *map(np.array, call["inputs"]))
+        low = mx.float16, mx.bfloat16  # float32 here: see `Compiled.run`
+        inputs = (a.astype(mx.float32) if a.dtype in low else a for a in call["inputs"])
+        return self.compiled.run(number, *map(np.array, inputs))
 
 
 # ---- advantages ----------------------------------------------------------------------------------
 
 VARIANTS = [(form, ends, boot) for form in "VS" for ends, boot in ((0, 1), (1, 0), (1, 1))]
+LOW = {"float16": mx.float16, "bfloat16": mx.bfloat16}
 SHAPES = {1: (1, 3), 2: (2, 33), 9: (9, 40), 37: (37, 7)}  # T: steps are read 16 at a time
 
 
@@ -79,7 +84,7 @@ def series(T, ends, seed=0):
 
 
 def advantages_of(form, boot, reward_clip=1.0):
-    def function(values, rewards, terminals, ratios, finals=None):
+    def function(values, rewards, terminals, ratios=None, finals=None):
         return [
             advantages(
                 *(values, rewards, terminals, ratios),
@@ -102,6 +107,10 @@ def advantages_on_gpu(request, tmp_path_factory):
         for variant in VARIANTS
         if T == 9 or variant == ("V", 1, 1)
     }
+    cases |= {form: (advantages_of(form, 1), *series(9, 0)[:3]) for form in "VS"}
+    for name, dtype in LOW.items():
+        values, *rest = map(mx.array, series(9, 0))
+        cases[name] = advantages_of("V", 1), values.astype(dtype), *rest
     return Emulated(request.param, tmp_path_factory.mktemp("kernels"), cases)
 
 
@@ -121,6 +130,23 @@ def test_advantages(advantages_on_gpu, case):
         arrays[1] = arrays[1].clip(-1, 1)
         oracle = oracles.advantages(arrays, [float(x) for x in HYPER.values()], form)
         np.testing.assert_allclose(found, oracle, rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize("form", "VS")
+def test_without_ratios_they_are_ones(advantages_on_gpu, form):
+    arrays = series(9, 0, seed=7)[:3]
+    (found,) = advantages_on_gpu.run(form, *arrays)
+    (expected,) = plainly(advantages_of(form, 1), *arrays, np.ones_like(arrays[0]))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize("low", LOW)
+def test_values_of_16_bits(advantages_on_gpu, low):
+    values, *rest = map(mx.array, series(9, 0, seed=7))
+    values = values.astype(LOW[low])
+    (found,) = advantages_on_gpu.run(low, values, *rest)
+    (expected,) = plainly(advantages_of("V", 1), values.astype(mx.float32), *rest)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=4e-6)
 
 
 @pytest.mark.parametrize("place", range(4))
@@ -404,14 +430,18 @@ def test_whether_it_counted_may_be_a_bool(ok):
 # ---- the steps -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ends", [False, True])
-def test_launches_of_the_steps(ends):
-    """Each array of a rollout is read where it lies: no launch but those of the kernels."""
+def steps_of(algorithm, segments):
+    """The functions of a minibatch, masked, of a policy that forgets at an episode's end."""
     spec = EnvSpec("test", 6, np.dtype(np.uint8), ActionSpec((3,)), 3)
-    policy = make_policy(spec, config.Policy(hidden_size=8, num_layers=1), config.Torch())
-    steps = compile_update(policy, config.Train())
-    values, ratios, logprobs, adv, _ = map(mx.array, grids())
-    fields = {
+    shape = config.Policy(hidden_size=8, num_layers=1, reset_on_terminal=algorithm == "puffer5")
+    policy = make_policy(spec, shape, config.Torch())
+    size = {"horizon": T, "minibatch_size": T * segments}
+    return compile_update(policy, config.Train(algorithm=algorithm, **size))
+
+
+def fields_of(values, logprobs, ends):
+    """A rollout's arrays."""
+    return {
         "observations": mx.zeros((T + 1, N, 6), mx.uint8),
         "actions": mx.zeros((T, N, 1)),
         "logprobs": logprobs,
@@ -421,6 +451,14 @@ def test_launches_of_the_steps(ends):
         "finals": mx.zeros((T + 1, N)) if ends else None,
         "values": values,
     }
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_launches_of_the_steps(ends):
+    """Each array of a rollout is read where it lies: no launch but those of the kernels."""
+    steps = steps_of("puffer4", S)
+    values, ratios, logprobs, adv, _ = map(mx.array, grids())
+    fields = fields_of(values, logprobs, ends)
     rows, new = mx.array(rows_of()), mx.zeros((T, S))
     with recording("cuda") as recorder, pytest.MonkeyPatch.context() as patch:
         pretend_gpu(patch)
@@ -434,3 +472,18 @@ def test_launches_of_the_steps(ends):
     gathers += ["take_words"] * (found[3] is not None)
     assert launched == ["advantages", "draw_rows", "take_targets", *gathers, "put_rows"]
     assert all(array.ndim for call in recorder.calls for array in call["inputs"])
+
+
+@pytest.mark.parametrize("sections", [1, 3])
+def test_sections_are_views(sections):
+    """Of an array with all rows in their order: one launch each, or none where it is one."""
+    values, _, logprobs, *_ = map(mx.array, grids())
+    fields, graphs = fields_of(values, logprobs, True), Graphs("cuda")
+    with graphs.building():
+        steps = steps_of("puffer5", N // sections)
+        state = graphs.ones((N, 8), mx.float32)
+        found = steps.split(tree_map(graphs.computed, fields), [state])
+        launches = graphs.launches(found)
+    keep = 1  # 1 - terminals
+    assert launches.total == keep + (0 if sections == 1 else len(fields) + keep)
+    assert len(found) == sections and found[0].state[0].shape == (N // sections, 8)

@@ -4,27 +4,29 @@
 
 #pragma once
 
-// values, rewards, terminals, ratios, finals (T, N); without last observations, what is given as finals isn't read
-kernel void advantages(device const float* values, device const float* rewards, device const float* terminals,
+// values, rewards, terminals, ratios, finals (T, N). Without last observations, what is given as finals isn't read;
+// without ratios, what is given as them isn't: they are 1.
+template <typename Low>
+kernel void advantages(device const Low* values, device const float* rewards, device const float* terminals,
                        device const float* ratios, device const float* finals, device const int* sizes,
                        device const float* settings, device float* adv, uint i) {
   constexpr int AHEAD = 16;
   int T = sizes[0];
   uint N = (uint)sizes[1];
-  bool within_rho = sizes[2] != 0, has_finals = sizes[3] != 0, bootstrap = sizes[4] != 0;
+  bool within_rho = sizes[2] != 0, has_finals = sizes[3] != 0, bootstrap = sizes[4] != 0, has_ratios = sizes[5] != 0;
   float gamma = settings[0], gamma_lambda = settings[1], rho_clip = settings[2], c_clip = settings[3];
   float reward_clip = settings[4];
   if (i < N) {
     uint last = (uint)(T - 1) * N + i;
-    float a = 0.0f, next_value = values[last], next_final = has_finals ? finals[last] : 0.0f;
+    float a = 0.0f, next_value = (float)values[last], next_final = has_finals ? finals[last] : 0.0f;
     adv[last] = a;
     for (int top = T - 2; top >= 0; top -= AHEAD) {
       float value[AHEAD], ratio[AHEAD], reward[AHEAD], terminal[AHEAD], final_[AHEAD];
 #pragma unroll
       for (int j = 0; j < AHEAD; ++j) {
         uint k = (uint)(top > j ? top - j : 0) * N + i;
-        value[j] = values[k];
-        ratio[j] = ratios[k];
+        value[j] = (float)values[k];
+        ratio[j] = has_ratios ? ratios[k] : 1.0f;
         reward[j] = rewards[k + N];
         terminal[j] = terminals[k + N];
         final_[j] = has_finals ? finals[k] : 0.0f;

@@ -14,7 +14,7 @@ def advantages(
     values: mx.array,
     rewards: mx.array,
     terminals: mx.array,
-    ratios: mx.array,
+    ratios: mx.array | None,
     finals: mx.array | None,
     *,
     form: str,
@@ -25,15 +25,15 @@ def advantages(
     c_clip: float,
     reward_clip: float,
 ) -> mx.array:
-    """``ppo.advantage.advantages`` in one launch: arrays (T, N), the first float32 -> (T, N)."""
-    T, N = values.shape
+    """``ppo.advantage.advantages`` in one launch: arrays (T, N) -> (T, N) float32."""
+    (T, N), has = values.shape, (finals is not None, ratios is not None)
     arrays = {
         "values": values,
         "rewards": rewards,
         "terminals": terminals,
-        "ratios": ratios,
+        "ratios": rewards if ratios is None else ratios,
         "finals": terminals if finals is None else finals,
-        "sizes": numbers(T, N, int(form == "V"), int(finals is not None), int(bootstrap)),
+        "sizes": numbers(T, N, *map(int, (form == "V", has[0], bootstrap, has[1]))),
         "settings": numbers(
             *map(float, (gamma, gamma * gae_lambda, rho_clip, c_clip, reward_clip))
         ),

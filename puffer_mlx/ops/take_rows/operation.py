@@ -1,4 +1,4 @@
-"""A gather of segments: by MLX, by as many threads as a CPU has, or by a kernel."""
+"""Gathers of segments, chosen or all: by MLX, by as many threads as a CPU has, or by a kernel."""
 
 import mlx.core as mx
 
@@ -23,3 +23,27 @@ def take_rows(source: mx.array, rows: mx.array, steps: int) -> mx.array:
     if extension is None:
         return mx.take(source[:steps], rows, axis=1)
     return extension.take_rows(source, rows, steps)
+
+
+def split_rows(source: mx.array, size: int, steps: int) -> list[mx.array]:
+    """All segments in their order: ``source[:steps, k * size : (k + 1) * size]`` for each k.
+
+    On a GPU they are views of one array, which takes one launch, or none if they are one part.
+
+    Args:
+        source: (T or more, N, ...), any dtype.
+        size: S, of which N is a multiple.
+        steps: T.
+
+    Returns:
+        N / S arrays (T, S, ...) of the source's dtype.
+    """
+    (_, N, *tail), source = source.shape, source[:steps]
+    if size == N:
+        return [source]
+    if extension_on_cpu() is not None:
+        starts = range(0, N, size)
+        chosen = (mx.arange(start, start + size, dtype=mx.int32) for start in starts)
+        return [take_rows(source, rows, steps) for rows in chosen]
+    parts = mx.contiguous(source.reshape(steps, N // size, -1).swapaxes(0, 1))
+    return [part.reshape(steps, size, *tail) for part in mx.split(parts, N // size)]
