@@ -84,11 +84,12 @@ RENAMES |= {  # PufferLib 5.0's; a file of its defaults can't know whether there
     "base.reset_every_horizon": Renamed("base", "reset_state"),
     "base.async": Renamed("train", "overlap", "False", "auto", typed_on="True"),
 }
+NOTHING = "None"  # a path in their files that is none
 ONLY = {  # unused keys whose other values ask for something that does not exist here
     "base.rank": 0,
     "base.world_size": 1,
-    "base.load_model_path": "None",
-    "base.load_enemy_model_path": "None",
+    "base.load_model_path": NOTHING,
+    "base.load_enemy_model_path": NOTHING,
     "train.gpus": 1,
     "train.verb_eps": 0,
     "selfplay.enabled": 0,

@@ -78,12 +78,14 @@ def fit_agents(config: Config, counts: Sequence[int]) -> None:
     fewer = [groups] if typed(config, BUFFERS) else range(groups, 0, -1)
     ends = set(accumulate(counts))
     found = [(agents, q) for q in fewer if _fills(ends, agents, q)]
+    trains = not find_problems(config)  # an evaluation's needn't
     if not found and not typed(config, AGENTS):
         sizes = ((q, n * q) for q in fewer for n in range(agents // q, 0, -1))
-        found = [(N, q) for q, N in sizes if _fills(ends, N, q)][:1]
+        fits = [(N, q) for q, N in sizes if _fills(ends, N, q)]
+        slices = config.segments if trains and config.train.algorithm == "puffer5" else 1
+        found = [fit for fit in fits if fit[0] % slices == 0][:1] or fits[:1]
     if not found:
         raise _refused(config, counts)
-    trains = not find_problems(config)  # an evaluation's needn't
     each = f"{counts[0]} agents" if len(set(counts)) == 1 else "different numbers of agents"
     doesnt = f"doesn't fit environments of {each}"
     new_agents, new_groups = found[0]

@@ -1,7 +1,7 @@
 """`.ini` files by PufferLib 5.0's rules, which differ from those of 4.0 (`ini_files.py`).
 
 - A comment begins at ``#`` or ``;`` anywhere outside of quotes.
-- Quotes around a value are taken away; keys keep their capitals; only ``=`` separates.
+- Quotes around a value aren't part of it; keys keep their capitals; only ``=`` separates.
 - A section may begin again; of a key that is set twice the later value counts.
 - Numbers may have underscores, white space, exponents, and be hexadecimal. What a whole number's
   or a switch's key is given is cut off towards zero.
@@ -50,7 +50,7 @@ def read_ini_5(path: Path) -> list[Setting]:
             )
         if not (key and equals):
             raise UserError(f"{line!r} has no value ({where})", "write key = value")
-        setting = Setting(section, key, unquoted(value), where)
+        setting = Setting(section, key, value, where)
         found.pop(setting.name, None)
         found[setting.name] = _plain(setting)
     return list(found.values())
@@ -70,22 +70,21 @@ def uncommented(line: str) -> str:
 
 
 def _plain(setting: Setting) -> Setting:
-    """A setting whose number is spelled as Python spells it; texts stay as they are."""
+    """A setting whose number is spelled as Python spells it; texts stay as they are, in quotes."""
     key = _declared(setting)
     if key and isinstance(key.default, str):
         return setting
-    word = re.sub(r"[_\s]", "", setting.text)
+    text = unquoted(setting.text)
+    word = re.sub(r"[_\s]", "", text)
     if HEXADECIMAL.fullmatch(word):
         word = repr(float.fromhex(word))
-    elif not NUMBER.fullmatch(word):
-        word = setting.text
+    number = NUMBER.fullmatch(word)
     if key and isinstance(key.default, bool):
-        if NUMBER.fullmatch(word):
-            word = str(int(int(float(word)) != 0))
-        elif word.lower() in ("yes", "no", "on", "off"):
+        if not number and text.lower() in ("yes", "no", "on", "off"):
             message = f"{setting} is neither true nor false ({setting.origin})"
             raise UserError(message, "true or false; PufferLib 5.0 would read 0")
-    return setting._replace(text=word)
+        return setting._replace(text=str(int(int(float(word)) != 0)) if number else text)
+    return setting._replace(text=word) if number else setting
 
 
 def _declared(setting: Setting) -> Key | None:

@@ -18,7 +18,7 @@ from puffer_mlx.config.command_line import (
     parse_options,
     typed_text,
 )
-from puffer_mlx.config.compatibility import ENV_OF_5, ONLY, RENAMES, UNUSED, closest
+from puffer_mlx.config.compatibility import ENV_OF_5, NOTHING, ONLY, RENAMES, UNUSED, closest
 from puffer_mlx.config.finding import (
     NamedEnvironment,
     known_envs,
@@ -257,9 +257,8 @@ def _place(config: Config, setting: Setting, texts: bool) -> None:
         config.unused.append(name)
     elif name in UNUSED:
         if name in ONLY and ONLY[name] not in (unquoted(text), parse_number(text)):
-            raise UserError(
-                f"{setting} is not supported: {UNUSED[name]} ({origin})", f"{ONLY[name]}"
-            )
+            legal = f"{ONLY[name]}" if ONLY[name] != NOTHING else "leave it out"
+            raise UserError(f"{setting} is not supported: {UNUSED[name]} ({origin})", legal)
         config.unused.append(name)
     elif name != "base.env_name":
         near = closest(name, [f"{s}.{k}" for s, keys in KEYS.items() for k in keys])

@@ -145,3 +145,20 @@ def test_a_header_of_4_without_a_binding_is_no_folder(kelp):
     (kelp / "kelp.h").write_text("void c_step(Kelp* env);\n")
     with pytest.raises(UserError, match=r"has no binding\.c, and no kelp\.h of PufferLib 5\.0"):
         resolve("ocean/kelp")
+
+
+def test_an_environment_may_have_several_files(here):
+    (here / "configs" / "more").mkdir(parents=True)
+    files = {"squared-tiny": "squared", "squared-odd": "catch", "plain": "squared", "a-b": "a-b"}
+    for stem, name in files.items():
+        text = f"[base]\nenv_name = '{name}' # {stem}\n[train]\nmomentum = 0.125\n"
+        (here / "configs" / "more" / f"{stem}.ini").write_text(text)
+    found = resolve("squared-tiny")
+    assert (found.env_name, found.files[-1].name) == ("squared", "squared-tiny.ini")
+    assert c.load("squared-tiny").train.beta1 == 0.125
+    for name in ("squared-odd", "plain", "squared-big"):
+        with pytest.raises(UserError, match=f"no configuration has the environment '{name}'"):
+            resolve(name)
+    assert resolve("a-b").env_name == "a-b"
+    assert resolve("breakout-a").env_name == "breakout"  # those that are shipped
+    assert c.find_config("breakout").name == "breakout.ini"

@@ -115,6 +115,17 @@ def test_what_fits_environments_of_several_agents(counts, N, Q, typed, expected)
     assert all("(toy.ini:3)" in note and ": lowered to " in note for note in config.notes)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "expected"), [("puffer4", (4092, 2)), ("puffer5", (3840, 2))]
+)
+def test_puffer5s_agents_are_lowered_to_whole_minibatches(algorithm, expected):
+    config = sized(4096, 2)  # of 3 agents each: in 2 groups a multiple of 6, and of 8192 / 64
+    config.train.algorithm = algorithm
+    fit_agents(config, [3] * 1366)
+    assert (config.vec.total_agents, config.vec.num_buffers) == expected
+    assert [note.rpartition(": ")[2] for note in config.notes] == [f"lowered to {expected[0]}"]
+
+
 REFUSED = [  # the same, and what the message and the hint say
     (
         [5] * 410,

@@ -39,7 +39,7 @@ def texts(path) -> dict[str, str]:
 def test_quotes_capitals_repeated_sections_and_lists(ini):
     text = """
         [env] ; no key is of any declared type
-        name = 'a # b'   # the quotes go
+        name = 'a # b'   # no comment before
         Name = "it's"
         half = 'open
         empty =
@@ -54,8 +54,8 @@ def test_quotes_capitals_repeated_sections_and_lists(ini):
     """
     path = ini(text)
     assert texts(path) == {
-        "env.name": "a # b",
-        "env.Name": "it's",
+        "env.name": "'a # b'",  # what wants a text takes the quotes away
+        "env.Name": '"it\'s"',
         "env.half": "'open",
         "env.equal": "a = b",
         "env.sizes": "1, 2.5,3",
@@ -81,6 +81,8 @@ NUMBERS = [  # text, checkpoint_keep, gamma; None: refused
     ("nan", None, None),
     ("None", None, None),
     ("1, 2", None, None),
+    ("'1_0'", 10, None),
+    ('"0.5"', 0, 0.5),
 ]
 
 
@@ -98,7 +100,15 @@ def test_numbers(ini, text, whole, real):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("1", True), ("0", False), ("True", True), ("fALSE", False), ("1.0", True), ("0.9", False)],
+    [
+        ("1", True),
+        ("0", False),
+        ("True", True),
+        ("fALSE", False),
+        ("1.0", True),
+        ("0.9", False),
+        ("'true'", True),
+    ],
 )
 def test_switches(ini, text, expected):
     assert c.load(str(ini(f"[train]\nmomentum = 0.9\nanneal_lr = {text}\n"))).train.anneal_lr is (
@@ -129,7 +139,12 @@ WRONG = [  # text, the message, the line it names, the hint
     ("[vec]\nhist_policy_percent = .5", "vec.hist_policy_percent .5 is not", 2, "hint: 0"),
     ("[train]\nvtrace = 0\ngpus = 2", "train.gpus 2 is not supported", 3, "hint: 1"),
     ("[train]\nvtrace=0\n[selfplay]\nenabled=True", "selfplay.enabled True is not", 4, "hint: 0"),
-    ("[base]\nasync=1\nload_model_path=a.bin", "base.load_model_path a.bin is not", 3, "None"),
+    (
+        "[base]\nasync=1\nload_model_path=a.bin",
+        "base.load_model_path a.bin is not",
+        3,
+        "leave it out",
+    ),
 ]
 
 

@@ -160,15 +160,16 @@ def test_keys_that_a_trainer_does_not_read_are_named(here):
 def test_a_run_says_whose_trainer_it_has_and_what_that_does_not_read(here, script, capsys):
     words = "--train.algorithm puffer5 --train.prio-alpha 0.5 --vec.num-policies=1"
     small = "--vec.total-agents 8 --train.minibatch-size 64 --train.horizon 8"
-    small += " --train.total-timesteps 128 --eval-episodes 0"
+    small += " --train.total-timesteps 128 --eval-episodes 0 --base.checkpoint_dir=kept"
     assert script.main(["squared", *words.split(), *small.split()]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "squared: PufferLib 5.0's trainer (--train.algorithm)"
     assert lines[1] == "unused here: vec.num_policies, train.prio_alpha (--help says why)"
     # Its own file says the rest, whatever the word before it is.
-    assert script.main(["squared", "--resume", "latest", "--train.total-timesteps", "256"]) == 0
+    longer = "--resume latest --base.checkpoint_dir=kept --train.total-timesteps 256"
+    assert script.main(["squared", *longer.split()]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("squared: PufferLib 5.0's trainer (checkpoints/squared/")
+    assert lines[0].startswith("squared: PufferLib 5.0's trainer (kept/squared/")
     assert lines[0].endswith("/config.ini says train.algorithm)")
     assert lines[2].startswith("going on with ")
 
@@ -177,6 +178,7 @@ def test_a_written_configuration_has_the_same_trainer(here):
     for words in (["breakout-a"], ["breakout", "--train.algorithm=puffer5"], ["breakout"]):
         config = c.load(words[0], [*words[1:], "--log-dir", "a # b; c"])
         c.write_ini(config, "config.ini")
+        assert "chosen_by" not in c.to_dict(config)
         again = c.load("config.ini")
         assert again == config and again.chosen_by == "config.ini says train.algorithm"
         assert again.base.log_dir == "a # b; c" and again.notes == []
