@@ -23,6 +23,8 @@ SHIPPED = sorted(path.parent.name for path in environments_folder().glob("*/bind
 NAMES = [*SHIPPED, *OWN]
 UPSTREAM = ("convoy", "metro", "orbit")  # folders as PufferLib's repository has them
 UPSTREAM_ROOT = OURS / "upstream"
+UPSTREAM_5 = ("glider", "locks", "peloton")  # the same in 5.0's form
+UPSTREAM_5_ROOT = OURS / "upstream_5"
 GROUP = 24  # agents, which environments of 1, of 8 (target) and of 1, 2, 3, 1, 2, ... (relay) fill
 
 
@@ -30,12 +32,14 @@ def folder_of(name: str) -> Path:
     """Where an environment of ours, or one that is shipped, is."""
     if name in UPSTREAM:
         return UPSTREAM_ROOT / "ocean" / name
+    if name in UPSTREAM_5:
+        return UPSTREAM_5_ROOT / "ocean" / name
     return OURS / name if name in OWN else find_environment(name)
 
 
 def parameters(name: str) -> dict[str, Any]:
-    """Its [env], a copy: that of configs/NAME.ini, or OWN's."""
-    if name in UPSTREAM:
+    """Its [env], a copy: that of its file, or OWN's."""
+    if name in UPSTREAM + UPSTREAM_5:
         return dict(load(str(folder_of(name))).env)
     return dict(OWN[name] if name in OWN else load(name).env)
 

@@ -11,6 +11,8 @@ from native_envs import GROUP, parameters
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.compiler import compile_program, source_files
+from puffer_mlx.vec.native.c_functions import as_text
+from puffer_mlx.vec.native.compiling import compiled_unit
 from puffer_mlx.vec.native.sources import environment_files, environments_folder
 
 SANITIZERS = {"memory": "address,undefined", "threads": "thread"}
@@ -68,12 +70,12 @@ def environment_driver(
     """tests/c/driver.c with an environment; root: a folder with include and src, if not envs."""
     root = root or environments_folder()
     include, stepper = root / "include", root / "src"
-    sources = [C / "driver.c", folder / "binding.c", *sorted(stepper.glob("*.c"))]
+    sources = [C / "driver.c", compiled_unit(folder), *sorted(stepper.glob("*.c"))]
     headers = [*environment_files(folder), *source_files(include), *source_files(stepper)]
     flags = [*flags, f"-I{include}", f"-I{stepper}", "-lm"]
     return program(f"driver_{folder.name}", sources, flags, headers, sanitizer)
 
 
 def run_environment(driver: Path, name: str, steps: int) -> subprocess.CompletedProcess[str]:
-    keys = [f"{key}={float(value)!r}" for key, value in parameters(name).items()]
+    keys = [f"{key}={as_text(value)}" for key, value in parameters(name).items()]
     return sanitized([str(driver), str(4 * GROUP), "4", "3", str(steps), *keys])

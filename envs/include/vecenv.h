@@ -89,6 +89,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "puffer_dict.h"
+#include "puffer_static_vec.h"
 #include "tensor.h"
 
 #define PUFFER_MLX 1  // lets a binding use our additions and still compile under upstream
@@ -97,25 +99,7 @@
 extern "C" {
 #endif
 
-// ---- Dict: a small array map from text to number ------------------------------------------------
-
-typedef struct {
-    const char* key;  // not copied: literals, or text that outlives the Dict
-    double value;
-    void* ptr;
-    // The rest is ours: what creation reports to the person who wrote the configuration.
-    bool read;             // somebody looked it up
-    bool missing;          // dict_get made it up because the key wasn't there
-    const char* expected;  // dict_reject: what would have been legal
-} DictItem;
-
-typedef struct {
-    DictItem* items;
-    int size;
-    int capacity;
-    bool full;      // an item didn't fit
-    DictItem lost;  // stands in for it, so that dict_get never returns NULL
-} Dict;
+// ---- Dict: puffer_dict.h. Keys aren't copied: literals, or text that outlives it. -------------------
 
 Dict* create_dict(int capacity);
 
@@ -134,38 +118,6 @@ void dict_set(Dict* dict, const char* key, double value);
 // #ifdef PUFFER_MLX.
 void dict_reject(Dict* dict, const char* key, const char* expected);
 
-// ---- StaticVec: what my_vec_init and my_setup_perm may look at ---------------------------------
-
-typedef struct StaticThreading StaticThreading;
-
-typedef struct StaticVec {
-    void* envs;              // Env[size]
-    int size;                // number of environments
-    int total_agents;        // N
-    int buffers;             // Q, the number of groups
-    int agents_per_buffer;   // N / Q
-    int* buffer_env_starts;  // (Q,) first environment of a group
-    int* buffer_env_counts;  // (Q,) environments of a group
-    void* observations;      // (N, OBS_SIZE)
-    float* actions;          // (N, NUM_ATNS)
-    float* rewards;          // (N,)
-    float* terminals;        // (N,)
-    unsigned char* action_mask;      // (N, action_mask_size), NULL without masks
-    void* gpu_observations;          // the gpu_ members alias the ones above
-    float* gpu_actions;
-    float* gpu_rewards;
-    float* gpu_terminals;
-    unsigned char* gpu_action_mask;
-    void** streams;                  // NULL
-    StaticThreading* threading;      // NULL
-    int obs_size;
-    int num_atns;
-    int action_mask_size;            // 0 without masks
-    int gpu;                         // 0
-    int* agent_perm;                 // NULL: agent i is in row i
-    unsigned int* random;            // ours: (size,) what each environment's rand draws from
-} StaticVec;
-
 #ifdef __cplusplus
 }
 #endif
@@ -174,5 +126,5 @@ typedef struct StaticVec {
 
 // The part that needs to know Env; only a binding, which defines OBS_SIZE, gets it.
 #if defined(OBS_SIZE) && !defined(PUFFER_GLUE_H)
-#include "../src/glue.h"
+#include "../src/glue_4.h"
 #endif

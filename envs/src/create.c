@@ -39,13 +39,37 @@ static bool complain_about_keys(const Dict* dict, const char* section, Text* tex
     return false;
 }
 
-static Dict* copy_dict(int count, const char* const* keys, const double* values, char** room) {
-    Dict* dict = create_dict(count + SPARE_KEYS);
-    for (int i = 0; dict != NULL && i < count; i++) {
-        size_t bytes = strlen(keys[i]) + 1;
-        memcpy(*room, keys[i], bytes);
-        dict_set(dict, *room, values[i]);
-        *room += bytes;
+static char* copy_text(const char* text, char** room) {
+    char* copy = *room;
+    const size_t bytes = strlen(text) + 1;
+    memcpy(copy, text, bytes);
+    *room += bytes;
+    return copy;
+}
+
+static size_t text_bytes(const PufferKeywords* given) {
+    size_t bytes = 0;
+    for (int i = 0; i < given->count; i++) {
+        bytes += strlen(given->keys[i]) + 1;
+        bytes += given->texts == NULL ? 0 : strlen(given->texts[i]) + 1;
+    }
+    return bytes;
+}
+
+static Dict* copy_dict(const char* name, const PufferKeywords* given, char** room) {
+    Dict* dict = create_dict(given->count + SPARE_KEYS);
+    for (int i = 0; dict != NULL && i < given->count; i++) {
+        const char* key = copy_text(given->keys[i], room);
+        dict_set(dict, key, given->values[i]);
+        if (given->texts != NULL) {
+            DictItem* item = dict_get_unsafe(dict, key);
+            item->str = copy_text(given->texts[i], room);
+            puffer_dict_list(item);
+            item->read = false;
+        }
+    }
+    if (dict != NULL) {
+        dict->name = name;
     }
     return dict;
 }
@@ -102,12 +126,12 @@ static bool assign_groups(PufferVec* self, Text* text) {
 
 static bool allocate_rows(StaticVec* vec) {
     const size_t n = (size_t)vec->total_agents;
-    vec->observations = calloc(n, (size_t)puffer_ops.obs_size * (size_t)puffer_ops.obs_bytes);
+    vec->observations = calloc(n, (size_t)puffer_ops.obs_size * (size_t)puffer_ops.own_obs_bytes);
     vec->actions = calloc(n, (size_t)puffer_ops.num_atns * sizeof(float));
     vec->rewards = calloc(n, sizeof(float));
     vec->terminals = calloc(n, sizeof(float));
-    if (puffer_ops.mask_size > 0) {
-        vec->action_mask = calloc(n, (size_t)puffer_ops.mask_size);
+    if (puffer_ops.own_mask_size > 0) {
+        vec->action_mask = calloc(n, (size_t)puffer_ops.own_mask_size);
     }
     vec->gpu_observations = vec->observations;
     vec->gpu_actions = vec->actions;
@@ -116,9 +140,9 @@ static bool allocate_rows(StaticVec* vec) {
     vec->gpu_action_mask = vec->action_mask;
     vec->obs_size = puffer_ops.obs_size;
     vec->num_atns = puffer_ops.num_atns;
-    vec->action_mask_size = puffer_ops.mask_size;
+    vec->action_mask_size = puffer_ops.own_mask_size;
     return vec->observations != NULL && vec->actions != NULL && vec->rewards != NULL &&
-           vec->terminals != NULL && (puffer_ops.mask_size == 0 || vec->action_mask != NULL);
+           vec->terminals != NULL && (puffer_ops.own_mask_size == 0 || vec->action_mask != NULL);
 }
 
 typedef struct {
@@ -164,14 +188,12 @@ static void create_envs(void* context) {
 // False, with the reason, if the environment gave up.
 static bool try_to_create(Creation* creation, Text* text) {
     StaticVec* vec = &creation->self->vec;
-    int code;
-    const bool finished = puffer_guard(create_envs, creation, &code);
+    PufferFailure failure;
+    const bool finished = puffer_guard(create_envs, creation, &failure);
     puffer_set_random(NULL);
     if (!finished) {
-        char name[32];
-        puffer_name_end(code, name, sizeof(name));
-        puffer_say(text, "the environment called %s while it was created\n"
-                         "what it wrote before that, above, may say why", name);
+        puffer_say_failure(&failure, creation->seed, failure.env, failure.env, "created", text);
+        free(vec->envs);
         vec->envs = NULL;  // half made: nobody can close them
         vec->size = 0;
     }
@@ -240,10 +262,9 @@ static bool build(PufferVec* self, int threads, unsigned int seed, Counts* misfi
     return true;
 }
 
-PufferVec* puffer_create(int total_agents, int buffers, int threads, unsigned int seed, int num_vec,
-                         const char* const* vec_keys, const double* vec_values, int num_env,
-                         const char* const* env_keys, const double* env_values, int* counts,
-                         int capacity, char* text_at, size_t text_size) {
+PufferVec* puffer_create(int total_agents, int buffers, int threads, unsigned int seed,
+                         const PufferKeywords* vec_given, const PufferKeywords* env_given,
+                         int* counts, int capacity, char* text_at, size_t text_size) {
     Text text = {text_at, text_size};
     Counts misfit = {counts, capacity};
     puffer_say(&text, "%s", "");
@@ -258,15 +279,8 @@ PufferVec* puffer_create(int total_agents, int buffers, int threads, unsigned in
             total_agents - total_agents % buffers + buffers);
         return NULL;
     }
-    size_t bytes = 1;
-    for (int i = 0; i < num_vec; i++) {
-        bytes += strlen(vec_keys[i]) + 1;
-    }
-    for (int i = 0; i < num_env; i++) {
-        bytes += strlen(env_keys[i]) + 1;
-    }
     PufferVec* self = calloc(1, sizeof(PufferVec));
-    char* room = malloc(bytes);
+    char* room = malloc(1 + text_bytes(vec_given) + text_bytes(env_given));
     if (self == NULL || room == NULL) {
         free(self);
         free(room);
@@ -274,8 +288,9 @@ PufferVec* puffer_create(int total_agents, int buffers, int threads, unsigned in
         return NULL;
     }
     self->keys = room;
-    self->vec_kwargs = copy_dict(num_vec, vec_keys, vec_values, &room);
-    self->env_kwargs = copy_dict(num_env, env_keys, env_values, &room);
+    self->seed = seed;
+    self->vec_kwargs = copy_dict("vec", vec_given, &room);
+    self->env_kwargs = copy_dict("env", env_given, &room);
     self->vec.total_agents = total_agents;
     self->vec.buffers = buffers;
     self->vec.agents_per_buffer = total_agents / buffers;

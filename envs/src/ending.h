@@ -5,20 +5,21 @@
 
 #include <stdatomic.h>
 
+#include "text.h"
 #include "vec.h"
 
 // Why nothing is stepped any more.
 typedef enum {
     PUFFER_GOES_ON,
     PUFFER_NOTED_SOON,   // a thread is about to note the rest of PufferEnd
-    PUFFER_ENDED_ITSELF, // it called exit or abort
+    PUFFER_ENDED_ITSELF, // it called exit or abort, or an assertion failed
     PUFFER_ABANDONED,    // a step didn't end, and nobody waits for it
 } PufferOver;
 
 typedef struct {
     atomic_int over;  // PufferOver
-    int code;         // of exit, or PUFFER_ABORT
-    int first;        // one of these environments
+    PufferFailure failure;
+    int first;  // one of these environments
     int last;
     const char* when;
 } PufferEnd;
@@ -31,7 +32,8 @@ bool puffer_is_over(PufferVec* self);
 void puffer_attempt(PufferVec* self, void (*work)(void*), void* context, int first, int end,
                     const char* when);
 
-// "exit(3)" or "abort()", into `to`.
-void puffer_name_end(int code, char* to, size_t size);
+// What an environment of first..last did while it was `when`, the hint in a second line.
+void puffer_say_failure(const PufferFailure* failure, unsigned int seed, int first, int last,
+                        const char* when, Text* text);
 
 #endif

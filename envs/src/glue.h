@@ -1,66 +1,13 @@
-// Included by vecenv.h in the middle of a binding.c: the loops that call c_step and friends
-// directly, so that the compiler can inline them. Everything generic is in vec.c and pool.c.
+// The loops that call one environment's functions directly, so that the compiler can inline them.
+// Included by glue_4.h and glue_5.h, which say how those are called and where the rows are. Everything
+// generic is in vec.c and pool.c.
 
 #ifndef PUFFER_GLUE_H
 #define PUFFER_GLUE_H
 
-#if !defined(NUM_ATNS) || !defined(ACT_SIZES) || !defined(OBS_TENSOR_T) || !defined(Env)
-#error "binding.c must define NUM_ATNS, ACT_SIZES, OBS_TENSOR_T and Env before including vecenv.h"
-#endif
-#if defined(MY_OBS_FULL) && defined(MY_USES_PERM)
-#error "MY_OBS_FULL can't be used with MY_USES_PERM: my_setup_perm keeps pointers to private rows"
-#endif
-#if defined(MY_STATE_PLAIN) && (defined(MY_STATE) || defined(MY_USES_PERM))
-#error "MY_STATE_PLAIN is for a struct without pointers of its own: not with MY_STATE, MY_USES_PERM"
-#endif
-
-#if defined(MY_OBS_FULL) && defined(MY_VEC_STEP_RANGE)
-#error "MY_OBS_FULL can't be used with MY_VEC_STEP_RANGE: it keeps pointers to private rows"
-#endif
-#ifdef MY_VEC_RESET
-#error "MY_VEC_RESET is not of PufferLib 4.0: environments are reset by c_reset, one by one"
-#endif
-
-// What upstream's file includes too.
-#include <pthread.h>
-#include <stdatomic.h>
-#include <time.h>
-
-#if __has_include(<omp.h>)
-#include <omp.h>
-#endif
-
-#include "ops.h"
-
-// What the binding defines after this line.
-void my_init(Env* env, Dict* kwargs);
-void my_log(Log* log, Dict* out);
-Env* my_vec_init(int* num_envs_out, int* buffer_env_starts, int* buffer_env_counts,
-                 Dict* vec_kwargs, Dict* env_kwargs);
-void my_vec_close(Env* envs);
-void* my_shared(void* env, Dict* kwargs);
-void my_shared_close(void* env);
-void* my_get(void* env, Dict* out);
-int my_put(void* env, Dict* kwargs);
-void my_setup_perm(StaticVec* vec, Env* env, int slot_base);
-#ifdef MY_VEC_STEP_RANGE
-void MY_VEC_STEP_RANGE(StaticVec* vec, int env_start, int env_count, int num_workers);
-#endif
 size_t my_state_size(const Env* env);
 void my_save_state(const Env* env, void* to);
 bool my_load_state(Env* env, const void* from, size_t size);
-
-// Bytes of one observation element, by upstream's name: bindings with MY_USES_PERM call it.
-static inline size_t obs_element_size(void) {
-    return sizeof(*((OBS_TENSOR_T*)0)->data);
-}
-
-// Older and newer environments have other types here, which a compiler may only warn of.
-#define PUFFER_IS_FLOATS(member) \
-    _Generic(((Env*)0)->member, float*: 1, void*: 1, default: 0)
-_Static_assert(PUFFER_IS_FLOATS(actions), "actions must be float*, as in PufferLib 4.0");
-_Static_assert(PUFFER_IS_FLOATS(rewards), "rewards must be float*, as in PufferLib 4.0");
-_Static_assert(PUFFER_IS_FLOATS(terminals), "terminals must be float*, as in PufferLib 4.0");
 
 // An environment's rng as the number that a seed can be written to. Some keep their generator
 // elsewhere, and rng is a pointer to it: they get a number that nobody reads, and have what they
@@ -87,22 +34,14 @@ _Static_assert(sizeof(puffer_obs_shape) == 3 * sizeof(int),
 static const int puffer_obs_shape[3] = {0, 0, 0};
 #endif
 
-#ifdef MY_ACTION_MASK
-#define PUFFER_MASK_SIZE (MY_ACTION_MASK)
-#else
-#define PUFFER_MASK_SIZE 0
-#endif
-
 #ifdef MY_OBS_FULL
 #define PUFFER_OBS_FULL true
 #else
 #define PUFFER_OBS_FULL false
 #endif
 
-#define PUFFER_ROW_BYTES ((size_t)(OBS_SIZE) * sizeof(*((OBS_TENSOR_T*)0)->data))
-
-_Static_assert(_Generic(*((OBS_TENSOR_T*)0)->data, float: 1, unsigned char: 1, default: 0),
-               "OBS_TENSOR_T must be ByteTensor or FloatTensor (or PrecisionTensor)");
+#define PUFFER_ROW_BYTES ((size_t)(OBS_SIZE) * sizeof(PUFFER_OBS))
+#define PUFFER_OWN_ROW_BYTES ((size_t)(OBS_SIZE) * sizeof(PUFFER_OWN_OBS))
 
 // Whether rand is called; the compiler is told by who has read the sources.
 #ifdef PUFFER_RAND
@@ -123,7 +62,10 @@ static bool puffer_create_envs(StaticVec* vec, unsigned int seed, Dict* vec_kwar
                             env_kwargs);
     vec->envs = envs;
     vec->size = envs == NULL ? 0 : size;
+    PUFFER_ENTER();
     for (int i = 0; i < vec->size; i++) {
+        PUFFER_AT(i);
+        PUFFER_CHECK(&envs[i]);
         PUFFER_SEED(envs[i].rng) += seed;  // my_vec_init seeds for seed 0, mostly with i
         if (i > 0 && i < vec->total_agents) {
             vec->random[i] = seed + (unsigned int)i;
@@ -141,12 +83,15 @@ static bool puffer_create_envs(StaticVec* vec, unsigned int seed, Dict* vec_kwar
     if (envs == NULL) {
         return false;
     }
+    PUFFER_ENTER();
     for (int agents = 0; agents < vec->total_agents;) {
         Env* env = &envs[vec->size];
         PUFFER_TURN(&vec->random[vec->size]);
         puffer_srand(seed + (unsigned int)vec->size);
         PUFFER_SEED(env->rng) = seed + (unsigned int)vec->size;
-        my_init(env, env_kwargs);
+        PUFFER_AT(vec->size);
+        PUFFER_INIT(env, env_kwargs);
+        PUFFER_CHECK(env);
         vec->size += 1;
         if (env->num_agents < 1) {
             return false;
@@ -166,22 +111,18 @@ static int puffer_env_agents(const StaticVec* vec, int env) {
     return ((const Env*)vec->envs)[env].num_agents;
 }
 
-static void puffer_bind_env(StaticVec* vec, int index, int agent) {
-    Env* env = &((Env*)vec->envs)[index];
-    unsigned char* rows = (unsigned char*)vec->observations;
-    env->observations = (void*)(rows + (size_t)agent * PUFFER_ROW_BYTES);
-    env->actions = vec->actions + (size_t)agent * (NUM_ATNS);
-    env->rewards = vec->rewards + agent;
-    env->terminals = vec->terminals + agent;
-#ifdef MY_ACTION_MASK
-    env->action_mask = vec->action_mask + (size_t)agent * PUFFER_MASK_SIZE;
-#endif
-#ifdef MY_USES_TAGS
-    env->tag = 0;
-#endif
-#ifdef MY_USES_PERM
-    my_setup_perm(vec, env, agent);
-#endif
+// Copy rows to the caller; bfloat16 becomes float, exactly.
+static inline void puffer_show(unsigned char* to, const unsigned char* own, size_t rows) {
+    if (sizeof(PUFFER_OBS) == sizeof(PUFFER_OWN_OBS)) {
+        memcpy(to, own, rows * PUFFER_ROW_BYTES);
+        return;
+    }
+    for (size_t i = 0; i < rows * (size_t)(OBS_SIZE); i++) {
+        uint16_t upper;
+        memcpy(&upper, own + 2 * i, sizeof(upper));
+        const uint32_t bits = (uint32_t)upper << 16;
+        memcpy(to + 4 * i, &bits, sizeof(bits));
+    }
 }
 
 // Both loops copy an environment's rows right after it ran, while they are in the cache.
@@ -191,6 +132,8 @@ static inline void puffer_run_envs(StaticVec* vec, const int* agents, int first,
     const size_t begin = (size_t)agents[first];
     const size_t count = (size_t)agents[end] - begin;
     const size_t row = begin - (size_t)out->first_agent;
+    const size_t mask = PUFFER_MASK_SIZE;
+    PUFFER_ENTER();
     memset(vec->rewards + begin, 0, count * sizeof(float));
     memset(vec->terminals + begin, 0, count * sizeof(float));
 #ifdef _OPENMP
@@ -207,23 +150,24 @@ static inline void puffer_run_envs(StaticVec* vec, const int* agents, int first,
         const size_t agent = (size_t)agents[e];
         unsigned char* to =
             out->observations + (agent - (size_t)out->first_agent) * PUFFER_ROW_BYTES;
-        unsigned char* own = (unsigned char*)vec->observations + agent * PUFFER_ROW_BYTES;
+        unsigned char* own = (unsigned char*)vec->observations + agent * PUFFER_OWN_ROW_BYTES;
+        PUFFER_AT(e);
 #ifdef MY_OBS_FULL
-        env->observations = (void*)to;
+        puffer_write_observations_to(env, to);
 #endif
         if (reset) {
             PUFFER_TURN(&vec->random[e]);
-            c_reset(env);
+            PUFFER_RESET(env);
         } else {
 #ifndef MY_VEC_STEP_RANGE
             PUFFER_TURN(&vec->random[e]);
-            c_step(env);
+            PUFFER_STEP(env);
 #endif
         }
 #ifdef MY_OBS_FULL
-        env->observations = (void*)own;  // the caller may free its row after the step
+        puffer_write_observations_to(env, own);  // the caller may free its row after the step
 #else
-        memcpy(to, own, (size_t)(agents[e + 1] - agents[e]) * PUFFER_ROW_BYTES);
+        puffer_show(to, own, (size_t)(agents[e + 1] - agents[e]));
 #endif
     }
     PUFFER_TURN(NULL);
@@ -233,10 +177,9 @@ static inline void puffer_run_envs(StaticVec* vec, const int* agents, int first,
     }
     memcpy(out->rewards + row, vec->rewards + begin, count * sizeof(float));
     memcpy(out->terminals + row, vec->terminals + begin, count * sizeof(float));
-#ifdef MY_ACTION_MASK
-    memcpy(out->masks + row * PUFFER_MASK_SIZE, vec->action_mask + begin * PUFFER_MASK_SIZE,
-           count * PUFFER_MASK_SIZE);
-#endif
+    if (mask > 0) {
+        memcpy(out->masks + row * mask, vec->action_mask + begin * mask, count * mask);
+    }
 }
 
 static void puffer_reset_envs(StaticVec* vec, const int* agents, int first, int end,
@@ -279,7 +222,7 @@ static void puffer_write_log(void* total, Dict* out) {
         ((float*)total)[i] /= n;
     }
     memcpy(&mean, total, sizeof(Log));
-    my_log(&mean, out);
+    PUFFER_LOG(&mean, out);
     dict_set(out, "n", n);
 }
 
@@ -294,7 +237,7 @@ static void puffer_render_env(StaticVec* vec, int env) {
     SetTraceLogLevel(LOG_WARNING);  // not every texture that was loaded
 #endif
     PUFFER_TURN(&vec->random[env]);
-    c_render(&((Env*)vec->envs)[env]);
+    PUFFER_RENDER(&((Env*)vec->envs)[env]);
     PUFFER_TURN(NULL);
 }
 
@@ -304,7 +247,7 @@ static void puffer_close_envs(StaticVec* vec) {
         return;
     }
     for (int i = 0; i < vec->size; i++) {
-        c_close(&envs[i]);
+        PUFFER_CLOSE(&envs[i]);
     }
 #ifdef MY_VEC_CLOSE
     if (vec->size > 0) {  // what is shared is mostly reached through the first environment
@@ -315,13 +258,16 @@ static void puffer_close_envs(StaticVec* vec) {
     vec->envs = NULL;
 }
 
-const PufferOps puffer_ops = {
+PufferOps puffer_ops = {
+    .release = PUFFER_RELEASE,
     .obs_size = (OBS_SIZE),
-    .obs_is_float = _Generic(*((OBS_TENSOR_T*)0)->data, float: 1, default: 0),
-    .obs_bytes = (int)sizeof(*((OBS_TENSOR_T*)0)->data),
+    .obs_is_float = _Generic((PUFFER_OBS)0, float: 1, default: 0),
+    .obs_bytes = (int)sizeof(PUFFER_OBS),
+    .own_obs_bytes = (int)sizeof(PUFFER_OWN_OBS),
     .num_atns = (NUM_ATNS),
     .act_sizes = puffer_act_sizes,
-    .mask_size = PUFFER_MASK_SIZE,
+    .mask_size = PUFFER_FIXED_MASK_SIZE,
+    .own_mask_size = PUFFER_FIXED_MASK_SIZE,
     .obs_shape = puffer_obs_shape,
     .obs_full = PUFFER_OBS_FULL,
     .uses_rand = PUFFER_USES_RAND,
@@ -335,6 +281,7 @@ const PufferOps puffer_ops = {
     .take_log = puffer_take_log,
     .write_log = puffer_write_log,
     .render = puffer_render_env,
+    .set_bot = PUFFER_SET_BOT,
     .state_size = PUFFER_STATE(puffer_state_size),
     .save = PUFFER_STATE(puffer_save_env),
     .load = PUFFER_STATE(puffer_load_env),

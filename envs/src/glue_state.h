@@ -10,25 +10,15 @@
 #endif
 
 #ifdef MY_STATE_PLAIN
-static size_t puffer_state_size(const StaticVec* vec, int index) {
-    (void)vec;
-    (void)index;
+static size_t puffer_own_bytes(const Env* env) {
+    (void)env;
     return sizeof(Env);
 }
 
 // Pointers are written as zeros: the same state is the same bytes wherever its rows are.
-static void puffer_save_env(const StaticVec* vec, int index, void* to) {
-    memcpy(to, &((const Env*)vec->envs)[index], sizeof(Env));
-#define PUFFER_FORGET(member) \
-    memset((char*)to + offsetof(Env, member), 0, sizeof(((Env*)0)->member))
-    PUFFER_FORGET(observations);
-    PUFFER_FORGET(actions);
-    PUFFER_FORGET(rewards);
-    PUFFER_FORGET(terminals);
-#ifdef MY_ACTION_MASK
-    PUFFER_FORGET(action_mask);
-#endif
-#undef PUFFER_FORGET
+static void puffer_write_env(const Env* env, void* to) {
+    memcpy(to, env, sizeof(Env));
+    puffer_point((Env*)to, &(PufferPointers){0});
 }
 
 static bool puffer_read_env(Env* env, const void* from, size_t size) {
@@ -44,12 +34,11 @@ static bool puffer_read_env(Env* env, const void* from, size_t size) {
 #define PUFFER_RNG_BYTES (PUFFER_IS_SEED(((Env*)0)->rng) ? sizeof(((Env*)0)->rng) : 0)
 #define PUFFER_STATE_COMMON (sizeof(Log) + PUFFER_RNG_BYTES)
 
-static size_t puffer_state_size(const StaticVec* vec, int index) {
-    return my_state_size(&((const Env*)vec->envs)[index]) + PUFFER_STATE_COMMON;
+static size_t puffer_own_bytes(const Env* env) {
+    return my_state_size(env) + PUFFER_STATE_COMMON;
 }
 
-static void puffer_save_env(const StaticVec* vec, int index, void* to) {
-    const Env* env = &((const Env*)vec->envs)[index];
+static void puffer_write_env(const Env* env, void* to) {
     char* common = (char*)to + my_state_size(env);
     my_save_state(env, to);
     memcpy(common, &env->log, sizeof(Log));
@@ -68,20 +57,30 @@ static bool puffer_read_env(Env* env, const void* from, size_t size) {
 #endif
 
 #if defined(MY_STATE_PLAIN) || defined(MY_STATE)
+static size_t puffer_state_size(const StaticVec* vec, int index) {
+    const Env* env = &((const Env*)vec->envs)[index];
+    return puffer_own_bytes(env) + PUFFER_SEAT_BYTES(env);
+}
+
+static void puffer_save_env(const StaticVec* vec, int index, void* to) {
+    const Env* env = &((const Env*)vec->envs)[index];
+    puffer_write_env(env, to);
+    puffer_write_seats(env, (char*)to + puffer_own_bytes(env));
+}
+
 // Whatever was read, the rows stay those of this environment.
 static bool puffer_load_env(StaticVec* vec, int index, const void* from, size_t size) {
     Env* env = &((Env*)vec->envs)[index];
-    const Env live = *env;
-    const bool fits = puffer_read_env(env, from, size);
-    env->observations = live.observations;
-    env->actions = live.actions;
-    env->rewards = live.rewards;
-    env->terminals = live.terminals;
-#ifdef MY_ACTION_MASK
-    env->action_mask = live.action_mask;
-#endif
-    env->num_agents = live.num_agents;
-    return fits;
+    const PufferPointers live = puffer_pointers(env);
+    const int num_agents = env->num_agents;
+    const size_t seats = PUFFER_SEAT_BYTES(env);
+    if (size < seats) {
+        return false;
+    }
+    const bool fits = puffer_read_env(env, from, size - seats);
+    puffer_point(env, &live);
+    env->num_agents = num_agents;
+    return fits && puffer_read_seats(env, (const char*)from + size - seats);
 }
 #endif
 

@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <setjmp.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,30 +85,54 @@ FILE* puffer_fopen(const char* path, const char* mode) {
 
 typedef struct {
     jmp_buf back;  // of _setjmp, which is quick: it leaves the signal mask alone everywhere
-    int code;
+    PufferFailure* failure;
 } Guard;
 
 static _Thread_local Guard* guard = NULL;
 
-bool puffer_guard(void (*work)(void*), void* context, int* code) {
-    Guard here;
+bool puffer_guard(void (*work)(void*), void* context, PufferFailure* failure) {
+    Guard here = {.failure = failure};
     Guard* const before = guard;
     volatile bool finished = false;
+    failure->code = 0;
+    failure->env = -1;
+    failure->text[0] = '\0';
     guard = &here;
     if (_setjmp(here.back) == 0) {
         work(context);
         finished = true;
     }
     guard = before;
-    *code = finished ? 0 : here.code;
     return finished;
+}
+
+int* puffer_place(void) {
+    static _Thread_local int nobody;
+    return guard == NULL ? &nobody : &guard->failure->env;
 }
 
 static void go_back(int code) {
     if (guard != NULL) {
-        guard->code = code;
+        guard->failure->code = code;
         _longjmp(guard->back, 1);
     }
+}
+
+void puffer_fail(int code, const char* format, ...) {
+    PufferFailure nobody;
+    PufferFailure* failure = guard == NULL ? &nobody : guard->failure;
+    va_list rest;
+    va_start(rest, format);
+    vsnprintf(failure->text, sizeof(failure->text), format, rest);
+    va_end(rest);
+    go_back(code);
+    fprintf(stderr, "puffer_mlx: %s\n", failure->text);
+    exit(1);
+}
+
+void puffer_assertion_failed(const char* expression, const char* file, int line) {
+    const char* slash = strrchr(file, '/');
+    puffer_fail(PUFFER_ASSERTED, "%s:%d: %s", slash == NULL ? file : slash + 1, line, expression);
 }
 
 void puffer_exit(int code) {

@@ -39,11 +39,28 @@ FILE* puffer_fopen(const char* path, const char* mode);
 
 // ---- exit: an environment that gives up doesn't take Python with it -----------------------------
 
-#define PUFFER_ABORT INT_MIN  // the code of abort
+// Why work didn't finish.
+typedef struct {
+    int code;        // of exit, or one of those below
+    int env;         // the environment it was in, -1 if that isn't known
+    char text[400];  // what puffer_fail was given, else ""
+} PufferFailure;
 
-// Run work(context); false if it called exit or abort, with the code. What it had allocated is lost
-// then, and what it locked stays locked.
-bool puffer_guard(void (*work)(void*), void* context, int* code);
+#define PUFFER_ABORT INT_MIN             // abort was called
+#define PUFFER_NO_KEY (INT_MIN + 1)      // a key is missing: `text` is all there is to say
+#define PUFFER_ASSERTED (INT_MIN + 2)    // an assertion failed: `text` says which
+
+// Run work(context); false if it called exit, abort or puffer_fail, which `failure` then says. What
+// it had allocated is lost then, and what it locked stays locked.
+bool puffer_guard(void (*work)(void*), void* context, PufferFailure* failure);
+
+// Where work notes which environment it is in.
+int* puffer_place(void);
+
+void puffer_fail(int code, const char* format, ...)
+    __attribute__((noreturn, cold, format(printf, 2, 3)));
+void puffer_assertion_failed(const char* expression, const char* file, int line)
+    __attribute__((noreturn, cold));
 void puffer_exit(int code) __attribute__((noreturn));
 void puffer_abort(void) __attribute__((noreturn));
 

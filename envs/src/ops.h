@@ -4,7 +4,12 @@
 #ifndef PUFFER_OPS_H
 #define PUFFER_OPS_H
 
-#include "../include/vecenv.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../include/puffer_dict.h"
+#include "../include/puffer_static_vec.h"
 #include "host.h"
 
 // Rows the caller wants written: C-contiguous, agent-major, beginning at agent `first_agent`.
@@ -17,12 +22,15 @@ typedef struct {
 } PufferRows;
 
 typedef struct {
+    int release;           // of PufferLib, whose contract the environment keeps to: 4 or 5
     int obs_size;          // elements per agent
     int obs_is_float;      // 0: unsigned char, 1: float
     int obs_bytes;         // bytes of an element
+    int own_obs_bytes;     // of an element of the private rows: 2 of bfloat16, which become floats
     int num_atns;
     const int* act_sizes;  // (num_atns,)
     int mask_size;         // bytes per agent
+    int own_mask_size;     // of the private rows; 5.0 has them for continuous actions, too
     const int* obs_shape;  // (3,) height, width, channels; zeros if observations are no images
     bool obs_full;         // MY_OBS_FULL: the private rows of observations hold nothing
     bool uses_rand;        // environments call rand, so vec->random is part of their state
@@ -44,6 +52,8 @@ typedef struct {
     void (*write_log)(void* total, Dict* out);
     // Let an environment draw itself in its window; the first time opens it.
     void (*render)(StaticVec* vec, int env);
+    // Which scripted opponent it plays against. NULL if it has none.
+    void (*set_bot)(StaticVec* vec, int env, int policy);
     // What an environment needs to go on, besides its rows. All NULL if it can't be saved. `to` has
     // room for state_size bytes, all 0; load is false, with the environment half loaded, if it
     // finds that the bytes don't fit.
@@ -54,6 +64,6 @@ typedef struct {
     void (*close)(StaticVec* vec);
 } PufferOps;
 
-extern const PufferOps puffer_ops;
+extern PufferOps puffer_ops;
 
 #endif

@@ -3,6 +3,7 @@
 #include "state.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #define ALIGNMENT 16  // of every part: an environment may read numbers from its bytes directly
 
@@ -33,12 +34,12 @@ static size_t fill_up(size_t bytes) {
 // rows that no observation was ever written to are left out.
 static void list_arrays(const StaticVec* vec, Array* arrays) {
     const size_t n = (size_t)vec->total_agents;
-    const size_t row = (size_t)puffer_ops.obs_size * (size_t)puffer_ops.obs_bytes;
+    const size_t row = (size_t)puffer_ops.obs_size * (size_t)puffer_ops.own_obs_bytes;
     arrays[0] = (Array){vec->observations, puffer_ops.obs_full ? 0 : n * row};
     arrays[1] = (Array){vec->actions, n * (size_t)puffer_ops.num_atns * sizeof(float)};
     arrays[2] = (Array){vec->rewards, n * sizeof(float)};
     arrays[3] = (Array){vec->terminals, n * sizeof(float)};
-    arrays[4] = (Array){vec->action_mask, n * (size_t)puffer_ops.mask_size};
+    arrays[4] = (Array){vec->action_mask, n * (size_t)puffer_ops.own_mask_size};
     const size_t draws = puffer_ops.uses_rand ? (size_t)vec->size : 0;
     arrays[5] = (Array){vec->random, draws * sizeof(unsigned int)};
 }

@@ -100,19 +100,30 @@ int puffer_wait(PufferVec* self, int group, int count, int milliseconds) {
     return puffer_is_over(self) ? PUFFER_OVER : done ? 0 : PUFFER_UNDER_WAY;
 }
 
+typedef struct {
+    void* total;
+    Dict* out;
+} Means;
+
+static void write_log(void* context) {
+    const Means* means = context;
+    puffer_ops.write_log(means->total, means->out);
+}
+
 // Hand the means of *total (a Log) to the caller: the number of keys, -1 if there are too many.
-static int report(void* total, const char** keys, double* values, int capacity) {
-    Dict* out = create_dict(capacity);
-    if (out == NULL) {
+static int report(PufferVec* self, void* total, const char** keys, double* values, int capacity) {
+    Means means = {total, create_dict(capacity)};
+    if (means.out == NULL) {
         return -1;
     }
-    puffer_ops.write_log(total, out);
-    const int size = out->full ? -1 : out->size;
+    puffer_attempt(self, write_log, &means, 0, self->vec.size, "logged");
+    const Dict* out = means.out;
+    const int size = out->full || out->size > capacity ? -1 : out->size;
     for (int i = 0; i < size; i++) {
         keys[i] = out->items[i].key;
         values[i] = out->items[i].value;
     }
-    puffer_free_dict(out);
+    puffer_free_dict(means.out);
     return size;
 }
 
@@ -128,7 +139,7 @@ int puffer_log(PufferVec* self, const char** keys, double* values, int capacity)
         puffer_ops.take_log(vec, first, first + vec->buffer_env_counts[g], total);
         puffer_pool_release(self->pool, g);
     }
-    const int size = report(total, keys, values, capacity);
+    const int size = report(self, total, keys, values, capacity);
     free(total);
     return size;
 }
@@ -151,7 +162,7 @@ int puffer_next_log(PufferVec* self, int* env, const char** keys, double* values
         }
         puffer_pool_release(self->pool, g);
     }
-    const int size = report(total, keys, values, capacity);
+    const int size = report(self, total, keys, values, capacity);
     free(total);
     return size;
 }
@@ -197,12 +208,35 @@ static void draw(void* context) {
 
 int puffer_render(PufferVec* self, int env) {
     Picture picture = {&self->vec, env};
-    int code;
+    PufferFailure failure;
     hold_all(self);
-    const bool drawn = puffer_guard(draw, &picture, &code);
+    const bool drawn = puffer_guard(draw, &picture, &failure);
     puffer_set_random(NULL);
     release_all(self);
     return drawn ? 0 : 1;
+}
+
+typedef struct {
+    StaticVec* vec;
+    int policy;
+} Bot;
+
+static void set_bots(void* context) {
+    const Bot* bot = context;
+    for (int e = 0; e < bot->vec->size; e++) {
+        puffer_ops.set_bot(bot->vec, e, bot->policy);
+    }
+}
+
+int puffer_set_bot_policy(PufferVec* self, int policy) {
+    Bot bot = {&self->vec, policy};
+    if (puffer_ops.set_bot == NULL) {
+        return -1;
+    }
+    hold_all(self);
+    puffer_attempt(self, set_bots, &bot, 0, self->vec.size, "given another opponent");
+    release_all(self);
+    return 0;
 }
 
 double puffer_busy_seconds(PufferVec* self) {
@@ -223,8 +257,8 @@ int puffer_close(PufferVec* self, int milliseconds) {
         }
     }
     puffer_pool_destroy(self->pool);
-    int code;
-    puffer_guard(close_environments, &self->vec, &code);  // exit is a way to close, too
+    PufferFailure failure;
+    puffer_guard(close_environments, &self->vec, &failure);  // exit is a way to close, too
     free(self->vec.buffer_env_starts);
     free(self->vec.buffer_env_counts);
     free(self->vec.observations);

@@ -8,7 +8,7 @@
 
 #include "ops.h"
 
-#define PUFFER_ABI 7  // changes with any signature below; c_functions.py has it
+#define PUFFER_ABI 8  // changes with any signature below; c_functions.py has it
 #define PUFFER_EXPORT __attribute__((visibility("default")))
 
 typedef struct PufferVec PufferVec;
@@ -23,16 +23,24 @@ typedef struct PufferVec PufferVec;
 // are written; the return value is how many there are.
 PUFFER_EXPORT int puffer_spec(int* out, int capacity);
 
+// Parameters, by their names. With `texts`, the values as they were written, for environments of
+// 5.0; NULL without.
+typedef struct {
+    int count;
+    const char* const* keys;
+    const double* values;
+    const char* const* texts;
+} PufferKeywords;
+
 // Create N = total_agents agents in `buffers` groups on the calling thread. NULL on failure, with
 // the reason in `text`. On success `text` lists, separated by commas, the env keys nobody read.
-// Keys and values are copied; total_agents, num_buffers and num_threads are added to vec's.
+// Keys, values and texts are copied; total_agents, num_buffers and num_threads are added to vec's.
 // If the environments don't fill the groups exactly, the agents of each, in order, are written to
 // `counts`: at most `capacity` numbers; otherwise nothing is.
 PUFFER_EXPORT PufferVec* puffer_create(int total_agents, int buffers, int threads,
-                                       unsigned int seed, int num_vec, const char* const* vec_keys,
-                                       const double* vec_values, int num_env,
-                                       const char* const* env_keys, const double* env_values,
-                                       int* counts, int capacity, char* text, size_t text_size);
+                                       unsigned int seed, const PufferKeywords* vec,
+                                       const PufferKeywords* env, int* counts, int capacity,
+                                       char* text, size_t text_size);
 
 PUFFER_EXPORT int puffer_environments(const PufferVec* vec);
 
@@ -82,8 +90,8 @@ PUFFER_EXPORT int puffer_collect(PufferVec* vec, int steps, PufferAct act, void*
 // become the thread-seconds spent in `act` and in steps.
 PUFFER_EXPORT int puffer_collected(PufferVec* vec, double* seconds, int milliseconds);
 
-// 1, with a message, if no step is possible any more: an environment called exit or abort while it
-// was stepped or reset, or puffer_abandon was called. Else 0. Logs can still be read; a state can't
+// 1, with a message, if no step is possible any more: an environment called exit or abort, or one of
+// its assertions failed, while it was stepped or reset, or puffer_abandon was called. Else 0. Logs can still be read; a state can't
 // be saved, as half a step isn't one.
 PUFFER_EXPORT int puffer_ended(PufferVec* vec, char* text, size_t text_size);
 
@@ -120,6 +128,10 @@ PUFFER_EXPORT int puffer_can_render(void);
 // belongs to one thread: it must always be the same. 0, or 1 if the environment called exit, as it
 // does when a key or the window asks for that.
 PUFFER_EXPORT int puffer_render(PufferVec* vec, int env);
+
+// Tell every environment, between two steps of every group, which scripted opponent to play against:
+// 5.0's puf_set_bot_policy. 0, or -1 if they have none.
+PUFFER_EXPORT int puffer_set_bot_policy(PufferVec* vec, int policy);
 
 PUFFER_EXPORT double puffer_busy_seconds(PufferVec* vec);
 

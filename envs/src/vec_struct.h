@@ -11,6 +11,7 @@
 
 struct PufferVec {
     StaticVec vec;
+    unsigned int seed;  // of environment 0
     int* agents;       // (size + 1,) first agent of each environment, then N
     PufferRows* rows;  // (Q,) where each group's step writes
     PufferPool* pool;

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx.config import Config
-from puffer_mlx.config.compatibility import ENV_OF_5
 from puffer_mlx.config.fit import Misfit, fit_agents, rollout_threads
-from puffer_mlx.config.folders import folder_version
 from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
@@ -93,7 +91,7 @@ def look_up_spec(config: Config) -> EnvSpec:
     """
     if not config.python:
         sources = source_folder(config)
-        return read_spec(sources.name, load(compile_environment(sources)))
+        return read_spec(sources, load(compile_environment(sources)))
     one = replace(config.vec, total_agents=1, num_buffers=1)
     small = replace(config, vec=one, origins={}, notes=[])
     with contextlib.suppress(UserError), make(small, 1) as probe:
@@ -162,9 +160,7 @@ def python_factory(config: Config) -> Any:
 
 def unused_keys(config: Config, vec: VecEnv) -> list[str]:
     """Keys that these environments have no use for, and why, for the line that says so."""
-    of_5 = bool(config.source) and folder_version(config.source) == "5.0"
-    common = ENV_OF_5 if of_5 else {}  # which few of them read
-    found = [f"env.{key}" for key in vec.unread if config.env[key] != common.get(key)]
+    found = [f"env.{key}" for key in vec.unread]
     if config.train.bootstrap_truncated and not vec.finals:
         found.append("train.bootstrap_truncated (they don't show where a time limit ended them)")
     if config.vec.normalize_observations and not shows_normalised(config, vec.spec):

@@ -7,6 +7,9 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "vec.h"
 
@@ -150,23 +153,27 @@ int main(int argc, char** argv) {
     const int steps = atoi(argv[4]);
     const int num_keys = argc - 5;
     const char* keys[32];
+    const char* texts[32];
     double values[32];
     for (int i = 0; i < num_keys; i++) {
         char* equals = strchr(argv[5 + i], '=');
         *equals = '\0';
         keys[i] = argv[5 + i];
-        values[i] = atof(equals + 1);
+        texts[i] = equals + 1;
+        values[i] = atof(texts[i]);
     }
 
     char text[512];
-    if (num_keys > 0 && puffer_create(agents, groups, threads, 0, 0, NULL, NULL, 0, NULL, NULL,
-                                      NULL, 0, text, sizeof(text)) != NULL) {
+    const PufferKeywords none = {0, NULL, NULL, NULL};
+    const PufferKeywords given = {num_keys, keys, values, texts};
+    if (num_keys > 0 && puffer_create(agents, groups, threads, 0, &none, &none, NULL, 0, text,
+                                      sizeof(text)) != NULL) {
         fprintf(stderr, "creation without any key should have failed\n");
         return 1;
     }
     printf("%s\n", num_keys > 0 ? text : "no keys");
-    PufferVec* vec = puffer_create(agents, groups, threads, 3, 0, NULL, NULL, num_keys, keys,
-                                   values, NULL, 0, text, sizeof(text));
+    PufferVec* vec = puffer_create(agents, groups, threads, 3, &none, &given, NULL, 0, text,
+                                   sizeof(text));
     if (vec == NULL) {
         fprintf(stderr, "%s\n", text);
         return 1;
@@ -239,8 +246,7 @@ int main(int argc, char** argv) {
     printf("reward %g, episodes %g, busy %g s\n", total, episodes, puffer_busy_seconds(vec));
     puffer_close(vec, -1);
 
-    vec = puffer_create(agents, groups, 2, 5, 0, NULL, NULL, num_keys, keys, values, NULL, 0, text,
-                        sizeof(text));
+    vec = puffer_create(agents, groups, 2, 5, &none, &given, NULL, 0, text, sizeof(text));
     if (state != NULL && !restores(vec, state, state_size)) {
         return 1;
     }

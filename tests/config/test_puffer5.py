@@ -1,13 +1,10 @@
 """PufferLib 5.0's files, defaults and keys: what selects its trainer, and what that is told."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from puffer_mlx import config as c
-from puffer_mlx import vec
 from puffer_mlx.config.compatibility import RENAMES, UNUSED
 from puffer_mlx.config.ini_files_5 import read_ini_5
 from puffer_mlx.config.schema import KEYS, SECTIONS
@@ -92,9 +89,6 @@ def test_environments_of_5_have_its_common_parameters(here):
     assert type(config.env["Speed"]) is type(config.env["dr"]) is float
     c.write_ini(config, "config.ini")
     assert c.load("config.ini") == config
-    made: Any = SimpleNamespace(unread=["dr", "num_agents", "num_bots", "map"], finals=True)
-    # Those that all have are named where they were given, and those that only this one has.
-    assert vec.unused_keys(config, made) == ["env.num_agents", "env.map"]
 
 
 # --- its keys and its command line ---

@@ -30,7 +30,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.compiling import environment_flags
 from puffer_mlx.vec.native.make import find_environment
-from puffer_mlx.vec.native.sources import environment_files, needs, repository
+from puffer_mlx.vec.native.sources import Needs, environment_files, needs, repository
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.rows import random_actions
 
@@ -128,9 +128,9 @@ def test_only_the_binding_and_what_it_includes_is_compiled(ocean: Path):
     (ocean / "orbit" / "orbit.c").write_text("#error a program of its own\n")
     with NativeVec(ocean / "orbit", total_agents=1, env=parameters("orbit")) as vec:
         assert vec.spec.name == "orbit"
-    assert needs(ocean / "orbit") == (True, False, False)
-    assert needs(ocean / "convoy") == (True, True, False)
-    assert needs(ocean / "metro") == (False, False, False)  # rand is in metro.c only
+    assert needs(ocean / "orbit") == Needs(True, False, False)
+    assert needs(ocean / "convoy") == Needs(True, True, False)
+    assert needs(ocean / "metro") == Needs(False, False, False)  # rand is in metro.c only
 
 
 def test_includes_are_found_in_the_repository(ocean: Path):
@@ -320,7 +320,7 @@ def test_openmp_functions_without_openmp(tmp_path: Path):
 # ---- What can't work ----------------------------------------------------------------------------
 
 FOREIGN = {  # file, text, its replacement, what is said
-    "5.0": ("binding.c", '#include "vecenv.h"', '#include "pufferenv.h"', "for PufferLib 5.0"),
+    "5.0": ("binding.c", '#include "vecenv.h"', '#include "pufferenv.h"', "without a binding"),
     "3.0": ("binding.c", '#include "vecenv.h"', '#include "../env_binding.h"', "PufferLib 3.0"),
     "CUDA": ("binding.c", '#include "vecenv.h"', "#include <cuda_runtime.h>", "needs CUDA"),
     "reset": ("binding.c", "#define Env", "#define MY_VEC_RESET x\n#define Env", "MY_VEC_RESET"),

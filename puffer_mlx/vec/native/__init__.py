@@ -1,4 +1,4 @@
-"""Environments in C: PufferLib 4.0's folders, compiled on first use."""
+"""Environments in C: PufferLib's folders, compiled on first use."""
 
 from puffer_mlx.vec.native.make import find_environment
 

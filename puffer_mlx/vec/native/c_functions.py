@@ -1,7 +1,7 @@
 """The C functions of an environment's library: their declarations, and arguments as they take them.
 
 The C side is ``envs/src/vec.h``, which lists the functions, and ``envs/include/vecenv.h``, the
-contract of environments.
+contract of environments (of PufferLib 5.0: ``release_5/pufferenv.h`` beside it).
 """
 
 import ctypes
@@ -12,7 +12,7 @@ from typing import Any
 
 from puffer_mlx.errors import UserError
 
-ABI = 7  # PUFFER_ABI in envs/src/vec.h
+ABI = 8  # PUFFER_ABI in envs/src/vec.h
 TEXT_BYTES = 4096  # of a message
 _MAX_LOG_KEYS = 256
 
@@ -25,6 +25,17 @@ class Span(ctypes.Structure):
         ("first", ctypes.c_int),
         ("begin", ctypes.c_double),
         ("end", ctypes.c_double),
+    )
+
+
+class Keywords(ctypes.Structure):
+    """PufferKeywords of envs/src/vec.h."""
+
+    _fields_ = (
+        ("count", ctypes.c_int),
+        ("keys", ctypes.POINTER(ctypes.c_char_p)),
+        ("values", ctypes.POINTER(ctypes.c_double)),
+        ("texts", ctypes.POINTER(ctypes.c_char_p)),
     )
 
 
@@ -45,13 +56,13 @@ def load(path: Path) -> ctypes.CDLL:
     pointer, number, long = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
     strings, doubles = ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(ctypes.c_double)
     rows = [pointer] * 4
-    keywords = [number, strings, doubles]
+    keywords = ctypes.POINTER(Keywords)
     text = [pointer, ctypes.c_size_t]
     for name, result, arguments in (
         (
             "create",
             pointer,
-            [number] * 3 + [ctypes.c_uint] + keywords * 2 + [pointer, number] + text,
+            [number] * 3 + [ctypes.c_uint] + [keywords] * 2 + [pointer, number] + text,
         ),
         ("environments", number, [pointer]),
         ("threads", number, [pointer]),
@@ -68,6 +79,7 @@ def load(path: Path) -> ctypes.CDLL:
         ("load", number, [pointer, pointer, long, *text]),
         ("can_render", number, []),
         ("render", number, [pointer, number]),
+        ("set_bot_policy", number, [pointer, number]),
         ("busy_seconds", ctypes.c_double, [pointer]),
         ("close", number, [pointer, number]),
         ("rand_r", number, [ctypes.POINTER(ctypes.c_uint)]),
@@ -89,11 +101,34 @@ def numbers(given: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def keywords(given: Mapping[str, Any]) -> tuple[int, Any, Any]:
-    """Count, keys and values as C arrays."""
-    pairs = numbers(given)
-    keys = (ctypes.c_char_p * len(pairs))(*(key.encode() for key in pairs))
-    return len(pairs), keys, (ctypes.c_double * len(pairs))(*pairs.values())
+def keywords(given: Mapping[str, Any], texts: bool = False) -> Keywords:
+    """Parameters as the C side takes them.
+
+    Args:
+        given: names and values.
+        texts: of PufferLib 5.0: what is no number is passed on, too, as its text and the number 0.
+            Without, it is left out, as 4.0 does.
+    """
+    found = numbers(given)
+    names = list(given) if texts else list(found)
+    count = len(names)
+    return Keywords(
+        count,
+        (ctypes.c_char_p * count)(*(name.encode() for name in names)),
+        (ctypes.c_double * count)(*(found.get(name, 0.0) for name in names)),
+        (ctypes.c_char_p * count)(*(as_text(given[name]).encode() for name in names))
+        if texts
+        else None,
+    )
+
+
+def as_text(value: Any) -> str:
+    """A parameter's value as a file of PufferLib 5.0 would have it."""
+    if isinstance(value, bool | int | float):
+        return f"{float(value):.17g}"
+    if isinstance(value, list | tuple):
+        return ",".join(map(as_text, value))
+    return str(value)
 
 
 def read_means(name: str, function: Any, *arguments: Any) -> dict[str, float]:

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+from puffer_mlx.config.folders import folder_version
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.compiler import compile_shared, source_files
 from puffer_mlx.vec.native.raylib import INSTALL, find_raylib
@@ -13,12 +14,12 @@ from puffer_mlx.vec.native.sources import (
     environments_folder,
     include_folders,
     needs,
+    our_headers,
     repository,
 )
 
 _FLAGS = [
     "-O3",
-    "-DNDEBUG",
     "-std=gnu11",
     "-ffp-contract=off",  # fused multiply-add would change trajectories
     "-fvisibility=hidden",
@@ -31,9 +32,9 @@ _FLAGS = [
 ]
 _ELSEWHERE = (  # what the compiler says, what that means, what to do
     (
-        r"pufferenv\.h|\bpuf_(?:init|step|reset)\b",
-        "it is written for PufferLib 5.0, whose environments have another interface",
-        "take the environment's folder from a 4.0 release or branch",
+        r"pufferenv\.h",
+        "that header is of PufferLib 5.0, where an environment is NAME.h, without a binding.c",
+        "take binding.c away if NAME.h has puf_init and puf_step, else take vecenv.h",
     ),
     (
         r"env_binding\.h|Python\.h|\bPyObject\b",
@@ -70,21 +71,16 @@ def compile_environment(folder: Path | str, again: bool = False) -> Path:
     """Compile an environment's folder, if that wasn't done before, and return the shared library.
 
     Args:
-        folder: holds ``binding.c`` and what it includes, in PufferLib 4.0's form. Only that file
-            is compiled; with raylib if it is installed, see ``puffer_mlx.vec.native.raylib``.
+        folder: in PufferLib 4.0's form, or 5.0's (``puffer_mlx.config.folders``): ``binding.c`` or
+            NAME.h and what it includes is compiled, and nothing else; with raylib if it is
+            installed, see ``puffer_mlx.vec.native.raylib``.
         again: even if it was done before.
 
     Raises:
-        UserError: the folder or its ``binding.c`` is missing, there is no compiler, or it fails.
+        UserError: it is no environment's folder, there is no compiler, or it fails.
     """
     folder = Path(folder)
-    binding = (folder / "binding.c").resolve()
-    if not binding.is_file():
-        what = "has no binding.c" if folder.is_dir() else "doesn't exist"
-        raise UserError(
-            f"the environment folder {folder} {what}",
-            "an environment is a folder with NAME.h and binding.c; copy envs/squared to begin one",
-        )
+    unit = compiled_unit(folder)
     root = environments_folder()
     stepper = source_files(root / "src")
     headers = [*environment_files(folder), *source_files(root / "include"), *stepper]
@@ -92,17 +88,28 @@ def compile_environment(folder: Path | str, again: bool = False) -> Path:
     try:
         return compile_shared(
             folder.resolve().name,
-            [binding, *(path for path in stepper if path.suffix == ".c")],
+            [unit, *sorted((root / "src").glob("*.c"))],
             environment_flags(folder, asks),
-            depends=[path for path in headers if path != binding],
+            depends=[path for path in headers if path != unit],
             again=again,
         )
     except UserError as error:
         raise _explained(error, asks) from None
 
 
+def compiled_unit(folder: Path | str) -> Path:
+    """The C file that is compiled of an environment, besides the stepper's own.
+
+    Raises:
+        UserError: it is no environment's folder.
+    """
+    if folder_version(folder) == "5.0":
+        return environments_folder() / "src" / "release_5" / "binding.c"
+    return Path(folder).resolve() / "binding.c"
+
+
 def environment_flags(folder: Path | str, asks: Needs | None = None) -> list[str]:
-    """The compiler's and the linker's flags for ``binding.c`` and the stepper.
+    """The compiler's and the linker's flags for ``compiled_unit`` and the stepper.
 
     Args:
         folder: the environment's.
@@ -111,11 +118,13 @@ def environment_flags(folder: Path | str, asks: Needs | None = None) -> list[str
     folder = Path(folder).resolve()
     asks = asks or needs(folder)
     include = environments_folder() / "include"
-    flags = [
-        *_FLAGS,
-        f"-DPUFFER_FOLDER={json.dumps(str(folder), ensure_ascii=False)}",
-        f"-I{include}",
-    ]
+    flags = [*_FLAGS, _text_macro("PUFFER_FOLDER", folder)]
+    if folder_version(folder) == "5.0":  # whose assertions are checked
+        flags.append(_text_macro("PUFFER_HEADER", folder / f"{folder.name}.h"))
+    else:
+        flags.append("-DNDEBUG")
+    flags += [f"-I{path}" for path in our_headers(folder)]
+    flags += ["-DPUFFER_MASKS"] if asks.masks else []
     flags += ["-DPUFFER_RAND"] if asks.random else []
     flags += ["-fopenmp"] if asks.openmp else [f"-I{include / 'compat'}"]
     if asks.raylib:
@@ -125,6 +134,10 @@ def environment_flags(folder: Path | str, asks: Needs | None = None) -> list[str
         else:
             flags.append(f"-I{include / 'raylib'}")
     return [*flags, *(f"-I{path}" for path in include_folders(folder))]
+
+
+def _text_macro(name: str, path: Path) -> str:
+    return f"-D{name}={json.dumps(str(path), ensure_ascii=False)}"
 
 
 def _explained(error: UserError, asks: Needs) -> UserError:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.config.fit import Misfit
+from puffer_mlx.config.folders import Version, folder_version
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.system.compiler import load_compiled
@@ -46,8 +47,10 @@ def open_environment(folder: Path | str) -> ctypes.CDLL:
     return load_compiled(functools.partial(compile_environment, folder), load)
 
 
-def read_spec(name: str, library: ctypes.CDLL) -> EnvSpec:
-    """What one agent sees and does, according to the library."""
+def read_spec(folder: Path | str, library: ctypes.CDLL) -> EnvSpec:
+    """What one agent of a folder's environment sees and does, according to its library."""
+    name = Path(folder).resolve().name
+    source = f"{name}.h" if folder_version(folder) == "5.0" else "binding.c"
     count = library.puffer_spec(None, 0)
     out = (ctypes.c_int * count)()
     library.puffer_spec(out, count)
@@ -58,7 +61,7 @@ def read_spec(name: str, library: ctypes.CDLL) -> EnvSpec:
         action = ActionSpec(tuple(sizes))
     except ValueError as error:
         raise UserError(
-            f"{name}: ACT_SIZES in binding.c: {error}",
+            f"{name}: ACT_SIZES in {source}: {error}",
             "all sizes 1 is a continuous space; a discrete one has no head of size 1",
         ) from None
     if mask_size not in (0, action.logits):
@@ -71,7 +74,7 @@ def read_spec(name: str, library: ctypes.CDLL) -> EnvSpec:
         return EnvSpec(name, size, dtype, action, mask_size, shape if any(shape) else ())
     except ValueError as error:
         raise UserError(
-            f"{name}: MY_OBS_SHAPE in binding.c: {error}",
+            f"{name}: MY_OBS_SHAPE in {source}: {error}",
             "it is {height, width, channels} of the observation, whose product is OBS_SIZE",
         ) from None
 
@@ -82,6 +85,7 @@ def create(
     sizes: tuple[int, int, int, int],
     vec: Mapping[str, Any],
     env: Mapping[str, Any],
+    version: Version = "4.0",
 ) -> tuple[int, set[str]]:
     """Create a library's environments.
 
@@ -91,6 +95,7 @@ def create(
         sizes: agents, groups, threads, and the seed.
         vec: parameters for environments that create themselves.
         env: the environment's own parameters.
+        version: of PufferLib, whose environments they are: 4.0 passes only numbers on.
 
     Returns:
         Their address, which the library's other functions take, and keys of ``env`` that no
@@ -102,15 +107,16 @@ def create(
     """
     text = ctypes.create_string_buffer(TEXT_BYTES)
     counts = (ctypes.c_int * max(1, min(sizes[0], _MAX_COUNTS)))()
-    handle = library.puffer_create(
-        *sizes, *keywords(vec), *keywords(env), counts, len(counts), text, len(text)
-    )
+    theirs = keywords(vec), keywords(env, texts=version == "5.0")
+    handle = library.puffer_create(*sizes, *theirs, counts, len(counts), text, len(text))
     told = text.value.decode(errors="replace")
     if handle:
         return handle, set(told.split(","))
     message, _, hint = told.partition("\n")
     if message.startswith("missing keys"):
         hint = f"the environment {name} reads them in my_init; add them to the configuration"
+    elif message.startswith(("missing key", "missing string")):
+        hint = f"the environment {name} reads it in puf_init; add it to the configuration"
     if each := [count for count in counts if count]:
         raise Misfit(f"{name}: {message}", hint, each)
     raise UserError(f"{name}: {message}", hint)

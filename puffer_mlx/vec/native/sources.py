@@ -1,6 +1,6 @@
 """The files of a native environment: which there are, what they are, and what they need.
 
-An environment of PufferLib 4.0 lies in ``REPOSITORY/ocean/NAME`` and may include what lies in the
+An environment of PufferLib lies in ``REPOSITORY/ocean/NAME`` and may include what lies in the
 repository, its ``src`` and its ``vendor``, as the compiler is told there.
 """
 
@@ -11,12 +11,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from puffer_mlx.config.folders import folder_version, main_source
 from puffer_mlx.system.compiler import source_files
 from puffer_mlx.system.package_data import shipped
 
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 _RAYLIB = {"raylib.h", "raymath.h", "rlgl.h"}
 _RANDOM = re.compile(rb"\b(?:s?rand|GetRandomValue|LoadRandomSequence|SetRandomSeed)[ \t]*\(")
+_COMMENT = re.compile(rb"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_MASKS = re.compile(rb"\baction_mask\b(?!\s*=\s*(?:NULL|0)\s*;)")
 _PROTECTS = re.compile(
     rb"^[ \t]*#[ \t]*pragma[ \t]+omp[ \t]+(?:critical|atomic)|\bomp_\w*lock\b", re.MULTILINE
 )
@@ -28,6 +31,7 @@ class Needs(NamedTuple):
     raylib: bool  # they include one of its headers
     random: bool  # they draw from the C library's generator, or raylib's
     openmp: bool  # they protect what environments share with OpenMP
+    masks: bool = False  # of 5.0: they do something with action_mask
 
 
 def environments_folder() -> Path:
@@ -42,8 +46,14 @@ def repository(folder: Path) -> Path | None:
     return next((path.parent for path in above if path.name == "ocean"), None)
 
 
+def our_headers(folder: Path) -> list[Path]:
+    """Where the contract of an environment's release is, before anything else that is included."""
+    include = environments_folder() / "include"
+    return [include / "release_5", include] if folder_version(folder) == "5.0" else [include]
+
+
 def include_folders(folder: Path) -> list[Path]:
-    """Where includes are looked for, besides beside the file and in ``envs/include``."""
+    """Where includes are looked for, besides beside the file and in ``our_headers``."""
     folder = folder.resolve()
     root = repository(folder)
     inside = [] if root is None else [root, root / "src", root / "vendor"]
@@ -51,16 +61,18 @@ def include_folders(folder: Path) -> list[Path]:
 
 
 def _reached(begin: Iterable[Path], folder: Path) -> set[Path]:
-    """Files and what they include, directly or not, but for what ``envs/include`` has."""
-    ours = environments_folder() / "include"
+    """Files and what they include, directly or not, but for what ``our_headers`` has."""
+    ours = [place.resolve() for place in our_headers(folder)]
     found = {path.resolve() for path in begin}
     waiting = sorted(found)
     places = include_folders(folder)
     while waiting:
         file = waiting.pop()
         for name in map(os.fsdecode, _INCLUDE.findall(file.read_bytes())):
-            here = (ours / name).resolve()
-            if here.is_file() and here.is_relative_to(ours.resolve()):
+            if any(
+                (here := (place / name).resolve()).is_file() and here.is_relative_to(place)
+                for place in ours
+            ):
                 continue
             for place in (file.parent, *places):
                 path = (place / name).resolve()
@@ -94,12 +106,18 @@ def sources_digest(folder: Path | str) -> str:
 
 
 def needs(folder: Path | str) -> Needs:
-    """What an environment's ``binding.c``, and what it includes, asks for."""
+    """What the file of an environment that is compiled, and what it includes, asks for.
+
+    Raises:
+        UserError: it is no environment's folder.
+    """
     folder = Path(folder).resolve()
-    texts = [path.read_bytes() for path in _reached([folder / "binding.c"], folder)]
+    version, main = folder_version(folder), main_source(folder)
+    texts = [path.read_bytes() for path in _reached([main] if main else [], folder)]
     included = {os.fsdecode(name) for text in texts for name in _INCLUDE.findall(text)}
     return Needs(
-        raylib=bool(included & _RAYLIB),
+        raylib=version == "5.0" or bool(included & _RAYLIB),  # pufferenv.h includes it
         random=any(_RANDOM.search(text) for text in texts),
         openmp=any(_PROTECTS.search(text) for text in texts),
+        masks=version == "5.0" and any(_MASKS.search(_COMMENT.sub(b"", text)) for text in texts),
     )

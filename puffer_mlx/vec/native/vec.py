@@ -1,6 +1,7 @@
-"""Native environments: PufferLib 4.0 folders of C, compiled on first use, stepped by a thread pool.
+"""Native environments: PufferLib's folders of C, compiled on first use, stepped by a thread pool.
 
-The C side is ``envs/include/vecenv.h`` (the contract) and ``envs/src``. ctypes releases the
+The C side is ``envs/include/vecenv.h`` (4.0's contract), ``envs/include/release_5/pufferenv.h``
+(5.0's) and ``envs/src``. ctypes releases the
 interpreter lock during every call, so waiting never stops other Python threads.
 """
 
@@ -14,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from puffer_mlx.config.compatibility import ENV_OF_5
+from puffer_mlx.config.folders import folder_version
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Collected, PreparedStep, Rows
 from puffer_mlx.vec.native.c_arrays import FLOAT32, address, addresses, shapes
@@ -41,14 +44,16 @@ class NativeVec:
         num_buffers: Q.
         num_threads: threads that step environments, at least 1; the caller's thread never does.
         env: the environment's parameters, section [env] of the configuration. As upstream, what
-            can't be converted to a float is not passed on.
+            can't be converted to a float is not passed on to environments of 4.0; those of 5.0
+            get texts and lists.
         seed: environment i draws from a generator seeded with ``seed + i``; upstream's is 0.
         vec: further parameters from section [vec], for environments that create themselves.
 
     Attributes:
         num_environments: how many share the N agents.
         num_threads: threads there are: not more than environments.
-        unread: keys of ``env`` that no environment asked for, in the order given.
+        unread: keys of ``env`` that no environment asked for, in the order given, but for the
+            defaults that 5.0 gives to every environment.
         can_render: whether ``render`` opens a window: the environment draws with raylib, and it is
             installed.
         description: how they are stepped, one line.
@@ -77,7 +82,8 @@ class NativeVec:
         self._patient = True  # with steps that don't end
         self._library = open_environment(folder)
         name = Path(folder).resolve().name
-        self.spec = read_spec(name, self._library)
+        version = folder_version(folder)
+        self.spec = read_spec(folder, self._library)
         self.num_agents = total_agents
         self.num_groups = num_buffers
 
@@ -87,10 +93,12 @@ class NativeVec:
             (total_agents, num_buffers, num_threads, seed & 0xFFFFFFFF),
             vec or {},
             env,
+            version,
         )
-        given = numbers(env)
+        given = dict(env) if version == "5.0" else numbers(env)
         read = set(given) - unread
-        self.unread = [key for key in env if key not in read]
+        common = ENV_OF_5 if version == "5.0" else {}  # which few of them read
+        self.unread = [key for key in env if key not in read and env[key] != common.get(key)]
         self._identity: dict[str, str | int] = {
             "environment": name,
             "sources": sources_digest(folder),
@@ -254,7 +262,7 @@ class NativeVec:
         return records
 
     def state(self) -> np.ndarray | None:
-        """Everything that stepping depends on; None if the binding.c has no MY_STATE macro.
+        """Everything that stepping depends on; None if the sources have no MY_STATE macro.
 
         Waits for steps under way. Equal states are equal bytes, whatever the numbers of threads and
         groups. Episodes that ``log`` hasn't reported yet are in it.
@@ -322,6 +330,23 @@ class NativeVec:
         if sys.platform == "darwin" and threading.current_thread() is not threading.main_thread():
             raise UserError("macOS draws windows on the main thread only", "call render() there")
         return not self._library.puffer_render(handle, env)
+
+    def set_bot_policy(self, policy: int) -> None:
+        """Choose the scripted opponent that every environment plays against: PufferLib 5.0's bots.
+
+        Waits for steps under way. Upstream resets the environments after that.
+
+        Args:
+            policy: the environment's own number for it.
+
+        Raises:
+            UserError: the environment has none (no PUF_HAS_BOT_POLICY), or ended itself.
+        """
+        if self._library.puffer_set_bot_policy(self._open(), policy):
+            raise UserError(
+                f"{self.spec.name} has no scripted opponents",
+                "an environment that has some defines PUF_HAS_BOT_POLICY and puf_set_bot_policy",
+            )
 
     def busy_seconds(self) -> float:
         """Thread-seconds spent inside environment steps since creation."""

@@ -1,0 +1,40 @@
+// What environments of PufferLib 5.0 call to read a Dict, under the names of its ini.h. A key that
+// isn't there is an error at once, keys and texts are copied, and a dictionary grows.
+
+#ifndef PUFFER_INI_H
+#define PUFFER_INI_H
+
+#include <stddef.h>
+
+#include "../puffer_dict.h"
+
+// The item of a key, or NULL. Good until the next item is added.
+DictItem* puffer_dict_find(Dict* dict, const char* key);
+double puffer_dict_number(Dict* dict, const char* key);
+const char* puffer_dict_text(Dict* dict, const char* key);
+DictItem* puffer_dict_put(Dict* dict, const char* key, double value, const char* text);
+
+static inline DictItem* dict_find(Dict* dict, const char* key) {
+    return puffer_dict_find(dict, key);
+}
+
+// The number of a key: of a list its first one, 0 of a text that is none.
+static inline double dict_get(Dict* dict, const char* key) {
+    return puffer_dict_number(dict, key);
+}
+
+// The text of a key, as it was written.
+static inline const char* dict_get_str(Dict* dict, const char* key) {
+    return puffer_dict_text(dict, key);
+}
+
+// Set or append.
+static inline DictItem* dict_set(Dict* dict, const char* key, double value) {
+    return puffer_dict_put(dict, key, value, NULL);
+}
+
+static inline DictItem* dict_set_str(Dict* dict, const char* key, const char* value) {
+    return puffer_dict_put(dict, key, 0.0, value);
+}
+
+#endif

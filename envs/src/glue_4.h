@@ -1,0 +1,159 @@
+// Included by vecenv.h in the middle of a binding.c of PufferLib 4.0: what is its own of glue.h.
+
+#ifndef PUFFER_GLUE_4_H
+#define PUFFER_GLUE_4_H
+
+#if !defined(NUM_ATNS) || !defined(ACT_SIZES) || !defined(OBS_TENSOR_T) || !defined(Env)
+#error "binding.c must define NUM_ATNS, ACT_SIZES, OBS_TENSOR_T and Env before including vecenv.h"
+#endif
+#if defined(MY_OBS_FULL) && defined(MY_USES_PERM)
+#error "MY_OBS_FULL can't be used with MY_USES_PERM: my_setup_perm keeps pointers to private rows"
+#endif
+#if defined(MY_STATE_PLAIN) && (defined(MY_STATE) || defined(MY_USES_PERM))
+#error "MY_STATE_PLAIN is for a struct without pointers of its own: not with MY_STATE, MY_USES_PERM"
+#endif
+
+#if defined(MY_OBS_FULL) && defined(MY_VEC_STEP_RANGE)
+#error "MY_OBS_FULL can't be used with MY_VEC_STEP_RANGE: it keeps pointers to private rows"
+#endif
+#ifdef MY_VEC_RESET
+#error "MY_VEC_RESET is not of PufferLib 4.0: environments are reset by c_reset, one by one"
+#endif
+
+// What upstream's file includes too.
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#if __has_include(<omp.h>)
+#include <omp.h>
+#endif
+
+#include "ops.h"
+
+// What the binding defines after this line.
+void my_init(Env* env, Dict* kwargs);
+void my_log(Log* log, Dict* out);
+Env* my_vec_init(int* num_envs_out, int* buffer_env_starts, int* buffer_env_counts,
+                 Dict* vec_kwargs, Dict* env_kwargs);
+void my_vec_close(Env* envs);
+void* my_shared(void* env, Dict* kwargs);
+void my_shared_close(void* env);
+void* my_get(void* env, Dict* out);
+int my_put(void* env, Dict* kwargs);
+void my_setup_perm(StaticVec* vec, Env* env, int slot_base);
+#ifdef MY_VEC_STEP_RANGE
+void MY_VEC_STEP_RANGE(StaticVec* vec, int env_start, int env_count, int num_workers);
+#endif
+
+// Bytes of one observation element, by upstream's name: bindings with MY_USES_PERM call it.
+static inline size_t obs_element_size(void) {
+    return sizeof(*((OBS_TENSOR_T*)0)->data);
+}
+
+// Older and newer environments have other types here, which a compiler may only warn of.
+#define PUFFER_IS_FLOATS(member) \
+    _Generic(((Env*)0)->member, float*: 1, void*: 1, default: 0)
+_Static_assert(PUFFER_IS_FLOATS(actions), "actions must be float*, as in PufferLib 4.0");
+_Static_assert(PUFFER_IS_FLOATS(rewards), "rewards must be float*, as in PufferLib 4.0");
+_Static_assert(PUFFER_IS_FLOATS(terminals), "terminals must be float*, as in PufferLib 4.0");
+
+#define PUFFER_RELEASE 4
+#define PUFFER_INIT my_init
+#define PUFFER_CHECK(env)
+#define PUFFER_LOG my_log
+#define PUFFER_RESET c_reset
+#define PUFFER_STEP c_step
+#define PUFFER_RENDER c_render
+#define PUFFER_CLOSE c_close
+
+// An element of observations, in the environment's own rows and as the caller sees it.
+#define PUFFER_OWN_OBS __typeof__(*((OBS_TENSOR_T*)0)->data)
+#define PUFFER_OBS PUFFER_OWN_OBS
+_Static_assert(_Generic(*((OBS_TENSOR_T*)0)->data, float: 1, unsigned char: 1, default: 0),
+               "OBS_TENSOR_T must be ByteTensor or FloatTensor (or PrecisionTensor)");
+
+#ifdef MY_ACTION_MASK
+#define PUFFER_MASK_SIZE (MY_ACTION_MASK)
+#else
+#define PUFFER_MASK_SIZE 0
+#endif
+#define PUFFER_FIXED_MASK_SIZE PUFFER_MASK_SIZE
+#define PUFFER_SET_BOT NULL
+
+// Whose chunk it is, is all that is known of who fails.
+#define PUFFER_ENTER()
+#define PUFFER_AT(env)
+
+static void puffer_bind_env(StaticVec* vec, int index, int agent) {
+    Env* env = &((Env*)vec->envs)[index];
+    PUFFER_OWN_OBS* rows = vec->observations;
+    env->observations = (void*)(rows + (size_t)agent * (OBS_SIZE));
+    env->actions = vec->actions + (size_t)agent * (NUM_ATNS);
+    env->rewards = vec->rewards + agent;
+    env->terminals = vec->terminals + agent;
+#ifdef MY_ACTION_MASK
+    env->action_mask = vec->action_mask + (size_t)agent * PUFFER_MASK_SIZE;
+#endif
+#ifdef MY_USES_TAGS
+    env->tag = 0;
+#endif
+#ifdef MY_USES_PERM
+    my_setup_perm(vec, env, agent);
+#endif
+}
+
+#ifdef MY_OBS_FULL
+static inline void puffer_write_observations_to(Env* env, unsigned char* rows) {
+    env->observations = (void*)rows;
+}
+#endif
+
+// The pointers to the rows, which are no part of a state.
+typedef struct {
+    void* observations;
+    float* actions;
+    float* rewards;
+    float* terminals;
+    unsigned char* action_mask;
+} PufferPointers;
+
+static inline PufferPointers puffer_pointers(const Env* env) {
+    return (PufferPointers){
+        .observations = (void*)env->observations,
+        .actions = env->actions,
+        .rewards = env->rewards,
+        .terminals = env->terminals,
+#ifdef MY_ACTION_MASK
+        .action_mask = env->action_mask,
+#endif
+    };
+}
+
+static inline void puffer_point(Env* env, const PufferPointers* to) {
+    env->observations = (__typeof__(env->observations))to->observations;
+    env->actions = to->actions;
+    env->rewards = to->rewards;
+    env->terminals = to->terminals;
+#ifdef MY_ACTION_MASK
+    env->action_mask = to->action_mask;
+#endif
+}
+
+// Whose row is whose never changes.
+#define PUFFER_SEAT_BYTES(env) ((size_t)0)
+
+static inline void puffer_write_seats(const Env* env, char* to) {
+    (void)env;
+    (void)to;
+}
+
+static inline bool puffer_read_seats(Env* env, const char* from) {
+    (void)env;
+    (void)from;
+    return true;
+}
+
+#include "glue.h"
+
+#endif  // PUFFER_GLUE_4_H

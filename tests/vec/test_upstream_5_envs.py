@@ -1,0 +1,444 @@
+"""Environments as PufferLib 5.0's repository has them: compiled, stepped and learned unchanged.
+
+Folders in its layout lie in envs/upstream_5. The agents of peloton change places, and with them
+their rows; it draws from the C library's generator and has scripted opponents. locks makes
+environments around one table from resources/, keeps its agents elsewhere, rewrites masks of two
+heads, and takes a text and a list. glider has continuous actions and observations of bfloat16.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kept import edit, kept_copy
+from native_contract import CHECKS
+from native_envs import (
+    UPSTREAM_5,
+    UPSTREAM_5_ROOT,
+    Stepper,
+    folder_of,
+    make,
+    parameters,
+)
+from sanitizers import SANITIZERS, environment_driver, run_environment
+
+from puffer_mlx.config import Config, load
+from puffer_mlx.errors import UserError
+from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.vec.native.compiling import compile_environment, environment_flags
+from puffer_mlx.vec.native.sources import environment_files, needs
+from puffer_mlx.vec.native.vec import NativeVec
+from puffer_mlx.vec.rows import random_actions
+
+SHAPES = {  # D, dtype, head sizes, mask bytes, environments of 12 agents
+    "glider": (7, np.float32, (1, 1), 0, 12),
+    "locks": (13, np.float32, (4, 3), 7, 6),
+    "peloton": (9, np.uint8, (3,), 0, 4),
+}
+
+
+def edited(name: str, *edits: tuple[str, str]) -> Path:
+    """A folder whose header is edited, in a copy of the repository; to be read only."""
+
+    def change(root: Path) -> None:
+        for old, new in edits:
+            edit(root / "ocean" / name / f"{name}.h", old, new)
+
+    return kept_copy(UPSTREAM_5_ROOT, change) / "ocean" / name
+
+
+def legal_actions(stepper: Stepper, rng: np.random.Generator) -> np.ndarray:
+    """Random ones that the masks allow."""
+    vec, masks = stepper.vec, stepper.rows.masks
+    actions = random_actions(vec, vec.num_agents, rng)
+    if masks is not None:
+        ends = np.cumsum(vec.spec.action.sizes)
+        for head, mask in enumerate(np.split(masks != 0, ends[:-1], axis=1)):
+            actions[:, head] = np.where(mask, rng.random(mask.shape), -1).argmax(1)
+    return actions
+
+
+def play(stepper: Stepper, steps: int, seed: int = 0) -> list[bytes]:
+    """All that random legal steps show, as bytes."""
+    rng, seen = np.random.default_rng(seed), []
+    for _ in range(steps):
+        rows = stepper.step(legal_actions(stepper, rng))
+        seen.append(b"".join(array.tobytes() for array in rows if array is not None))
+    return seen
+
+
+# ---- The contract -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", UPSTREAM_5)
+def test_spec(name: str):
+    size, dtype, heads, mask, environments = SHAPES[name]
+    with make(name, total_agents=12) as vec:
+        spec = vec.spec
+        assert (spec.name, spec.observation_size, spec.mask_size) == (name, size, mask)
+        assert (spec.observation_dtype, spec.action.sizes) == (dtype, heads)
+        assert (vec.num_environments, vec.finals, vec.unread) == (environments, False, [])
+
+
+@pytest.mark.parametrize("name", UPSTREAM_5)
+@pytest.mark.parametrize("check", CHECKS)
+def test_contract(check: Callable[[str], None], name: str):
+    check(name)
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize("name", UPSTREAM_5)
+def test_clean(name: str, sanitizer: str, monkeypatch: pytest.MonkeyPatch):
+    """Under the compiler's sanitizers, as test_sanitizers.py does."""
+    monkeypatch.setenv("RAYLIB_PATH", "none")
+    optimised = ("-O3", "-fvisibility=hidden", "-lm")
+    flags = [flag for flag in environment_flags(folder_of(name)) if flag not in optimised]
+    driver = environment_driver(folder_of(name), sanitizer, flags=flags)
+    done = run_environment(driver, name, 2000)
+    assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
+    assert "missing" in done.stdout and "[env]" in done.stdout and "episodes 0" not in done.stdout
+
+
+@pytest.mark.parametrize("name", UPSTREAM_5)
+def test_a_state_goes_on_elsewhere(name: str):
+    """Who is in which row, too: peloton's agents have changed places since they were made."""
+    with make(name, total_agents=24) as vec:
+        stepper = Stepper(vec)
+        play(stepper, 30)
+        state, rows = vec.state(), [None if a is None else a.copy() for a in stepper.rows]
+        expected = play(stepper, 30, 1)
+    assert state is not None
+    with make(name, total_agents=24, num_buffers=2, num_threads=2) as vec:
+        other = Stepper(vec)
+        play(other, 7, 5)
+        vec.restore(state)
+        for to, array in zip(other.rows, rows, strict=True):
+            if to is not None and array is not None:
+                np.copyto(to, array)
+        assert play(other, 30, 1) == expected
+        vec.restore(state)
+        assert vec.state().tobytes() == state.tobytes()  # pyright: ignore[reportOptionalMemberAccess]
+
+
+# ---- Learning -----------------------------------------------------------------------------------
+
+
+def random_score(config: Config) -> float:
+    """The mean score of legal random actions."""
+    with NativeVec(folder_of(config.env_name), total_agents=384, env=config.env) as vec:
+        play(Stepper(vec), 300)
+        return vec.log()["score"]
+
+
+@pytest.mark.parametrize(
+    ("name", "most_at_random", "least_learned"),
+    # Measured: 0.01 and 0.88, 0.51 and 0.83, 0.41 and 0.55.
+    [("glider", 0.05, 0.7), ("locks", 0.55, 0.75), ("peloton", 0.44, 0.5)],
+)
+def test_is_learned(name: str, most_at_random: float, least_learned: float):
+    """With the repository's own config/NAME.ini."""
+    config = load(str(folder_of(name)))
+    assert config.train.algorithm == "puffer5"
+    assert random_score(config) < most_at_random
+    with NativeVec(
+        folder_of(name),
+        total_agents=config.vec.total_agents,
+        num_buffers=config.vec.num_buffers,
+        num_threads=2,
+        env=config.env,
+    ) as vec:
+        logs = [record for record in Trainer(config, vec) if "env/score" in record]
+    last = [record["env/score"] for record in logs[-5:]]
+    assert sum(last) / len(last) > least_learned
+    assert logs[-1].get("env/illegal", 0) == 0  # masks were obeyed
+    slashes = {"locks": "env/locks/opened", "peloton": "env/lead/changes"}
+    assert slashes.get(name, "env/n") in logs[-1]
+
+
+# ---- Rows ---------------------------------------------------------------------------------------
+
+
+def test_bfloat16_arrives_as_the_same_numbers():
+    with make("glider", total_agents=64) as vec:
+        stepper = Stepper(vec)
+        play(stepper, 20)
+        numbers = stepper.rows.observations
+        assert not (numbers.view(np.uint32) & 0xFFFF).any()  # cut off, exactly
+        assert len(np.unique(numbers[:, :6])) > 200
+        ticks = np.array([20 / 36], np.float32).view(np.uint32) >> 16 << 16
+        assert (numbers[:, 6] == ticks.view(np.float32)).all()
+
+
+def test_rows_of_agents_that_changed_places_stay_theirs():
+    """A rider's row tells its own place: each of 0, 1 and 2 once, in any order."""
+    with make("peloton", total_agents=96) as vec:
+        stepper = Stepper(vec)
+        places = [[0, 1, 2]]
+        for _ in range(10):
+            play(stepper, 1, seed=len(places))
+            places += stepper.rows.observations[:, 6].reshape(-1, 3).tolist()
+        assert {tuple(sorted(order)) for order in places} == {(0, 1, 2)}
+        assert len({tuple(order) for order in places}) == 6
+
+
+MASK = "        agent->action_mask[DIALS + 2] = env->rested[i] >= REST;\n"
+
+
+def test_masks_are_ones_until_they_are_written():
+    """And stay as they were written: nobody sets them again."""
+    folder = edited("locks", (MASK, "        agent->action_mask[0] = env->tick < 3;\n"))
+    rng = np.random.default_rng(0)
+    with NativeVec(folder, total_agents=8, env=parameters("locks")) as vec:
+        stepper = Stepper(vec)
+        for step in range(6):
+            assert stepper.rows.masks is not None
+            assert (stepper.rows.masks[:, 4:] == 1).all()
+            assert (stepper.rows.masks[:, 0] == (step < 3)).all()
+            stepper.step(random_actions(vec, 8, rng))
+        vec.reset(stepper.rows)
+        assert stepper.rows.masks is not None and (stepper.rows.masks[:, 4:] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "masks"),
+    [
+        ("// action_mask is for others\n/* agents[0].action_mask[0] = 0;\n*/\n", False),
+        ("void clear(Env* env) { env->agents[0].action_mask = 0; }\n", False),
+        ("void close(Env* env) { env->agents[0].action_mask[1] = 0; }\n", True),
+    ],
+)
+def test_an_environment_that_does_nothing_with_masks_has_none(text: str, masks: bool):
+    folder = edited("peloton", ("static void fall_back(", f"{text}static void fall_back("))
+    assert needs(folder).masks == masks
+    if masks:
+        with NativeVec(folder, total_agents=3, env=parameters("peloton")) as vec:
+            assert vec.spec.mask_size == 3
+            rows = Stepper(vec).rows
+            assert rows.masks is not None and (rows.masks == 1).all()
+
+
+@pytest.mark.parametrize("draw", ["env->rng", "rand()"])
+def test_environment_i_has_seed_i(draw: str):
+    """Before puf_init; and rand() is each environment's own, whatever the threads."""
+    line = '    env->thrust = dict_get(kwargs, "thrust");\n'
+    folder = edited(
+        "glider",
+        (line, f"{line}    env->total = (float)({draw} % 1024);\n"),
+        ("env->there = env->total = 0.0f;", "env->there = 0.0f;"),
+        ("        env->at.x, env->at.y,", "        env->total, env->at.y,"),
+    )
+
+    def seen(seed: int, threads: int) -> np.ndarray:
+        with NativeVec(
+            folder, total_agents=64, num_threads=threads, env=parameters("glider"), seed=seed
+        ) as vec:
+            return Stepper(vec).rows.observations[:, 0].copy()
+
+    first = seen(0, 1)
+    np.testing.assert_array_equal(seen(0, 3), first)
+    np.testing.assert_array_equal(seen(2, 1)[:-2], first[2:])
+    if draw == "env->rng":
+        np.testing.assert_array_equal(first, np.arange(64))
+
+
+def test_seats_of_other_policies_are_the_learners():
+    """As upstream without self-play: tag is 0, and rows are in the order of the seats."""
+    line = "    look(env);\n}\n\n// Rider i"
+    check = (
+        "    assert(env->tag == 0 && env->boundary_reached == 0 && env->agents[2].policy == 1);\n"
+        "    assert(env->agents[1].rewards == env->agents[0].rewards + 1);\n"
+    )
+    folder = edited(
+        "peloton",
+        (line, check + line),
+        ("#include <stdlib.h>", "#include <assert.h>\n#include <stdlib.h>"),
+    )
+    with NativeVec(folder, total_agents=6, env=parameters("peloton")) as vec:
+        Stepper(vec)
+
+
+def test_scripted_opponents():
+    with make("peloton", total_agents=3) as vec, make("peloton", total_agents=3) as twin:
+        one, other = Stepper(vec), Stepper(twin)
+        vec.set_bot_policy(1)
+        rng, differs = np.random.default_rng(0), False
+        for _ in range(20):
+            actions = random_actions(vec, 3, rng)
+            holds = actions.copy()
+            holds[2] = 1  # the number on its back; its row
+            for mine, its in zip(one.step(actions), other.step(holds), strict=True):
+                np.testing.assert_array_equal(mine, its)
+            differs = differs or actions[2] != 1
+        assert differs
+    with make("locks", total_agents=2) as vec, pytest.raises(UserError, match="no scripted"):
+        vec.set_bot_policy(1)
+
+
+# ---- Parameters ---------------------------------------------------------------------------------
+
+
+def test_texts_and_lists_and_numbers():
+    given = parameters("locks")
+    assert given["table"] == "resources/locks/spins.txt" and given["targets"] == "3, 5, 7, 9"
+    assert given["helps"] == 0 and parameters("peloton")["max_steps"] == 32  # hexadecimal
+    ways = []
+    for targets in given["targets"], [4, 5, 7.9, 0]:
+        with make("locks", total_agents=40, env={**given, "targets": targets}) as vec:
+            ways.append(np.rint(10 * Stepper(vec).rows.observations[:, :4]).astype(int))
+    assert ((ways[1] - ways[0]) % 10 == [1, 0, 0, 1]).all()
+    bad = {**given, "targets": "3, 5, seven, 9"}
+    with pytest.raises(UserError, match="targets must be four numbers"):
+        make("locks", total_agents=4, env=bad)
+
+
+def test_what_nobody_reads_is_named():
+    """But not the defaults that 5.0 gives to every environment."""
+    given = {**parameters("glider"), "num_agents": 3.0, "map": "a"}
+    assert given["dr"] == given["num_bots"] == 0
+    with make("glider", total_agents=4, env=given) as vec:
+        assert vec.unread == ["num_agents", "map"]
+
+
+def test_a_typed_text_reaches_the_environment():
+    config = load(str(folder_of("locks")), ["--env.table", "resources/none.txt"])
+    with pytest.raises(UserError, match=r"exit\(1\) while it was created"):
+        make("locks", total_agents=4, env=config.env)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "message"),
+    [
+        ("glider", "thrust", r"^glider: missing key \[env\] thrust"),
+        ("locks", "table", r"^locks: missing string \[env\] table"),
+    ],
+)
+def test_a_missing_key(name: str, key: str, message: str):
+    given = parameters(name)
+    del given[key]
+    with pytest.raises(UserError, match=message) as caught:
+        make(name, total_agents=12, env=given)
+    assert "puf_init; add it" in caught.value.hint
+
+
+def test_a_log_of_many_keys():
+    """Keys are copied, and the dictionary grows."""
+    line = '    dict_set(out, "perf", log->perf);\n'
+    loop = (
+        "    for (int i = 0; i < 250; i++) {\n        char key[40];\n"
+        '        snprintf(key, sizeof(key), "many/key/%d", i);\n'
+        "        dict_set(out, key, i);\n    }\n"
+    )
+    folder = edited("glider", (line, line + loop))
+    with NativeVec(folder, total_agents=8, env=parameters("glider")) as vec:
+        stepper = Stepper(vec)
+        assert vec.log() == {}  # n is 0
+        play(stepper, 40)
+        log = vec.log()
+        assert log["many/key/249"] == 249 and log["n"] == 8 and len(log) == 255
+
+
+# ---- What goes wrong ----------------------------------------------------------------------------
+
+
+def test_an_assertion_that_fails():
+    """Where, what, in which environment; nothing steps any more, and the log can be read."""
+    line = "    env->tick += 1;\n"
+    folder = edited(
+        "glider",
+        ("agents[0].policy = 0;", "agents[0].policy = (int)env->rng;  // the seed"),
+        (line, f"{line}    assert(env->tick < 5 || env->agents[0].policy != 73);\n"),
+    )
+    header = (folder / "glider.h").read_text().splitlines()
+    where = next(i for i, text in enumerate(header, 1) if "tick < 5" in text)
+    given = parameters("glider")
+    with NativeVec(folder, total_agents=8, env=given, seed=70) as vec:
+        stepper = Stepper(vec)
+        play(stepper, 4)
+        for _ in range(2):
+            with pytest.raises(UserError) as caught:
+                play(stepper, 1)
+            assert caught.value.message == (
+                f"{folder.name}: environment 3 (of seed 73) failed an assertion while it was"
+                f" stepped: glider.h:{where}: env->tick < 5 || env->agents[0].policy != 73"
+            )
+            assert "5.0" in caught.value.hint
+        assert vec.log() == {} and vec.state() is None
+    with pytest.raises(
+        UserError,
+        match=r"environment 0 \(of seed 9\) failed an assertion while it was"
+        r" created: glider\.h:\d+: env->thrust > 0\.0f && env->thrust <= 1\.0f",
+    ):
+        NativeVec(folder, total_agents=8, env={**given, "thrust": 2}, seed=9)
+
+
+def test_who_calls_exit_is_named():
+    line = "    env->tick += 1;\n"
+    folder = edited("peloton", (line, f"{line}    if (env->rng == 2) exit(7);\n"))
+    with (
+        NativeVec(folder, total_agents=12, env=parameters("peloton")) as vec,
+        pytest.raises(UserError, match=r"environment 2 \(of seed 2\) called exit\(7\) while"),
+    ):
+        play(Stepper(vec), 1)
+
+
+def test_a_log_that_fails_is_the_end():
+    line = '    dict_set(out, "perf", log->perf);\n'
+    folder = edited("glider", (line, '    dict_get(out, "nothing");\n'))
+    with NativeVec(folder, total_agents=2, env=parameters("glider")) as vec:
+        stepper = Stepper(vec)
+        play(stepper, 36)
+        assert vec.log() == {}
+        with pytest.raises(UserError, match=r"missing key \[\?\] nothing"):
+            play(stepper, 1)
+
+
+WRONG = {  # environment, text, its replacement, what is said
+    "no room": ("glider", "num_agents = 1", "num_agents = 2", "is 2, but agents has room for 1"),
+    "no agents": ("locks", "(Agent*)calloc(HANDS, sizeof(Agent))", "NULL", "agents has room for 0"),
+    "on a GPU": (
+        "glider",
+        "typedef uint16_t",
+        "#define PUF_BACKEND 1\ntypedef uint16_t",
+        "on a GPU",
+    ),
+    "no sizes": ("glider", "#define OBS_SIZE 7\n", "#define OBS_SIZES 7\n", "must define OBS_SIZE"),
+    "doubles": ("glider", "typedef uint16_t", "typedef double", "obs_t must be float"),
+    "a sum": (
+        "glider",
+        "ACT_SIZES {1, 1}",
+        "ACT_SIZES {1, 2}",
+        r"ACT_SIZES in glider\.h: discrete",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong(tmp_path: Path, what: str):
+    name, old, new, message = WRONG[what]
+    shutil.copytree(UPSTREAM_5_ROOT, tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / "ocean" / name
+    edit(folder / f"{name}.h", old, new)
+    with pytest.raises(UserError, match=message):
+        NativeVec(folder, total_agents=12, env=parameters(name))
+
+
+# ---- Files --------------------------------------------------------------------------------------
+
+
+def test_only_the_header_and_what_it_includes_is_compiled(tmp_path: Path):
+    shutil.copytree(UPSTREAM_5_ROOT, tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / "ocean" / "glider"
+    (folder / "glider.cu").write_text("#error for a GPU\n")
+    (folder / "glider.c").write_text("#error a program of its own\n")
+    (tmp_path / "src").mkdir()
+    for name in "pufferenv.h", "ini.h":
+        (tmp_path / "src" / name).write_text("#error upstream's\n")
+    (tmp_path / "src" / "lake.h").write_text("#define LAKE 1\n")
+    edit(folder / "glider.h", '#include "pufferenv.h"', '#include "lake.h"\n#include "pufferenv.h"')
+    names = {path.relative_to(tmp_path).as_posix() for path in environment_files(folder)}
+    assert names == {"ocean/glider/glider.h", "ocean/glider/glider.c", "src/lake.h"}
+    made = compile_environment(folder)
+    (tmp_path / "src" / "lake.h").write_text("#define LAKE 2\n")
+    assert compile_environment(folder) != made
