@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import wait
+from itertools import product
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -561,12 +562,17 @@ def test_restoring_forgets_what_was_collected():
     check_goes_on(trainer, "coded", whole)
 
 
-@pytest.mark.parametrize("network", ["MinGRU", "LSTM"])
-@pytest.mark.parametrize("reset", [True, False])
+@pytest.mark.parametrize(
+    ("reset", "algorithm", "network"),
+    [
+        *product((True, False), ("puffer4",), ("MinGRU", "LSTM")),
+        *((False, "puffer5", network) for network in ("MinGRU", "LSTM")),
+    ],
+)
 @pytest.mark.parametrize("name", AGENTS)
-def test_going_on_after_any_epoch(tmp_path, name, reset, network):
+def test_going_on_after_any_epoch(tmp_path, name, reset, algorithm, network):
     """Through the files of a checkpoint."""
-    more = [f"--reset-state={reset}", "--torch.network", network]
+    more = [f"--reset-state={reset}", "--torch.network", network, "--train.algorithm", algorithm]
     records, weights, end = undisturbed(name, *more, before=None)
     trainer = start(name, True, *more)
     keeper = checkpoint.CheckpointManager(tmp_path, trainer.config)
