@@ -25,7 +25,17 @@ from puffer_mlx import config
 HERE = Path(__file__).parent
 PARTS = 40
 TASKS = {  # name -> what follows `python scripts/train.py`
-    **{name: name for name in ("breakout", "breakout-a", "breakout-b", "breakout-c", "breakout-f")},
+    **{
+        name: name
+        for name in (
+            "breakout",
+            "breakout-a",
+            "breakout-c",
+            "breakout-f",
+            "breakout-fast",
+            "breakout-fast-gpu",
+        )
+    },
     "cartpole": "cartpole",
     "cartpole_continuous": "cartpole_continuous",
     "connect4": "connect4",

@@ -42,7 +42,17 @@ from puffer_mlx.system.files import publish
 
 TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
 TASKS = {  # name -> what follows `python scripts/train.py`
-    **{name: name for name in ("breakout", "breakout-a", "breakout-b", "breakout-c", "breakout-f")},
+    **{
+        name: name
+        for name in (
+            "breakout",
+            "breakout-a",
+            "breakout-c",
+            "breakout-f",
+            "breakout-fast",
+            "breakout-fast-gpu",
+        )
+    },
     "memory": "memory --policy.num-layers 2 --train.total-timesteps 20_000_000",
     "memory-LSTM": "memory --torch.network LSTM --train.total-timesteps 20_000_000",
     "squared": "squared --train.total-timesteps 5_000_000",
