@@ -79,18 +79,24 @@ def refuse_training(config: Config, spec: EnvSpec | None = None, kept: int = 1) 
     """
     size = spec.observation_size if spec else 1
     refuse_policy(config, size, COPIES + kept)
-    train, agents = config.train, config.vec.total_agents
-    observation = size * (spec.observation_dtype.itemsize if spec else 1)
-    row = observation + 4 * FLOAT  # and an action, its logprob, the value, the reward
-    what = f"vec.total_agents {agents} with train.horizon {train.horizon} makes rollouts"
-    hint = "choose fewer vec.total_agents or a shorter train.horizon"
-    _refuse(what, agents * train.horizon * row, hint)
-    H = config.policy.hidden_size
+    _refuse_rollouts("vec.total_agents", config.vec.total_agents, config, spec)
+    if config.train.algorithm == "puffer5" and config.base.eval_episodes:
+        _refuse_rollouts("base.eval_agents", max(0, config.base.eval_agents), config, spec)
+    train, H = config.train, config.policy.hidden_size
     what = (
         f"train.minibatch_size {train.minibatch_size} with policy.hidden_size {H} computes numbers"
     )
     hint = "choose a smaller train.minibatch_size or policy.hidden_size"
     _refuse(what, train.minibatch_size * H * FLOAT // 2, hint)  # half in half precision
+
+
+def _refuse_rollouts(name: str, agents: int, config: Config, spec: EnvSpec | None) -> None:
+    """Refuse rollouts of so many agents, as the key ``name`` says."""
+    observation = spec.observation_size * spec.observation_dtype.itemsize if spec else 1
+    row = observation + 4 * FLOAT  # and an action, its logprob, the value, the reward
+    what = f"{name} {agents} with train.horizon {config.train.horizon} makes rollouts"
+    hint = f"choose fewer {name} or a shorter train.horizon"
+    _refuse(what, agents * config.train.horizon * row, hint)
 
 
 def _refuse(what: str, size: int, hint: str) -> None:

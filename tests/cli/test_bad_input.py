@@ -248,6 +248,14 @@ def test_sizes_that_can_not_be_allocated(script, no_training, here, capsys, word
     assert files(here) == set()
 
 
+def test_agents_of_the_evaluation_that_do_not_fill_environments(script, here, capsys):
+    """Said before training, and not after it."""
+    words = ["--train.algorithm", "puffer5", "--eval-agents", "12", "--device", "cpu"]
+    code = script.main(["target", *words, "--train.total-timesteps", "300_000"])
+    check_message(code, capsys.readouterr().err, "not a multiple of an environment's 8 agents")
+    assert files(here) == set()
+
+
 TOO_LONG = {  # words, of which one stands for 5,000 characters
     "a name": "LONG",
     "an .ini file": "LONG.ini",

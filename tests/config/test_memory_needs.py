@@ -93,3 +93,16 @@ def test_a_container_has_less(tmp_path, monkeypatch):
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "memory.limit_in_bytes").write_text(f"{2**63 - 4096}\n")
     assert memory_needs.machine_memory() >= whole
+
+
+def test_agents_of_the_evaluation_after_training():
+    """They would be found to be too many when the run is over."""
+    asked = config()
+    asked.base.eval_agents = 2 * 10**9
+    memory_needs.refuse_training(asked)  # puffer4's has no such agents
+    asked.train.algorithm = "puffer5"
+    with pytest.raises(UserError, match="eval_agents 2000000000 with") as caught:
+        memory_needs.refuse_training(asked)
+    assert "fewer base.eval_agents" in caught.value.hint
+    asked.base.eval_episodes = 0
+    memory_needs.refuse_training(asked)

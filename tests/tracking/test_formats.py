@@ -243,10 +243,12 @@ def test_a_run_that_is_stopped_and_goes_on(script, here, form, suffix):
         assert len(list(here.glob("logs/squared/*"))) == 2  # ours, and this one; nothing half
         return float(found["metrics"][name][-1]), len(found["metrics"][name])
 
-    settings = [*TINY, "--eval-episodes", "1"]
+    settings = [*TINY, "--eval-episodes", "1", "--train.algorithm", form, "--train.overlap", "1"]
     script.main([*settings, "--stop-at", str(2 * BATCH), "--log-format", form])
     assert last("agent_steps")[0] == 2 * BATCH
     script.main(["squared", "--resume", "latest"])
     assert last("agent_steps") == (EPOCHS * BATCH, 5)
     lines = next(here.glob("logs/squared/*.jsonl")).read_text().splitlines()
-    assert last("env/score")[0] == json.loads(lines[-1])["env/score"]  # the evaluation's
+    evaluation = json.loads(lines[-1])
+    assert last("env/score")[0] == evaluation["env/score"] and "epoch" not in evaluation
+    assert (evaluation["agent_steps"] == EPOCHS * BATCH) == (form == "puffer5")
