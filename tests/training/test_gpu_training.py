@@ -106,6 +106,32 @@ def test_weights_and_losses(case):
         assert ours == pytest.approx(others, rel=1e-2 if rounded else 2e-3, abs=2e-4)
 
 
+@pytest.mark.parametrize("network", ["MinGRU", "LSTM", "GRU"])
+def test_acting_and_training_are_the_same_policy(network):
+    """By states that rollouts carry on, and that are zeros where an episode ended."""
+    options = *OPTIONS.split(), *FIVE, "--torch.network", network
+    configured = config.load("squared", [*options, "--train.minibatch-size", str(N * T)])
+    seen = []
+
+    def gradients(weights, observations, actions, masks, keep, segments, state, *others):
+        outputs, values, _ = trainer.policy.scan(weights, observations, state, keep)
+        logprobs, _ = trainer.policy.distribution.log_prob_entropy(outputs, actions, masks)
+        for ours, acted in (logprobs, segments.old_logprob), (values, segments.old_value):
+            np.testing.assert_allclose(np.array(ours), np.array(acted), rtol=0, atol=5e-6)
+        assert (np.array(keep)[1:] == 0).any(), "no episode ends within"
+        seen.append(all((np.array(array) != 0).any() for _, array in named(state)))
+        return real.gradients(weights, observations, actions, masks, keep, segments, state, *others)
+
+    with emulated_gpu() as gpu:
+        trainer = Trainer(configured, RandomVec((3,), False))
+        real = trainer.learner.steps
+        trainer.learner.steps = real._replace(gradients=gradients)
+        errors = [trainer.step()["loss/first_ratio_error"] for _ in range(EPOCHS)]
+    assert {f"{network.lower()}_{form}" for form in ("act", "forward")} <= gpu.names
+    assert max(errors) < 1e-5
+    assert seen == [False, True], "states aren't carried"
+
+
 def test_a_minibatch_that_is_not_finite_changes_nothing(monkeypatch):
     rows = RandomVec.rows
 
