@@ -1,5 +1,6 @@
 """scripts/check_gpu.py: a healthy machine passes, a fault fails its item and hides no other."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,17 +11,19 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from emulated_run import emulated_gpu
 from mlx.utils import tree_map
 from running import ROOT, files, run
 
 from puffer_mlx import ops
-from puffer_mlx.check.gpu import arithmetic, coded_environment, upkeep
+from puffer_mlx.check.gpu import arithmetic, coded_environment, live, upkeep
 from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, judge
 from puffer_mlx.check.gpu.tools import QUICK, Effort
 from puffer_mlx.check.item_processes import known
 from puffer_mlx.checkpoint import State
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import importing
+from puffer_mlx.policy.networks.mingru import gpu as mingru_gpu
 from puffer_mlx.policy.networks.mingru.network import MinGRU
 from puffer_mlx.ppo import precision
 from puffer_mlx.profiling import timeline
@@ -30,7 +33,7 @@ from puffer_mlx.system.devices import has_gpu
 from puffer_mlx.training import collector, health, trainer
 
 NEED_GPU = {"kernels-gpu-fp32", "kernels-gpu-bf16", "kernels-gpu-fp16", "minibatch", "loss"}
-NEED_GPU |= {"acting", "round-trip", "where-to-act", "same-epoch", "capture"}
+NEED_GPU |= {"acting", "minibatch-5", "round-trip", "where-to-act", "same-epoch", "capture"}
 NEED_TIME = {"profile-cost", "learns"}
 
 
@@ -315,6 +318,28 @@ def test_faults(cpu, monkeypatch, tmp_path, name):
     plant(monkeypatch)
     verdict = judge(item(name), QUICK)
     assert verdict.verdict == FAIL and words in verdict.text
+
+
+@pytest.fixture
+def a_gpu(monkeypatch):
+    """What is computed on a GPU is computed by kernels that run as C++."""
+
+    def on(device):
+        return emulated_gpu() if device.type == mx.gpu else contextlib.nullcontext()
+
+    monkeypatch.setattr(live, "on", on)
+    monkeypatch.setattr(live, "need_gpu", lambda: None)
+    for name, size in {"T": 6, "S": 5, "H": 8}.items():
+        monkeypatch.setattr(arithmetic, name, size)
+
+
+def test_a_minibatch_of_5(a_gpu, monkeypatch):
+    """A fault of what is launched is found: here a state that isn't forgotten."""
+    assert judge(item("minibatch-5"), QUICK).verdict == PASS
+    real = mingru_gpu.first_and_keep
+    monkeypatch.setattr(mingru_gpu, "first_and_keep", lambda first, _: real(first, None))
+    verdict = judge(item("minibatch-5"), QUICK)
+    assert verdict.verdict == FAIL and "MinGRU fp32" in verdict.text
 
 
 def test_learning_is_judged(cpu, monkeypatch, tmp_path):

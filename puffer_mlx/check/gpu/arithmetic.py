@@ -122,13 +122,15 @@ def fused(device: mx.Device, precision: str) -> str:
 # ---- whole policies ------------------------------------------------------------------------------
 
 
-def _policy(network: str, actions: tuple[int, ...] = (5,), reset: bool = False) -> Policy:
+def small_policy(network: str, actions: tuple[int, ...] = (5,), reset: bool = False) -> Policy:
+    """A policy of two layers, H wide."""
     spec = EnvSpec("check", 20, np.dtype(np.float32), ActionSpec(actions), 0)
     sizes = config.Policy(hidden_size=H, num_layers=2, reset_on_terminal=reset)
     return make_policy(spec, sizes, config.Torch(network=network))
 
 
-def _inputs() -> mx.array:
+def inputs() -> mx.array:
+    """Observations (T, S, 20) for it."""
     rng = np.random.default_rng(1)
     return mx.array(rng.normal(size=(T, S, 20)).astype(np.float32))
 
@@ -137,7 +139,7 @@ def steps_and_scan(effort: Effort) -> str:
     """T times ``act`` is ``scan``, for every network and precision on the default device."""
     worst = (0.0, "", 1.0)  # share of its bound, what, bound
     for network in NETWORKS:
-        policy, observations = _policy(network), _inputs()
+        policy, observations = small_policy(network), inputs()
         weights = policy.init(mx.random.key(0))
         for precision in DTYPES:
             low = lower(weights, precision)
@@ -165,7 +167,7 @@ def acting(effort: Effort) -> str:
     worst = (0.0, "")
     for network in NETWORKS:
         for sizes in ((5,), (2, 4), (1, 1, 1)):
-            off = _acting_apart(_policy(network, sizes, reset=True), masked=len(sizes) == 2)
+            off = _acting_apart(small_policy(network, sizes, reset=True), masked=len(sizes) == 2)
             worst = max(worst, (off, f"{network} {sizes}"))
     return at_most(worst[1], worst[0], ACTING)
 
@@ -222,7 +224,7 @@ def gradients(effort: Effort) -> str:
     rng = np.random.default_rng(2)
     factors = [rng.normal(size=shape).astype(np.float32) for shape in ((5, T * S), (T * S,))]
     for network in NETWORKS:
-        policy = _policy(network)
+        policy = small_policy(network)
         with on(mx.Device(mx.cpu)):
             weights = policy.init(mx.random.key(0))
             expected = _gradients(policy, weights, "fp32", factors)
@@ -249,7 +251,7 @@ def _gradients(policy: Policy, weights: Any, precision: str, factors: Arrays) ->
 
     def total(weights: Any) -> mx.array:
         low = lower(weights, precision)
-        outputs, values, _ = policy.scan(low, _inputs(), None)  # as training does
+        outputs, values, _ = policy.scan(low, inputs(), None)  # as training does
         by_outputs, by_values = map(mx.array, factors)
         return mx.sum(outputs * by_outputs) + mx.sum(values * by_values)
 

@@ -9,7 +9,16 @@ from typing import NamedTuple
 import mlx.core as mx
 import psutil
 
-from puffer_mlx.check.gpu import arithmetic, loss, minibatch, overlap, placement, precisions, upkeep
+from puffer_mlx.check.gpu import (
+    arithmetic,
+    live,
+    loss,
+    minibatch,
+    overlap,
+    placement,
+    precisions,
+    upkeep,
+)
 from puffer_mlx.check.gpu.tools import Effort, Failed, Skipped, need_gpu
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
@@ -78,6 +87,7 @@ ITEMS = (
     Item("gradients", "a policy's gradients, against float32 on the CPU", arithmetic.gradients),
     Item("round-trip", "arrays from CPU to GPU and back", placement.round_trip),
     Item("where-to-act", "auto finds the device to act on", placement.where_to_act),
+    Item("minibatch-5", "a minibatch of PufferLib 5.0's as on the CPU", live.minibatch),
     Item("same-epoch", "an epoch on the GPU as on the CPU", placement.same_epoch),
     Item("first-ratios", "old log-probabilities are the training path's", placement.first_ratios),
     Item("rollouts", "overlap: rollouts as in a serial run", overlap.same_rollouts),

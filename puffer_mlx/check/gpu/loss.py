@@ -1,5 +1,6 @@
 """Item: the loss by closed form on the GPU, against what MLX differentiates on the CPU."""
 
+import itertools
 from typing import Any
 
 import mlx.core as mx
@@ -36,10 +37,16 @@ class Case:
         self.targets = rng.normal(size=(4, N)).astype(np.float32) * 0.5
         self.targets[0] -= 1.5  # log-probabilities
 
-    def run(self, dtype: mx.Dtype, computed_in: mx.Dtype) -> dict[str, mx.array]:
-        """All that a minibatch takes from the loss, of samples that are rounded to a dtype."""
+    def run(self, dtype: mx.Dtype, computed_in: mx.Dtype, live: bool) -> dict[str, mx.array]:
+        """All that a minibatch takes from the loss, of samples that are rounded to a dtype.
+
+        ``live``: of advantages that count as they are, which have no weight.
+        """
         low = {name: mx.array(a).astype(dtype).astype(computed_in) for name, a in self.low.items()}
-        actions, batch = mx.array(self.actions), Minibatch(*map(mx.array, self.targets))
+        actions, batch = (
+            mx.array(self.actions),
+            Minibatch(*map(mx.array, self.targets[: 3 if live else 4])),
+        )
         masks = None if self.masks is None else mx.array(self.masks)
         decoder = Fused(self.action, 1)
 
@@ -59,16 +66,16 @@ def closed_form(effort: Effort) -> str:
     """Numbers and gradients of every kind of action space, in every precision."""
     need_gpu()
     worst, what = 0.0, ""
-    for precision, dtype in DTYPES.items():
-        for space in SPACES:
-            case = Case(space)
-            with on(mx.Device(mx.cpu)):
-                expected = case.run(dtype, mx.float32)
-            with on(mx.Device(mx.gpu)):
-                found = case.run(dtype, dtype)
-            for name, array in expected.items():
-                off, bound = difference(found[name], array), FUSED_BOUND[precision]
-                at_most(f"{space}, {precision}: {name}", off, bound)
-                if off / bound >= worst:
-                    worst, what = off / bound, f"{space}, {precision}: {name}"
+    for precision, space, live in itertools.product(DTYPES, SPACES, (False, True)):
+        case, dtype = Case(space), DTYPES[precision]
+        with on(mx.Device(mx.cpu)):
+            expected = case.run(dtype, mx.float32, live)
+        with on(mx.Device(mx.gpu)):
+            found = case.run(dtype, dtype, live)
+        where = f"{space}{', live' if live else ''}, {precision}"
+        for name, array in expected.items():
+            off, bound = difference(found[name], array), FUSED_BOUND[precision]
+            at_most(f"{where}: {name}", off, bound)
+            if off / bound >= worst:
+                worst, what = off / bound, f"{where}: {name}"
     return at_most(f"share of the bound, {what}", worst, 1.0)

@@ -39,10 +39,16 @@ def _computed(a: Arrays) -> Arrays:
     new = a["values"], a["ratios"], a["rows"], a["new_values"], a["new_ratios"]
     found = {f"advantages {form}": advantages(*series, **HYPER, form=form) for form in "VS"}
     found["advantages with ends"] = advantages(*series, **HYPER, finals=a["finals"])
+    found["advantages without ratios"] = advantages(*series[:3], None, **HYPER)
+    rounded = a["values"].astype(mx.bfloat16)
+    found["advantages of bf16"] = advantages(rounded, *series[1:], **HYPER)
     drawn = priority.choose(a["adv"], a["uniforms"], mx.array(0.4), 0.8)
     found["drawn rows"], found["their weights"] = drawn
     weights = a["uniforms"]
     found["masks"] = ops.take_rows(a["masks"], a["rows"], T)
+    for name in "masks", "values":
+        parts = ops.split_rows(a[name], N // 2, T)
+        found |= {f"{name} of part {i}": part for i, part in enumerate(parts)}
     for i, target in enumerate(ops.take_targets(*grid, a["rows"], weights)):
         found[f"target {i}"] = target
     for counted in (1.0, 0.0):
