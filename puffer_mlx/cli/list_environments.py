@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from puffer_mlx.config.finding import find_config, known_envs
+from puffer_mlx.config.finding import find_config, known_envs, variants
 from puffer_mlx.vec.native.sources import environment_files, environments_folder
 
 OTHERS = (  # how to name what isn't in the list
@@ -154,8 +154,9 @@ def print_catalog(console: Console) -> None:
     console.print()
     groups = gymnasium_environments()
     ids = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    if tuned := configured():
-        ids.add_row(Text("configured", "bold"), Text(", ".join(tuned)))
+    for word, names in ("configured", configured()), ("variants", sorted(variants())):
+        if names:
+            ids.add_row(Text(word, "bold"), Text(", ".join(names)))
     for group, names in groups.items():
         ids.add_row(Text(f"gym: {group}", "bold"), members(group, names))
     console.print(ids)

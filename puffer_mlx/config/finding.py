@@ -72,8 +72,8 @@ def resolve(word: str, images: bool = False) -> NamedEnvironment:
         return _folder(word)
     if main_source(Path(OCEAN) / word):
         return _folder(f"{OCEAN}/{word}")
-    if variants := [path for path in _all_files() if _is_variant(word, path)]:
-        return resolve_file(variants[0])
+    if word in (found := variants()):
+        return resolve_file(found[word])
     return NamedEnvironment(word, "", [*_defaults(), find_config(word)])
 
 
@@ -130,10 +130,14 @@ def _folder(word: str) -> NamedEnvironment:
     return NamedEnvironment(folder.name, str(folder), _defaults())
 
 
-def _is_variant(word: str, path: Path) -> bool:
-    """Whether a word is the name of one of several files about an environment: ``breakout-a``."""
-    name, dash, _ = word.partition("-")
-    return bool(dash) and path.stem == word and env_names(path) == [name]
+def variants() -> dict[str, Path]:
+    """Files besides an environment's own, named after it as ``breakout-a`` is; by their names."""
+    found: dict[str, Path] = {}
+    for path in _all_files():
+        name, dash, _ = path.stem.partition("-")
+        if dash and env_names(path) == [name]:
+            found.setdefault(path.stem, path)
+    return found
 
 
 def _in_family(name: str, path: Path) -> bool:

@@ -92,8 +92,8 @@ def _chosen(told: dict[Path, FileVersion], of_folder: str, folder: str) -> Choic
         folder: its release; empty if there is none.
     """
     default, *others = told.items() or [(Path(), FileVersion())]
-    others = [(path, version) for path, version in reversed(others) if version.algorithm]
-    for path, version in sorted(others, key=lambda other: not other[1].says):
+    if telling := [other for other in reversed(others) if other[1].algorithm]:
+        path, version = min(telling, key=lambda other: not other[1].says)  # of equals the first
         return Choice(version.algorithm, f"{plain_path(path)} {version.why}")
     if folder:
         return Choice("puffer5" if folder == "5.0" else "puffer4", of_folder)

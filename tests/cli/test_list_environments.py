@@ -70,6 +70,7 @@ def test_what_is_printed():
         assert f"\n{name} " in text
     for word in ("gym:ID", "module:factory", "path/ocean/NAME", "whose [base] env_name"):
         assert word in text
+    assert " ".join(text.split()).count("variants breakout-a, breakout-b, breakout-c,") == 1
     assert max(map(len, text.splitlines())) <= 120
     assert max(map(len, printed(80).splitlines())) <= 80
 
