@@ -94,7 +94,8 @@ def _chosen(told: dict[Path, FileVersion], of_folder: str, folder: str) -> Choic
     default, *others = told.items() or [(Path(), FileVersion())]
     if telling := [other for other in reversed(others) if other[1].algorithm]:
         path, version = min(telling, key=lambda other: not other[1].says)  # of equals the first
-        return Choice(version.algorithm, f"{plain_path(path)} {version.why}")
+        shown = relative_path(Path(plain_path(path)))
+        return Choice(version.algorithm, f"{shown} {version.why}")
     if folder:
         return Choice("puffer5" if folder == "5.0" else "puffer4", of_folder)
     return Choice(default[1].algorithm or "puffer4", "the default")

@@ -87,7 +87,7 @@ def test_what_wins(repository):
     (repository / "config" / "default.ini").write_text("[train]\nalgorithm = puffer5\n")
     config = c.load("kite")
     assert config.train.algorithm == "puffer5"
-    assert config.chosen_by.endswith("config/default.ini says train.algorithm")
+    assert config.chosen_by == "config/default.ini says train.algorithm"
     config = c.load("kite", ["--train.algorithm", "puffer4"])
     assert trainer_note(config) == "kite: PufferLib 4.0's trainer (--train.algorithm)"
     assert config.train.algorithm == "puffer4" and config.base.reset_state
