@@ -24,18 +24,9 @@ from puffer_mlx import config
 
 HERE = Path(__file__).parent
 PARTS = 40
+BREAKOUTS = ("breakout", *(f"breakout-{name}" for name in ("a", "c", "f", "fast", "fast-gpu")))
 TASKS = {  # name -> what follows `python scripts/train.py`
-    **{
-        name: name
-        for name in (
-            "breakout",
-            "breakout-a",
-            "breakout-c",
-            "breakout-f",
-            "breakout-fast",
-            "breakout-fast-gpu",
-        )
-    },
+    **{name: name for name in BREAKOUTS},
     "cartpole": "cartpole",
     "cartpole_continuous": "cartpole_continuous",
     "connect4": "connect4",

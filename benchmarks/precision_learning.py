@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from learning import metric
+from learning import BREAKOUTS, metric
 
 from puffer_mlx import config
 from puffer_mlx.cli.exit_codes import reported
@@ -42,17 +42,7 @@ from puffer_mlx.system.files import publish
 
 TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
 TASKS = {  # name -> what follows `python scripts/train.py`
-    **{
-        name: name
-        for name in (
-            "breakout",
-            "breakout-a",
-            "breakout-c",
-            "breakout-f",
-            "breakout-fast",
-            "breakout-fast-gpu",
-        )
-    },
+    **{name: name for name in BREAKOUTS},
     "memory": "memory --policy.num-layers 2 --train.total-timesteps 20_000_000",
     "memory-LSTM": "memory --torch.network LSTM --train.total-timesteps 20_000_000",
     "squared": "squared --train.total-timesteps 5_000_000",
