@@ -8,10 +8,11 @@ from puffer_mlx.checkpoint import branches
 from puffer_mlx.checkpoint.folder import BEST, State
 from puffer_mlx.checkpoint.saving import write_weights
 from puffer_mlx.config import Config
+from puffer_mlx.config.values import unquoted
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import publish_link, remove_folder
-from puffer_mlx.tracking.scores import SCORE
+from puffer_mlx.tracking.scores import SCORE, metric
 
 
 class CheckpointManager:
@@ -30,8 +31,8 @@ class CheckpointManager:
         self.folder, self.config = folder, config
         self._line = branches.line_from(folder, resumed) if resumed else None
         sweep = config.sweep.get("sweep", {})
-        self._metric = f"env/{sweep.get('metric', 'score')}"
-        self._sign = -1 if sweep.get("goal", "maximize") == "minimize" else 1
+        self._metric = metric(config)
+        self._sign = -1 if unquoted(sweep.get("goal", "maximize")) == "minimize" else 1
         self._sum = self._episodes = 0.0
 
     def observe(self, logs: dict[str, float]) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx.config import Config, to_dict
+from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
+from puffer_mlx.tracking.scores import metric
 
 Record = dict[str, float]
 POINTS = 5  # of every number in upstream's logs, if [sweep] doesn't say
@@ -42,9 +44,8 @@ class RunLog:
 
     @property
     def metric(self) -> str:
-        """The number that is asked of a run, by its name in a record: ``[sweep] metric``."""
-        name = self._sweep.get("metric", "score")
-        return name if "/" in name else f"env/{name}"
+        """The number that is asked of a run, by its name in a record."""
+        return metric(self.config)
 
     @property
     def points(self) -> int:
@@ -53,7 +54,7 @@ class RunLog:
         Raises:
             UserError: it isn't a positive number.
         """
-        text = self._sweep.get("downsample", str(POINTS))
+        text = unquoted(self._sweep.get("downsample", str(POINTS)))
         try:
             points = int(float(text.replace("_", "")))
         except (ValueError, OverflowError):

@@ -1,13 +1,22 @@
-"""The score of Python's environments as people read it: the mean over the last 100 episodes."""
+"""By which number a policy is judged, and the score of Python's environments as people read it."""
 
 from collections import deque
 
 import numpy as np
 
-__all__ = ["EPISODES", "SCORE", "LastScores"]
+from puffer_mlx.config import Config
+from puffer_mlx.config.values import unquoted
+
+__all__ = ["EPISODES", "SCORE", "LastScores", "metric"]
 
 EPISODES = 100
 SCORE = f"env/score_{EPISODES}"  # its name in a record
+
+
+def metric(config: Config) -> str:
+    """The number that says which policy is best, by its name in a record: ``[sweep] metric``."""
+    name = unquoted(config.sweep.get("sweep", {}).get("metric", "score"))
+    return name if name.startswith("env/") else f"env/{name}"
 
 
 class LastScores:

@@ -214,8 +214,9 @@ def test_of_equal_scores_the_newer_is_the_best(config):
     assert os.readlink(keep(config, [[(1, 1)], [(1, 1)]]) / BEST) == "0000000000000002"
 
 
-def test_the_metric_and_its_direction_are_those_of_sweep(config):
-    config.sweep = {"sweep": {"metric": "perf", "goal": "minimize"}}  # perf = -score
+@pytest.mark.parametrize("metric, goal", [("perf", "minimize"), ('"env/perf"', "'minimize'")])
+def test_the_metric_and_its_direction_are_those_of_sweep(config, metric, goal):
+    config.sweep = {"sweep": {"metric": metric, "goal": goal}}  # perf = -score
     folder = keep(config, [[(1, 1)], [(7, 1)], [(5, 1)], [(6, 1)]])
     assert os.readlink(folder / BEST) == "0000000000000002"
 

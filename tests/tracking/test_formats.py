@@ -196,6 +196,22 @@ def test_the_configuration_of_a_4_0_log(tmp_path):
     assert found["sweep"]["metric"] == "score" and found["sweep"]["downsample"] == 5
 
 
+@pytest.mark.parametrize("said", ["a/b", '"a/b"', "env/a/b"])
+@pytest.mark.parametrize("form", ["puffer4", "puffer5"])
+def test_the_number_that_the_sweep_is_about(tmp_path, said, form):
+    """5.0's files may have it in quotes, and an environment's numbers a slash."""
+    records = [epoch(1, 100, 1), epoch(2, 200, **{"env/a/b": 7.0}), epoch(3, 300, 2)]
+    run = run_of(tmp_path, records, "--log-format", form)
+    run.config.sweep["sweep"] = {"metric": said, "downsample": '"3"'}
+    assert (run.metric, run.points) == ("env/a/b", 3)
+    with further_log(run):
+        pass
+    (path,) = {*run.path.parent.iterdir()} - {run.path}
+    text = path.read_text()
+    found = (read_v1(text) if form == "puffer5" else json.loads(text))["metrics"]
+    assert found["env/a/b"] == [7, 7, 7] and found["agent_steps"][-1] == 300
+
+
 # ---- files ---------------------------------------------------------------------------------------
 
 
