@@ -67,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--window",
         action="store_true",
-        help="show it in the environment's own window: its c_render, which needs raylib installed",
+        help="show it in the environment's own window: its c_render or puf_render, and raylib",
     )
     length = group.add_mutually_exclusive_group()
     length.add_argument(

@@ -12,13 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from puffer_mlx.config.finding import find_config, known_envs, variants
-from puffer_mlx.vec.native.sources import environment_files, environments_folder
+from puffer_mlx.config.folders import main_source
+from puffer_mlx.vec.native.sources import environment_files, environments_folder, needs
 
 OTHERS = (  # how to name what isn't in the list
     ("gym:ID", "one of Gymnasium's, or of a package that registers its own"),
     ("module:factory", "Python: what makes a Gymnasium or PufferLib 3 environment"),
     ("path/file.py:factory", "the same from a file"),
-    ("path/ocean/NAME", "a folder in PufferLib 4.0's form"),
+    ("path/ocean/NAME", "a folder in the form of PufferLib 4.0 or 5.0"),
     ("path/NAME.ini", "a configuration, whose [base] env_name is one of these"),
 )
 MOST = 14  # ids of a group that are named
@@ -29,6 +30,9 @@ EXTRAS = {  # Gymnasium's groups that need more: the module, the extra that has 
     "tabular": ("jax", "jax"),
 }
 DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(.+?)[ \t]*(?://.*|/\*.*)?$", re.M)
+OF_BYTES = re.compile(
+    r"^[ \t]*typedef[ \t]+(?:unsigned[ \t]+char|uint8_t)[ \t]+obs_t\b", re.M
+)  # 5.0
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 
 
@@ -46,7 +50,7 @@ def native_environments() -> list[Entry]:
     found = []
     for name in known_envs():
         folder = environments_folder() / name
-        if (folder / "binding.c").is_file():
+        if main_source(folder):
             found.append(Entry(name, about(find_config(name), name), *spaces(folder)))
     return found
 
@@ -66,11 +70,14 @@ def about(path: Path, name: str) -> str:
 def spaces(folder: Path) -> tuple[str, str]:
     """What an agent sees and does, as the sources of an environment say; ``?`` if they don't."""
     macros: dict[str, str] = {}
-    files = [folder / "binding.c", *environment_files(folder)]
-    for path in files:  # the first definition counts: a binding may be lines around another one
-        for name, value in DEFINE.findall(path.read_text(encoding="utf-8", errors="replace")):
+    main = main_source(folder)
+    files = [*([main] if main else []), *environment_files(folder)]
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in files]
+    for text in texts:  # the first definition counts: a binding may be lines around another one
+        for name, value in DEFINE.findall(text):
             macros.setdefault(name, value)
-    kind = "bytes" if macros.get("OBS_TENSOR_T") == "ByteTensor" else "floats"
+    of_bytes = any(map(OF_BYTES.search, texts)) or macros.get("OBS_TENSOR_T") == "ByteTensor"
+    kind = "bytes" if of_bytes else "floats"
     shape = numbers(macros.get("MY_OBS_SHAPE", ""), macros)
     size = shape or numbers(macros.get("OBS_SIZE", ""), macros)
     sees = f"{' x '.join(map(str, size))} {kind.removesuffix('s' * (size == [1]))}" if size else "?"
@@ -81,7 +88,8 @@ def spaces(folder: Path) -> tuple[str, str]:
         does = f"{len(sizes)} continuous"
     else:
         does = "one of " + " and of ".join(map(str, sizes))
-    return sees, does + (", masked" if "MY_ACTION_MASK" in macros else "")
+    masked = "MY_ACTION_MASK" in macros or (main is not None and needs(folder).masks)
+    return sees, does + (", masked" if masked and max(sizes) > 1 else "")
 
 
 def numbers(text: str, macros: dict[str, str]) -> list[int]:

@@ -98,7 +98,8 @@ def train(
         stack.enter_context(further_log(RunLog(config, folder.name, log.path, overlap)))
         if log.note:
             print(log.note)
-        if note := plainer_note(config.env_name, trainer.policy.encoder):
+        own_network = vec.has_own_network(config)
+        if note := plainer_note(config.env_name, trainer.policy.encoder, own_network):
             print(note)
         for line in placement.notes(config, trainer.placement):
             print(line)

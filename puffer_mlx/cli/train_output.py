@@ -2,6 +2,7 @@
 
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
+from puffer_mlx.config.folders import main_source
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS
 from puffer_mlx.display.bottleneck import Setting
 from puffer_mlx.system.blas import blas_name
@@ -9,6 +10,7 @@ from puffer_mlx.system.devices import has_gpu, kind
 from puffer_mlx.training import placement
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments
+from puffer_mlx.vec.from_config import source_folder
 
 
 def device_text(trainer: Trainer) -> str:
@@ -47,7 +49,8 @@ def restarted(config: Config) -> str:
     """Why environments can't go on."""
     if config.python:
         return "those of Python can't save their state"
-    return "this one can't save its state (MY_STATE in its binding.c)"
+    main = main_source(source_folder(config))
+    return f"this one can't save its state (MY_STATE in its {main.name if main else 'binding.c'})"
 
 
 def rate_note(config: Config) -> str | None:

@@ -14,6 +14,11 @@ _OF_5 = re.compile(
 )
 
 
+# Environments for which 5.0 has networks of their own, in CUDA.
+_OWN_NETWORKS = {"asteroids", "craftax", "minimal", "nethack", "nmmo3"}
+_OWN_NETWORKS |= {f"osrs_{name}" for name in ("colosseum", "inferno", "pvp", "zulrah")}
+
+
 def main_source(folder: Path | str) -> Path | None:
     """The file that makes a folder an environment, whether it can be compiled here or not.
 
@@ -52,3 +57,13 @@ def folder_version(folder: Path | str) -> Version:
             f"what compiles here is {source.stem}.h, with the same functions for one environment",
         )
     return "4.0" if source.name == "binding.c" else "5.0"
+
+
+def has_own_network(folder: Path | str) -> bool:
+    """Whether PufferLib 5.0 trains a folder's environment with a network of its own, in CUDA."""
+    folder = Path(folder).resolve()
+    source = main_source(folder)
+    if source is None or source.suffix != ".h":
+        return False
+    policies = [path for path in folder.glob("*.cu") if b"PUF_GPU" not in path.read_bytes()]
+    return folder.name in _OWN_NETWORKS or bool(policies)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.config import Config
+from puffer_mlx.config import Config, folders
 from puffer_mlx.config.fit import Misfit, fit_agents, rollout_threads
 from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
@@ -145,6 +145,11 @@ def source_folder(config: Config) -> Path:
     if found.resolve().parent != environments_folder().resolve():  # those are ours
         permit(config, "base", "env")
     return found
+
+
+def has_own_network(config: Config) -> bool:
+    """Whether PufferLib 5.0 trains the environment with a network of its own, in CUDA."""
+    return bool(config.source) and folders.has_own_network(config.source)
 
 
 def python_factory(config: Config) -> Any:

@@ -5,7 +5,7 @@ import shutil
 import sys
 
 import pytest
-from native_envs import SHIPPED, make
+from native_envs import SHIPPED, folder_of, make
 from rich.console import Console
 
 from puffer_mlx.cli import list_environments
@@ -121,3 +121,15 @@ def test_nothing_is_compiled(monkeypatch, tmp_path):
     monkeypatch.setattr(list_environments, "environments_folder", lambda: envs)
     assert [entry.name for entry in list_environments.native_environments()] == ["squared"]
     assert "one of 5" in printed() and not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "spaces"),
+    [
+        ("glider", ("7 floats", "2 continuous")),
+        ("locks", ("13 floats", "one of 4 and of 3, masked")),
+        ("peloton", ("9 bytes", "one of 3")),
+    ],
+)
+def test_folders_of_5_0(name, spaces):
+    assert list_environments.spaces(folder_of(name)) == spaces

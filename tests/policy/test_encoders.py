@@ -2,8 +2,11 @@
 
 import shutil
 
+import pytest
+from native_envs import UPSTREAM_5_ROOT
 from running import TINY
 
+from puffer_mlx.config.folders import has_own_network
 from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.policy.encoders.default.encoder import Linear
 from puffer_mlx.vec.native.make import find_environment
@@ -22,3 +25,22 @@ def test_a_run_says_so_when_it_starts(script, here, capsys):
     assert script.main([str(folder), *TINY[1:]]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "encoder" in line]
     assert len(lines) == 1 and lines[0].startswith("nmmo3: PufferLib has an encoder of its own")
+
+
+@pytest.mark.parametrize("why", ["its name", "a file in CUDA"])
+def test_a_network_of_its_own_in_5_0_is_said(script, here, capsys, monkeypatch, why):
+    monkeypatch.setenv("RAYLIB_PATH", "none")
+    name = "craftax" if why == "its name" else "glider"
+    ocean = here / "ocean" / name
+    shutil.copytree(UPSTREAM_5_ROOT / "ocean" / "glider", ocean)
+    (ocean / "glider.h").rename(ocean / f"{name}.h")
+    shutil.copytree(UPSTREAM_5_ROOT / "config", here / "config")
+    (here / "config" / "glider.ini").rename(here / "config" / f"{name}.ini")
+    (ocean / "gpu.cu").write_text("#define PUF_BACKEND PUF_GPU\n")  # an environment
+    assert has_own_network(ocean) == (name == "craftax")
+    if why != "its name":
+        (ocean / "glider_policy.cu").write_text("")
+    words = [*TINY[1:3], *TINY[5:], "--eval-episodes", "0"]  # without --env.size 3
+    assert script.main([str(ocean), *words]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "network of its" in line]
+    assert len(lines) == 1 and lines[0].startswith(f"{name}: PufferLib 5.0 has a network")

@@ -10,6 +10,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
+from native_envs import UPSTREAM_5, folder_of
 from oracles import named
 from running import BATCH, EPOCHS, TINY, command, files, learned, only, records, run
 
@@ -91,6 +92,18 @@ def test_a_continued_run_is_the_whole_one(uncompiled, tmp_path, name, network):
     check_same(whole, continued)
     assert "environments" in whole[0]
     assert len(whole[1]) == E and len({record["loss/total"] for record in whole[1]}) == E
+
+
+@pytest.mark.parametrize("name", UPSTREAM_5)
+def test_a_folder_of_5_0_goes_on_too(uncompiled, tmp_path, name):
+    """With 5.0's trainer; peloton's agents have changed places by then."""
+    sizes = ["--vec.total-agents", "12", "--train.minibatch-size", "48"]
+    steps = ["--train.total-timesteps", str(E * 12 * T)]
+    settings = configure(str(folder_of(name)), *sizes, *steps)
+    assert settings.train.algorithm == "puffer5"
+    whole, continued = whole_and_continued(settings, tmp_path)
+    check_same(whole, continued)
+    assert "environments" in whole[0] and len(whole[1]) == E
 
 
 @pytest.mark.parametrize(

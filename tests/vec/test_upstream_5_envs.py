@@ -28,6 +28,7 @@ from puffer_mlx.config import Config, load
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.compiling import compile_environment, environment_flags
+from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.sources import environment_files, needs
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.rows import random_actions
@@ -282,6 +283,7 @@ def test_scripted_opponents():
 def test_texts_and_lists_and_numbers():
     given = parameters("locks")
     assert given["table"] == "resources/locks/spins.txt" and given["targets"] == "3, 5, 7, 9"
+    assert load(str(folder_of("locks"))).sweep == {"sweep": {"metric": "locks/opened"}}
     assert given["helps"] == 0 and parameters("peloton")["max_steps"] == 32  # hexadecimal
     ways = []
     for targets in given["targets"], [4, 5, 7.9, 0]:
@@ -442,3 +444,5 @@ def test_only_the_header_and_what_it_includes_is_compiled(tmp_path: Path):
     made = compile_environment(folder)
     (tmp_path / "src" / "lake.h").write_text("#define LAKE 2\n")
     assert compile_environment(folder) != made
+    assert "-DNDEBUG" not in environment_flags(folder)  # assertions are checked
+    assert "-DNDEBUG" in environment_flags(find_environment("squared"))  # and in 4.0 aren't

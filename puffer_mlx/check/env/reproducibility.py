@@ -7,6 +7,7 @@ import numpy as np
 from puffer_mlx import vec
 from puffer_mlx.check.env.findings import Findings, fail, ok, skip, warn
 from puffer_mlx.check.env.subject import Subject, Table
+from puffer_mlx.config.folders import main_source
 from puffer_mlx.vec.base import Rows, VecEnv
 from puffer_mlx.vec.native.sources import environment_files
 
@@ -137,9 +138,11 @@ def state(subject: Subject) -> Findings:
             yield ok("none: a resumed run begins new episodes, as all Python environments do")
             return
         if saved is None:
+            main = main_source(vec.source_folder(subject.config))
+            where = main.name if main else "binding.c"
             yield warn(
                 "none: a resumed run begins new episodes",
-                "define MY_STATE_PLAIN in binding.c if the struct has no pointers of its own, else"
+                f"define MY_STATE_PLAIN in {where} if the struct has no pointers of its own, else"
                 " MY_STATE (vecenv.h says how)",
             )
             return

@@ -69,13 +69,19 @@ def torch_encoder(encoder: Any) -> Any:
     return _module(forms_of(encoder).name, "torch_module").make(encoder)
 
 
-def plainer_note(name: str, encoder: object) -> str:
-    """A line about an encoder that is plainer than PufferLib's for this environment, or empty.
+def plainer_note(name: str, encoder: object, own_network: bool = False) -> str:
+    """A line about a policy that is plainer than PufferLib's for this environment, or empty.
 
     Args:
         name: of the environment.
         encoder: of the policy that is trained.
+        own_network: PufferLib 5.0 has a network of its own for it (``vec.has_own_network``).
     """
+    if own_network:
+        return (
+            f"{name}: PufferLib 5.0 has a network of its own for it, in CUDA; here it gets"
+            f" {type(encoder).__name__} and its usual layers, which weights trained there don't fit"
+        )
     if name not in CHOSEN_BY_NAME or not isinstance(encoder, Linear | Affine | AffineGelu):
         return ""
     return (

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.config.fit import Misfit
-from puffer_mlx.config.folders import Version, folder_version
+from puffer_mlx.config.folders import Version, folder_version, main_source
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.system.compiler import load_compiled
@@ -28,7 +28,7 @@ def find_environment(name: str) -> Path:
         UserError: there is none of this name; the message lists those there are.
     """
     root = environments_folder()
-    names = sorted(path.parent.name for path in root.glob("*/binding.c"))
+    names = sorted(path.name for path in root.iterdir() if main_source(path))
     if name in names:
         return root / name
     close = difflib.get_close_matches(name, names, 1, 0.5)
