@@ -408,6 +408,40 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(raylib, "_SYSTEM", [])
 
 
+OF_5_0 = """
+typedef float obs_t;
+#include "pufferenv.h"  // includes raylib.h
+#define OBS_SIZE 1
+#define NUM_ATNS 1
+#define ACT_SIZES {2}
+#define PUF_STEPS_PER_SEC 500
+struct Log { float score, n; };
+struct Env { Log log; Agent agents[1]; int num_agents, tag, boundary_reached; unsigned rng; };
+void puf_init(Env* env, Dict* kwargs) { env->num_agents = 1; }
+void puf_reset(Env* env) {}
+void puf_step(Env* env) {}
+void puf_render(Env* env) { if (DrawnFrames() > 3) exit(0); }
+void puf_close(Env* env) {}
+void puf_log(Log* log, Dict* out) {}
+"""
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_a_window_of_an_environment_of_5_0(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    folder = tmp_path / "drawn"
+    folder.mkdir()
+    (folder / "drawn.h").write_text(OF_5_0.replace("DrawnFrames()", "GetMouseX()"))
+    with NativeVec(folder, total_agents=1, env={}) as vec:
+        assert not vec.can_render and "no raylib" in vec.description
+        with pytest.raises(UserError, match="raylib isn't installed"):
+            vec.render()
+    (folder / "drawn.h").write_text(OF_5_0)
+    monkeypatch.setenv("RAYLIB_PATH", str(install(tmp_path / "raylib", static=True)))
+    with NativeVec(folder, total_agents=1, env={}) as vec:
+        assert vec.can_render
+        assert [vec.render() for _ in range(4)] == [True, True, True, False]
+
+
 @pytest.mark.usefixtures("nothing_installed")
 def test_where_raylib_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert find_raylib() is None
