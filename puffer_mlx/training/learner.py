@@ -107,9 +107,12 @@ class Learner:
 
         If K S isn't a multiple of N the first ones are trained on once more, always the same ones.
         """
-        now = before
-        for k in range(self._config.minibatches):
-            inputs, segments, state = sections[k % len(sections)]
+        now, K = before, self._config.minibatches
+        for k in range(K):
+            section = k % len(sections)
+            inputs, segments, state = sections[section]
+            if k + len(sections) >= K:  # for the last time: its memory serves the next ones
+                sections[section] = None
             grads, metrics, _, adv = steps.gradients(
                 *(now.weights, *inputs, segments, state),
                 *(scheduled.ent_coef, now.scaler["scale"]),
