@@ -11,3 +11,8 @@ Tree = Any
 def named(tree: Tree) -> list[tuple[str, mx.array]]:
     """The arrays with their dotted names (``network.0.weight``), in the tree's order."""
     return list(tree_flatten(tree))  # pyright: ignore[reportArgumentType, reportReturnType]
+
+
+def leaves(tree: Tree) -> list[mx.array]:
+    """The arrays, in the tree's order."""
+    return [array for _, array in named(tree)]

@@ -15,12 +15,14 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
+from puffer_mlx.ops import pack
 from puffer_mlx.ops.gpu.launch import launch, numbers
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.networks.forms import GPUStep
 from puffer_mlx.policy.policy import Policy
+from puffer_mlx.trees import leaves
 
 Weights = Any  # a tree of mx.array
 State = Any  # a tree of mx.array
@@ -35,9 +37,9 @@ FEWEST = 8  # numbers of an array, and agents: Metal has fewer in a place that c
 
 
 @functools.cache
-def _nothing(dtype: mx.Dtype) -> mx.array:
-    """In place of an array that there is none of; kept."""
-    array = mx.array([0] * FEWEST, dtype)
+def _nothing(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
+    """In place of an array that there is none of: zeros, kept."""
+    array = mx.array([0] * size, dtype)
     mx.eval(array)
     return array
 
@@ -114,18 +116,23 @@ class StepOnGPU:
         heads = (
             [decoder] if type(policy.decoder) is Fused else [decoder["actions"], decoder["value"]]
         )
-        arrays = [encoder["weight"].T, encoder.get("bias", mx.zeros(H))]
+        zeros = functools.partial(_nothing, mx.float32)
+        arrays = [encoder["weight"].T, encoder.get("bias", zeros(H))]
         arrays.append(mx.concatenate([head["weight"] for head in heads]).T)
-        arrays += [head.get("bias", mx.zeros(len(head["weight"]))) for head in heads]
-        arrays.append(decoder.get("logstd", mx.zeros(action.heads)))
+        arrays += [head.get("bias", zeros(len(head["weight"]))) for head in heads]
+        arrays.append(decoder.get("logstd", zeros(action.heads)))
         arrays += self._step.weights(weights["network"])
-        arrays.append(mx.zeros(FEWEST))  # so that there are no fewer
-        return mx.concatenate([array.reshape(-1) for array in arrays])
+        arrays.append(zeros(FEWEST))  # so that there are no fewer
+        return pack([array.reshape(-1) for array in arrays])[0]
 
-    def state(self, state: State) -> mx.array:
-        """What ``act`` takes of a network's state: its arrays as one, (arrays, n, H)."""
-        arrays: list[mx.array] = [array for _, array in tree_flatten(state)]  # type: ignore
-        return mx.stack(arrays) if arrays else _nothing(mx.float32)
+    def state(self, *groups: State) -> mx.array:
+        """What ``act`` takes of the network's states of groups of agents: one array.
+
+        (arrays of a state, n, H), n agents of all groups.
+        """
+        arrays = [array for own in zip(*map(leaves, groups), strict=True) for array in own]
+        shape = len(self._names), -1, self._policy.network.hidden
+        return pack(arrays)[0].reshape(shape) if arrays else _nothing(mx.float32)
 
     def state_after(self, states: mx.array) -> State:
         """The network's state of what ``act`` returned."""

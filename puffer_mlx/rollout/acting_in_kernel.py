@@ -13,7 +13,7 @@ from puffer_mlx.policy.acting_on_gpu import StepOnGPU
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
 from puffer_mlx.rollout.acting import State
-from puffer_mlx.rollout.acting_in_mlx import Streams, divided, few_parts, joined
+from puffer_mlx.rollout.acting_in_mlx import Streams, divided, few_parts
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.system.backend import stand_in
 from puffer_mlx.system.devices import building, unified
@@ -60,7 +60,7 @@ class ActingInKernel:
         given = [[part[:-1] for part in row] for row in buffer.parts(P)]
         with building, mx.stream(stream):
             packed = kernel.weights(weights)
-            held = [kernel.state(joined(states, of)) for of in groups]
+            held = [kernel.state(*(states[g] for g in of)) for of in groups]
             noises = mx.split(noise.reshape(-1, noise.shape[-1]), T * P)  # views
         mx.eval(packed, held, noises)
         buffer.views.logprobs[0, 0] = UNTOUCHED

@@ -8,11 +8,14 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
+from puffer_mlx.ops import kernel_on_gpu, pack
+from puffer_mlx.ops.pack.gpu import unpack
 from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
 from puffer_mlx.rollout.acting import State
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.system.devices import building
+from puffer_mlx.trees import leaves
 from puffer_mlx.vec.base import VecEnv
 
 Streams = Callable[[], list[mx.Stream]]  # called in the thread that collects: streams belong to one
@@ -129,9 +132,17 @@ class ActingInMLX:
 
 
 def joined(states: list[State], groups: range) -> State:
-    """The state of several groups' agents together."""
+    """The state of several groups' agents together; on a GPU all its arrays are one launch's."""
     first, *others = (states[g] for g in groups)
-    return tree_map(lambda *arrays: mx.concatenate([*arrays]), first, *others) if others else first
+    if not others:
+        return first
+    dtypes = {array.dtype for array in leaves(first)}
+    if kernel_on_gpu(pack) is None or dtypes != {mx.float32}:
+        return tree_map(lambda *arrays: mx.concatenate([*arrays]), first, *others)
+    places = [*zip(leaves(first), *map(leaves, others), strict=True)]
+    shapes = [(sum(map(len, own)), *own[0].shape[1:]) for own in places]
+    found = iter(unpack(pack([array for own in places for array in own])[0], shapes))
+    return tree_map(lambda _: next(found), first)
 
 
 def divided(state: State, groups: int) -> list[State]:

@@ -106,13 +106,13 @@ class Learner:
         """PufferLib 5.0's minibatches: the agents in their order, S by S, and from the first again.
 
         If K S isn't a multiple of N the first ones are trained on once more, always the same ones.
+        Takes from the list what it doesn't need any longer.
         """
-        now, K = before, self._config.minibatches
+        now, count, K = before, len(sections), self._config.minibatches
         for k in range(K):
-            section = k % len(sections)
-            inputs, segments, state = sections[section]
-            if k + len(sections) >= K:  # for the last time: its memory serves the next ones
-                sections[section] = None
+            inputs, segments, state = section = sections.pop(0)
+            if k + count < K:  # it comes again; else its memory serves the next ones
+                sections.append(section)
             grads, metrics, _, adv = steps.gradients(
                 *(now.weights, *inputs, segments, state),
                 *(scheduled.ent_coef, now.scaler["scale"]),

@@ -7,6 +7,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
 from puffer_mlx.ppo.update import Executables, Fields
+from puffer_mlx.rollout.acting_in_mlx import joined
 from puffer_mlx.system.devices import building, for_gpu
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.placement import Placement
@@ -62,7 +63,7 @@ class Reader:
         if not self._carries:
             return None
         with building:
-            states = tree_map(lambda *groups: mx.concatenate([*groups]), *rollout.start.states)
+            states = joined(rollout.start.states, range(len(rollout.start.states)))
             return for_gpu(states) if self._from_host else states
 
     def behaviour(self, rollout: Rollout, states: Any, minibatch: tuple) -> Any:
