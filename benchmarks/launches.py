@@ -18,7 +18,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from functools import partial
 from typing import Any, NamedTuple
@@ -50,7 +50,7 @@ from puffer_mlx.training.learner import Learner, drawn_by
 from puffer_mlx.training.observers import FirstRatios
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.training.train_state import Scheduled, TrainState
-from submission import measure, timetable
+from submission import measure, set_minibatches, timetable
 
 CONFIGURATIONS = {
     "breakout": ["breakout"],
@@ -186,9 +186,7 @@ def _epoch(
     config: Config, buffer: RolloutBuffer, spec: EnvSpec, graphs: Graphs, minibatches: int
 ) -> dict[str, list[Launches]]:
     """Everything that an epoch of training launches after a rollout on the CPU."""
-    ratio = (minibatches + 0.5) * config.train.minibatch_size / config.batch_size
-    config = replace(config, train=replace(config.train, replay_ratio=ratio))
-    assert config.minibatches == minibatches
+    set_minibatches(config, minibatches)
     policy = configured_policy(spec, config)
     weights = policy.init(mx.random.key(0))
     optimizer = optimizers.find(config.train.optimizer).init(weights)

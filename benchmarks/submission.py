@@ -23,6 +23,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.system.devices import building, kernels_folder
 from puffer_mlx.training.collector import Rollout
+from puffer_mlx.training.learner import drawn_by
 from puffer_mlx.training.trainer import Trainer
 
 IN_A_ROW = 3  # runs; the fastest counts
@@ -58,6 +59,13 @@ def measure(config: Config, environments: Any, repeat: int) -> dict[str, Any]:
     runs = (_seconds(partial(_train, trainer, rollout, repeat)) for _ in range(IN_A_ROW))
     found[f"one of {repeat} in a row"] = {"computed": milliseconds(min(runs) / repeat)}
     return {"first start": first, "steps": found, "rollout": seconds}
+
+
+def set_minibatches(config: Config, minibatches: int) -> None:
+    """Let an epoch have so many."""
+    share = config.train.minibatch_size / config.batch_size
+    config.train.replay_ratio = (minibatches + 0.5) * share  # the half is rounded off
+    assert config.minibatches == minibatches
 
 
 def timetable(name: str, found: dict[str, Any]) -> str:
@@ -96,9 +104,9 @@ def _rollout(trainer: Trainer) -> tuple[Rollout, float]:
 
 def _train(trainer: Trainer, rollout: Rollout, minibatches: int, *observers: Any) -> None:
     """Train, and forget what was learned."""
+    set_minibatches(trainer.config, minibatches)
     with building:
-        shape = minibatches, trainer.config.segments
-        uniforms = 1 - mx.random.uniform(shape=shape, key=mx.random.key(0))
+        uniforms = drawn_by(trainer.config, mx.random.key(0))
         scheduled = trainer.scheduled()
     evaluate(uniforms)
     trainer.learner.train(rollout, trainer.train_state, uniforms, scheduled, observers)

@@ -158,11 +158,18 @@ def test_the_table_that_is_printed(tmp_path):
     assert rows["act"]["launches"] > 0 and rows["gradients"]["once"] == 0
 
 
-def test_time(tmp_path):
-    printed, results = count(tmp_path, *TINY, "--time", "--repeat", 3)
+STEPS = {
+    "puffer4": {"targets", "draw", "gather", "gradients", "optimise", "write_back"},
+    "puffer5": {"split", "gradients", "optimise"},
+}
+
+
+@pytest.mark.parametrize("algorithm", STEPS)
+def test_time(tmp_path, algorithm):
+    own = "--train.algorithm", algorithm
+    printed, results = count(tmp_path, *TINY, *own, "--time", "--repeat", 3)
     found = results["squared"]
-    steps = found["steps"]
-    named = {"targets", "draw", "gather", "gradients", "optimise", "write_back"}
+    steps, named = found["steps"], STEPS[algorithm]
     assert named <= {*steps} and named <= {*found["first start"]}
     for step, times in steps.items():
         assert min(times.values()) > 0
