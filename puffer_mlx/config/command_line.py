@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from puffer_mlx.config.compatibility import RENAMES, SWEEP, UNUSED, closest
-from puffer_mlx.config.finding import known_envs
+from puffer_mlx.config.finding import known_words
 from puffer_mlx.config.ini_files import Setting
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS, SECTIONS
 from puffer_mlx.errors import UserError
@@ -77,7 +77,7 @@ def build_parser(
     renamed = (f"{name}: {new}" for name, new in RENAMES.items())
     parser = _Parser(
         usage="%(prog)s ENV [options]",
-        description=f"ENV: one of {', '.join(known_envs())}; gym:ID, one of Gymnasium's;"
+        description=f"ENV: one of {', '.join(known_words())}; gym:ID, one of Gymnasium's;"
         " module:factory, Python; a folder in PufferLib's form; or the path of an .ini file.",
         epilog="Accepted and unused:\n"
         + textwrap.indent("\n".join(unused), "  ")

@@ -190,6 +190,11 @@ def known_envs() -> list[str]:
     return sorted({name for path in files for name in env_names(path)})
 
 
+def known_words() -> list[str]:
+    """What may be named that has a file: environments, and variants of them."""
+    return sorted({*known_envs(), *variants()})
+
+
 def find_config(name: str) -> Path:
     """The file of an environment, or of a path that ends in `.ini`.
 
@@ -206,7 +211,7 @@ def find_config(name: str) -> Path:
         for path in sorted(folder.rglob("*.ini"), key=lambda path: (path.stem != name, path)):
             if name in env_names(path) and path.name not in LAYERS:
                 return path
-    known = known_envs()
+    known = known_words()
     near = closest(name, known)
     hint = (f"did you mean {near}? " if near else "") + "known: " + ", ".join(known)
     hint += "; or gym:ID, module:factory, a folder"

@@ -21,7 +21,7 @@ from puffer_mlx.config.command_line import (
 from puffer_mlx.config.compatibility import ENV_OF_5, NOTHING, ONLY, RENAMES, UNUSED, closest
 from puffer_mlx.config.finding import (
     NamedEnvironment,
-    known_envs,
+    known_words,
     plain_path,
     resolve,
     resolve_file,
@@ -128,7 +128,7 @@ def parse_command_line(
     with reading(name, "name an environment, a folder or an .ini file that you may read"):
         found = resolve(name, images) if name else NamedEnvironment("", "", [])
     if not name and "-h" not in words and "--help" not in words:
-        hint = f"ENV [options], ENV one of {', '.join(known_envs())}, gym:ID, …"
+        hint = f"ENV [options], ENV one of {', '.join(known_words())}, gym:ID, …"
         raise UserError(f"the first word must be an environment ({COMMAND_LINE})", hint)
     named_here = {found.source} if name.endswith(".ini") else {found.env_name, found.source}
     found = found if run is None else resolve_file(run, images)
@@ -205,7 +205,8 @@ def _note_passed(config: Config, settings: Iterable[Setting]) -> None:
     """Note what a file of the other release says of its trainer, and this one has otherwise."""
     for setting in settings:
         value = getattr(getattr(config, setting.section), setting.key)
-        if read_value(setting, KEYS[setting.section][setting.key]) != value:
+        said = read_value(setting, KEYS[setting.section][setting.key])
+        if said != value and not typed(config, setting.name):
             trainer, name = config.train.algorithm, option(setting.section, setting.key)
             config.notes.append(
                 f"{setting} ({setting.origin}) is not for {trainer}, which has {value};"
@@ -261,7 +262,7 @@ def _place(config: Config, setting: Setting, texts: bool) -> None:
             raise UserError(f"{setting} is not supported: {UNUSED[name]} ({origin})", legal)
         config.unused.append(name)
     elif name != "base.env_name":
-        near = closest(name, [f"{s}.{k}" for s, keys in KEYS.items() for k in keys])
+        near = closest(name, [*(f"{s}.{k}" for s, keys in KEYS.items() for k in keys), *RENAMES])
         hint = f"did you mean {near}?" if near else "--help explains every key"
         raise UserError(f"unknown key {setting} ({origin})", hint)
 

@@ -125,6 +125,7 @@ WRONG_FILES = [  # text, what the message names, the line it names, what the hin
         "train.learning_rate?",
     ),
     ("[base]\ngamma = 0.9", "unknown key base.gamma 0.9", 2, "did you mean train.gamma?"),
+    ("[train]\nmometum = 1", "unknown key train.mometum 1", 2, "did you mean train.momentum?"),
     ("[vec]\nxyzzy = 1", "unknown key vec.xyzzy 1", 2, "--help"),
     ("[base]\n\n[trian]\ngamma = 0.9", "unknown section [trian]", 3, "[train]"),
     ("[DEFAULT]\ngamma = 0.9", "unknown section [DEFAULT]", 1, "did you mean ["),
@@ -170,6 +171,9 @@ def test_an_unknown_environment_names_the_closest_and_all():
     assert "'breakut'" in caught.value.message
     assert "did you mean breakout?" in caught.value.hint
     assert all(name in caught.value.hint for name in ("cartpole_continuous", "squared,"))
+    with pytest.raises(UserError) as caught:
+        c.load("breakout-fst")
+    assert "did you mean breakout-fast?" in caught.value.hint
 
 
 def test_what_is_known_is_there():
