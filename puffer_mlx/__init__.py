@@ -1,7 +1,7 @@
-"""puffer_mlx: PufferLib 4.0's trainer for MLX, on Apple silicon, CUDA and Linux CPUs.
+"""puffer_mlx: the trainers of PufferLib 4.0 and 5.0 for MLX: Apple silicon, CUDA, Linux CPUs.
 
 Each folder is a room; its ``__init__.py`` says what belongs there. To read: ``examples/minimal.py``
-(the whole algorithm on one page), then ``rollout``, ``policy``, ``ppo``, ``training``.
+(4.0's algorithm on one page), then ``rollout``, ``policy``, ``ppo``, ``training``.
 
 Importing the package imports neither MLX nor NumPy. It does choose MLX's BLAS, how it
 submits work to a GPU (on Macs the size of command buffers, on CUDA no graphs), and where MLX keeps

@@ -1,8 +1,9 @@
 """What a run is made of: every key once, with its type, default, unit, range and help.
 
 These dataclasses are the only declaration. Files, command line, `--help` and `configs/default.ini`
-derive from them. Sections, names and defaults are PufferLib 4.0's; a key that it lacks says
-"puffer_mlx only". What differs for 5.0's trainer is `configs/puffer5.ini`.
+derive from them. Sections, names and defaults are PufferLib 4.0's; a key that is neither 4.0's nor
+5.0's says "puffer_mlx only". 5.0's other defaults are `configs/puffer5.ini`, its other names
+`compatibility.py`'s.
 
 | symbol | meaning | key or property |
 | --- | --- | --- |

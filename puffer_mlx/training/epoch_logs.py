@@ -59,7 +59,7 @@ class EpochLogs:
             **environment_logs(rollout.logs),
             **self._last_scores(rollout),
             **{f"loss/{name}": value for name, value in losses.items()},
-            **self._importance(losses),
+            **importance(losses, self._config.train.algorithm),
             "perf/rollout": rollout.seconds,
             "perf/train": train,
             "perf/epoch": wall,
@@ -72,15 +72,6 @@ class EpochLogs:
             "util/mlx_mem_gb": mx.get_active_memory() / 2**30,
         }
 
-    def _importance(self, losses: Logs) -> Logs:
-        """The mean ratio of new to old probabilities, which PufferLib 5.0 logs; no loss, no prefix.
-
-        kl is the mean of ratio - 1 - log ratio, and old_kl that of -log ratio.
-        """
-        if self._config.train.algorithm == "puffer4" or "kl" not in losses:
-            return {}
-        return {"importance": 1 + losses["kl"] - losses["old_kl"]}
-
     def _last_scores(self, rollout: Rollout) -> Logs:
         """The mean score of the last 100 episodes, where environments tell each."""
         if rollout.scores is not None:
@@ -92,6 +83,20 @@ class EpochLogs:
 def environment_logs(logs: dict[str, float]) -> Logs:
     """What environments report, by its name in a record."""
     return {f"env/{name}": float(value) for name, value in logs.items()}
+
+
+def importance(losses: Logs, algorithm: str) -> Logs:
+    """The mean ratio of new to old probabilities, which PufferLib 5.0 logs; no loss, no prefix.
+
+    kl is the mean of ratio - 1 - log ratio, and old_kl that of -log ratio.
+
+    Args:
+        losses: of the learner.
+        algorithm: ``train.algorithm``; 4.0's trainer doesn't log it.
+    """
+    if algorithm == "puffer4" or "kl" not in losses:
+        return {}
+    return {"importance": 1 + losses["kl"] - losses["old_kl"]}
 
 
 def merge_means(total: Logs, new: Logs) -> Logs:
