@@ -41,6 +41,12 @@ TASKS = {  # name -> what follows `python scripts/train.py`
     },
 }
 
+PUBLISHED = {  # by PufferLib 5.0, of one run each: million steps, and the score
+    "breakout-a": (79.69, 861.7),
+    "breakout-c": (108.46, 864.0),
+    "breakout-f": (46.8, 853.8),
+}
+
 
 def metric(environment: str) -> str:
     """What is a score: [sweep] metric of the environment's file."""
@@ -111,7 +117,10 @@ def run_task(name: str, options: argparse.Namespace) -> None:
 
 
 def draw(folder: Path, picture: Path) -> None:
-    """One panel for each environment, one line for each network, the seeds' range behind it."""
+    """One panel for each environment, one line for each network, the seeds' range behind it.
+
+    A star is what PufferLib published.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -132,12 +141,15 @@ def draw(folder: Path, picture: Path) -> None:
         axis.axis("off")
     for axis, (environment, lines) in zip(axes.flat, panels.items(), strict=False):
         for network, record in lines:
+            task = f"{environment}-{network}"
             curves = [np.array(seed["curve"]) for seed in record["seeds"].values()]
             steps = np.unique(np.concatenate([c[:, 0] for c in curves]))
             scores = np.array([np.interp(steps, c[:, 0], c[:, 1]) for c in curves])
             (line,) = axis.plot(steps / 1e6, scores.mean(axis=0), label=network)
             low, high = scores.min(axis=0), scores.max(axis=0)
             axis.fill_between(steps / 1e6, low, high, alpha=0.25, color=line.get_color())
+            if task in PUBLISHED:
+                axis.plot(*PUBLISHED[task], "*", color=line.get_color(), clip_on=False)
         label = lines[0][1]["metric"].partition("/")[2]
         axis.set(title=environment, xlabel="million steps", ylabel=label)
         if any(network for network, _ in lines):

@@ -1,0 +1,116 @@
+#!/usr/bin/env python
+"""How soon a score is reached: python benchmarks/time_to_score.py breakout-fast breakout [--help].
+
+Trains each configuration (`scripts/train.py NAME`, its whole run) with each seed, the
+configurations in turns, one run at a time. *Reached* is when the mean of the last 100 episodes of
+training first came to the score: seconds since training began, those of compiling included, and
+steps. Then the whole run's seconds of training and of the command, and the score of the final
+weights in the evaluation after it. Other options go to `train.py`: `--device cpu`.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from learning import metric
+
+from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.errors import UserError
+from puffer_mlx.system.files import publish
+
+TRAIN = Path(__file__).parents[1] / "scripts" / "train.py"
+EPISODES = 100
+
+
+def reached(records: list[dict[str, float]], name: str, score: float) -> dict[str, float] | None:
+    """The first record at which the last 100 episodes' mean was at least the score."""
+    last: list[tuple[float, float]] = []  # score and episodes of records, the newest last
+    for record in records:
+        if not record.get("env/n"):
+            continue
+        last.append((record[name], record["env/n"]))
+        while sum(n for _, n in last[1:]) >= EPISODES:
+            del last[0]
+        count = sum(n for _, n in last)
+        if count >= EPISODES and sum(mean * n for mean, n in last) / count >= score:
+            return record
+    return None
+
+
+def run(task: str, seed: int, score: float, more: list[str]) -> dict[str, Any]:
+    """One run to its end."""
+    words = [task, "--seed", str(seed), "--vec.seed", str(1000 * seed), *more]
+    load, began = os.getloadavg()[0], time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(TRAIN), *words]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        seconds = time.perf_counter() - began
+        if done.returncode:
+            raise UserError(f"{task} failed:\n{done.stderr.strip()[-2000:]}", "see its message")
+        (log,) = Path(folder).glob("logs/*/*.jsonl")
+        records = [json.loads(line) for line in log.read_text().splitlines()]
+    name = metric(task)
+    training = [record for record in records if "SPS" in record]
+    first = reached(training, name, score)
+    return {
+        "seed": seed,
+        "load before": load,
+        "reached, s": first["uptime"] if first else None,
+        "reached, steps": first["agent_steps"] if first else None,
+        "training, s": training[-1]["uptime"],
+        "command, s": seconds,
+        "SPS": statistics.median(record["SPS"] for record in training),
+        "steps": training[-1]["agent_steps"],
+        "evaluation": records[-1][name] if "SPS" not in records[-1] else None,
+    }
+
+
+def line(task: str, row: dict[str, Any]) -> str:
+    """A run in words."""
+    at = row["reached, s"]
+    when = f"after {at:6.1f} s, {row['reached, steps']:,} steps" if at else "never reached"
+    last = row["evaluation"]
+    return (
+        f"{task:18} seed {row['seed']}: {when}; whole run {row['training, s']:.1f} s"
+        f" ({row['command, s']:.1f} s with start and evaluation), {row['SPS']:,.0f} steps/s,"
+        f" evaluated {'-' if last is None else f'{last:.1f}'}; load {row['load before']:.1f}"
+    )
+
+
+@reported
+def main(argv: list[str]) -> None:
+    """Run what a command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tasks", nargs="+", metavar="NAME", help="as train.py's first word")
+    parser.add_argument("--score", type=float, default=860.0)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record to a file")
+    options, more = parser.parse_known_args(argv)
+    found: dict[str, list[dict[str, Any]]] = {task: [] for task in options.tasks}
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
+        for task in options.tasks:
+            found[task].append(run(task, seed, options.score, more))
+            print(line(task, found[task][-1]), flush=True)
+    record = {
+        "command": " ".join(["python benchmarks/time_to_score.py", *argv]),
+        "date": datetime.date.today().isoformat(),
+        "cores": os.cpu_count(),
+        "score": options.score,
+        "runs": found,
+    }
+    if options.json:
+        with publish(options.json) as path:
+            path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
