@@ -15,8 +15,9 @@ from puffer_mlx.checkpoint.environment_statistics import (
     gathered_statistics,
     require_statistics,
 )
+from puffer_mlx.checkpoint.flat_files import bin_fault, save_bin
 from puffer_mlx.checkpoint.folder import CONFIG, STATE, WEIGHTS, State
-from puffer_mlx.checkpoint.weight_files import bin_fault, save_bin, save_safetensors
+from puffer_mlx.checkpoint.weight_files import save_safetensors
 from puffer_mlx.config import Config, write_ini
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec

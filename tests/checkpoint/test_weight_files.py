@@ -16,8 +16,8 @@ import pytest
 from mlx.utils import tree_map
 from oracles import named
 
-from puffer_mlx.checkpoint import weight_files
-from puffer_mlx.checkpoint.weight_files import BF16, FLOAT, bin_fault, flat_form
+from puffer_mlx.checkpoint import flat_files, weight_files
+from puffer_mlx.checkpoint.flat_files import BF16, FLOAT, bin_fault, flat_form
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
@@ -38,7 +38,7 @@ def small(seed=0):
 
 
 def save_bin(weights, path):
-    weight_files.save_bin(policy_of(), weights, path)  # of the policy, only the parts are asked for
+    flat_files.save_bin(policy_of(), weights, path)  # of the policy, only the parts are asked for
 
 
 SAVE = {".bin": save_bin, ".safetensors": weight_files.save_safetensors}
@@ -142,10 +142,10 @@ def test_forms_of_continuous_policies(tmp_path, alignment):
     policy, weights, path = policy_of(*THREE), drawn(*THREE), tmp_path / "w.bin"
     network, missing = FORMS[alignment]
     with pytest.raises(UserError, match=f"lacks the last {missing} of {network + 192} numbers"):
-        weight_files.save_bin(policy, weights, path, alignment)
+        flat_files.save_bin(policy, weights, path, alignment)
     assert not path.exists()
 
-    weight_files.save_bin(policy, weights, path, alignment, lossy=True)
+    flat_files.save_bin(policy, weights, path, alignment, lossy=True)
     data, parts = np.fromfile(path, "<f4"), flat(weights)
     assert len(data) == 267
     np.testing.assert_array_equal(data[40:72], parts["decoder.weight"])
@@ -159,7 +159,7 @@ def test_forms_of_continuous_policies(tmp_path, alignment):
     np.testing.assert_array_equal(found[:-missing], expected[:-missing])
     assert not found[-missing:].any()
 
-    weight_files.save_bin(policy, weights, path, alignment, whole=True)
+    flat_files.save_bin(policy, weights, path, alignment, whole=True)
     assert path.stat().st_size == 4 * (network + 192)
     for wrong in FORMS:  # the size tells
         assert same(weight_files.load_weights(path, weights, wrong), weights)
@@ -169,7 +169,7 @@ def test_forms_of_continuous_policies(tmp_path, alignment):
 def test_files_that_5_0_reads_too(tmp_path, length):
     """Of a bf16 build's 272 numbers, the last ones left out. (268 is as long as the other's.)"""
     policy, weights, path = policy_of(*THREE), drawn(*THREE), tmp_path / "w.bin"
-    weight_files.save_bin(policy, weights, path, whole=True)
+    flat_files.save_bin(policy, weights, path, whole=True)
     path.write_bytes(path.read_bytes()[: 4 * length])
     lacks = pytest.warns(UserWarning, match=f"lacks the last {272 - length} of 272")
     with lacks if length < 272 else contextlib.nullcontext():
@@ -183,7 +183,7 @@ def test_a_last_tensor_that_fills_a_multiple_of_8(tmp_path):
     """H = 2: encoder 0..10, decoder 16..24, network 24..36, and 4 more."""
     shape = 5, 2, 1, (3,)
     policy, weights, path = policy_of(*shape), drawn(*shape), tmp_path / "w.bin"
-    weight_files.save_bin(policy, weights, path, whole=True)
+    flat_files.save_bin(policy, weights, path, whole=True)
     assert path.stat().st_size == 4 * 36
     path.write_bytes(path.read_bytes() + bytes(16))
     assert same(weight_files.load_weights(path, weights), weights)
@@ -195,7 +195,7 @@ def test_the_build_that_wrote_an_ambiguous_file(tmp_path):
     """4 dimensions: room for 4 numbers in the bf16 build, none in the other; files as long."""
     shape = 5, 8, 1, (1,) * 4
     policy, weights, path = policy_of(*shape), drawn(*shape), tmp_path / "w.bin"
-    weight_files.save_bin(policy, weights, path, FLOAT)
+    flat_files.save_bin(policy, weights, path, FLOAT)
     assert same(weight_files.load_weights(path, weights, FLOAT), weights)
     with pytest.warns(UserWarning, match="lacks the last 4 of 280"):
         assert not same(weight_files.load_weights(path, weights), weights)
@@ -205,7 +205,7 @@ def test_eight_dimensions_leave_no_room(tmp_path):
     shape = 5, 8, 2, (1,) * 8
     policy, weights, path = policy_of(*shape), drawn(*shape), tmp_path / "w.bin"
     assert bin_fault(policy) is None
-    weight_files.save_bin(policy, weights, path)
+    flat_files.save_bin(policy, weights, path)
     assert same(weight_files.load_weights(path, weights), weights)
 
 
@@ -230,7 +230,7 @@ def test_flat_files_of_policies_that_have_none(tmp_path, how):
     path, policy = tmp_path / "w.bin", policy_of(5, 8, 1, **how)
     like = policy.init(mx.random.key(0))
     with pytest.raises(UserError, match="the flat file holds"):
-        weight_files.save_bin(policy, like, path)
+        flat_files.save_bin(policy, like, path)
     path.write_bytes(b"\0" * 4 * sum(w.size for _, w in named(like)))
     refused(path, "native dialect with MinGRU", like=like)
 

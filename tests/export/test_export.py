@@ -12,7 +12,7 @@ from mlx.utils import tree_map
 from oracles import named
 
 from puffer_mlx import checkpoint
-from puffer_mlx.checkpoint import State, weight_files
+from puffer_mlx.checkpoint import State, flat_files, weight_files
 from puffer_mlx.cli import export
 from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
@@ -297,7 +297,7 @@ def test_a_lossy_flat_file(tmp_path):
     assert report.difference == 0 == report.tolerance and not report.notes
     # 3 dimensions, float build: 16 * 13, 4 * 16, 3 and 1 empty, 48 * 16
     report = exporting.export(
-        made, Format("bin", alignment=weight_files.FLOAT, whole=True), path, None
+        made, Format("bin", alignment=flat_files.FLOAT, whole=True), path, None
     )
     assert path.stat().st_size == 4 * (208 + 64 + 4 + 768) and report.difference == 0
 
@@ -575,7 +575,7 @@ def test_a_flat_file_can_not_hold_statistics(tmp_path):
     report = exporting.export(made, Format("bin", lossy=True), path, None)
     assert report.tolerance == np.inf and report.difference > 0.01
     assert any("wants normalised observations" in note for note in report.notes)
-    assert same(weight_files.read_bin(path, made.weights), made.weights)
+    assert same(flat_files.read_bin(path, made.weights), made.weights)
 
 
 @pytest.mark.parametrize("kind", SUFFIXES)

@@ -13,7 +13,7 @@ from native_envs import DRIFT
 from oracles import f64, named
 
 from puffer_mlx import checkpoint, config, vec
-from puffer_mlx.checkpoint import weight_files
+from puffer_mlx.checkpoint import flat_files, weight_files
 from puffer_mlx.cli import evaluate, import_, train
 from puffer_mlx.config import Config, Policy, Torch
 from puffer_mlx.errors import UserError
@@ -391,7 +391,7 @@ def flat_file(tmp_path, spec, H, L, dialect="native", network="MinGRU", **how):
     policy = make_policy(spec, Policy(H, L, dialect), Torch(network=network))
     weights = tree_map(lambda w: w + 0.01, policy.init(mx.random.key(0)))
     if dialect == "native":
-        weight_files.save_bin(policy, weights, tmp_path / "w.bin", **how)
+        flat_files.save_bin(policy, weights, tmp_path / "w.bin", **how)
     else:
         parts = [np.array(w, "<f4").ravel() for _, w in named(weights)]
         np.concatenate(parts).tofile(tmp_path / "w.bin")

@@ -1,4 +1,4 @@
-"""PufferLib's flat file, which its CUDA backend reads and writes (``checkpoint/weight_files.py``).
+"""PufferLib's flat file, which its CUDA backend reads and writes (``checkpoint/flat_files.py``).
 
 It tells nothing of its policy: one of the native dialect, whose sizes make as many numbers as it
 has, or of 3.0's, whose files are read too. The networks that may be in it have the forms ``flat``
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.checkpoint import normalization, weight_files
+from puffer_mlx.checkpoint import flat_files, normalization
 from puffer_mlx.checkpoint.environment_statistics import MEMORY
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
@@ -34,7 +34,7 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import publish
 
-BUILDS = {"bf16": weight_files.BF16, "float": weight_files.FLOAT}
+BUILDS = {"bf16": flat_files.BF16, "float": flat_files.FLOAT}
 SIZES = range(1, 4097), range(1, 17)  # hidden sizes and layers that a file's size may mean
 
 
@@ -64,12 +64,12 @@ class Bin(FileFormat):
 
     Args:
         alignment: of tensors, by the build of PufferLib that reads or wrote it:
-            ``weight_files.BF16`` or ``FLOAT``.
-        whole: write all of what PufferLib keeps the tensors in: see ``weight_files.save_bin``.
+            ``flat_files.BF16`` or ``FLOAT``.
+        whole: write all of what PufferLib keeps the tensors in: see ``flat_files.save_bin``.
         lossy: write it even if it lacks numbers, or what observations are normalised by.
     """
 
-    alignment: int = weight_files.BF16
+    alignment: int = flat_files.BF16
     whole: bool = False
     lossy: bool = False
 
@@ -102,21 +102,21 @@ class Bin(FileFormat):
 
     def fault(self, policy: Policy) -> str | None:
         """Whatever isn't of upstream's native policy."""
-        return weight_files.part_fault(policy)
+        return flat_files.part_fault(policy)
 
     def losses(self, contents: Contents) -> list[str]:
         """Statistics, and the last numbers where there is room between tensors."""
         found = [RAW] if normalization.normalises(contents.memory) else []
-        short = None if self.whole else weight_files.bin_fault(contents.policy, self.alignment)
+        short = None if self.whole else flat_files.bin_fault(contents.policy, self.alignment)
         if short:
-            found.append(Loss(short, weight_files.SHORT_HINT, SHORT))
+            found.append(Loss(short, flat_files.SHORT_HINT, SHORT))
         if found and not self.lossy:
             raise UserError(found[0].fault, found[0].hint)
         return [loss.note for loss in found]
 
     def write(self, contents: Contents, path: Path) -> None:
         """One tensor after the other."""
-        weight_files.save_bin(
+        flat_files.save_bin(
             contents.policy,
             contents.weights,
             path,
@@ -154,7 +154,7 @@ class Bin(FileFormat):
 
     def weights(self, found: Found, policy: Policy) -> Weights:
         """Numbers taken apart by the policy's shapes."""
-        return weight_files.read_bin(found.path, policy.init(mx.random.key(0)), self.alignment)
+        return flat_files.read_bin(found.path, policy.init(mx.random.key(0)), self.alignment)
 
     def run(self, found: Found, policy: Policy, observations: np.ndarray) -> Outputs:
         """By our own reader."""
@@ -184,15 +184,15 @@ def sizes_of(path: Path, spec: EnvSpec, config: Config) -> Settings:
             wrapped = [forms.puffer3 for forms in FORMS.values() if forms.puffer3]
             return {before + form.size(H) for form in wrapped} if L == 1 else set()
         return {
-            weight_files.flat_form([*products(H), *network], alignment, whole).length
+            flat_files.flat_form([*products(H), *network], alignment, whole).length
             for network in _networks(H, L)
-            for alignment in (weight_files.BF16, weight_files.FLOAT)
+            for alignment in (flat_files.BF16, flat_files.FLOAT)
             for whole in (False, True)
         }
 
     own = config.policy.hidden_size, config.policy.num_layers
     loose = not old and any(
-        weight_files.cut_or_padded([*products(own[0]), *network], size // 4).length == size // 4
+        flat_files.cut_or_padded([*products(own[0]), *network], size // 4).length == size // 4
         for network in _networks(*own)
     )
     if size % 4 == 0 and (loose or size // 4 in lengths(*own)):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from puffer_mlx.checkpoint import normalization, weight_files
+from puffer_mlx.checkpoint import flat_files, normalization
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import Tensors, from_torch, stacked_state, to_torch, torch_fault
 from puffer_mlx.export.file_format import (
@@ -47,7 +47,7 @@ class Torch(FileFormat):
         f" {' or '.join(names_of('puffer3'))} layer"
     )
     content = "a file of torch.save"
-    begins = (weight_files.ZIP, OLD_TORCH)
+    begins = (flat_files.ZIP, OLD_TORCH)
     packages = ("torch",)
     extra = "torch"
     foreign = True
