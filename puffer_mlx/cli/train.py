@@ -5,6 +5,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from rich.console import Console
 
@@ -18,11 +19,11 @@ from puffer_mlx.cli.list_environments import print_catalog
 from puffer_mlx.cli.stopping import RunEnding, StopRequests
 from puffer_mlx.cli.trace_files import TraceFiles
 from puffer_mlx.cli.train_options import PROFILED, configured, find_resumed
-from puffer_mlx.cli.train_output import device_text, rate_note, restarted, setting
+from puffer_mlx.cli.train_output import rate_note, restarted, setting, summary
 from puffer_mlx.config import Config, take_notes, unused_note
 from puffer_mlx.config.memory_needs import refuse_training
 from puffer_mlx.config.trainer_choice import trainer_note, unread
-from puffer_mlx.display.dashboard import Dashboard, abbreviate
+from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.ppo import optimizers
@@ -60,32 +61,15 @@ def train(
     path = resumed.folder / checkpoint.WEIGHTS if resumed else None
     if options.load_model_path is not None:
         path = checkpoint.find_weights(options.load_model_path, config)
-
-    def as_learned(config: Config) -> Config:
-        return as_trained(config, path) if path else config
-
-    asked, config = config, as_learned(config)
-    if config is not asked:
-        print(f"observations are normalised, as {path} learned to see them")
     outside = StopRequests()
-    config, made = vec.make_fitting(
-        config, placement.rollout_cores, lambda: as_learned(with_images())
-    )
+    config, made = make_environments(config, path, with_images)
     with made as environments, output.going_on(outside.lost), contextlib.ExitStack() as stack:
-        say(config)
-        evaluation.refuse_agents(config, environments)
-        if unused := vec.unused_keys(config, environments):
-            print(f"unused here: {', '.join(unused)}")
-        if config.python:
-            print(environments.description)
-            print(f"settings: {', '.join(config.files[1:])}")  # default.ini goes without saying
+        introduce(config, environments)
         state = checkpoint.load_state(resumed.folder) if resumed else None
         if path:
             restore_statistics(environments, path)
         trainer = Trainer(config, environments, like=state)
-        captured = options.gpu_capture and (options.gpu_capture, options.gpu_capture_epochs or 1)
-        traced = options.trace and (options.trace, options.profile_epochs or PROFILED)
-        record = TraceFiles(trainer, captured, traced)
+        record = trace_files(trainer, options)
         position = None
         if resumed and state:
             position = go_on(trainer, resumed, state)
@@ -103,14 +87,7 @@ def train(
             print(note)
         for line in placement.notes(config, trainer.placement):
             print(line)
-        summary = {
-            "Environment": config.env_name,
-            "Parameters": abbreviate(trainer.parameters),
-            "Agents": f"{config.vec.total_agents:,} in {config.vec.num_buffers} groups",
-            "Device": device_text(trainer),
-            "Run": folder.name,
-        }
-        total = config.epochs * config.batch_size
+        facts, total = summary(trainer, folder.name), config.epochs * config.batch_size
         if options.stop_at:
             total = min(total, -(-options.stop_at // config.batch_size) * config.batch_size)
         ending = RunEnding(trainer, keeper, log, resumed.folder if resumed else None)
@@ -120,7 +97,7 @@ def train(
             contextlib.closing(log),
             signals.gently(outside.stop, ending.rescue) as watch,
             ending,
-            Dashboard(summary, total, setting=setting(trainer, environments)) as dashboard,
+            Dashboard(facts, total, setting=setting(trainer, environments)) as dashboard,
             record,
         ):
             for logs in trainer:
@@ -138,6 +115,44 @@ def train(
             if trainer.epoch == config.epochs and (last := evaluate(trainer, dashboard)):
                 log.write(last)
         return outside.status or (watch.status if watch.number == signal.SIGHUP else 0)
+
+
+def make_environments(
+    config: Config, path: Path | None, with_images: Callable[[], Config]
+) -> tuple[Config, Environments]:
+    """The environments of a run, and its configuration as they need it.
+
+    Args:
+        config: without what images need.
+        path: the weights to begin from, whose policy may have learned to see normalised rows.
+        with_images: makes the configuration with it.
+    """
+
+    def as_learned(config: Config) -> Config:
+        return as_trained(config, path) if path else config
+
+    asked, config = config, as_learned(config)
+    if config is not asked:
+        print(f"observations are normalised, as {path} learned to see them")
+    return vec.make_fitting(config, placement.rollout_cores, lambda: as_learned(with_images()))
+
+
+def introduce(config: Config, environments: Environments) -> None:
+    """Print what there is to be said of environments; refuse those that can't be evaluated."""
+    say(config)
+    evaluation.refuse_agents(config, environments)
+    if unused := vec.unused_keys(config, environments):
+        print(f"unused here: {', '.join(unused)}")
+    if config.python:
+        print(environments.description)
+        print(f"settings: {', '.join(config.files[1:])}")  # default.ini goes without saying
+
+
+def trace_files(trainer: Trainer, options: argparse.Namespace) -> TraceFiles:
+    """What the options want recorded besides the log."""
+    captured = options.gpu_capture and (options.gpu_capture, options.gpu_capture_epochs or 1)
+    traced = options.trace and (options.trace, options.profile_epochs or PROFILED)
+    return TraceFiles(trainer, captured, traced)
 
 
 def go_on(trainer: Trainer, resumed: Checkpoint, state: State) -> int:
@@ -170,7 +185,8 @@ def evaluate(trainer: Trainer, dashboard: Dashboard) -> dict[str, float]:
             for name, value in record.items()
             if "env/" in name
         )
-        dashboard.message(f"evaluation of the final weights: {shown}")
+        if shown:
+            dashboard.message(f"evaluation of the final weights: {shown}")
         if note := evaluation.short_note(trainer, record):
             dashboard.message(note)
     return record

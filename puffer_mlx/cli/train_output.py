@@ -5,6 +5,7 @@ from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.config.folders import main_source
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS
 from puffer_mlx.display.bottleneck import Setting
+from puffer_mlx.display.run_view import abbreviate
 from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.devices import has_gpu, kind
 from puffer_mlx.training import placement
@@ -18,6 +19,18 @@ def device_text(trainer: Trainer) -> str:
     place = trainer.placement
     text = f"CPU, {blas_name()}" if kind(place.learner) == "cpu" else "GPU"
     return text if place.rollout == place.learner else f"{text}; rollouts on the CPU"
+
+
+def summary(trainer: Trainer, run: str) -> dict[str, str]:
+    """The facts of a run that don't change, by name; ``run`` is what it is called."""
+    config = trainer.config
+    return {
+        "Environment": config.env_name,
+        "Parameters": abbreviate(trainer.parameters),
+        "Agents": f"{config.vec.total_agents:,} in {config.vec.num_buffers} groups",
+        "Device": device_text(trainer),
+        "Run": run,
+    }
 
 
 def setting(trainer: Trainer, environments: Environments) -> Setting:

@@ -47,6 +47,13 @@ def test_a_resumed_run_advises_nothing_while_it_compiles(script, here, capsys):
     assert line == "why slow? the first epochs compile kernels: wait for the third"
 
 
+def test_an_evaluation_in_which_no_episode_ended_is_one_line(script, here, capsys):
+    words = ["--train.algorithm", "puffer5", "--env.size", "11"]  # far away
+    assert script.main([*TINY, *words, "--train.total-timesteps", str(BATCH)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "evaluation" in line]
+    assert len(lines) == 1 and lines[0].startswith("the evaluation ended after 0 of ")
+
+
 # ---- a whole run ---------------------------------------------------------------------------------
 
 
