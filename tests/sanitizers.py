@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
-from native_envs import GROUP, parameters
+from native_envs import GROUP, folder_of, parameters
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.compiler import compile_program, source_files
 from puffer_mlx.vec.native.c_functions import as_text
-from puffer_mlx.vec.native.compiling import compiled_unit
+from puffer_mlx.vec.native.compiling import compiled_unit, environment_flags
 from puffer_mlx.vec.native.sources import environment_files, environments_folder
 
 SANITIZERS = {"memory": "address,undefined", "threads": "thread"}
@@ -74,6 +74,18 @@ def environment_driver(
     headers = [*environment_files(folder), *source_files(include), *source_files(stepper)]
     flags = [*flags, f"-I{include}", f"-I{stepper}", "-lm"]
     return program(f"driver_{folder.name}", sources, flags, headers, sanitizer)
+
+
+def run_upstream(name: str, sanitizer: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a folder of upstream's, compiled as it says, prints in 2,000 steps without a fault."""
+    monkeypatch.setenv("RAYLIB_PATH", "none")
+    optimised = ("-O3", "-DNDEBUG", "-fvisibility=hidden", "-lm")
+    flags = [flag for flag in environment_flags(folder_of(name)) if flag not in optimised]
+    driver = environment_driver(folder_of(name), sanitizer, flags=flags)
+    done = run_environment(driver, name, 2000)
+    assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
+    assert "episodes 0" not in done.stdout
+    return done.stdout
 
 
 def run_environment(driver: Path, name: str, steps: int) -> subprocess.CompletedProcess[str]:
