@@ -9,6 +9,7 @@ transposed, and so are all the arrays of the network's state.
 """
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,7 +121,8 @@ class StepOnGPU:
         arrays = [encoder["weight"].T, encoder.get("bias", zeros(H))]
         arrays.append(mx.concatenate([head["weight"] for head in heads]).T)
         arrays += [head.get("bias", zeros(len(head["weight"]))) for head in heads]
-        arrays.append(decoder.get("logstd", zeros(action.heads)))
+        logstd = policy.decoder.logstd(decoder)
+        arrays.append(zeros(action.heads) if logstd is None else logstd)
         arrays += self._step.weights(weights["network"])
         arrays.append(zeros(FEWEST))  # so that there are no fewer
         return pack([array.reshape(-1) for array in arrays])[0]
@@ -232,4 +234,6 @@ class StepOnGPU:
             copied,
         )
         sizes = (D, H, L, action.logits, action.heads, n, layout.chunk)
-        return numbers(*sizes, *map(int, flags), *action.sizes)
+        limit = policy.decoder.limits.action
+        limit = int(limit) if math.isfinite(limit) else 0
+        return numbers(*sizes, *map(int, flags), limit, *action.sizes)

@@ -15,7 +15,14 @@ import mlx.core as mx
 
 from puffer_mlx.ops import linear_columns
 from puffer_mlx.policy.activations import orthogonal, uniform
-from puffer_mlx.policy.distributions import Categorical, Gaussian, distribution
+from puffer_mlx.policy.distributions import (
+    OPEN,
+    Categorical,
+    Gaussian,
+    Limits,
+    distribution,
+    limited,
+)
 from puffer_mlx.spec import ActionSpec
 
 Weights = dict[str, Any]
@@ -28,11 +35,18 @@ class Decoder(ABC):
 
     action: ActionSpec
     hidden: int  # H
+    limits: Limits = OPEN  # of continuous actions
 
     @property
     def distribution(self) -> Categorical | Gaussian:
         """What the outputs mean."""
-        return distribution(self.action)
+        return distribution(self.action, self.limits)
+
+    def logstd(self, weights: Weights) -> mx.array | None:
+        """Log standard deviations (1, a) within the limits; None of a discrete space."""
+        if not self.action.continuous:
+            return None
+        return limited(weights["logstd"], self.limits.lowest, self.limits.highest)
 
     def _deviations(self) -> Weights:
         return {"logstd": mx.zeros((1, self.action.heads))} if self.action.continuous else {}
@@ -47,10 +61,11 @@ class Decoder(ABC):
 
     def split(self, weights: Weights, y: mx.array) -> tuple[Outputs, mx.array]:
         """The product (A + 1, n) as outputs and values (n,), float32."""
-        y = y.astype(mx.float32)
-        if not self.action.continuous:
+        y, logstd = y.astype(mx.float32), self.logstd(weights)
+        if logstd is None:
             return y[:-1], y[-1]
-        return (y[:-1], weights["logstd"].astype(mx.float32).T), y[-1]
+        means = limited(y[:-1], -self.limits.action, self.limits.action)
+        return (means, logstd.astype(mx.float32).T), y[-1]
 
 
 @dataclass(frozen=True)

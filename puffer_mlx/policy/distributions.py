@@ -7,7 +7,7 @@ several times faster than over a short last one on MLX's CPU backend, and no slo
 import math
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import mlx.core as mx
 
@@ -16,6 +16,35 @@ from puffer_mlx.spec import ActionSpec
 MASKED = -1e4  # logit of an illegal action, upstream's value; its probability underflows to 0
 LARGEST = 3.4028e38
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+
+class Limits(NamedTuple):
+    """Between what continuous actions, and the numbers of their distribution, are kept."""
+
+    action: float = math.inf
+    """Means and actions are at most this far from 0."""
+    lowest: float = -math.inf
+    """Of log standard deviations, as the next."""
+    highest: float = math.inf
+
+
+OPEN = Limits()
+PUFFER5 = Limits(1e6, -20.0, 2.0)  # PufferLib 5.0's
+
+
+@mx.custom_function
+def _limited(x: mx.array, lowest: float, highest: float) -> mx.array:
+    return mx.clip(mx.where(mx.isnan(x), 0, x), lowest, highest)
+
+
+@_limited.vjp
+def _limited_vjp(primals, cotangent, _):
+    return cotangent, None, None
+
+
+def limited(x: mx.array, lowest: float, highest: float) -> mx.array:
+    """Numbers within limits, NaN as 0; gradients pass as if there were none, as upstream's."""
+    return x if math.isinf(highest) else _limited(x, lowest, highest)  # type: ignore
 
 
 class Distribution(Protocol):
@@ -121,11 +150,12 @@ def _pick(logp: mx.array, action: mx.array) -> mx.array:
 class Gaussian:
     """Independent normal distributions. Outputs: means (a, n) and log standard deviations (a, 1).
 
-    The standard deviations don't depend on the state. Actions are neither squashed nor clipped, as
-    upstream; environments clip. There are no masks: ``make_policy`` refuses them.
+    The standard deviations don't depend on the state. Actions aren't squashed, and clipped at most
+    by ``limits``, as upstream; environments clip. There are no masks: ``make_policy`` refuses them.
     """
 
     action: ActionSpec
+    limits: Limits = OPEN
 
     def noise(self, key: mx.array, shape: tuple[int, ...]) -> mx.array:
         """Standard normals, (*shape, heads)."""
@@ -141,6 +171,7 @@ class Gaussian:
         mean, logstd = outputs
         mean = mx.nan_to_num(mean, nan=0.0, posinf=LARGEST, neginf=-LARGEST)
         actions = mean if noise is None else mean + mx.exp(logstd) * noise.T
+        actions = limited(actions, -self.limits.action, self.limits.action)
         return actions.T, self._log_prob((mean, logstd), actions)
 
     def log_prob_entropy(
@@ -166,6 +197,6 @@ class Gaussian:
         return mx.sum(-0.5 * mx.square(distance) - HALF_LOG_TWO_PI - logstd, axis=0)
 
 
-def distribution(action: ActionSpec) -> Categorical | Gaussian:
+def distribution(action: ActionSpec, limits: Limits = OPEN) -> Categorical | Gaussian:
     """The distribution of an action space."""
-    return Gaussian(action) if action.continuous else Categorical(action)
+    return Gaussian(action, limits) if action.continuous else Categorical(action)

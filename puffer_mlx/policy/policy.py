@@ -23,7 +23,7 @@ from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy import custom
 from puffer_mlx.policy.decoders import Fused, Outputs, Separate
-from puffer_mlx.policy.distributions import Categorical, Gaussian
+from puffer_mlx.policy.distributions import OPEN, PUFFER5, Categorical, Gaussian
 from puffer_mlx.policy.encoders.catalog import Encoder, make_encoder
 from puffer_mlx.policy.networks import NETWORKS, Network
 from puffer_mlx.policy.networks.catalog import forms_of
@@ -161,7 +161,8 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
 
     Args:
         spec: the environment's observations and actions.
-        configuration: of which sections [policy] and [torch] count.
+        configuration: of which sections [policy] and [torch] count, and which trainer it is for:
+            PufferLib 5.0 keeps continuous actions within limits.
 
     Raises:
         UserError: as ``make_policy``; it is too large for this machine's memory; or only a file
@@ -177,9 +178,10 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
         network = custom.make_network(parts.network, H, L)
     else:
         network = NETWORKS[parts.network](H, L)
+    limits = PUFFER5 if configuration.train.algorithm == "puffer5" else OPEN
     if policy.dialect == "native":
-        decoder = Fused(spec.action, H)
+        decoder = Fused(spec.action, H, limits)
     else:
-        decoder = Separate(spec.action, H, orthogonal_init=policy.dialect == "puffer3")
+        decoder = Separate(spec.action, H, limits, policy.dialect == "puffer3")
     encoder = make_encoder(spec, H, policy.dialect, parts.encoder)
     return Policy(encoder, network, decoder, policy.reset_on_terminal)

@@ -14,6 +14,7 @@ from mlx.utils import tree_flatten
 
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.policy.decoders import Fused, Separate
+from puffer_mlx.policy.distributions import OPEN
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
@@ -51,9 +52,8 @@ class Actor:
         self._inputs: int = policy.encoder.inputs  # type: ignore
         self._hidden = policy.network.hidden
         self._pack: Any = forms_of(policy.network).pack
-        self._native = extension.Actor(
-            self._inputs, self._hidden, list(action.sizes), action.continuous
-        )
+        shape = self._inputs, self._hidden, list(action.sizes), action.continuous
+        self._native = extension.Actor(*shape, policy.decoder.limits.action)
         self._ready = False
         self._held: list[np.ndarray | None] = []  # what the native actor has addresses of
 
@@ -80,6 +80,8 @@ class Actor:
             _heads(native, decoder, action.logits, H)
         if action.continuous:
             logstd = _floats(decoder["logstd"], (1, action.heads), "decoder.logstd")
+            if (limits := policy.decoder.limits) != OPEN:  # as `limited`
+                logstd = np.clip(np.nan_to_num(logstd), limits.lowest, limits.highest)
             native.logstd(_address(logstd))
         self._ready = True
 

@@ -61,7 +61,7 @@ static int add_layer(Actor& actor, const std::string& kind, int H, int state) {
 
 static void check(const std::string& kind, int H, std::vector<int> sizes, bool bytes) {
   bool continuous = sizes[0] == 1;
-  Actor actor(D, H, sizes, continuous);
+  Actor actor(D, H, sizes, continuous, 1e6f);
   Memory memory;
   int heads = int(sizes.size()), A = 0, states = 0;
   for (int size : sizes) A += size;

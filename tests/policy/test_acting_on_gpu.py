@@ -12,7 +12,7 @@ import pytest
 from emulated_gpu import Compiled, recording
 from mlx.utils import tree_map
 from oracles import named
-from small_policies import policy_of, weights_of
+from small_policies import beyond, policy_of, weights_of
 
 from puffer_mlx import config
 from puffer_mlx.ops.gpu import text
@@ -23,6 +23,7 @@ from puffer_mlx.policy.acting_on_gpu import (
     layout,
     step_on_gpu,
 )
+from puffer_mlx.policy.distributions import PUFFER5
 from puffer_mlx.policy.networks.catalog import NETWORKS, forms_of
 from puffer_mlx.policy.networks.mingru.network import MinGRU
 from puffer_mlx.policy.policy import Policy, make_policy
@@ -132,6 +133,8 @@ def cases() -> dict[str, Case]:
             found.append(Case(name, network=network, dialect=next(dialects), **given))
     found.append(Case("bytes", as_bytes=True, D=21, dialect="puffer3"))
     found.append(Case("many choices", sizes=(40, 2), masked=True))
+    found.append(Case("limits", sizes=(1, 1, 1), limits=PUFFER5))
+    beyond(found[-1].weights)
     return {case.name: case for case in found}
 
 

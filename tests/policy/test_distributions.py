@@ -1,12 +1,15 @@
 """`policy/distributions.py`: sampling, log-probabilities and entropies."""
 
+import math
+
 import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
 from oracles import f64
 
-from puffer_mlx.policy.distributions import Categorical, Gaussian, distribution
+from puffer_mlx.policy.decoders import Fused
+from puffer_mlx.policy.distributions import PUFFER5, Categorical, Gaussian, distribution
 from puffer_mlx.spec import ActionSpec
 
 HEADS = pytest.mark.parametrize("sizes", [(4,), (3, 2, 5)])
@@ -210,6 +213,29 @@ def test_a_mean_that_is_nan_acts_as_0():
     actions, logprobs = heads.sample(outputs, mx.array([[0.5], [0.5]]))
     assert np.array(actions).ravel().tolist() == [0.5, 3.5]
     assert np.isfinite(np.array(logprobs)).all()
+
+
+def test_puffer5_keeps_continuous_actions_within_limits():
+    """By hand; gradients pass as if there were no limits."""
+    decoder = Fused(ActionSpec((1, 1)), 1, PUFFER5)
+    weights = {"weight": mx.array([[1.0], [1.0], [0.0]]), "logstd": mx.array([[5.0, np.nan]])}
+    h = mx.array([[2e6], [-2e6], [np.nan], [0.5]])
+    outputs, _ = decoder(weights, h)
+    noise = mx.array([[1.0, 1.0]] * 4)
+    actions, logprobs = decoder.distribution.sample(outputs, noise)
+    wide = np.exp(np.float32(2))  # a log standard deviation is at most 2
+    expected = [[1e6, 1e6], [wide - 1e6, 1 - 1e6], [wide, 1], [0.5 + wide, 1.5]]
+    np.testing.assert_allclose(np.array(actions), expected, rtol=1e-6)
+    # what is stored is what was chosen: the first one's noise was cut off
+    each = -2 - math.log(2 * math.pi)
+    np.testing.assert_allclose(np.array(logprobs)[[0, 2]], [each, each - 1], rtol=1e-5)
+
+    def scalar(h, logstd):
+        outputs, _ = decoder({**weights, "logstd": logstd}, h)
+        return mx.sum(decoder.distribution.log_prob_entropy(outputs, actions - 1)[0])
+
+    by_h, by_logstd = mx.grad(scalar, argnums=(0, 1))(h, mx.array([[5.0, 0.0]]))
+    assert (np.array(by_h) != 0).all() and (np.array(by_logstd) != 0).all()
 
 
 # ---- the most probable action --------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+import math
 import re
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from puffer_mlx import config
 from puffer_mlx.check.gpu import loss as item
 from puffer_mlx.check.gpu.tools import QUICK, Failed
 from puffer_mlx.policy.decoders import Fused
+from puffer_mlx.policy.distributions import Limits
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.ppo.closed_form import gpu, operation
 from puffer_mlx.ppo.loss import Coefficients, Minibatch
@@ -45,6 +47,7 @@ class Case:
     parts: int = 256
     headless: bool = False  # the last head has no legal action: float32 is too coarse about -1e4
     live: bool = False
+    limit: float = math.inf  # of means; then some are beyond it, and actions beside it
     arrays: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -55,6 +58,10 @@ class Case:
         if self.action.continuous:
             actions, logstd = rng.normal(size=(n, heads)), rng.normal(size=(1, heads)) * 0.3
             logstd = self.rounded(logstd)
+            if math.isfinite(self.limit):
+                side = np.sign(y[0, :40])
+                y[0, :40], actions[:40, 0] = 3 * self.limit * side, self.limit * side
+                actions[:40, 0] += rng.integers(-4, 5, 40) / 4
         else:
             actions = np.stack([rng.integers(0, size, n) for size in self.sizes], axis=1)
         if self.masked:
@@ -89,7 +96,7 @@ class Case:
 
     def space(self) -> gpu.Space:
         actions, masks = self.given("actions"), self.given("masks")
-        return gpu.Space(self.action, self.low("logstd"), actions, masks)
+        return gpu.Space(self.action, self.limit, self.low("logstd"), actions, masks)
 
     def settings(self) -> gpu.Settings:
         return gpu.Settings(COEFFICIENTS, mx.array(ENT_COEF), mx.array(self.scale))
@@ -118,7 +125,7 @@ def log_probs(case):
     y, actions = f64(case.arrays["y"])[:-1].T, case.arrays["actions"]
     if case.action.continuous:
         logstd = f64(case.arrays["logstd"])
-        z = (actions - y) / np.exp(logstd)
+        z = (actions - np.clip(y, -case.limit, case.limit)) / np.exp(logstd)
         logprob = (-(z**2) / 2 - np.log(2 * np.pi) / 2 - logstd).sum(axis=1)
         entropy = np.full(len(y), (0.5 * np.log(2 * np.pi * np.e) + logstd).sum())
         return logprob, entropy, (z / np.exp(logstd), z**2 - 1)
@@ -164,7 +171,7 @@ def expected(case):
 
 def plain(case):
     """The same by the plain form, which MLX differentiates on this CPU."""
-    decoder = Fused(case.action, 1)
+    decoder = Fused(case.action, 1, Limits(case.limit))
 
     def total(y, logstd):
         weights = {} if logstd is None else {"logstd": logstd}
@@ -200,6 +207,7 @@ CASES = {
     "live masked": Case((3, 2, 5), n=257, masked=True, live=True),
     "live continuous": Case((1, 1, 1), live=True),
     "live bf16": Case((4,), n=64, dtype=mx.bfloat16, live=True),
+    "live continuous, limited": Case((1, 1, 1), live=True, limit=1e6),
     "live masked fp16": Case((3, 2), n=64, masked=True, dtype=mx.float16, scale=1024.0, live=True),
     "live continuous fp16": Case((1, 1), n=64, dtype=mx.float16, scale=1024.0, live=True),
     "live, one sample": Case((2,), n=1, live=True),

@@ -13,11 +13,12 @@ import pytest
 from mlx.utils import tree_flatten, tree_map
 from oracles import f64, named
 from sanitizers import SANITIZERS, C, program, sanitized
-from small_policies import policy_of, weights_of
+from small_policies import beyond, policy_of, weights_of
 
 import puffer_mlx
 from puffer_mlx import config
 from puffer_mlx.ops import cpu_extension
+from puffer_mlx.policy.distributions import PUFFER5
 from puffer_mlx.policy.networks.mingru.network import MinGRU
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.rollout import compiled_step
@@ -292,6 +293,20 @@ def test_nan_stays_where_it_is(network, sizes):
         deviation = np.exp(np.array(case.weights["decoder"]["logstd"]))
         expected = (deviation * case.noise)[:, ~others]
         np.testing.assert_allclose(actions[:, ~others], expected, rtol=1e-6)
+
+
+def test_continuous_actions_within_limits():
+    case = Case(policy_of(sizes=(1, 1, 1), limits=PUFFER5))
+    beyond(case.weights)
+    case.actor.prepare(case.weights)
+    actions, logprobs, *_ = case.run().found()
+    expected, expected_logprobs, *_ = case.expected()
+    np.testing.assert_allclose(actions[..., 1:], expected[..., 1:], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(actions, expected, rtol=0, atol=20)
+    # next to a million the numbers of float32 are 1/16 apart
+    np.testing.assert_allclose(logprobs, expected_logprobs, rtol=0, atol=0.1)
+    at_most = np.abs(actions[..., 0]) == PUFFER5.action
+    assert 0.1 < at_most.mean() < 0.9
 
 
 # ---- any agents at a time ------------------------------------------------------------------------

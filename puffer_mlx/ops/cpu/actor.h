@@ -34,9 +34,10 @@ struct Rollout {
 // Threads may call `act` at the same time, for different agents; weights and rollout must stay as they are meanwhile.
 class Actor {
  public:
-  // D inputs, H features; of each head its number of choices, or 1 if actions are continuous.
-  Actor(int inputs, int hidden, std::vector<int> sizes, bool continuous)
-      : D_(inputs), H_(hidden), heads_(std::move(sizes), continuous) {}
+  // D inputs, H features; of each head its number of choices, or 1 if actions are continuous; how far from 0 these are
+  // at most, which may be infinity.
+  Actor(int inputs, int hidden, std::vector<int> sizes, bool continuous, float limit)
+      : D_(inputs), H_(hidden), heads_(std::move(sizes), continuous, limit) {}
 
   // Weights are given as stages in their order: the first is the encoder, the last the decoder, A + 1 wide.
   void clear() { stages_.clear(); }

@@ -39,7 +39,9 @@ inline nanobind::class_<Actor> bind_actor(nanobind::module_& m) {
   };
   auto logstd = [](Actor& actor, uintptr_t values) { actor.set_logstd(floats_at(values)); };
   nb::class_<Actor> actor(m, "Actor");
-  actor.def(nb::init<int, int, std::vector<int>, bool>(), "inputs"_a, "hidden"_a, "sizes"_a, "continuous"_a)
+  actor
+      .def(nb::init<int, int, std::vector<int>, bool, float>(), "inputs"_a, "hidden"_a, "sizes"_a, "continuous"_a,
+           "limit"_a)
       .def("clear", &Actor::clear)
       .def("dense", dense, "weight"_a, "bias"_a, "outputs"_a, "inputs"_a, "gelu"_a)
       .def("logstd", logstd, "values"_a)

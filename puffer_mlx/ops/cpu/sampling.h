@@ -20,10 +20,12 @@ constexpr float kLargest = 3.4028e38f;  // its `LARGEST`
 struct Heads {
   std::vector<int> sizes;  // of each head its number of choices, or 1 if actions are continuous
   bool continuous;
+  float limit;     // continuous actions and their means are at most this far from 0
   int logits = 0;  // A, their sum
   std::vector<float> logstd, deviation, precision;  // (heads,): s, e^s and e^-s, if continuous
 
-  Heads(std::vector<int> sizes, bool continuous) : sizes(std::move(sizes)), continuous(continuous) {
+  Heads(std::vector<int> sizes, bool continuous, float limit)
+      : sizes(std::move(sizes)), continuous(continuous), limit(limit) {
     for (int size : this->sizes) logits += size;
   }
 
@@ -36,6 +38,13 @@ struct Heads {
     for (int j = 0; j < count(); ++j) deviation[j] = std::exp(s[j]), precision[j] = std::exp(-s[j]);
   }
 };
+
+// At most `limit` from 0; NaN stays.
+inline Lanes within(Lanes x, float limit) {
+  Lanes most = Lanes{} + limit;
+  x = x > most ? most : x;
+  return x < -most ? -most : x;
+}
 
 // e^x for x <= 0; 0 below -87.
 inline Lanes exp_to_zero(Lanes x) {
@@ -129,8 +138,8 @@ inline void sample(const Heads& heads, const float* outputs, int64_t stride, int
     for (int j = 0, a = 0; j < width; a += heads.sizes[j++]) {
       Lanes noise = load_column(to.noise + int64_t(i) * width + j, width, some), action;
       if (heads.continuous) {
-        Lanes mean = finite(logits[j]);
-        action = mean + heads.deviation[j] * noise;
+        Lanes mean = within(finite(logits[j]), heads.limit);
+        action = within(mean + heads.deviation[j] * noise, heads.limit);
         Lanes distance = (action - mean) * heads.precision[j];
         logprob += -0.5f * distance * distance - 0.918938533f - heads.logstd[j];  // log(2 pi) / 2
       } else {

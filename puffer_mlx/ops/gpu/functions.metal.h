@@ -20,6 +20,12 @@ FUNCTION float logistic(float x) { return 1.0f / (1.0f + exp(-x)); }
 
 FUNCTION float squash(float x) { return 2.0f * logistic(2.0f * x) - 1.0f; }  // tanh, never inf/inf
 
+// x at most `limit` from 0, and NaN as 0; as it is if the limit is 0.
+FUNCTION float within(float x, float limit) {
+  if (limit == 0.0f) return x;
+  return x != x ? 0.0f : x > limit ? limit : x < -limit ? -limit : x;
+}
+
 // Of the normal distribution, the probability beyond |x| <= 13: ops/cpu/arithmetic.h
 FUNCTION float normal_tail(float x) {
   float t = 1.0f / (1.0f + 0.2775f * (x < 0.0f ? -x : x));

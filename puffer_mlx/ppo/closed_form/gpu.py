@@ -6,6 +6,7 @@ n samples, A logits (or dimensions of a continuous space). y (A + 1, n) is a dec
 logits or means, and the value in the last row.
 """
 
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ class Space(NamedTuple):
     """An action space, and which of its actions were taken."""
 
     action: ActionSpec
+    limit: float
+    """Means of a continuous space count as at most this far from 0."""
     logstd: mx.array | None
     """(1, A) of y's dtype, of a continuous space; else None."""
     actions: mx.array
@@ -41,7 +44,9 @@ class Space(NamedTuple):
     def inputs(self) -> dict[str, mx.array]:
         """What its kernels read of it."""
         given = {"actions": self.actions, "logstd": self.logstd, "masks": self.masks}
-        if not self.action.continuous:
+        if self.action.continuous:
+            given["limit"] = numbers(float(self.limit) if math.isfinite(self.limit) else 0.0)
+        else:
             given["sizes"] = numbers(*self.action.sizes)
         return {name: array for name, array in given.items() if array is not None}
 

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "gpu/block_sum.metal.h"
+#include "gpu/functions.metal.h"
 
 #define HALF_LOG_TWO_PI 0.9189385332f
 
@@ -65,7 +66,7 @@ kernel void masked_categorical_loss(device const Low* y, device const float* act
 
 template <typename Low>
 kernel void gaussian_loss(device const Low* y, device const Low* logstd, device const float* actions,
-                          device const float* old_logprob, device const float* old_value, device const float* adv,
+                          device const float* limit, device const float* old_logprob, device const float* old_value, device const float* adv,
                           device const float* weight, device const float* moments, device const float* scale,
                           device const float* settings, device const int* shape, device Low* dy, device float* ratio,
                           device float* value, device float* partial, uint i, uint me, uint block) {
@@ -149,7 +150,7 @@ kernel void masked_categorical_logprobs(device const Low* y, device const float*
 
 template <typename Low>
 kernel void gaussian_logprobs(device const Low* y, device const Low* logstd, device const float* actions,
-                              device const int* shape, device float* logprobs, uint i) {
+                              device const float* limit, device const int* shape, device float* logprobs, uint i) {
   uint n = (uint)shape[0], A = (uint)shape[1];
   if (i < n) {
 #include "gaussian.metal.h"

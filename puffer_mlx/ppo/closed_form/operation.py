@@ -60,7 +60,7 @@ def losses(
     fused = kernel_on_gpu(_fused)
     if fused is None:
         return _plain(decoder, weights, y, actions, masks, batch, coefficients, ent_coef, scale)
-    space = decoder.action, _logstd(decoder, weights), actions, masks
+    space = decoder.action, decoder.limits.action, decoder.logstd(weights), actions, masks
     settings = coefficients, ent_coef, numbers(1.0) if scale is None else scale
     total, metrics, ratio, value, *_ = fused(y, *space, *settings, *batch)
     return Losses(total.reshape(()), metrics, ratio, value)
@@ -74,11 +74,8 @@ def logprobs(
     if fused is None:
         outputs, _ = decoder.split(weights, y)
         return decoder.distribution.log_prob_entropy(outputs, actions, masks)[0]
-    return fused(gpu.Space(decoder.action, _logstd(decoder, weights), actions, masks), y)
-
-
-def _logstd(decoder: Decoder, weights: Weights) -> mx.array | None:
-    return weights["logstd"] if decoder.action.continuous else None
+    limit, logstd = decoder.limits.action, decoder.logstd(weights)
+    return fused(gpu.Space(decoder.action, limit, logstd, actions, masks), y)
 
 
 def _plain(decoder, weights, y, actions, masks, batch, coefficients, ent_coef, scale) -> Losses:
@@ -94,8 +91,8 @@ def _plain(decoder, weights, y, actions, masks, batch, coefficients, ent_coef, s
 
 # Arrays, and what MLX passes on as it is: an action space, coefficients, None.
 @mx.custom_function
-def _fused(y, action, logstd, actions, masks, coefficients, ent_coef, scale, *batch):
-    space = gpu.Space(action, logstd, actions, masks)
+def _fused(y, action, limit, logstd, actions, masks, coefficients, ent_coef, scale, *batch):
+    space = gpu.Space(action, limit, logstd, actions, masks)
     settings = gpu.Settings(Coefficients(*coefficients), ent_coef, scale)
     targets = Minibatch(*batch)
     parts = None if targets.weight is None else gpu.moments(targets.adv)
@@ -109,5 +106,5 @@ def _fused_vjp(primals, _, found):
     # The loss is what is differentiated: its cotangent is 1, the others' are 0. What isn't
     # differentiated is given zeros, which nobody evaluates.
     dy, *dlogstd = found[4:]
-    rest = (mx.zeros_like(a) if isinstance(a, mx.array) else None for a in primals[3:])
-    return dy, None, dlogstd[0] if dlogstd else None, *rest
+    rest = (mx.zeros_like(a) if isinstance(a, mx.array) else None for a in primals[4:])
+    return dy, None, None, dlogstd[0] if dlogstd else None, *rest

@@ -10,12 +10,14 @@
   if (me < R * GROUPS && agent < n) {
     IN_SHARED Rows<R>* mine = outputs + me / R * (A + 1);
     uint r = me % R, at = 0;
+    float limit = (float)sizes[12];
     float logprob = 0.0f;
     for (uint head = 0; head < heads; ++head) {
-      uint size = (uint)sizes[12 + head];
+      uint size = (uint)sizes[13 + head];
       float given = noise[agent * heads + head];
       if (sizes[10] > 0) {
-        float mean = finite(mine[head].of[r]), action = mean + exp(logstd[head]) * given;
+        float mean = within(finite(mine[head].of[r]), limit);
+        float action = within(mean + exp(logstd[head]) * given, limit);
         float distance = (action - mean) * exp(-logstd[head]);
         WRITTEN(float, actions)[agent * heads + head] = action;
         logprob += -0.5f * distance * distance - 0.918938533f - logstd[head];  // log(2 pi) / 2

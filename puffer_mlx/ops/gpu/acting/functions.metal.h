@@ -16,7 +16,8 @@
 //   9  1 if some choices are illegal
 //  10  1 if actions are continuous
 //  11  1 if observations are copied to `seen`
-//  12  of each head its number of choices
+//  12  how far from 0 continuous actions and their means are at most; 0: as far as they are
+//  13  of each head its number of choices
 //
 // Actions (n, heads), log-probabilities and values (n,) are written where they are to be: to the rollout's memory, which
 // belongs to whoever fills it, as the environments do. So are the observations that a GPU with memory of its own has read
