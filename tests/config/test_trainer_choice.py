@@ -133,6 +133,8 @@ def test_a_file_of_the_other_release_does_not_change_what_a_trainer_is(here):
     typed = c.load("toy.ini", ["--train.algorithm", "puffer5", "--reset-state", "1"])
     assert essence(typed) == (True, *IS_5[1:]) and typed.notes == []  # whoever types it knows
     (here / "toy.ini").write_text("[base]\nreset_state = False\n[train]\nbeta1 = 0.5\n")
+    typed = c.load("toy.ini", ["--train.algorithm", "puffer5", "--reset-state", "1"])
+    assert typed.base.reset_state and typed.notes == []
     config = c.load("toy.ini", ["--train.algorithm", "puffer5"])
     assert essence(config) == IS_5 and config.notes == []  # nothing to say
 
