@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from puffer_mlx import config
+from puffer_mlx.tracking import scores
 
 HERE = Path(__file__).parent
 PARTS = 40
@@ -50,7 +51,7 @@ PUBLISHED = {  # by PufferLib 5.0, of one run each: million steps, and the score
 
 def metric(environment: str) -> str:
     """What is a score: [sweep] metric of the environment's file."""
-    return f"env/{config.load(environment).sweep.get('sweep', {}).get('metric', 'score')}"
+    return scores.metric(config.load(environment))
 
 
 def curve(records: list[dict[str, float]], metric: str) -> list[list[float]]:

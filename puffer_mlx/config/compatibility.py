@@ -79,11 +79,13 @@ RENAMES = {
     for section in ("base", "train")
     if (section, old) != new[:2]
 }
-RENAMES |= {  # PufferLib 5.0's; a file of its defaults can't know whether there is a second device
+# PufferLib 5.0's; a file of its defaults can't know whether there is a second device.
+NAMES_OF_5 = {
     "train.momentum": Renamed("train", "beta1"),
     "base.reset_every_horizon": Renamed("base", "reset_state"),
     "base.async": Renamed("train", "overlap", "False", "auto", typed_on="True"),
 }
+RENAMES |= NAMES_OF_5
 NOTHING = "None"  # a path in their files that is none
 ONLY = {  # unused keys whose other values ask for something that does not exist here
     "base.rank": 0,

@@ -9,7 +9,6 @@ transposed, and so are all the arrays of the network's state.
 """
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -234,6 +233,5 @@ class StepOnGPU:
             copied,
         )
         sizes = (D, H, L, action.logits, action.heads, n, layout.chunk)
-        limit = policy.decoder.limits.action
-        limit = int(limit) if math.isfinite(limit) else 0
+        limit = int(policy.decoder.limits.for_kernels)
         return numbers(*sizes, *map(int, flags), limit, *action.sizes)

@@ -27,6 +27,11 @@ class Limits(NamedTuple):
     """Of log standard deviations, as the next."""
     highest: float = math.inf
 
+    @property
+    def for_kernels(self) -> float:
+        """``action`` as a GPU's kernels take it: 0 if there is no limit."""
+        return self.action if math.isfinite(self.action) else 0.0
+
 
 OPEN = Limits()
 PUFFER5 = Limits(1e6, -20.0, 2.0)  # PufferLib 5.0's

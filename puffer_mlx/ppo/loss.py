@@ -88,13 +88,15 @@ def ppo_loss(
         raise ValueError(f"the loss's inputs differ in shape: {shapes}")
     logratio = logprob - batch.old_logprob
     ratio = mx.exp(logratio)
-    gain = -batch.adv if batch.weight is None else -batch.weight * normalise(batch.adv)
+    if batch.weight is None:
+        gain, known = -batch.adv, mx.stop_gradient(value)
+    else:
+        gain, known = -batch.weight * normalise(batch.adv), batch.old_value
     # Of two equal arguments, MLX's maximum gives the gradient to the second: the unclipped one, as
     # upstream.
     pg = mx.mean(mx.maximum(gain * mx.clip(ratio, 1 - clip_coef, 1 + clip_coef), gain * ratio))
 
-    live = batch.weight is None
-    ret = (mx.stop_gradient(value) if live else batch.old_value) + batch.adv
+    ret = known + batch.adv
     moved = mx.clip(value - batch.old_value, -vf_clip_coef, vf_clip_coef)
     error = mx.maximum(mx.square(batch.old_value + moved - ret), mx.square(value - ret))
     vl = 0.5 * mx.mean(error)

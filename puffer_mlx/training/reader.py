@@ -50,7 +50,7 @@ class Reader:
             first = max(0, min(begin, N - S))  # equal sizes: other ones are compiled again
             with building:
                 rows = mx.arange(first, min(first + S, N), dtype=mx.int32)
-                part = of_agents(states, slice(first, first + S))
+                part = _of_agents(states, slice(first, first + S))
             logprobs = self.behaviour(rollout, part, self._run.gather(fields, rows))
             with building:
                 parts.append(logprobs[:, begin - first :])
@@ -71,6 +71,6 @@ class Reader:
         return self._run.logprobs(rollout.start.weights, *minibatch, states)
 
 
-def of_agents(states: Any, agents: slice) -> Any:
+def _of_agents(states: Any, agents: slice) -> Any:
     """Views of some agents' states; None of None."""
     return None if states is None else tree_map(lambda state: state[agents], states)

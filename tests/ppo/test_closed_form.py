@@ -96,7 +96,8 @@ class Case:
 
     def space(self) -> gpu.Space:
         actions, masks = self.given("actions"), self.given("masks")
-        return gpu.Space(self.action, self.limit, self.low("logstd"), actions, masks)
+        limit = Limits(self.limit).for_kernels
+        return gpu.Space(self.action, limit, self.low("logstd"), actions, masks)
 
     def settings(self) -> gpu.Settings:
         return gpu.Settings(COEFFICIENTS, mx.array(ENT_COEF), mx.array(self.scale))

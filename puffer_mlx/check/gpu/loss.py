@@ -43,10 +43,8 @@ class Case:
         ``live``: of advantages that count as they are, which have no weight.
         """
         low = {name: mx.array(a).astype(dtype).astype(computed_in) for name, a in self.low.items()}
-        actions, batch = (
-            mx.array(self.actions),
-            Minibatch(*map(mx.array, self.targets[: 3 if live else 4])),
-        )
+        targets = self.targets[:3] if live else self.targets
+        actions, batch = mx.array(self.actions), Minibatch(*map(mx.array, targets))
         masks = None if self.masks is None else mx.array(self.masks)
         decoder = Fused(self.action, 1)
 

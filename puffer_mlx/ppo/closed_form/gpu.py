@@ -6,7 +6,6 @@ n samples, A logits (or dimensions of a continuous space). y (A + 1, n) is a dec
 logits or means, and the value in the last row.
 """
 
-import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ class Space(NamedTuple):
 
     action: ActionSpec
     limit: float
-    """Means of a continuous space count as at most this far from 0."""
+    """Means of a continuous space count as at most this far from 0; 0: as they are."""
     logstd: mx.array | None
     """(1, A) of y's dtype, of a continuous space; else None."""
     actions: mx.array
@@ -45,7 +44,7 @@ class Space(NamedTuple):
         """What its kernels read of it."""
         given = {"actions": self.actions, "logstd": self.logstd, "masks": self.masks}
         if self.action.continuous:
-            given["limit"] = numbers(float(self.limit) if math.isfinite(self.limit) else 0.0)
+            given["limit"] = numbers(self.limit)
         else:
             given["sizes"] = numbers(*self.action.sizes)
         return {name: array for name, array in given.items() if array is not None}

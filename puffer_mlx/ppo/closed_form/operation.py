@@ -60,7 +60,7 @@ def losses(
     fused = kernel_on_gpu(_fused)
     if fused is None:
         return _plain(decoder, weights, y, actions, masks, batch, coefficients, ent_coef, scale)
-    space = decoder.action, decoder.limits.action, decoder.logstd(weights), actions, masks
+    space = decoder.action, decoder.limits.for_kernels, decoder.logstd(weights), actions, masks
     settings = coefficients, ent_coef, numbers(1.0) if scale is None else scale
     total, metrics, ratio, value, *_ = fused(y, *space, *settings, *batch)
     return Losses(total.reshape(()), metrics, ratio, value)
@@ -74,7 +74,7 @@ def logprobs(
     if fused is None:
         outputs, _ = decoder.split(weights, y)
         return decoder.distribution.log_prob_entropy(outputs, actions, masks)[0]
-    limit, logstd = decoder.limits.action, decoder.logstd(weights)
+    limit, logstd = decoder.limits.for_kernels, decoder.logstd(weights)
     return fused(gpu.Space(decoder.action, limit, logstd, actions, masks), y)
 
 

@@ -13,17 +13,14 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from puffer_mlx.config.compatibility import NAMES_OF_5
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.tracking.formats import LogFormat
 from puffer_mlx.tracking.run_log import Record, RunLog, columns, means
 
 FIRST = "# PufferLib log v1"
 LONGEST = 127  # characters of a key
-RENAMED = {  # our keys, and 5.0's
-    "base.reset_state": "base.reset_every_horizon",
-    "train.overlap": "base.async",
-    "train.beta1": "train.momentum",
-}
+RENAMED = {f"{ours.section}.{ours.key}": theirs for theirs, ours in NAMES_OF_5.items()}
 REMOVED = ("train.beta2", "train.eps", "train.prio_alpha", "train.prio_beta0")  # since 4.0
 UPSTREAM: dict[str, dict[str, Any]] = {  # what 5.0's files say besides, and is so of every run here
     "base": {"cudagraphs": -1, "gpu_offset": 0},
