@@ -46,7 +46,7 @@ from puffer_mlx.system.files import publish
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.acting import choose_acting
 from puffer_mlx.training.collector import Rollout, RolloutStart
-from puffer_mlx.training.learner import Learner, drawn_by
+from puffer_mlx.training.learner import Learner
 from puffer_mlx.training.observers import FirstRatios
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.training.train_state import Scheduled, TrainState
@@ -198,13 +198,13 @@ def _epoch(
     rollout = Rollout(buffer, start, {}, 0.0)
 
     away = Placement(mx.Device(mx.gpu), mx.Device(mx.cpu), precision=config.train.precision)
-    learner = Learner(config, compile_update(policy, config.train), away)
+    learner = Learner(config, compile_update(policy, config.train), away, policy.has_memory)
     watch, ratios = Watch(graphs), FirstRatios(learner.reader, True)
     ratios.begin(rollout, 0)
-    uniforms = replaced(drawn_by(config, mx.random.key(0)), graphs.computed)
+    draws = replaced(learner.draws(mx.random.key(0)), graphs.computed)
     scheduled = Scheduled(*(mx.array(0.5) for _ in fields(Scheduled)))
     with watch.evaluations():
-        learner.train(rollout, now, uniforms, scheduled, [watch, ratios])
+        learner.train(rollout, now, draws, scheduled, [watch, ratios])
     return watch.found
 
 

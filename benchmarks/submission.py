@@ -23,7 +23,6 @@ from puffer_mlx.config import Config
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.system.devices import building, kernels_folder
 from puffer_mlx.training.collector import Rollout
-from puffer_mlx.training.learner import drawn_by
 from puffer_mlx.training.trainer import Trainer
 
 IN_A_ROW = 3  # runs; the fastest counts
@@ -106,10 +105,10 @@ def _train(trainer: Trainer, rollout: Rollout, minibatches: int, *observers: Any
     """Train, and forget what was learned."""
     set_minibatches(trainer.config, minibatches)
     with building:
-        uniforms = drawn_by(trainer.config, mx.random.key(0))
+        draws = trainer.learner.draws(mx.random.key(0))
         scheduled = trainer.scheduled()
-    evaluate(uniforms)
-    trainer.learner.train(rollout, trainer.train_state, uniforms, scheduled, observers)
+    evaluate(draws)
+    trainer.learner.train(rollout, trainer.train_state, draws, scheduled, observers)
 
 
 def _steps(trainer: Trainer, rollout: Rollout, minibatches: int) -> dict[str, list[Times]]:

@@ -202,9 +202,10 @@ class Train:
     algorithm: str = key(
         "puffer4",
         "puffer4: PufferLib 4.0's, segments drawn by priority, advantages normalised; puffer5:"
-        " 5.0's, segments in their order, advantages of the values of the same forward pass."
-        " puffer_mlx only: a file of 5.0's selects puffer5.",
-        choices=("puffer4", "puffer5"),
+        " 5.0's, segments in their order, advantages of the values of the same forward pass; ppo:"
+        " the field's, advantages once a rollout, samples shuffled in each pass, of recurrent"
+        " networks segments. puffer_mlx only: a file of 5.0's selects puffer5.",
+        choices=("puffer4", "puffer5", "ppo"),
     )
     total_timesteps: int = key(
         10_000_000, "Length of the run, summed over agents.", unit="steps", minimum=1, maximum=1e18
@@ -274,8 +275,8 @@ class Train:
     )
     minibatch_size: int = key(
         8192,
-        "M: length of a minibatch; a multiple of horizon. Of puffer5 its segments, M / T, divide"
-        " vec.total_agents.",
+        "M: length of a minibatch; a multiple of horizon, but for ppo's shuffled samples. Of"
+        " puffer5 its segments, M / T, divide vec.total_agents.",
         unit="steps",
         minimum=1,
     )
@@ -414,6 +415,11 @@ class Config:
     def segments(self) -> int:
         """S = M / T: segments of one minibatch."""
         return self.train.minibatch_size // self.train.horizon
+
+    @property
+    def shuffles_samples(self) -> bool:
+        """Whether minibatches are of samples, not of segments: PPO of a network without memory."""
+        return self.train.algorithm == "ppo" and self.torch.network == "MLP"
 
     @property
     def minibatches(self) -> int:

@@ -25,9 +25,12 @@ from puffer_mlx.system.files import reading
 
 RELEASES = {"puffer4": "4.0", "puffer5": "5.0"}
 ESSENCE = "base.reset_state", "policy.reset_on_terminal", "train.vtrace", "train.overlap"
+_DRAWN = "train.prio_alpha", "train.prio_beta0", "train.advantage"
+_WEIGHED = "train.vtrace", "train.vtrace_rho_clip", "train.vtrace_c_clip"
 UNREAD = {  # keys that a trainer doesn't obey
     "puffer4": ("base.eval_agents",),
-    "puffer5": ("train.prio_alpha", "train.prio_beta0", "train.advantage"),
+    "puffer5": _DRAWN,
+    "ppo": ("base.eval_agents", *_DRAWN, *_WEIGHED),
 }
 
 
@@ -113,7 +116,9 @@ def trainer_note(config: Config) -> str:
         config: a valid one, made by whatever means.
     """
     why = f" ({config.chosen_by})" if config.chosen_by else ""
-    return f"{config.env_name}: PufferLib {RELEASES[config.train.algorithm]}'s trainer{why}"
+    release = RELEASES.get(config.train.algorithm)
+    whose = f"PufferLib {release}'s trainer" if release else "PPO as the field has it"
+    return f"{config.env_name}: {whose}{why}"
 
 
 def unread(config: Config) -> list[str]:

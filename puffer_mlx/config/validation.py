@@ -61,7 +61,7 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
     if sound(*names) and train.minibatch_size > config.batch_size:
         message = f"train.minibatch_size {train.minibatch_size} is more than an epoch, {epoch}"
         report(names, message, f"{config.batch_size} or less")
-    elif sound(*names[:2]) and train.minibatch_size % train.horizon:
+    elif sound(*names[:2]) and not config.shuffles_samples and train.minibatch_size % train.horizon:
         message = f"train.minibatch_size {train.minibatch_size} is not a multiple of train.horizon"
         legal = multiples(train.minibatch_size, train.horizon)
         report(names[:2], f"{message} {train.horizon}", legal)

@@ -28,6 +28,7 @@ from puffer_mlx.policy.encoders.catalog import Encoder, make_encoder
 from puffer_mlx.policy.networks import NETWORKS, Network
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.spec import EnvSpec
+from puffer_mlx.trees import leaves
 
 Weights = dict[str, Any]
 State = Any  # a tree of arrays, the network's own
@@ -49,6 +50,11 @@ class Policy:
     def distribution(self) -> Categorical | Gaussian:
         """What the decoder's outputs mean."""
         return self.decoder.distribution
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the network has a state: what it does depends on more than an observation."""
+        return bool(leaves(self.initial_state(1)))
 
     def init(self, key: mx.array) -> Weights:
         """Fresh weights; the order of the dictionary is the order of upstream's flat file."""

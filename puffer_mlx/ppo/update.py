@@ -20,6 +20,14 @@ upstream.
                 that it gives, loss, gradients
     optimise:   as above
 
+PPO as the field has it (``ppo``), which writes nothing back either:
+
+    targets:    once an epoch: advantages of the rollout's values
+    shuffle:    once a pass: all samples in a random order, or of a network with memory all
+                segments, minibatch by minibatch: ``ppo/shuffle.py``
+    gradients:  forward, loss of the advantages, which it normalises, gradients
+    optimise:   as above
+
 ``act`` is the rollout's; ``logprobs`` is the forward pass alone, for comparing the two.
 """
 
@@ -37,6 +45,7 @@ from puffer_mlx.ppo import optimizers, precision, priority
 from puffer_mlx.ppo.advantage import advantages
 from puffer_mlx.ppo.closed_form import operation as closed_form
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
+from puffer_mlx.ppo.shuffle import samples, segments
 from puffer_mlx.system.backend import backend
 
 Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
@@ -71,10 +80,11 @@ class Segments(NamedTuple):
 
 
 class Section(NamedTuple):
-    """What a minibatch of puffer5 is made of: S rows."""
+    """What a minibatch of puffer5 or ppo is made of: S rows; of shuffled samples one step of S."""
 
     inputs: Inputs
-    segments: Segments
+    compared: Segments | Minibatch
+    """With what: of puffer5 segments, of ppo a minibatch."""
     state: Any
     """The network's, with which their rollout began; None: its initial one."""
 
@@ -91,6 +101,7 @@ class Executables(NamedTuple):
     targets: Callable[..., Any]
     draw: Callable[..., Any]
     split: Callable[..., Any]
+    shuffle: Callable[..., Any]
     gather: Callable[..., Any]
     gradients: Callable[..., Any]
     optimise: Callable[..., Any]
@@ -121,14 +132,14 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         """``act`` without choosing: what of its time is the policy's."""
         return policy.step(weights, observations, state, policy.keep(terminals))
 
-    live = train.algorithm == "puffer5"
+    weighed = train.algorithm != "ppo"  # by importance ratios, which PPO's advantages have none of
     estimate = partial(
         advantages,
         bootstrap=train.bootstrap_truncated,
         gamma=train.gamma,
         gae_lambda=train.gae_lambda,
-        rho_clip=train.vtrace_rho_clip,
-        c_clip=train.vtrace_c_clip,
+        rho_clip=train.vtrace_rho_clip if weighed else 1.0,
+        c_clip=train.vtrace_c_clip if weighed else 1.0,
         reward_clip=train.reward_clip,
     )
 
@@ -170,6 +181,32 @@ def compile_update(policy: Policy, train: Train) -> Executables:
             )
 
         return [section(k) for k in range(N // S)]
+
+    def shuffle(
+        fields: Fields, adv: mx.array, states: Any, learned: mx.array, order: mx.array
+    ) -> list[Section]:
+        """A pass's minibatches.
+
+        Args:
+            fields: the rollout's.
+            adv: (T, N).
+            states: the network's, of N agents; None: the initial one, or there is none.
+            learned: (T, N) float32, 1 for the steps that are learned from.
+            order: (K, M) of samples, or of a network with memory (K, S) of agents, int32.
+        """
+        if not policy.has_memory:
+            picked = samples(fields, adv, order)
+            return [Section(_rows_of_one_step(read), batch, None) for read, batch in picked]
+        heads = policy.decoder.action.heads
+
+        def section(rows: mx.array) -> Section:
+            read, batch, first = segments(fields, adv, learned, states, rows)
+            masks, keep = read.get("masks"), policy.keep(read["terminals"])
+            masks = None if masks is None else masks.flatten(0, 1)
+            actions = read["actions"].reshape(-1, heads)
+            return Section(Inputs(read["observations"], actions, masks, keep), batch, first)
+
+        return [section(rows.reshape(-1)) for rows in mx.split(order, len(order))]
 
     def gather(fields: Fields, rows: mx.array) -> Inputs:
         """What the forward pass reads of the rows."""
@@ -246,6 +283,20 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         grads, metrics, ratio, _, adv = differentiated(weights, forward, *given)
         return grads, metrics, ratio.reshape(shape), adv.reshape(shape)
 
+    def shuffled_gradients(
+        weights, observations, actions, masks, keep, batch: Minibatch, state, ent_coef, scale
+    ):
+        """Gradients, statistics, and the ratios and advantages (T, S) of the rows; as the above."""
+        shape = observations.shape[:2]
+
+        def forward(weights):
+            return *product(weights, observations, keep, state), batch
+
+        given = actions, masks, ent_coef, scale
+        grads, metrics, ratio, _, adv = differentiated(weights, forward, *given)
+        return grads, metrics, ratio.reshape(shape), adv.reshape(shape)
+
+    its_own = {"puffer4": gradients, "puffer5": live_gradients, "ppo": shuffled_gradients}
     optimizer = optimizers.find(train.optimizer)
 
     def optimise(weights, state, scaler, grads, metrics, lr):
@@ -273,9 +324,15 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         targets=small(targets),
         draw=small(draw),
         split=small(split),
+        shuffle=shuffle,
         gather=small(gather),
-        gradients=mx.compile(live_gradients) if live else mx.compile(gradients),
+        gradients=mx.compile(its_own[train.algorithm]),
         optimise=small(optimise),
         write_back=small(put_rows),
         logprobs=mx.compile(logprobs),
     )
+
+
+def _rows_of_one_step(read: dict[str, mx.array]) -> Inputs:
+    """What the forward pass reads of M samples: M rows of one step."""
+    return Inputs(read["observations"][None], read["actions"], read.get("masks"), None)

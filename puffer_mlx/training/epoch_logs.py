@@ -94,7 +94,7 @@ def importance(losses: Logs, algorithm: str) -> Logs:
         losses: of the learner.
         algorithm: ``train.algorithm``; 4.0's trainer doesn't log it.
     """
-    if algorithm == "puffer4" or "kl" not in losses:
+    if algorithm != "puffer5" or "kl" not in losses:
         return {}
     return {"importance": 1 + losses["kl"] - losses["old_kl"]}
 

@@ -38,7 +38,7 @@ def evaluate(trainer: Trainer, make: Callable[[Config], VecEnv]) -> Iterator[Log
         After each rollout ``agent_steps`` and the means since the evaluation began, ``env/*``.
         puffer5's steps stay those of training.
     """
-    if trainer.config.train.algorithm == "puffer4":
+    if trainer.config.train.algorithm != "puffer5":
         yield from trainer.evaluate()
     elif trainer.config.base.eval_episodes and not trainer.stop:
         config = evaluated(trainer.config)
@@ -82,7 +82,7 @@ def short_note(trainer: Trainer, record: Logs) -> str | None:
         record: the last one of ``evaluate``.
     """
     config, ended = trainer.config, record.get("env/n", 0)
-    if config.train.algorithm == "puffer4" or ended >= config.base.eval_episodes or trainer.stop:
+    if config.train.algorithm != "puffer5" or ended >= config.base.eval_episodes or trainer.stop:
         return None
     return (
         f"the evaluation ended after {ended:,.0f} of {config.base.eval_episodes:,} episodes: no"

@@ -3,12 +3,15 @@
 What else goes on at a step (a lock, timing, comparing) is an observer's: ``observers.py``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+import numpy as np
 
 from puffer_mlx.config import Config
+from puffer_mlx.ppo.shuffle import Pass
 from puffer_mlx.ppo.update import Executables, Fields, Section
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
@@ -33,6 +36,7 @@ class Steps(NamedTuple):
     targets: Step
     draw: Step
     split: Step
+    shuffle: Step
     gather: Step
     gradients: Step
     optimise: Step
@@ -46,6 +50,7 @@ class Learner:
         config: a valid configuration.
         run: the policy's compiled functions.
         placement: where it acts and is trained.
+        by_segment: whether ppo shuffles whole segments, as of a policy with memory.
 
     Attributes:
         steps: what ``train`` calls; may be replaced between two epochs, one step by ``_replace`` or
@@ -54,11 +59,13 @@ class Learner:
         health: judges what came out.
     """
 
-    def __init__(self, config: Config, run: Executables, placement: Placement) -> None:
+    def __init__(
+        self, config: Config, run: Executables, placement: Placement, by_segment: bool
+    ) -> None:
         run = watched(run, locked)
         self.reader = Reader(run, placement, config)
         self.health = Health(config)
-        self._config = config
+        self._config, self._pass = config, Pass.of(config, by_segment)
         others = (getattr(run, name) for name in Steps._fields[2:])
         self.steps = Steps(self.reader.copy, self.reader.recompute, *others)
 
@@ -66,7 +73,7 @@ class Learner:
         self,
         rollout: Rollout,
         before: TrainState,
-        uniforms: mx.array | None,
+        draws: mx.array,
         scheduled: Scheduled,
         observers: Sequence[Observer] = (),
     ) -> tuple[TrainState, dict[str, float]]:
@@ -75,7 +82,7 @@ class Learner:
         Args:
             rollout: what to train on; not rewritten before this returns.
             before: what to begin with.
-            uniforms: of ``drawn_by``.
+            draws: of ``draws``.
             scheduled: the epoch's numbers.
             observers: of this epoch's steps, the outermost last.
 
@@ -88,46 +95,95 @@ class Learner:
         steps: Steps = watched(self.steps, *observers)
         fields = steps.recompute(steps.copy(rollout.buffer.fields), rollout)
         submitted = Submitted()
-        if uniforms is None:
-            sections = steps.split(fields, self.reader.first_states(rollout))
-            now = self._in_order(steps, sections, before, scheduled, submitted)
+        if self._config.train.algorithm == "puffer4":
+            now = _by_priority(steps, fields, before, draws, scheduled, submitted)
         else:
-            now = _by_priority(steps, fields, before, uniforms, scheduled, submitted)
+            sections = self._sections(steps, fields, rollout, draws)
+            now = _one_by_one(steps, sections, before, scheduled, submitted)
         return now, self.health.judge(rollout, now, submitted)
 
-    def _in_order(
-        self,
-        steps: Steps,
-        sections: list[Section],
-        before: TrainState,
-        scheduled: Scheduled,
-        submitted: Submitted,
-    ) -> TrainState:
-        """PufferLib 5.0's minibatches: the agents in their order, S by S, and from the first again.
+    def draws(self, key: mx.array) -> mx.array:
+        """What an epoch's minibatches are drawn by.
 
-        If K S isn't a multiple of N the first ones are trained on once more, always the same ones.
-        Takes from the list what it doesn't need any longer.
+        puffer4: numbers (K, S) in (0, 1]; ppo: a key for each pass; puffer5 draws nothing.
         """
-        now, count, K = before, len(sections), self._config.minibatches
-        for k in range(K):
-            inputs, segments, state = section = sections.pop(0)
-            if k + count < K:  # it comes again; else its memory serves the next ones
-                sections.append(section)
-            grads, metrics, _, adv = steps.gradients(
-                *(now.weights, *inputs, segments, state),
-                *(scheduled.ent_coef, now.scaler["scale"]),
-            )
-            *after, ok = steps.optimise(*now.arrays(), grads, metrics, scheduled.lr)
-            now = TrainState(*after)
-            submitted.submit(now, adv, metrics, ok)
-        return now
+        config = self._config
+        if config.train.algorithm == "ppo":
+            return mx.random.split(key, self._pass.count)
+        if config.train.algorithm == "puffer5":
+            return key
+        return 1 - mx.random.uniform(shape=(config.minibatches, config.segments), key=key)
+
+    def _sections(
+        self, steps: Steps, fields: Fields, rollout: Rollout, draws: mx.array
+    ) -> Iterator[Section]:
+        """What puffer5's and ppo's minibatches are made of, one after the other."""
+        states, K = self.reader.first_states(rollout), self._config.minibatches
+        if self._config.train.algorithm == "puffer5":
+            return _in_order(steps.split(fields, states), K)
+        return islice(self._shuffled(steps, fields, states, rollout.buffer.rows.finals, draws), K)
+
+    def _shuffled(
+        self, steps: Steps, fields: Fields, states: Any, finals: np.ndarray | None, keys: mx.array
+    ) -> Iterator[Section]:
+        """PPO's minibatches: all passes, each in an order of its own."""
+        (T, N), each = fields["actions"].shape[:2], self._pass
+        steps_of = _learned_from(finals, T, N)
+        numbers = np.arange(N) if each.by_segment else np.flatnonzero(steps_of)
+        with building:
+            learned, what = mx.array(steps_of, mx.float32), mx.array(numbers, mx.int32)
+        adv = steps.targets(fields, fields["values"], None)
+        for key in keys:
+            with building:
+                order = each.order(key, what)
+            yield from steps.shuffle(fields, adv, states, learned, order)
 
 
-def drawn_by(config: Config, key: mx.array) -> mx.array | None:
-    """Numbers by which an epoch's rows are drawn, (K, S) in (0, 1]; None: they have an order."""
-    if config.train.algorithm == "puffer5":
-        return None
-    return 1 - mx.random.uniform(shape=(config.minibatches, config.segments), key=key)
+def _learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
+    """Which steps of a rollout are learned from, (T, N) bool.
+
+    Args:
+        finals: (T + 1, N), as of the rollout.
+        steps: T.
+        agents: N.
+    """
+    learned = np.ones((steps, agents), bool) if finals is None else finals[:steps] == 0
+    learned[-1] = False
+    return learned
+
+
+def _in_order(sections: list[Section], minibatches: int) -> Iterator[Section]:
+    """PufferLib 5.0's minibatches: the agents in their order, S by S, and from the first again.
+
+    If K S isn't a multiple of N the first ones are trained on once more, always the same ones.
+    Takes from the list what it doesn't need any longer.
+    """
+    count = len(sections)
+    for k in range(minibatches):
+        section = sections.pop(0)
+        if k + count < minibatches:  # it comes again; else its memory serves the next ones
+            sections.append(section)
+        yield section
+
+
+def _one_by_one(
+    steps: Steps,
+    sections: Iterable[Section],
+    before: TrainState,
+    scheduled: Scheduled,
+    submitted: Submitted,
+) -> TrainState:
+    """Minibatches that are made of nothing that another one changes."""
+    now = before
+    for inputs, compared, state in sections:
+        grads, metrics, _, adv = steps.gradients(
+            *(now.weights, *inputs, compared, state),
+            *(scheduled.ent_coef, now.scaler["scale"]),
+        )
+        *after, ok = steps.optimise(*now.arrays(), grads, metrics, scheduled.lr)
+        now = TrainState(*after)
+        submitted.submit(now, adv, metrics, ok)
+    return now
 
 
 def _by_priority(

@@ -37,6 +37,7 @@ PHASES = {  # what a step's time is charged to
     "targets": "train_advantage",
     "draw": "train_priorities",
     "split": "train_gather",
+    "shuffle": "train_gather",
     "gather": "train_gather",
     "gradients": "train_backward",
     "optimise": "train_optimizer",
@@ -155,9 +156,9 @@ class FirstRatios:
         if name == "gather" and not self._comparable:
             fields, rows = arguments
             self._first = self._drawn(fields, rows, result)
-        elif name == "split" and not self._comparable:
-            inputs, segments, state = result[0]
-            self._first = inputs, segments.old_logprob, state
+        elif name in ("split", "shuffle") and not self._comparable:
+            inputs, compared, state = result[0]
+            self._first = inputs, compared.old_logprob, state
         elif name == "gradients":
             ratios = result[2] if self._comparable else self._of_what_acted()
             with building:

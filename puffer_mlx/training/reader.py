@@ -28,7 +28,8 @@ class Reader:
     """
 
     def __init__(self, run: Executables, placement: Placement, config: Config) -> None:
-        self._run, self._away, self._segments = run, placement.away, config.segments
+        self._run, self._away = run, placement.away
+        self._segments = max(1, config.segments)  # shuffled samples may be fewer than a segment
         self._carries = not config.base.reset_state
         # Whether rollouts are the host's, which this device reads best after one copy.
         self._from_host = placement.rollout != placement.learner == mx.gpu

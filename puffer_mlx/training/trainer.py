@@ -31,7 +31,7 @@ from puffer_mlx.training.epoch_logs import (
     merge_means,
     phase_logs,
 )
-from puffer_mlx.training.learner import Learner, drawn_by
+from puffer_mlx.training.learner import Learner
 from puffer_mlx.training.observers import FirstRatios, Observer, SampledPhases
 from puffer_mlx.training.placement import place
 from puffer_mlx.training.train_state import Scheduled, TrainState
@@ -108,12 +108,12 @@ class Trainer:
         self.profiler = Profiler(bool(config.base.profile))
         timer = self.profiler.rollout
         self.collector = Collector(config, vec, self.policy, run, self.placement, timer)
-        self.learner = Learner(config, run, self.placement)
+        self.learner = Learner(config, run, self.placement, self.policy.has_memory)
         self._phases = SampledPhases(self.profiler.train, run.logprobs)
         # puffer4 trains a segment from a zero state. If its rollout did too, and acted by the
         # weights that are trained, the first minibatch's ratios are 1 but for rounding.
         carries = not config.base.reset_state and bool(named(self.policy.initial_state(1)))
-        same = not carries or config.train.algorithm == "puffer5"
+        same = not carries or config.train.algorithm != "puffer4"
         comparable = same and not self.placement.overlap
         self._ratios = FirstRatios(self.learner.reader, comparable)
         self.epoch_logs = EpochLogs(config)
@@ -299,7 +299,7 @@ class Trainer:
         began, timer = time.perf_counter(), self.profiler.train
         sampled = self.profiler.samples(self.epoch)
         with building:
-            scheduled, uniforms = self.scheduled(), self._uniforms(pending)
+            scheduled, draws = self.scheduled(), self._draws(pending)
         timer.lap("train_misc")
         more = self.epoch + 1 < self.config.epochs
         if self.placement.overlap and more and not self.collector.waiting:
@@ -309,7 +309,7 @@ class Trainer:
             observers.append(self._ratios)
         if self._phases.begin(sampled):
             observers.append(self._phases)  # outermost: it times what others do, too
-        given = pending.rollout, self.train_state, uniforms, scheduled
+        given = pending.rollout, self.train_state, draws, scheduled
         after, losses = self.learner.train(*given, observers)
         losses |= self._ratios.found()
         self.train_state, self.pending = after, None
@@ -319,8 +319,8 @@ class Trainer:
         timer.divide(sampled)
         return losses, time.perf_counter() - began - self._phases.extra
 
-    def _uniforms(self, pending: Pending) -> mx.array | None:
+    def _draws(self, pending: Pending) -> mx.array:
         """What a rollout's minibatches are drawn by; the key is used up whatever draws."""
         if pending.draws is None:
             self._key, pending.draws = mx.random.split(self._key)
-        return drawn_by(self.config, pending.draws)
+        return self.learner.draws(pending.draws)

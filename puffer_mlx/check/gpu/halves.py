@@ -6,7 +6,6 @@ import mlx.core as mx
 
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
-from puffer_mlx.training.learner import drawn_by
 from puffer_mlx.training.trainer import Logs, Pending, Trainer
 
 
@@ -46,8 +45,8 @@ class Halves:
         began = time.perf_counter()
         with building:
             scheduled = trainer.scheduled()
-            uniforms = drawn_by(trainer.config, mx.random.key(0))
-        trainer.learner.train(self._newest, trainer.train_state, uniforms, scheduled)
+            draws = trainer.learner.draws(mx.random.key(0))
+        trainer.learner.train(self._newest, trainer.train_state, draws, scheduled)
         return time.perf_counter() - began
 
     def iteration(self) -> float:
