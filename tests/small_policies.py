@@ -13,13 +13,19 @@ from puffer_mlx.spec import ActionSpec, EnvSpec
 
 
 def policy_of(
-    network="MinGRU", sizes=(3,), D=5, H=8, layers=2, dialect="native", reset=False, limits=OPEN
+    network="MinGRU",
+    sizes=(3,),
+    D=5,
+    H=8,
+    layers=2,
+    dialect="native",
+    reset=False,
+    limits=OPEN,
+    **others,
 ) -> Policy:
-    """A policy of D observations, H wide, for these action heads."""
+    """A policy of D observations, H wide, for these action heads; ``others``: of [policy]."""
     spec = EnvSpec("test", D, np.dtype(np.float32), ActionSpec(sizes))
-    settings = config.Policy(
-        hidden_size=H, num_layers=layers, dialect=dialect, reset_on_terminal=reset
-    )
+    settings = config.Policy(H, layers, dialect, reset, **others)
     made = make_policy(spec, settings, config.Torch(network=network))
     return replace(made, decoder=replace(made.decoder, limits=limits))
 

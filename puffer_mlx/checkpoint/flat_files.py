@@ -98,6 +98,8 @@ def cut_or_padded(sizes: Sequence[int], length: int) -> Flat:
 
 def part_fault(policy: Policy) -> str | None:
     """The part of a policy that isn't one of upstream's native policy; None if all are."""
+    if policy.separate_value:
+        return "values with a network of their own (policy.separate_value): the flat file has none"
     for part, fits, wanted in (
         (
             policy.encoder,

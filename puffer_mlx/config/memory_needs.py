@@ -61,6 +61,7 @@ def refuse_policy(config: Config, size: int = 1, copies: int = 1) -> None:
     H, L, parts = config.policy.hidden_size, config.policy.num_layers, config.torch
     numbers = 0 if ":" in parts.network else L * H * H
     numbers += H * size if parts.encoder == "DefaultEncoder" else 0
+    numbers *= 2 if config.policy.separate_value else 1
     what = f"policy.hidden_size {H} with policy.num_layers {L} makes weights"
     hint = "choose a smaller policy.hidden_size or fewer policy.num_layers"
     _refuse(what, copies * (FLOAT * numbers + LAYER * L), hint)

@@ -26,7 +26,7 @@ from mlx.utils import tree_map_with_path
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.biases import refuse_bias
-from puffer_mlx.policy.decoders import Fused, Separate
+from puffer_mlx.policy.decoders import GAINS, Fused, Separate
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import FORMS, forms_of
 from puffer_mlx.policy.policy import Policy
@@ -37,10 +37,11 @@ Tensors = dict[str, np.ndarray]
 
 
 def dialect_of(policy: Policy) -> str:
-    """``native``, ``torch`` or ``puffer3``."""
+    """``native``, ``torch``, ``puffer3`` or ``sb3``."""
     if isinstance(policy.decoder, Fused):
         return "native"
-    return "puffer3" if policy.decoder.orthogonal_init else "torch"
+    gains = policy.decoder.gains
+    return next(dialect for dialect, own in GAINS.items() if own == gains)
 
 
 # ---- from dialect to dialect ---------------------------------------------------------------------
@@ -52,24 +53,32 @@ def to_dialect(policy: Policy, weights: Weights, dialect: str) -> tuple[Policy, 
     Raises:
         UserError: the dialect can't express it; the message names the part.
     """
-    if dialect == dialect_of(policy):
+    own = dialect_of(policy)
+    if dialect == own:
         return policy, weights
-    encoder, encoder_weights = policy.encoder, weights["encoder"]
+    if "sb3" in (own, dialect):
+        raise UserError(
+            f"a policy of the {own} dialect can't become one of {dialect}: no other dialect has"
+            " the activations of sb3",
+            "--to onnx, safetensors and sb3 keep it",
+        )
+    encoder, converted = policy.encoder, dict(weights)
     if convert := encoder_forms(encoder).to_dialect:
-        encoder, encoder_weights = convert(encoder, encoder_weights, dialect)
-    decoder, decoder_weights = _convert_decoder(policy.decoder, weights["decoder"], dialect)
-    converted = {"encoder": encoder_weights, "decoder": decoder_weights}
-    return (
-        replace(policy, encoder=encoder, decoder=decoder),
-        {**converted, "network": weights["network"]},
-    )
+        encoder, converted["encoder"] = convert(policy.encoder, weights["encoder"], dialect)
+        if policy.separate_value:
+            critic = weights["critic"]
+            _, of_value = convert(policy.encoder, critic["encoder"], dialect)
+            converted["critic"] = {**critic, "encoder": of_value}
+    decoder, own_decoder = _convert_decoder(policy.decoder, weights["decoder"], dialect)
+    converted["decoder"] = own_decoder
+    return replace(policy, encoder=encoder, decoder=decoder), converted
 
 
 def _convert_decoder(decoder: Any, weights: Weights, dialect: str) -> tuple[Any, Weights]:
     action, hidden = decoder.action, decoder.hidden
     extra = {"logstd": weights["logstd"]} if action.continuous else {}
     if dialect != "native":
-        made = Separate(action, hidden, orthogonal_init=dialect == "puffer3")
+        made = Separate(action, hidden, gains=GAINS[dialect])
         if isinstance(decoder, Separate):
             return made, weights
         A, weight = action.logits, weights["weight"]
@@ -88,6 +97,8 @@ def _convert_decoder(decoder: Any, weights: Weights, dialect: str) -> tuple[Any,
 def torch_fault(policy: Policy) -> str | None:
     """The part of a policy that upstream's torch classes of its dialect lack; None if none is."""
     dialect, network = dialect_of(policy), policy.network
+    if policy.separate_value:
+        return "values with a network of their own (policy.separate_value): PufferLib has none"
     forms, layers = forms_of(network), getattr(network, "layers", 1)
     if dialect == "puffer3":
         if encoder_forms(policy.encoder).puffer3 is None:
@@ -222,11 +233,20 @@ def _as_ours(encoder: Any, name: str, array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array)
 
 
-def stacked_state(network: Any, state: Any) -> Tensors:
+def stacked_state(policy: Policy, state: Any) -> Tensors:
     """A recurrent state as torch and ONNX have it: by name, each (L, n, H), or none.
 
-    The states of other networks than PufferLib's are left as they are.
+    Those of values with a network of their own are called ``critic_h`` and so on, behind the
+    actor's. The states of other networks than PufferLib's are left as they are.
     """
+    if not policy.separate_value:
+        return _stacked(policy.network, state)
+    critic = _stacked(policy.network, state["critic"])
+    own = {f"critic_{name}": array for name, array in critic.items()}
+    return {**_stacked(policy.network, state["actor"]), **own}
+
+
+def _stacked(network: Any, state: Any) -> Tensors:
     if stacks := forms_of(network).stacks:
         return {part: np.stack([np.array(a) for a in own]) for part, own in stacks(state).items()}
     return {f"state.{name}": np.array(array) for name, array in named(state)}

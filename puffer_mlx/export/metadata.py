@@ -13,6 +13,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import dialect_of
 from puffer_mlx.export.file_format import FileFormat, Found
 from puffer_mlx.export.infer import detect
+from puffer_mlx.policy.activations import chosen_activation
 from puffer_mlx.policy.policy import Policy
 
 SIZES = ("policy.hidden_size", "policy.num_layers")
@@ -22,6 +23,11 @@ OWN = ("torch.network", "torch.encoder")  # keys that may name classes of the us
 def metadata(made: Checkpoint, policy: Policy) -> dict[str, str]:
     """What a file is to say of a checkpoint's policy, which may be in another dialect there."""
     spec, config = made.spec, made.config
+    others = {}
+    if (dialect := dialect_of(policy)) == "sb3":
+        others["policy.activation"] = chosen_activation(config.policy)
+    if policy.separate_value:
+        others["policy.separate_value"] = "True"
     return {
         "puffer_mlx": "1",
         "env": spec.name,
@@ -29,7 +35,8 @@ def metadata(made: Checkpoint, policy: Policy) -> dict[str, str]:
         "observation_size": str(spec.observation_size),
         "observation_shape": json.dumps(spec.observation_shape),
         "actions": json.dumps(spec.action.sizes),
-        "policy.dialect": dialect_of(policy),
+        "policy.dialect": dialect,
+        **others,
         "policy.hidden_size": str(config.policy.hidden_size),
         "policy.num_layers": str(config.policy.num_layers),
         "policy.reset_on_terminal": str(config.policy.reset_on_terminal),

@@ -11,7 +11,12 @@ from puffer_mlx.vec import normalize
 
 
 class Graph:
-    """Nodes as they are added, and the weights they use."""
+    """Nodes as they are added, and the weights they use.
+
+    ``prefix`` is what the names of weights are given without: ``critic.`` while that is built.
+    """
+
+    prefix = ""
 
     def __init__(self, weights: dict[str, Any]) -> None:
         from onnx import numpy_helper
@@ -26,7 +31,13 @@ class Graph:
         """Add a node."""
         from onnx import helper
 
-        self.nodes.append(helper.make_node(kind, inputs, outputs, **attributes))
+        names = [self._weight(x) or x for x in inputs]
+        self.nodes.append(helper.make_node(kind, names, outputs, **attributes))
+
+    def _weight(self, name: str) -> str | None:
+        """A weight's whole name; None if there is none."""
+        whole = self.prefix + name
+        return whole if whole in self._weights else None
 
     def __call__(self, kind: str, *inputs: Any, **attributes: Any) -> str:
         """Add a node with one output; an input that isn't a name is a constant."""
@@ -57,13 +68,17 @@ class Graph:
 
     def gemm(self, x: str, weight: str, bias: str) -> str:
         """Weight times x (n, K), plus the bias if there is one."""
-        inputs = [x, weight, bias] if bias in self._weights else [x, weight]
+        inputs = [x, weight, bias] if self._weight(bias) else [x, weight]
         return self("Gemm", *inputs, transB=1)
 
     def gelu(self, x: str) -> str:
         """Exact GELU."""
         one_plus = self("Add", self("Erf", self("Mul", x, 0.5**0.5)), 1.0)
         return self("Mul", self("Mul", x, 0.5), one_plus)
+
+    def activated(self, x: str, activation: str) -> str:
+        """An activation by its name in ``policy.activations``."""
+        return self.gelu(x) if activation == "gelu" else self(activation.capitalize(), x)
 
     def between(self, a: str, b: str, share: str) -> str:
         """From a to b: a + share * (b - a)."""
@@ -118,14 +133,17 @@ def normalised(graph: Graph, x: str, mean: str, variance: str) -> str:
 # ---- the decoder ---------------------------------------------------------------------------------
 
 
-def decode(graph: Graph, policy: Policy, h: str) -> dict[str, str]:
-    """The outputs but for the state, by name."""
+def decode(graph: Graph, policy: Policy, h: str, of_value: str) -> dict[str, str]:
+    """The outputs but for the state, by name; ``of_value``: the features that values are of."""
     action = policy.decoder.action
     if isinstance(policy.decoder, Fused):
-        y = graph.gemm(h, "decoder.weight", "")
-        first, value = graph.split(y, 1, [action.logits, 1])
+        sizes = [action.logits, 1]
+        first, value = graph.split(graph.gemm(h, "decoder.weight", ""), 1, sizes)
+        if of_value != h:
+            _, value = graph.split(graph.gemm(of_value, "decoder.weight", ""), 1, sizes)
     else:
-        first, value = (graph.product(h, f"decoder.{part}") for part in ("actions", "value"))
+        first = graph.product(h, "decoder.actions")
+        value = graph.product(of_value, "decoder.value")
     value = graph("Squeeze", value, [1])
     if not action.continuous:
         return {"logits": first, "value": value}

@@ -44,7 +44,7 @@ def run(
         found["logstd"] = np.broadcast_to(logstd, found["mean"].shape)
     else:
         found["logits"] = np.array(outputs).T.reshape(T, S, -1)
-    return {**found, **stacked_state(policy.network, state)}
+    return {**found, **stacked_state(policy, state)}
 
 
 def compare(expected: Outputs, found: Outputs) -> tuple[float, str]:

@@ -18,7 +18,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from puffer_mlx.ops import pack
 from puffer_mlx.ops.gpu.launch import launch, numbers
 from puffer_mlx.policy.decoders import Fused, Separate
-from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
+from puffer_mlx.policy.encoders.catalog import encoder_activation
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.networks.forms import GPUStep
 from puffer_mlx.policy.policy import Policy
@@ -83,11 +83,14 @@ def fits(layout: Layout) -> bool:
 def step_on_gpu(policy: Policy) -> "StepOnGPU | None":
     """The policy's step as one kernel.
 
-    None where it has a part that no kernel knows (images, classes of the user's own), is wider than
-    pays (``WIDEST``), or where not even few agents fit into a block's shared memory.
+    None where it has a part that no kernel knows (images, activations but GELU, values with a
+    network of their own, classes of the user's own), is wider than pays (``WIDEST``), or where not
+    even few agents fit into a block's shared memory. It acts through MLX then.
     """
     step = forms_of(policy.network).gpu_step
-    if step is None or encoder_forms(policy.encoder).gelu is None:
+    if step is None or not step.fits(policy.network) or policy.separate_value:
+        return None
+    if encoder_activation(policy.encoder) not in ("", "gelu"):
         return None
     if type(policy.decoder) not in (Fused, Separate):
         return None
@@ -227,7 +230,7 @@ class StepOnGPU:
         D, L = policy.encoder.inputs, policy.network.layers  # type: ignore
         flags = (
             policy.reset_on_terminal,
-            bool(encoder_forms(policy.encoder).gelu),
+            encoder_activation(policy.encoder) == "gelu",
             masked,
             action.continuous,
             copied,

@@ -1,15 +1,19 @@
-"""Activation functions from arithmetic only, and initial weights.
+"""Activation functions, and initial weights.
 
-On a Linux CPU, MLX's sigmoid and tanh cost six times as much as these; ``mx.compile`` fuses and
-vectorises arithmetic. Upstream acts with the same approximation.
+``tanh`` and ``logistic`` are of arithmetic only: on a Linux CPU, MLX's cost six times as much, and
+``mx.compile`` fuses and vectorises arithmetic. Upstream acts with the same approximation.
 The polynomials of 16-bit numbers are computed in float32: float16 has no number as small as some
 coefficients.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
 
+from puffer_mlx.config import Policy
+from puffer_mlx.errors import UserError
+from puffer_mlx.ops import gelu
 from puffer_mlx.ops.low_precision import in_float32
 
 
@@ -45,6 +49,37 @@ def logistic(x: mx.array) -> Any:
 @logistic.vjp
 def _logistic_vjp(_, cotangent, out):
     return cotangent * out * (1 - out)
+
+
+def relu(x: mx.array) -> mx.array:
+    """What is above 0."""
+    return mx.maximum(x, 0)
+
+
+ACTIVATIONS: dict[str, Callable[[mx.array], mx.array]] = {  # as ``policy.activation`` names them
+    "gelu": gelu,
+    "tanh": tanh,  # pyright: ignore[reportAssignmentType]
+    "relu": relu,
+}
+CODES = {"": 0, "gelu": 1, "tanh": 2, "relu": 3}  # of ops/cpu/stages.h; the first is none
+GAIN = 2**0.5  # of orthogonal initial weights before an activation, in sb3's dialect
+
+
+def chosen_activation(policy: Policy) -> str:
+    """What ``policy.activation`` means in a dialect.
+
+    Raises:
+        UserError: the dialect has another.
+    """
+    own = "tanh" if policy.dialect == "sb3" else "gelu"
+    chosen = own if policy.activation == "auto" else policy.activation
+    if policy.dialect != "sb3" and chosen != own:
+        raise UserError(
+            f"policy.activation {chosen} is one of the sb3 dialect; policy.dialect"
+            f" {policy.dialect} has {own}, as PufferLib",
+            f"policy.dialect sb3, or policy.activation {own}",
+        )
+    return chosen
 
 
 def uniform(key: mx.array, shape: tuple[int, ...], bound: float) -> mx.array:

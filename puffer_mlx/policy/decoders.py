@@ -1,7 +1,7 @@
 """Decoders: features to the parameters of an action distribution, and to values.
 
 A discrete space gives logits (A, n); a continuous one means (a, n) and log standard deviations
-(a, 1), which are weights of their own (``logstd``, 0 at first). See ``distributions.py``.
+(a, 1), which are weights of their own (``logstd``). See ``distributions.py``.
 
 Outputs and values are float32 whatever the weights are: exponentials, sums and differences of them
 follow, and a loss.
@@ -9,7 +9,7 @@ follow, and a loss.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
@@ -36,6 +36,7 @@ class Decoder(ABC):
     action: ActionSpec
     hidden: int  # H
     limits: Limits = OPEN  # of continuous actions
+    logstd_init: float = 0.0  # of continuous actions
 
     @property
     def distribution(self) -> Categorical | Gaussian:
@@ -49,11 +50,16 @@ class Decoder(ABC):
         return limited(weights["logstd"], self.limits.lowest, self.limits.highest)
 
     def _deviations(self) -> Weights:
-        return {"logstd": mx.zeros((1, self.action.heads))} if self.action.continuous else {}
+        if not self.action.continuous:
+            return {}
+        return {"logstd": mx.full((1, self.action.heads), self.logstd_init)}
 
     @abstractmethod
-    def product(self, weights: Weights, h: mx.array) -> mx.array:
-        """Features (n, H) -> (A + 1, n) of the weights' dtype: the outputs, then the values."""
+    def product(self, weights: Weights, h: mx.array, of_value: mx.array | None = None) -> mx.array:
+        """Features (n, H) -> (A + 1, n) of the weights' dtype: the outputs, then the values.
+
+        ``of_value``: the features (n, H) that values are of, where they have some of their own.
+        """
 
     def __call__(self, weights: Weights, h: mx.array) -> tuple[Outputs, mx.array]:
         """Features (n, H) -> outputs, values (n,)."""
@@ -77,31 +83,48 @@ class Fused(Decoder):
         shape = (self.action.logits + 1, self.hidden)
         return {"weight": uniform(key, shape, self.hidden**-0.5), **self._deviations()}
 
-    def product(self, weights: Weights, h: mx.array) -> mx.array:
+    def product(self, weights: Weights, h: mx.array, of_value: mx.array | None = None) -> mx.array:
         """See ``Decoder``."""
-        return linear_columns(h, weights["weight"])
+        weight = weights["weight"]
+        if of_value is None:
+            return linear_columns(h, weight)
+        A = self.action.logits
+        return mx.concatenate([linear_columns(h, weight[:A]), linear_columns(of_value, weight[A:])])
+
+
+class Gains(NamedTuple):
+    """Of orthogonal initial weights; biases are 0."""
+
+    actions: float
+    value: float
+
+
+GAINS = {  # by the dialect; PufferLib 3.0's under its wrapper
+    "torch": None,
+    "puffer3": Gains(1.0, 1.0),
+    "sb3": Gains(0.01, 1.0),
+}
 
 
 @dataclass(frozen=True)
 class Separate(Decoder):
     """The decoder of upstream's torch classes: actions and value each with weight and bias.
 
-    ``orthogonal_init`` starts as PufferLib 3.0 under its wrapper (orthogonal, gain 1, biases
-    0) instead of uniform within ±1/sqrt(H).
+    Weights begin orthogonal with ``gains``; None: all uniform within ±1/sqrt(H).
     """
 
-    orthogonal_init: bool = False
+    gains: Gains | None = None
 
     def init(self, key: mx.array) -> Weights:
         """Weights (A, H) and (1, H), biases (A,) and (1,)."""
         keys = mx.random.split(key)
-        rows = {"actions": self.action.logits, "value": 1}
-        heads = {name: self._head(k, n) for k, (name, n) in zip(keys, rows.items(), strict=True)}
-        return {**self._deviations(), **heads}
+        rows, gains = (self.action.logits, 1), self.gains or (None, None)
+        heads = map(self._head, keys, rows, gains)
+        return {**self._deviations(), **dict(zip(("actions", "value"), heads, strict=True))}
 
-    def _head(self, key: mx.array, rows: int) -> dict[str, mx.array]:
-        if self.orthogonal_init:
-            return {"weight": orthogonal(key, (rows, self.hidden)), "bias": mx.zeros(rows)}
+    def _head(self, key: mx.array, rows: int, gain: float | None) -> dict[str, mx.array]:
+        if gain is not None:
+            return {"weight": orthogonal(key, (rows, self.hidden), gain), "bias": mx.zeros(rows)}
         weight, bias = mx.random.split(key)
         bound = self.hidden**-0.5
         return {
@@ -109,9 +132,14 @@ class Separate(Decoder):
             "bias": uniform(bias, (rows,), bound),
         }
 
-    def product(self, weights: Weights, h: mx.array) -> mx.array:
-        """See ``Decoder``; one product for both heads."""
+    def product(self, weights: Weights, h: mx.array, of_value: mx.array | None = None) -> mx.array:
+        """See ``Decoder``; of the same features, one product for both heads."""
         heads = weights["actions"], weights["value"]
+        if of_value is not None:
+            pairs = zip((h, of_value), heads, strict=True)
+            return mx.concatenate(
+                [linear_columns(x, head["weight"], head["bias"]) for x, head in pairs]
+            )
         weight = mx.concatenate([head["weight"] for head in heads])
         bias = mx.concatenate([head["bias"] for head in heads])
         return linear_columns(h, weight, bias)

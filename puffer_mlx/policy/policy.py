@@ -3,6 +3,9 @@
     observations (T, S, D) -> encoder -> (T, S, H) -> network -> (T, S, H) -> decoder -> outputs of
     T*S samples (discrete: logits (A, T*S)), values (T*S,)
 
+With ``separate_value`` values have an encoder and a network of their own, the critic's, of the same
+kinds: the decoder's value row is of their features.
+
 No part holds arrays; weights, recurrent state and randomness are arguments, so a snapshot of the
 weights is a reference.
 
@@ -12,6 +15,7 @@ decoder's outputs, values, actions and log-probabilities. Gradients have the dty
 by.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,30 +25,34 @@ from puffer_mlx import config
 from puffer_mlx.config.memory_needs import refuse_policy
 from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
-from puffer_mlx.policy import custom
-from puffer_mlx.policy.decoders import Fused, Outputs, Separate
+from puffer_mlx.policy.activations import chosen_activation
+from puffer_mlx.policy.decoders import GAINS, Fused, Outputs, Separate
 from puffer_mlx.policy.distributions import OPEN, PUFFER5, Categorical, Gaussian
 from puffer_mlx.policy.encoders.catalog import Encoder, make_encoder
-from puffer_mlx.policy.networks import NETWORKS, Network
-from puffer_mlx.policy.networks.catalog import forms_of
+from puffer_mlx.policy.networks import Network
+from puffer_mlx.policy.networks.catalog import forms_of, make_network
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.trees import leaves
 
 Weights = dict[str, Any]
 State = Any  # a tree of arrays, the network's own
+PARTS = "actor", "critic"  # of a state, where values have a network of their own
 
 
 @dataclass(frozen=True)
 class Policy:
     """Composes an encoder, a network and a decoder that agree on H.
 
-    ``reset_on_terminal`` asks whoever steps or trains the policy to pass ``keep``.
+    ``reset_on_terminal`` asks whoever steps or trains the policy to pass ``keep``. With
+    ``separate_value`` there are weights for encoder and network twice, and a state twice: the
+    actor's, and under ``critic`` the value's own.
     """
 
     encoder: Encoder
     network: Network
     decoder: Fused | Separate
     reset_on_terminal: bool = False
+    separate_value: bool = False
 
     @property
     def distribution(self) -> Categorical | Gaussian:
@@ -59,14 +67,23 @@ class Policy:
     def init(self, key: mx.array) -> Weights:
         """Fresh weights; the order of the dictionary is the order of upstream's flat file."""
         encoder, decoder, network = mx.random.split(key, 3)
-        return {
+        weights = {
             "encoder": self.encoder.init(encoder),
             "decoder": self.decoder.init(decoder),
             "network": self.network.init(network),
         }
+        if self.separate_value:
+            encoder, network = mx.random.split(key, 5)[3:]  # the first three of 5 are other keys
+            weights["critic"] = {
+                "encoder": self.encoder.init(encoder),
+                "network": self.network.init(network),
+            }
+        return weights
 
     def initial_state(self, n: int) -> State:
         """Recurrent state of n agents before their first step."""
+        if self.separate_value:
+            return {part: self.network.initial_state(n) for part in PARTS}
         return self.network.initial_state(n)
 
     def keep(self, terminals: mx.array) -> mx.array | None:
@@ -104,10 +121,15 @@ class Policy:
         """``scan`` up to the decoder's product (A + 1, T*S), which ``decoder.split`` divides."""
         T, S = observations.shape[:2]
         if state is None and not forms_of(self.network).from_zeros:
-            state = self.network.initial_state(S)
-        h = self.encoder(weights["encoder"], observations.reshape(T * S, -1))
-        h, state = self.network.scan(weights["network"], h.reshape(T, S, -1), state, keep)
-        return self.decoder.product(weights["decoder"], h.reshape(T * S, -1)), state
+            state = self.initial_state(S)
+        flat = observations.reshape(T * S, -1)
+
+        def features(own: Weights, state: State) -> tuple[mx.array, State]:
+            h = self.encoder(own["encoder"], flat).reshape(T, S, -1)
+            h, state = self.network.scan(own["network"], h, state, keep)
+            return h.reshape(T * S, -1), state
+
+        return self._decoded(weights, state, features)
 
     def step(
         self,
@@ -117,9 +139,26 @@ class Policy:
         keep: mx.array | None = None,
     ) -> tuple[Outputs, mx.array, State]:
         """Evaluate one step: observations (n, D), keep (n,) -> outputs, values (n,), next state."""
-        h = self.encoder(weights["encoder"], observations)
-        h, state = self.network.step(weights["network"], h, state, keep)
-        return *self.decoder(weights["decoder"], h), state
+
+        def features(own: Weights, state: State) -> tuple[mx.array, State]:
+            h = self.encoder(own["encoder"], observations)
+            return self.network.step(own["network"], h, state, keep)
+
+        y, state = self._decoded(weights, state, features)
+        return *self.decoder.split(weights["decoder"], y), state
+
+    def _decoded(
+        self, weights: Weights, state: State | None, features: Callable[[Weights, State], Any]
+    ) -> tuple[mx.array, State]:
+        """The decoder's product of the features of (weights, state), and the states after them."""
+        if not self.separate_value:
+            h, state = features(weights, state)
+            return self.decoder.product(weights["decoder"], h), state
+        before = state or dict.fromkeys(PARTS)
+        h, actor = features(weights, before["actor"])
+        of_value, critic = features(weights["critic"], before["critic"])
+        y = self.decoder.product(weights["decoder"], h, of_value)
+        return y, dict(zip(PARTS, (actor, critic), strict=True))
 
     def act(
         self,
@@ -179,15 +218,11 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
     permit(configuration, "torch")
     refuse_policy(configuration, spec.observation_size)
     policy, parts = configuration.policy, configuration.torch
-    H, L = policy.hidden_size, policy.num_layers
-    if ":" in parts.network:
-        network = custom.make_network(parts.network, H, L)
-    else:
-        network = NETWORKS[parts.network](H, L)
+    H, L, dialect = policy.hidden_size, policy.num_layers, policy.dialect
+    activation = chosen_activation(policy)
+    network = make_network(parts.network, H, L, dialect, activation)
     limits = PUFFER5 if configuration.train.algorithm == "puffer5" else OPEN
-    if policy.dialect == "native":
-        decoder = Fused(spec.action, H, limits)
-    else:
-        decoder = Separate(spec.action, H, limits, policy.dialect == "puffer3")
-    encoder = make_encoder(spec, H, policy.dialect, parts.encoder)
-    return Policy(encoder, network, decoder, policy.reset_on_terminal)
+    begins = spec.action, H, limits, policy.log_std_init
+    decoder = Fused(*begins) if dialect == "native" else Separate(*begins, GAINS[dialect])
+    encoder = make_encoder(spec, H, dialect, parts.encoder, activation)
+    return Policy(encoder, network, decoder, policy.reset_on_terminal, policy.separate_value)

@@ -13,14 +13,16 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from puffer_mlx.ops import cpu_extension
+from puffer_mlx.policy.activations import CODES
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import OPEN
-from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
+from puffer_mlx.policy.encoders.catalog import encoder_activation
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 
 Shape = tuple[int, ...]
 Weights = Any  # a tree of mx.array
+Arrays = dict[str, np.ndarray]  # of a product: weight (M, K), perhaps bias (M,)
 
 
 def make_actor(policy: Policy) -> "Actor | None":
@@ -30,7 +32,7 @@ def make_actor(policy: Policy) -> "Actor | None":
     where there is no extension.
     """
     known = (
-        encoder_forms(policy.encoder).gelu is not None
+        encoder_activation(policy.encoder) is not None
         and forms_of(policy.network).pack is not None
         and type(policy.decoder) in (Fused, Separate)
     )
@@ -67,23 +69,35 @@ class Actor:
             ValueError: an array has another shape or dtype.
         """
         self._ready = False
-        native, policy, H = self._native, self._policy, self._hidden
+        native, policy = self._native, self._policy
         native.clear()
-        activated = bool(encoder_forms(policy.encoder).gelu)
-        _dense(native, weights["encoder"], "encoder", (H, self._inputs), activated)
-        self._pack(Layers(native, "network"), weights["network"], H)
-        action = policy.decoder.action
-        decoder = weights["decoder"]
-        if type(policy.decoder) is Fused:
-            _dense(native, decoder, "decoder", (action.logits + 1, H))
+        action, decoder = policy.decoder.action, weights["decoder"]
+        heads = _heads(policy, decoder)
+        self._features(weights)
+        if policy.separate_value:
+            values = {part: array[-1:].copy() for part, array in heads.items()}
+            for array in heads.values():
+                array[-1:] = 0  # the critic's comes in its place
+            _add(native, heads)
+            native.critic()
+            self._features(weights["critic"], "critic.")
+            _add(native, values)
         else:
-            _heads(native, decoder, action.logits, H)
+            _add(native, heads)
         if action.continuous:
             logstd = _floats(decoder["logstd"], (1, action.heads), "decoder.logstd")
             if (limits := policy.decoder.limits) != OPEN:  # as `limited`
                 logstd = np.clip(np.nan_to_num(logstd), limits.lowest, limits.highest)
             native.logstd(_address(logstd))
         self._ready = True
+
+    def _features(self, weights: Weights, prefix: str = "") -> None:
+        """Add encoder and network; ``prefix``: of the weights' names, in messages."""
+        native, policy = self._native, self._policy
+        code = CODES[encoder_activation(policy.encoder) or ""]
+        shape = self._hidden, self._inputs
+        _add(native, _affine(weights["encoder"], shape, f"{prefix}encoder"), code)
+        self._pack(Layers(native, f"{prefix}network"), policy.network, weights["network"])
 
     def bind(self, views: Any, noise: np.ndarray, states: Any) -> tuple[int, int]:
         """Say what memory to act on; it is kept alive until the next call.
@@ -147,21 +161,32 @@ class Actor:
 # ---- weights, in the order of the layers ---------------------------------------------------------
 
 
-def _dense(native: Any, own: Weights, name: str, shape: Shape, gelu: bool = False) -> None:
-    """A product (M, K), with a bias if the weights have one."""
-    weight = _floats(own["weight"], shape, f"{name}.weight")
-    bias = _floats(own["bias"], shape[:1], f"{name}.bias") if "bias" in own else None
-    native.dense(_address(weight), _address(bias), *shape, gelu)
+def _affine(own: Weights, shape: Shape, name: str) -> Arrays:
+    """A product's weight (M, K), and its bias (M,) if the weights have one."""
+    shapes = {"weight": shape, "bias": shape[:1]}
+    return {
+        part: _floats(own[part], expected, f"{name}.{part}")
+        for part, expected in shapes.items()
+        if part in own
+    }
 
 
-def _heads(native: Any, own: Weights, logits: int, H: int) -> None:
-    """``Separate``'s two heads as one product."""
-    parts = []
-    for name, rows in {"actions": logits, "value": 1}.items():
-        weight = _floats(own[name]["weight"], (rows, H), f"decoder.{name}.weight")
-        parts.append((weight, _floats(own[name]["bias"], (rows,), f"decoder.{name}.bias")))
-    weight, bias = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    native.dense(_address(weight), _address(bias), logits + 1, H, False)
+def _heads(policy: Policy, own: Weights) -> Arrays:
+    """The decoder as one product, the value its last row; copies."""
+    A, H = policy.decoder.action.logits, policy.network.hidden
+    if type(policy.decoder) is Fused:
+        parts = [_affine(own, (A + 1, H), "decoder")]
+    else:
+        rows = {"actions": A, "value": 1}
+        parts = [_affine(own[name], (n, H), f"decoder.{name}") for name, n in rows.items()]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _add(native: Any, product: Arrays, activation: int = 0) -> None:
+    """Add a product, and what follows it."""
+    weight = product["weight"]
+    bias = _address(product.get("bias"))
+    native.dense(_address(weight), bias, *weight.shape, activation)
 
 
 class Layers:

@@ -52,23 +52,36 @@ static int add_layer(Actor& actor, const std::string& kind, int H, int state) {
   Floats wide = normals(size_t(8) * H * H), narrow = normals(size_t(8) * H);
   const float *weight = wide.data(), *bias = narrow.data();
   const float *weight_hh = weight + 4 * H * H, *bias_hh = bias + 4 * H;
-  if (kind == "mlp") return actor.add(make_dense(weight, bias, H, H, true)), 0;
+  if (kind == "mlp") return actor.add(make_dense(weight, bias, H, H, Activation::kTanh)), 0;
   if (kind == "mingru") return actor.add(std::make_unique<MinGRULayer>(weight, H, state)), 1;
   if (kind == "lstm") return actor.add(std::make_unique<LSTMLayer>(weight, weight_hh, bias, bias_hh, H, state)), 2;
   actor.add(std::make_unique<GRULayer>(weight, weight_hh, bias, bias_hh, H, state));
   return 1;
 }
 
-static void check(const std::string& kind, int H, std::vector<int> sizes, bool bytes) {
+// Adds an encoder and layers; how many states they have.
+static int add_features(Actor& actor, const std::string& kind, int H) {
+  int states = 0;
+  actor.add(make_dense(normals(size_t(H) * D).data(), nullptr, H, D, Activation::kNone));
+  for (int layer = 0; layer < 2; ++layer) states += add_layer(actor, kind, H, states);
+  if (kind == "gru") actor.add(std::make_unique<ResidualNorm>(normals(H).data(), H, 1e-7f));
+  return states;
+}
+
+static void check(const std::string& kind, int H, std::vector<int> sizes, bool bytes, bool critic) {
   bool continuous = sizes[0] == 1;
   Actor actor(D, H, sizes, continuous, 1e6f);
   Memory memory;
-  int heads = int(sizes.size()), A = 0, states = 0;
+  int heads = int(sizes.size()), A = 0;
   for (int size : sizes) A += size;
-  actor.add(make_dense(normals(size_t(H) * D).data(), nullptr, H, D, false));
-  for (int layer = 0; layer < 2; ++layer) states += add_layer(actor, kind, H, states);
-  if (kind == "gru") actor.add(std::make_unique<ResidualNorm>(normals(H).data(), H, 1e-7f));
-  actor.add(make_dense(normals(size_t(A + 1) * H).data(), normals(A + 1).data(), A + 1, H, false));
+  actor.clear();
+  int states = add_features(actor, kind, H);
+  actor.add(make_dense(normals(size_t(A + 1) * H).data(), normals(A + 1).data(), A + 1, H, Activation::kNone));
+  if (critic) {
+    actor.begin_critic();
+    states += add_features(actor, kind, H);
+    actor.add(make_dense(normals(H).data(), normals(1).data(), 1, H, Activation::kNone));
+  }
   if (continuous) actor.set_logstd(normals(heads).data());
 
   memory.observations = normals(size_t(T) * N * D);
@@ -110,8 +123,8 @@ static void check(const std::string& kind, int H, std::vector<int> sizes, bool b
 
 int main() {
   for (const char* kind : {"mlp", "mingru", "lstm", "gru"}) {
-    check(kind, 20, {3, 4}, false);
-    check(kind, 5, {1, 1}, true);
+    check(kind, 20, {3, 4}, false, false);
+    check(kind, 5, {1, 1}, true, true);
   }
   std::printf("clean\n");
 }

@@ -87,7 +87,7 @@ def check_sequence(policy, weights, data, kind):
     logprob, entropy = policy.distribution.log_prob_entropy(logits, mx.array(actions))
     for found, name in ((logprob, "seq_logprob"), (entropy, "seq_entropy")):
         assert_close(np.array(found).reshape(T, S).T.ravel(), data[name])
-    return stacked_state(policy.network, state)
+    return stacked_state(policy, state)
 
 
 @pytest.mark.parametrize("kind", ["train", "eval"])

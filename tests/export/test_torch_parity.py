@@ -133,9 +133,7 @@ def ours(case, weights, keep):
 def theirs(case, module, keep) -> Any:
     """By single steps where there are resets, else as a sequence."""
     observations = torch.from_numpy(case.observations)
-    state = tuple(
-        torch.from_numpy(a) for a in stacked_state(case.policy.network, case.state).values()
-    )
+    state = tuple(torch.from_numpy(a) for a in stacked_state(case.policy, case.state).values())
     if keep is None:
         outputs, values, state = module(observations.transpose(0, 1), state)
         outputs = tree(lambda a: a.transpose(0, 1), outputs)
@@ -212,7 +210,7 @@ def check_forward(case, found, expected):
     assert_close("values", values, their_values)
     assert_close("logprob", logprob, their_logprob)
     assert_close("entropy", entropy, their_entropy)
-    stacked = stacked_state(case.policy.network, state)
+    stacked = stacked_state(case.policy, state)
     for (name, a), b in zip(stacked.items(), their_state, strict=True):
         assert_close(name, a, b)
 
@@ -278,7 +276,7 @@ def test_our_steps_equal_torchs_sequence(network, resets):
         ours_values.append(np.array(value))
     assert_close("logits", np.concatenate(logits), outputs)
     assert_close("values", np.concatenate(ours_values), values)
-    for a, b in zip(stacked_state(case.policy.network, ours_state).values(), state, strict=True):
+    for a, b in zip(stacked_state(case.policy, ours_state).values(), state, strict=True):
         assert_close("state", a, b)
 
 

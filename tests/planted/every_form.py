@@ -123,7 +123,7 @@ def torch_module(policy, weights, expected, observations):
 def onnx_graph(policy, weights, expected, observations, folder):
     path = folder / "step.onnx"
     save_onnx(policy, weights, path, {"puffer_mlx": "1"}, {})
-    state = stacked_state(policy.network, policy.initial_state(N))
+    state = stacked_state(policy, policy.initial_state(N))
     found = run_onnx(path, observations, state)
     return apart((found["logits"], found["value"], list(found["state"])), expected)
 

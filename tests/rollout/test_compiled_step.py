@@ -130,6 +130,19 @@ def test_every_part(network, dialect, sizes):
 
 
 @NETWORKS
+@pytest.mark.parametrize("dialect", ["native", "torch", "sb3"])
+@pytest.mark.parametrize("sizes", [(3,), (16,), (1, 1)])  # 16 and the value are two registers
+def test_values_with_a_network_of_their_own(network, dialect, sizes):
+    policy = policy_of(network, sizes, H=20, dialect=dialect, reset=True, separate_value=True)
+    check(Case(policy))
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "gelu"])
+def test_activations(activation):
+    check(Case(policy_of("MLP", (1, 1), H=20, dialect="sb3", activation=activation)))
+
+
+@NETWORKS
 @pytest.mark.parametrize("D", [1, 3, 118])
 @pytest.mark.parametrize("H", [8, 64, 100])
 def test_sizes(network, D, H):

@@ -53,7 +53,7 @@ class Onnx(FileFormat):
 
     name = "onnx"
     suffixes = (".onnx",)
-    dialects = ("native", "torch", "puffer3")
+    dialects = ("native", "torch", "puffer3", "sb3")
     tolerance = 1e-5
     use = "one step as a graph"
     holds = "everything but classes of your own; one step as a graph"
@@ -87,7 +87,7 @@ class Onnx(FileFormat):
         """By onnxruntime."""
         need(self.extra, "onnxruntime")
         state = policy.initial_state(observations.shape[1])
-        return run_onnx(found.path, observations, stacked_state(policy.network, state))
+        return run_onnx(found.path, observations, stacked_state(policy, state))
 
 
 def onnx_fault(policy: Policy) -> str | None:
@@ -131,13 +131,10 @@ def save_onnx(
 
     seen = normalization.tensors_of(memory)
     graph = Graph({**dict(named(weights)), **{k: seen[k] for k in seen if k in (MEAN, VARIANCE)}})
-    states = stacked_state(policy.network, policy.initial_state(1))
+    states = stacked_state(policy, policy.initial_state(1))
     observation = normalised(graph, "observation", MEAN, VARIANCE) if seen else "observation"
-    add_encoder: Any = encoder_forms(policy.encoder).onnx
-    add_network: Any = forms_of(policy.network).onnx
-    h = add_encoder(graph, policy.encoder, observation)
-    h, after = add_network(graph, policy.network, h, list(states))
-    outputs = decode(graph, policy, h)
+    h, after = _features(graph, policy, observation, list(states))
+    outputs = decode(graph, policy, h[0], h[-1])
     outputs |= {f"next_{name}": made for name, made in zip(states, after, strict=True)}
     for name, made in outputs.items():
         graph.node("Identity", [made], [name])
@@ -167,6 +164,24 @@ def save_onnx(
     helper.set_model_props(model, {**about, **count})
     onnx.checker.check_model(model, full_check=True)
     path.write_bytes(model.SerializeToString())
+
+
+def _features(
+    graph: Graph, policy: Policy, observation: str, states: list[str]
+) -> tuple[list[str], list[str]]:
+    """The actor's features, and those of values if they have some of their own; next states."""
+    add_encoder: Any = encoder_forms(policy.encoder).onnx
+    add_network: Any = forms_of(policy.network).onnx
+    prefixes = ("", "critic.") if policy.separate_value else ("",)
+    each = len(states) // len(prefixes)
+    features, after = [], []
+    for i, graph.prefix in enumerate(prefixes):
+        h = add_encoder(graph, policy.encoder, observation)
+        h, made = add_network(graph, policy.network, h, states[i * each : (i + 1) * each])
+        features.append(h)
+        after += made
+    graph.prefix = ""
+    return features, after
 
 
 def read_onnx(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:

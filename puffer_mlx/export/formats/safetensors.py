@@ -18,7 +18,7 @@ class Safetensors(FileFormat):
 
     name = "safetensors"
     suffixes = (".safetensors",)
-    dialects = ("native", "torch", "puffer3")
+    dialects = ("native", "torch", "puffer3", "sb3")
     tolerance = 0.0
     use = "our own names"
     holds = "everything, classes of your own too, and what it is a policy of"

@@ -129,7 +129,7 @@ def run_torch(
     parts = outputs if policy.decoder.action.continuous else (outputs,)
     found = {name: part.transpose(0, 1) for name, part in zip(names, parts, strict=True)}
     found["value"] = values.T
-    found |= dict(zip(stacked_state(policy.network, policy.initial_state(1)), state, strict=True))
+    found |= dict(zip(stacked_state(policy, policy.initial_state(1)), state, strict=True))
     return {name: part.detach().cpu().numpy() for name, part in found.items()}
 
 

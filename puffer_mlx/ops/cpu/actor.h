@@ -39,9 +39,16 @@ class Actor {
   Actor(int inputs, int hidden, std::vector<int> sizes, bool continuous, float limit)
       : D_(inputs), H_(hidden), heads_(std::move(sizes), continuous, limit) {}
 
-  // Weights are given as stages in their order: the first is the encoder, the last the decoder, A + 1 wide.
-  void clear() { stages_.clear(); }
-  void add(std::unique_ptr<Stage> stage) { stages_.push_back(std::move(stage)); }
+  // Weights are given as stages in their order: the first is the encoder, the last the decoder, A + 1 wide. Where values
+  // have a network of their own, the critic's stages follow in the same order, the last 1 wide: what that gives replaces
+  // the decoder's last output. The critic's states are the second half of all.
+  void clear() {
+    actor_.clear();
+    critic_.clear();
+    adding_ = &actor_;
+  }
+  void begin_critic() { adding_ = &critic_; }
+  void add(std::unique_ptr<Stage> stage) { adding_->push_back(std::move(stage)); }
   void set_logstd(const float* logstd) { heads_.set_logstd(logstd); }
 
   void bind(Rollout rollout) {
@@ -71,9 +78,11 @@ class Actor {
   double sampling() const { return double(sampling_) * 1e-9; }
 
  private:
+  using Stages = std::vector<std::unique_ptr<Stage>>;
+
   // A thread's memory for one block.
   struct Scratch {
-    float *observations, *keep, *features[3], *outputs, *work;
+    float *observations, *keep, *features[3], *outputs, *values, *work;
   };
 
   static int64_t now() {
@@ -86,8 +95,9 @@ class Actor {
   Scratch scratch_of_thread() const {
     thread_local std::vector<Lanes> memory;
     size_t work = 2 * size_t(heads_.logits) * kLanes;
-    for (auto& stage : stages_) work = std::max(work, stage->work());
-    size_t rows = size_t(padded(D_)) + 3 * padded(H_) + output_width() + 1;
+    for (auto stages : {&actor_, &critic_})
+      for (auto& stage : *stages) work = std::max(work, stage->work());
+    size_t rows = size_t(padded(D_)) + 3 * padded(H_) + output_width() + padded(1) + 1;
     size_t needed = (kBlock * rows + work) / kLanes + 1;
     if (memory.size() < needed) memory.resize(needed);
     float* at = reinterpret_cast<float*>(memory.data());
@@ -96,6 +106,7 @@ class Actor {
     to.observations = take(padded(D_));
     for (auto& features : to.features) features = take(padded(H_));
     to.outputs = take(output_width());
+    to.values = take(padded(1));
     to.keep = take(1);
     to.work = at;
     return to;
@@ -105,15 +116,25 @@ class Actor {
   const float* evaluate(int t, int64_t agent, int count, const Scratch& scratch) const {
     int64_t row = t * rollout_.N + agent;
     for (int i = 0; i < count; ++i) scratch.keep[i] = rollout_.terminals ? 1.0f - rollout_.terminals[row + i] : 1.0f;
-    Block block{agent, count, scratch.keep, rollout_.states.data(), scratch.features[0], scratch.work};
+    auto states = rollout_.states.data();
+    Block block{agent, count, scratch.keep, states, scratch.features[0], scratch.work};
     Features x = observations(row, count, scratch.observations);
-    for (size_t i = 0; i + 1 < stages_.size(); ++i) {
+    run(actor_, block, x, scratch, scratch.outputs);
+    if (critic_.empty()) return scratch.outputs;
+    block.states = states + rollout_.states.size() / 2;
+    run(critic_, block, x, scratch, scratch.values);
+    float* to = scratch.outputs + heads_.logits;
+    for (int i = 0; i < count; ++i) to[int64_t(i) * output_width()] = scratch.values[int64_t(i) * padded(1)];
+    return scratch.outputs;
+  }
+
+  void run(const Stages& stages, const Block& block, Features x, const Scratch& scratch, float* outputs) const {
+    for (size_t i = 0; i + 1 < stages.size(); ++i) {
       float* to = scratch.features[i ? 1 + i % 2 : 0];
-      stages_[i]->run(block, x, to);
+      stages[i]->run(block, x, to);
       x = {to, padded(H_)};
     }
-    stages_.back()->run(block, x, scratch.outputs);
-    return scratch.outputs;
+    stages.back()->run(block, x, outputs);
   }
 
   Features observations(int64_t row, int count, float* to) const {
@@ -133,7 +154,8 @@ class Actor {
 
   int D_, H_;
   Heads heads_;
-  std::vector<std::unique_ptr<Stage>> stages_;
+  Stages actor_, critic_;
+  Stages* adding_ = &actor_;
   Rollout rollout_{};
   std::atomic<int64_t> acting_{0}, sampling_{0};  // nanoseconds
 };

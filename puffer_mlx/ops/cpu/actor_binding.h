@@ -34,8 +34,8 @@ inline void bind_rollout(Actor& actor, int64_t N, uintptr_t observations, bool b
 inline nanobind::class_<Actor> bind_actor(nanobind::module_& m) {
   namespace nb = nanobind;
   using namespace nb::literals;
-  auto dense = [](Actor& actor, uintptr_t weight, uintptr_t bias, int M, int K, bool gelu) {
-    actor.add(make_dense(floats_at(weight), floats_at(bias), M, K, gelu));
+  auto dense = [](Actor& actor, uintptr_t weight, uintptr_t bias, int M, int K, int activation) {
+    actor.add(make_dense(floats_at(weight), floats_at(bias), M, K, Activation(activation)));
   };
   auto logstd = [](Actor& actor, uintptr_t values) { actor.set_logstd(floats_at(values)); };
   nb::class_<Actor> actor(m, "Actor");
@@ -43,7 +43,8 @@ inline nanobind::class_<Actor> bind_actor(nanobind::module_& m) {
       .def(nb::init<int, int, std::vector<int>, bool, float>(), "inputs"_a, "hidden"_a, "sizes"_a, "continuous"_a,
            "limit"_a)
       .def("clear", &Actor::clear)
-      .def("dense", dense, "weight"_a, "bias"_a, "outputs"_a, "inputs"_a, "gelu"_a)
+      .def("dense", dense, "weight"_a, "bias"_a, "outputs"_a, "inputs"_a, "activation"_a)
+      .def("critic", &Actor::begin_critic)
       .def("logstd", logstd, "values"_a)
       .def("bind", &bind_rollout, "agents"_a, "observations"_a, "bytes"_a, "terminals"_a, "masks"_a, "noise"_a,
            "actions"_a, "logprobs"_a, "values"_a, "states"_a)

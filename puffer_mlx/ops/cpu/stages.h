@@ -106,36 +106,49 @@ inline void multiply_block(int count, const Panels<V>& panels, int step, Feature
   }
 }
 
-// y = W x + b, with GELU if asked for.
+// What may follow a product; the numbers are those of policy/activations.py.
+enum class Activation { kNone, kGelu, kTanh, kRelu };
+
+inline Lanes activate(Activation activation, Lanes x) {
+  switch (activation) {
+    case Activation::kGelu: return gelu(x);
+    case Activation::kTanh: return tanh(x);
+    case Activation::kRelu: return x < Lanes{} ? Lanes{} : x;  // NaN stays
+    case Activation::kNone: break;
+  }
+  return x;
+}
+
+// y = W x + b, and an activation of that.
 template <int V>
 class Dense : public Stage {
  public:
   // weight (M, K), bias (M,) or null.
-  Dense(const float* weight, const float* bias, int M, int K, bool activated)
-      : width_(padded(M)), activated_(activated), panels_(pack_rows<V>(weight, M, K)), bias_(pad(bias, 1, M)) {}
+  Dense(const float* weight, const float* bias, int M, int K, Activation activation)
+      : width_(padded(M)), activation_(activation), panels_(pack_rows<V>(weight, M, K)), bias_(pad(bias, 1, M)) {}
 
   void run(const Block& block, Features x, float* to) const override {
     multiply_block(block.count, panels_, V * kLanes, x, [=, this](int row, int channel, const Lanes* sums) {
       for (int v = 0; v < V && channel < width_; ++v, channel += kLanes) {
         Lanes y = sums[v] + bias_[channel / kLanes];
-        lanes_at(to + int64_t(row) * width_, channel) = activated_ ? gelu(y) : y;
+        lanes_at(to + int64_t(row) * width_, channel) = activate(activation_, y);
       }
     });
   }
 
  private:
   int width_;
-  bool activated_;
+  Activation activation_;
   Panels<V> panels_;
   std::vector<Lanes> bias_;
 };
 
 // With as many vectors in a panel as leave the fewest empty.
-inline std::unique_ptr<Stage> make_dense(const float* weight, const float* bias, int M, int K, bool activated) {
+inline std::unique_ptr<Stage> make_dense(const float* weight, const float* bias, int M, int K, Activation activation) {
   int vectors = padded(M) / kLanes;
-  if (vectors % 4 == 0 || vectors > 12) return std::make_unique<Dense<4>>(weight, bias, M, K, activated);
-  if (vectors % 2 == 0 || vectors > 4) return std::make_unique<Dense<2>>(weight, bias, M, K, activated);
-  return std::make_unique<Dense<1>>(weight, bias, M, K, activated);
+  if (vectors % 4 == 0 || vectors > 12) return std::make_unique<Dense<4>>(weight, bias, M, K, activation);
+  if (vectors % 2 == 0 || vectors > 4) return std::make_unique<Dense<2>>(weight, bias, M, K, activation);
+  return std::make_unique<Dense<1>>(weight, bias, M, K, activation);
 }
 
 }  // namespace puffer

@@ -49,8 +49,18 @@ def forms_of(encoder: Any) -> Forms:
     return FORMS.get(type(encoder), NONE)
 
 
-def make_encoder(spec: EnvSpec, hidden: int, dialect: str, name: str) -> Encoder:
+def encoder_activation(encoder: Any) -> str | None:
+    """What follows an encoder of one product, empty if nothing does; None of another encoder."""
+    activation = forms_of(encoder).activation
+    return None if activation is None else activation(encoder)
+
+
+def make_encoder(
+    spec: EnvSpec, hidden: int, dialect: str, name: str, activation: str = "gelu"
+) -> Encoder:
     """The encoder that ``torch.encoder`` names, for an environment.
+
+    ``activation`` is what follows the product of an encoder whose dialect leaves the choice: sb3's.
 
     Raises:
         UserError: it doesn't fit the environment, or a class of the user's own isn't usable.
@@ -61,7 +71,7 @@ def make_encoder(spec: EnvSpec, hidden: int, dialect: str, name: str) -> Encoder
     if name == "auto":
         large = bool(shape) and min(shape[:2]) >= SMALLEST
         name = "NatureEncoder" if large else "ImpalaEncoder" if shape else "DefaultEncoder"
-    return _module(name, "encoder").make(spec, hidden, dialect)
+    return _module(name, "encoder").make(spec, hidden, dialect, activation)
 
 
 def torch_encoder(encoder: Any) -> Any:

@@ -40,8 +40,9 @@ class Forms:
     """Of a tensor's name: its key in PufferLib 3.0's wrapper."""
     flat: bool = False
     """Whether PufferLib's flat file holds it."""
-    gelu: bool | None = None
-    """Of one product, the only encoder of the compiled step: whether a GELU follows it."""
+    activation: Callable[[Any], str] | None = None
+    """Of an encoder of one product, the only one of the compiled step: what follows it, a name of
+    ``activations.CODES``."""
     mark: str = ""
     """How the names of some of its tensors begin, and no other's; empty of the default."""
     to_dialect: Callable[[Any, Weights, str], tuple[Any, Weights]] | None = None

@@ -25,7 +25,7 @@ import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import linear
-from puffer_mlx.policy.activations import uniform
+from puffer_mlx.policy.activations import relu, uniform
 from puffer_mlx.spec import EnvSpec
 
 Shape = tuple[int, ...]  # of an image: height, width, channels
@@ -39,11 +39,6 @@ def layer(shape: Shape, key: mx.array) -> Layer:
         "weight": uniform(keys[0], shape, bound),
         "bias": uniform(keys[1], shape[:1], bound),
     }
-
-
-def relu(x: mx.array) -> mx.array:
-    """What is above 0."""
-    return mx.maximum(x, 0)
 
 
 def for_bytes(own: Layer, images: mx.array) -> tuple[Layer, mx.array]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 from puffer_mlx.config.parts import network_folders
+from puffer_mlx.policy import custom
 from puffer_mlx.policy.networks.forms import NONE, Forms
 
 Weights = Any  # a tree of arrays
@@ -79,6 +80,21 @@ def forms_of(network: Any) -> Forms:
     """
     cls = type(network)
     return FORMS.get(cls.__name__, NONE) if NETWORKS.get(cls.__name__) is cls else NONE
+
+
+def make_network(name: str, hidden: int, layers: int, dialect: str, activation: str) -> Network:
+    """The network that ``torch.network`` names, for a dialect.
+
+    ``activation`` is what follows the products of a network whose dialect leaves the choice: sb3's.
+
+    Raises:
+        UserError: a class of the user's own isn't usable.
+    """
+    if ":" in name:
+        return custom.make_network(name, hidden, layers)
+    network = NETWORKS[name](hidden, layers)
+    adapt = FORMS[name].sb3 if dialect == "sb3" and name in FORMS else None
+    return adapt(network, activation) if adapt else network
 
 
 def names_of(form: str) -> list[str]:

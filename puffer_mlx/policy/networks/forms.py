@@ -69,6 +69,8 @@ class GPUStep:
     kernel: str
     weights: Callable[[Weights], list[mx.array]]
     """Of weights: arrays in the order in which the kernel finds them, products transposed."""
+    fits: Callable[[Any], bool] = lambda network: True
+    """Whether it computes what a network of the class does."""
     memory: int = 0
     """How many H numbers of each agent threads share beside a layer's input and output."""
 
@@ -77,8 +79,10 @@ class GPUStep:
 class Forms:
     """All of a network's forms."""
 
-    pack: Callable[[Any, Weights, int], None] | None = None
-    """Of (step, weights, hidden): adds the layers to a compiled step:
+    sb3: Callable[[Any, str], Any] | None = None
+    """Of (network, activation): the network of the sb3 dialect; None: it is as in all others."""
+    pack: Callable[[Any, Any, Weights], None] | None = None
+    """Of (step, network, weights): adds the layers to a compiled step:
     ``rollout.compiled_step.Layers``."""
     gpu_step: GPUStep | None = None
     onnx: Callable[[Any, Any, str, list[str]], tuple[str, list[str]]] | None = None

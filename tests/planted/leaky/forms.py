@@ -9,9 +9,10 @@ from puffer_mlx.policy.networks.leaky.network import (  # pyright: ignore[report
 from puffer_mlx.policy.networks.forms import Forms, FusedCase, TorchForm, count
 
 
-def _pack(step, weights, hidden):
+def _pack(step, network, weights):
+    H = network.hidden
     for i, own in enumerate(weights):
-        step.add("leaky", str(i), own, {"gate": (hidden, hidden)}, hidden, i)
+        step.add("leaky", str(i), own, {"gate": (H, H)}, H, i)
 
 
 def _onnx(graph, network, x, states):

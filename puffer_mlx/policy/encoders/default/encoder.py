@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from puffer_mlx.ops import gelu, linear
-from puffer_mlx.policy.activations import orthogonal, uniform
+from puffer_mlx.policy.activations import ACTIVATIONS, GAIN, orthogonal, uniform
 from puffer_mlx.spec import EnvSpec
 
 Weights = dict[str, mx.array]
@@ -67,9 +67,40 @@ class AffineGelu:
         return gelu(linear(observations, weights["weight"], weights["bias"]))
 
 
-OF_DIALECT = {"native": Linear, "torch": Affine, "puffer3": AffineGelu}
+@dataclass(frozen=True)
+class Activated:
+    """The first hidden layer of Stable-Baselines3's policies: a product with bias, an activation.
+
+    Args:
+        inputs: D.
+        hidden: H.
+        activation: a name of ``ACTIVATIONS``.
+    """
+
+    inputs: int
+    hidden: int
+    activation: str
+
+    def init(self, key: mx.array) -> Weights:
+        """Orthogonal weight (H, D), gain sqrt(2), and zero bias (H,)."""
+        return {
+            "weight": orthogonal(key, (self.hidden, self.inputs), GAIN),
+            "bias": mx.zeros(self.hidden),
+        }
+
+    def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
+        """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
+        y = linear(observations, weights["weight"], weights["bias"])
+        return ACTIVATIONS[self.activation](y)
 
 
-def make(spec: EnvSpec, hidden: int, dialect: str) -> Linear | Affine | AffineGelu:
+OF_DIALECT = {"native": Linear, "torch": Affine, "puffer3": AffineGelu}  # sb3's has an activation
+
+
+def make(
+    spec: EnvSpec, hidden: int, dialect: str, activation: str
+) -> Linear | Affine | AffineGelu | Activated:
     """The encoder of a dialect, for an environment's observations."""
+    if dialect == "sb3":
+        return Activated(spec.observation_size, hidden, activation)
     return OF_DIALECT[dialect](spec.observation_size, hidden)

@@ -8,7 +8,13 @@ import mlx.core as mx
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.biases import refuse_bias
 from puffer_mlx.policy.encoders.default import NAME
-from puffer_mlx.policy.encoders.default.encoder import OF_DIALECT, Affine, AffineGelu, Linear
+from puffer_mlx.policy.encoders.default.encoder import (
+    OF_DIALECT,
+    Activated,
+    Affine,
+    AffineGelu,
+    Linear,
+)
 from puffer_mlx.policy.encoders.forms import Forms, TorchForm, Weights
 
 
@@ -18,6 +24,14 @@ def _product(graph: Any, encoder: Any, x: str) -> str:
 
 def _product_gelu(graph: Any, encoder: Any, x: str) -> str:
     return graph.gelu(graph.product(x, "encoder"))
+
+
+def _product_activated(graph: Any, encoder: Any, x: str) -> str:
+    return graph.activated(graph.product(x, "encoder"), encoder.activation)
+
+
+def _linear(encoder: Any) -> str:
+    return ""
 
 
 def _to_dialect(own: str, encoder: Any, weights: Weights, dialect: str) -> tuple[Any, Weights]:
@@ -39,19 +53,22 @@ def _to_dialect(own: str, encoder: Any, weights: Weights, dialect: str) -> tuple
 
 
 FORMS = {
-    Linear: Forms(NAME, _product, flat=True, gelu=False, to_dialect=partial(_to_dialect, "native")),
+    Linear: Forms(
+        NAME, _product, flat=True, activation=_linear, to_dialect=partial(_to_dialect, "native")
+    ),
     Affine: Forms(
         NAME,
         _product,
         torch=TorchForm(lambda name: f"encoder.{name}", "encoder.weight"),
-        gelu=False,
+        activation=_linear,
         to_dialect=partial(_to_dialect, "torch"),
     ),
     AffineGelu: Forms(
         NAME,
         _product_gelu,
         puffer3=lambda name: f"policy.encoder.0.{name}",
-        gelu=True,
+        activation=lambda encoder: "gelu",
         to_dialect=partial(_to_dialect, "puffer3"),
     ),
+    Activated: Forms(NAME, _product_activated, activation=lambda encoder: encoder.activation),
 }

@@ -7,6 +7,7 @@ import mlx.core as mx
 
 from puffer_mlx.ops import plus
 from puffer_mlx.ops.low_precision import float32_on_cpu
+from puffer_mlx.policy.activations import relu
 from puffer_mlx.policy.encoders.images import (
     Layer,
     Shape,
@@ -14,7 +15,6 @@ from puffer_mlx.policy.encoders.images import (
     for_bytes,
     image_shape,
     layer,
-    relu,
 )
 from puffer_mlx.spec import EnvSpec
 
@@ -101,6 +101,6 @@ class Impala:
         return features(weights["linear"], relu(x))
 
 
-def make(spec: EnvSpec, hidden: int, dialect: str) -> Impala:
+def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Impala:
     """The encoder for an environment's images; the same in every dialect."""
     return Impala(image_shape(spec, "ImpalaEncoder"), hidden)

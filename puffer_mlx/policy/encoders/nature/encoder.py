@@ -8,6 +8,7 @@ import mlx.core as mx
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import linear
 from puffer_mlx.ops.low_precision import float32_on_cpu
+from puffer_mlx.policy.activations import relu
 from puffer_mlx.policy.encoders.images import (
     Layer,
     Shape,
@@ -15,7 +16,6 @@ from puffer_mlx.policy.encoders.images import (
     for_bytes,
     image_shape,
     layer,
-    relu,
 )
 from puffer_mlx.spec import EnvSpec
 
@@ -100,6 +100,6 @@ class Nature:
         return features(weights["linear"], x)
 
 
-def make(spec: EnvSpec, hidden: int, dialect: str) -> Nature:
+def make(spec: EnvSpec, hidden: int, dialect: str, activation: str) -> Nature:
     """The encoder for an environment's images; the same in every dialect."""
     return Nature(image_shape(spec, "NatureEncoder"), hidden)

@@ -16,10 +16,11 @@ from puffer_mlx.policy.networks.recurrent import GATED, gated_onnx, gated_shapes
 TEXT = Path(__file__).with_name("act.metal.h")
 
 
-def _pack(step: Any, weights: Weights, hidden: int) -> None:
+def _pack(step: Any, network: Any, weights: Weights) -> None:
+    H = network.hidden
     for i, own in enumerate(weights["layers"]):
-        step.add("gru", f"layers.{i}", own, gated_shapes(hidden, 3), hidden, i)
-    step.add("residual_norm", "norm", weights["norm"], {"weight": (hidden,)}, hidden, EPSILON)
+        step.add("gru", f"layers.{i}", own, gated_shapes(H, 3), H, i)
+    step.add("residual_norm", "norm", weights["norm"], {"weight": (H,)}, H, EPSILON)
 
 
 def _gpu_weights(weights: Weights) -> list[mx.array]:

@@ -20,9 +20,10 @@ from puffer_mlx.policy.networks.recurrent import GATED, gated_onnx, gated_shapes
 TEXT = Path(__file__).with_name("act.metal.h")
 
 
-def _pack(step: Any, weights: Weights, hidden: int) -> None:
+def _pack(step: Any, network: Any, weights: Weights) -> None:
+    H = network.hidden
     for i, own in enumerate(weights):
-        step.add("lstm", str(i), own, gated_shapes(hidden, 4), hidden, 2 * i)
+        step.add("lstm", str(i), own, gated_shapes(H, 4), H, 2 * i)
 
 
 def _gpu_weights(weights: Weights) -> list[mx.array]:

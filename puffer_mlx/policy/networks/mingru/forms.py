@@ -12,9 +12,10 @@ from puffer_mlx.policy.networks.mingru.network import BACKWARD, FORWARD, mingru_
 TEXT = Path(__file__).with_name("act.metal.h")
 
 
-def _pack(step: Any, weights: Weights, hidden: int) -> None:
+def _pack(step: Any, network: Any, weights: Weights) -> None:
+    H = network.hidden
     for i, own in enumerate(weights):
-        step.add("mingru", str(i), own, {"weight": (3 * hidden, hidden)}, hidden, i)
+        step.add("mingru", str(i), own, {"weight": (3 * H, H)}, H, i)
 
 
 def _gpu_weights(weights: Weights) -> list[mx.array]:

@@ -3,20 +3,26 @@
 Its layers are products like the encoder's, so it has no C++ of its own.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
+from puffer_mlx.policy.activations import CODES, GAIN
 from puffer_mlx.policy.networks.forms import Forms, GPUStep, TorchForm, Weights, count
 
 TEXT = Path(__file__).with_name("act.metal.h")
 
 
-def _pack(step: Any, weights: Weights, hidden: int) -> None:
-    shapes = {"weight": (hidden, hidden), "bias": (hidden,)}
+def _sb3(network: Any, activation: str) -> Any:
+    return replace(network, activation=activation, gain=GAIN)
+
+
+def _pack(step: Any, network: Any, weights: Weights) -> None:
+    H, code = network.hidden, CODES[network.activation]
     for i, own in enumerate(weights):
-        step.add("dense", str(i), own, shapes, hidden, hidden, True)  # True: with GELU
+        step.add("dense", str(i), own, {"weight": (H, H), "bias": (H,)}, H, H, code)
 
 
 def _gpu_weights(weights: Weights) -> list[mx.array]:
@@ -25,7 +31,7 @@ def _gpu_weights(weights: Weights) -> list[mx.array]:
 
 def _onnx(graph: Any, network: Any, x: str, states: list[str]) -> tuple[str, list[str]]:
     for i in range(network.layers):
-        x = graph.gelu(graph.product(x, f"network.{i}"))
+        x = graph.activated(graph.product(x, f"network.{i}"), network.activation)
     return x, []
 
 
@@ -36,8 +42,11 @@ def _torch_keys(layers: int) -> dict[str, list[str]]:
 
 
 FORMS = Forms(
+    sb3=_sb3,
     pack=_pack,
-    gpu_step=GPUStep(TEXT, "mlp_act", _gpu_weights),
+    gpu_step=GPUStep(
+        TEXT, "mlp_act", _gpu_weights, fits=lambda network: network.activation == "gelu"
+    ),
     onnx=_onnx,
     torch=TorchForm(_torch_keys, lambda keys: count(r"net\.(\d+)\.weight", keys)),
     layers=lambda names: count(r"(\d+)\.bias", names),

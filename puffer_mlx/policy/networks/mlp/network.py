@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from puffer_mlx.ops import gelu, linear
-from puffer_mlx.policy.activations import uniform
+from puffer_mlx.ops import linear
+from puffer_mlx.policy.activations import ACTIVATIONS, orthogonal, uniform
 
 Weights = list[dict[str, mx.array]]
 State = list[mx.array]
@@ -13,14 +13,28 @@ State = list[mx.array]
 
 @dataclass(frozen=True)
 class MLP:
-    """L times a product with bias (H to H) and exact GELU. State: none, an empty list."""
+    """L times a product with bias (H to H) and an activation. State: none, an empty list.
+
+    Args:
+        hidden: H.
+        layers: L.
+        activation: a name of ``ACTIVATIONS``: exact GELU, or what sb3's dialect is told.
+        gain: of orthogonal initial weights, with biases 0, as sb3's; None: uniform, as PufferLib's.
+    """
 
     hidden: int
     layers: int
+    activation: str = "gelu"
+    gain: float | None = None
 
     def init(self, key: mx.array) -> Weights:
-        """Weights (H, H) and biases (H,), uniform within ±1/sqrt(H)."""
+        """Weights (H, H) and biases (H,): see ``gain``; uniform ones are within ±1/sqrt(H)."""
         bound, H = self.hidden**-0.5, self.hidden
+        if self.gain is not None:
+            return [
+                {"weight": orthogonal(key, (H, H), self.gain), "bias": mx.zeros(H)}
+                for key in mx.random.split(key, self.layers)
+            ]
         return [
             {"weight": uniform(k, (H, H), bound), "bias": uniform(b, (H,), bound)}
             for k, b in (mx.random.split(key) for key in mx.random.split(key, self.layers))
@@ -41,6 +55,7 @@ class MLP:
         self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
         """One step of n agents, (n, H) to (n, H)."""
+        activate = ACTIVATIONS[self.activation]
         for layer in weights:
-            h = gelu(linear(h, layer["weight"], layer["bias"]))
+            h = activate(linear(h, layer["weight"], layer["bias"]))
         return h, state

@@ -1,0 +1,198 @@
+"""The sb3 dialect against a twin in PyTorch; values with a network of their own, in any dialect."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_map
+from oracles import named
+from small_policies import policy_of, weights_of
+
+from puffer_mlx import config
+from puffer_mlx.errors import UserError
+from puffer_mlx.policy.acting_on_gpu import step_on_gpu
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.spec import ActionSpec, EnvSpec
+
+NETWORKS = pytest.mark.parametrize("network", ["MinGRU", "LSTM", "GRU", "MLP"])
+SEPARATE = pytest.mark.parametrize("separate", [False, True])
+T, S, D = 6, 7, 5
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+# ---- what it computes ----------------------------------------------------------------------------
+
+
+def twin(weights, observations, activation, separate):
+    """Outputs (n, A) and values (n,) by PyTorch: Stable-Baselines3's MlpPolicy, written anew."""
+    import torch
+    from torch.nn import functional
+
+    tensors = {name: torch.from_numpy(np.array(w)) for name, w in named(weights)}
+
+    def product(x, name):
+        return functional.linear(x, tensors[f"{name}.weight"], tensors[f"{name}.bias"])
+
+    def features(prefix):
+        x, layers = torch.from_numpy(observations), ["encoder", "network.0", "network.1"]
+        for layer in layers:
+            x = activate(product(x, prefix + layer))
+        return x
+
+    activate = {"tanh": torch.tanh, "relu": torch.relu, "gelu": functional.gelu}[activation]
+    outputs = product(features(""), "decoder.actions")
+    values = product(features("critic." if separate else ""), "decoder.value")
+    return outputs.numpy(), values.squeeze(-1).numpy()
+
+
+@SEPARATE
+@pytest.mark.parametrize("sizes", [(3, 2), (1, 1, 1)])
+@pytest.mark.parametrize("activation", ["tanh", "relu", "gelu"])
+def test_it_is_the_fields_policy(path, activation, sizes, separate):
+    import torch
+    from torch.distributions import Categorical, Normal
+
+    how = {"activation": activation, "separate_value": separate}
+    policy = policy_of("MLP", sizes, D, H=16, dialect="sb3", **how)
+    weights, observations = weights_of(policy), normal(1, S, D)
+    expected, values = twin(weights, observations, activation, separate)
+    outputs, found, _ = policy.step(weights, mx.array(observations), policy.initial_state(S))
+    first = outputs[0] if policy.decoder.action.continuous else outputs
+    np.testing.assert_allclose(np.array(first).T, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(np.array(found), values, rtol=1e-5, atol=1e-5)
+
+    noise = policy.distribution.noise(mx.random.key(0), (S,))
+    actions, logprobs = policy.distribution.sample(outputs, noise)
+    chosen, logits = torch.from_numpy(np.array(actions)), torch.from_numpy(expected)
+    if policy.decoder.action.continuous:
+        std = torch.from_numpy(np.array(weights["decoder"]["logstd"])).exp()
+        theirs = Normal(logits, std).log_prob(chosen)
+    else:
+        heads = zip(logits.split(sizes, 1), chosen.T, strict=True)
+        theirs = torch.stack([Categorical(logits=own).log_prob(a) for own, a in heads], 1)
+    np.testing.assert_allclose(np.array(logprobs), theirs.sum(1).numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dialect", ["native", "torch", "puffer3", "sb3"])
+@NETWORKS
+def test_steps_equal_scan_with_two_networks(path, network, dialect):
+    policy = policy_of(network, (1, 1), D, dialect=dialect, reset=True, separate_value=True)
+    weights, observations = weights_of(policy), mx.array(normal(0, T, S, D))
+    keep = mx.array((np.random.default_rng(1).random((T, S)) > 0.3).astype(np.float32))
+    state = tree_map(lambda a: a + 0.5, policy.initial_state(S))
+    (means, _), values, last = policy.scan(weights, observations, state, keep)
+    found = []
+    for t in range(T):
+        (mean, _), value, state = policy.step(weights, observations[t], state, keep[t])
+        found.append((np.array(mean).T, np.array(value)))
+    by_step = [np.concatenate(rows) for rows in zip(*found, strict=True)]
+    np.testing.assert_allclose(np.array(means).T, by_step[0], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(np.array(values), by_step[1], rtol=0, atol=1e-5)
+    for (name, one), (other, two) in zip(named(last), named(state), strict=True):
+        assert name == other
+        np.testing.assert_allclose(np.array(one), np.array(two), rtol=0, atol=1e-5, err_msg=name)
+    assert len(named(last)) == 2 * len(named(policy.network.initial_state(1)))
+
+
+@NETWORKS
+@pytest.mark.parametrize("dialect", ["native", "sb3"])
+def test_which_weights_values_and_actions_are_of(network, dialect):
+    """The gradient of values by the actor's weights is 0, and that of actions by the critic's."""
+    policy = policy_of(network, (3,), D, dialect=dialect, separate_value=True)
+    weights, observations = weights_of(policy), mx.array(normal(0, T, S, D))
+
+    def gradients(row):
+        def scalar(weights):
+            y, _ = policy.product(weights, observations, None)
+            assert y.shape == (4, T * S)
+            return mx.sum(mx.square(y[row]))
+
+        return mx.grad(scalar)(weights)
+
+    of_value, of_action = gradients(3), gradients(1)
+    for own, moved, still in ((of_value, "critic", ""), (of_action, "", "critic")):
+        for name, gradient in named(own):
+            if name.startswith("decoder."):
+                continue
+            part = "critic" if name.startswith("critic.") else ""
+            assert part in (moved, still)
+            assert np.array(gradient).any() == (part == moved), name
+
+
+# ---- where it begins -----------------------------------------------------------------------------
+
+
+@SEPARATE
+def test_initial_weights(separate):
+    spec = EnvSpec("x", 17, np.dtype(np.float32), ActionSpec((1,) * 6))
+    settings = config.Policy(64, 2, "sb3", separate_value=separate, log_std_init=-0.5)
+    weights = make_policy(spec, settings, config.Torch(network="MLP")).init(mx.random.key(0))
+    tensors = {name: np.array(w) for name, w in named(weights)}
+    hidden = ["encoder", "network.0", "network.1"]
+    hidden += [f"critic.{name}" for name in hidden] if separate else []
+    heads = {"decoder.actions": 0.01, "decoder.value": 1.0}
+    gains = {**dict.fromkeys(hidden, 2**0.5), **heads}
+    assert {name.rpartition(".")[0] for name in tensors} == {*gains, "decoder"}
+    for layer, gain in gains.items():
+        weight, bias = tensors[f"{layer}.weight"], tensors[f"{layer}.bias"]
+        assert bias.shape == weight.shape[:1] and not bias.any()
+        few = weight if weight.shape[0] <= weight.shape[1] else weight.T
+        square = few @ few.T / gain**2
+        np.testing.assert_allclose(square, np.eye(len(few)), rtol=0, atol=2e-6, err_msg=layer)
+    assert tensors["decoder.logstd"].tolist() == [[-0.5] * 6]
+    drawn = {tensors[f"{name}.weight"].tobytes() for name in gains}
+    assert len(drawn) == len(gains)  # no two layers alike
+
+
+@NETWORKS
+@pytest.mark.parametrize("dialect", ["native", "torch", "puffer3", "sb3"])
+def test_the_actor_begins_the_same_with_and_without_a_critic(network, dialect):
+    shared, separate = (
+        dict(
+            named(policy_of(network, dialect=dialect, separate_value=value).init(mx.random.key(3)))
+        )
+        for value in (False, True)
+    )
+    assert all(np.array_equal(w, separate[name]) for name, w in shared.items())
+    critic = {name.removeprefix("critic.") for name in separate if name.startswith("critic.")}
+    assert critic == {name for name in shared if not name.startswith("decoder.")}
+
+
+@pytest.mark.parametrize("dialect", ["native", "torch", "puffer3", "sb3"])
+def test_where_deviations_begin(dialect):
+    begin = policy_of("MLP", (1, 1), dialect=dialect, log_std_init=-2.0)
+    assert begin.init(mx.random.key(0))["decoder"]["logstd"].tolist() == [[-2.0, -2.0]]
+    plain = policy_of("MLP", (1, 1), dialect=dialect)
+    assert plain.init(mx.random.key(0))["decoder"]["logstd"].tolist() == [[0.0, 0.0]]
+
+
+# ---- what is refused, and what acts otherwise ----------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", ["native", "torch", "puffer3"])
+def test_other_dialects_have_their_own_activation(dialect):
+    with pytest.raises(UserError, match=f"activation tanh.*dialect {dialect} has gelu") as caught:
+        policy_of("MLP", dialect=dialect, activation="tanh")
+    assert "policy.dialect sb3" in str(caught.value.hint)
+    policy_of("MLP", dialect=dialect, activation="gelu")
+
+
+def test_auto_is_tanh_in_this_dialect():
+    policy = policy_of("MLP", dialect="sb3")
+    assert (policy.encoder.activation, policy.network.activation) == ("tanh", "tanh")  # type: ignore
+    assert policy_of("MLP").network.activation == "gelu"  # type: ignore
+
+
+@pytest.mark.parametrize(
+    ("how", "kernel"),
+    [
+        ({"dialect": "torch"}, True),
+        ({"dialect": "torch", "separate_value": True}, False),
+        ({"dialect": "sb3"}, False),
+        ({"dialect": "sb3", "activation": "gelu"}, True),
+    ],
+)
+def test_which_policies_a_gpus_kernel_takes(how, kernel):
+    assert (step_on_gpu(policy_of("MLP", **how)) is not None) == kernel
