@@ -60,7 +60,7 @@ def to_dialect(policy: Policy, weights: Weights, dialect: str) -> tuple[Policy, 
         raise UserError(
             f"a policy of the {own} dialect can't become one of {dialect}: no other dialect has"
             " the activations of sb3",
-            "--to onnx, safetensors and sb3 keep it",
+            "--to onnx and safetensors keep it",
         )
     encoder, converted = policy.encoder, dict(weights)
     if convert := encoder_forms(encoder).to_dialect:

@@ -20,6 +20,8 @@ def detect(tensors: dict[str, Any]) -> dict[str, str]:
         return {}  # perhaps classes of the user's own: the configuration tells
     encoder = _encoder(tensors)
     settings = _settings("native", network, encoder, decoder.shape[1], layers)
+    if any(name.startswith("critic.") for name in tensors):
+        settings["policy.separate_value"] = "True"
     if "decoder.weight" not in tensors:
         settings["policy.dialect"] = "torch"
         if encoder == DEFAULT:

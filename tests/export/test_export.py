@@ -27,6 +27,7 @@ from puffer_mlx.spec import ActionSpec, EnvSpec
 DISCRETE, MULTI, CONTINUOUS, EIGHT = (3,), (3, 2), (1, 1, 1), (1,) * 8
 
 # name: dialect, network, layers, actions, encoder
+SEPARATE = {"separate_value": True}
 POLICIES = {
     "native": ("native", "MinGRU", 2, DISCRETE, "DefaultEncoder"),
     "native-continuous": ("native", "MinGRU", 1, CONTINUOUS, "DefaultEncoder"),
@@ -43,6 +44,13 @@ POLICIES = {
     "puffer3": ("puffer3", "LSTM", 1, DISCRETE, "DefaultEncoder"),
     "puffer3-continuous": ("puffer3", "LSTM", 1, CONTINUOUS, "DefaultEncoder"),
     "puffer3-gru": ("puffer3", "GRU", 1, DISCRETE, "DefaultEncoder"),
+    "sb3": ("sb3", "MLP", 2, CONTINUOUS, "DefaultEncoder"),
+    "sb3-relu": ("sb3", "MLP", 1, MULTI, "DefaultEncoder", {"activation": "relu"}),
+    "sb3-separate": ("sb3", "MLP", 1, CONTINUOUS, "DefaultEncoder", SEPARATE),
+    "sb3-lstm": ("sb3", "LSTM", 2, DISCRETE, "DefaultEncoder", SEPARATE),
+    "sb3-nature": ("sb3", "GRU", 1, DISCRETE, "NatureEncoder", SEPARATE),
+    "native-separate": ("native", "MinGRU", 2, DISCRETE, "DefaultEncoder", SEPARATE),
+    "torch-separate": ("torch", "GRU", 2, CONTINUOUS, "ImpalaEncoder", SEPARATE),
 }
 IMPOSSIBLE = {  # what is asked for, and the part that the message names
     ("native-lstm", "bin"): "LSTM: the flat file holds the network MinGRU",
@@ -56,18 +64,34 @@ IMPOSSIBLE = {  # what is asked for, and the part that the message names
         (name, "bin"): r"encoder\.bias is not 0"
         for name in ("torch", "torch-continuous", "torch-lstm", "torch-gru", "torch-mlp")
     },
+    **{
+        (name, kind): f"sb3 dialect can't become one of {dialect}"
+        for name in ("sb3", "sb3-relu", "sb3-separate", "sb3-lstm", "sb3-nature")
+        for kind, dialect in (("bin", "native"), ("torch", "torch"))
+    },
+    ("native-separate", "bin"): "values with a network of their own .policy.separate_value.: the",
+    ("native-separate", "torch"): "values with a network of their own .* PufferLib has none",
+    ("torch-separate", "bin"): r"decoder\.actions\.bias is not 0",
+    ("torch-separate", "torch"): "values with a network of their own .* PufferLib has none",
     ("torch-nature", "bin"): r"decoder\.actions\.bias is not 0",
     ("torch-impala", "bin"): r"decoder\.actions\.bias is not 0",
 }
 
 
-def config_of(dialect, network, layers, encoder, folder):
+def config_of(dialect, network, layers, encoder, folder, others=None):
     return Config(
         "x",
         base=Base(checkpoint_dir=str(folder)),
-        policy=Policy(16, layers, dialect),
+        policy=Policy(16, layers, dialect, **(others or {})),
         torch=Torch(network=network, encoder=encoder),
     )
+
+
+def others_of(policy):
+    """What a file says of a policy beyond PufferLib's."""
+    others = {"policy.separate_value": "True"} if policy.separate_value else {}
+    own = "tanh" if policy.activation == "auto" else policy.activation
+    return {**others, "policy.activation": own} if policy.dialect == "sb3" else others
 
 
 def spec_of(sizes, encoder):
@@ -79,8 +103,8 @@ def spec_of(sizes, encoder):
 
 def make(name, folder, run="17", step=1234, state=None, spec=None, memory=None):
     """A checkpoint of one of the policies, whose weights are all drawn."""
-    dialect, network, layers, sizes, encoder = POLICIES[name]
-    config = config_of(dialect, network, layers, encoder, folder / "checkpoints")
+    dialect, network, layers, sizes, encoder, *others = POLICIES[name]
+    config = config_of(dialect, network, layers, encoder, folder / "checkpoints", *others)
     spec = spec or spec_of(sizes, encoder)
     policy = make_policy(spec, config.policy, config.torch)
     rng = np.random.default_rng(len(name))
@@ -139,6 +163,7 @@ def test_export_and_import(tmp_path, name, kind):
             "policy.num_layers": str(config.policy.num_layers),
             "torch.network": config.torch.network,
             "torch.encoder": config.torch.encoder,
+            **others_of(config.policy),
         }
     config.policy.dialect = report.dialect
     policy, loaded = importing.weights_of(found, made.spec, config)
