@@ -198,7 +198,7 @@ def _epoch(
     rollout = Rollout(buffer, start, {}, 0.0)
 
     away = Placement(mx.Device(mx.gpu), mx.Device(mx.cpu), precision=config.train.precision)
-    learner = Learner(config, compile_update(policy, config.train), away, policy.has_memory)
+    learner = Learner(config, compile_update(policy, config.train), away, policy)
     watch, ratios = Watch(graphs), FirstRatios(learner.reader, True)
     ratios.begin(rollout, 0)
     draws = replaced(learner.draws(mx.random.key(0)), graphs.computed)

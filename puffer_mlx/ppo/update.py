@@ -28,6 +28,8 @@ PPO as the field has it (``ppo``), which writes nothing back either:
     gradients:  forward, loss of the advantages, which it normalises, gradients
     optimise:   as above
 
+or ``epoch``, all minibatches in one operation: ``ppo/small_networks``.
+
 ``act`` is the rollout's; ``logprobs`` is the forward pass alone, for comparing the two.
 """
 
@@ -41,7 +43,7 @@ from mlx.utils import tree_map
 from puffer_mlx.config import Train
 from puffer_mlx.ops import put_rows, split_rows, take_rows, take_targets
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo import optimizers, precision, priority
+from puffer_mlx.ppo import optimizers, precision, priority, small_networks
 from puffer_mlx.ppo.advantage import advantages
 from puffer_mlx.ppo.closed_form import operation as closed_form
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
@@ -107,6 +109,7 @@ class Executables(NamedTuple):
     optimise: Callable[..., Any]
     write_back: Callable[..., Any]
     logprobs: Callable[..., Any]
+    epoch: Callable[..., Any]
 
 
 def compile_update(policy: Policy, train: Train) -> Executables:
@@ -330,6 +333,7 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         optimise=small(optimise),
         write_back=small(put_rows),
         logprobs=mx.compile(logprobs),
+        epoch=partial(small_networks.epoch, policy, train),
     )
 
 

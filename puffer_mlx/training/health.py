@@ -20,10 +20,10 @@ CHOSEN = {"actions", "logprobs", "values"}  # of a rollout: what the policy made
 
 
 class Minibatch(NamedTuple):
-    """What is kept of a minibatch under way; all of it is read at the epoch's end."""
+    """What is kept of a minibatch under way, or of k; all of it is read at the epoch's end."""
 
-    ok: mx.array  # whether it counted: a scalar, a bool or 0 or 1
-    metrics: mx.array  # (7,)
+    ok: mx.array  # whether it counted: a scalar, a bool or 0 or 1; or (k,)
+    metrics: mx.array  # (7,), or (k, 7)
     advantages: mx.array  # (T, N), or of its own rows
 
 
@@ -74,10 +74,11 @@ class Submitted:
         mx.eval(*now.arrays(), packed)
         left = iter(packed.tolist())  # type: ignore
         found = [list(islice(left, array.size)) for array in others]
-        records = [
-            Record(next(left), list(islice(left, one.metrics.size)), one.advantages)
-            for one in self._minibatches
-        ]
+        records: list[Record] = []
+        for one in self._minibatches:
+            counted = list(islice(left, one.ok.size))
+            each = one.metrics.size // one.ok.size
+            records += [Record(ok, list(islice(left, each)), one.advantages) for ok in counted]
         return records, found
 
 

@@ -11,6 +11,8 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.config import Config
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.ppo import small_networks
 from puffer_mlx.ppo.shuffle import Pass
 from puffer_mlx.ppo.update import Executables, Fields, Section
 from puffer_mlx.system.devices import building
@@ -41,6 +43,7 @@ class Steps(NamedTuple):
     gradients: Step
     optimise: Step
     write_back: Step
+    epoch: Step
 
 
 class Learner:
@@ -50,7 +53,7 @@ class Learner:
         config: a valid configuration.
         run: the policy's compiled functions.
         placement: where it acts and is trained.
-        by_segment: whether ppo shuffles whole segments, as of a policy with memory.
+        policy: what is trained.
 
     Attributes:
         steps: what ``train`` calls; may be replaced between two epochs, one step by ``_replace`` or
@@ -60,12 +63,13 @@ class Learner:
     """
 
     def __init__(
-        self, config: Config, run: Executables, placement: Placement, by_segment: bool
+        self, config: Config, run: Executables, placement: Placement, policy: Policy
     ) -> None:
         run = watched(run, locked)
         self.reader = Reader(run, placement, config)
         self.health = Health(config)
-        self._config, self._pass = config, Pass.of(config, by_segment)
+        self._config, self._pass = config, Pass.of(config, policy.has_memory)
+        self._at_once = placement.learner == mx.cpu and small_networks.fits(policy, config.train)
         others = (getattr(run, name) for name in Steps._fields[2:])
         self.steps = Steps(self.reader.copy, self.reader.recompute, *others)
 
@@ -97,10 +101,36 @@ class Learner:
         submitted = Submitted()
         if self._config.train.algorithm == "puffer4":
             now = _by_priority(steps, fields, before, draws, scheduled, submitted)
+        elif self._at_once:
+            now = self._all_at_once(steps, fields, rollout, before, draws, scheduled, submitted)
         else:
             sections = self._sections(steps, fields, rollout, draws)
             now = _one_by_one(steps, sections, before, scheduled, submitted)
         return now, self.health.judge(rollout, now, submitted)
+
+    def _all_at_once(
+        self,
+        steps: Steps,
+        fields: Fields,
+        rollout: Rollout,
+        before: TrainState,
+        keys: mx.array,
+        scheduled: Scheduled,
+        submitted: Submitted,
+    ) -> TrainState:
+        """PPO's minibatches by one step for all of them."""
+        T, N = fields["actions"].shape[:2]
+        adv = steps.targets(fields, fields["values"], None)
+        with building:
+            what = mx.array(np.flatnonzero(_learned_from(rollout.buffer.rows.finals, T, N)))
+            orders = [self._pass.order(key, what) for key in keys]
+            order = mx.concatenate(orders)[: self._config.minibatches].astype(mx.int32)
+        *after, metrics, ok = steps.epoch(
+            *(*before.arrays(), fields, adv, order, scheduled.lr, scheduled.ent_coef)
+        )
+        now = TrainState(*after)
+        submitted.submit(now, adv, metrics, ok)
+        return now
 
     def draws(self, key: mx.array) -> mx.array:
         """What an epoch's minibatches are drawn by.

@@ -42,6 +42,7 @@ PHASES = {  # what a step's time is charged to
     "gradients": "train_backward",
     "optimise": "train_optimizer",
     "write_back": "train_write_back",
+    "epoch": "train_minibatches",
 }
 
 

@@ -108,7 +108,7 @@ class Trainer:
         self.profiler = Profiler(bool(config.base.profile))
         timer = self.profiler.rollout
         self.collector = Collector(config, vec, self.policy, run, self.placement, timer)
-        self.learner = Learner(config, run, self.placement, self.policy.has_memory)
+        self.learner = Learner(config, run, self.placement, self.policy)
         self._phases = SampledPhases(self.profiler.train, run.logprobs)
         # puffer4 trains a segment from a zero state. If its rollout did too, and acted by the
         # weights that are trained, the first minibatch's ratios are 1 but for rounding.

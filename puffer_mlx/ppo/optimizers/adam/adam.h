@@ -56,6 +56,17 @@ struct AdamStep {
       new_w[i] = keep * w[i] - rate * first / (root * std::sqrt(second) + eps);
     }
   }
+
+  // The same in place.
+  void run(float* __restrict__ w, const float* __restrict__ g, float* __restrict__ m, float* __restrict__ v,
+           int64_t count) const {
+    for (int64_t i = 0; i < count; ++i) {
+      float gradient = clip * g[i];
+      m[i] = beta1 * m[i] + add1 * gradient;
+      v[i] = beta2 * v[i] + add2 * (gradient * gradient);
+      w[i] = keep * w[i] - rate * m[i] / (root * std::sqrt(v[i]) + eps);
+    }
+  }
 };
 
 // Trees of k arrays each, and the number of steps made, lr and loss, all () -> k weights, k first and k second moments,

@@ -1,0 +1,149 @@
+"""PPO of a small policy on a CPU: all of an epoch's minibatches in one operation of the extension.
+
+Control on Gymnasium wants many small minibatches: 160 of 64 samples for every 512 steps of one
+environment. As a graph each costs a millisecond, for some 20 microseconds of arithmetic.
+
+It is for policies without memory that are products and activations throughout, with Adam, in fp32.
+What it computes is what the steps of ``ppo/update.py`` do, one minibatch after the other.
+"""
+
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_map
+
+from puffer_mlx.config import Train
+from puffer_mlx.ops.choice import extension_with_products
+from puffer_mlx.policy.activations import CODES
+from puffer_mlx.policy.decoders import Fused, Separate
+from puffer_mlx.policy.distributions import OPEN
+from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
+from puffer_mlx.policy.networks.catalog import forms_of
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.trees import leaves
+
+LARGEST = 1 << 18  # numbers of a layer's output: beyond, MLX's graph uses more cores
+
+Five = tuple[int, int, int, int, int]
+
+
+def fits(policy: Policy, train: Train) -> bool:
+    """Whether an epoch of a policy can be one operation here."""
+    known = (
+        encoder_forms(policy.encoder).activation is not None
+        and forms_of(policy.network).pack is not None
+        and type(policy.decoder) in (Fused, Separate)
+        and policy.decoder.limits == OPEN
+    )
+    wanted = train.algorithm == "ppo", train.optimizer == "adam", train.precision == "fp32"
+    small = train.minibatch_size * policy.network.hidden <= LARGEST
+    return (
+        known
+        and all(wanted)
+        and small
+        and not policy.has_memory
+        and extension_with_products() is not None
+    )
+
+
+class Layers:
+    """Takes down the layers that a network adds: ``networks.forms.Forms.pack``'s step."""
+
+    def __init__(self) -> None:
+        self.found: list[Five] = []
+
+    def add(
+        self, kind: str, name: str, own: Any, shapes: dict[str, tuple[int, ...]], *numbers: int
+    ) -> None:
+        """A product with bias: its tensors' places, its sizes and its activation."""
+        assert kind == "dense", f"a network without memory has no {kind}"
+        width, inputs, activation = numbers
+        self.found.append((own["weight"], own.get("bias", -1), inputs, width, activation))
+
+
+def describe(policy: Policy, weights: Any) -> Any:
+    """A policy's towers and heads for the extension, tensors by their places among all weights."""
+    counter = iter(range(len(leaves(weights))))
+    places = tree_map(lambda _: next(counter), weights)
+    own = [places, places["critic"]] if policy.separate_value else [places]
+    decoder, A = places["decoder"], policy.decoder.action.logits
+    if type(policy.decoder) is Fused:
+        actions, value = (decoder["weight"], -1, 0, A, 0), (decoder["weight"], -1, A, 1, A)
+    else:
+        both = decoder["actions"], decoder["value"]
+        (w, b), (v, c) = ((head["weight"], head["bias"]) for head in both)
+        actions, value = (w, b, 0, A, 0), (v, c, 0, 1, A)
+    heads = [[actions], [value]] if policy.separate_value else [[actions, value]]
+    action = policy.decoder.action
+    logstd = decoder["logstd"] if action.continuous else -1
+    network = extension_with_products().Network
+    return network([_tower(policy, one) for one in own], heads, logstd, list(action.sizes))
+
+
+def _tower(policy: Policy, places: Any) -> list[Five]:
+    """Encoder and network."""
+    encoder, first = policy.encoder, places["encoder"]
+    code = CODES[encoder_forms(encoder).activation(encoder)]  # type: ignore
+    sizes = encoder.inputs, policy.network.hidden  # type: ignore
+    layers = Layers()
+    forms_of(policy.network).pack(layers, policy.network, places["network"])  # type: ignore
+    return [(first["weight"], first.get("bias", -1), *sizes, code), *layers.found]
+
+
+def epoch(
+    policy: Policy,
+    train: Train,
+    weights: Any,
+    optimizer: Any,
+    scaler: dict[str, mx.array],
+    fields: dict[str, Any],
+    adv: mx.array,
+    order: mx.array,
+    lr: mx.array,
+    ent_coef: mx.array,
+) -> tuple[Any, Any, dict[str, mx.array], mx.array, mx.array]:
+    """All minibatches of a rollout.
+
+    Args:
+        policy: one that ``fits``.
+        train: numbers of the loss and of Adam.
+        weights: tree of float32 arrays.
+        optimizer: Adam's state.
+        scaler: of ``ppo/precision``, which counts minibatches.
+        fields: a rollout's.
+        adv: (T, N).
+        order: (K, M) int32, the samples t N + i of each minibatch.
+        lr: learning rate, a scalar array.
+        ent_coef: entropy coefficient, a scalar array.
+
+    Returns:
+        New weights, optimizer's state and scaler; statistics (K, 7); which minibatches counted,
+        (K,) float32.
+    """
+    T, N = adv.shape
+    whole = T * N
+
+    def flat(name: str) -> mx.array:
+        array = fields[name][:T]
+        return array.reshape(whole, -1)
+
+    rollout = [flat("actions"), *(fields[n].reshape(whole) for n in ("logprobs", "values"))]
+    masks = None if fields["masks"] is None else flat("masks")
+    names = "good", "skipped", "in_a_row", "longest"
+    counts = mx.stack([scaler[name] for name in names])
+    moments = optimizer["momentum"], optimizer["second_moment"]
+    *new, step, metrics, ok, counts = extension_with_products().ppo_epoch(
+        *(leaves(tree) for tree in (weights, *moments)),
+        *(optimizer["step"], lr, ent_coef, counts, flat("observations")),
+        *([*rollout, adv.reshape(whole)], masks, order, describe(policy, weights)),
+        *(train.clip_coef, train.vf_coef, train.vf_clip_coef, train.max_grad_norm),
+        *(train.beta1, train.beta2, train.eps, train.weight_decay),
+    )
+    arrays = iter(new)
+    weights, first, second = (
+        tree_map(lambda _: next(arrays), tree) for tree in (weights, *moments)
+    )
+    state = {"momentum": first, "second_moment": second, "step": step}
+    counted = dict(zip(names, mx.split(counts, 4), strict=True))
+    scaler = {**scaler, **{name: count.reshape(()) for name, count in counted.items()}}
+    return weights, state, scaler, metrics, ok

@@ -1,0 +1,164 @@
+// An epoch of PPO with Adam in one node: forward, loss, backward, clip and step for each of its minibatches, where the
+// policy is small and has no memory. As a graph, a minibatch of 64 samples costs ten times what is computed for it.
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "ops/cpu/node.h"
+#include "ops/cpu/threads.h"
+#include "ppo/optimizers/adam/adam.h"
+#include "ppo/small_networks/loss.h"
+#include "ppo/small_networks/tower.h"
+
+namespace puffer {
+
+// The policy: towers that the actions' outputs and the value are read off, one for both, or one for each.
+struct Network {
+  std::vector<std::vector<Layer>> layers;  // of each tower
+  std::vector<std::vector<Head>> heads;
+  int logstd;  // its place among all weights; -1: actions are discrete
+  std::vector<int> sizes;
+
+  int outputs() const {  // A
+    int sum = 0;
+    for (int size : sizes) sum += size;
+    return sum;
+  }
+};
+
+// The numbers of an epoch that don't change during a run.
+struct EpochNumbers {
+  float clip, vf, vf_clip, max_norm;
+  AdamNumbers adam;
+};
+
+// A minibatch's rows of a rollout, gathered.
+class Gathered {
+ public:
+  Gathered(int samples, int inputs, int heads, int A, bool masked)
+      : inputs_(inputs), heads_(heads), A_(A), x_(size_t(samples) * inputs), actions_(size_t(samples) * heads),
+        targets_(size_t(samples) * 3), masks_(masked ? size_t(samples) * A : 0), n_(samples) {}
+
+  // `from`: observations (floats or bytes), actions, log-probabilities, values, advantages, and masks if there are any
+  void take(const Buffers& in, int from, bool as_bytes, const int32_t* rows) {
+    for (int i = 0; i < n_; ++i) {
+      int64_t row = rows[i];
+      float* x = x_.data() + int64_t(i) * inputs_;
+      if (as_bytes)
+        std::copy_n(static_cast<const uint8_t*>(in[from]) + row * inputs_, inputs_, x);
+      else
+        std::memcpy(x, floats(in, from) + row * inputs_, sizeof(float) * inputs_);
+      std::memcpy(actions_.data() + int64_t(i) * heads_, floats(in, from + 1) + row * heads_, sizeof(float) * heads_);
+      for (int k = 0; k < 3; ++k) targets_[size_t(k) * n_ + i] = floats(in, from + 2 + k)[row];
+      if (!masks_.empty())
+        std::memcpy(masks_.data() + int64_t(i) * A_, static_cast<const uint8_t*>(in[from + 5]) + row * A_, A_);
+    }
+  }
+
+  const float* x() const { return x_.data(); }
+  Chosen chosen() const { return {actions_.data(), masks_.empty() ? nullptr : masks_.data()}; }
+  Targets targets() const { return {targets_.data(), targets_.data() + n_, targets_.data() + 2 * size_t(n_)}; }
+
+ private:
+  int inputs_, heads_, A_;
+  std::vector<float> x_, actions_, targets_;
+  std::vector<uint8_t> masks_;
+  int n_;
+};
+
+// Minibatches that counted and that didn't, as `ppo/precision` counts them: good, skipped, in a row, longest.
+inline void count(int32_t* counts, bool ok) {
+  counts[0] = ok ? counts[0] + 1 : 0;
+  counts[1] += !ok;
+  counts[2] = ok ? 0 : counts[2] + 1;
+  counts[3] = std::max(counts[3], counts[2]);
+}
+
+// Trees of k arrays each; the number of steps made, lr and ent_coef, all (); counts (4,) int32; a rollout's n samples:
+// observations (n, D) float32 or uint8, actions (n, heads), log-probabilities, values and advantages (n,), masks (n, A)
+// uint8; order (K, M) int32, the samples of each minibatch. -> k weights, k first and k second moments, the number of
+// steps, metrics (K, 7), ok (K,): 1 where a step was made; counts (4,) int32. A minibatch whose loss or gradients aren't
+// finite changes nothing. With two towers each has a thread; the result doesn't depend on how many there are.
+inline Arrays ppo_epoch(const Arrays& weights, const Arrays& momentum, const Arrays& second, const Array& made,
+                        const Array& lr, const Array& ent_coef, const Array& counts, const Array& observations,
+                        const Arrays& rollout, const std::optional<Array>& masks, const Array& order, Network network,
+                        EpochNumbers numbers) {
+  expect(gemm != nullptr, "ppo_epoch: no BLAS is set");
+  int k = static_cast<int>(weights.size()), A = network.outputs(), heads = int(network.sizes.size());
+  auto inputs = step_inputs("ppo_epoch", {weights, momentum, second}, {made, lr, ent_coef});
+  expect(observations.ndim() == 2 && rollout.size() == 4, "ppo_epoch: observations must be (n, D), and four follow");
+  int n = observations.shape(0), D = observations.shape(1);
+  bool as_bytes = observations.dtype() == mx::uint8;
+  expect(as_bytes || observations.dtype() == mx::float32, "ppo_epoch: observations must be float32 or uint8");
+  expect_shapes("ppo_epoch: actions, log-probabilities, values and advantages must be of n samples, float32",
+                {{rollout[0], {n, heads}}, {rollout[1], {n}}, {rollout[2], {n}}, {rollout[3], {n}}});
+  expect(!masks || (masks->dtype() == mx::uint8 && masks->shape() == mx::Shape{n, A}), "ppo_epoch: masks (n, A) uint8");
+  expect(order.ndim() == 2 && order.dtype() == mx::int32, "ppo_epoch: the order must be (K, M) int32");
+  expect(counts.shape() == mx::Shape{4} && counts.dtype() == mx::int32, "ppo_epoch: counts must be (4,) int32");
+  inputs.insert(inputs.end(), {counts, order, observations});
+  inputs.insert(inputs.end(), rollout.begin(), rollout.end());
+  if (masks) inputs.push_back(*masks);
+  int K = order.shape(0), M = order.shape(1), first = 3 * k;  // behind the trees: numbers, counts, order, rollout
+  bool masked = masks.has_value(), continuous = network.logstd >= 0;
+  std::vector<int64_t> sizes;
+  for (auto& weight : weights) sizes.push_back(weight.size());
+
+  auto kernel = [=](const Buffers& in, const Outputs& to) {
+    Tensors tensors;
+    std::vector<std::vector<float>> gradients;
+    for (int i = 0; i < k; ++i) {
+      for (int tree = 0; tree < 3; ++tree)
+        if (to[tree * k + i] != in[tree * k + i])
+          std::memcpy(to[tree * k + i], in[tree * k + i], sizeof(float) * sizes[i]);
+      gradients.emplace_back(sizes[i]);
+      tensors.at.push_back(floats(to, i));
+      tensors.gradients.push_back(gradients.back().data());
+    }
+    float steps = *floats(in, first), rate = *floats(in, first + 1);
+    Coefficients coefficients{numbers.clip, numbers.vf, numbers.vf_clip, *floats(in, first + 2)};
+    auto counted = static_cast<int32_t*>(to[3 * k + 3]);
+    std::memcpy(counted, in[first + 3], 4 * sizeof(int32_t));
+    auto rows = static_cast<const int32_t*>(in[first + 4]);
+
+    std::vector<Tower> towers;
+    for (size_t t = 0; t < network.layers.size(); ++t)
+      towers.emplace_back(network.layers[t], network.heads[t], A + 1, M);
+    Gathered batch(M, D, heads, A, masked);
+    std::vector<float> y(size_t(M) * (A + 1)), dy(y.size());
+    auto each_tower = [&](const std::function<void(int)>& work) { run_parts(int(towers.size()), work); };
+    for (int b = 0; b < K; ++b) {
+      batch.take(in, first + 5, as_bytes, rows + int64_t(b) * M);
+      each_tower([&](int t) { towers[t].forward(tensors, batch.x(), M, y.data()); });
+      float* logstd = continuous ? tensors.at[network.logstd] : nullptr;
+      Likelihood likelihood(network.sizes, continuous, logstd);
+      Metrics metrics = ppo_loss(likelihood, coefficients, y.data(), A, M, batch.chosen(), heads, batch.targets(),
+                                 dy.data(), continuous ? tensors.gradients[network.logstd] : nullptr);
+      each_tower([&](int t) { towers[t].backward(tensors, batch.x(), M, dy.data()); });
+      double squares = 0;
+      for (int i = 0; i < k; ++i) squares += sum_of_squares(tensors.gradients[i], sizes[i]);
+      Clip clip(squares, metrics[3], numbers.max_norm);
+      steps += clip.ok;
+      AdamStep step(numbers.adam, clip.scale, rate, steps);
+      for (int i = 0; clip.ok && i < k; ++i) {
+        float *w = floats(to, i), *m = floats(to, k + i), *v = floats(to, 2 * k + i);
+        step.run(w, tensors.gradients[i], m, v, sizes[i]);
+      }
+      std::copy(metrics.begin(), metrics.end(), floats(to, 3 * k + 1) + int64_t(b) * kMetrics);
+      floats(to, 3 * k + 2)[b] = clip.ok;
+      count(counted, clip.ok);
+    }
+    *floats(to, 3 * k) = steps;
+  };
+  auto shapes = step_shapes(weights, 3, 1);
+  shapes.insert(shapes.end(), {mx::Shape{K, kMetrics}, mx::Shape{K}, mx::Shape{4}});
+  std::vector<mx::Dtype> dtypes(shapes.size(), mx::float32);
+  dtypes.back() = mx::int32;
+  return call("PPOEpoch", kernel, inputs, shapes, {}, dtypes);
+}
+
+}  // namespace puffer

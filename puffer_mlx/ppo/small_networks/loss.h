@@ -1,0 +1,153 @@
+// PPO's loss of a minibatch and its gradient by a policy's outputs: `ppo/loss.py` of the log-probabilities of
+// `policy/distributions.py`, by closed form.
+
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "ops/cpu/sampling.h"
+
+namespace puffer {
+
+struct Coefficients {
+  float clip, vf, vf_clip, entropy;
+};
+
+// What a minibatch is compared with, all (n,).
+struct Targets {
+  const float *logprob, *value, *advantage;
+};
+
+struct Chosen {
+  const float* actions;  // (n, heads)
+  const uint8_t* masks;  // (n, A), or null
+};
+
+constexpr int kMetrics = 7;
+using Metrics = std::array<float, kMetrics>;  // in the order of METRICS
+
+// Mean and deviation of the advantages, unbiased.
+struct Scale {
+  float mean, inverse;
+
+  Scale(const float* x, int n) {
+    double sum = 0, squares = 0;
+    for (int i = 0; i < n; ++i) sum += x[i];
+    double m = sum / n;
+    for (int i = 0; i < n; ++i) squares += (x[i] - m) * (x[i] - m);
+    mean = float(m);
+    inverse = 1 / (float(std::sqrt(squares / (n - 1))) + 1e-8f);
+  }
+};
+
+// Joint log-probability and entropy of one sample's action, and their gradients by its outputs.
+class Likelihood {
+ public:
+  Likelihood(const std::vector<int>& sizes, bool continuous, const float* logstd)
+      : sizes_(sizes), continuous_(continuous), logstd_(logstd) {
+    for (int size : sizes) outputs_ += size;
+    by_logprob.resize(outputs_);
+    by_entropy.resize(outputs_);
+    by_logstd.resize(continuous ? outputs_ : 0);
+    for (int j = 0; continuous && j < outputs_; ++j) precision_.push_back(std::exp(-logstd[j]));
+  }
+
+  float logprob = 0, entropy = 0;
+  std::vector<float> by_logprob, by_entropy;  // (A,): gradients of the two by logits, or means
+  std::vector<float> by_logstd;               // (A,): of the log-probability; the entropy's are 1
+
+  void of(const float* outputs, const float* actions, const uint8_t* mask) {
+    logprob = entropy = 0;
+    continuous_ ? of_normals(outputs, actions) : of_choices(outputs, actions, mask);
+  }
+
+ private:
+  void of_normals(const float* means, const float* actions) {
+    constexpr float kHalfLogTwoPi = 0.918938533f;
+    for (int j = 0; j < outputs_; ++j) {
+      float distance = (actions[j] - means[j]) * precision_[j];
+      logprob += -0.5f * distance * distance - kHalfLogTwoPi - logstd_[j];
+      entropy += 0.5f + kHalfLogTwoPi + logstd_[j];
+      by_logprob[j] = distance * precision_[j];
+      by_logstd[j] = distance * distance - 1;
+    }
+  }
+
+  void of_choices(const float* logits, const float* actions, const uint8_t* mask) {
+    for (size_t head = 0, first = 0; head < sizes_.size(); first += sizes_[head++]) {
+      int size = sizes_[head], action = int(actions[head]);
+      auto logit = [&](int k) { return mask && !mask[first + k] ? kMasked : logits[first + k]; };
+      float top = -std::numeric_limits<float>::infinity(), sum = 0, own = 0;
+      for (int k = 0; k < size; ++k) top = std::max(top, logit(k));
+      for (int k = 0; k < size; ++k) sum += by_logprob[first + k] = std::exp(logit(k) - top);
+      float log_sum = top + std::log(sum);
+      for (int k = 0; k < size; ++k) {
+        float p = by_logprob[first + k] / sum, logp = logit(k) - log_sum;
+        own -= p * logp;
+        by_logprob[first + k] = p;
+        by_entropy[first + k] = logp;
+      }
+      for (int k = 0; k < size; ++k) {
+        float p = by_logprob[first + k];
+        bool legal = !mask || mask[first + k];
+        by_entropy[first + k] = legal ? -p * (by_entropy[first + k] + own) : 0;
+        by_logprob[first + k] = legal ? float(k == action) - p : 0;
+      }
+      logprob += logit(action) - log_sum;
+      entropy += own;
+    }
+  }
+
+  const std::vector<int>& sizes_;
+  bool continuous_;
+  const float* logstd_;
+  int outputs_ = 0;
+  std::vector<float> precision_;
+};
+
+// The loss of n samples with outputs y (n, A + 1), the value last; dy likewise. dlogstd (A,) or null.
+inline Metrics ppo_loss(Likelihood& likelihood, const Coefficients& c, const float* y, int A, int n,
+                        const Chosen& chosen, int heads, const Targets& targets, float* dy, float* dlogstd) {
+  Scale scale(targets.advantage, n);
+  std::array<double, kMetrics> sums = {};
+  float each = 1.0f / n;
+  for (int j = 0; dlogstd && j < A; ++j) dlogstd[j] = -c.entropy;
+  for (int i = 0; i < n; ++i) {
+    auto row = y + int64_t(i) * (A + 1);
+    auto d = dy + int64_t(i) * (A + 1);
+    likelihood.of(row, chosen.actions + int64_t(i) * heads, chosen.masks ? chosen.masks + int64_t(i) * A : nullptr);
+    float logratio = likelihood.logprob - targets.logprob[i], ratio = std::exp(logratio);
+    float gain = -(targets.advantage[i] - scale.mean) * scale.inverse;
+    float clipped = gain * std::clamp(ratio, 1 - c.clip, 1 + c.clip), plain = gain * ratio;
+    float by_logprob = plain >= clipped ? plain : 0;  // of two equal ones the gradient is the plain one's
+
+    float value = row[A], old = targets.value[i], ret = old + targets.advantage[i];
+    float near = old + std::clamp(value - old, -c.vf_clip, c.vf_clip) - ret, free = value - ret;
+    bool held = near * near > free * free;
+    float by_value = !held ? free : std::abs(value - old) <= c.vf_clip ? near : 0;
+
+    for (int k = 0; k < A; ++k) {
+      float by_entropy = dlogstd ? 0 : likelihood.by_entropy[k];
+      d[k] = each * (by_logprob * likelihood.by_logprob[k] - c.entropy * by_entropy);
+      if (dlogstd) dlogstd[k] += each * by_logprob * likelihood.by_logstd[k];
+    }
+    d[A] = each * c.vf * by_value;
+    sums[0] += std::max(clipped, plain);
+    sums[1] += 0.5 * (held ? near * near : free * free);
+    sums[2] += likelihood.entropy;
+    sums[4] -= logratio;
+    sums[5] += ratio - 1 - logratio;
+    sums[6] += std::abs(ratio - 1) > c.clip;
+  }
+  Metrics metrics;
+  for (int k = 0; k < kMetrics; ++k) metrics[k] = float(sums[k] / n);
+  metrics[3] = metrics[0] + c.vf * metrics[1] - c.entropy * metrics[2];
+  return metrics;
+}
+
+}  // namespace puffer

@@ -1,0 +1,138 @@
+// A network without memory: products with bias and activation, one behind the other, and what is read off the last of
+// them; forward and backward over the samples of a minibatch.
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "ops/cpu/arithmetic.h"
+#include "ops/cpu/stages.h"
+#include "ops/linear/linear.h"
+
+namespace puffer {
+
+// The derivative at x, whose activation is y.
+inline Lanes slope(Activation kind, Lanes x, Lanes y) {
+  switch (kind) {
+    case Activation::kGelu: return gelu_slope(x);
+    case Activation::kTanh: return 1.0f - y * y;
+    case Activation::kRelu: return x > Lanes{} ? Lanes{} + 1.0f : Lanes{};
+    case Activation::kNone: break;
+  }
+  return Lanes{} + 1.0f;
+}
+
+// Tensors by their places among all weights; -1: there is none.
+struct Layer {
+  int weight, bias, inputs, width;
+  Activation activation;
+};
+
+// Rows [row, row + count) of a weight, and as many columns of the outputs from `column` on.
+struct Head {
+  int weight, bias, row, count, column;
+};
+
+// Where tensors and their gradients are; what isn't trained by a minibatch has a gradient of 0.
+struct Tensors {
+  std::vector<float*> at, gradients;
+};
+
+// Calls work(first element, its lanes) for all runs of kLanes.
+template <class Work>
+inline void each_run(int64_t size, Work work) {
+  for (int64_t i = 0; i < size; i += kLanes)
+    work(i, Channels(0, static_cast<int>(std::min<int64_t>(kLanes, size - i))));
+}
+
+class Tower {
+ public:
+  // `outputs` is the width of the matrix whose columns the heads write; `samples` the most there may be.
+  Tower(std::vector<Layer> layers, std::vector<Head> heads, int outputs, int samples)
+      : layers_(std::move(layers)), heads_(std::move(heads)), outputs_(outputs) {
+    size_t widest = 0;
+    for (auto& layer : layers_) {
+      size_t size = size_t(samples) * layer.width;
+      before_.emplace_back(size);
+      after_.emplace_back(size);
+      widest = std::max(widest, size);
+    }
+    gradient_.resize(widest);
+    below_.resize(widest);
+  }
+
+  // x (n, inputs) -> the heads' columns of y (n, outputs)
+  void forward(const Tensors& tensors, const float* x, int n, float* y) {
+    for (size_t l = 0; l < layers_.size(); ++l) {
+      auto& layer = layers_[l];
+      product(tensors, layer.weight, 0, layer.bias, x, n, layer.inputs, layer.width, before_[l].data(), layer.width);
+      float *z = before_[l].data(), *a = after_[l].data();
+      each_run(int64_t(n) * layer.width,
+               [&](int64_t i, Channels at) { at.store(a + i, activate(layer.activation, at.load(z + i))); });
+      x = a;
+    }
+    int width = layers_.back().width;
+    for (auto& head : heads_)
+      product(tensors, head.weight, head.row, head.bias, x, n, width, head.count, y + head.column, outputs_);
+  }
+
+  // Gradients of all tensors, of the x that `forward` had last; dy (n, outputs).
+  void backward(const Tensors& tensors, const float* x, int n, const float* dy) {
+    int width = layers_.back().width;
+    const float* features = after_.back().data();
+    float beta = 0;
+    for (auto& head : heads_) {
+      auto d = dy + head.column;
+      weight_gradient(tensors, head.weight, head.row, head.bias, d, outputs_, features, n, width, head.count);
+      auto weight = tensors.at[head.weight] + int64_t(head.row) * width;
+      gemm(kRowMajor, kAsIs, kAsIs, n, width, head.count, 1, d, outputs_, weight, width, beta, gradient_.data(), width);
+      beta = 1;
+    }
+    for (int l = int(layers_.size()) - 1; l >= 0; --l) {
+      auto& layer = layers_[l];
+      float *z = before_[l].data(), *a = after_[l].data(), *d = gradient_.data();
+      if (layer.activation != Activation::kNone)
+        each_run(int64_t(n) * layer.width, [&](int64_t i, Channels at) {
+          at.store(d + i, at.load(d + i) * slope(layer.activation, at.load(z + i), at.load(a + i)));
+        });
+      auto input = l > 0 ? after_[l - 1].data() : x;
+      weight_gradient(tensors, layer.weight, 0, layer.bias, d, layer.width, input, n, layer.inputs, layer.width);
+      if (l == 0) break;
+      gemm(kRowMajor, kAsIs, kAsIs, n, layer.inputs, layer.width, 1, d, layer.width, tensors.at[layer.weight],
+           layer.inputs, 0, below_.data(), layer.inputs);
+      std::swap(gradient_, below_);
+    }
+  }
+
+ private:
+  // y (n, M), its rows `stride` apart, = x (n, K) W^T + b, W being M rows of a weight from `row` on
+  static void product(const Tensors& tensors, int weight, int row, int bias, const float* x, int n, int K, int M,
+                      float* y, int stride) {
+    for (int i = 0; bias >= 0 && i < n; ++i)
+      std::memcpy(y + int64_t(i) * stride, tensors.at[bias], sizeof(float) * M);
+    gemm(kRowMajor, kAsIs, kTransposed, n, M, K, 1, x, K, tensors.at[weight] + int64_t(row) * K, K, bias >= 0 ? 1 : 0,
+         y, stride);
+  }
+
+  // Of the same by W and b; dy (n, M), its rows `stride` apart.
+  static void weight_gradient(const Tensors& tensors, int weight, int row, int bias, const float* dy, int stride,
+                              const float* x, int n, int K, int M) {
+    gemm(kRowMajor, kTransposed, kAsIs, M, K, n, 1, dy, stride, x, K, 0,
+         tensors.gradients[weight] + int64_t(row) * K, K);
+    if (bias < 0) return;
+    auto db = tensors.gradients[bias];
+    std::memset(db, 0, sizeof(float) * M);
+    for (int i = 0; i < n; ++i)
+      for (int m = 0; m < M; ++m) db[m] += dy[int64_t(i) * stride + m];
+  }
+
+  std::vector<Layer> layers_;
+  std::vector<Head> heads_;
+  int outputs_;
+  std::vector<std::vector<float>> before_, after_;  // of each layer, the activation
+  std::vector<float> gradient_, below_;             // by a layer's output, and by its input
+};
+
+}  // namespace puffer

@@ -1,0 +1,168 @@
+"""An epoch in one operation against the same minibatches one after the other, in plain MLX."""
+
+from dataclasses import replace
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from small_policies import policy_of, weights_of
+
+from puffer_mlx.config import Train
+from puffer_mlx.ppo import optimizers, precision, small_networks
+from puffer_mlx.ppo.update import compile_update
+from puffer_mlx.trees import named
+
+T, N, M, K = 12, 5, 16, 5
+TRAIN = Train(
+    algorithm="ppo",
+    optimizer="adam",
+    minibatch_size=M,
+    horizon=T,
+    max_grad_norm=0.4,
+    weight_decay=0.01,
+    clip_coef=0.15,
+    vf_coef=0.7,
+    vf_clip_coef=0.3,
+)
+LR, ENT = mx.array(0.003), mx.array(0.02)
+
+POLICIES = {
+    "one head": {"sizes": (4,), "dialect": "puffer3"},
+    "several heads": {"sizes": (3, 2, 5), "dialect": "torch"},
+    "native": {"sizes": (3,), "dialect": "native"},
+    "native, continuous": {"sizes": (1, 1, 1), "dialect": "native"},
+    "tanh": {"sizes": (1, 1), "dialect": "sb3"},
+    "relu, own value": {
+        "sizes": (3,),
+        "dialect": "sb3",
+        "activation": "relu",
+        "separate_value": True,
+    },
+    "own value, native": {"sizes": (1,), "dialect": "native", "separate_value": True},
+    "no hidden layer": {"sizes": (2, 2), "dialect": "sb3", "layers": 0},
+}
+
+
+def made(sizes, masks=False, **others):
+    """A policy, its weights, and a rollout whose old probabilities are a little off."""
+    layers = others.pop("layers", 2)
+    policy = policy_of("MLP", sizes, layers=layers, **others)
+    weights, rng = weights_of(policy), np.random.default_rng(1)
+    observations = mx.array(rng.normal(size=(T + 1, N, 5)).astype(np.float32))
+    mask = None
+    if masks:
+        mask = rng.integers(0, 2, (T + 1, N, sum(sizes))).astype(np.uint8)
+        mask[..., 0] = mask[..., sizes[0]] = 1
+        mask = mx.array(mask)
+    flat = observations[:T].reshape(T * N, -1)
+    outputs, values, _ = policy.step(weights, flat, policy.initial_state(T * N))
+    noise = policy.distribution.noise(mx.random.key(2), (T * N,))
+    given = None if mask is None else mask[:T].reshape(T * N, -1)
+    actions, logprobs = policy.distribution.sample(outputs, noise, given)
+    off = mx.array(rng.normal(size=(2, T * N)).astype(np.float32)) * 0.2
+    fields = {
+        "observations": observations,
+        "actions": actions.reshape(T, N, -1),
+        "logprobs": (logprobs + off[0]).reshape(T, N),
+        "values": (values + off[1]).reshape(T, N),
+        "terminals": mx.zeros((T + 1, N)),
+        "masks": mask,
+        "finals": None,
+    }
+    adv = mx.array(rng.normal(size=(T, N)).astype(np.float32)) * 3 + 0.5
+    order = mx.array(rng.permutation(K * M) % (T * N)).reshape(K, M).astype(mx.int32)
+    return policy, weights, fields, adv, order
+
+
+def one_by_one(policy, weights, fields, adv, order, train=TRAIN):
+    """What the steps of ppo/update.py make of it."""
+    run, state = compile_update(policy, train), optimizers.find("adam").init(weights)
+    scaler, metrics, oks = precision.first_scaler("fp32"), [], []
+    for inputs, batch, first in run.shuffle(fields, adv, None, mx.ones((T, N)), order):
+        given = *inputs, batch, first, ENT, scaler["scale"]
+        grads, numbers, *_ = run.gradients(weights, *given)
+        weights, state, scaler, ok = run.optimise(weights, state, scaler, grads, numbers, LR)
+        metrics.append(numbers)
+        oks.append(ok)
+    return weights, state, scaler, mx.stack(metrics), mx.stack(oks)
+
+
+def at_once(policy, weights, fields, adv, order, train=TRAIN):
+    state, scaler = optimizers.find("adam").init(weights), precision.first_scaler("fp32")
+    given = weights, state, scaler, fields, adv, order, LR, ENT
+    return small_networks.epoch(policy, train, *given)
+
+
+def differences(found, expected):
+    """The largest one of each tree of arrays, by its names."""
+    pairs = zip(named(found), named(expected), strict=True)
+    return {
+        name: mx.max(mx.abs(a.astype(mx.float32) - b.astype(mx.float32))).item()
+        for (name, a), (other, b) in pairs
+        if name == other
+    }
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_it_computes_what_the_steps_do(name):
+    given = made(**POLICIES[name])
+    before = given[1]
+    found, expected = at_once(*given), one_by_one(*given)
+    moved = differences(expected[0], before)
+    for one, limit in zip(range(4), (2e-5, 2e-5, 0, 2e-4), strict=True):
+        wrong = differences(list(found[one : one + 1]), list(expected[one : one + 1]))
+        assert wrong and max(wrong.values()) <= limit, wrong
+    assert min(moved.values()) > 0  # every tensor was trained
+    assert found[4].tolist() == [1.0] * K and all(expected[4].tolist())
+
+
+def test_masks_and_bytes():
+    policy, weights, fields, adv, order = made((3, 2), masks=True, dialect="sb3")
+    fields["observations"] = mx.array(
+        np.random.default_rng(3).integers(0, 4, (T + 1, N, 5)).astype(np.uint8)
+    )
+    given = policy, weights, fields, adv, order
+    wrong = differences(at_once(*given)[0], one_by_one(*given)[0])
+    assert max(wrong.values()) < 2e-5
+    fields["masks"] = mx.ones_like(fields["masks"])
+    without = differences(at_once(*given)[0], one_by_one(*given)[0])
+    assert max(without.values()) < 2e-5
+
+
+def test_what_is_not_finite_changes_nothing_and_is_counted():
+    policy, weights, fields, adv, order = made((1, 1), dialect="sb3")
+    adv[0, 0] = mx.nan
+    order = mx.where(order == 0, 1, order)
+    order[1, 3] = order[2, 0] = 0
+    given = policy, weights, fields, adv, order
+    found, expected = at_once(*given), one_by_one(*given)
+    assert found[4].tolist() == [1, 0, 0, 1, 1]
+    assert max(differences(found[0], expected[0]).values()) < 2e-5
+    counts = {name: number.item() for name, number in found[2].items()}
+    assert counts == {"scale": 1.0, "good": 2, "skipped": 2, "in_a_row": 0, "longest": 2}
+    assert found[1]["step"].item() == 3
+
+
+def test_whom_it_is_for():
+    policy = policy_of("MLP", (1,), dialect="sb3")
+    assert small_networks.fits(policy, TRAIN)
+    others = {
+        "algorithm": "puffer4",
+        "optimizer": "muon",
+        "precision": "bf16",
+        "minibatch_size": 1 << 20,
+    }
+    for key, value in others.items():
+        assert not small_networks.fits(policy, replace(TRAIN, **{key: value}))  # type: ignore
+    assert not small_networks.fits(policy_of("GRU", (1,), dialect="sb3"), TRAIN)
+
+
+def test_without_a_blas_it_is_not_used(monkeypatch):
+    monkeypatch.setattr(small_networks, "extension_with_products", lambda: None)
+    assert not small_networks.fits(policy_of("MLP", (1,), dialect="sb3"), TRAIN)
+
+
+def test_shapes_are_checked():
+    policy, weights, fields, adv, order = made((1, 1), dialect="sb3")
+    with pytest.raises(ValueError, match=r"the order must be \(K, M\) int32"):
+        at_once(policy, weights, fields, adv, order.reshape(-1))
