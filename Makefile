@@ -6,7 +6,7 @@ TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 CANDIDATES = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
-.PHONY: train test test-fast lint check format clean help
+.PHONY: train test test-fast lint check nightly format clean help
 .NOTPARALLEL:
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -28,6 +28,12 @@ lint: $(VENV)/.dev
 
 check: lint test
 
+# Whether what was learned is still learned: an hour on two cores. What it needs beside the tests'
+# environments (MuJoCo, Box2D) is Gymnasium's to name.
+nightly: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet 'gymnasium[box2d,mujoco]'
+	$(BIN)/python benchmarks/learning.py --nightly --jobs 2 $(ARGS)
+
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -42,6 +48,7 @@ help:
 	@echo "make test        all tests; ARGS= for pytest"
 	@echo "make lint        ruff and pyright"
 	@echo "make check       what CI runs: lint and test"
+	@echo "make nightly     learn some of what benchmarks/learning/ says again: an hour, two cores"
 	@echo "make format      ruff's fixes and formatting"
 	@echo "make clean       remove the environment and what was built"
 

@@ -2,11 +2,12 @@
 """Steps and seconds to a score: python benchmarks/gym_learning.py [ENV ...] [--seeds 5] [--help].
 
 Each of Gymnasium's environments below is trained with the settings that come with it
-(`python scripts/train.py gym:ENV`, `configs/python.ini` and `configs/gym/ENV.ini`) until the mean
+(`python scripts/train.py gym:ENV`, `configs/python.ini` and what follows it) until the mean
 return of the last 100 finished training episodes reaches the score, once for each seed, one run
 after the other, each in a process of its own. CPU seconds are the process's from its start to its
 end, imports and all threads included. `--peers PYTHON` runs Stable-Baselines3's PPO as well, in
-turns, with the settings of RL Zoo.
+turns, with the settings of RL Zoo (`learning_zoo.py`). What is reached in the end, `learning.py`
+says.
 
 Ours reports episodes an epoch at a time: each counts as the mean of those that ended in its epoch.
 Other options are `scripts/train.py`'s, for ours: `--train.gamma=0.99`.
@@ -18,15 +19,17 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-WINDOW = 100  # episodes
+sys.path.append(str(Path(__file__).parent))  # where this file was loaded by its path
+
+from learning_peers import WINDOW, Job, make_trainer, watching
+from learning_zoo import SETTINGS
+
 PARTS = 20  # of a run, in its curve
 
 
@@ -35,52 +38,13 @@ class Task(NamedTuple):
 
     score: float
     budget: int  # steps
-    zoo: dict[str, Any]  # RL Zoo's settings for PPO; "lin" falls to 0 over `steps`
+    peers: int  # steps of the peers' schedules
 
 
 TASKS = {
-    "CartPole-v1": Task(
-        475,
-        80_000,
-        {
-            "steps": 100_000,
-            "n_envs": 8,
-            "n_steps": 32,
-            "batch_size": 256,
-            "gae_lambda": 0.8,
-            "gamma": 0.98,
-            "n_epochs": 20,
-            "learning_rate": "lin_0.001",
-            "clip_range": "lin_0.2",
-        },
-    ),
-    "Pendulum-v1": Task(
-        -250,
-        300_000,
-        {
-            "steps": 100_000,
-            "n_envs": 4,
-            "n_steps": 1024,
-            "gae_lambda": 0.95,
-            "gamma": 0.9,
-            "n_epochs": 10,
-            "learning_rate": 1e-3,
-            "use_sde": True,
-            "sde_sample_freq": 4,
-        },
-    ),
-    "Acrobot-v1": Task(
-        -100,
-        200_000,
-        {
-            "steps": 1_000_000,
-            "n_envs": 16,
-            "n_steps": 256,
-            "gae_lambda": 0.94,
-            "n_epochs": 4,
-            "normalize": True,
-        },
-    ),
+    "CartPole-v1": Task(475, 80_000, 100_000),
+    "Pendulum-v1": Task(-250, 300_000, 100_000),
+    "Acrobot-v1": Task(-100, 200_000, 1_000_000),
 }
 
 
@@ -149,41 +113,14 @@ def options(seed: int) -> list[str]:
 
 
 def theirs(name: str, seed: int, limit: int, more: list[str]) -> dict[str, Any]:
-    import torch
-    from stable_baselines3 import PPO
-    from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.vec_env import VecNormalize
+    score, steps = Score(TASKS[name].score), min(limit, TASKS[name].peers)
 
-    torch.set_num_threads(1)
-    score, given = Score(TASKS[name].score), dict(TASKS[name].zoo)
-    steps, agents = given.pop("steps"), given.pop("n_envs")
+    def see(now: int, ended: list[float]) -> bool:
+        return not score.add(ended, now) and now < limit
 
-    class Watch(BaseCallback):
-        def _on_step(self) -> bool:
-            infos = self.locals["infos"]
-            ended = [float(info["episode"]["r"]) for info in infos if "episode" in info]
-            return not score.add(ended, self.num_timesteps) and self.num_timesteps < limit
-
-    environments: Any = make_vec_env(f"{name}", n_envs=agents, seed=1000 * seed)
-    if given.pop("normalize", False):
-        environments = VecNormalize(environments, gamma=given.get("gamma", 0.99))
-    settings = {key: _schedule(value) for key, value in given.items()}
-    trainer = PPO("MlpPolicy", environments, seed=seed, device="cpu", **settings)
-    trainer.learn(min(limit, steps), callback=Watch())
+    trainer = make_trainer(Job(name, SETTINGS[name], steps, seed, 1000 * seed, 0, 0))
+    trainer.learn(steps, callback=watching(see))
     return score.record(trainer.num_timesteps, ("stable-baselines3", "torch", "gymnasium"))
-
-
-def _schedule(value: Any) -> Any:
-    """A number that is written as RL Zoo writes it; ``lin_x`` falls from x to 0."""
-    if not isinstance(value, str):
-        return value
-    first = float(value.removeprefix("lin_"))
-
-    def falling(left: float) -> float:
-        return left * first
-
-    return falling
 
 
 TRAINERS: dict[str, Callable[..., dict[str, Any]]] = {
@@ -197,34 +134,26 @@ TRAINERS: dict[str, Callable[..., dict[str, Any]]] = {
 
 def measure(trainer: str, name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One run and what its process cost."""
+    from learning_runs import process  # not at the top: the peers' Python hasn't puffer_mlx
+
+    from puffer_mlx.errors import UserError
+
     python = sys.executable if trainer == "puffer_mlx" else options.peers
     words = ["--child", trainer, name, "--first-seed", seed, "--limit", options.limit]
     more = options.more if trainer == "puffer_mlx" else []
-    command = [python, __file__, *map(str, words), *more]
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    load, began = os.getloadavg()[0], time.perf_counter()
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **threads}
-    )
-    bind(child.pid, options.core)
-    out, errors = child.stdout.read(), child.stderr.read()  # type: ignore
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    lines = [line for line in out.decode().splitlines() if line.startswith("measured ")]
-    if child.returncode or not lines:
-        raise SystemExit(f"{trainer}, {name}, seed {seed} failed:\n{errors.decode()[-2000:]}")
+    load, cores = os.getloadavg()[0], {options.core} if options.core >= 0 else set()
+    try:
+        spent = process([python, __file__, *map(str, words), *more], cores)
+    except UserError as error:
+        raise SystemExit(f"{trainer}, {name}, seed {seed} failed:\n{error}") from None
+    (line,) = (line for line in spent.out.splitlines() if line.startswith("measured "))
     return {
         "seed": seed,
-        **json.loads(lines[-1].removeprefix("measured ")),
-        "CPU s": round(usage.ru_utime + usage.ru_stime, 2),
-        "wall s": round(time.perf_counter() - began, 2),
+        **json.loads(line.removeprefix("measured ")),
+        "CPU s": round(spent.cpu, 2),
+        "wall s": round(spent.wall, 2),
         "load": round(load, 2),
     }
-
-
-def bind(process: int, core: int) -> None:
-    if core >= 0:
-        os.sched_setaffinity(process, {core})
 
 
 def summary(runs: list[dict[str, Any]], budget: int) -> dict[str, Any]:
@@ -284,7 +213,7 @@ def main() -> int:
         results[name] = {
             "score": task.score,
             "budget, steps": task.budget,
-            "stable-baselines3": task.zoo,
+            "stable-baselines3": SETTINGS[name],
             "results": found,
             "runs": runs,
         }

@@ -1,179 +1,130 @@
 #!/usr/bin/env python
-"""What is learned: python benchmarks/learning.py [TASK ...] [--device gpu] [--seeds 3] [--help].
+"""What is learned: python benchmarks/learning.py [TASK ...] [--seeds 5] [--jobs 1] [--help].
 
 Each task is `scripts/train.py` with an environment's own file and a few options, over several
-seeds. Writes learning/TASK.json (command, steps, each seed's score in the evaluation of the final
-weights, seconds, and the curve: mean score of the episodes that ended in each of 40 parts of the
-run) and draws learning.png from all there are. `--draw` only draws.
+seeds, each run in a process and on cores of its own. A task is a name below, or `gym` or `c` for
+all of one kind, or with `--upstream FOLDER` (PufferLib 4.0) `upstream-NAME` for its folder
+ocean/NAME. `--peers PYTHON` is an interpreter with Stable-Baselines3: its PPO with RL Zoo's
+settings is then trained as well. Records: learning/TASK.json, which `learning_runs.py` explains.
+Runs that are there are left out.
+
+`--table` prints what the records say (`--write`: into RESULTS.md), `--draw` draws their curves;
+`--nightly` learns some of it again, an hour on two cores, and fails where less is learned than the
+records say. Other options are `scripts/train.py`'s, for ours: `--train.gamma=0.99`.
 """
 
 import argparse
-import datetime
-import json
 import os
-import subprocess
+import shutil
 import sys
-import tempfile
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
+from learning_curves import draw_all
+from learning_nightly import MARGIN, nightly
+from learning_runs import HERE, Place, Work, plan
+from learning_table import tables, write
+from learning_tasks import IN_C, IN_PYTHON, OURS, SB3, TASKS, UPSTREAM
 
-from puffer_mlx import config
-from puffer_mlx.tracking import scores
+from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.errors import UserError
 
-HERE = Path(__file__).parent
-PARTS = 40
-BREAKOUTS = ("breakout", *(f"breakout-{name}" for name in ("a", "c", "f", "fast", "fast-gpu")))
-TASKS = {  # name -> what follows `python scripts/train.py`
-    **{name: name for name in BREAKOUTS},
-    "cartpole": "cartpole",
-    "cartpole_continuous": "cartpole_continuous",
-    "connect4": "connect4",
-    "catch": "catch",
-    "g2048": "g2048 --policy.hidden-size 128 --policy.num-layers 2"
-    " --train.total-timesteps 60_000_000",
-    "target": "target --train.total-timesteps 20_000_000",
-    **{
-        f"memory-{network}": f"memory --torch.network {network} --train.total-timesteps 20_000_000"
-        " --policy.num-layers 2"
-        for network in ("MinGRU", "LSTM", "GRU", "MLP")
-    },
-}
-
-PUBLISHED = {  # by PufferLib 5.0, of one run each: million steps, and the score
-    "breakout-a": (79.69, 861.7),
-    "breakout-c": (108.46, 864.0),
-    "breakout-f": (46.8, 853.8),
-}
+KINDS = {"c": list(IN_C), "gym": list(IN_PYTHON)}
 
 
-def metric(environment: str) -> str:
-    """What is a score: [sweep] metric of the environment's file."""
-    return scores.metric(config.load(environment))
-
-
-def curve(records: list[dict[str, float]], metric: str) -> list[list[float]]:
-    """(Steps at the end of a part, mean score of the episodes that ended in it)."""
-    training = [record for record in records if "loss/total" in record]
-    edges = np.linspace(0, training[-1]["agent_steps"], PARTS + 1)[1:]
-    total, episodes = np.zeros(PARTS), np.zeros(PARTS)
-    for record in training:
-        if record.get("env/n"):
-            part = int(np.searchsorted(edges, record["agent_steps"]))
-            total[part] += record[metric] * record["env/n"]
-            episodes[part] += record["env/n"]
-    return [
-        [edge, score / n] for edge, score, n in zip(edges, total, episodes, strict=True) if n > 0
-    ]
-
-
-def train(words: list[str]) -> dict:
-    """One run to its end; what it learned."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, HERE.parent / "scripts" / "train.py", *words]
-        began = time.perf_counter()
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-2000:]}")
-        (log,) = Path(folder).glob("logs/*/*.jsonl")
-        records = [json.loads(line) for line in log.read_text().splitlines()]
-    last, measured = records[-1], metric(words[0])
-    return {
-        "score": last[measured],
-        "episodes": last["env/n"],
-        "steps": max(r["agent_steps"] for r in records if "loss/total" in r),
-        "seconds": time.perf_counter() - began,
-        "curve": curve(records, measured),
-    }
-
-
-def run_task(name: str, options: argparse.Namespace) -> None:
-    """All seeds of a task; writes its file."""
-    words = f"{TASKS[name]} --device {options.device} {' '.join(options.more)}".split()
-    with ThreadPoolExecutor(options.jobs) as pool:
-        seeds = range(1, options.seeds + 1)
-        runs = list(
-            pool.map(
-                lambda n: train([*words, "--seed", str(n), "--vec.seed", str(1000 * n)]), seeds
-            )
-        )
-    record = {
-        "metric": metric(words[0]),
-        "command": "python scripts/train.py " + " ".join(words) + " --seed N --vec.seed N000",
-        "date": datetime.date.today().isoformat(),
-        "cores": os.cpu_count(),
-        "at a time": options.jobs,
-        "seeds": {str(n): run for n, run in zip(seeds, runs, strict=True)},
-    }
-    path = options.out / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    scores = ", ".join(f"{run['score']:.3f}" for run in runs)
-    print(
-        f"{name:20} {scores}   ({runs[0]['steps']:,.0f} steps, {runs[0]['seconds']:.0f} s)",
-        flush=True,
+def parsed(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-
-
-def draw(folder: Path, picture: Path) -> None:
-    """One panel for each environment, one line for each network, the seeds' range behind it.
-
-    A star is what PufferLib published.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    panels: dict[str, list[tuple[str, dict]]] = {}
-    for name in TASKS:
-        if (folder / f"{name}.json").is_file():
-            environment, _, network = name.partition("-")
-            record = json.loads((folder / f"{name}.json").read_text())
-            panels.setdefault(environment, []).append((network, record))
-    columns = 4
-    rows = -(-len(panels) // columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(3.2 * columns, 2.6 * rows), layout="constrained", squeeze=False
-    )
-    for axis in axes.flat[len(panels) :]:
-        axis.axis("off")
-    for axis, (environment, lines) in zip(axes.flat, panels.items(), strict=False):
-        for network, record in lines:
-            task = f"{environment}-{network}"
-            curves = [np.array(seed["curve"]) for seed in record["seeds"].values()]
-            steps = np.unique(np.concatenate([c[:, 0] for c in curves]))
-            scores = np.array([np.interp(steps, c[:, 0], c[:, 1]) for c in curves])
-            (line,) = axis.plot(steps / 1e6, scores.mean(axis=0), label=network)
-            low, high = scores.min(axis=0), scores.max(axis=0)
-            axis.fill_between(steps / 1e6, low, high, alpha=0.25, color=line.get_color())
-            if task in PUBLISHED:
-                axis.plot(*PUBLISHED[task], "*", color=line.get_color(), clip_on=False)
-        label = lines[0][1]["metric"].partition("/")[2]
-        axis.set(title=environment, xlabel="million steps", ylabel=label)
-        if any(network for network, _ in lines):
-            axis.legend(fontsize="small")
-    figure.savefig(picture, dpi=100)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tasks", nargs="*", metavar="TASK", help=", ".join(TASKS))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
-    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
-    parser.add_argument("--out", type=Path, default=HERE / "learning")
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"c, gym, {', '.join(TASKS)}")
+    parser.add_argument("--seeds", type=int, default=5, help="runs of each (5)")
+    parser.add_argument("--first-seed", type=int, default=1, help="(1)")
+    parser.add_argument("--steps", type=int, default=0, help="of each run (the task's)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (1)")
+    parser.add_argument("--threads", type=int, default=1, help="cores of each (1)")
+    parser.add_argument("--max-seconds", type=float, default=float("inf"), help="then begin none")
+    parser.add_argument("--device", default="cpu", choices=("auto", "cpu", "gpu"), help="of ours")
+    parser.add_argument("--trainers", help=f"{OURS},{SB3} (those that can be run)")
+    parser.add_argument("--peers", metavar="PYTHON", default="", help="with stable-baselines3")
+    parser.add_argument("--upstream", metavar="FOLDER", type=Path, help="PufferLib 4.0's")
+    parser.add_argument("--again", action="store_true", help="also runs that are there")
+    parser.add_argument("--out", type=Path, default=HERE / "learning", help="folder of records")
     parser.add_argument("--draw", action="store_true", help="only draw what is there")
-    options, options.more = parser.parse_known_args()
-    if unknown := set(options.tasks) - set(TASKS):
-        parser.error(f"no task {', '.join(sorted(unknown))}; there are {', '.join(TASKS)}")
-    if not options.draw:
-        for name in options.tasks or TASKS:
-            run_task(name, options)
-    draw(options.out, options.out.with_suffix(".png"))
+    parser.add_argument("--table", action="store_true", help="only print tables of what is there")
+    parser.add_argument("--write", type=Path, nargs="?", const=HERE / "RESULTS.md", metavar="PAGE")
+    parser.add_argument("--nightly", action="store_true", help="learn some of it again")
+    parser.add_argument("--margin", type=float, default=MARGIN, help=f"of --nightly ({MARGIN})")
+    options, options.more = parser.parse_known_args(argv)
+    if options.write and not options.table:
+        parser.error("--write needs --table")
+    if min(options.seeds, options.jobs, options.threads) < 1:
+        parser.error("--seeds, --jobs and --threads are at least 1")
+    return options
+
+
+def names_of(tasks: list[str], upstream: Path | None) -> list[str]:
+    """All tasks asked for.
+
+    Raises:
+        UserError: there is no such task.
+    """
+    names = [name for task in tasks or KINDS for name in KINDS.get(task, [task])]
+    for name in names:
+        if name.startswith(UPSTREAM):
+            if upstream is None:
+                raise UserError(f"{name} needs PufferLib 4.0", "--upstream FOLDER")
+        elif name not in TASKS:
+            raise UserError(f"no task {name}", f"there are c, gym, {', '.join(TASKS)}")
+    return list(dict.fromkeys(names))
+
+
+def trainers_of(options: argparse.Namespace) -> list[str]:
+    """Who is trained.
+
+    Raises:
+        UserError: nobody's name, or a peer without its Python.
+    """
+    if options.trainers is None:
+        return [OURS, SB3] if options.peers else [OURS]
+    names = options.trainers.split(",")
+    known = {OURS, *(peer for task in TASKS.values() for peer in task.peers)}
+    if unknown := set(names) - known:
+        raise UserError(f"no trainer {', '.join(sorted(unknown))}", f"{', '.join(sorted(known))}")
+    if set(names) != {OURS} and not options.peers:
+        raise UserError(f"{options.trainers} needs an interpreter of its own", "--peers PYTHON")
+    return names
+
+
+@reported
+def main(argv: list[str]) -> int:
+    options = parsed(argv)
+    if options.table:
+        text = tables(options.out)
+        write(text, options.write) if options.write else print(text, end="")
+        return 0
+    if options.draw:
+        draw_all(options.out)
+        return 0
+    place = Place(
+        out=options.out,
+        jobs=options.jobs,
+        threads=options.threads,
+        device=options.device,
+        peers=os.path.abspath(shutil.which(options.peers) or options.peers),  # runs lie elsewhere
+        more=tuple(options.more),
+        again=options.again,
+        max_seconds=options.max_seconds,
+        steps=options.steps,
+        **({"upstream": options.upstream.resolve()} if options.upstream else {}),
+    )
+    if options.nightly:
+        return 0 if nightly(options.tasks, place, options.margin) else 1
+    names = names_of(options.tasks, options.upstream)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    work = Work(place, lambda line: print(line, flush=True))
+    work.do(plan(names, trainers_of(options), seeds))
+    draw_all(options.out)
+    return 1 if work.failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

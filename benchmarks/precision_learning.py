@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from learning import BREAKOUTS, metric
+from learning_tasks import BREAKOUTS, metric
 
 from puffer_mlx import config
 from puffer_mlx.cli.exit_codes import reported

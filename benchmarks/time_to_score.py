@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from learning import metric
+from learning_tasks import metric
 
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError

@@ -1,0 +1,179 @@
+"""Stable-Baselines3 beside us, in a process and a Python of its own: learning_peers.py JOB.
+
+JOB is the JSON of a `Job`. Trains, plays whole episodes with the most probable action and
+statistics as they are, episode k with an environment seeded by `evaluated` + k, and prints
+"measured " and what it found as JSON. CPU seconds are those of learning alone: no imports.
+"""
+
+import importlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+WINDOW = 100  # episodes whose mean is a point of a curve
+POINTS = 20
+
+
+class Job(NamedTuple):
+    """A run of one seed."""
+
+    environment: str  # Gymnasium's name, or MODULE:FUNCTION
+    settings: dict[str, Any]  # as in learning_zoo.py
+    steps: int
+    seed: int  # of the trainer
+    environments_seed: int
+    evaluated: int  # the seed of the first episode of the evaluation
+    episodes: int
+
+
+def curve(means: list[tuple[int, float]], steps: int) -> list[list[float]]:
+    """The newest mean at each of so many parts of a run, as [steps, mean], where there is one."""
+    edges = [steps * (i + 1) / POINTS for i in range(POINTS)]
+    known = [[mean for at, mean in means if at <= edge] for edge in edges]
+    return [[edge, before[-1]] for edge, before in zip(edges, known, strict=True) if before]
+
+
+def named(text: str) -> Any:
+    """What MODULE:NAME names."""
+    module, _, name = text.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def scheduled(value: Any) -> Any:
+    """A number, or a function of what is left of a run: `lin_x` falls from x to 0."""
+    if not isinstance(value, str) or not value.startswith("lin_"):
+        return value
+    first = float(value.removeprefix("lin_"))
+
+    def falling(left: float) -> float:
+        return left * first
+
+    return falling
+
+
+def make_one(environment: str, wrapper: str | None, **how: Any) -> Any:
+    """One environment, whose episodes are told as they are, whatever a wrapper makes of them."""
+    import gymnasium
+    from stable_baselines3.common.monitor import Monitor
+
+    atari = environment.startswith("ALE/")
+    if atari:
+        importlib.import_module("ale_py")
+    if environment.startswith("MiniGrid"):
+        importlib.import_module("minigrid")
+    if ":" in environment:
+        made = named(environment)()
+    else:  # the wrapper skips frames
+        made = gymnasium.make(environment, **({"frameskip": 1} if atari else {}))
+    made = Monitor(made)
+    return named(wrapper)(made, **how) if wrapper else made
+
+
+def make_environments(
+    environment: str, settings: dict[str, Any], count: int, seed: int, **how: Any
+) -> Any:
+    """So many environments, the first one seeded with `seed`; `how` goes to their wrapper."""
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
+
+    wrapper, frames = settings.get("wrapper"), settings.get("frame_stack")
+    made: Any = DummyVecEnv([lambda: make_one(environment, wrapper, **how)] * count)
+    made.seed(seed)
+    return VecFrameStack(made, frames) if frames else made
+
+
+def make_trainer(job: Job) -> Any:
+    """The trainer, with its environments."""
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    given = dict(job.settings)
+    agents = given.pop("n_envs", 1)
+    environments = make_environments(job.environment, given, agents, job.environments_seed)
+    given = {k: v for k, v in given.items() if k not in ("wrapper", "frame_stack")}
+    if given.pop("normalize", False):
+        environments = VecNormalize(environments, gamma=given.get("gamma", 0.99))
+    if "activation_fn" in given.get("policy_kwargs", {}):
+        kwargs = given["policy_kwargs"]
+        activation = getattr(torch.nn, kwargs["activation_fn"])
+        given["policy_kwargs"] = {**kwargs, "activation_fn": activation}
+    algorithm: Any = named(given.pop("algorithm", "")) if "algorithm" in given else PPO
+    policy = given.pop("policy", "MlpPolicy")
+    settings = {key: scheduled(value) for key, value in given.items()}
+    return algorithm(policy, environments, seed=job.seed, device="cpu", **settings)
+
+
+def watching(see: Callable[[int, list[float]], bool]) -> Any:
+    """A callback that tells the steps so far and returns that just ended; False ends the run."""
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    class Watch(BaseCallback):
+        def _on_step(self) -> bool:
+            infos = self.locals["infos"]
+            ended = [float(info["episode"]["r"]) for info in infos if "episode" in info]
+            return see(self.num_timesteps, ended)
+
+    return Watch()
+
+
+def played(trainer: Any, job: Job) -> Iterator[float]:
+    """Returns of whole episodes."""
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    atari = {"terminal_on_life_loss": False, "clip_reward": False}
+    how = atari if job.environment.startswith("ALE/") else {}
+    environments = make_environments(job.environment, job.settings, 1, job.evaluated, **how)
+    learned = trainer.get_vec_normalize_env()
+    if learned is not None:
+        environments = VecNormalize(environments, training=False, norm_reward=False)
+        environments.obs_rms = learned.obs_rms
+    for k in range(job.episodes):
+        environments.seed(job.evaluated + k)
+        observations, state, start = environments.reset(), None, [True]
+        while True:
+            actions, state = trainer.predict(
+                observations, state=state, episode_start=start, deterministic=True
+            )
+            observations, _, start, infos = environments.step(actions)
+            if "episode" in infos[0]:
+                yield float(infos[0]["episode"]["r"])
+                break
+
+
+def measure(job: Job) -> dict[str, Any]:
+    """Train and evaluate."""
+    last: deque[float] = deque(maxlen=WINDOW)
+    means: list[tuple[int, float]] = []
+
+    def see(steps: int, ended: list[float]) -> bool:
+        last.extend(ended)
+        if ended:
+            means.append((steps, statistics.fmean(last)))
+        return True
+
+    trainer = make_trainer(job)
+    began, wall = time.process_time(), time.perf_counter()
+    trainer.learn(job.steps, callback=watching(see))
+    seconds, wall = time.process_time() - began, time.perf_counter() - wall
+    returns = list(played(trainer, job))
+    packages = "stable-baselines3", "torch", "gymnasium"
+    return {
+        "score": statistics.fmean(returns),
+        "steps": trainer.num_timesteps,
+        "CPU s": round(seconds, 2),
+        "seconds": round(wall, 2),
+        "curve": curve(means, trainer.num_timesteps),
+        "returns": returns,
+        "versions": {package: version(package) for package in packages},
+    }
+
+
+if __name__ == "__main__":
+    print("measured " + json.dumps(measure(Job(**json.loads(sys.argv[1])))))

@@ -1,0 +1,105 @@
+"""What is learned in the benchmarks, by whom, for how long. Plain data, read by both Pythons."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from learning_zoo import SETTINGS
+
+OURS, SB3 = "puffer_mlx", "sb3"
+UPSTREAM = "upstream-"  # a task of this name and NAME is the folder ocean/NAME of PufferLib 4.0
+PLACE = "path/to/PufferLib"  # it, in a record
+
+
+class Task(NamedTuple):
+    """A run of `scripts/train.py`, and who else is trained on the same."""
+
+    words: str  # what follows `python scripts/train.py`
+    steps: int = 0  # of a peer's run, and of ours where `words` has no number; 0: the file's
+    peers: Mapping[str, dict[str, Any]] = MappingProxyType({})  # trainer -> its settings
+    episodes: int = 30  # of the evaluation
+    backend: str = "sync"  # of the evaluation: each episode begins with a seed of its own
+
+    @property
+    def environment(self) -> str:
+        return self.words.split()[0]
+
+    @property
+    def python(self) -> bool:
+        return ":" in self.environment
+
+    @property
+    def commands(self) -> list[str]:
+        """The words, and the number of steps where there is one."""
+        length = ["--train.total-timesteps", f"{self.steps:_}"] if self.steps else []
+        return [*self.words.split(), *length]
+
+
+def _gym(name: str, steps: int, more: str = "", **how: Any) -> Task:
+    """An environment of Gymnasium with its shipped settings, beside RL Zoo's."""
+    peers = {} if "--torch.network" in more else {SB3: SETTINGS[name]}
+    return Task(f"gym:{name} {more}".rstrip(), steps, peers, **how)
+
+
+MILLION = 1_000_000
+BREAKOUTS = ("breakout", *(f"breakout-{name}" for name in ("a", "c", "f", "fast", "fast-gpu")))
+IN_C = {
+    **{name: Task(name) for name in BREAKOUTS},
+    "cartpole": Task("cartpole"),
+    "cartpole_continuous": Task("cartpole_continuous"),
+    "connect4": Task("connect4"),
+    "catch": Task("catch"),
+    "g2048": Task("g2048 --policy.hidden-size 128 --policy.num-layers 2", 60 * MILLION),
+    "target": Task("target", 20 * MILLION),
+    **{
+        f"memory-{network}": Task(
+            f"memory --torch.network {network} --policy.num-layers 2", 20 * MILLION
+        )
+        for network in ("MinGRU", "LSTM", "GRU", "MLP")
+    },
+}
+GRIDS = ("MiniGrid-Empty-5x5-v0", "MiniGrid-Empty-8x8-v0", "MiniGrid-DoorKey-5x5-v0")
+CHEAP = {"episodes": 100}
+IN_PYTHON = {
+    "CartPole-v1": _gym("CartPole-v1", 100_000, **CHEAP),
+    "Acrobot-v1": _gym("Acrobot-v1", MILLION, **CHEAP),
+    "MountainCar-v0": _gym("MountainCar-v0", MILLION, **CHEAP),
+    "Pendulum-v1": _gym("Pendulum-v1", 100_000, **CHEAP),
+    "LunarLander-v3": _gym("LunarLander-v3", MILLION),
+    "LunarLanderContinuous-v3": _gym("LunarLanderContinuous-v3", MILLION),
+    "BipedalWalker-v3": _gym("BipedalWalker-v3", MILLION),
+    "BipedalWalker-v3-5M": _gym("BipedalWalker-v3", 5 * MILLION),
+    **{
+        f"{name}-v5": _gym(f"{name}-v5", MILLION)
+        for name in ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Swimmer")
+    },
+    **{name: _gym(name, 100_000, **CHEAP) for name in GRIDS},
+    **{f"{name}-LSTM": _gym(name, 100_000, "--torch.network LSTM", **CHEAP) for name in GRIDS},
+    **{
+        f"ALE/{name}-v5": _gym(f"ALE/{name}-v5", 2 * MILLION, backend="auto")
+        for name in ("Pong", "Breakout")
+    },
+}
+TASKS = {**IN_C, **IN_PYTHON}
+
+
+def find(name: str, upstream: Path | str = PLACE) -> Task:
+    """A task by its name; that of a folder of PufferLib 4.0 lies in ``upstream``."""
+    if name.startswith(UPSTREAM):
+        return Task(f"{upstream}/ocean/{name.removeprefix(UPSTREAM)}")
+    return TASKS[name]
+
+
+def stem(name: str, trainer: str) -> str:
+    """The name of a record's file."""
+    plain = name.replace("/", "-")
+    return plain if trainer == OURS else f"{plain}.{trainer}"
+
+
+def metric(environment: str) -> str:
+    """What is a score: [sweep] metric of the environment's file."""
+    from puffer_mlx import config  # not at the top: the peers' Python hasn't it
+    from puffer_mlx.tracking import scores
+
+    return scores.metric(config.load(environment))
