@@ -182,6 +182,19 @@ def test_speed_and_heading_have_ends():
                 assert np.max(steps) == pytest.approx(20, abs=1e-3)
 
 
+def test_the_first_rollouts_count_only_quick_targets():
+    """perf falls though nothing is learned: after 64 steps only waits below 64 can have ended."""
+    perfs, rng = [], np.random.default_rng(0)
+    with make(1024) as vec:
+        stepper = Stepper(vec)
+        for _ in range(8):
+            for _ in range(64):
+                stepper.step(random_actions(vec, 1024, rng))
+            perfs.append(vec.log()["perf"])
+    assert perfs[0] > 0.7 and perfs[1] < 0.45
+    assert max(perfs[2:]) < 0.35
+
+
 def test_the_number_of_agents():
     with pytest.raises(UserError, match="8 agents, of which only 4 fit"):
         make(12)
