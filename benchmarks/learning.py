@@ -2,11 +2,12 @@
 """What is learned: python benchmarks/learning.py [TASK ...] [--seeds 5] [--jobs 1] [--help].
 
 Each task is `scripts/train.py` with an environment's own file and a few options, over several
-seeds, each run in a process and on cores of its own. A task is a name below, or `gym` or `c` for
-all of one kind, or with `--upstream FOLDER` (PufferLib 4.0) `upstream-NAME` for its folder
-ocean/NAME. `--peers PYTHON` is an interpreter with Stable-Baselines3: its PPO with RL Zoo's
-settings is then trained as well. Records: learning/TASK.json, which `learning_runs.py` explains.
-Runs that are there are left out.
+seeds, each run in a process and on cores of its own. A task is a name below, or `gym`, `c` or
+`partial` (what isn't seen has to be remembered) for all of one kind, or with `--upstream FOLDER`
+(PufferLib 4.0) `upstream-NAME` for its folder ocean/NAME. `--peers PYTHON` is an interpreter with
+Stable-Baselines3, and sb3-contrib for `partial`: its PPO with RL Zoo's settings, or RecurrentPPO,
+is then trained as well. Records: learning/TASK.json, which `learning_runs.py` explains. Runs that
+are there are left out.
 
 `--table` prints what the records say (`--write`: into RESULTS.md), `--draw` draws their curves;
 `--nightly` learns some of it again, an hour on two cores, and fails where less is learned than the
@@ -23,19 +24,20 @@ from learning_curves import draw_all
 from learning_nightly import MARGIN, nightly
 from learning_runs import HERE, Place, Work, plan
 from learning_table import tables, write
-from learning_tasks import IN_C, IN_PYTHON, OURS, SB3, TASKS, UPSTREAM
+from learning_tasks import IN_C, IN_PART, IN_PYTHON, OURS, TASKS, UPSTREAM
 
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
 
-KINDS = {"c": list(IN_C), "gym": list(IN_PYTHON)}
+KINDS = {"c": list(IN_C), "gym": list(IN_PYTHON), "partial": list(IN_PART)}
+PEERS = sorted({peer for task in TASKS.values() for peer in task.peers})
 
 
 def parsed(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"c, gym, {', '.join(TASKS)}")
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"{', '.join((*KINDS, *TASKS))}")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each (5)")
     parser.add_argument("--first-seed", type=int, default=1, help="(1)")
     parser.add_argument("--steps", type=int, default=0, help="of each run (the task's)")
@@ -43,7 +45,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="cores of each (1)")
     parser.add_argument("--max-seconds", type=float, default=float("inf"), help="then begin none")
     parser.add_argument("--device", default="cpu", choices=("auto", "cpu", "gpu"), help="of ours")
-    parser.add_argument("--trainers", help=f"{OURS},{SB3} (those that can be run)")
+    parser.add_argument("--trainers", help=f"{','.join((OURS, *PEERS))} (those that can be run)")
     parser.add_argument("--peers", metavar="PYTHON", default="", help="with stable-baselines3")
     parser.add_argument("--upstream", metavar="FOLDER", type=Path, help="PufferLib 4.0's")
     parser.add_argument("--again", action="store_true", help="also runs that are there")
@@ -73,7 +75,7 @@ def names_of(tasks: list[str], upstream: Path | None) -> list[str]:
             if upstream is None:
                 raise UserError(f"{name} needs PufferLib 4.0", "--upstream FOLDER")
         elif name not in TASKS:
-            raise UserError(f"no task {name}", f"there are c, gym, {', '.join(TASKS)}")
+            raise UserError(f"no task {name}", f"there are {', '.join((*KINDS, *TASKS))}")
     return list(dict.fromkeys(names))
 
 
@@ -84,9 +86,9 @@ def trainers_of(options: argparse.Namespace) -> list[str]:
         UserError: nobody's name, or a peer without its Python.
     """
     if options.trainers is None:
-        return [OURS, SB3] if options.peers else [OURS]
+        return [OURS, *PEERS] if options.peers else [OURS]
     names = options.trainers.split(",")
-    known = {OURS, *(peer for task in TASKS.values() for peer in task.peers)}
+    known = {OURS, *PEERS}
     if unknown := set(names) - known:
         raise UserError(f"no trainer {', '.join(sorted(unknown))}", f"{', '.join(sorted(known))}")
     if set(names) != {OURS} and not options.peers:

@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from learning_peers import Job, curve
-from learning_tasks import OURS, PLACE, Task, find, metric, stem
+from learning_tasks import OURS, PARTIAL, PLACE, Task, find, metric, stem
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
@@ -115,7 +115,8 @@ def about(run: Run, place: Place) -> dict[str, Any]:
     """What a record says of all of its runs."""
     task = place.task(run.name)
     if run.trainer == OURS:
-        words = ["python scripts/train.py", *training(run, place.told)]
+        found = "PYTHONPATH=benchmarks " if run.name.startswith(PARTIAL) else ""
+        words = [f"{found}python scripts/train.py", *training(run, place.told)]
         command = " ".join(words).replace(f"--vec.seed {1000 * run.seed}", "--vec.seed N000")
         command = command.replace(f"--seed {run.seed} ", "--seed N ")
         packages, measure = ("mlx", "numpy"), metric(task.environment)
@@ -191,7 +192,8 @@ def process(words: list[str], cores: set[int], cwd: Path | None = None) -> Spent
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     began = time.perf_counter()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        environment = {**os.environ, **dict.fromkeys(names, threads)}
+        modules = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, **dict.fromkeys(names, threads), "PYTHONPATH": modules}
         child = subprocess.Popen(words, cwd=cwd, stdout=out, stderr=errors, env=environment)
         if cores:
             os.sched_setaffinity(child.pid, cores)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from learning_tasks import IN_C, IN_PYTHON, OURS, SB3, UPSTREAM
+from learning_tasks import IN_C, IN_PYTHON, OURS, PARTIAL, SB3, UPSTREAM, in_part
 from learning_zoo import PUBLISHED
 
 from puffer_mlx.errors import UserError
@@ -25,7 +25,6 @@ RESAMPLES, COVERAGE = 10_000, 0.95
 BEGIN, END = "<!-- learning tables: begin -->", "<!-- learning tables: end -->"
 NONE = "–"
 RATE = "steps / CPU-s, with evaluation"
-PARTIAL = "partial-"  # records of partial.py: partial-TASK-NETWORK.json
 NATIVE = {  # of upstream's own trainer: the mean scores of the last tenth of training, seeds 1 - 3
     "pong": (19.5, 19.9, 20.9),
     "connect4": (0.990, 0.972, 0.992),
@@ -164,9 +163,6 @@ def load(folder: Path) -> dict[tuple[str, str], Record]:
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text())
         task, trainer = record.get("task", path.stem), record.get("trainer", OURS)
-        if path.stem.startswith(PARTIAL):
-            task, _, trainer = path.stem.removeprefix(PARTIAL).partition("-")
-            task = PARTIAL + task
         found[task, trainer] = record
     return found
 
@@ -257,7 +253,7 @@ def upstream_table(records: Records) -> str:
 
 def partial_table(records: Records) -> str:
     """Tasks that need memory: a row for each, a column for each that learns."""
-    found = {key: record for key, record in records.items() if key[0].startswith(PARTIAL)}
+    found = {in_part(*key): r for key, r in records.items() if key[0].startswith(PARTIAL)}
     if not found:
         return ""
     trainers, tasks = ({key[i]: None for key in found} for i in (1, 0))
@@ -266,7 +262,7 @@ def partial_table(records: Records) -> str:
         columns = [Column.of(found.get((task, trainer))) for trainer in trainers]
         cells = [f"{spread(c.scores)}; {c.rate:,.0f}" if c else NONE for c in columns]
         run = next(iter(next(found[key] for key in found if key[0] == task)["seeds"].values()))
-        rows.append([task.removeprefix(PARTIAL), millions(run["steps"]), *cells])
+        rows.append([task, millions(run["steps"]), *cells])
     text = f"What isn't seen has to be remembered, {seeds_note(found.values())}: median (range);"
     text += " steps per CPU second."
     return f"{text}\n\n{table(['', 'steps', *trainers], rows)}"

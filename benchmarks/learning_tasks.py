@@ -5,11 +5,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from learning_zoo import SETTINGS
+from learning_zoo import RECURRENT, SETTINGS
 
 OURS, SB3 = "puffer_mlx", "sb3"
 UPSTREAM = "upstream-"  # a task of this name and NAME is the folder ocean/NAME of PufferLib 4.0
 PLACE = "path/to/PufferLib"  # it, in a record
+PARTIAL = "partial-"  # partial-TASK-NETWORK: a task of partial_environments.py
 
 
 class Task(NamedTuple):
@@ -81,7 +82,29 @@ IN_PYTHON = {
         for name in ("Pong", "Breakout")
     },
 }
-TASKS = {**IN_C, **IN_PYTHON}
+SEGMENTS = (  # of networks with memory: their states go on, and end with episodes
+    "--reset-state False --policy.reset-on-terminal True --train.algorithm ppo"
+    " --train.optimizer adam --train.learning-rate 0.001 --train.lr-schedule linear"
+    " --train.horizon 64 --train.minibatch-size 256 --train.vf-coef 0.5 --train.ent-coef 0"
+)
+HIDDEN = {  # task -> steps, episodes of the evaluation
+    "memory": (50_000, 100),
+    "t_maze": (50_000, 100),
+    "cartpole_without_velocity": (100_000, 30),
+    "pendulum_without_velocity": (100_000, 30),
+}
+NETWORKS = "MinGRU", "LSTM", "GRU", "MLP"
+IN_PART = {  # a peer has networks of its own: it is trained beside the first of ours
+    f"{PARTIAL}{name}-{network}": Task(
+        f"partial_environments:{name} --torch.network {network} {SEGMENTS}",
+        steps,
+        RECURRENT[name] if network == NETWORKS[0] else {},
+        episodes,
+    )
+    for name, (steps, episodes) in HIDDEN.items()
+    for network in NETWORKS
+}
+TASKS = {**IN_C, **IN_PYTHON, **IN_PART}
 
 
 def find(name: str, upstream: Path | str = PLACE) -> Task:
@@ -94,7 +117,15 @@ def find(name: str, upstream: Path | str = PLACE) -> Task:
 def stem(name: str, trainer: str) -> str:
     """The name of a record's file."""
     plain = name.replace("/", "-")
+    if name.startswith(PARTIAL) and trainer != OURS:
+        return f"{PARTIAL}{'-'.join(in_part(name, trainer))}"
     return plain if trainer == OURS else f"{plain}.{trainer}"
+
+
+def in_part(name: str, trainer: str) -> tuple[str, str]:
+    """Of `partial-TASK-NETWORK` the task, and which network it is learned by: a peer's or ours."""
+    task, _, network = name.removeprefix(PARTIAL).partition("-")
+    return task, network if trainer == OURS else trainer
 
 
 def metric(environment: str) -> str:

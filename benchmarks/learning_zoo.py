@@ -150,6 +150,24 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ALE/Breakout-v5": _ATARI,
 }
 
+SHIPPED = (
+    "RecurrentPPO"  # sb3-contrib's as it is, and with the settings of hyperparams/ppo_lstm.yml
+)
+TUNED = "RecurrentPPO-zoo"
+_RECURRENT = {"algorithm": "sb3_contrib:RecurrentPPO", "policy": "MlpLstmPolicy", "n_envs": 8}
+RECURRENT: dict[str, dict[str, dict[str, Any]]] = {  # task -> trainer -> settings
+    "memory": {SHIPPED: _RECURRENT},
+    "t_maze": {SHIPPED: _RECURRENT},
+    "cartpole_without_velocity": {  # there CartPoleNoVel-v1
+        SHIPPED: _RECURRENT,
+        TUNED: {**_RECURRENT, **SETTINGS["CartPole-v1"]},
+    },
+    "pendulum_without_velocity": {  # there PendulumNoVel-v1
+        SHIPPED: _RECURRENT,
+        TUNED: {**_RECURRENT, **SETTINGS["Pendulum-v1"]},
+    },
+}
+
 PUBLISHED = {  # task -> score; for the number of steps that the task has here
     "CartPole-v1": 500.0,
     "Acrobot-v1": -73.5,

@@ -79,6 +79,7 @@ def test_every_published_score_and_setting_belongs_to_a_task():
 
 def test_names_of_tasks(tmp_path):
     assert learning.names_of(["gym"], None) == list(tasks.IN_PYTHON)
+    assert learning.names_of(["partial"], None) == list(tasks.IN_PART)
     assert learning.names_of(["catch", "c"], None)[0] == "catch"
     assert len(learning.names_of(["catch", "c"], None)) == len(tasks.IN_C)
     with pytest.raises(UserError, match="no task Nothing-v0"):
@@ -87,6 +88,21 @@ def test_names_of_tasks(tmp_path):
         learning.names_of(["upstream-moba"], None)
     assert learning.names_of(["upstream-moba"], tmp_path) == ["upstream-moba"]
     assert tasks.find("upstream-moba", tmp_path).words == f"{tmp_path}/ocean/moba"
+
+
+def test_tasks_that_need_memory():
+    """A peer has one record for each task, whichever of our networks it is trained beside."""
+    names = [name for name in tasks.IN_PART if name.startswith("partial-t_maze-")]
+    assert [tasks.in_part(name, OURS) for name in names] == [
+        ("t_maze", network) for network in ("MinGRU", "LSTM", "GRU", "MLP")
+    ]
+    plan = runs.plan(names, [OURS, *learning.PEERS], range(1, 2))
+    assert [run.trainer for run in plan] == [OURS, "RecurrentPPO", OURS, OURS, OURS]
+    assert tasks.stem(*plan[1][:2]) == "partial-t_maze-RecurrentPPO"
+    assert tasks.stem(*plan[2][:2]) == "partial-t_maze-LSTM"
+    told = runs.about(plan[0], runs.Place(Path()))["command"]
+    words = "PYTHONPATH=benchmarks python scripts/train.py partial_environments:t_maze"
+    assert told.startswith(f"{words} --torch.network MinGRU ")
 
 
 def test_seeds_of_training_and_evaluation_differ():

@@ -113,7 +113,8 @@ def test_walls_and_the_wrong_arm():
             assert made.step(action)[1] == -0.1
         seen, reward, *_ = made.step(WEST)  # back to where the goal is told
         assert (seen.tolist(), reward) == (START[north], 0)
-        made.step(EAST), made.step(EAST)
+        made.step(EAST)
+        made.step(EAST)
         assert made.step(SOUTH if north else NORTH)[1:4] == (-0.1, True, False)
 
 
