@@ -38,7 +38,10 @@ from puffer_mlx.system.devices import select_device
 import mlx.core as mx  # after puffer_mlx, which gives it a fast BLAS
 import numpy as np
 
-OBEYED = ("base.seed", "base.device", "base.reset_state", "vec", "policy", "torch", "train")
+OBEYED = (
+    *("base.seed", "base.device", "base.family", "base.reset_state"),
+    *("vec", "policy", "torch", "train"),
+)
 LEFT_OUT = {  # of [train]
     **{"algorithm": "puffer4", "overlap": False, "precision": "fp32", "rollout_device": "auto"}
 }

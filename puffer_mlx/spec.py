@@ -26,15 +26,26 @@ class ActionSpec:
 
     Args:
         sizes: one entry per head: its number of choices, or 1 for a continuous dimension.
+        bounds: of continuous actions that an environment rescales: for each dimension what a
+            policy's -1 and 1 are there, float32 numbers. (-1, 1) is a dimension that is taken as it
+            is; empty if all are.
+
+    Raises:
+        ValueError: there is no head, heads are of both kinds, or the bounds aren't of these heads.
     """
 
     sizes: tuple[int, ...]
+    bounds: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.sizes or min(self.sizes) < 1:
             raise ValueError(f"action heads need sizes of at least 1, got {self.sizes}")
         if 1 in self.sizes and not self.continuous:
             raise ValueError(f"discrete and continuous heads can't be mixed: sizes {self.sizes}")
+        widths = [float(high) - float(low) for low, high in self.bounds]
+        wrong = self.bounds and (len(self.bounds) != self.heads or not self.continuous)
+        if wrong or not all(0 < width < math.inf for width in widths):
+            raise ValueError(f"bounds {self.bounds} aren't those of actions of sizes {self.sizes}")
 
     @property
     def continuous(self) -> bool:
@@ -50,6 +61,15 @@ class ActionSpec:
     def logits(self) -> int:
         """A: number of policy outputs that describe the action distribution."""
         return sum(self.sizes)
+
+
+def rescaling(bounds: tuple[tuple[float, float], ...]) -> tuple[np.ndarray, np.ndarray]:
+    """(centre, half the width) of bounds, (a,) float64: an action is centre + half * the policy's.
+
+    Of (-1, 1) they are 0 and 1, which change nothing, to the bit.
+    """
+    low, high = np.array(bounds, np.float64).reshape(-1, 2).T
+    return (low + high) / 2, (high - low) / 2
 
 
 @dataclass(frozen=True)
@@ -93,6 +113,8 @@ class EnvSpec:
             "observation_dtype": self.observation_dtype.name,
             "action": self.action.sizes,
         }
+        if self.action.bounds:
+            fields["action_bounds"] = self.action.bounds
         return json.dumps(fields)
 
     @classmethod
@@ -106,7 +128,10 @@ class EnvSpec:
             fields = json.loads(text)
             numbers = [fields["observation_size"], fields["mask_size"]]
             numbers += [*fields["action"], *fields["observation_shape"]]
-            fields["action"] = ActionSpec(tuple(fields["action"]))
+            bounds = tuple((low, high) for low, high in fields.pop("action_bounds", ()))
+            if any(type(bound) not in (int, float) for pair in bounds for bound in pair):
+                raise ValueError("bounds of actions that aren't numbers")
+            fields["action"] = ActionSpec(tuple(fields["action"]), bounds)
             fields["observation_shape"] = tuple(fields["observation_shape"])
             if fields["observation_dtype"] not in ("uint8", "float32"):
                 raise ValueError(f"observations of type {fields['observation_dtype']!r}")

@@ -1,4 +1,4 @@
-"""The statistics that observations are normalised by: out of files, and into environments.
+"""What a policy learned to see and to put out: out of files, and into environments.
 
 Without its statistics (``normalization.py``) a policy of normalised observations is a different
 policy: it is never written without them, and whoever plays it normalises by them.
@@ -9,18 +9,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.checkpoint import normalization
+from puffer_mlx.checkpoint import normalization, rescaling
+from puffer_mlx.checkpoint.folder import CONFIG, WEIGHTS
 from puffer_mlx.checkpoint.weight_files import read_tensors
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import typed
+from puffer_mlx.config.values import BOOLS
+from puffer_mlx.config.versions import file_texts
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.files import reading
+from puffer_mlx.system.files import read_text, reading
 from puffer_mlx.vec.base import Remembers, VecEnv
 from puffer_mlx.vec.normalize import shows_normalised
 
 MEMORY = "normalization.safetensors"  # in a checkpoint's folder, or after the name of another file
-KEY = "vec.normalize_observations"
+KEY, RESCALE = "vec.normalize_observations", "vec.rescale_actions"
 
 
 def read_statistics(path: Path) -> dict[str, Any]:
@@ -53,19 +56,80 @@ def gathered_statistics(vec: VecEnv) -> dict[str, Any]:
 
 
 def as_trained(config: Config, path: Path) -> Config:
-    """A configuration that normalises observations if the policy was trained on normalised ones.
+    """A configuration that shows and takes what the policy was trained with.
 
-    What a person typed stays; if it doesn't fit, ``restore_statistics`` refuses it.
+    That normalises observations if it saw normalised ones, and rescales actions if it put out such.
+    What a person typed stays; if it doesn't fit, ``restore_statistics`` and ``refuse_other_units``
+    refuse it.
 
     Args:
         config: as it was asked for.
         path: the checkpoint's folder, or the file of weights, that is to play or to be trained on.
     """
-    if config.vec.normalize_observations or typed(config, KEY):
-        return config
-    if not normalization.normalises(read_statistics(path)):
-        return config
-    return replace(config, vec=replace(config.vec, normalize_observations=True))
+    settings = config.vec
+    free = not settings.normalize_observations and not typed(config, KEY)
+    if free and normalization.normalises(read_statistics(path)):
+        settings = replace(settings, normalize_observations=True)
+    if config.python and not typed(config, RESCALE):
+        found = rescales(path)
+        if found is not None and found != settings.rescale_actions:
+            settings = replace(settings, rescale_actions=found)
+    return config if settings is config.vec else replace(config, vec=settings)
+
+
+def differences(asked: Config, config: Config, path: Path) -> list[str]:
+    """What ``as_trained`` changed, a line each."""
+    lines = []
+    if config.vec.normalize_observations != asked.vec.normalize_observations:
+        lines.append(f"observations are normalised, as {path} learned to see them")
+    if config.vec.rescale_actions != asked.vec.rescale_actions:
+        how = "rescaled to their bounds" if config.vec.rescale_actions else "taken as they are"
+        lines.append(f"actions are {how}, as {path} learned to put them out")
+    return lines
+
+
+def rescales(path: Path) -> bool | None:
+    """Whether a policy's actions were rescaled when it was trained; None if the file can't tell.
+
+    A checkpoint's configuration tells, and the tensors of any other safetensors file.
+
+    Raises:
+        UserError: the file is damaged, or may not be read.
+    """
+    folder = path if path.is_dir() else path.parent
+    with reading(path):
+        if path.suffix == ".safetensors" and path.name != WEIGHTS:
+            return bool(rescaling.take(path, read_tensors(path)[0])[1])
+        if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
+            text = file_texts(read_text(folder / CONFIG, "replace")).get(RESCALE, "False")
+            return BOOLS.get(text.lower(), False)
+        if path.name == WEIGHTS and path.is_file():
+            return bool(rescaling.take(path, read_tensors(path)[0])[1])
+    return None
+
+
+def refuse_other_units(vec: VecEnv, path: Path) -> None:
+    """Refuse to have a policy play where its actions mean something else than it learned.
+
+    Args:
+        vec: the environments.
+        path: as of ``as_trained``; only safetensors files tell.
+
+    Raises:
+        UserError: they rescale its actions, and it was trained otherwise, or the other way round.
+    """
+    if path.suffix != ".safetensors" or not path.is_file():
+        return
+    own, there = rescaling.take(path, read_tensors(path)[0])[1], vec.spec.action.bounds
+    if own != there:
+        said = "rescaled to {}".format
+        raise UserError(
+            f"{path} is a policy whose actions are {said(own) if own else 'taken as they are'},"
+            f" and {vec.spec.name} has them {said(there) if there else 'as they are'}",
+            f"--vec.rescale-actions {int(bool(own))}"
+            if bool(own) != bool(there)
+            else "name the environment that it was trained for",
+        )
 
 
 def restore_statistics(vec: VecEnv, path: Path, frozen: bool = False) -> None:

@@ -8,7 +8,7 @@ import mlx.core as mx
 from puffer_mlx.checkpoint import branches, tensor_files
 from puffer_mlx.checkpoint.environment_statistics import read_statistics
 from puffer_mlx.checkpoint.folder import CONFIG, STATE, WEIGHTS, Checkpoint, State
-from puffer_mlx.checkpoint.weight_files import fit
+from puffer_mlx.checkpoint.weight_files import fit, weights_in
 from puffer_mlx.config import load_saved
 from puffer_mlx.config.trust import Allowed
 from puffer_mlx.errors import UserError
@@ -45,7 +45,7 @@ def load(folder: Path, allow_code: Allowed = False) -> Checkpoint:
             "the file is damaged",
         ) from None
     policy = configured_policy(spec, config)
-    weights = fit(path, tensors, policy.init(mx.random.key(0)))
+    weights = fit(path, weights_in(path, tensors), policy.init(mx.random.key(0)))
     label = branches.label(folder)
     step = label.step if label else 0
     return Checkpoint(folder, config, spec, policy, weights, step, read_statistics(folder))

@@ -68,7 +68,7 @@ def write_weights(
         metadata |= record  # else it's the state's: weights stay the same for the same training
     with publish_folder(folder) as temporary:
         write_ini(config, temporary / CONFIG)
-        save_safetensors(weights, temporary / WEIGHTS, metadata)
+        save_safetensors(weights, temporary / WEIGHTS, metadata, bounds=spec.action.bounds)
         if bin_fault(policy) is None:
             save_bin(policy, weights, temporary / "weights.bin")
         if memory:

@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_map_with_path
 
-from puffer_mlx.checkpoint import normalization, tensor_files
+from puffer_mlx.checkpoint import normalization, rescaling, tensor_files
 from puffer_mlx.checkpoint.flat_files import BF16, read_bin
 from puffer_mlx.errors import UserError
 from puffer_mlx.trees import named
@@ -20,6 +20,7 @@ def save_safetensors(
     path: Path,
     metadata: dict[str, str] | None = None,
     memory: normalization.Memory | None = None,
+    bounds: rescaling.Bounds = (),
 ) -> None:
     """Write weights under their dotted names (``encoder.weight``, ``network.0.weight``, ...).
 
@@ -28,8 +29,10 @@ def save_safetensors(
         path: the file.
         metadata: what else to say in it.
         memory: the statistics that the policy's observations are normalised by, if they are.
+        bounds: what its actions are rescaled to, if they are.
     """
-    own = {name: mx.array(w) for name, w in normalization.tensors_of(memory or {}).items()}
+    beside = {**normalization.tensors_of(memory or {}), **rescaling.tensors_of(bounds)}
+    own = {name: mx.array(w) for name, w in beside.items()}
     tensor_files.write(path, {**dict(named(weights)), **own}, metadata or {})
 
 
@@ -69,10 +72,19 @@ def read_safetensors(path: Path, like: Weights) -> Weights:
     shapes = {
         name: entry.shape
         for name, entry in header.tensors.items()
-        if not name.startswith(normalization.PREFIX)
+        if not name.startswith(normalization.PREFIX) and name not in rescaling.NAMES
     }
     _check_shapes(path, shapes, like)
-    return fit(path, normalization.take(path, read_tensors(path)[0])[0], like)
+    return fit(path, weights_in(path, read_tensors(path)[0]), like)
+
+
+def weights_in(path: Path, tensors: dict[str, mx.array]) -> dict[str, mx.array]:
+    """The weights among a file's tensors, without what goes with a policy beside them.
+
+    Raises:
+        UserError: that is damaged.
+    """
+    return rescaling.take(path, normalization.take(path, tensors)[0])[0]
 
 
 def read_tensors(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:

@@ -148,8 +148,7 @@ def bench_environment(config: Config, options: argparse.Namespace) -> dict[str, 
 
 
 def bench_training(config: Config, options: argparse.Namespace) -> dict[str, Any]:
-    config, made = vec.make_fitting(config, rollout_cores, options.with_images)
-    with made as environments:
+    with vec.make(config, rollout_cores(config)) as environments:
         trainer = Trainer(config, environments)
         started = time.perf_counter()
         progress = Progress("epochs, warm-up included", options.warm_up + options.epochs)
@@ -189,13 +188,12 @@ def table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def parse(argv: list[str], images: bool = False) -> tuple[Config, argparse.Namespace]:
+def parse(argv: list[str]) -> tuple[Config, argparse.Namespace]:
     """The configuration to measure, and this script's own options."""
     trains = "--env-only" not in argv and "--sync" not in argv
     obeyed = TRAINING if trains else STEPPING if "--env-only" in argv else ()
-    return parse_command_line(
-        argv, add_options, images=images, obeyed=(*obeyed, "base.device"), training=trains
-    )
+    obeyed = (*obeyed, "base.family", "base.device")
+    return parse_command_line(argv, add_options, obeyed=obeyed, training=trains)
 
 
 def settle(options: argparse.Namespace, config: Config) -> None:
@@ -228,7 +226,7 @@ def main(argv: list[str]) -> None:
         argv = ["default", *argv]
     config, options = parse(argv)
     settle(options, config)
-    options.with_images = lambda: parse(argv, images=True)[0]
+    vec.settle_family(config)
     for line in take_notes(config):
         print(line)
     select_device(config.base.device)

@@ -16,7 +16,8 @@ OBEYED = (  # keys that an evaluation depends on: it doesn't train
     "train.algorithm",  # of a file without a configuration: whether states end with episodes
 )
 OBEYED_IN_PYTHON = (  # those that environments in C don't have
-    *("vec.total_agents", "vec.backend", "vec.timeout", "train.bootstrap_truncated"),
+    *("base.family", "vec.total_agents", "vec.backend", "vec.timeout"),
+    *("vec.rescale_actions", "train.bootstrap_truncated"),
 )
 EPISODES = 1000
 EPISODES_IN_PYTHON = 100
@@ -89,13 +90,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def parse(
-    argv: list[str], files: Sequence[str | Path] = (), images: bool = False
-) -> tuple[Config, argparse.Namespace]:
+def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, argparse.Namespace]:
     """The configuration to evaluate with, and this script's own options."""
     obeyed = (*OBEYED, *OBEYED_IN_PYTHON)
     config, options = parse_command_line(
-        spelled_out(argv), add_options, files, images, obeyed=obeyed, training=False
+        spelled_out(argv), add_options, files, obeyed=obeyed, training=False
     )
     idle = [name for name in OBEYED_IN_PYTHON if typed(config, name) and not config.python]
     if idle:

@@ -7,7 +7,11 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from puffer_mlx import checkpoint, vec
-from puffer_mlx.checkpoint.environment_statistics import as_trained, restore_statistics
+from puffer_mlx.checkpoint.environment_statistics import (
+    as_trained,
+    refuse_other_units,
+    restore_statistics,
+)
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.cli.evaluate_options import parse
 from puffer_mlx.config import Config
@@ -41,11 +45,10 @@ def probe(config: Config) -> Environments:
 def load(argv: list[str], config: Config, path: str) -> Player:
     """What ``--load-model-path`` names, and the configuration to evaluate it with."""
     if Path(path).suffix in FILES and not Path(path).is_dir():
+        vec.settle_family(config)
         config = as_trained(config, Path(path))
         with probe(config) as made:
             spec, agents = made.spec, made.num_agents // made.num_environments
-        if config.python and spec.observation_shape:
-            config = as_trained(parse(argv, images=True)[0], Path(path))
         policy = configured_policy(spec, config)
         weights = load_weights(path, policy.init(mx.random.key(0)))
         return Player(config, policy, weights, agents, Path(path))
@@ -76,6 +79,8 @@ def described(spec: EnvSpec) -> str:
     """What an environment shows and takes, in words."""
     shape = f" of shape {spec.observation_shape}" if spec.observation_shape else ""
     mask = ", masked" if spec.mask_size else ""
+    if spec.action.bounds:
+        mask += f", -1 to 1 rescaled to {spec.action.bounds}"
     return (
         f"{spec.observation_size} {spec.observation_dtype} observations{shape}"
         f" and action sizes {spec.action.sizes}{mask}"
@@ -93,4 +98,5 @@ def environments(player: Player, count: int, render: bool = False) -> Environmen
     )
     made = vec.make(replace(config, vec=settings), threads(), render=render)
     restore_statistics(made, player.source, frozen=True)
+    refuse_other_units(made, player.source)
     return made

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import normalization
-from puffer_mlx.checkpoint.environment_statistics import KEY
+from puffer_mlx.checkpoint.environment_statistics import KEY, RESCALE
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.format_options import add_option, chosen_options
 from puffer_mlx.config import Config, parse_command_line, write_ini
@@ -46,13 +46,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def configure(found: Found, argv: list[str]) -> tuple[Config, EnvSpec, argparse.Namespace]:
     """The configuration, with what the file tells before what the command line says."""
     config, _ = parse_command_line(argv, add_options)
-    spec = vec.look_up_spec(config)
-    found.settings |= found.file.sizes_for(found, spec, config)
+    vec.settle_family(config)
+    found.settings |= found.file.sizes_for(found, vec.look_up_spec(config), config)
     told = {KEY: "False", **found.settings}  # what has no statistics sees observations as they are
+    if config.python:
+        told = {RESCALE: "False", **told}  # and what has no bounds acts in the environment's units
     words = [f"{option(*key.split('.'))}={text}" for key, text in told.items()]
-    images = config.python and bool(spec.observation_shape)
     line = [argv[0], *words, *argv[1:]]
-    config, options = parse_command_line(line, add_options, images=images)
+    config, options = parse_command_line(line, add_options, family=config.base.family)
+    spec = vec.look_up_spec(config)
     if config.vec.normalize_observations != normalization.normalises(found.memory):
         has = "has" if found.memory else "has no"
         raise UserError(

@@ -4,14 +4,13 @@ import argparse
 import contextlib
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import Checkpoint, State
-from puffer_mlx.checkpoint.environment_statistics import as_trained, restore_statistics
+from puffer_mlx.checkpoint.environment_statistics import as_trained, differences, restore_statistics
 from puffer_mlx.checkpoint.run_lock import new_run
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.cli.exit_codes import reported
@@ -21,6 +20,7 @@ from puffer_mlx.cli.trace_files import TraceFiles
 from puffer_mlx.cli.train_options import PROFILED, configured, find_resumed
 from puffer_mlx.cli.train_output import rate_note, restarted, setting, summary
 from puffer_mlx.config import Config, take_notes, unused_note
+from puffer_mlx.config.family_settings import family_note
 from puffer_mlx.config.memory_needs import refuse_training
 from puffer_mlx.config.trainer_choice import trainer_note, unread
 from puffer_mlx.display.dashboard import Dashboard
@@ -39,19 +39,13 @@ from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments, TellsScores
 
 
-def train(
-    config: Config,
-    options: argparse.Namespace,
-    resumed: Checkpoint | None,
-    with_images: Callable[[], Config],
-) -> int:
+def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | None) -> int:
     """Train; the exit code.
 
     Args:
-        config: without what images need.
+        config: what to do.
         options: this script's own.
         resumed: the checkpoint to go on from.
-        with_images: makes the configuration with it.
     """
     select_device(config.base.device)
     kept = optimizers.kept(optimizers.find(config.train.optimizer))
@@ -62,7 +56,7 @@ def train(
     if options.load_model_path is not None:
         path = checkpoint.find_weights(options.load_model_path, config)
     outside = StopRequests()
-    config, made = make_environments(config, path, with_images)
+    config, made = make_environments(config, path)
     with made as environments, output.going_on(outside.lost), contextlib.ExitStack() as stack:
         introduce(config, environments)
         state = checkpoint.load_state(resumed.folder) if resumed else None
@@ -117,24 +111,19 @@ def train(
         return outside.status or (watch.status if watch.number == signal.SIGHUP else 0)
 
 
-def make_environments(
-    config: Config, path: Path | None, with_images: Callable[[], Config]
-) -> tuple[Config, Environments]:
+def make_environments(config: Config, path: Path | None) -> tuple[Config, Environments]:
     """The environments of a run, and its configuration as they need it.
 
     Args:
-        config: without what images need.
-        path: the weights to begin from, whose policy may have learned to see normalised rows.
-        with_images: makes the configuration with it.
+        config: as it is asked for.
+        path: the weights to begin from, whose policy may have learned to see normalised rows, or to
+            put out rescaled actions.
     """
-
-    def as_learned(config: Config) -> Config:
-        return as_trained(config, path) if path else config
-
-    asked, config = config, as_learned(config)
-    if config is not asked:
-        print(f"observations are normalised, as {path} learned to see them")
-    return vec.make_fitting(config, placement.rollout_cores, lambda: as_learned(with_images()))
+    if path:
+        asked, config = config, as_trained(config, path)
+        for line in differences(asked, config, path):
+            print(line)
+    return config, vec.make(config, placement.rollout_cores(config))
 
 
 def introduce(config: Config, environments: Environments) -> None:
@@ -145,7 +134,7 @@ def introduce(config: Config, environments: Environments) -> None:
         print(f"unused here: {', '.join(unused)}")
     if config.python:
         print(environments.description)
-        print(f"settings: {', '.join(config.files[1:])}")  # default.ini goes without saying
+        print(family_note(config))
 
 
 def trace_files(trainer: Trainer, options: argparse.Namespace) -> TraceFiles:
@@ -210,6 +199,7 @@ def start(argv: list[str], resumed: Checkpoint | None) -> int:
     config, options = configured(argv, own)
     if resumed and options.load_model_path is not None:
         raise UserError("--resume and --load-model-path are given", "one of them")
+    vec.settle_family(config)
     print(trainer_note(config))
     say(config)
     config.unused += [*optimizers.unread(config), *unread(config)]
@@ -217,7 +207,7 @@ def start(argv: list[str], resumed: Checkpoint | None) -> int:
         print(note)
     if not resumed and (note := rate_note(config)):
         print(note)
-    return train(config, options, resumed, lambda: configured(argv, own, images=True)[0])
+    return train(config, options, resumed)
 
 
 def say(config: Config) -> None:

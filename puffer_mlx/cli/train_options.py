@@ -80,17 +80,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def configured(
-    argv: list[str], run: Path | None, images: bool = False
-) -> tuple[Config, argparse.Namespace]:
+def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Namespace]:
     """The configuration and this script's own options, ``trace`` among them.
 
     Args:
         argv: the words.
         run: the configuration of the run that goes on, if one does.
-        images: as of ``parse_command_line``.
     """
-    config, options = parse_command_line(argv, add_options, images=images, run=run)
+    config, options = parse_command_line(argv, add_options, run=run)
     options.trace = None
     trust.permit_log_dir(config, new=run is None)
     if isinstance(config.base.profile, str):  # a file of this start, not of the run

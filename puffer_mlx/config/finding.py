@@ -10,6 +10,7 @@ path/to/file.ini      a file, whose [base] env_name is any of these but a folder
                       config folder beside an ocean folder that has the environment, that one
 
 A file whose [base] env_name is ``gym:ALE/*`` is about all of those, and comes before their own.
+Environments in Python begin with the files of their family (``families.py``).
 PufferLib's repository has REPO/config/NAME.ini, or deeper, and REPO/ocean/NAME: whichever of the
 two is named, the other one is found. With a folder of 5.0 it is that very file; with one of 4.0 any
 whose [base] env_name has the name.
@@ -22,16 +23,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from puffer_mlx.config.compatibility import closest
+from puffer_mlx.config.families import ASSUMED, AUTO, FAMILIES, FILES
 from puffer_mlx.config.folders import folder_version, main_source
+from puffer_mlx.config.schema import KEYS
+from puffer_mlx.config.versions import file_texts
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import read_text
 from puffer_mlx.system.package_data import shipped
 
-FAMILY = "python.ini"  # what all Python environments begin with
-IMAGES = "images.ini"  # what differs for those that show images
+FAMILY = "base.family"
+PYTHON = "python.ini"  # what all Python environments begin with; then their family's files
 PUFFER5 = "puffer5.ini"  # what differs for PufferLib 5.0's trainer
-LAYERS = FAMILY, IMAGES, PUFFER5  # files that no environment has for its own
-_SHOW_IMAGES = "gym:ALE/"  # where that is known before one is made
+LAYERS = PYTHON, *FILES, PUFFER5  # files that no environment has for its own
 OCEAN = "ocean"  # PufferLib's folder of environments
 CONFIGS = "config", "configs"  # and of files, here and there
 
@@ -42,18 +45,39 @@ class NamedEnvironment(NamedTuple):
     env_name: str
     source: str  # the folder of its C sources, if it isn't one that comes with puffer_mlx
     files: list[Path]
+    family: str = ""  # of an environment in Python; empty if nothing tells
+    layered: bool = False  # whether the files of its family are among them
+    partly: frozenset[Path] = frozenset()  # files of which only what is about actions counts
 
 
-def resolve(word: str, images: bool = False) -> NamedEnvironment:
+class Wanted(NamedTuple):
+    """What is known of an environment in Python before its files are looked for.
+
+    Args:
+        family: what its spaces tell; empty if nobody has looked.
+        asked: what a person says; ``auto`` is as the spaces tell. What the environment's files say
+            of ``base.family`` counts between the two.
+        whole: a run's own configuration comes after all of its files, which says all that those of
+            its family would.
+    """
+
+    family: str = ""
+    asked: str = ""
+    whole: bool = False
+
+
+NOTHING = Wanted()
+
+
+def resolve(word: str, wanted: Wanted = NOTHING) -> NamedEnvironment:
     """What the first word of a command line means.
 
-    Of Python environments, the file of a family (``env_name = gym:ALE/*``) comes before the one of
-    an environment.
+    Of Python environments, a file about several of them (``env_name = gym:ALE/*``) comes before the
+    one of an environment, and both after the files of their family.
 
     Args:
         word: see above.
-        images: it is an environment in Python that shows images. Atari's do anyhow; of others, the
-            file of a family knows what they show.
+        wanted: of an environment in Python.
 
     Raises:
         UserError: there is no such environment, folder or file.
@@ -62,12 +86,11 @@ def resolve(word: str, images: bool = False) -> NamedEnvironment:
         return NamedEnvironment(word, "", _defaults())
     if word.endswith(".ini"):
         path = find_config(word)
-        return _beside(path) or resolve_file(path, images)
+        return _beside(path) or resolve_file(path, wanted)
     if ":" in word:
-        family = [path for path in _all_files() if _in_family(word, path)]
-        images = word.startswith(_SHOW_IMAGES) or (images and not family)
+        several = [path for path in _all_files() if _is_one_of(word, path)]
         own = [path for path in _all_files() if word in env_names(path)]
-        return NamedEnvironment(word, "", [*_defaults(True, images), *family[:1], *own[:1]])
+        return _python(word, [*several[:1], *own[:1]], wanted)
     if "/" in word or word in (".", ".."):
         return _folder(word)
     if main_source(Path(OCEAN) / word):
@@ -77,16 +100,53 @@ def resolve(word: str, images: bool = False) -> NamedEnvironment:
     return NamedEnvironment(word, "", [*_defaults(), find_config(word)])
 
 
-def resolve_file(path: Path, images: bool = False) -> NamedEnvironment:
-    """What a file says by itself, a run's own configuration say; ``images``: as of ``resolve``.
+def resolve_file(path: Path, wanted: Wanted = NOTHING) -> NamedEnvironment:
+    """What a file says by itself, a run's own configuration say; ``wanted``: as of ``resolve``.
 
     Raises:
-        UserError: it is for a family of environments.
+        UserError: it is for several environments.
     """
     name = env_names(path)[0]
     if "*" in name:
         raise UserError(f"{path} is for all of {name}", f"name one: {name.replace('*', 'NAME')}")
-    return NamedEnvironment(name, "", [*_defaults(":" in name, images), path])
+    if ":" in name:
+        return _python(name, [path], wanted._replace(whole=wanted.whole or is_whole(path)))
+    return NamedEnvironment(name, "", [*_defaults(), path])
+
+
+def _python(name: str, own: list[Path], wanted: Wanted) -> NamedEnvironment:
+    """An environment in Python with its own files, and before them those of its family."""
+    said = wanted.asked or said_family(own)
+    family = wanted.family if said in ("", AUTO) else said
+    if wanted.whole:  # a family's newer keys aren't what the run was trained with
+        return NamedEnvironment(name, "", [*_defaults(), *own], family)
+    chosen = FAMILIES.get(family) or FAMILIES[ASSUMED]  # a wrong word is refused with its key
+    layers = [path for file in (PYTHON, *chosen.files) for path in layer(file)]
+    partly = frozenset(path for path in layers if path.name == chosen.partly)
+    return NamedEnvironment(name, "", [*_defaults(), *layers, *own], family, True, partly)
+
+
+def said_family(files: Iterable[Path]) -> str:
+    """What files say of the family, the last one that does; empty if none."""
+    told = [_texts(path).get(FAMILY, "") for path in files]
+    return next((text for text in reversed(told) if text), "")
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file is a run's own configuration, which says every key that there was.
+
+    It is told by how much it says: of the keys of today at least half.
+    """
+    known = {f"{section}.{key}" for section, keys in KEYS.items() for key in keys}
+    return 2 * len(known & _texts(path).keys()) >= len(known)
+
+
+def _texts(path: Path) -> dict[str, str]:
+    """A file's keys with their texts; none if it can't be read: reading its settings says why."""
+    try:
+        return file_texts(read_text(path, "replace"))
+    except OSError:
+        return {}
 
 
 def _beside(path: Path) -> NamedEnvironment | None:
@@ -140,15 +200,14 @@ def variants() -> dict[str, Path]:
     return found
 
 
-def _in_family(name: str, path: Path) -> bool:
-    """Whether a file is for a family of environments, of which this is one."""
-    return any("*" in family and fnmatchcase(name, family) for family in env_names(path))
+def _is_one_of(name: str, path: Path) -> bool:
+    """Whether a file is for several environments, of which this is one."""
+    return any("*" in several and fnmatchcase(name, several) for several in env_names(path))
 
 
-def _defaults(family: bool = False, images: bool = False) -> list[Path]:
-    """default.ini, what Python environments begin with, and those of them that show images."""
-    names = ["default.ini", *([FAMILY] if family else []), *([IMAGES] if family and images else [])]
-    return [path for name in names for path in layer(name)]
+def _defaults() -> list[Path]:
+    """default.ini."""
+    return layer("default.ini")
 
 
 def layer(name: str) -> list[Path]:

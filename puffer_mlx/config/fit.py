@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from puffer_mlx.config.finding import FAMILY, IMAGES
+from puffer_mlx.config.families import FILES
+from puffer_mlx.config.finding import PYTHON
 from puffer_mlx.config.schema import COMMAND_LINE, Config
 from puffer_mlx.config.validation import find_problems, multiples, raise_problems
 from puffer_mlx.errors import UserError
@@ -53,7 +54,7 @@ def fit_minibatch(config: Config) -> None:
     """
     size, epoch = config.train.minibatch_size, config.batch_size
     file = config.origins.get(MINIBATCH, "").rpartition(":")[0]
-    if Path(file).name not in (FAMILY, IMAGES) or not 1 <= epoch < size:
+    if Path(file).name not in (PYTHON, *FILES) or not 1 <= epoch < size:
         return
     said = f"{_said(config, MINIBATCH, size)} is more than an epoch"
     config.train.minibatch_size = epoch

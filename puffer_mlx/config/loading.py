@@ -19,12 +19,17 @@ from puffer_mlx.config.command_line import (
     typed_text,
 )
 from puffer_mlx.config.compatibility import ENV_OF_5, NOTHING, ONLY, RENAMES, UNUSED, closest
+from puffer_mlx.config.families import AUTO
 from puffer_mlx.config.finding import (
+    FAMILY,
     NamedEnvironment,
+    Wanted,
+    is_whole,
     known_words,
     plain_path,
     resolve,
     resolve_file,
+    said_family,
 )
 from puffer_mlx.config.fit import fit_buffers, fit_minibatch, typed
 from puffer_mlx.config.ini_files import Setting, relative_path
@@ -55,7 +60,7 @@ def load(
     name: str,
     argv: Sequence[str] = (),
     files: Sequence[str | Path] = (),
-    images: bool = False,
+    family: str = "",
     allow_code: bool = False,
     training: bool = True,
 ) -> Config:
@@ -65,7 +70,8 @@ def load(
         name: an environment, or the path of an .ini file.
         argv: options, as on the command line.
         files: further .ini files; they win over the environment's, options win over them.
-        images: it is an environment in Python that shows images: `configs/images.ini` counts too.
+        family: of an environment in Python, as its spaces tell (`families.py`). Empty: what its
+            files say of it, else `vec.make` finds out, and the configuration follows.
         allow_code: compile and import what the files name, whatever it is. What ``name`` and
             ``argv`` name needs no permission: see ``puffer_mlx.config.trust``.
         training: whether it is to train with it: what only training needs is checked.
@@ -74,7 +80,7 @@ def load(
         UserError: anything wrong, all of it in one message.
     """
     words = [name, *argv]
-    config = parse_command_line(words, None, files, images, training=training)[0]
+    config = parse_command_line(words, None, files, family, training=training)[0]
     config.allow_code = config.allow_code or allow_code
     return config
 
@@ -101,7 +107,7 @@ def parse_command_line(
     argv: Sequence[str],
     extra: Callable[[argparse.ArgumentParser], object] | None = None,
     files: Sequence[str | Path] = (),
-    images: bool = False,
+    family: str = "",
     run: Path | None = None,
     obeyed: Sequence[str] | None = None,
     training: bool = True,
@@ -112,7 +118,7 @@ def parse_command_line(
         argv: the words after the script's name.
         extra: called with the parser to add the script's own options.
         files: as in `load`.
-        images: as in `load`.
+        family: as in `load`.
         run: a run's own configuration, which takes the place of ENV's.
         obeyed: sections and keys that the script obeys, besides [env]; None for all. A note names
             others that are typed.
@@ -125,16 +131,21 @@ def parse_command_line(
         UserError: anything wrong, all of it in one message.
     """
     name, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
+    wanted = Wanted(
+        family,
+        asked=typed_text(words, FAMILY) or said_family(map(Path, files)),
+        whole=any(map(is_whole, map(Path, files))),
+    )
     with reading(name, "name an environment, a folder or an .ini file that you may read"):
-        found = resolve(name, images) if name else NamedEnvironment("", "", [])
+        found = resolve(name, wanted) if name else NamedEnvironment("", "", [])
     if not name and "-h" not in words and "--help" not in words:
         hint = f"ENV [options], ENV one of {', '.join(known_words())}, gym:ID, …"
         raise UserError(f"the first word must be an environment ({COMMAND_LINE})", hint)
     named_here = {found.source} if name.endswith(".ini") else {found.env_name, found.source}
-    found = found if run is None else resolve_file(run, images)
+    found = found if run is None else resolve_file(run, wanted)
     paths = [*found.files, *map(Path, files)] if name else []
     source = typed_text(words, "env.source") or found.source
-    read = read_files(paths, source, typed_text(words, ALGORITHM))
+    read = read_files(paths, source, typed_text(words, ALGORITHM), found.partly)
     others = env_options(words) if ":" in found.env_name else []
     others += [f"env.{key}" for key in ENV_OF_5] if read.folder == "5.0" else []
     parser = build_parser(read.settings, others, extra, obeyed)
@@ -144,6 +155,13 @@ def parse_command_line(
     config.files = [plain_path(path) for path in read.files]
     _note_code(config, [*read.settings, *given], named_here)
     config.allow_code = vars(own).pop("allow_code")
+    if found.layered:
+        again = argv, extra, files
+        config.again = lambda family: parse_command_line(*again, family, run, obeyed, training)[0]
+    elif config.python and typed(config, FAMILY):
+        config.notes.append(
+            f"{FAMILY} {config.base.family} changes nothing: {config.files[-1]} says every key"
+        )
     if config.source:
         where = f"{relative_path(Path(config.source))}, settings in {relative_path(paths[-1])}"
         config.notes.insert(0, f"{config.env_name}: sources in {where}")
@@ -190,6 +208,8 @@ def _assemble(
         except UserError as problem:
             problems.append(problem)
     raise_problems(problems)
+    if config.python and config.base.family == AUTO:
+        config.base.family = found.family or AUTO
     _note_passed(config, passed.values())
     if typed(config, "vec.num_threads") and not typed(config, "vec.max_threads"):
         config.vec.max_threads = max(1, config.vec.num_threads)  # what a file says is no limit

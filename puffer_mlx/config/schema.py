@@ -17,6 +17,7 @@ derive from them. Sections, names and defaults are PufferLib 4.0's; a key that i
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from pkgutil import iter_modules
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from puffer_mlx.config.families import AUTO, FAMILIES
 from puffer_mlx.config.key import Key, key
 from puffer_mlx.config.parts import encoder_folders, network_folders
 
@@ -43,6 +45,13 @@ class Base:
         "auto",
         "Where MLX computes; auto is the GPU where MLX has one. puffer_mlx only.",
         choices=("auto", "cpu", "gpu"),
+    )
+    family: str = key(
+        "auto",
+        "Which settings an environment in Python begins with, after configs/python.ini: those of"
+        " configs/discrete.ini, continuous.ini or images.ini, or of images.ini with what"
+        " continuous.ini says of actions; auto is chosen from its spaces. puffer_mlx only.",
+        choices=(AUTO, *FAMILIES),
     )
     checkpoint_dir: str = key(
         "checkpoints", "Folder of checkpoints: DIR/ENV/RUN/STEP.", unit="path"
@@ -149,6 +158,11 @@ class Vec:
     normalize_rewards: bool = key(
         False,
         "Divide rewards by the running deviation of the discounted return. puffer_mlx only.",
+    )
+    rescale_actions: bool = key(
+        False,
+        "A continuous action's -1 to 1 is the low to high of its bounds, where both are finite; it"
+        " is clipped to them then, as without. For environments in Python. puffer_mlx only.",
     )
 
 
@@ -397,6 +411,8 @@ class Config:
         allow_code: they may run whatever they are: ``--allow-code``.
         chosen_by: what says whose trainer the run gets, in words; empty if nothing does.
         notes: what was found or changed for the person, a line each, to be said at the start.
+        again: reads the same files and options once more, of an environment in Python with the
+            settings of a family; None where no family's settings count.
     """
 
     env_name: str = ""
@@ -415,6 +431,7 @@ class Config:
     allow_code: bool = field(default=False, compare=False, repr=False)
     chosen_by: str = field(default="", compare=False, repr=False)
     notes: list[str] = field(default_factory=list, compare=False, repr=False)
+    again: "Callable[[str], Config] | None" = field(default=None, compare=False, repr=False)
 
     @property
     def python(self) -> bool:

@@ -10,10 +10,11 @@ puffer5.ini. But ``ESSENCE``, what makes the two trainers what they are, is take
 the trainer that was chosen, and from the command line.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
+from puffer_mlx.config.families import OF_ACTIONS
 from puffer_mlx.config.finding import PUFFER5, layer, plain_path
 from puffer_mlx.config.folders import folder_version, main_source
 from puffer_mlx.config.ini_files import Setting, read_ini, relative_path
@@ -51,19 +52,22 @@ class Read(NamedTuple):
     foreign: frozenset[str]  # origins of files that aren't of the trainer
 
 
-def read_files(files: Sequence[Path], source: str, algorithm: str) -> Read:
+def read_files(
+    files: Sequence[Path], source: str, algorithm: str, partly: Set[Path] = frozenset()
+) -> Read:
     """Read files, each by the rules of its release, and choose a trainer.
 
     Args:
         files: default.ini, then others, of which the later ones win.
         source: the folder of the environment's C sources; empty if only a file may say it.
         algorithm: ``train.algorithm`` on the command line; empty if it isn't there.
+        partly: files of which only ``OF_ACTIONS`` count.
 
     Raises:
         UserError: a file can't be read, or isn't an .ini file.
     """
     files = list(files)
-    told = {path: file_version(path) for path in files}
+    told = {path: file_version(path) if path not in partly else FileVersion() for path in files}
     source = source or next((v.source for v in reversed(told.values()) if v.source), "")
     with reading(source):
         folder = folder_version(source) if source and main_source(source) else ""
@@ -78,6 +82,8 @@ def read_files(files: Sequence[Path], source: str, algorithm: str) -> Read:
         version = told.get(path) or file_version(path)
         by_5 = (version.rules or folder) == "5.0"
         found = read_ini_5(path) if by_5 else read_ini(path, capitals=folder == "5.0")
+        if path in partly:
+            found = [setting for setting in found if setting.name in OF_ACTIONS]
         settings += [
             s for s in found if s.name != ALGORITHM or unquoted(s.text) == choice.algorithm
         ]

@@ -50,7 +50,7 @@ _BEFORE_5 = FileVersion("5.0", "puffer4", "is from before 5.0's release", faithf
 def file_version(path: Path) -> FileVersion:
     """Which PufferLib a file is of; empty if its keys don't tell, or it can't be read."""
     try:
-        found = _texts(read_text(path, "replace"))
+        found = file_texts(read_text(path, "replace"))
     except OSError:  # reading its settings will say what is wrong
         return FileVersion()
     told = _told_by(found.keys() - {VTRACE} if ALGORITHM in found else found.keys())
@@ -75,7 +75,7 @@ def _any(names: Set[str], patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def _texts(text: str) -> dict[str, str]:
+def file_texts(text: str) -> dict[str, str]:
     """Keys with their sections, in lower case, and their texts; [torch] counts without keys."""
     found: dict[str, str] = {}
     section = ""

@@ -8,7 +8,9 @@ from puffer_mlx.config.schema import KEYS, Config
 from puffer_mlx.config.values import parse_argument, unquoted
 from puffer_mlx.system.files import publish
 
-NOT_SETTINGS = {"unused", "origins", "files", "named_by", "allow_code", "chosen_by", "notes"}
+NOT_SETTINGS = {
+    *("unused", "origins", "files", "named_by", "allow_code", "chosen_by", "notes", "again"),
+}
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from puffer_mlx.config.family_settings import family_note
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.frames import Frame, gif_bytes
 from puffer_mlx.display.run_view import Logs, View, abbreviate
@@ -48,6 +49,8 @@ def summary(trainer: Trainer) -> dict[str, str]:
 def watch(trainer: Trainer) -> Generator[Logs, None, None]:
     """Train, and show how it goes: a figure that is drawn anew in its place.
 
+    A run of an environment in Python begins with a line that says whose settings it has.
+
     Interrupting the kernel ends it after the epoch, a second time at once; the figure stays. A
     trainer that was stopped can be watched again, and goes on.
 
@@ -61,6 +64,8 @@ def watch(trainer: Trainer) -> Generator[Logs, None, None]:
         UserError: in a notebook, matplotlib is missing.
     """
     total = trainer.config.epochs * trainer.config.batch_size
+    if trainer.epoch == 0 and (note := family_note(trainer.config)):
+        print(note)
     if not in_notebook():
         with _interruptible(trainer), Dashboard(summary(trainer), total) as dashboard:
             for logs in trainer:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.checkpoint import Checkpoint, normalization, weight_files
+from puffer_mlx.checkpoint import Checkpoint, normalization, rescaling, weight_files
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.parity import Outputs
@@ -40,6 +40,11 @@ class Contents(NamedTuple):
         """The statistics that the policy's observations are normalised by; none if they aren't."""
         return self.checkpoint.memory
 
+    @property
+    def bounds(self) -> rescaling.Bounds:
+        """What the policy's actions are rescaled to; none if they aren't."""
+        return self.checkpoint.spec.action.bounds
+
 
 @dataclass
 class Found:
@@ -56,6 +61,7 @@ class Found:
         memory: the statistics that the policy's observations are normalised by; none if they
             aren't.
         inside: whether the statistics are the file's own, and not beside it.
+        bounds: what the policy's actions are rescaled to; none if they aren't.
     """
 
     path: Path
@@ -67,6 +73,7 @@ class Found:
     sizes: Settings = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
     inside: bool = False
+    bounds: rescaling.Bounds = ()
 
     @property
     def kind(self) -> str:
@@ -114,6 +121,7 @@ class FileFormat:
         packages: that writing and comparing it need.
         extra: of puffer-mlx, with which pip installs those.
         foreign: whether another program than puffer_mlx runs it.
+        rescales: whether it can hold what actions are rescaled to.
         options: of the scripts, for it alone.
     """
 
@@ -128,6 +136,7 @@ class FileFormat:
     packages: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str] = ""
     foreign: ClassVar[bool] = False
+    rescales: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = ()
 
     # ---- writing ---------------------------------------------------------------------------------
@@ -150,7 +159,7 @@ class FileFormat:
 
     def notes(self, contents: Contents) -> list[str]:
         """What whoever uses a file must know."""
-        return normalised_note(contents)
+        return normalised_note(contents) + rescaled_note(contents)
 
     def write_beside(self, contents: Contents, path: Path) -> list[str]:
         """Write what ``path``, which is published, can't hold into other files; notes on that."""
@@ -159,7 +168,7 @@ class FileFormat:
     # ---- reading ---------------------------------------------------------------------------------
 
     def read(self, path: Path) -> Found:
-        """What a file holds, but for ``memory``: its tensors may be among the others.
+        """What a file holds, but for ``memory`` and ``bounds``: their tensors are among the others.
 
         Raises:
             UserError: it isn't such a file, is damaged, or holds no policy that puffer_mlx has.
@@ -193,7 +202,7 @@ class FileFormat:
         return weight_files.fit(found.path, tensors, policy.init(mx.random.key(0)))
 
     def run(self, found: Found, policy: Policy, observations: np.ndarray) -> Outputs:
-        """A file's outputs, by whoever it is for, with the statistics in it and no others.
+        """A file's outputs, by whoever it is for, with the statistics and bounds in it.
 
         Args:
             found: the file.
@@ -226,6 +235,12 @@ def normalised_note(contents: Contents) -> list[str]:
     """For formats that hold the statistics of observations."""
     text = "observations are normalised inside: give it the environment's own"
     return [text] if normalization.normalises(contents.memory) else []
+
+
+def rescaled_note(contents: Contents) -> list[str]:
+    """For formats that hold what actions are rescaled to."""
+    text = "actions are rescaled inside: they come in the environment's units, to be clipped there"
+    return [text] if contents.bounds else []
 
 
 def need(extra: str, *packages: str) -> None:

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.checkpoint import environment_statistics, normalization
-from puffer_mlx.checkpoint.environment_statistics import KEY
+from puffer_mlx.checkpoint import environment_statistics, normalization, rescaling
+from puffer_mlx.checkpoint.environment_statistics import KEY, RESCALE
 from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_file
 from puffer_mlx.errors import UserError
@@ -51,11 +51,13 @@ def inspect(path: Path) -> Found:
     found.memory = found.memory or environment_statistics.read_statistics(path)
     if normalization.normalises(found.memory):
         found.settings[KEY] = "True"
+    if found.bounds:
+        found.settings[RESCALE] = "True"
     return found
 
 
 def opened(path: Path, file: FileFormat) -> Found:
-    """A file of a format, with the statistics that are in it taken out of its tensors.
+    """A file of a format; the statistics and bounds in it are taken out of its tensors.
 
     Raises:
         UserError: as ``FileFormat.read``, or they are damaged.
@@ -63,6 +65,7 @@ def opened(path: Path, file: FileFormat) -> Found:
     """
     found = file.read(path)
     found.tensors, found.memory = normalization.take(path, found.tensors)
+    found.tensors, found.bounds = rescaling.take(path, found.tensors)
     return found
 
 
@@ -82,6 +85,7 @@ def weights_of(found: Found, spec: EnvSpec, config: Config) -> tuple[Policy, Wei
     _check_spec(found, spec)
     _check_sizes(found, config)
     normalization.check_size(found.path, found.memory, spec)
+    _check_bounds(found, spec)
     dialect = found.file.dialect(found, config.policy.dialect)
     theirs = replace(config, policy=replace(config.policy, dialect=dialect))
     policy = configured_policy(spec, theirs)
@@ -117,6 +121,18 @@ def _check_spec(found: Found, spec: EnvSpec) -> None:
                 f" {key} {_plain(found.metadata[key])}, but {spec.name} has {expected}",
                 "name the environment that it was trained for",
             )
+
+
+def _check_bounds(found: Found, spec: EnvSpec) -> None:
+    """Compare what a file rescales actions to with what this environment does."""
+    own, there = found.bounds, spec.action.bounds
+    if found.file.rescales and own != there:
+        how = f"rescales actions to {own}" if own else "doesn't rescale actions"
+        raise UserError(
+            f"{found.path} {how}, and {spec.name} "
+            + (f"has them rescaled to {there}" if there else "takes them as they are"),
+            "leave vec.rescale_actions out, and name the environment that it was trained for",
+        )
 
 
 def _check_sizes(found: Found, config: Config) -> None:

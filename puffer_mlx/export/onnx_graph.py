@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from puffer_mlx.checkpoint.rescaling import HIGH, LOW
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.vec import normalize
@@ -147,5 +148,16 @@ def decode(graph: Graph, policy: Policy, h: str, of_value: str) -> dict[str, str
     value = graph("Squeeze", value, [1])
     if not action.continuous:
         return {"logits": first, "value": value}
-    logstd = graph("Expand", "decoder.logstd", graph("Shape", first))
+    logstd = "decoder.logstd"
+    if action.bounds:
+        first, logstd = in_units(graph, first, logstd)
+    logstd = graph("Expand", logstd, graph("Shape", first))
     return {"mean": first, "logstd": logstd, "value": value}
+
+
+def in_units(graph: Graph, mean: str, logstd: str) -> tuple[str, str]:
+    """Means and log deviations in the environment's units: see ``checkpoint/rescaling.py``."""
+    half = graph("Mul", graph("Sub", HIGH, LOW), 0.5)
+    centre = graph("Mul", graph("Add", HIGH, LOW), 0.5)
+    mean = graph("Add", centre, graph("Mul", mean, half))
+    return mean, graph("Add", logstd, graph("Log", half))

@@ -3,7 +3,8 @@
 Outputs are float32 arrays by name: ``logits`` (T, S, A), or ``mean`` and ``logstd`` (T, S, a);
 ``value`` (T, S); and the recurrent state after the last step, as ``dialects.stacked_state`` names
 it. All start from the zero state. Observations are the environment's: whoever runs a policy of
-normalised ones normalises them first.
+normalised ones normalises them first. ``mean`` and ``logstd`` are in the environment's units:
+whoever runs a policy whose actions are rescaled rescales them.
 """
 
 import math
@@ -14,6 +15,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx.checkpoint import normalization
+from puffer_mlx.checkpoint.rescaling import in_units
 from puffer_mlx.export.dialects import stacked_state
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
@@ -33,13 +35,17 @@ def run(
     observations: np.ndarray,
     memory: normalization.Memory = NOTHING,
 ) -> Outputs:
-    """Our outputs on observations (T, S, D), normalised first if there are statistics."""
+    """Our outputs on observations (T, S, D), normalised first if there are statistics.
+
+    Actions are rescaled if the policy's are.
+    """
     T, S = observations.shape[:2]
     seen = mx.array(normalization.apply(memory, observations))
     outputs, values, state = policy.scan(weights, seen, policy.initial_state(S))
     found: Outputs = {"value": np.array(values).reshape(T, S)}
     if policy.decoder.action.continuous:
-        mean, logstd = (np.array(part).T for part in outputs)
+        action = policy.decoder.action
+        mean, logstd = in_units(action, *(np.array(part).T for part in outputs))
         found["mean"] = mean.reshape(T, S, -1)
         found["logstd"] = np.broadcast_to(logstd, found["mean"].shape)
     else:

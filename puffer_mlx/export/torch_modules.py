@@ -10,7 +10,8 @@ imported: import them inside functions.
 
 A policy that was trained on normalised observations has their statistics in its state_dict, as
 buffers ``normalization.observations.mean``, ``.variance`` and ``.count``: loading makes the module
-normalise what it is given.
+normalise what it is given. One whose actions are rescaled has ``rescaling.low`` and
+``rescaling.high``: loading makes the module put out actions in the environment's units.
 
 ``outputs`` are logits (..., A); of continuous actions a tuple of means and log standard deviations,
 both (..., a). A state is a tuple of tensors (L, n, H), as many as the network has. To forget, as
@@ -29,6 +30,7 @@ from puffer_mlx.export.torch_parts import (
     DefaultDecoder,
     Normalization,
     Outputs,
+    Rescaling,
 )
 from puffer_mlx.policy.encoders.catalog import torch_encoder
 from puffer_mlx.policy.networks.catalog import forms_of
@@ -51,13 +53,16 @@ class Composed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.normalization: Normalization | None = None  # of observations, once it is loaded
+        self.rescaling: Rescaling | None = None  # of continuous actions, likewise
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """As ``nn.Module.load_state_dict``; statistics in it make the module normalise."""
+        """As ``nn.Module.load_state_dict``; statistics and bounds in it are applied."""
+        device = next(self.parameters()).device
+        if (low := state_dict.get("rescaling.low")) is not None:
+            self.rescaling = Rescaling(len(low)).to(device)
         if (mean := state_dict.get("normalization.observations.mean")) is not None:
-            device = next(self.parameters()).device
             self.normalization = Normalization(len(mean)).to(device)
         return super().load_state_dict(state_dict, strict, assign)
 
@@ -66,6 +71,11 @@ class Composed(nn.Module):
         seen = observations.float()
         return seen if self.normalization is None else self.normalization(seen)
 
+    def put_out(self, h: Tensor) -> tuple[Outputs, Tensor]:
+        """(..., H) -> outputs, values (...); actions in the environment's units, if rescaled."""
+        outputs, values = self.decode(h)
+        return outputs if self.rescaling is None else self.rescaling(*outputs), values
+
     def forward(
         self, observations: Tensor, state: State | None = None
     ) -> tuple[Outputs, Tensor, State]:
@@ -73,7 +83,7 @@ class Composed(nn.Module):
         S, T = observations.shape[:2]
         h = self.encode(self.see(observations.flatten(0, 1))).unflatten(0, (S, T))
         h, after = self.remember(h, state or self.initial_state(S, h.device))
-        return *self.decode(h), after
+        return *self.put_out(h), after
 
     def step(
         self, observations: Tensor, state: State | None = None
@@ -81,7 +91,7 @@ class Composed(nn.Module):
         """Observations (n, D), any dtype -> outputs, values (n,), next state; None is zeros."""
         h = self.encode(self.see(observations))
         h, after = self.recall(h, state or self.initial_state(len(h), h.device))
-        return *self.decode(h), after
+        return *self.put_out(h), after
 
 
 class Policy(Composed):

@@ -1,4 +1,4 @@
-"""The decoder and the normalisation of PufferLib 4.0's torch backend, written anew.
+"""The decoder, the normalisation and the rescaling of PufferLib 4.0's torch backend, written anew.
 
 Their state_dict keys are upstream's. See ``torch_modules.py``, which composes them; like it, this
 file is imported inside functions only.
@@ -43,6 +43,26 @@ class Normalization(nn.Module):
         seen = self.observations
         centred = observations - seen.mean
         return (centred / torch.sqrt(seen.variance + EPSILON)).clamp(-LIMIT, LIMIT)
+
+
+# ---- actions -------------------------------------------------------------------------------------
+
+
+class Rescaling(nn.Module):
+    """Continuous actions in the environment's units: see ``checkpoint/rescaling.py``."""
+
+    low: Tensor  # (a,)
+    high: Tensor  # (a,)
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.register_buffer("low", -torch.ones(heads))
+        self.register_buffer("high", torch.ones(heads))
+
+    def forward(self, mean: Tensor, logstd: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and log standard deviations, both (..., a)."""
+        half = (self.high - self.low) / 2
+        return (self.high + self.low) / 2 + half * mean, logstd + half.log()
 
 
 # ---- decoders ------------------------------------------------------------------------------------

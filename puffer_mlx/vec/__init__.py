@@ -4,8 +4,8 @@ from puffer_mlx.vec.from_config import (
     has_own_network,
     look_up_spec,
     make,
-    make_fitting,
     python_factory,
+    settle_family,
     source_folder,
     unused_keys,
 )
@@ -14,8 +14,8 @@ __all__ = [
     "has_own_network",
     "look_up_spec",
     "make",
-    "make_fitting",
     "python_factory",
+    "settle_family",
     "source_folder",
     "unused_keys",
 ]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.spec import ActionSpec
+from puffer_mlx.spec import ActionSpec, rescaling
 from puffer_mlx.vec.spaces import Path, choices_of, leaves
 
 
@@ -18,14 +18,18 @@ class ActionPart(NamedTuple):
     sizes: tuple[int, ...]
     space: Any
     convert: Callable[[np.ndarray], np.ndarray]  # (n, len(sizes)) float32 into (n, ...) of its type
+    bounds: tuple[tuple[float, float], ...]  # what -1 and 1 are, for each of ``sizes``
 
 
-def action_parts(name: str, space: Any) -> Iterator[ActionPart]:
-    """The parts of an action, each with its heads."""
+def action_parts(name: str, space: Any, rescale: bool = False) -> Iterator[ActionPart]:
+    """The parts of an action, each with its heads; ``rescale``: -1 to 1 is a Box's low to high."""
     start = 0
     for path, part, kind in leaves(name, space, "action"):
+        bounds = ()
         if kind == "Box":
-            sizes, convert = (1,) * int(np.prod(part.shape)), _clipped(part)
+            sizes = (1,) * int(np.prod(part.shape))
+            bounds = _bounds(part) if rescale else ((-1.0, 1.0),) * len(sizes)
+            convert = _clipped(part, bounds)
         elif kind == "MultiBinary":
             sizes = (2,) * int(np.prod(part.shape))
             convert = _chosen(sizes, (0,) * len(sizes), part)
@@ -33,7 +37,7 @@ def action_parts(name: str, space: Any) -> Iterator[ActionPart]:
             sizes, starts = choices_of(part)
             convert = _chosen(sizes, starts, part)
             sizes = tuple(size for size in sizes if size > 1)
-        yield ActionPart(path, start, sizes, part, convert)
+        yield ActionPart(path, start, sizes, part, convert, bounds)
         start += len(sizes)
 
 
@@ -48,7 +52,8 @@ def action_spec(name: str, parts: list[ActionPart]) -> ActionSpec:
             f"{name}: its actions are partly discrete and partly continuous: {spaces}",
             "turn one kind into the other: a Box into choices, or Discrete into a Box",
         )
-    return ActionSpec(sizes)
+    bounds = tuple(each for part in parts for each in part.bounds)
+    return ActionSpec(sizes, bounds if any(each != (-1, 1) for each in bounds) else ())
 
 
 def _chosen(
@@ -74,14 +79,36 @@ def _chosen(
     return convert
 
 
-def _clipped(space: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """Numbers within the bounds of a Box; infinite bounds let everything pass."""
+def _bounds(space: Any) -> tuple[tuple[float, float], ...]:
+    """What -1 and 1 are for each number of a Box: its bounds, where both are finite.
+
+    Elsewhere -1 and 1, also where there is nothing to choose, or float32 can't hold the width.
+    """
+    low, high = (np.asarray(bound, np.float32).ravel() for bound in (space.low, space.high))
+    with np.errstate(over="ignore", invalid="ignore"):
+        width = high - low
+    usable = np.isfinite(width) & (width > 0)
+    pairs = zip(np.where(usable, low, -1), np.where(usable, high, 1), strict=True)
+    return tuple((float(least), float(most)) for least, most in pairs)
+
+
+def _clipped(
+    space: Any, bounds: tuple[tuple[float, float], ...]
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Numbers moved from -1 to 1 to ``bounds``, then within the bounds of a Box.
+
+    Infinite bounds let everything pass.
+    """
     dtype, shape = np.dtype(space.dtype), tuple(int(n) for n in space.shape)
     low, high = np.asarray(space.low), np.asarray(space.high)
     bounded = bool((np.isfinite(low) | np.isfinite(high)).any())
     whole = np.issubdtype(dtype, np.integer)
+    centre, half = rescaling(bounds)
+    moved = bool(centre.any() or (half != 1).any())
 
     def convert(rows: np.ndarray) -> np.ndarray:
+        if moved:
+            rows = centre + rows.astype(np.float64) * half
         values = rows.reshape(-1, *shape)
         if whole:
             return np.clip(np.rint(values.astype(np.float64)), low, high).astype(dtype)

@@ -1,13 +1,14 @@
 """Vectorised environments: ``make`` builds the ones that a configuration names."""
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from puffer_mlx.config import Config, folders
-from puffer_mlx.config.fit import Misfit, fit_agents, rollout_threads
+from puffer_mlx.config.families import family_of
+from puffer_mlx.config.family_settings import take_family, undecided
+from puffer_mlx.config.fit import Misfit, fit_agents, rollout_threads, typed
 from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
@@ -24,15 +25,17 @@ from puffer_mlx.vec.puffer.make import is_puffer_env
 from puffer_mlx.vec.puffer.vec import PufferVec
 
 GYM = "gym:"
+RESCALE = "vec.rescale_actions"
 
 
 def make(config: Config, threads: int, *, render: bool = False) -> Environments:
     """The environments of a configuration.
 
     Args:
-        config: names the environment and gives its parameters, agents and buffers. Agents and
-            buffers from a file that don't fit the environments are lowered in it, with a note:
-            from here on it says what there is (``config.fit.fit_agents``).
+        config: names the environment and gives its parameters, agents and buffers. Settings of
+            its family are filled in (``settle_family``), and agents and buffers from a file that
+            don't fit the environments are lowered in it, with a note: from here on it says what
+            there is (``config.fit.fit_agents``).
         threads: the most threads that may step environments; there may be fewer
             (``config.fit.rollout_threads``).
         render: whether a Python environment is to draw itself (``GymVec.render``).
@@ -41,6 +44,12 @@ def make(config: Config, threads: int, *, render: bool = False) -> Environments:
         UserError: there is no such environment, it doesn't compile, its parameters are wrong, or
             agents and buffers that were typed don't fit it.
     """
+    settle_family(config)
+    return _make_as_said(config, threads, render)
+
+
+def _make_as_said(config: Config, threads: int, render: bool = False) -> Environments:
+    """The environments of a configuration, whose family is settled or doesn't matter."""
     threads = rollout_threads(config, threads)
     try:
         environments = _make(config, threads, render)
@@ -53,34 +62,21 @@ def make(config: Config, threads: int, *, render: bool = False) -> Environments:
     return Normalized(environments, *normalized, config.train.gamma, threads)
 
 
-def make_fitting(
-    config: Config, threads: Callable[[Config], int], with_images: Callable[[], Config]
-) -> tuple[Config, Environments]:
-    """The environments, and the configuration for what they show.
+def settle_family(config: Config) -> None:
+    """Have a configuration of an environment in Python say what its family's files say.
 
-    Whether Python environments show images is known only once they are made. If they do, the
-    configuration with ``configs/images.ini`` counts, and they are made again if it differs.
+    Which family it is, its spaces tell (``config.families``); to see them one environment is made.
+    Nothing is done where that is settled: a file or a person says it, or all of it is in a run's
+    own configuration.
 
     Args:
-        config: as it is without.
-        threads: of a configuration: as in ``make``.
-        with_images: reads the same words, files and options again, with that file.
+        config: is changed, but for what somebody changed in it since it was read.
 
     Raises:
-        UserError: as ``make``, or the configuration isn't valid.
+        UserError: as ``make``, or options don't go with the family's settings.
     """
-    made = make(config, threads(config))
-    if not config.python or not made.spec.observation_shape:
-        return config, made
-    try:
-        fitting = with_images()
-        if fitting == config:
-            return config, made
-    except BaseException:
-        made.close()
-        raise
-    made.close()
-    return fitting, make(fitting, threads(fitting))
+    if undecided(config):
+        take_family(config, family_of(look_up_spec(config)))
 
 
 def look_up_spec(config: Config) -> EnvSpec:
@@ -94,9 +90,9 @@ def look_up_spec(config: Config) -> EnvSpec:
         return read_spec(sources, load(compile_environment(sources)))
     one = replace(config.vec, total_agents=1, num_buffers=1)
     small = replace(config, vec=one, origins={}, notes=[])
-    with contextlib.suppress(UserError), make(small, 1) as probe:
+    with contextlib.suppress(UserError), _make_as_said(small, 1) as probe:
         return probe.spec
-    with make(config, 1) as probe:  # several agents share one, or it can't be made at all
+    with _make_as_said(config, 1) as probe:  # several agents share one, or it can't be made at all
         return probe.spec
 
 
@@ -127,6 +123,7 @@ def _python(config: Config, threads: int, render: bool) -> Environments:
         "timeout": config.vec.timeout,
         "num_threads": threads,
         "render": render,
+        "rescale_actions": config.vec.rescale_actions,
     }
     if is_puffer_env(made):
         return PufferVec(made, **settings)
@@ -171,6 +168,8 @@ def unused_keys(config: Config, vec: VecEnv) -> list[str]:
     if config.vec.normalize_observations and not shows_normalised(config, vec.spec):
         found.append("vec.normalize_observations (bytes are on a scale that is known)")
     if not config.python:
-        names = ("vec.backend", "vec.timeout")
+        names = ("base.family", "vec.backend", "vec.timeout", RESCALE)
         found += [f"{name} (for Python)" for name in names if name in config.origins]
+    elif typed(config, RESCALE) and config.vec.rescale_actions and not vec.spec.action.bounds:
+        found.append(f"{RESCALE} (no action has finite bounds other than -1 and 1)")
     return found

@@ -2,7 +2,7 @@
 
 | space | in a row of observations | as actions |
 | --- | --- | --- |
-| Box | its numbers | continuous: one head per number, clipped to the bounds |
+| Box | its numbers | continuous: one head per number, clipped to the bounds; -1 to 1 may be these |
 | Discrete | one-hot | a head of its choices |
 | MultiDiscrete | one-hot, number for number | a head for each number |
 | MultiBinary | its bits | a head of 2 for each bit |
@@ -32,6 +32,8 @@ class Layout:
         action_space: of one agent. Heads of a single choice are left to the environment: they are
             no heads of ``spec.action``, and ``actions`` fills them in.
         mask: the environment tells which actions are legal.
+        rescale: a continuous action's -1 to 1 is the low to high of its bounds, where both are
+            finite.
 
     Attributes:
         spec: what a policy gets to know. Observations are uint8 if all parts are Boxes of uint8,
@@ -42,12 +44,17 @@ class Layout:
     """
 
     def __init__(
-        self, name: str, observation_space: Any, action_space: Any, mask: bool = False
+        self,
+        name: str,
+        observation_space: Any,
+        action_space: Any,
+        mask: bool = False,
+        rescale: bool = False,
     ) -> None:
         self._name = name
         self._observations = list(observation_parts(name, observation_space))
         self._single = self._observations[0].path == ()  # no Dict, no Tuple
-        self._heads = list(action_parts(name, action_space))
+        self._heads = list(action_parts(name, action_space, rescale))
         self._spaces = observation_space, action_space
         action = action_spec(name, self._heads)
         if mask and action.continuous:

@@ -31,17 +31,25 @@ class Subject:
     """
 
     def __init__(self, config: Config, seconds: float, cores: int) -> None:
-        self.normalized = config.vec.normalize_observations, config.vec.normalize_rewards
-        plain = replace(config.vec, normalize_observations=False, normalize_rewards=False)
-        self.config = replace(config, vec=plain)
+        self._asked = config
+        self.config = without_normalisation(config)
         self.seconds = seconds
         self.cores = cores
 
     @cached_property
     def whole(self) -> "Facts":
         """What the environments, made as for training, say of themselves."""
+        vec.settle_family(self._asked)
+        self.config = without_normalisation(self._asked)
         with vec.make(self.config, self.cores) as made:
             return Facts(made)
+
+    @property
+    def normalized(self) -> tuple[bool, bool]:
+        """Whether training would normalise observations, and rewards."""
+        assert self.whole  # the configuration is settled by that
+        settings = self._asked.vec
+        return settings.normalize_observations, settings.normalize_rewards
 
     @property
     def native(self) -> bool:
@@ -58,10 +66,11 @@ class Subject:
             threads: that step them.
             seed: of the first; -1: that of the configuration.
         """
+        agents = self._agents(count or self._enough())  # the configuration is settled by that
         settings = self.config.vec
         changed = replace(
             settings,
-            total_agents=self._agents(count or self._enough()),
+            total_agents=agents,
             num_buffers=groups,
             num_threads=threads,
             max_threads=threads,
@@ -106,6 +115,12 @@ class Subject:
             made = vec.make(replace(config, vec=more), config.vec.num_threads)
         with made:
             yield made
+
+
+def without_normalisation(config: Config) -> Config:
+    """A configuration of environments that show what there is."""
+    plain = replace(config.vec, normalize_observations=False, normalize_rewards=False)
+    return replace(config, vec=plain)
 
 
 class Facts:

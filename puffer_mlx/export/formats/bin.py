@@ -52,6 +52,13 @@ RAW = Loss(
     "--to torch, onnx or safetensors hold it; --lossy writes the weights alone",
     "the policy wants normalised observations, and the flat file can't say so",
 )
+UNITS = Loss(
+    "the flat file can't hold what this policy's actions are rescaled to: PufferLib would take its"
+    " -1 to 1 as they are",
+    "--to torch, onnx or safetensors hold it; --lossy writes the weights alone",
+    "the policy's actions are to be rescaled to their bounds, and the flat file can't say so; to"
+    " import.py and evaluate.py --vec.rescale-actions 1 does",
+)
 SHORT = (
     "PufferLib's CUDA goes on with numbers of its own where the file has none, 5.0's player of CPUs"
     " with zeros"
@@ -66,7 +73,8 @@ class Bin(FileFormat):
         alignment: of tensors, by the build of PufferLib that reads or wrote it:
             ``flat_files.BF16`` or ``FLOAT``.
         whole: write all of what PufferLib keeps the tensors in: see ``flat_files.save_bin``.
-        lossy: write it even if it lacks numbers, or what observations are normalised by.
+        lossy: write it even if it lacks numbers, or what observations are normalised by or
+            actions rescaled to.
     """
 
     alignment: int = flat_files.BF16
@@ -77,6 +85,7 @@ class Bin(FileFormat):
     suffixes = (".bin",)
     dialects = ("native",)
     tolerance = 0.0
+    rescales = False
     use = "PufferLib's CUDA backend"
     holds = (
         f"PufferLib's flat file: linear encoder, {' or '.join(names_of('flat'))}, no biases"
@@ -96,7 +105,7 @@ class Bin(FileFormat):
             "--lossy",
             "lossy",
             "write a file even if it lacks numbers of the policy, or what its observations are"
-            " normalised by",
+            " normalised by, or its actions rescaled to",
         ),
     )
 
@@ -105,8 +114,9 @@ class Bin(FileFormat):
         return flat_files.part_fault(policy)
 
     def losses(self, contents: Contents) -> list[str]:
-        """Statistics, and the last numbers where there is room between tensors."""
+        """Statistics, bounds, and the last numbers where there is room between tensors."""
         found = [RAW] if normalization.normalises(contents.memory) else []
+        found += [UNITS] if contents.bounds else []
         short = None if self.whole else flat_files.bin_fault(contents.policy, self.alignment)
         if short:
             found.append(Loss(short, flat_files.SHORT_HINT, SHORT))

@@ -5,13 +5,14 @@
 | ``observation`` | (n, D) | raw; bytes as 0 to 255; images flat: height, width, channel |
 | the network's state, if it has one: ``state``, or ``h`` and ``c`` | (L, n, H) | zeros at first |
 | ``logits`` | (n, A) | of discrete actions, the heads one after the other |
-| ``mean``, ``logstd`` | (n, a) | of continuous ones |
+| ``mean``, ``logstd`` | (n, a) | of continuous ones, in the environment's units |
 | ``value`` | (n,) | |
 | the next state: ``next_state``, or ``next_h`` and ``next_c`` | (L, n, H) | |
 
 The graph is written node by node rather than traced from PyTorch: the initialisers are our weights,
 bit for bit under our names, so a file can be read back, and PyTorch need not be there. A policy of
-normalised observations begins with the nodes that normalise them.
+normalised observations begins with the nodes that normalise them, and one whose actions are
+rescaled ends with those that do so.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from puffer_mlx.checkpoint import normalization
+from puffer_mlx.checkpoint import normalization, rescaling
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import stacked_state
 from puffer_mlx.export.file_format import (
@@ -32,7 +33,6 @@ from puffer_mlx.export.file_format import (
     Found,
     mask_note,
     need,
-    normalised_note,
     reset_note,
 )
 from puffer_mlx.export.metadata import metadata, told, told_dialect
@@ -72,7 +72,7 @@ class Onnx(FileFormat):
 
     def notes(self, contents: Contents) -> list[str]:
         """The graph is of a step's outputs, and of nothing before or after it."""
-        return reset_note(contents) + mask_note(contents) + normalised_note(contents)
+        return reset_note(contents) + mask_note(contents) + super().notes(contents)
 
     def read(self, path: Path) -> Found:
         """Only files that puffer_mlx wrote."""
@@ -130,7 +130,9 @@ def save_onnx(
     from onnx import TensorProto, helper
 
     seen = normalization.tensors_of(memory)
-    graph = Graph({**dict(named(weights)), **{k: seen[k] for k in seen if k in (MEAN, VARIANCE)}})
+    bounds = rescaling.tensors_of(policy.decoder.action.bounds)
+    used = {name: seen[name] for name in seen if name in (MEAN, VARIANCE)}
+    graph = Graph({**dict(named(weights)), **used, **bounds})
     states = stacked_state(policy, policy.initial_state(1))
     observation = normalised(graph, "observation", MEAN, VARIANCE) if seen else "observation"
     h, after = _features(graph, policy, observation, list(states))

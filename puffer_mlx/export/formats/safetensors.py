@@ -26,7 +26,9 @@ class Safetensors(FileFormat):
     def write(self, contents: Contents, path: Path) -> None:
         """With a checksum."""
         about = metadata(contents.checkpoint, contents.policy)
-        weight_files.save_safetensors(contents.weights, path, about, contents.memory)
+        weight_files.save_safetensors(
+            contents.weights, path, about, contents.memory, contents.bounds
+        )
 
     def read(self, path: Path) -> Found:
         """Of others' files, too, where the names are ours."""

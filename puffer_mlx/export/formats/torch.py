@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from puffer_mlx.checkpoint import flat_files, normalization
+from puffer_mlx.checkpoint import flat_files, normalization, rescaling
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import Tensors, from_torch, stacked_state, to_torch, torch_fault
 from puffer_mlx.export.file_format import (
@@ -21,7 +21,6 @@ from puffer_mlx.export.file_format import (
     Weights,
     mask_note,
     need,
-    normalised_note,
     reset_note,
 )
 from puffer_mlx.export.infer import detect_torch, early_keys
@@ -66,7 +65,7 @@ class Torch(FileFormat):
         network: Any = contents.policy.network
         if (form := forms_of(network).torch) and (note := form.note(network.layers)):
             notes.append(note)
-        return notes + normalised_note(contents)
+        return notes + super().notes(contents)
 
     def read(self, path: Path) -> Found:
         """Only tensors are taken: a file that would run code is refused."""
@@ -79,7 +78,8 @@ class Torch(FileFormat):
 
     def run(self, found: Found, policy: Policy, observations: np.ndarray) -> Outputs:
         """By PyTorch, in classes like PufferLib's."""
-        tensors = {**found.tensors, **normalization.tensors_of(found.memory)}
+        tensors = found.tensors | normalization.tensors_of(found.memory)
+        tensors |= rescaling.tensors_of(found.bounds)
         return run_torch(policy, tensors, observations)
 
 
@@ -88,8 +88,8 @@ def save_torch(
 ) -> None:
     """Write a state_dict for upstream's classes; the policy's dialect is torch or puffer3.
 
-    With the statistics of observations there are keys that upstream's loader refuses, since it
-    wouldn't apply them; ``torch_modules.make_module``'s do.
+    With the statistics of observations, or the bounds of actions, there are keys that upstream's
+    loader refuses, since it wouldn't apply them; ``torch_modules.make_module``'s do.
     """
     import torch
 
@@ -99,7 +99,8 @@ def save_torch(
     seen = normalization.tensors_of(
         {name: memory[name] for name in normalization.OBSERVATIONS if name in memory}
     )
-    arrays = {**to_torch(policy, weights), **seen}
+    bounds = rescaling.tensors_of(policy.decoder.action.bounds)
+    arrays = {**to_torch(policy, weights), **seen, **bounds}
     tensors = {name: torch.as_tensor(w) for name, w in arrays.items()}
     module.load_state_dict(tensors)
     buffer = io.BytesIO()  # torch's own failures to write a file aren't OSErrors

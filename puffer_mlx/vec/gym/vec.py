@@ -57,6 +57,7 @@ class GymVec:
         timeout: seconds after which an environment's process is taken to hang.
         num_threads: threads that may act for the policy in ``collect``.
         render: be able to ``render``.
+        rescale_actions: a continuous action's -1 to 1 is the low to high of its bounds.
 
     Attributes:
         layout: how observations and actions lie in rows; ``layout.restore`` gives Dicts and Tuples
@@ -81,6 +82,7 @@ class GymVec:
         timeout: float = 60.0,
         num_threads: int = 1,
         render: bool = False,
+        rescale_actions: bool = False,
     ) -> None:
         self._envs: list[Any] = []
         if total_agents % num_buffers:
@@ -101,7 +103,7 @@ class GymVec:
         self.backend, why = choose(recipe, total_agents, backend)
         self.description = f"{self.backend}: {why}"
         try:
-            self._make(recipe, finals, timeout)
+            self._make(recipe, finals, timeout, rescale_actions)
         except BaseException:
             self.close()
             raise
@@ -110,7 +112,7 @@ class GymVec:
         self._seeds = range(self._seed, self._seed + total_agents)
         self._episodes = Episodes(total_agents)
 
-    def _make(self, recipe: Recipe, finals: bool, timeout: float) -> None:
+    def _make(self, recipe: Recipe, finals: bool, timeout: float, rescale: bool) -> None:
         for agents in self._groups:
             try:
                 self._envs.append(build(recipe, self._n, self.backend, finals, timeout))
@@ -122,7 +124,7 @@ class GymVec:
         self._first = self._begin(seeded=True)
         spaces = one.single_observation_space, one.single_action_space
         masked = MASK in self._first[0][1]
-        self.layout = Layout(self._name, *spaces, masked)
+        self.layout = Layout(self._name, *spaces, masked, rescale)
         groups = self._groups if masked else []
         self._masks = [Masks(self._name, spaces[1], agents.start) for agents in groups]
 

@@ -47,20 +47,21 @@ class Probe:
         self.observation_space = self._made.single_observation_space
         self.action_space = self._made.single_action_space
 
-    def layout(self) -> tuple[Layout, Callable[[np.ndarray], Any]]:
+    def layout(self, rescale: bool = False) -> tuple[Layout, Callable[[np.ndarray], Any]]:
         """The rows, and what makes what they are written from out of an instance's observations.
 
         PufferLib's emulation packs the parts of a Dict or Tuple into bytes; rows hold the parts.
+        ``rescale``: as of ``Layout``.
         """
         space = self.observation_space
         packed = getattr(self._made, "is_obs_emulated", False)
         dtype = np.dtype(getattr(self._made, "obs_dtype", np.uint8))
         if not packed or dtype.names is None:
-            return Layout(self._recipe.name, space, self.action_space), _as_it_is
+            return Layout(self._recipe.name, space, self.action_space, rescale=rescale), _as_it_is
         inner = getattr(self._made, "env_single_observation_space", None)
         inner = self._made.env.observation_space if inner is None else inner
         return (
-            Layout(self._recipe.name, inner, self.action_space),
+            Layout(self._recipe.name, inner, self.action_space, rescale=rescale),
             lambda packed: _unpacked(inner, packed.view(dtype).reshape(len(packed))),
         )
 

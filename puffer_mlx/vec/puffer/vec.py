@@ -56,6 +56,7 @@ class PufferVec:
         timeout: seconds after which an environment's process is taken to hang.
         num_threads: the most processes, and threads that may act for the policy in ``collect``.
         render: make environments that can ``render``.
+        rescale_actions: a continuous action's -1 to 1 is the low to high of its bounds.
 
     Attributes:
         layout: how observations and actions lie in rows; ``layout.restore`` gives Dicts and Tuples
@@ -78,6 +79,7 @@ class PufferVec:
         timeout: float = 60.0,
         num_threads: int = 1,
         render: bool = False,
+        rescale_actions: bool = False,
     ) -> None:
         self._groups: list[Here | Workers] = []
         self.finals = False
@@ -87,7 +89,7 @@ class PufferVec:
         recipe = PufferRecipe(name, make, dict(env or {}), render)
         with closing(Probe(recipe, seed)) as probe:
             chosen = plan(probe, recipe, total_agents, num_buffers, backend, num_threads)
-            self.layout, self._unpack = probe.layout()
+            self.layout, self._unpack = probe.layout(rescale_actions)
             self._n = n = total_agents // num_buffers
             buffers = Buffers.layout(n, probe.observation_space, probe.action_space)
             self._per_environment = probe.agents // probe.environments

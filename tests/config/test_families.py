@@ -1,0 +1,387 @@
+"""Which settings environments in Python begin with, and how their family is found out."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from running import ROOT, errors, only, run
+
+from puffer_mlx import config as c
+from puffer_mlx import vec
+from puffer_mlx.config.schema import KEYS
+from puffer_mlx.display import notebook
+from puffer_mlx.errors import UserError
+from puffer_mlx.training.trainer import Trainer
+
+pytest.importorskip("gymnasium")
+
+SCREEN = '''
+import gymnasium
+import numpy as np
+
+made = []
+
+
+class Screen(gymnasium.Env):
+    """A bright square to the left or the right: say where."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, kind="image", moves="choices"):
+        made.append(kind)
+        if moves == "numbers":
+            self.action_space = gymnasium.spaces.Box(-2, 2, (1,))
+        shape = (8, 8, 1) if kind == "image" else (64,)
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+
+    def see(self):
+        self.side = int(self.np_random.integers(2))
+        picture = np.zeros((8, 8, 1), np.uint8)
+        picture[2:6, 4 * self.side : 4 * self.side + 4] = 255
+        return picture.reshape(self.observation_space.shape)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.see(), {}
+
+    def step(self, action):
+        reward = float((action > 0.5) == self.side) if np.ndim(action) == 0 else 0.0
+        return self.see(), reward, bool(self.np_random.integers(2)), False, {}
+'''
+T = 8
+TINY = f"""--device cpu --vec.backend sync --train.horizon {T} --train.minibatch-size {8 * T}
+    --policy.hidden-size 8 --train.total-timesteps {128 * T} --eval-episodes 0""".split()
+
+
+@pytest.fixture
+def screen(here, monkeypatch):
+    (here / "screen.py").write_text(SCREEN)
+    monkeypatch.syspath_prepend(str(here))
+    return here
+
+
+def names(config: c.Config) -> list[str]:
+    return [file.removeprefix("configs/") for file in config.files]
+
+
+# ---- Which files -----------------------------------------------------------------------------
+
+PYTHON = ["default.ini", "python.ini"]
+
+
+def test_environments_with_files_are_known():
+    """Their families are said in their files: nothing need be made to know them."""
+    config = c.load("gym:ALE/Pong-v5")
+    assert names(config) == [*PYTHON, "images.ini", "gym/ALE.ini"]
+    assert config.env_name == "gym:ALE/Pong-v5" and config.base.family == "images"
+    assert config.train.replay_ratio <= 4 and config.vec.total_agents >= 32
+    assert not (config.vec.normalize_rewards or config.vec.normalize_observations)
+    # what everybody sees of Atari; the score is the game's, training clips
+    expected = {"frameskip": 4, "stack_num": 4, "img_height": 84, "img_width": 84}
+    assert config.env.items() >= (expected | {"reward_clipping": False}).items()
+    assert config.train.reward_clip == 1
+    codes = c.load("gym:MiniGrid-DoorKey-5x5-v0", family="images")  # which isn't what they are
+    assert names(codes) == [*PYTHON, "discrete.ini", "gym/MiniGrid.ini"]
+    assert codes.torch.encoder == "DefaultEncoder" and codes.train.replay_ratio <= 4
+    assert names(c.load("gym:CartPole-v1")) == [*PYTHON, "discrete.ini", "gym/CartPole-v1.ini"]
+    assert names(c.load("gym:Pendulum-v1")) == [*PYTHON, "continuous.ini", "gym/Pendulum-v1.ini"]
+
+
+# What differs from default.ini; the numbers that benchmarks/RESULTS.md was measured with.
+_ALL = {
+    "base.eval_episodes": 100,
+    "policy.hidden_size": 64,
+    "policy.num_layers": 2,
+    "torch.network": "MLP",
+    "torch.encoder": "auto",
+    "train.beta1": 0.9,
+    "train.bootstrap_truncated": True,
+    "train.gae_lambda": 0.95,
+    "train.gamma": 0.99,
+    "train.horizon": 128,
+    "train.max_grad_norm": 0.5,
+    "train.minibatch_size": 512,
+    "train.prio_alpha": 0.0,
+    "train.reward_clip": 10.0,
+    "train.vf_clip_coef": 100.0,
+    "vec.num_buffers": 1,
+    "vec.total_agents": 8,
+}
+_NORMALISED = {"vec.normalize_observations": True, "vec.normalize_rewards": True}
+_SHORT = {"train.learning_rate": 0.02, "train.replay_ratio": 20.0, "train.ent_coef": 0.0}
+MEASURED = {
+    "gym:CartPole-v1": _ALL
+    | _NORMALISED
+    | _SHORT
+    | {"base.family": "discrete", "train.total_timesteps": 100_000},
+    "gym:Acrobot-v1": _ALL
+    | _NORMALISED
+    | _SHORT
+    | {"base.family": "discrete", "train.total_timesteps": 200_000},
+    "gym:Pendulum-v1": _ALL
+    | _NORMALISED
+    | {
+        "base.family": "continuous",
+        "train.total_timesteps": 300_000,
+        "train.learning_rate": 0.005,
+        "train.gamma": 0.95,
+        "train.replay_ratio": 5.0,
+        "train.ent_coef": 0.0,
+    },
+    "gym:MiniGrid-DoorKey-5x5-v0": _ALL
+    | {
+        "base.family": "discrete",
+        "torch.encoder": "DefaultEncoder",
+        "train.total_timesteps": 1_000_000,
+        "train.learning_rate": 0.01,
+        "train.replay_ratio": 4.0,
+        "train.reward_clip": 1.0,
+        "train.ent_coef": 0.01,
+        "vec.total_agents": 16,
+    },
+    "gym:ALE/Pong-v5": _ALL
+    | {
+        "base.family": "images",
+        "policy.hidden_size": 512,
+        "policy.num_layers": 1,
+        "train.total_timesteps": 10_000_000,
+        "train.learning_rate": 0.02,
+        "train.replay_ratio": 3.0,
+        "train.clip_coef": 0.1,
+        "train.vf_coef": 0.5,
+        "train.minibatch_size": 2048,
+        "train.reward_clip": 1.0,
+        "train.ent_coef": 0.01,
+        "vec.total_agents": 64,
+    },
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_was_measured_is_what_runs(name):
+    config, plain = c.load(name), c.Config()
+    for section, keys in KEYS.items():
+        for key in keys:
+            usual = getattr(getattr(plain, section), key)
+            expected = MEASURED[name].get(f"{section}.{key}", usual)
+            assert getattr(getattr(config, section), key) == expected, f"{section}.{key}"
+
+
+def test_a_file_for_several_comes_before_ones_own(here):
+    (here / "configs").mkdir()
+    (here / "configs" / "a.ini").write_text("[base]\nenv_name = m:A?x m:*\n[train]\ngamma = 0.5\n")
+    (here / "configs" / "b.ini").write_text("[base]\nenv_name = m:B\n[train]\nvf_coef = 0.5\n")
+    one, other = c.load("m:B"), c.load("m:C")
+    assert (one.train.gamma, one.train.vf_coef) == (0.5, 0.5)
+    assert (other.train.gamma, other.train.vf_coef) == (0.5, 2.0)
+    assert names(one) == [*PYTHON, "discrete.ini", "a.ini", "b.ini"]
+    with pytest.raises(UserError, match=r"b\*\.ini is for all of gym:x\*\n.*name one: gym:xNAME"):
+        (here / "b*.ini").write_text("[base]\nenv_name = gym:x*\n")
+        c.load("b*.ini")
+
+
+def test_a_family_is_no_environment():
+    for name in ("discrete", "continuous", "images", "gym:ALE/*"):
+        assert (name in c.known_envs()) == (name == "gym:ALE/*")
+    with pytest.raises(UserError, match="no configuration has the environment 'continuous'"):
+        c.load("continuous")
+
+
+def test_who_says_which_family(here):
+    """The command line, then further files, then the environment's own, then the spaces."""
+    (here / "configs").mkdir()
+    own = here / "configs" / "own.ini"
+    own.write_text("[base]\nenv_name = m:E\nfamily = images\n")
+    (here / "more.ini").write_text("[base]\nfamily = continuous\n")
+
+    def family(*words: str, files: tuple[str, ...] = ()) -> list[str]:
+        config = c.load("m:E", words, files, family="discrete")
+        assert f"{config.base.family}.ini" in names(config)
+        return names(config)
+
+    assert family() == [*PYTHON, "images.ini", "own.ini"]
+    assert family(files=("more.ini",)) == [*PYTHON, "continuous.ini", "own.ini", "more.ini"]
+    assert family("--family", "auto") == [*PYTHON, "discrete.ini", "own.ini"]
+    words = "--family", "discrete"
+    assert family(*words, files=("more.ini",)) == [*PYTHON, "discrete.ini", "own.ini", "more.ini"]
+    assert c.load("m:F").base.family == "auto"  # which nobody has looked at
+    with pytest.raises(UserError, match=r"base\.family .*picture"):
+        c.load("m:E", ["--family", "picture"])
+
+
+def test_of_images_with_continuous_actions(here):
+    """Of continuous.ini only what is about actions counts: sizes, passes and trainer don't."""
+    (here / "configs").mkdir()
+    text = "[vec]\nrescale_actions = True\n[train]\nent_coef = 0\nhorizon = 32\n"
+    (here / "configs" / "continuous.ini").write_text(text + "algorithm = puffer5\n")
+    images, numbers = (c.load("m:E", family=f) for f in ("images", "continuous"))
+    both = c.load("m:E", family="continuous_images")
+    assert names(both) == [*PYTHON, "images.ini", "continuous.ini"]
+    assert (numbers.train.horizon, numbers.train.algorithm) == (32, "puffer5")
+    expected = replace(images.train, ent_coef=0.0)
+    assert both.train == expected != images.train and both.policy == images.policy
+    assert both.vec == replace(images.vec, rescale_actions=True) != images.vec
+
+
+def test_a_saved_configuration_is_what_it_was(here):
+    """Files of families add nothing to a run's own: one from before they were there goes on."""
+    config = c.load("gym:ALE/Pong-v5", ["--train.gamma", "0.5"])
+    config.env.clear()
+    c.write_ini(config, here / "config.ini")
+    for family in "", "discrete", "continuous":
+        assert c.load(str(here / "config.ini"), family=family) == config
+    new = {"family", "rescale_actions"}
+    lines = (here / "config.ini").read_text().splitlines()
+    old = [line for line in lines if line.partition(" ")[0] not in new]
+    assert len(lines) - len(old) == len(new)
+    (here / "config.ini").write_text("\n".join(old))
+    found = c.load(str(here / "config.ini"), family="continuous")
+    assert names(found)[:-1] == ["default.ini"] and not found.vec.rescale_actions
+    assert found.train == config.train and found.again is None
+    played = c.load("m:E", files=["config.ini"], family="continuous")  # as evaluate.py reads it
+    assert not played.vec.rescale_actions and played.train == config.train
+    (note,) = c.load(str(here / "config.ini"), ["--family", "continuous"]).notes
+    assert note.startswith("base.family continuous changes nothing: ")
+    assert note.endswith("config.ini says every key")
+
+
+# ---- Found out -------------------------------------------------------------------------------
+
+
+def fitting(*options: str) -> tuple[c.Config, list[str]]:
+    """The configuration that fits, and the kinds of environments that were made for it."""
+    import screen  # type: ignore
+
+    screen.made.clear()
+    config = c.load("screen:Screen", [*TINY[:2], "--vec.backend", "sync", *options])
+    with vec.make(config, 1) as made:
+        assert made.num_agents == config.vec.total_agents
+        rows = made.spec.observation_size
+    assert rows == 64
+    return config, screen.made
+
+
+FAMILIES = {
+    "images": (),
+    "discrete": ("--env.kind", "numbers"),
+    "continuous": ("--env.kind", "numbers", "--env.moves", "numbers"),
+    "continuous_images": ("--env.moves", "numbers"),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_spaces_tell(screen, family):
+    config, made = fitting(*FAMILIES[family])
+    words = [*TINY[:2], "--vec.backend", "sync", *FAMILIES[family]]
+    expected = c.load("screen:Screen", words, family=family)
+    assert config == expected and config.base.family == family
+    assert config.files == expected.files and config.origins == expected.origins
+    assert len(made) == 1 + config.vec.total_agents  # one to look at
+    assert config.vec.rescale_actions == ("continuous" in family)
+    assert (config.train.ent_coef == 0) == ("continuous" in family)
+    assert (config.train.replay_ratio == 3) == ("images" in family)
+
+
+def test_of_pufferlib_3_too():
+    """An environment of PufferLib 3's form, of several agents: docs/examples/regatta.py."""
+    config = c.load(f"{ROOT / 'docs' / 'examples' / 'regatta.py'}:Regatta")
+    with vec.make(config, 1) as made:
+        continuous = made.spec.action.continuous
+    assert config.base.family == ("continuous" if continuous else "discrete")
+
+
+def test_options_win(screen):
+    config, _ = fitting("--train.replay-ratio", "5", "--vec.total-agents", "16")
+    assert (config.train.replay_ratio, config.vec.total_agents) == (5, 16)
+    assert config.policy.hidden_size == c.load("screen:Screen", family="images").policy.hidden_size
+    config, made = fitting("--family", "discrete")
+    assert names(config) == [*PYTHON, "discrete.ini"] and len(made) == 8
+
+
+def test_what_a_program_changed_stays(screen):
+    config = c.load("screen:Screen", ["--vec.backend", "sync"])
+    train, shared = config.train, replace(config, notes=[])
+    config.train.gamma, config.vec.total_agents = 0.25, 4
+    vec.settle_family(config)
+    assert (config.train.gamma, config.vec.total_agents) == (0.25, 4)
+    assert config.train.replay_ratio == c.load("screen:Screen", family="images").train.replay_ratio
+    assert (
+        shared.train is train and train.replay_ratio == c.load("screen:Screen").train.replay_ratio
+    )
+
+
+def test_few_environments_are_enough(screen):
+    """A family's minibatch gives way to what a person asked for; a person's own doesn't."""
+    config, _ = fitting("--vec.total-agents", "2", "--train.horizon", "16")
+    assert (config.vec.total_agents, config.train.minibatch_size) == (2, 32)
+    (note,) = [note for note in config.notes if "minibatch_size" in note]
+    assert "images.ini" in note and note.endswith("is more than an epoch: lowered to 32")
+    (screen / "own.ini").write_text("[base]\nenv_name = m:E\n[train]\nminibatch_size = 4096\n")
+    for words in ["m:E", "--train.minibatch-size", "4096"], ["own.ini"]:
+        with pytest.raises(UserError, match="4096 is more than an epoch"):
+            c.load(words[0], [*words[1:], "--vec.total-agents", "2"])
+
+
+def test_a_run_says_so_once_and_goes_on(screen):
+    done = run("train", "screen:Screen", *TINY, cwd=screen)
+    assert (done.returncode, errors(done.stderr)) == (0, "")
+    line = "screen:Screen: images (configs/python.ini, configs/images.ini)\n"
+    assert done.stdout.count(line) == 1
+    found = c.load(str(only(screen, "checkpoints/*/*/config.ini")))
+    assert found.vec.total_agents == c.load("screen:Screen", family="images").vec.total_agents
+    assert found.base.family == "images"
+    more = "--resume", "latest", "--train.total-timesteps", 256 * T
+    done = run("train", "screen:Screen", *more, cwd=screen)
+    assert (done.returncode, errors(done.stderr)) == (0, "")
+    assert "images.ini" not in done.stdout  # its own configuration has all of it
+    assert c.load(str(only(screen, "checkpoints/*/*/config.ini"))).train == found.train
+    done = run(
+        "evaluate", "screen:Screen", "latest", "--device", "cpu", "--episodes", 8, cwd=screen
+    )
+    assert (done.returncode, errors(done.stderr)) == (0, "") and ": images" not in done.stdout
+
+
+def test_a_notebook_says_so_once(screen, capsys):
+    config = c.load("screen:Screen", TINY)
+    with vec.make(config, 1) as made:
+        trainer = Trainer(config, made)
+        for _ in range(2):  # the second time it goes on
+            trainer.stop = False
+            for _ in notebook.watch(trainer):
+                trainer.stop = True
+    line = "screen:Screen: images (configs/python.ini, configs/images.ini)\n"
+    assert capsys.readouterr().out.count(line) == 1
+
+
+def test_it_does_nothing_for_environments_in_c(here):
+    words = "--family", "images", "--vec.rescale-actions", "1", "--device", "cpu"
+    sizes = "--vec.total-agents", 8, "--train.horizon", 8, "--train.minibatch-size", 64
+    more = "--train.total-timesteps", "64", "--eval-episodes", "0"
+    done = run("train", "squared", *words, *sizes, *more, cwd=here)
+    assert (done.returncode, errors(done.stderr)) == (0, "")
+    for key in "base.family", "vec.rescale_actions":
+        assert f"{key} (for Python)" in done.stdout
+
+
+def test_a_file_of_weights_is_evaluated(screen):
+    """One that says nothing of its policy is of what training would have made."""
+    options = [*TINY[2:-2], "--eval-episodes", "0", "--policy.hidden-size", "16"]
+    done = run("train", "screen:Screen", "--device", "cpu", *options, cwd=screen)
+    assert (done.returncode, errors(done.stderr)) == (0, "")
+    made = sorted(screen.glob("checkpoints/*/*/0*/weights.safetensors"))[-1]
+    made.rename(screen / "mine.safetensors")
+    words = "--load-model-path", "mine.safetensors", "--episodes", "8", "--policy.hidden-size", "16"
+    done = run("evaluate", "screen:Screen", "--device", "cpu", *words, cwd=screen)
+    assert (done.returncode, errors(done.stderr)) == (0, "") and "score" in done.stdout
+
+
+def test_what_the_square_is_for():
+    """The environment of these tests can be learned from its picture alone."""
+    namespace: dict = {}
+    exec(SCREEN, namespace)
+    env = namespace["Screen"]()
+    picture, _ = env.reset(seed=3)
+    for _ in range(8):
+        side = int(np.argmax(picture.sum((0, 2))) // 4)
+        picture, reward, *_ = env.step(side)
+        assert reward == 1

@@ -1,0 +1,347 @@
+"""vec.rescale_actions: a policy's -1 to 1 is an environment's low to high, wherever it plays."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from running import cli
+
+from puffer_mlx import checkpoint, config, vec
+from puffer_mlx.checkpoint import environment_statistics, rescaling
+from puffer_mlx.cli import evaluated_policy
+from puffer_mlx.errors import UserError
+from puffer_mlx.evaluate import score
+from puffer_mlx.export.dialects import to_dialect
+from puffer_mlx.export.exporting import Format, export
+from puffer_mlx.export.importing import inspect
+from puffer_mlx.export.parity import run as outputs
+from puffer_mlx.spec import ActionSpec, EnvSpec
+from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.vec.layout import Layout
+from puffer_mlx.vec.rows import allocate_rows
+
+spaces = pytest.importorskip("gymnasium").spaces
+
+INF, F = np.inf, np.float32
+SEES = spaces.Box(-1, 1, (2,))
+
+# ---- one space -----------------------------------------------------------------------------------
+
+# A space, the policy's numbers, and what they are: low + (x + 1) / 2 * (high - low), clipped.
+CASES = {
+    "to its bounds": (
+        spaces.Box(np.array([-3, 0], F), np.array([7, 40], F)),
+        [[-1, -1], [0, 0], [1, 1], [0.5, -0.25], [-2, 3]],
+        [[-3, 0], [2, 20], [7, 40], [4.5, 15], [-3, 40]],
+    ),
+    "infinite ones stay": (
+        spaces.Box(np.array([-INF, -INF, 0, 2], F), np.array([INF, 4, INF, 4], F)),
+        [[-9, -9, -9, -1], [9, 9, 9, 0]],
+        [[-9, -9, 0, 2], [9, 4, 9, 3]],
+    ),
+    "whole numbers": (
+        spaces.Box(-10, 30, (1,), np.int32),
+        [[-1], [0], [0.06], [1], [7]],
+        [[-10], [10], [11], [30], [30]],
+    ),
+    "a shape": (spaces.Box(0, 2, (2, 1), np.float64), [[-1, 0.5]], [[[0], [1.5]]]),
+    "no width, or too much": (
+        spaces.Box(np.array([3, -3e38, 0], F), np.array([3, 3e38, 1], F)),
+        [[0.5, 7, 0]],
+        [[3, 7, 0.5]],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_an_environment_is_told(case):
+    space, chosen, expected = CASES[case]
+    layout, plain = (Layout("x", SEES, space, rescale=rescale) for rescale in (True, False))
+    told = layout.actions(np.array(chosen, F))
+    assert told.dtype == space.dtype
+    np.testing.assert_allclose(told, expected, rtol=1e-6)
+    assert all(space.contains(action) for action in told)
+    assert plain.spec.action == ActionSpec(layout.spec.action.sizes)  # without bounds
+    assert not np.array_equal(plain.actions(np.array(chosen, F)), told)
+
+
+def test_bounds_of_one_change_nothing():
+    """To the bit, and no file is any different for them."""
+    rows = np.random.default_rng(0).normal(size=(100, 3)).astype(F)
+    rows[0] = 1e-9, 1.0, -1.0
+    space = spaces.Box(np.array([-1, -1, -INF], F), np.array([1, 1, INF], F))
+    one, other = (Layout("x", SEES, space, rescale=rescale) for rescale in (True, False))
+    assert one.spec == other.spec and not one.spec.action.bounds
+    np.testing.assert_array_equal(one.actions(rows), other.actions(rows))
+
+
+def test_parts_have_their_own():
+    space = spaces.Dict(a=spaces.Box(0, 10, (1,)), b=spaces.Box(-1, 1, (2,)))
+    layout = Layout("x", SEES, space, rescale=True)
+    assert layout.spec.action.bounds == ((0, 10), (-1, 1), (-1, 1))
+    told = layout.actions(np.array([[0.5, 0.5, -0.5]], F))
+    assert {key: part.tolist() for key, part in told.items()} == {"a": [[7.5]], "b": [[0.5, -0.5]]}
+    choices = spaces.Tuple([spaces.Discrete(3), spaces.MultiBinary(2)])
+    assert Layout("x", SEES, choices, rescale=True).spec.action == ActionSpec((3, 2, 2))
+
+
+def test_a_spec_tells_its_bounds():
+    spec = Layout("x", SEES, spaces.Box(-2, 2, (1,)), rescale=True).spec
+    assert EnvSpec.from_json(spec.to_json()) == spec and spec.action.bounds == ((-2, 2),)
+    plain = replace(spec, action=ActionSpec((1,)))
+    assert "bounds" not in plain.to_json() and EnvSpec.from_json(plain.to_json()) == plain
+    fields = json.loads(spec.to_json())
+    for wrong in [
+        [[-2, 2], [-2, 2]],
+        [[2, -2]],
+        [["a", "b"]],
+        [[-2, None]],
+        [[0, 1e999]],
+        [[1]],
+        3,
+    ]:
+        with pytest.raises(ValueError):
+            EnvSpec.from_json(json.dumps(fields | {"action_bounds": wrong}))
+    with pytest.raises(ValueError, match="bounds"):
+        ActionSpec((2,), ((-2, 2),))
+
+
+# ---- both roads ----------------------------------------------------------------------------------
+
+TASKS = """
+import gymnasium
+import numpy as np
+
+
+def reward(action):
+    return -abs(float(action[0]) - 5) - abs(float(action[1]) - 10)
+
+
+class Task(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Box(np.array([-3, 0], "f4"), np.array([7, 40], "f4"))
+    told = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.see(), {}
+
+    def see(self):
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
+
+    def step(self, action):
+        self.told.append(action.copy())
+        self.steps += 1
+        return self.see(), reward(action), self.steps == 5, False, {}
+
+
+class Old:  # the same in PufferLib 3's form
+    single_observation_space = Task.observation_space
+    single_action_space = Task.action_space
+    num_agents = 1
+    told = []
+
+    def __init__(self, buf=None, seed=0):
+        for name in ("observations", "rewards", "terminals", "truncations", "masks", "actions"):
+            setattr(self, name, buf[name] if buf else None)
+
+    def reset(self, seed=None):
+        self.masks[:] = True
+        return self.observations, []
+
+    def step(self, actions):
+        self.told.append(actions[0].copy())
+        self.rewards[:] = reward(actions[0])
+        return self.observations, self.rewards, self.terminals, self.truncations, []
+
+    def close(self):
+        pass
+"""
+TINY = ["--vec.backend", "sync", "--vec.total-agents", "2", "--train.minibatch-size", "128"]
+
+
+@pytest.fixture
+def tasks(here, monkeypatch):
+    (here / "tasks.py").write_text(TASKS)
+    monkeypatch.syspath_prepend(str(here))
+    return here
+
+
+@pytest.mark.parametrize("name", ["Task", "Old"])
+def test_environments_are_told(tasks, name):
+    import tasks as module  # type: ignore
+
+    told = getattr(module, name).told
+    for words, expected in (((), [4.5, 15]), (("--vec.rescale-actions", "0"), [0.5, 0])):
+        settings = config.load(f"tasks:{name}", [*TINY, *words])
+        with vec.make(settings, 1) as env:
+            rows = allocate_rows(env, 2)
+            env.reset(rows)
+            told.clear()
+            env.send(0, np.array([[0.5, -0.25]] * 2, F), rows)
+            env.wait(0)
+        np.testing.assert_allclose(told, [expected] * 2)
+        assert settings.base.family == "continuous"
+        assert settings.vec.rescale_actions == (not words)
+
+
+def test_what_is_typed_for_nothing_is_named(tasks):
+    typed = "--vec.rescale-actions", "1"
+    settings = config.load("gym:CartPole-v1", typed)
+    with vec.make(settings, 1) as env:
+        (line,) = vec.unused_keys(settings, env)
+    assert line == "vec.rescale_actions (no action has finite bounds other than -1 and 1)"
+    settings = config.load("tasks:Task", [*TINY, *typed])
+    with vec.make(settings, 1) as env:
+        assert "rescale" not in str(vec.unused_keys(settings, env))
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+POLICY = """--policy.hidden-size 8 --policy.num-layers 1 --torch.network MinGRU
+    --policy.dialect native"""
+OPTIONS = f"""--vec.total-agents 8 --train.horizon 4 --device cpu --seed 3 --vec.backend sync
+    --train.minibatch-size 16 --train.total-timesteps 256 --eval-episodes 0 {POLICY}
+    --vec.normalize-rewards 0"""
+EVALUATION = "--episodes 12 --greedy --device cpu --seed 3 --vec.total-agents 8"
+WORD = "tasks:Task"
+BOUNDS = ((-3.0, 7.0), (0.0, 40.0))
+RAW = "--vec.rescale-actions", "0"
+
+
+@pytest.fixture(params=["1", "0"], ids=["normalised", "as it is"])
+def run(request, tasks):
+    """A trainer that has trained, its checkpoint, and options that its policy needs."""
+    words = [*POLICY.split(), "--vec.normalize-observations", request.param]
+    settings = config.load(WORD, [*OPTIONS.split(), *words])
+    with vec.make(settings, 1) as env:
+        trainer = Trainer(settings, env)
+        for _ in trainer:
+            pass
+        yield trainer, checkpoint.save(checkpoint.prepare(settings, "17"), trainer), words
+
+
+@pytest.fixture
+def scripts():
+    device = mx.default_device()
+    yield cli
+    mx.set_default_device(device)
+
+
+def live(trainer, **changed) -> float:
+    """The score of the policy as it is in memory, on the environments of ``EVALUATION``."""
+    settings = trainer.config
+    seed = settings.vec.seed + evaluated_policy.SEEDS * settings.base.seed
+    own = replace(settings.vec, num_buffers=1, seed=seed, total_agents=6, **changed)
+    with vec.make(replace(settings, vec=own), 1) as env:
+        environment_statistics.share(trainer.vec, env)
+        found = score(trainer.policy, trainer.weights, env, 12, seed=3, greedy=True)
+    return found.summary()["score"].mean
+
+
+def close(expected):
+    return pytest.approx(expected, rel=1e-4)  # statistics are float32 in files
+
+
+def evaluated(module, path, *more) -> float:
+    """What scripts/evaluate.py says of it."""
+    line = [WORD, "--load-model-path", str(path), *EVALUATION.split(), "--json", "x.json", *more]
+    assert module.main(line) == 0
+    return json.loads(Path("x.json").read_text())["summary"]["score"]["mean"]
+
+
+def test_every_file_plays_as_the_live_policy(run, tasks, scripts):
+    """A checkpoint, what is exported of it, and what is imported of that."""
+    trainer, saved, words = run
+    script, expected = scripts("evaluate"), live(trainer)
+    assert live(trainer, rescale_actions=False) != pytest.approx(expected, rel=0.01)
+    assert evaluated(script, saved) == close(expected)
+    made = checkpoint.load(saved)
+    export(made, Format("safetensors"), tasks / "w.safetensors", checkpoint.recorded(saved))
+    for path in (tasks / "w.safetensors", saved / "weights.safetensors"):
+        assert evaluated(script, path, *words) == close(expected)
+    for kind, name in (("torch", "w.pt"), ("safetensors", "w.safetensors"), ("onnx", "w.onnx")):
+        report = export(made, Format(kind), tasks / name, checkpoint.recorded(saved))
+        assert "actions are rescaled inside" in " ".join(report.notes)
+        assert scripts("import_").main([name, WORD, "--out", kind]) == 0
+        assert evaluated(script, kind) == close(expected)
+        assert config.load(str(tasks / kind / "config.ini")).vec.rescale_actions
+
+
+@pytest.mark.parametrize("name", ["w.onnx", "w.pt"])
+def test_a_file_puts_out_the_environments_units(run, tasks, name):
+    """The centre is 2 and 20, half the width 5 and 20."""
+    made = checkpoint.load(run[1])
+    kind = {"w.onnx": "onnx", "w.pt": "torch"}[name]
+    seen = np.random.default_rng(0).uniform(-1, 1, (3, 4, 2)).astype(F)
+    plain = replace(made.policy.decoder, action=ActionSpec((1, 1)))
+    ours = outputs(replace(made.policy, decoder=plain), made.weights, seen, made.memory)
+    dialect = export(made, Format(kind), tasks / name, None).dialect
+    found = inspect(tasks / name)
+    theirs = found.file.run(found, to_dialect(made.policy, made.weights, dialect)[0], seen)
+    np.testing.assert_allclose(theirs["mean"], [2, 20] + ours["mean"] * [5, 20], rtol=1e-4)
+    expected = np.log([5, 20]) + ours["logstd"]
+    np.testing.assert_allclose(theirs["logstd"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_nobody_is_overruled(run, tasks, scripts, capsys):
+    """What a person typed isn't changed silently, but refused: for a checkpoint and for a file."""
+    _, saved, words = run
+    export(checkpoint.load(saved), Format("safetensors"), tasks / "w.safetensors", None)
+    for path, said in ((saved, f"rescaled to {BOUNDS}"), ("w.safetensors", "rescale-actions 1")):
+        line = [WORD, "--load-model-path", str(path), *words, *RAW, "--device", "cpu"]
+        assert scripts("evaluate").main(line) == 2
+        assert said in capsys.readouterr().err
+    assert scripts("import_").main(["w.safetensors", WORD, *RAW, "--out", "x"]) == 2
+    assert f"rescales actions to {BOUNDS}" in capsys.readouterr().err
+
+
+def test_the_flat_file_cannot_hold_it(run, tasks, scripts):
+    trainer, saved, _ = run
+    made, path = checkpoint.load(saved), tasks / "w.bin"
+    if not made.memory:  # which is refused first
+        with pytest.raises(UserError, match="can't hold what this policy's actions are rescaled"):
+            export(made, Format("bin"), path, None)
+        assert not path.exists()
+    report = export(made, Format("bin", lossy=True, whole=True), path, None)
+    assert "--vec.rescale-actions 1" in " ".join(report.notes)
+    words = "--vec.rescale-actions", "1", *POLICY.split(), "--out", "i"
+    assert scripts("import_").main(["w.bin", WORD, *words]) == 0
+    assert evaluated(scripts("evaluate"), "i") == close(live(trainer))
+
+
+def test_training_goes_on_as_it_was_learned(run, tasks, scripts, capsys):
+    """A file's actions stay what they were, whatever the family's settings say by now."""
+    _, saved, words = run
+    (tasks / "configs").mkdir()
+    family = tasks / "configs" / "continuous.ini"
+    export(checkpoint.load(saved), Format("safetensors"), tasks / "w.safetensors", None)
+
+    def trained_from(path) -> str:
+        line = [WORD, *OPTIONS.split(), *words, "--load-model-path", str(path)]
+        assert scripts("train").main(line) == 0
+        return capsys.readouterr().out
+
+    family.write_text("[vec]\nrescale_actions = False\n")
+    assert "actions are rescaled to their bounds, as w.safet" in trained_from("w.safetensors")
+    assert f"actions are rescaled to their bounds, as {saved}" in trained_from(saved)
+    family.write_text("[vec]\nrescale_actions = True\n")
+    assert "actions are" not in trained_from(saved)
+    text = (saved / "config.ini").read_text()  # from before there was the key:
+    (saved / "config.ini").write_text(text.replace("rescale_actions = True\n", ""))
+    assert f"actions are taken as they are, as {saved}" in trained_from(saved)
+
+
+def test_damaged_bounds_are_refused():
+    low, high = rescaling.NAMES
+    good = rescaling.tensors_of(BOUNDS)
+    assert rescaling.take(Path("x"), {"w": 1, **good}) == ({"w": 1}, BOUNDS)
+    assert rescaling.take(Path("x"), {"w": 1}) == ({"w": 1}, ())
+    damaged = good[low], np.array([7.0], F), np.array([np.nan, 40], F), np.array([[7, 40]], F)
+    for wrong in ({low: good[low]}, *({**good, high: part} for part in damaged)):
+        with pytest.raises(UserError, match="bounds of actions"):
+            rescaling.take(Path("x"), wrong)
