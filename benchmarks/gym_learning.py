@@ -134,7 +134,7 @@ TRAINERS: dict[str, Callable[..., dict[str, Any]]] = {
 
 def measure(trainer: str, name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One run and what its process cost."""
-    from learning_runs import process  # not at the top: the peers' Python hasn't puffer_mlx
+    from learning_processes import process  # not at the top: the peers' Python hasn't puffer_mlx
 
     from puffer_mlx.errors import UserError
 

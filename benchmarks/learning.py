@@ -6,8 +6,8 @@ seeds, each run in a process and on cores of its own. A task is a name below, or
 `partial` (what isn't seen has to be remembered) for all of one kind, or with `--upstream FOLDER`
 (PufferLib 4.0) `upstream-NAME` for its folder ocean/NAME. `--peers PYTHON` is an interpreter with
 Stable-Baselines3, and sb3-contrib for `partial`: its PPO with RL Zoo's settings, or RecurrentPPO,
-is then trained as well. Records: learning/TASK.json, which `learning_runs.py` explains. Runs that
-are there are left out.
+is then trained as well. Records: learning/TASK.json, which `learning_record.py` explains. Runs
+that are there are left out.
 
 `--table` prints what the records say (`--write`: into RESULTS.md), `--draw` draws their curves;
 `--nightly` learns some of it again, an hour on two cores, and fails where less is learned than the

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from learning_runs import PARTS, Place, Run, cores_of, log_of, process, script, training
+from learning_processes import cores_of, process
+from learning_record import Run
+from learning_runs import PARTS, Place, log_of, script, training
 from learning_table import load
 from learning_tasks import OURS, metric
 

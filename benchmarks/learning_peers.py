@@ -1,8 +1,8 @@
 """Stable-Baselines3 beside us, in a process and a Python of its own: learning_peers.py JOB.
 
-JOB is the JSON of a `Job`. Trains, plays whole episodes with the most probable action and
-statistics as they are, episode k with an environment seeded by `evaluated` + k, and prints
-"measured " and what it found as JSON. CPU seconds are those of learning alone: no imports.
+JOB is the JSON of a `Job`. Trains, plays whole episodes with statistics as they are, episode k
+with an environment seeded by `evaluated` + k, and prints "measured " and what it found as JSON.
+CPU seconds are those of learning alone: no imports.
 """
 
 import importlib
@@ -30,6 +30,7 @@ class Job(NamedTuple):
     environments_seed: int
     evaluated: int  # the seed of the first episode of the evaluation
     episodes: int
+    greedy: bool = True  # the evaluation takes the most probable actions
 
 
 def curve(means: list[tuple[int, float]], steps: int) -> list[list[float]]:
@@ -139,7 +140,7 @@ def played(trainer: Any, job: Job) -> Iterator[float]:
         observations, state, start = environments.reset(), None, [True]
         while True:
             actions, state = trainer.predict(
-                observations, state=state, episode_start=start, deterministic=True
+                observations, state=state, episode_start=start, deterministic=job.greedy
             )
             observations, _, start, infos = environments.step(actions)
             if "episode" in infos[0]:

@@ -1,50 +1,28 @@
-"""Runs of learning, each in processes and on cores of its own, and the records they are kept in.
-
-A record is a file for a task and a trainer, `TASK.json` of ours and `TASK.TRAINER.json` of a peer.
-It says what was run and where; `settings` is what differs from default.ini, or from
-Stable-Baselines3's defaults; `seeds` has a run for each seed:
-
-    score       mean of `returns`; in C that of the evaluation after training, of `episodes`
-    steps       of training
-    curve       [steps, mean return of the last 100 episodes] at 20 points; in C [steps, mean score
-                of the episodes that ended in it] of 40 parts
-    CPU s       user and system, of `train.py` from its start to its end, threads and children
-                included; of a peer without its imports
-    seconds     that it took
-    returns     of the evaluation's episodes: most probable actions, statistics as training left
-                them, episode k of an environment seeded with 10,000 + k
-    at a time   so many runs were made beside each other, each on so many `cores`
-
-Files are published by rename after each run: one that is killed loses nothing but what it is at.
-"""
+"""Runs of learning: ours and the peers', each in processes and on cores of its own."""
 
 import configparser
 import datetime
-import fcntl
 import json
 import os
 import platform
 import queue
-import re
-import shlex
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from learning_peers import Job, curve
-from learning_tasks import OURS, PARTIAL, PLACE, Task, find, metric, stem
+from learning_processes import cores_of, process
+from learning_record import Run, keep, read, record_path, refuse_other
+from learning_tasks import OURS, PARTIAL, PLACE, Task, find, metric
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.files import publish
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parent / "scripts"
@@ -52,14 +30,6 @@ EVALUATED = 10_000  # the seed of the evaluation's first episode
 LAST_SEED = EVALUATED // 1000 - 1  # of training, whose environments begin at 1000 x seed
 PARTS = 40  # of a curve of an environment in C
 ELSEWHERE = ("base.seed", "vec.seed", "base.eval_episodes", "base.device", "vec.num_threads")
-
-
-class Run(NamedTuple):
-    """One seed of a trainer on a task."""
-
-    name: str
-    trainer: str
-    seed: int
 
 
 class Place(NamedTuple):
@@ -87,31 +57,7 @@ class Place(NamedTuple):
         return self._replace(upstream=PLACE)
 
 
-# ---- records -------------------------------------------------------------------------------------
-
-
-def record_path(run: Run, out: Path) -> Path:
-    return out / f"{stem(run.name, run.trainer)}.json"
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A record; without runs if there is none."""
-    return json.loads(path.read_text()) if path.is_file() else {"seeds": {}}
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Nobody else changes records of a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def about(run: Run, place: Place) -> dict[str, Any]:
+def about(run: Run, place: Place, settings: dict[str, Any]) -> dict[str, Any]:
     """What a record says of all of its runs."""
     task = place.task(run.name)
     if run.trainer == OURS:
@@ -119,10 +65,10 @@ def about(run: Run, place: Place) -> dict[str, Any]:
         words = [f"{found}python scripts/train.py", *training(run, place.told)]
         command = " ".join(words).replace(f"--vec.seed {1000 * run.seed}", "--vec.seed N000")
         command = command.replace(f"--seed {run.seed} ", "--seed N ")
-        packages, measure = ("mlx", "numpy"), metric(task.environment)
+        measure = metric(task.environment)
     else:
         command = f"learning_peers.py of {json.dumps(task.peers[run.trainer])}"
-        packages, measure = (), "env/episode_return"
+        measure = "env/episode_return"
     return {
         "task": run.name,
         "trainer": run.trainer,
@@ -131,80 +77,8 @@ def about(run: Run, place: Place) -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "machine": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
-        "versions": {package: version(package) for package in packages},
+        "settings": settings,
     }
-
-
-def keep(run: Run, place: Place, settings: dict[str, Any], found: dict[str, Any]) -> None:
-    """Add a run to its record."""
-    path = record_path(run, place.out)
-    beside = {"at a time": place.jobs, "cores": place.threads}
-    with locked(place.out):
-        seeds = read(path)["seeds"] if same(path, settings) else {}
-        seeds = {**seeds, str(run.seed): {**found, **beside}}
-        seeds = dict(sorted(seeds.items(), key=lambda item: int(item[0])))
-        record = {**about(run, place), "settings": settings, "seeds": seeds}
-        with publish(path) as temporary:
-            temporary.write_text(text_of(record))
-
-
-def text_of(record: dict[str, Any]) -> str:
-    """JSON with a list of numbers in one line."""
-    text = json.dumps(record, indent=1) + "\n"
-    return re.sub(r"\[[^][{}]*\]", lambda found: " ".join(found[0].split()), text)
-
-
-def same(path: Path, settings: dict[str, Any]) -> bool:
-    """Whether a record is of these settings, or there is none."""
-    return not path.is_file() or read(path).get("settings") == settings
-
-
-def refuse_other(path: Path, settings: dict[str, Any]) -> None:
-    """Raise a UserError if a record is of other settings."""
-    if not same(path, settings):
-        old = read(path).get("settings") or {}
-        names = sorted(k for k in {*old, *settings} if old.get(k) != settings.get(k))
-        told = ", ".join(f"{k} {old.get(k, '-')}, now {settings.get(k, '-')}" for k in names[:5])
-        raise UserError(
-            f"{path.name} was made with other settings: {told}",
-            "--again replaces it; --out FOLDER keeps both",
-        )
-
-
-# ---- processes -----------------------------------------------------------------------------------
-
-
-class Spent(NamedTuple):
-    """What a process printed and cost."""
-
-    out: str
-    cpu: float  # seconds, user and system, with its children
-    wall: float
-
-
-def process(words: list[str], cores: set[int], cwd: Path | None = None) -> Spent:
-    """Run a command to its end on some cores; none: on all.
-
-    Raises:
-        UserError: it fails; with its last words.
-    """
-    threads = str(len(cores) or 1)
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    began = time.perf_counter()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        modules = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
-        environment = {**os.environ, **dict.fromkeys(names, threads), "PYTHONPATH": modules}
-        child = subprocess.Popen(words, cwd=cwd, stdout=out, stderr=errors, env=environment)
-        if cores:
-            os.sched_setaffinity(child.pid, cores)
-        _, status, usage = os.wait4(child.pid, 0)
-        child.returncode = os.waitstatus_to_exitcode(status)
-        wall = time.perf_counter() - began
-        out.seek(0), errors.seek(0)
-        if child.returncode:
-            last = errors.read().decode(errors="replace").strip()[-1500:]
-            raise UserError(f"exit status {child.returncode}: {last}", shlex.join(words[1:]))
-        return Spent(out.read().decode(), usage.ru_utime + usage.ru_stime, wall)
 
 
 def training(run: Run, place: Place) -> list[str]:
@@ -215,11 +89,12 @@ def training(run: Run, place: Place) -> list[str]:
     return [*task.commands, "--device", place.device, *none, *place.more, *seeds]
 
 
-def evaluation(task: Task) -> list[str]:
+def evaluation(task: Task, device: str) -> list[str]:
     """The words after `evaluate.py`: so many environments with one episode each."""
     count = str(task.episodes)
-    words = [task.environment, "--load-model-path", "latest", "--greedy", "--episodes", count]
-    seeds = ["--seed", "0", "--vec.seed", str(EVALUATED)]
+    words = [task.environment, "--load-model-path", "latest", "--episodes", count]
+    words += ["--greedy"] if task.greedy else []
+    seeds = ["--device", device, "--seed", "0", "--vec.seed", str(EVALUATED)]
     return [*words, "--vec.total-agents", count, "--vec.backend", task.backend, *seeds]
 
 
@@ -276,16 +151,19 @@ def ours(run: Run, place: Place, cores: set[int]) -> dict[str, Any]:
         records = log_of(here)
         steps = max(record["agent_steps"] for record in records if "loss/total" in record)
         if task.python:
-            words = [*script("evaluate"), *evaluation(task), "--json", "scores.json"]
+            words = [*script("evaluate"), *evaluation(task, place.device), "--json", "scores.json"]
             process(words, cores, here)
             played = json.loads((here / "scores.json").read_text())["episodes"]
     found = {"steps": steps, "CPU s": round(spent.cpu, 2), "seconds": round(spent.wall, 2)}
+    found["versions"] = {package: version(package) for package in ("mlx", "numpy")}
     if task.python:
         returns = [episode["episode_return"] for episode in played]
         means = [(r["agent_steps"], r["env/score_100"]) for r in records if "env/score_100" in r]
         learned = {"curve": curve(means, steps), "returns": returns}
         return {"score": float(np.mean(returns)), **found, **learned}
     measured = metric(task.environment)
+    if measured not in records[-1] or "loss/total" in records[-1]:
+        raise UserError("the evaluation after training told no score", "more steps, or episodes")
     score = {"score": records[-1][measured], "episodes": records[-1]["env/n"]}
     return {**score, **found, "curve": parts(records, measured)}
 
@@ -312,6 +190,7 @@ def theirs(run: Run, place: Place, cores: set[int]) -> dict[str, Any]:
         environments_seed=1000 * run.seed,
         evaluated=EVALUATED,
         episodes=task.episodes,
+        greedy=task.greedy,
     )
     words = [place.peers, str(HERE / "learning_peers.py"), json.dumps(job._asdict())]
     with tempfile.TemporaryDirectory() as folder:  # for what MuJoCo writes where it is
@@ -321,21 +200,6 @@ def theirs(run: Run, place: Place, cores: set[int]) -> dict[str, Any]:
 
 
 # ---- all of them ---------------------------------------------------------------------------------
-
-
-def cores_of(jobs: int, threads: int) -> list[set[int]]:
-    """Cores for each of so many runs; empty sets where processes can't be bound.
-
-    Raises:
-        UserError: there are fewer.
-    """
-    if not hasattr(os, "sched_getaffinity"):
-        return [set() for _ in range(jobs)]
-    free = sorted(os.sched_getaffinity(0))
-    if jobs * threads > len(free):
-        found = f"{jobs} runs at a time on {threads} cores each need {jobs * threads} cores"
-        raise UserError(f"{found}; there are {len(free)}", "fewer --jobs or --threads")
-    return [set(free[threads * i : threads * (i + 1)]) for i in range(jobs)]
 
 
 class Work:
@@ -373,15 +237,16 @@ class Work:
             if settings is None:  # its first run said why
                 return False
             found = (ours if run.trainer == OURS else theirs)(run, self.place, cores)
-            keep(run, self.place, settings, found)
+            found |= {"at a time": self.place.jobs, "cores": self.place.threads}
+            keep(run, self.place.out, about(run, self.place, settings), found)
             rate = found["steps"] / found["CPU s"]
             self._say(
                 f"{label}: {found['score']:,.2f} after {found['steps']:,.0f} steps,"
                 f" {found['CPU s']:,.0f} CPU s, {rate:,.0f} steps per CPU s"
             )
-        except UserError as error:
+        except Exception as error:  # hours of other runs are to come
             self.failed.append(label)
-            self._say(f"{label} failed: {error}")
+            self._say(f"{label} failed: {error if isinstance(error, UserError) else repr(error)}")
         finally:
             self._cores.put(cores)
         return False

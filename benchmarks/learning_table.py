@@ -199,9 +199,11 @@ def gym_table(records: Records) -> str:
     head += ["steps / CPU-s", "of SB3", "ratio"]
     text = [
         f"Gymnasium's environments, {seeds_note(used)}: mean return of the evaluation's episodes"
-        " with the most probable actions; median (range), interquartile mean [95 % bootstrap"
-        " interval]. RL Zoo's are what it published, one run each, of older versions of some. Bold:"
-        " the better median of the two that were run here; ↓: ours is below RL Zoo's.",
+        " with the most probable actions (Atari: drawn ones); median (range), interquartile mean"
+        " [95 % bootstrap interval]. RL Zoo's are what it published, one run each, some of older"
+        " versions. Bold: the better median of the two that were run here; ↓: ours is below RL"
+        " Zoo's. CPU seconds of ours are of the whole program, Stable-Baselines3's of learning"
+        " alone.",
         "",
         table(head, rows),
     ]

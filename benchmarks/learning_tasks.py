@@ -20,6 +20,7 @@ class Task(NamedTuple):
     steps: int = 0  # of a peer's run, and of ours where `words` has no number; 0: the file's
     peers: Mapping[str, dict[str, Any]] = MappingProxyType({})  # trainer -> its settings
     episodes: int = 30  # of the evaluation
+    greedy: bool = True  # in it the most probable actions are taken, not drawn ones
     backend: str = "sync"  # of the evaluation: each episode begins with a seed of its own
 
     @property
@@ -77,8 +78,8 @@ IN_PYTHON = {
     },
     **{name: _gym(name, 100_000, **CHEAP) for name in GRIDS},
     **{f"{name}-LSTM": _gym(name, 100_000, "--torch.network LSTM", **CHEAP) for name in GRIDS},
-    **{
-        f"ALE/{name}-v5": _gym(f"ALE/{name}-v5", 2 * MILLION, backend="auto")
+    **{  # drawn actions, as RL Zoo plays Atari: a game that waits for FIRE would never end
+        f"ALE/{name}-v5": _gym(f"ALE/{name}-v5", 2 * MILLION, greedy=False, backend="auto")
         for name in ("Pong", "Breakout")
     },
 }

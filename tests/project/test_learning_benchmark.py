@@ -19,13 +19,11 @@ from puffer_mlx import config
 from puffer_mlx.errors import UserError
 
 sys.path.append(str(ROOT / "benchmarks"))
-learning, nightly, peers, runs, table, tasks, zoo = (
-    importlib.import_module(name)
-    for name in (
-        "learning",
-        *(f"learning_{part}" for part in ("nightly", "peers", "runs", "table", "tasks", "zoo")),
-    )
+PARTS = ("nightly", "peers", "processes", "runs", "table", "tasks", "zoo")
+nightly, peers, processes, runs, table, tasks, zoo = (
+    importlib.import_module(f"learning_{part}") for part in PARTS
 )
+learning = importlib.import_module("learning")
 OURS, SB3 = tasks.OURS, tasks.SB3
 
 
@@ -37,7 +35,7 @@ def run(*argv: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def write_record(folder: Path, name: str, trainer: str = OURS, **seeds: Any) -> None:
-    """A record as learning_runs.keep writes it; seeds: s1=(score, CPU s)."""
+    """A record as learning_record.keep writes it; seeds: s1=(score, CPU s)."""
     folder.mkdir(exist_ok=True)
     made = {
         seed.removeprefix("s"): {
@@ -77,6 +75,14 @@ def test_every_published_score_and_setting_belongs_to_a_task():
     assert all(settings in used for settings in zoo.SETTINGS.values())
 
 
+def test_the_evaluations_words():
+    for name, greedy, backend in (("Ant-v5", True, "sync"), ("ALE/Pong-v5", False, "auto")):
+        words = runs.evaluation(tasks.TASKS[name], "cpu")
+        assert ("--greedy" in words, words[words.index("--vec.backend") + 1]) == (greedy, backend)
+        assert words[words.index("--vec.seed") + 1] == "10000"
+        assert words[words.index("--vec.total-agents") + 1] == "30"
+
+
 def test_names_of_tasks(tmp_path):
     assert learning.names_of(["gym"], None) == list(tasks.IN_PYTHON)
     assert learning.names_of(["partial"], None) == list(tasks.IN_PART)
@@ -100,7 +106,7 @@ def test_tasks_that_need_memory():
     assert [run.trainer for run in plan] == [OURS, "RecurrentPPO", OURS, OURS, OURS]
     assert tasks.stem(*plan[1][:2]) == "partial-t_maze-RecurrentPPO"
     assert tasks.stem(*plan[2][:2]) == "partial-t_maze-LSTM"
-    told = runs.about(plan[0], runs.Place(Path()))["command"]
+    told = runs.about(plan[0], runs.Place(Path()), {})["command"]
     words = "PYTHONPATH=benchmarks python scripts/train.py partial_environments:t_maze"
     assert told.startswith(f"{words} --torch.network MinGRU ")
 
@@ -208,6 +214,7 @@ class Fakes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[Any] = []
         self.broken: set[int] = set()
+        self.error: Exception = UserError("broken", "mend it")
         self.settings = {"train.gamma": "0.9"}
         monkeypatch.setattr(runs, "started", lambda *_: dict(self.settings))
         monkeypatch.setattr(runs, "ours", self.ours)
@@ -215,7 +222,7 @@ class Fakes:
     def ours(self, run: Any, place: Any, cores: set[int]) -> dict[str, Any]:
         self.made.append((run.name, run.seed))
         if run.seed in self.broken:
-            raise UserError("broken", "mend it")
+            raise self.error
         return {"score": float(len(self.made)), "steps": 100, "CPU s": 2.0, "curve": []}
 
     def work(self, out: Path, seeds: int, **how: Any) -> tuple[Any, list[str]]:
@@ -247,11 +254,12 @@ def test_runs_that_are_there_are_left_out(tmp_path, fakes):
     assert files(tmp_path) == {"catch.json", "CartPole-v1.json"}
 
 
-def test_a_run_that_fails_loses_nothing_else(tmp_path, fakes):
-    fakes.broken = {2}
+@pytest.mark.parametrize("error", [UserError("broken", "mend it"), KeyError("broken")])
+def test_a_run_that_fails_loses_nothing_else(tmp_path, fakes, error):
+    fakes.broken, fakes.error = {2}, error
     work, said = fakes.work(tmp_path, 3)
     assert work.failed == ["catch puffer_mlx seed 2", "CartPole-v1 puffer_mlx seed 2"]
-    assert any("seed 2 failed: broken" in line for line in said)
+    assert any(re.search("seed 2 failed: .*broken", line) for line in said)
     for name in ("catch", "CartPole-v1"):
         assert list(json.loads((tmp_path / f"{name}.json").read_text())["seeds"]) == ["1", "3"]
 
@@ -277,11 +285,11 @@ def test_none_is_begun_after_the_time(tmp_path, fakes):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads can't be bound here")
 def test_cores_of_runs(monkeypatch):
-    monkeypatch.setattr(runs.os, "sched_getaffinity", lambda _: {2, 3, 5, 7, 8})
-    assert runs.cores_of(2, 2) == [{2, 3}, {5, 7}]
-    assert runs.cores_of(5, 1) == [{2}, {3}, {5}, {7}, {8}]
+    monkeypatch.setattr(processes.os, "sched_getaffinity", lambda _: {2, 3, 5, 7, 8})
+    assert processes.cores_of(2, 2) == [{2, 3}, {5, 7}]
+    assert processes.cores_of(5, 1) == [{2}, {3}, {5}, {7}, {8}]
     with pytest.raises(UserError, match="need 6 cores; there are 5"):
-        runs.cores_of(3, 2)
+        processes.cores_of(3, 2)
 
 
 def test_parts_of_a_curve_by_hand():

@@ -1,0 +1,61 @@
+"""Processes that are measured, each on cores of its own."""
+
+import os
+import shlex
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from puffer_mlx.errors import UserError
+
+HERE = Path(__file__).parent  # where a process finds an environment of the benchmarks
+
+
+class Spent(NamedTuple):
+    """What a process printed and cost."""
+
+    out: str
+    cpu: float  # seconds, user and system, with its children
+    wall: float
+
+
+def process(words: list[str], cores: set[int], cwd: Path | None = None) -> Spent:
+    """Run a command to its end on some cores; none: on all.
+
+    Raises:
+        UserError: it fails; with its last words.
+    """
+    threads = str(len(cores) or 1)
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    began = time.perf_counter()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        modules = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, **dict.fromkeys(names, threads), "PYTHONPATH": modules}
+        child = subprocess.Popen(words, cwd=cwd, stdout=out, stderr=errors, env=environment)
+        if cores:
+            os.sched_setaffinity(child.pid, cores)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        wall = time.perf_counter() - began
+        out.seek(0), errors.seek(0)
+        if child.returncode:
+            last = errors.read().decode(errors="replace").strip()[-1500:]
+            raise UserError(f"exit status {child.returncode}: {last}", shlex.join(words[1:]))
+        return Spent(out.read().decode(), usage.ru_utime + usage.ru_stime, wall)
+
+
+def cores_of(jobs: int, threads: int) -> list[set[int]]:
+    """Cores for each of so many runs; empty sets where processes can't be bound.
+
+    Raises:
+        UserError: there are fewer.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return [set() for _ in range(jobs)]
+    free = sorted(os.sched_getaffinity(0))
+    if jobs * threads > len(free):
+        found = f"{jobs} runs at a time on {threads} cores each need {jobs * threads} cores"
+        raise UserError(f"{found}; there are {len(free)}", "fewer --jobs or --threads")
+    return [set(free[threads * i : threads * (i + 1)]) for i in range(jobs)]
