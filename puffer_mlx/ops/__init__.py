@@ -3,6 +3,7 @@
 A folder each: ``operation.py`` has the reference and the choice; ``NAME.h`` and ``binding.h`` have
 the C++, found by their names; ``NAME.metal.h`` has the kernels' text, which ``gpu.py`` launches.
 ``advantages`` and ``draw`` have fused forms alone: their references are pages of ``ppo/``.
+``dense`` has no kernel: on a GPU it is MLX's own operations.
 """
 
 from puffer_mlx.ops.choice import (
@@ -11,6 +12,7 @@ from puffer_mlx.ops.choice import (
     extension_with_products,
     kernel_on_gpu,
 )
+from puffer_mlx.ops.dense.operation import dense, relu
 from puffer_mlx.ops.discount.operation import discount
 from puffer_mlx.ops.gelu.operation import gelu
 from puffer_mlx.ops.linear.operation import (
@@ -39,6 +41,7 @@ __all__ = [
     "FusedOperation",
     "add_rms_norm",
     "bias_gradient",
+    "dense",
     "discount",
     "extension_on_cpu",
     "extension_with_products",
@@ -54,6 +57,7 @@ __all__ = [
     "plus",
     "put_rows",
     "recurrent_weight_gradient",
+    "relu",
     "split_rows",
     "steps_of",
     "sums_of_squares",

@@ -6,14 +6,12 @@ The polynomials of 16-bit numbers are computed in float32: float16 has no number
 coefficients.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
 
 from puffer_mlx.config import Policy
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops import gelu
 from puffer_mlx.ops.low_precision import in_float32
 
 
@@ -51,16 +49,6 @@ def _logistic_vjp(_, cotangent, out):
     return cotangent * out * (1 - out)
 
 
-def relu(x: mx.array) -> mx.array:
-    """What is above 0."""
-    return mx.maximum(x, 0)
-
-
-ACTIVATIONS: dict[str, Callable[[mx.array], mx.array]] = {  # as ``policy.activation`` names them
-    "gelu": gelu,
-    "tanh": tanh,  # pyright: ignore[reportAssignmentType]
-    "relu": relu,
-}
 CODES = {"": 0, "gelu": 1, "tanh": 2, "relu": 3}  # of ops/cpu/stages.h; the first is none
 GAIN = 2**0.5  # of orthogonal initial weights before an activation, in sb3's dialect
 

@@ -67,6 +67,9 @@ inline V logistic(V x) {
   return 0.5f * tanh(0.5f * x) + 0.5f;
 }
 
+// What is above 0; NaN stays.
+inline Lanes relu(Lanes x) { return x < Lanes{} ? Lanes{} : x; }
+
 // e^x for x in [-87, 0], relative error 2e-7: 2^n e^r with |r| <= ln(2) / 2 and e^r as its Taylor polynomial.
 inline Lanes exp_negative(Lanes x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, held in the lowest bits

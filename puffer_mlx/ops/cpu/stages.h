@@ -113,7 +113,7 @@ inline Lanes activate(Activation activation, Lanes x) {
   switch (activation) {
     case Activation::kGelu: return gelu(x);
     case Activation::kTanh: return tanh(x);
-    case Activation::kRelu: return x < Lanes{} ? Lanes{} : x;  // NaN stays
+    case Activation::kRelu: return relu(x);
     case Activation::kNone: break;
   }
   return x;

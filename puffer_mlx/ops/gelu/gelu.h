@@ -2,24 +2,13 @@
 
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "ops/cpu/arithmetic.h"
+#include "ops/cpu/elements.h"
 #include "ops/cpu/node.h"
-#include "ops/cpu/threads.h"
 
 namespace puffer {
-
-// Calls work(first element, its lanes) for every run of kLanes of the elements [0, size), the last run perhaps shorter.
-template <class Work>
-inline void over_elements(int64_t size, Work work) {
-  constexpr int kRun = 64;  // elements that count as one row
-  over_rows(static_cast<int>((size + kRun - 1) / kRun), 1, [=](int begin, int end) {
-    for (int64_t i = int64_t(begin) * kRun; i < std::min(size, int64_t(end) * kRun); i += kLanes)
-      work(i, Channels(0, static_cast<int>(std::min<int64_t>(size - i, kLanes))));
-  });
-}
 
 // x -> x Phi(x), elementwise
 inline Array gelu_forward(const Array& x) {

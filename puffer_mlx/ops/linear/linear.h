@@ -129,20 +129,37 @@ inline void sum_products(int n, size_t size, float* to,
   for (int begin = 0; begin < n; begin += kRows) work(begin, std::min(n - begin, kRows), begin ? 1 : 0, to);
 }
 
+// to (M, K) = d^T a, of d (n, M), or (M, n) if `columns`, and a (n, K)
+inline void weight_gradient(const float* d, const float* a, int n, int M, int K, bool columns, float* to) {
+  sum_products(n, size_t(M) * K, to, [=](int begin, int count, float beta, float* out) {
+    auto rows = a + int64_t(begin) * K;
+    if (columns)
+      gemm(kRowMajor, kAsIs, kAsIs, M, K, count, 1, d + begin, n, rows, K, beta, out, K);
+    else
+      gemm(kRowMajor, kTransposed, kAsIs, M, K, count, 1, d + int64_t(begin) * M, M, rows, K, beta, out, K);
+  });
+}
+
+// to (M,) = the sum of d over its n rows
+inline void bias_gradient(const float* d, int n, int M, bool columns, float* to) {
+  sum_over_rows(n, M, to, [=](int begin, int count, float* out) {
+    for (int i = begin; !columns && i < begin + count; ++i)
+      for (int m = 0; m < M; ++m) out[m] += d[int64_t(i) * M + m];
+    for (int m = 0; columns && m < M; ++m) {
+      Lanes sums = {};
+      for (int i = 0; i < count; i += kLanes) sums += Channels(i, count).load(d + int64_t(m) * n + begin);
+      for (int lane = 0; lane < kLanes; ++lane) out[m] += sums[lane];
+    }
+  });
+}
+
 // dW (M, K) = dy^T x
 inline Array linear_weight_gradient(const Array& dy, const Array& x, bool columns) {
   expect_linear(dy, x, "linear: dy and x (n, K) don't agree");
   int n = x.shape(0), K = x.shape(1), M = dy.shape(columns ? 0 : 1);
   expect(dy.shape(columns ? 1 : 0) == n, "linear: dy and x (n, K) don't agree");
   auto kernel = [=](const Buffers& in, const Outputs& to) {
-    auto d = floats(in, 0), a = floats(in, 1);
-    sum_products(n, size_t(M) * K, floats(to, 0), [=](int begin, int count, float beta, float* out) {
-      auto rows = a + int64_t(begin) * K;
-      if (columns)
-        gemm(kRowMajor, kAsIs, kAsIs, M, K, count, 1, d + begin, n, rows, K, beta, out, K);
-      else
-        gemm(kRowMajor, kTransposed, kAsIs, M, K, count, 1, d + int64_t(begin) * M, M, rows, K, beta, out, K);
-    });
+    weight_gradient(floats(in, 0), floats(in, 1), n, M, K, columns, floats(to, 0));
   };
   return call("LinearWeightGradient", kernel, {dy, x}, {mx::Shape{M, K}})[0];
 }
@@ -151,18 +168,7 @@ inline Array linear_weight_gradient(const Array& dy, const Array& x, bool column
 inline Array linear_bias_gradient(const Array& dy, bool columns) {
   expect(dy.ndim() == 2 && dy.dtype() == mx::float32, "linear: dy must be (n, M), or (M, n), float32");
   int n = dy.shape(columns ? 1 : 0), M = dy.shape(columns ? 0 : 1);
-  auto kernel = [=](const Buffers& in, const Outputs& to) {
-    auto d = floats(in, 0);
-    sum_over_rows(n, M, floats(to, 0), [=](int begin, int count, float* out) {
-      for (int i = begin; !columns && i < begin + count; ++i)
-        for (int m = 0; m < M; ++m) out[m] += d[int64_t(i) * M + m];
-      for (int m = 0; columns && m < M; ++m) {
-        Lanes sums = {};
-        for (int i = 0; i < count; i += kLanes) sums += Channels(i, count).load(d + int64_t(m) * n + begin);
-        for (int lane = 0; lane < kLanes; ++lane) out[m] += sums[lane];
-      }
-    });
-  };
+  auto kernel = [=](const Buffers& in, const Outputs& to) { bias_gradient(floats(in, 0), n, M, columns, floats(to, 0)); };
   return call("LinearBiasGradient", kernel, {dy}, {mx::Shape{M}})[0];
 }
 

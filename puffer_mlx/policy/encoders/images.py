@@ -24,8 +24,8 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops import linear
-from puffer_mlx.policy.activations import relu, uniform
+from puffer_mlx.ops import linear, relu
+from puffer_mlx.policy.activations import uniform
 from puffer_mlx.spec import EnvSpec
 
 Shape = tuple[int, ...]  # of an image: height, width, channels

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from puffer_mlx.ops import gelu, linear
-from puffer_mlx.policy.activations import ACTIVATIONS, GAIN, orthogonal, uniform
+from puffer_mlx.ops import dense, gelu, linear
+from puffer_mlx.policy.activations import GAIN, orthogonal, uniform
 from puffer_mlx.spec import EnvSpec
 
 Weights = dict[str, mx.array]
@@ -74,7 +74,7 @@ class Activated:
     Args:
         inputs: D.
         hidden: H.
-        activation: a name of ``ACTIVATIONS``.
+        activation: as of ``ops.dense``.
     """
 
     inputs: int
@@ -90,8 +90,7 @@ class Activated:
 
     def __call__(self, weights: Weights, observations: mx.array) -> mx.array:
         """Observations (n, D), any dtype -> features (n, H) of the weights' dtype."""
-        y = linear(observations, weights["weight"], weights["bias"])
-        return ACTIVATIONS[self.activation](y)
+        return dense(observations, weights["weight"], weights["bias"], self.activation)
 
 
 OF_DIALECT = {"native": Linear, "torch": Affine, "puffer3": AffineGelu}  # sb3's has an activation

@@ -5,9 +5,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.ops import plus
+from puffer_mlx.ops import plus, relu
 from puffer_mlx.ops.low_precision import float32_on_cpu
-from puffer_mlx.policy.activations import relu
 from puffer_mlx.policy.encoders.images import (
     Layer,
     Shape,

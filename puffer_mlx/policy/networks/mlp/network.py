@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from puffer_mlx.ops import linear
-from puffer_mlx.policy.activations import ACTIVATIONS, orthogonal, uniform
+from puffer_mlx.ops import dense
+from puffer_mlx.policy.activations import orthogonal, uniform
 
 Weights = list[dict[str, mx.array]]
 State = list[mx.array]
@@ -18,7 +18,7 @@ class MLP:
     Args:
         hidden: H.
         layers: L.
-        activation: a name of ``ACTIVATIONS``: exact GELU, or what sb3's dialect is told.
+        activation: as of ``ops.dense``: exact GELU, or what sb3's dialect is told.
         gain: of orthogonal initial weights, with biases 0, as sb3's; None: uniform, as PufferLib's.
     """
 
@@ -55,7 +55,6 @@ class MLP:
         self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
     ) -> tuple[mx.array, State]:
         """One step of n agents, (n, H) to (n, H)."""
-        activate = ACTIVATIONS[self.activation]
         for layer in weights:
-            h = activate(linear(h, layer["weight"], layer["bias"]))
+            h = dense(h, layer["weight"], layer["bias"], self.activation)
         return h, state

@@ -1,0 +1,1 @@
+"""A product with bias and what follows it: tanh, ReLU or GELU."""
