@@ -181,6 +181,11 @@ RULES = (
         lambda s: f"--train.minibatch-size {2 * s.minibatch_size} (now {s.minibatch_size})",
     ),
     Rule(
+        "train_minibatches",  # of a small policy, all in one
+        lambda s: s.minibatches > 1,
+        lambda s: "fewer passes (--train.replay-ratio), or a smaller --policy.hidden-size",
+    ),
+    Rule(
         f"eval_act {LEARN}",
         lambda s: not s.has_gpu and s.device == "cpu",
         lambda s: "a GPU, or a smaller --policy.hidden-size or --policy.num-layers",

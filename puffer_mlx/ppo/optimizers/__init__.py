@@ -27,11 +27,14 @@ class Optimizer(NamedTuple):
             nothing is new: ``finite.step_if_finite`` does both. Loss and learning rate are scalar
             arrays.
         reads: the keys of [train] that it obeys, besides ``learning_rate`` and ``max_grad_norm``.
+        numbers: of [train], those that its form in ``ppo/small_networks`` takes; None: it has none
+            there.
     """
 
     init: Callable[[Tree], Tree]
     step: Callable[..., tuple]
     reads: tuple[str, ...]
+    numbers: Callable[[Any], tuple[float, ...]] | None = None
 
 
 def find(name: str) -> Optimizer:

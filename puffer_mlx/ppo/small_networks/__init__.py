@@ -3,7 +3,8 @@
 Control on Gymnasium wants many small minibatches: 160 of 64 samples for every 512 steps of one
 environment. As a graph each costs a millisecond, for some 20 microseconds of arithmetic.
 
-It is for policies without memory that are products and activations throughout, with Adam, in fp32.
+It is for policies without memory that are products and activations throughout, in fp32, with an
+optimizer that has a form here.
 What it computes is what the steps of ``ppo/update.py`` do, one minibatch after the other.
 """
 
@@ -20,6 +21,7 @@ from puffer_mlx.policy.distributions import OPEN
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
+from puffer_mlx.ppo import optimizers
 from puffer_mlx.trees import leaves
 
 LARGEST = 1 << 18  # numbers of a layer's output: beyond, MLX's graph uses more cores
@@ -35,7 +37,8 @@ def fits(policy: Policy, train: Train) -> bool:
         and type(policy.decoder) in (Fused, Separate)
         and policy.decoder.limits == OPEN
     )
-    wanted = train.algorithm == "ppo", train.optimizer == "adam", train.precision == "fp32"
+    own_form = optimizers.find(train.optimizer).numbers is not None
+    wanted = train.algorithm == "ppo", own_form, train.precision == "fp32"
     small = train.minibatch_size * policy.network.hidden <= LARGEST
     return (
         known
@@ -106,9 +109,9 @@ def epoch(
 
     Args:
         policy: one that ``fits``.
-        train: numbers of the loss and of Adam.
+        train: numbers of the loss and of the optimizer.
         weights: tree of float32 arrays.
-        optimizer: Adam's state.
+        optimizer: its state.
         scaler: of ``ppo/precision``, which counts minibatches.
         fields: a rollout's.
         adv: (T, N).
@@ -137,7 +140,7 @@ def epoch(
         *(optimizer["step"], lr, ent_coef, counts, flat("observations")),
         *([*rollout, adv.reshape(whole)], masks, order, describe(policy, weights)),
         *(train.clip_coef, train.vf_coef, train.vf_clip_coef, train.max_grad_norm),
-        *(train.beta1, train.beta2, train.eps, train.weight_decay),
+        *optimizers.find(train.optimizer).numbers(train),  # type: ignore
     )
     arrays = iter(new)
     weights, first, second = (

@@ -121,4 +121,8 @@ def _in_one() -> Callable[..., list[mx.array]] | None:
     return extension.adam_step if extension else kernel_on_gpu(gpu.step)
 
 
-OPTIMIZER = Optimizer(init, step, reads=("beta1", "beta2", "eps", "weight_decay"))
+def _numbers(settings: Train) -> tuple[float, ...]:
+    return settings.beta1, settings.beta2, settings.eps, settings.weight_decay
+
+
+OPTIMIZER = Optimizer(init, step, ("beta1", "beta2", "eps", "weight_decay"), _numbers)
