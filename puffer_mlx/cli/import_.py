@@ -27,6 +27,10 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.trees import named
 
+# Of a file that doesn't tell, whatever the environment's own settings are: observations are seen as
+# they are, and the policy is one of PufferLib's.
+UNTOLD = {KEY: "False", "policy.separate_value": "False", "policy.activation": "auto"}
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s FILE ENV [options]"
@@ -48,7 +52,9 @@ def configure(found: Found, argv: list[str]) -> tuple[Config, EnvSpec, argparse.
     config, _ = parse_command_line(argv, add_options)
     vec.settle_family(config)
     found.settings |= found.file.sizes_for(found, vec.look_up_spec(config), config)
-    told = {KEY: "False", **found.settings}  # what has no statistics sees observations as they are
+    told = {**UNTOLD, **found.settings}
+    if config.policy.dialect == "sb3":
+        told.setdefault("policy.dialect", "native")
     if config.python:
         told = {RESCALE: "False", **told}  # and what has no bounds acts in the environment's units
     words = [f"{option(*key.split('.'))}={text}" for key, text in told.items()]

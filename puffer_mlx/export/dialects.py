@@ -13,6 +13,9 @@ channels of images first:
 | ``decoder.value.*`` | ``decoder.value_function.*`` | ``policy.value.*`` |
 | ``network.*`` | ``network.*``, each network's own: its ``forms.py`` | its own |
 
+The sb3 dialect's are those of Stable-Baselines3's policy: ``policy_net.*`` and ``value_net.*`` of
+the network's module, a sequence each, ``action_net.*``, ``value_net.*`` and ``log_std`` (a,).
+
 A tensor may have a second name, that of the cell which shares it.
 """
 
@@ -60,7 +63,7 @@ def to_dialect(policy: Policy, weights: Weights, dialect: str) -> tuple[Policy, 
         raise UserError(
             f"a policy of the {own} dialect can't become one of {dialect}: no other dialect has"
             " the activations of sb3",
-            "--to onnx and safetensors keep it",
+            f"keep the dialect {own}, which --to onnx, safetensors and torch do",
         )
     encoder, converted = policy.encoder, dict(weights)
     if convert := encoder_forms(encoder).to_dialect:
@@ -95,8 +98,17 @@ def _convert_decoder(decoder: Any, weights: Weights, dialect: str) -> tuple[Any,
 
 
 def torch_fault(policy: Policy) -> str | None:
-    """The part of a policy that upstream's torch classes of its dialect lack; None if none is."""
+    """The part of a policy that the torch classes of its dialect lack; None if none is."""
     dialect, network = dialect_of(policy), policy.network
+    if dialect == "sb3":
+        for part, forms in (
+            (policy.encoder, encoder_forms(policy.encoder)),
+            (network, forms_of(network)),
+        ):
+            if forms.sb3 is None:
+                name = type(part).__name__
+                return f"{name}: Stable-Baselines3's policy has products and activations alone"
+        return None
     if policy.separate_value:
         return "values with a network of their own (policy.separate_value): PufferLib has none"
     forms, layers = forms_of(network), getattr(network, "layers", 1)
@@ -127,6 +139,8 @@ def torch_keys(policy: Policy) -> dict[str, list[str]]:
     """
     if fault := torch_fault(policy):
         raise UserError(fault, "export it with --to safetensors or onnx")
+    if dialect_of(policy) == "sb3":
+        return _sb3_keys(policy)
     old = dialect_of(policy) == "puffer3"
     decoder = "decoder_mean" if policy.decoder.action.continuous else "decoder"
     prefixes = {
@@ -144,6 +158,34 @@ def torch_keys(policy: Policy) -> dict[str, list[str]]:
         else:
             ours = next(prefix for prefix in prefixes if name.startswith(prefix))
             keys[name] = [prefixes[ours] + name.removeprefix(ours)]
+    return keys
+
+
+SB3_HEADS = {
+    "decoder.logstd": "log_std",
+    "decoder.actions": "action_net",
+    "decoder.value": "value_net",
+}
+
+
+def _sb3_keys(policy: Policy) -> dict[str, list[str]]:
+    """``torch_keys`` of Stable-Baselines3's policy.
+
+    There values always have modules of their own; if they have none here, those are second names.
+    """
+    encoder, network = encoder_forms(policy.encoder).sb3, forms_of(policy.network).sb3
+    assert encoder and network  # see torch_fault
+    key_of = {"encoder": encoder, "network": network.key}
+    actor = ["policy_net"] if policy.separate_value else ["policy_net", "value_net"]
+    keys = {}
+    for name, _ in named(policy.init(mx.random.key(0))):
+        part, _, rest = name.removeprefix("critic.").partition(".")
+        if part == "decoder":
+            head = next(head for head in SB3_HEADS if name.startswith(head))
+            keys[name] = [name.replace(head, SB3_HEADS[head])]
+        else:
+            modules = ["value_net"] if name.startswith("critic.") else actor
+            keys[name] = [f"{network.module}.{module}.{key_of[part](rest)}" for module in modules]
     return keys
 
 
@@ -169,7 +211,7 @@ def _network_keys(network: Any, old: bool) -> dict[str, list[str]]:
 
 
 def to_torch(policy: Policy, weights: Weights) -> Tensors:
-    """The state_dict of a policy of the torch or the puffer3 dialect, as float32 arrays.
+    """The state_dict of a policy of any dialect but native, as float32 arrays.
 
     Raises:
         UserError: see ``torch_fault``.
@@ -177,7 +219,7 @@ def to_torch(policy: Policy, weights: Weights) -> Tensors:
     keys, tensors = torch_keys(policy), {}
     aliases: Tensors = {}
     for name, w in named(weights):
-        array = _as_torch(policy.encoder, name, np.array(w, np.float32))
+        array = _as_torch(policy, name, np.array(w, np.float32))
         first, *others = keys[name]
         tensors[first] = array
         aliases.update(dict.fromkeys(others, array))
@@ -197,7 +239,7 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
 
     def take(name: str, w: mx.array) -> mx.array:
         first, *others = keys[name]
-        shape = _as_torch(policy.encoder, name, np.empty(w.shape, np.float32)).shape
+        shape = _as_torch(policy, name, np.empty(w.shape, np.float32)).shape
         if first not in tensors or tensors[first].shape != shape:
             found = tensors[first].shape if first in tensors else "missing"
             wrong.append(f"{first}: {found}, expected {shape}")
@@ -205,7 +247,7 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
         for other in others:
             if other in tensors and not np.array_equal(tensors[other], tensors[first]):
                 wrong.append(f"{other}: differs from {first}, of which it is the second name")
-        return mx.array(_as_ours(policy.encoder, name, tensors[first]))
+        return mx.array(_as_ours(policy, name, tensors[first]))
 
     weights = tree_map_with_path(take, like)
     if wrong:
@@ -217,19 +259,23 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
     return weights
 
 
-def _as_torch(encoder: Any, name: str, array: np.ndarray) -> np.ndarray:
-    """A weight as PufferLib's class has it."""
-    form = encoder_forms(encoder).torch
+def _as_torch(policy: Policy, name: str, array: np.ndarray) -> np.ndarray:
+    """A weight as the torch class has it."""
+    form = encoder_forms(policy.encoder).torch
     if form and name.startswith("encoder."):
         array = form.to_torch(array)
+    if name == "decoder.logstd" and dialect_of(policy) == "sb3":
+        array = array[0]
     return np.ascontiguousarray(array)
 
 
-def _as_ours(encoder: Any, name: str, array: np.ndarray) -> np.ndarray:
+def _as_ours(policy: Policy, name: str, array: np.ndarray) -> np.ndarray:
     """The inverse of ``_as_torch``."""
-    form = encoder_forms(encoder).torch
+    form = encoder_forms(policy.encoder).torch
     if form and name.startswith("encoder."):
         array = form.from_torch(array)
+    if name == "decoder.logstd" and dialect_of(policy) == "sb3":
+        array = array[None]
     return np.ascontiguousarray(array)
 
 

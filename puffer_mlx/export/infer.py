@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import Tensors
 from puffer_mlx.policy.encoders.catalog import FORMS as ENCODERS
@@ -35,6 +37,8 @@ def detect_torch(path: Path, tensors: Tensors) -> dict[str, str]:
     Raises:
         UserError: it isn't a policy that puffer_mlx has.
     """
+    if "action_net.weight" in tensors and (settings := _sb3_settings(tensors)):
+        return settings
     if "policy.value.weight" in tensors and (wrapped := _wrapped(tensors)):
         H = tensors["policy.value.weight"].shape[1]
         return _settings("puffer3", wrapped, DEFAULT, H, 1)
@@ -45,10 +49,28 @@ def detect_torch(path: Path, tensors: Tensors) -> dict[str, str]:
         shown = ", ".join(list(tensors)[:8]) + (", ..." if len(tensors) > 8 else "")
         raise UserError(
             f"{path} isn't a policy of PufferLib 4.0's classes, nor of 3.0's with"
-            f" {' or '.join(names_of('puffer3'))}: {shown}",
+            f" {' or '.join(names_of('puffer3'))}, nor Stable-Baselines3's: {shown}",
             "policies with encoders of an environment's own can't be imported",
         )
     return _settings("torch", network, encoder, value.shape[1], layers)
+
+
+def _sb3_settings(tensors: Tensors) -> dict[str, str]:
+    """Of Stable-Baselines3's policy, whose keys don't tell its activation; empty of another."""
+    for name, forms in FORMS.items():
+        begin = f"{forms.sb3.module}.policy_net." if forms.sb3 else "?"
+        own = {key: w for key, w in tensors.items() if key.startswith(begin)}
+        if not own:
+            continue
+        others = [tensors.get(key.replace("policy_net", "value_net")) for key in own]
+        layers = sum(key.endswith(".weight") for key in own) - 1
+        H = tensors["action_net.weight"].shape[1]
+        settings = _settings("sb3", name, DEFAULT, H, layers)
+        pairs = zip(own.values(), others, strict=True)
+        if not all(other is not None and np.array_equal(w, other) for w, other in pairs):
+            settings["policy.separate_value"] = "True"
+        return settings
+    return {}
 
 
 def _encoder(tensors: Collection[str]) -> str:

@@ -1,10 +1,10 @@
-"""PufferLib's policies as PyTorch modules: structure and state_dict keys of upstream's classes.
+"""PufferLib's policies, and Stable-Baselines3's, as PyTorch modules with their keys.
 
 For checking exports, and for running them where PufferLib isn't installed; on any device. Like
 ``torch_parts.py`` and the networks' ``torch_module.py``, this file imports torch when it is
 imported: import them inside functions.
 
-    module = make_module(policy)            # of our Policy, dialect torch or puffer3
+    module = make_module(policy)            # of our Policy, dialect torch, puffer3, sb3
     module.load_state_dict(torch.load("breakout.pt", weights_only=True))
     outputs, values, state = module.step(observations, state)
 
@@ -38,7 +38,7 @@ from puffer_mlx.policy.networks.torch_network import Network, State, torch_class
 from puffer_mlx.policy.policy import Policy as OurPolicy
 from puffer_mlx.spec import ActionSpec
 
-__all__ = ["Policy", "Wrapper", "make_module"]
+__all__ = ["ActorCritic", "Policy", "Wrapper", "make_module"]
 
 
 class Composed(nn.Module):
@@ -180,8 +180,64 @@ class Wrapper(Composed):
         return self._network[0].initial_state(n, device)
 
 
-def make_module(policy: OurPolicy) -> Policy | Wrapper:
-    """The module of a policy of the torch or the puffer3 dialect, with fresh weights.
+ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU}
+
+
+class Extractor(nn.Module):
+    """Of Stable-Baselines3: features of actions, and of values."""
+
+    def __init__(self, inputs: int, hidden: int, layers: int, activation: str) -> None:
+        super().__init__()
+        widths = [inputs, *[hidden] * layers]
+
+        def sequence() -> nn.Sequential:
+            pairs = [(nn.Linear(width, hidden), ACTIVATIONS[activation]()) for width in widths]
+            return nn.Sequential(*(module for pair in pairs for module in pair))
+
+        self.policy_net, self.value_net = sequence(), sequence()
+
+
+class ActorCritic(Composed):
+    """Stable-Baselines3's, without memory; what it computes, and its keys."""
+
+    def __init__(
+        self, inputs: int, action: ActionSpec, hidden: int, layers: int, activation: str, key: str
+    ) -> None:
+        super().__init__()
+        if action.continuous:
+            self.log_std = nn.Parameter(torch.zeros(action.heads))
+        extractor = Extractor(inputs, hidden, layers, activation)
+        self.add_module(key, extractor)
+        self._extractor = (extractor,)  # in a tuple: it is a module by its key already
+        self.action_net = nn.Linear(hidden, action.logits)
+        self.value_net = nn.Linear(hidden, 1)
+        self.continuous = action.continuous
+
+    def encode(self, observations: Tensor) -> Tensor:
+        """(n, D) -> (n, 2H): features of actions, then of values."""
+        (extractor,) = self._extractor
+        both = [extractor.policy_net(observations), extractor.value_net(observations)]
+        return torch.cat(both, dim=-1)
+
+    def decode(self, h: Tensor) -> tuple[Outputs, Tensor]:
+        """(..., 2H) -> outputs, values (...)."""
+        of_actions, of_value = h.chunk(2, dim=-1)
+        outputs, value = self.action_net(of_actions), self.value_net(of_value).squeeze(-1)
+        return ((outputs, self.log_std.expand_as(outputs)) if self.continuous else outputs), value
+
+    def remember(self, h: Tensor, state: State) -> tuple[Tensor, State]:
+        """Nothing."""
+        return h, state
+
+    recall = remember
+
+    def initial_state(self, n: int, device: Any = None) -> State:
+        """The empty state."""
+        return ()
+
+
+def make_module(policy: OurPolicy) -> Policy | Wrapper | ActorCritic:
+    """The module of a policy of any dialect but native, with fresh weights.
 
     Raises:
         UserError: PufferLib has no class for a part of it.
@@ -191,6 +247,9 @@ def make_module(policy: OurPolicy) -> Policy | Wrapper:
     encoder: Any = policy.encoder
     network: Any = policy.network
     action, hidden = policy.decoder.action, policy.decoder.hidden
+    if dialect_of(policy) == "sb3" and (form := forms_of(network).sb3):
+        sizes = encoder.inputs, action, hidden, network.layers
+        return ActorCritic(*sizes, encoder.activation, form.module)
     puffer3 = forms_of(network).puffer3
     if dialect_of(policy) == "puffer3" and puffer3 is not None:
         return Wrapper(encoder.inputs, action, hidden, puffer3.module(hidden))

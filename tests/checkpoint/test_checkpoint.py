@@ -85,6 +85,8 @@ def test_a_checkpoint_loads_back(config, tmp_path):
         (Policy(4, 2, "native", True), Torch(network="LSTM"), SPEC),
         (Policy(4, 2), Torch(network="GRU"), SPEC),
         (Policy(4, 1), Torch(network="MLP"), SPEC),
+        (Policy(4, 1, "sb3", activation="relu"), Torch(network="MLP"), SPEC),
+        (Policy(4, 2, separate_value=True), Torch(), SPEC),
         (
             Policy(4, 1),
             Torch(encoder="ImpalaEncoder"),

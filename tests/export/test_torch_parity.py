@@ -295,3 +295,25 @@ def test_a_difference_would_be_seen():
         if w.size > 1:
             with pytest.raises(AssertionError):
                 check_forward(case, ours(case, worse, None)[1], expected)
+
+
+# ---- Stable-Baselines3 ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_keys_and_shapes_are_stable_baselines3s(separate):
+    """What its ``PPO("MlpPolicy", env).policy.state_dict()`` has (2.9): 3 numbers, 2 actions."""
+    spec = EnvSpec("x", 3, np.dtype(np.float32), ActionSpec((1, 1)))
+    settings = Policy(64, 1, "sb3", separate_value=separate)
+    policy = make_policy(spec, settings, Torch(network="MLP"))
+    found = to_torch(policy, policy.init(mx.random.key(0)))
+    expected: dict[str, tuple[int, ...]] = {"log_std": (2,)}
+    for net in "policy_net", "value_net":
+        for place, shape in ((0, (64, 3)), (2, (64, 64))):
+            expected[f"mlp_extractor.{net}.{place}.weight"] = shape
+            expected[f"mlp_extractor.{net}.{place}.bias"] = shape[:1]
+    for head, rows in (("action_net", 2), ("value_net", 1)):
+        expected[f"{head}.weight"], expected[f"{head}.bias"] = (rows, 64), (rows,)
+    assert {key: array.shape for key, array in found.items()} == expected
+    first, second = (found[f"mlp_extractor.{net}.2.weight"] for net in ("policy_net", "value_net"))
+    assert np.array_equal(first, second) != separate

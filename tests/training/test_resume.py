@@ -113,6 +113,8 @@ def test_a_folder_of_5_0_goes_on_too(uncompiled, tmp_path, name):
         ["--policy.reset-on-terminal", "True", "--torch.network", "LSTM"],
         ["--policy.dialect", "torch"],
         ["--policy.dialect", "puffer3", "--torch.network", "GRU"],
+        ["--policy.dialect", "sb3", "--torch.network", "MLP", "--policy.separate-value", "1"],
+        ["--reset-state", "False", "--torch.network", "LSTM", "--policy.separate-value", "1"],
         ["--train.advantage", "S", "--vec.num-buffers", "1"],
         ["--vec.num-buffers", "16"],  # more than ten states
         ["--train.overlap", "1"],

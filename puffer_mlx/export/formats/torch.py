@@ -1,4 +1,6 @@
-"""A state_dict for PufferLib's torch classes, 4.0's or 3.0's (``torch_modules.py``).
+"""A state_dict for PufferLib's torch classes, 4.0's or 3.0's, or Stable-Baselines3's.
+
+The classes, written anew, are in ``torch_modules.py``.
 
 Its keys and shapes tell the policy: dialect, encoder, network and sizes.
 """
@@ -13,7 +15,14 @@ import numpy as np
 
 from puffer_mlx.checkpoint import flat_files, normalization, rescaling
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.dialects import Tensors, from_torch, stacked_state, to_torch, torch_fault
+from puffer_mlx.export.dialects import (
+    Tensors,
+    dialect_of,
+    from_torch,
+    stacked_state,
+    to_torch,
+    torch_fault,
+)
 from puffer_mlx.export.file_format import (
     Contents,
     FileFormat,
@@ -38,12 +47,12 @@ class Torch(FileFormat):
 
     name = "torch"
     suffixes = (".pt", ".pth", ".bin")  # PufferLib's torch backend names its files .bin
-    dialects = ("torch", "puffer3")
+    dialects = ("torch", "puffer3", "sb3")
     tolerance = 1e-5
-    use = "PufferLib's torch backend, or 3.0"
+    use = "PufferLib's torch backend, 3.0, or Stable-Baselines3"
     holds = (
         "everything but classes of your own; 3.0's dialect: one"
-        f" {' or '.join(names_of('puffer3'))} layer"
+        f" {' or '.join(names_of('puffer3'))} layer; sb3's: without memory or images"
     )
     content = "a file of torch.save"
     begins = (flat_files.ZIP, OLD_TORCH)
@@ -60,10 +69,12 @@ class Torch(FileFormat):
         save_torch(contents.policy, contents.weights, path, contents.memory)
 
     def notes(self, contents: Contents) -> list[str]:
-        """What PufferLib's classes leave to others."""
+        """What the classes leave to others."""
         notes = reset_note(contents) + mask_note(contents)
         network: Any = contents.policy.network
-        if (form := forms_of(network).torch) and (note := form.note(network.layers)):
+        if dialect_of(contents.policy) == "sb3":
+            notes.append(sb3_note(contents.policy))
+        elif (form := forms_of(network).torch) and (note := form.note(network.layers)):
             notes.append(note)
         return notes + super().notes(contents)
 
@@ -83,10 +94,22 @@ class Torch(FileFormat):
         return run_torch(policy, tensors, observations)
 
 
+def sb3_note(policy: Policy) -> str:
+    """How Stable-Baselines3's policy is made that has these tensors."""
+    from puffer_mlx.export.torch_modules import ACTIVATIONS
+
+    encoder: Any = policy.encoder
+    network: Any = policy.network
+    widths = [encoder.hidden] * (1 + network.layers)
+    activation = ACTIVATIONS[encoder.activation].__name__
+    arguments = f"net_arch={widths}, activation_fn=torch.nn.{activation}"
+    return f"Stable-Baselines3 loads it with PPO(..., policy_kwargs=dict({arguments}))"
+
+
 def save_torch(
     policy: Policy, weights: Weights, path: Path, memory: normalization.Memory = NOTHING
 ) -> None:
-    """Write a state_dict for upstream's classes; the policy's dialect is torch or puffer3.
+    """Write a state_dict for others' classes; the policy's dialect is any but native.
 
     With the statistics of observations, or the bounds of actions, there are keys that upstream's
     loader refuses, since it wouldn't apply them; ``torch_modules.make_module``'s do.
@@ -111,7 +134,7 @@ def save_torch(
 def run_torch(
     policy: Policy, tensors: dict[str, Any], observations: np.ndarray, device: str = "cpu"
 ) -> Outputs:
-    """The outputs of upstream's classes with a state_dict, of a torch or puffer3 policy.
+    """The outputs of others' classes with a state_dict, of a policy of any dialect but native.
 
     The second names of tensors may be missing; ``from_torch`` says what else is. Statistics among
     the tensors are applied.

@@ -38,6 +38,8 @@ class Forms:
     torch: TorchForm | None = None
     puffer3: Callable[[str], str] | None = None
     """Of a tensor's name: its key in PufferLib 3.0's wrapper."""
+    sb3: Callable[[str], str] | None = None
+    """Of a tensor's name: its key in a sequence of modules of Stable-Baselines3's policy."""
     flat: bool = False
     """Whether PufferLib's flat file holds it."""
     activation: Callable[[Any], str] | None = None

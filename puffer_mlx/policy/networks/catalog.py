@@ -93,8 +93,8 @@ def make_network(name: str, hidden: int, layers: int, dialect: str, activation: 
     if ":" in name:
         return custom.make_network(name, hidden, layers)
     network = NETWORKS[name](hidden, layers)
-    adapt = FORMS[name].sb3 if dialect == "sb3" and name in FORMS else None
-    return adapt(network, activation) if adapt else network
+    form = forms_of(network).sb3 if dialect == "sb3" else None
+    return form.activated(network, activation) if form else network
 
 
 def names_of(form: str) -> list[str]:

@@ -30,6 +30,18 @@ class TorchForm:
 
 
 @dataclass(frozen=True)
+class Sb3Form:
+    """The network within Stable-Baselines3's policy of actors and critics, behind the encoder."""
+
+    module: str
+    """The key of the module that has both sequences, of actions and of values."""
+    activated: Callable[[Any, str], Any]
+    """Of (network, activation): the network of the sb3 dialect."""
+    key: Callable[[str], str]
+    """Of a tensor's name: its key in the sequence of modules that begins with the encoder's two."""
+
+
+@dataclass(frozen=True)
 class Puffer3Form:
     """The network within PufferLib 3.0's wrapper, which has one layer."""
 
@@ -79,8 +91,8 @@ class GPUStep:
 class Forms:
     """All of a network's forms."""
 
-    sb3: Callable[[Any, str], Any] | None = None
-    """Of (network, activation): the network of the sb3 dialect; None: it is as in all others."""
+    sb3: Sb3Form | None = None
+    """None: in the sb3 dialect it is as in all others."""
     pack: Callable[[Any, Any, Weights], None] | None = None
     """Of (step, network, weights): adds the layers to a compiled step:
     ``rollout.compiled_step.Layers``."""

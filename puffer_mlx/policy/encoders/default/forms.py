@@ -70,5 +70,10 @@ FORMS = {
         activation=lambda encoder: "gelu",
         to_dialect=partial(_to_dialect, "puffer3"),
     ),
-    Activated: Forms(NAME, _product_activated, activation=lambda encoder: encoder.activation),
+    Activated: Forms(
+        NAME,
+        _product_activated,
+        sb3=lambda name: f"0.{name}",
+        activation=lambda encoder: encoder.activation,
+    ),
 }

@@ -10,13 +10,18 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.policy.activations import CODES, GAIN
-from puffer_mlx.policy.networks.forms import Forms, GPUStep, TorchForm, Weights, count
+from puffer_mlx.policy.networks.forms import Forms, GPUStep, Sb3Form, TorchForm, Weights, count
 
 TEXT = Path(__file__).with_name("act.metal.h")
 
 
 def _sb3(network: Any, activation: str) -> Any:
     return replace(network, activation=activation, gain=GAIN)
+
+
+def _sb3_key(name: str) -> str:
+    i, part = name.split(".")
+    return f"{2 * int(i) + 2}.{part}"
 
 
 def _pack(step: Any, network: Any, weights: Weights) -> None:
@@ -42,7 +47,7 @@ def _torch_keys(layers: int) -> dict[str, list[str]]:
 
 
 FORMS = Forms(
-    sb3=_sb3,
+    sb3=Sb3Form("mlp_extractor", _sb3, _sb3_key),
     pack=_pack,
     gpu_step=GPUStep(
         TEXT, "mlp_act", _gpu_weights, fits=lambda network: network.activation == "gelu"
