@@ -83,11 +83,6 @@ IN_PYTHON = {
         for name in ("Pong", "Breakout")
     },
 }
-SEGMENTS = (  # of networks with memory: their states go on, and end with episodes
-    "--reset-state False --policy.reset-on-terminal True --train.algorithm ppo"
-    " --train.optimizer adam --train.learning-rate 0.001 --train.lr-schedule linear"
-    " --train.horizon 64 --train.minibatch-size 256 --train.vf-coef 0.5 --train.ent-coef 0"
-)
 HIDDEN = {  # task -> steps, episodes of the evaluation
     "memory": (50_000, 100),
     "t_maze": (50_000, 100),
@@ -97,7 +92,7 @@ HIDDEN = {  # task -> steps, episodes of the evaluation
 NETWORKS = "MinGRU", "LSTM", "GRU", "MLP"
 IN_PART = {  # a peer has networks of its own: it is trained beside the first of ours
     f"{PARTIAL}{name}-{network}": Task(
-        f"partial_environments:{name} --torch.network {network} {SEGMENTS}",
+        f"partial_environments:{name} --torch.network {network}",
         steps,
         RECURRENT[name] if network == NETWORKS[0] else {},
         episodes,

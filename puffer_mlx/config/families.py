@@ -7,6 +7,8 @@
 | ``images`` | an image of bytes, nothing else | choices | images.ini |
 | ``continuous_images`` | such an image | numbers | images.ini; of continuous.ini ``OF_ACTIONS`` |
 
+Where the network isn't MLP, the first two have ``recurrent.ini`` behind their file.
+
 What an agent sees decides about sizes, passes and encoders; so images count before actions, and
 only those keys of continuous.ini that are about actions alone count beside images.
 """
@@ -16,6 +18,7 @@ from typing import NamedTuple
 from puffer_mlx.spec import EnvSpec
 
 CONTINUOUS_FILE = "continuous.ini"
+RECURRENT_FILE = "recurrent.ini"
 OF_ACTIONS = frozenset({"vec.rescale_actions", "train.ent_coef", "policy.log_std_init"})
 
 
@@ -25,11 +28,16 @@ class Family(NamedTuple):
     kind: str  # in words
     files: tuple[str, ...]  # the later ones win
     partly: str = ""  # one of them, of which only ``OF_ACTIONS`` count
+    recurrent: tuple[str, ...] = ()  # behind them where the network isn't MLP
+
+    def files_for(self, network: str) -> tuple[str, ...]:
+        """Its files, for a ``torch.network``; empty: nobody names one."""
+        return self.files + (self.recurrent if network not in ("", "MLP") else ())
 
 
 FAMILIES = {
-    "discrete": Family("discrete control", ("discrete.ini",)),
-    "continuous": Family("continuous control", (CONTINUOUS_FILE,)),
+    "discrete": Family("discrete control", ("discrete.ini",), recurrent=(RECURRENT_FILE,)),
+    "continuous": Family("continuous control", (CONTINUOUS_FILE,), recurrent=(RECURRENT_FILE,)),
     "images": Family("images", ("images.ini",)),
     "continuous_images": Family(
         "images, continuous control", ("images.ini", CONTINUOUS_FILE), CONTINUOUS_FILE
@@ -37,7 +45,9 @@ FAMILIES = {
 }
 AUTO = "auto"  # to be chosen from the spaces
 ASSUMED = "discrete"  # while nobody has looked at them
-FILES = tuple(dict.fromkeys(file for family in FAMILIES.values() for file in family.files))
+FILES = tuple(
+    dict.fromkeys(file for family in FAMILIES.values() for file in family.files + family.recurrent)
+)
 
 
 def family_of(spec: EnvSpec) -> str:

@@ -32,6 +32,7 @@ from puffer_mlx.system.files import read_text
 from puffer_mlx.system.package_data import shipped
 
 FAMILY = "base.family"
+NETWORK = "torch.network"
 PYTHON = "python.ini"  # what all Python environments begin with; then their family's files
 PUFFER5 = "puffer5.ini"  # what differs for PufferLib 5.0's trainer
 LAYERS = PYTHON, *FILES, PUFFER5  # files that no environment has for its own
@@ -57,12 +58,14 @@ class Wanted(NamedTuple):
         family: what its spaces tell; empty if nobody has looked.
         asked: what a person says; ``auto`` is as the spaces tell. What the environment's files say
             of ``base.family`` counts between the two.
+        network: what a person says of ``torch.network``, else the environment's files may.
         whole: a run's own configuration comes after all of its files, which says all that those of
             its family would.
     """
 
     family: str = ""
     asked: str = ""
+    network: str = ""
     whole: bool = False
 
 
@@ -116,19 +119,20 @@ def resolve_file(path: Path, wanted: Wanted = NOTHING) -> NamedEnvironment:
 
 def _python(name: str, own: list[Path], wanted: Wanted) -> NamedEnvironment:
     """An environment in Python with its own files, and before them those of its family."""
-    said = wanted.asked or said_family(own)
+    said = wanted.asked or last_said(FAMILY, own)
     family = wanted.family if said in ("", AUTO) else said
     if wanted.whole:  # a family's newer keys aren't what the run was trained with
         return NamedEnvironment(name, "", [*_defaults(), *own], family)
     chosen = FAMILIES.get(family) or FAMILIES[ASSUMED]  # a wrong word is refused with its key
-    layers = [path for file in (PYTHON, *chosen.files) for path in layer(file)]
+    network = wanted.network or last_said(NETWORK, own)
+    layers = [path for file in (PYTHON, *chosen.files_for(network)) for path in layer(file)]
     partly = frozenset(path for path in layers if path.name == chosen.partly)
     return NamedEnvironment(name, "", [*_defaults(), *layers, *own], family, True, partly)
 
 
-def said_family(files: Iterable[Path]) -> str:
-    """What files say of the family, the last one that does; empty if none."""
-    told = [_texts(path).get(FAMILY, "") for path in files]
+def last_said(key: str, files: Iterable[Path]) -> str:
+    """What files say of a key, the last one that does; empty if none."""
+    told = [_texts(path).get(key, "") for path in files]
     return next((text for text in reversed(told) if text), "")
 
 

@@ -22,14 +22,15 @@ from puffer_mlx.config.compatibility import ENV_OF_5, NOTHING, ONLY, RENAMES, UN
 from puffer_mlx.config.families import AUTO
 from puffer_mlx.config.finding import (
     FAMILY,
+    NETWORK,
     NamedEnvironment,
     Wanted,
     is_whole,
     known_words,
+    last_said,
     plain_path,
     resolve,
     resolve_file,
-    said_family,
 )
 from puffer_mlx.config.fit import fit_buffers, fit_minibatch, typed
 from puffer_mlx.config.ini_files import Setting, relative_path
@@ -133,7 +134,8 @@ def parse_command_line(
     name, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
     wanted = Wanted(
         family,
-        asked=typed_text(words, FAMILY) or said_family(map(Path, files)),
+        asked=typed_text(words, FAMILY) or last_said(FAMILY, map(Path, files)),
+        network=typed_text(words, NETWORK) or last_said(NETWORK, map(Path, files)),
         whole=any(map(is_whole, map(Path, files))),
     )
     with reading(name, "name an environment, a folder or an .ini file that you may read"):

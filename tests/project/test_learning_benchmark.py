@@ -111,14 +111,6 @@ def test_tasks_that_need_memory():
     assert told.startswith(f"{words} --torch.network MinGRU ")
 
 
-def test_the_settings_for_memory_are_those_that_the_documentation_gives():
-    text = (ROOT / "docs" / "writing_envs.md").read_text()
-    (given,) = re.findall(
-        r"partial_environments\.py:t_maze --torch\.network GRU (.*?)```", text, re.S
-    )
-    assert given.replace("\\\n", " ").split() == tasks.SEGMENTS.split()
-
-
 def test_seeds_of_training_and_evaluation_differ():
     plan = runs.plan(["CartPole-v1", "catch"], [OURS, SB3], range(1, 3))
     first = [("CartPole-v1", OURS, 1), ("CartPole-v1", SB3, 1), ("catch", OURS, 1)]
