@@ -106,3 +106,10 @@ def test_agents_of_the_evaluation_after_training():
     assert "fewer base.eval_agents" in caught.value.hint
     asked.base.eval_episodes = 0
     memory_needs.refuse_training(asked)
+
+
+def test_values_with_a_network_of_their_own_need_twice_as_much(gigabytes):
+    gigabytes(6)  # a layer of 10^9 weights has 4 GB
+    memory_needs.refuse_policy(Config(policy=Policy(31623, 1)))
+    with pytest.raises(UserError, match="makes weights of 8 GB"):
+        memory_needs.refuse_policy(Config(policy=Policy(31623, 1, separate_value=True)))
