@@ -48,17 +48,23 @@ def fit_buffers(config: Config) -> None:
 
 
 def fit_minibatch(config: Config) -> None:
-    """Lower what a family's file says of ``train.minibatch_size`` to an epoch.
+    """Lower what a family's file says of ``train.minibatch_size`` to an epoch, or raise it.
 
-    Whoever asks for few environments didn't ask for a number in a file about all of Python's.
+    Whoever asks for few environments didn't ask for a number in a file about all of Python's; nor
+    did who asks for minibatches of whole segments, by another trainer or network: they become one
+    segment at least.
     """
-    size, epoch = config.train.minibatch_size, config.batch_size
+    size, epoch, T = config.train.minibatch_size, config.batch_size, config.train.horizon
     file = config.origins.get(MINIBATCH, "").rpartition(":")[0]
-    if Path(file).name not in (PYTHON, *FILES) or not 1 <= epoch < size:
+    if Path(file).name not in (PYTHON, *FILES) or size < 1 or epoch < 1:
         return
-    said = f"{_said(config, MINIBATCH, size)} is more than an epoch"
-    config.train.minibatch_size = epoch
-    config.notes.append(f"{said}: lowered to {epoch}")
+    said = _said(config, MINIBATCH, size)
+    if epoch < size:
+        config.train.minibatch_size = epoch
+        config.notes.append(f"{said} is more than an epoch: lowered to {epoch}")
+    elif not config.shuffles_samples and size % T:
+        config.train.minibatch_size = raised = min(epoch, -(-size // T) * T)
+        config.notes.append(f"{said} is no whole segment, train.horizon {T}: raised to {raised}")
 
 
 def fit_agents(config: Config, counts: Sequence[int]) -> None:

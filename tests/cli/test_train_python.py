@@ -138,7 +138,7 @@ def test_exporting(whole):
 def test_an_environment_of_ones_own(own):
     options = """--device cpu --vec.backend sync --train.horizon 16 --train.minibatch-size 128
         --train.replay-ratio 4 --policy.hidden-size 16 --train.total-timesteps 20_000
-        --env.length 3 --eval-episodes 0"""
+        --train.learning-rate 0.001 --env.length 3 --eval-episodes 0"""
     done = run("train", "line:Line", *options.split(), cwd=own)
     assert (done.returncode, done.stderr) == (0, "")
     last = [record for record in records(own) if "env/won" in record][-20:]

@@ -572,7 +572,8 @@ def test_every_shipped_file_loads_and_holds_only_what_is_used(path):
         config = c.load(name)
         assert config.env_name == name
         assert config.unused == []
-        assert c.load(name, ["--train.algorithm=puffer5"]).notes == []  # its minibatches fit
+        if not config.python:  # whose samples are shuffled, if not by puffer5
+            assert c.load(name, ["--train.algorithm=puffer5"]).notes == []  # its minibatches fit
 
 
 # --- what the first word names ---

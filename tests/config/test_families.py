@@ -108,35 +108,72 @@ _ALL = {
     "vec.total_agents": 8,
 }
 _NORMALISED = {"vec.normalize_observations": True, "vec.normalize_rewards": True}
-_SHORT = {"train.learning_rate": 0.02, "train.replay_ratio": 20.0, "train.ent_coef": 0.0}
+_SMALL = {
+    "base.device": "cpu",
+    "policy.dialect": "sb3",
+    "policy.num_layers": 1,
+    "policy.separate_value": True,
+    "train.algorithm": "ppo",
+    "train.optimizer": "adam",
+    "train.lr_schedule": "linear",
+    "train.vf_coef": 0.5,
+    "train.minibatch_size": 64,
+}
+_DISCRETE = _SMALL | {
+    "base.family": "discrete",
+    "train.total_timesteps": 1_000_000,
+    "train.learning_rate": 0.0003,
+    "train.replay_ratio": 10.0,
+    "train.ent_coef": 0.01,
+    "train.horizon": 256,
+}
+_CONTINUOUS = _SMALL | {
+    "base.family": "continuous",
+    "vec.total_agents": 4,
+    "vec.rescale_actions": True,
+    "policy.log_std_init": -1.0,
+    "train.total_timesteps": 1_000_000,
+    "train.learning_rate": 0.0001,
+    "train.replay_ratio": 20.0,
+    "train.clip_coef": 0.1,
+    "train.ent_coef": 0.0,
+}
 MEASURED = {
     "gym:CartPole-v1": _ALL
     | _NORMALISED
-    | _SHORT
-    | {"base.family": "discrete", "train.total_timesteps": 100_000},
-    "gym:Acrobot-v1": _ALL
-    | _NORMALISED
-    | _SHORT
-    | {"base.family": "discrete", "train.total_timesteps": 200_000},
+    | _DISCRETE
+    | {
+        "train.total_timesteps": 100_000,
+        "train.learning_rate": 0.0005,
+        "train.replay_ratio": 20.0,
+        "train.ent_coef": 0.0,
+        "train.horizon": 64,
+    },
+    "gym:Acrobot-v1": _ALL | _NORMALISED | _DISCRETE | {"train.total_timesteps": 200_000},
     "gym:Pendulum-v1": _ALL
     | _NORMALISED
+    | _CONTINUOUS
     | {
-        "base.family": "continuous",
-        "train.total_timesteps": 300_000,
-        "train.learning_rate": 0.005,
-        "train.gamma": 0.95,
-        "train.replay_ratio": 5.0,
-        "train.ent_coef": 0.0,
+        "policy.log_std_init": -0.7,
+        "train.total_timesteps": 100_000,
+        "train.learning_rate": 0.001,
+        "train.gamma": 0.9,
+        "train.horizon": 256,
     },
+    "gym:HalfCheetah-v5": _ALL
+    | _NORMALISED
+    | _CONTINUOUS
+    | {"policy.activation": "gelu", "train.gamma": 0.98, "train.gae_lambda": 0.92},
+    "gym:BipedalWalker-v3": _ALL
+    | _NORMALISED
+    | _CONTINUOUS
+    | {"train.gamma": 0.999, "train.gae_lambda": 0.98},
     "gym:MiniGrid-DoorKey-5x5-v0": _ALL
+    | _DISCRETE
     | {
-        "base.family": "discrete",
         "torch.encoder": "DefaultEncoder",
-        "train.total_timesteps": 1_000_000,
-        "train.learning_rate": 0.01,
         "train.replay_ratio": 4.0,
         "train.reward_clip": 1.0,
-        "train.ent_coef": 0.01,
         "vec.total_agents": 16,
     },
     "gym:ALE/Pong-v5": _ALL
@@ -170,10 +207,10 @@ def test_what_was_measured_is_what_runs(name):
 def test_a_file_for_several_comes_before_ones_own(here):
     (here / "configs").mkdir()
     (here / "configs" / "a.ini").write_text("[base]\nenv_name = m:A?x m:*\n[train]\ngamma = 0.5\n")
-    (here / "configs" / "b.ini").write_text("[base]\nenv_name = m:B\n[train]\nvf_coef = 0.5\n")
+    (here / "configs" / "b.ini").write_text("[base]\nenv_name = m:B\n[train]\nvf_coef = 0.7\n")
     one, other = c.load("m:B"), c.load("m:C")
-    assert (one.train.gamma, one.train.vf_coef) == (0.5, 0.5)
-    assert (other.train.gamma, other.train.vf_coef) == (0.5, 2.0)
+    assert (one.train.gamma, one.train.vf_coef) == (0.5, 0.7)
+    assert (other.train.gamma, other.train.vf_coef) == (0.5, 0.5)
     assert names(one) == [*PYTHON, "discrete.ini", "a.ini", "b.ini"]
     with pytest.raises(UserError, match=r"b\*\.ini is for all of gym:x\*\n.*name one: gym:xNAME"):
         (here / "b*.ini").write_text("[base]\nenv_name = gym:x*\n")

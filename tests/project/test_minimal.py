@@ -33,7 +33,10 @@ OPTIONS = f"""
     --train.vtrace-c-clip 0.999 --train.prio-beta0 0.4
 """.split()
 SQUARED = "squared", "--env.size", "3"
-CARTPOLE = "gym:CartPole-v1", "--env.max_episode_steps", "6"  # which tells time limits from ends
+CARTPOLE = (  # which tells time limits from ends
+    *("gym:CartPole-v1", "--env.max_episode_steps", "6"),
+    *("--train.algorithm", "puffer4", "--train.optimizer", "muon"),
+)
 CASES = {
     "squared, MinGRU": SQUARED,
     "breakout, LSTM": ("breakout", "--torch.network", "LSTM", "--reset-state", "0"),

@@ -19,7 +19,7 @@ EXAMPLES = ROOT / "docs" / "examples"
 LIGHTHOUSE, REGATTA = "docs/examples/lighthouse", "docs/examples/regatta.py:Regatta"
 QUICK = {  # what makes a run of an example shorter, and its scores before and after
     LIGHTHOUSE: ("--train.total-timesteps 1_500_000", 4.5, 7.0),
-    REGATTA: ("--train.total-timesteps 30_000", -1.0, 1.5),
+    REGATTA: ("--train.total-timesteps 100_000", -1.0, 1.5),
 }
 NOTHING = {  # what makes a run of an example as short as can be
     LIGHTHOUSE: "--vec.total-agents 64 --train.minibatch-size 512 --train.total-timesteps 8192",
