@@ -164,7 +164,7 @@ MEASURED = {
     | _NORMALISED
     | _CONTINUOUS
     | {"policy.activation": "gelu", "train.gamma": 0.98, "train.gae_lambda": 0.92},
-    "gym:BipedalWalker-v3": _ALL
+    "gym:LunarLanderContinuous-v3": _ALL
     | _NORMALISED
     | _CONTINUOUS
     | {"train.gamma": 0.999, "train.gae_lambda": 0.98},
