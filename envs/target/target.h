@@ -6,9 +6,7 @@
 // goes elsewhere. An agent that got nothing for 512 steps is put elsewhere too.
 //
 // There are no episodes: terminals stay 0. What the log counts as one is the time from an agent's
-// target to its next. All agents begin at once, so a run's first rollouts count only quick ones:
-// perf of players who act at random is 0.77 in the first 64 steps and 0.25 after 128. It says
-// something from step 512 on: 0.25 is random, 0.70 whoever steers to the nearest target. Upstream's two peculiarities are kept: a heading is cut off at 0 and 2 pi, so
+// target to its next. Upstream's two peculiarities are kept: a heading is cut off at 0 and 2 pi, so
 // nobody turns through 0; and two targets reached at once are two in the log but one reward.
 // Positions are pixels, x to the right and y downwards; all arithmetic is float, in this order.
 
