@@ -170,7 +170,7 @@ class Learner:
 
 
 def _learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
-    """Which steps of a rollout are learned from, (T, N) bool.
+    """Which steps of a rollout are learned from, (T, N) bool; all if none is: they teach nothing.
 
     Args:
         finals: (T + 1, N), as of the rollout.
@@ -179,7 +179,7 @@ def _learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndar
     """
     learned = np.ones((steps, agents), bool) if finals is None else finals[:steps] == 0
     learned[-1] = False
-    return learned
+    return learned if learned.any() else ~learned
 
 
 def _in_order(sections: list[Section], minibatches: int) -> Iterator[Section]:

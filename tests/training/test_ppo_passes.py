@@ -12,6 +12,7 @@ from puffer_mlx.config.trainer_choice import unread
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo import small_networks
 from puffer_mlx.ppo.shuffle import Pass
+from puffer_mlx.training import learner
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.trees import named
 
@@ -71,6 +72,12 @@ def test_a_pass_has_every_sample_that_is_known(monkeypatch):
         least = len(may) if len(may) < 56 else 56
         assert len(times) == least and sum(times.values()) == 56  # some again where there are less
     assert passes[0] != passes[1] != passes[2]  # each in an order of its own
+
+
+def test_a_rollout_of_which_nothing_is_known_ends_no_run():
+    finals = np.array([[1.0], [0.0], [0.0]])
+    assert learner._learned_from(finals, 2, 1).all()
+    assert learner._learned_from(None, 3, 1)[:, 0].tolist() == [True, True, False]
 
 
 def test_all_at_once_is_what_the_steps_are(monkeypatch):
