@@ -91,17 +91,13 @@ def test_environments_with_files_are_known():
 _ALL = {
     "base.eval_episodes": 100,
     "policy.hidden_size": 64,
-    "policy.num_layers": 2,
     "torch.network": "MLP",
     "torch.encoder": "auto",
     "train.beta1": 0.9,
     "train.bootstrap_truncated": True,
     "train.gae_lambda": 0.95,
     "train.gamma": 0.99,
-    "train.horizon": 128,
     "train.max_grad_norm": 0.5,
-    "train.minibatch_size": 512,
-    "train.prio_alpha": 0.0,
     "train.reward_clip": 10.0,
     "train.vf_clip_coef": 100.0,
     "vec.num_buffers": 1,
@@ -137,6 +133,7 @@ _CONTINUOUS = _SMALL | {
     "train.replay_ratio": 20.0,
     "train.clip_coef": 0.1,
     "train.ent_coef": 0.0,
+    "train.horizon": 128,
 }
 MEASURED = {
     "gym:CartPole-v1": _ALL
@@ -187,6 +184,8 @@ MEASURED = {
         "train.clip_coef": 0.1,
         "train.vf_coef": 0.5,
         "train.minibatch_size": 2048,
+        "train.horizon": 128,
+        "train.prio_alpha": 0.0,
         "train.reward_clip": 1.0,
         "train.ent_coef": 0.01,
         "vec.total_agents": 64,
