@@ -7,7 +7,7 @@
 | ``images`` | an image of bytes, nothing else | choices | images.ini |
 | ``continuous_images`` | such an image | numbers | images.ini; of continuous.ini ``OF_ACTIONS`` |
 
-Where the network isn't MLP, the first two have ``recurrent.ini`` behind their file.
+Where the network has a memory, the first two have ``recurrent.ini`` behind their file.
 
 What an agent sees decides about sizes, passes and encoders; so images count before actions, and
 only those keys of continuous.ini that are about actions alone count beside images.
@@ -28,11 +28,11 @@ class Family(NamedTuple):
     kind: str  # in words
     files: tuple[str, ...]  # the later ones win
     partly: str = ""  # one of them, of which only ``OF_ACTIONS`` count
-    recurrent: tuple[str, ...] = ()  # behind them where the network isn't MLP
+    recurrent: tuple[str, ...] = ()  # behind them where the network has a memory
 
-    def files_for(self, network: str) -> tuple[str, ...]:
-        """Its files, for a ``torch.network``; empty: nobody names one."""
-        return self.files + (self.recurrent if network not in ("", "MLP") else ())
+    def files_for(self, memory: bool) -> tuple[str, ...]:
+        """Its files, for a network that has a memory or hasn't."""
+        return self.files + (self.recurrent if memory else ())
 
 
 FAMILIES = {

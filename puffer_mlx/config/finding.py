@@ -25,7 +25,7 @@ from typing import NamedTuple
 from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.families import ASSUMED, AUTO, FAMILIES, FILES
 from puffer_mlx.config.folders import folder_version, main_source
-from puffer_mlx.config.schema import KEYS
+from puffer_mlx.config.schema import KEYS, says_memory
 from puffer_mlx.config.versions import file_texts
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import read_text
@@ -124,8 +124,8 @@ def _python(name: str, own: list[Path], wanted: Wanted) -> NamedEnvironment:
     if wanted.whole:  # a family's newer keys aren't what the run was trained with
         return NamedEnvironment(name, "", [*_defaults(), *own], family)
     chosen = FAMILIES.get(family) or FAMILIES[ASSUMED]  # a wrong word is refused with its key
-    network = wanted.network or last_said(NETWORK, own)
-    layers = [path for file in (PYTHON, *chosen.files_for(network)) for path in layer(file)]
+    memory = says_memory(wanted.network or last_said(NETWORK, own))
+    layers = [path for file in (PYTHON, *chosen.files_for(memory)) for path in layer(file)]
     partly = frozenset(path for path in layers if path.name == chosen.partly)
     return NamedEnvironment(name, "", [*_defaults(), *layers, *own], family, True, partly)
 

@@ -456,7 +456,7 @@ class Config:
     @property
     def shuffles_samples(self) -> bool:
         """Whether minibatches are of samples, not of segments: PPO of a network without memory."""
-        return self.train.algorithm == "ppo" and self.torch.network == "MLP"
+        return self.train.algorithm == "ppo" and not says_memory(self.torch.network)
 
     @property
     def minibatches(self) -> int:
@@ -467,6 +467,11 @@ class Config:
     def epochs(self) -> int:
         """E = total_timesteps / (N * T), rounded down: upstream's native rule."""
         return self.train.total_timesteps // self.batch_size
+
+
+def says_memory(network: str) -> bool:
+    """Whether a ``torch.network`` has a memory; one of a person's own may. Empty: none is named."""
+    return network not in ("", "MLP")
 
 
 def minibatches(replay_ratio: float, batch_size: int, minibatch_size: int) -> int:

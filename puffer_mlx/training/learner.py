@@ -68,7 +68,9 @@ class Learner:
         run = watched(run, locked)
         self.reader = Reader(run, placement, config)
         self.health = Health(config)
-        self._config, self._pass = config, Pass.of(config, policy.has_memory)
+        self._config = config
+        if config.train.algorithm == "ppo":
+            self._pass = Pass.of(config, policy.has_memory)
         self._at_once = placement.learner == mx.cpu and small_networks.fits(policy, config.train)
         others = (getattr(run, name) for name in Steps._fields[2:])
         self.steps = Steps(self.reader.copy, self.reader.recompute, *others)

@@ -249,6 +249,7 @@ def test_of_images_with_continuous_actions(here):
     """Of continuous.ini only what is about actions counts: sizes, passes and trainer don't."""
     (here / "configs").mkdir()
     text = "[vec]\nrescale_actions = True\n[train]\nent_coef = 0\nhorizon = 32\n"
+    text += "minibatch_size = 256\n"
     (here / "configs" / "continuous.ini").write_text(text + "algorithm = puffer5\n")
     images, numbers = (c.load("m:E", family=f) for f in ("images", "continuous"))
     both = c.load("m:E", family="continuous_images")
