@@ -82,7 +82,7 @@ def test_environments_with_files_are_known():
     assert config.train.reward_clip == 1
     codes = c.load("gym:MiniGrid-DoorKey-5x5-v0", family="images")  # which isn't what they are
     assert names(codes) == [*PYTHON, "discrete.ini", "gym/MiniGrid.ini"]
-    assert codes.torch.encoder == "DefaultEncoder" and codes.train.replay_ratio <= 4
+    assert codes.torch.encoder == "DefaultEncoder" and codes.train.reward_clip == 1
     assert names(c.load("gym:CartPole-v1")) == [*PYTHON, "discrete.ini", "gym/CartPole-v1.ini"]
     assert names(c.load("gym:Pendulum-v1")) == [*PYTHON, "continuous.ini", "gym/Pendulum-v1.ini"]
 
@@ -169,7 +169,6 @@ MEASURED = {
     | _DISCRETE
     | {
         "torch.encoder": "DefaultEncoder",
-        "train.replay_ratio": 4.0,
         "train.reward_clip": 1.0,
         "vec.total_agents": 16,
     },
