@@ -121,12 +121,11 @@ class Learner:
         submitted: Submitted,
     ) -> TrainState:
         """PPO's minibatches by one step for all of them."""
-        T, N = fields["actions"].shape[:2]
+        learned = _learned_from(rollout.buffer.rows.finals, *fields["actions"].shape[:2])
         adv = steps.targets(fields, fields["values"], None)
+        orders = [*self._orders(learned, keys)]
         with building:
-            what = mx.array(np.flatnonzero(_learned_from(rollout.buffer.rows.finals, T, N)))
-            orders = [self._pass.order(key, what) for key in keys]
-            order = mx.concatenate(orders)[: self._config.minibatches].astype(mx.int32)
+            order = mx.concatenate(orders)[: self._config.minibatches]
         *after, metrics, ok = steps.epoch(
             *(*before.arrays(), fields, adv, order, scheduled.lr, scheduled.ent_coef)
         )
@@ -159,16 +158,23 @@ class Learner:
         self, steps: Steps, fields: Fields, states: Any, finals: np.ndarray | None, keys: mx.array
     ) -> Iterator[Section]:
         """PPO's minibatches: all passes, each in an order of its own."""
-        (T, N), each = fields["actions"].shape[:2], self._pass
-        steps_of = _learned_from(finals, T, N)
-        numbers = np.arange(N) if each.by_segment else np.flatnonzero(steps_of)
+        steps_of = _learned_from(finals, *fields["actions"].shape[:2])
         with building:
-            learned, what = mx.array(steps_of, mx.float32), mx.array(numbers, mx.int32)
+            learned = mx.array(steps_of, mx.float32)
         adv = steps.targets(fields, fields["values"], None)
+        for order in self._orders(steps_of, keys):
+            yield from steps.shuffle(fields, adv, states, learned, order)
+
+    def _orders(self, learned: np.ndarray, keys: mx.array) -> Iterator[mx.array]:
+        """The order of each pass: of all agents, or of the samples that are learned from."""
+        by_segment = self._pass.by_segment
+        numbers = np.arange(learned.shape[1]) if by_segment else np.flatnonzero(learned)
+        with building:
+            what = mx.array(numbers, mx.int32)
         for key in keys:
             with building:
-                order = each.order(key, what)
-            yield from steps.shuffle(fields, adv, states, learned, order)
+                order = self._pass.order(key, what)
+            yield order
 
 
 def _learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
