@@ -1,10 +1,11 @@
-"""Which networks and encoders there are, without importing one: folders of ``policy/``."""
+"""Which parts there are to choose from, found by listing folders and without importing one."""
 
 import ast
 from functools import cache
 from pathlib import Path
+from pkgutil import iter_modules
 
-POLICY = Path(__file__).resolve().parents[1] / "policy"
+PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def network_folders() -> dict[str, Path]:
@@ -17,11 +18,25 @@ def encoder_folders() -> dict[str, Path]:
     return _folders("encoders")
 
 
+def optimizers() -> tuple[str, ...]:
+    """The optimizers, as ``train.optimizer`` says them."""
+    return _modules("ppo/optimizers")
+
+
+def log_formats() -> tuple[str, ...]:
+    """The logs of other programs, as ``base.log_format`` says them."""
+    return _modules("tracking/formats")
+
+
+def _modules(where: str) -> tuple[str, ...]:
+    return tuple(sorted(found.name for found in iter_modules([str(PACKAGE / where)])))
+
+
 @cache
 def _folders(where: str) -> dict[str, Path]:
     """Folders by the name that their ``__init__.py`` says: ``NAME = "..."``."""
     found = {}
-    for file in sorted((POLICY / where).glob("*/__init__.py")):
+    for file in sorted((PACKAGE / "policy" / where).glob("*/__init__.py")):
         for statement in ast.parse(file.read_text(encoding="utf-8")).body:
             match statement:
                 case ast.Assign([ast.Name("NAME")], ast.Constant(str(name))):

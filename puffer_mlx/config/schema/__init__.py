@@ -1,0 +1,46 @@
+"""What a run is made of: every key once, with its type, default, unit, range and help.
+
+A file for each section, and `config.py` for all of them together. They are the only declaration:
+configuration files, command line, `--help` and `configs/default.ini` derive from them. Sections,
+names and defaults are PufferLib 4.0's; a key that is neither 4.0's nor 5.0's says "puffer_mlx
+only". 5.0's other defaults are in `configs/puffer5.ini`, its other names in `compatibility.py`.
+
+| symbol | meaning | key or property |
+| --- | --- | --- |
+| N | agents | `vec.total_agents` |
+| Q | buffers the agents are split into | `vec.num_buffers` |
+| T | horizon: steps of one rollout, and the length of a training segment | `train.horizon` |
+| M | environment steps of one minibatch | `train.minibatch_size` |
+| S | segments (T steps of one agent each) of a minibatch, M / T | `Config.segments` |
+| K | minibatches of an epoch | `Config.minibatches` |
+| E | epochs of the run | `Config.epochs` |
+"""
+
+from puffer_mlx.config.schema.base import JSON_LINES, Base
+from puffer_mlx.config.schema.config import (
+    COMMAND_LINE,
+    KEYS,
+    SECTIONS,
+    Config,
+    minibatches,
+)
+from puffer_mlx.config.schema.policy import Policy
+from puffer_mlx.config.schema.torch import Torch, says_memory
+from puffer_mlx.config.schema.train import OPTIMIZERS, Train
+from puffer_mlx.config.schema.vec import Vec
+
+__all__ = [
+    "COMMAND_LINE",
+    "JSON_LINES",
+    "KEYS",
+    "OPTIMIZERS",
+    "SECTIONS",
+    "Base",
+    "Config",
+    "Policy",
+    "Torch",
+    "Train",
+    "Vec",
+    "minibatches",
+    "says_memory",
+]

@@ -1,0 +1,75 @@
+"""Section [base]: the run as a whole. Its options have no section: `--seed 1`."""
+
+from dataclasses import dataclass
+
+from puffer_mlx.config.families import AUTO, FAMILIES
+from puffer_mlx.config.key import key
+from puffer_mlx.config.parts import log_formats
+
+JSON_LINES = "jsonl"
+
+
+@dataclass
+class Base:
+    """The run; options without a section: `--seed 1`."""
+
+    seed: int = key(73, "Seed of the initial weights and of action sampling.", minimum=0)
+    device: str = key(
+        "auto",
+        "Where MLX computes; auto is the GPU where MLX has one. puffer_mlx only.",
+        choices=("auto", "cpu", "gpu"),
+    )
+    family: str = key(
+        "auto",
+        "Which settings an environment in Python begins with, after configs/python.ini: those of"
+        " configs/discrete.ini, continuous.ini or images.ini, or of images.ini with what"
+        " continuous.ini says of actions; auto is chosen from its spaces. puffer_mlx only.",
+        choices=(AUTO, *FAMILIES),
+    )
+    checkpoint_dir: str = key(
+        "checkpoints", "Folder of checkpoints: DIR/ENV/RUN/STEP.", unit="path"
+    )
+    log_dir: str = key("logs", "Folder of logs: DIR/ENV/RUN.jsonl.", unit="path")
+    log_format: str = key(
+        JSON_LINES,
+        "jsonl: a record for each epoch; puffer5, puffer4: when the run ends also its log in"
+        " PufferLib 5.0's or 4.0's form, RUN.ini or RUN.json, for their viewers. puffer_mlx only.",
+        choices=(JSON_LINES, *log_formats()),
+    )
+    checkpoint_interval: int = key(
+        200,
+        "Epochs from one checkpoint to the next; 0 writes only the last.",
+        unit="epochs",
+        minimum=0,
+    )
+    checkpoint_keep: int = key(
+        3,
+        "The newest checkpoints of a run that are kept, besides the best; 0 keeps all."
+        " puffer_mlx only.",
+        unit="checkpoints",
+        minimum=0,
+    )
+    eval_episodes: int = key(
+        10_000,
+        "The evaluation after training ends when more have finished (puffer5: so many; 0: there is"
+        " none).",
+        unit="episodes",
+        minimum=0,
+    )
+    eval_agents: int = key(
+        -1,
+        "Agents of that evaluation; -1 is vec.total_agents. puffer5's alone: puffer4 goes on with"
+        " the agents it trained with.",
+        unit="agents",
+        minimum=-1,
+    )
+    reset_state: bool = key(
+        True,
+        "Zero the recurrent state when a rollout starts; False carries it over. PufferLib 5.0's"
+        " reset_every_horizon; puffer5 carries it.",
+    )
+    profile: bool | str = key(
+        True,
+        "Time the phases of every epoch; a file: also write a timeline for Perfetto.",
+        suffix=".json",
+    )

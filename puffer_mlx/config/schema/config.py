@@ -1,0 +1,111 @@
+"""All sections together, and what follows from several of their keys."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from puffer_mlx.config.key import Key
+from puffer_mlx.config.schema.base import Base
+from puffer_mlx.config.schema.policy import Policy
+from puffer_mlx.config.schema.torch import Torch, says_memory
+from puffer_mlx.config.schema.train import Train
+from puffer_mlx.config.schema.vec import Vec
+
+COMMAND_LINE = "command line"  # the origin of a setting that no file gave
+
+SECTIONS: dict[str, type] = {
+    "base": Base,
+    "vec": Vec,
+    "policy": Policy,
+    "torch": Torch,
+    "train": Train,
+}
+KEYS: dict[str, dict[str, Key]] = {
+    section: {item.name: item.metadata["key"] for item in fields(cls)}
+    for section, cls in SECTIONS.items()
+}
+
+
+@dataclass
+class Config:
+    """Everything that describes a run.
+
+    Args:
+        env_name: the environment.
+        base: section [base]; likewise vec, policy, torch and train.
+        env: the environment's own parameters; floats, and for Python's also int, bool and str.
+        source: the folder of its C sources, if it isn't one that comes with puffer_mlx.
+        sweep: section name -> its keys and texts, for [sweep] and every [sweep.*].
+        unused: names of keys that were given, are accepted and do nothing here.
+        origins: name of a key that isn't at its default, or was typed -> where it was set:
+            "breakout.ini:12", or ``COMMAND_LINE``.
+        files: those that it was read from, the later ones winning.
+        named_by: C sources and Python objects that only a file names, as it names them -> the
+            file's line. ``trust.permit`` refuses them unless the person knows them.
+        allow_code: they may run whatever they are: ``--allow-code``.
+        chosen_by: what says whose trainer the run gets, in words; empty if nothing does.
+        notes: what was found or changed for the person, a line each, to be said at the start.
+        again: reads the same files and options once more, of an environment in Python with the
+            settings of a family; None where no family's settings count.
+    """
+
+    env_name: str = ""
+    base: Base = field(default_factory=Base)
+    vec: Vec = field(default_factory=Vec)
+    env: dict[str, Any] = field(default_factory=dict)
+    source: str = ""
+    policy: Policy = field(default_factory=Policy)
+    torch: Torch = field(default_factory=Torch)
+    train: Train = field(default_factory=Train)
+    sweep: dict[str, dict[str, str]] = field(default_factory=dict)
+    unused: list[str] = field(default_factory=list, compare=False)
+    origins: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    files: list[str] = field(default_factory=list, compare=False, repr=False)
+    named_by: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    allow_code: bool = field(default=False, compare=False, repr=False)
+    chosen_by: str = field(default="", compare=False, repr=False)
+    notes: list[str] = field(default_factory=list, compare=False, repr=False)
+    again: "Callable[[str], Config] | None" = field(default=None, compare=False, repr=False)
+
+    @property
+    def python(self) -> bool:
+        """Whether the environment is one of Python: ``gym:ID`` or ``module:factory``."""
+        return ":" in self.env_name
+
+    @property
+    def slug(self) -> str:
+        """The environment's name as a file's name: gym:ALE/Pong-v5 is gym-ALE-Pong-v5."""
+        return re.sub(r"[^\w.+=-]+", "-", self.env_name).strip("-.")
+
+    @property
+    def batch_size(self) -> int:
+        """N * T: environment steps of one epoch."""
+        return self.vec.total_agents * self.train.horizon
+
+    @property
+    def segments(self) -> int:
+        """S = M / T: segments of one minibatch."""
+        return self.train.minibatch_size // self.train.horizon
+
+    @property
+    def shuffles_samples(self) -> bool:
+        """Whether minibatches are of samples, not of segments: PPO of a network without memory."""
+        return self.train.algorithm == "ppo" and not says_memory(self.torch.network)
+
+    @property
+    def minibatches(self) -> int:
+        """K: minibatches of one epoch."""
+        return minibatches(self.train.replay_ratio, self.batch_size, self.train.minibatch_size)
+
+    @property
+    def epochs(self) -> int:
+        """E = total_timesteps / (N * T), rounded down: upstream's native rule."""
+        return self.train.total_timesteps // self.batch_size
+
+
+def minibatches(replay_ratio: float, batch_size: int, minibatch_size: int) -> int:
+    """K = trunc(replay_ratio * N * T / M), every step in float32: upstream's native rule."""
+    return int(np.float32(replay_ratio) * np.float32(batch_size) / np.float32(minibatch_size))

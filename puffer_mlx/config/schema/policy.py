@@ -1,0 +1,46 @@
+"""Section [policy]: the size and the dialect of the policy."""
+
+from dataclasses import dataclass
+
+from puffer_mlx.config.key import key
+
+
+@dataclass
+class Policy:
+    """The size and the dialect of the policy."""
+
+    hidden_size: int = key(
+        128, "H: width of the encoder and of each layer of the network.", unit="units", minimum=1
+    )
+    num_layers: int = key(4, "L: layers of the network.", unit="layers", minimum=1)
+    dialect: str = key(
+        "native",
+        "native: encoder and decoder of PufferLib 4.0's CUDA backend, without biases; torch: of its"
+        " torch backend; puffer3: of 3.0, with GELU; sb3: of Stable-Baselines3, with an activation"
+        " and orthogonal weights, which with --torch.network MLP is its MlpPolicy. puffer_mlx"
+        " only.",
+        choices=("native", "torch", "puffer3", "sb3"),
+    )
+    reset_on_terminal: bool = key(
+        False,
+        "Zero an agent's recurrent state where an episode ends; PufferLib 4.0 never does, 5.0"
+        " always. puffer_mlx only.",
+    )
+    activation: str = key(
+        "auto",
+        "What follows the products of the sb3 dialect's encoder and MLP; auto is tanh there. The"
+        " other dialects have gelu, as PufferLib. puffer_mlx only.",
+        choices=("auto", "tanh", "relu", "gelu"),
+    )
+    separate_value: bool = key(
+        False,
+        "Values have an encoder and a network of their own; False: they share the actions'."
+        " puffer_mlx only.",
+    )
+    log_std_init: float = key(
+        0.0,
+        "Log standard deviation of continuous actions before training; PufferLib's is 0."
+        " puffer_mlx only.",
+        minimum=-20,
+        maximum=2,
+    )

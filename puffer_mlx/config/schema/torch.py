@@ -1,0 +1,33 @@
+"""Section [torch]: the parts of the policy."""
+
+from dataclasses import dataclass
+
+from puffer_mlx.config.key import key
+from puffer_mlx.config.parts import encoder_folders, network_folders
+
+
+@dataclass
+class Torch:
+    """The parts of the policy, by the class names of PufferLib's torch backend."""
+
+    network: str = key(
+        "MinGRU",
+        "What follows the encoder: a recurrent network, or MLP, which has no memory.",
+        choices=tuple(network_folders()),
+        custom=True,
+    )
+    encoder: str = key(
+        "DefaultEncoder",
+        "Observation to hidden vector; Nature and Impala are convolutional, for images; auto is one"
+        " of them for images (Impala for small ones), else the default.",
+        choices=("auto", *encoder_folders()),
+        custom=True,
+    )
+    decoder: str = key(
+        "DefaultDecoder", "Hidden vector to action logits and value.", choices=("DefaultDecoder",)
+    )
+
+
+def says_memory(network: str) -> bool:
+    """Whether a ``torch.network`` has a memory; one of a person's own may. Empty: none is named."""
+    return network not in ("", "MLP")

@@ -1,0 +1,158 @@
+"""Section [train]: collecting and learning."""
+
+from dataclasses import dataclass
+
+from puffer_mlx.config.key import key
+from puffer_mlx.config.parts import optimizers
+
+OPTIMIZERS = optimizers()
+
+
+@dataclass
+class Train:
+    """Proximal policy optimisation."""
+
+    algorithm: str = key(
+        "puffer4",
+        "puffer4: PufferLib 4.0's, segments drawn by priority, advantages normalised; puffer5:"
+        " 5.0's, segments in their order, advantages of the values of the same forward pass; ppo:"
+        " the field's, advantages once a rollout, samples shuffled in each pass, of recurrent"
+        " networks segments. puffer_mlx only: a file of 5.0's selects puffer5.",
+        choices=("puffer4", "puffer5", "ppo"),
+    )
+    total_timesteps: int = key(
+        10_000_000, "Length of the run, summed over agents.", unit="steps", minimum=1, maximum=1e18
+    )
+    optimizer: str = key(
+        "muon",
+        "How gradients move the weights; adam is AdamW. The learning rates here and PufferLib's are"
+        " Muon's: about a tenth of them suits Adam. PufferLib 4.0 has Muon alone and ignores the"
+        " key.",
+        choices=OPTIMIZERS,
+    )
+    learning_rate: float = key(0.015, "The optimizer's step size in the first epoch.", minimum=0)
+    anneal_lr: bool = key(
+        True, "Lower the learning rate over the run's epochs, as lr_schedule says; False keeps it."
+    )
+    lr_schedule: str = key(
+        "cosine",
+        "How it falls from learning_rate to min_lr_ratio x learning_rate: along half a cosine, as"
+        " PufferLib's, or along a line. puffer_mlx only.",
+        choices=("cosine", "linear"),
+    )
+    min_lr_ratio: float = key(
+        0.0, "Where cosine or line end, as a part of learning_rate.", minimum=0, maximum=1
+    )
+    weight_decay: float = key(
+        0.0,
+        "Part of every weight that a step takes away, times the learning rate (AdamW's decay, for"
+        " any optimizer). puffer_mlx only.",
+        minimum=0,
+    )
+    gamma: float = key(0.995, "Discount of one step.", minimum=0, maximum=1)
+    gae_lambda: float = key(
+        0.90, "Decay of the advantage recursion, times gamma.", minimum=0, maximum=1
+    )
+    replay_ratio: float = key(
+        1.0, "How often an epoch trains on its N x T steps, on average.", above=0, maximum=1000
+    )
+    clip_coef: float = key(0.2, "The policy's probability ratio is clipped to 1 +- this.", above=0)
+    vf_coef: float = key(2.0, "Weight of the value loss.", minimum=0)
+    vf_clip_coef: float = key(
+        0.2, "A new value is clipped to this distance from the old one.", minimum=0
+    )
+    max_grad_norm: float = key(1.5, "The gradient's global norm is clipped to this.", above=0)
+    ent_coef: float = key(0.001, "Weight of the entropy bonus in the first epoch.", minimum=0)
+    anneal_ent_coef: bool = key(False, "Lower ent_coef along a cosine over the run's epochs.")
+    min_ent_coef_ratio: float = key(
+        0.1, "Where that cosine ends, as a part of ent_coef.", minimum=0, maximum=1
+    )
+    beta1: float = key(
+        0.95,
+        "Momentum: what Muon keeps of the sum of gradients, Adam (usually 0.9) of their mean."
+        " PufferLib 5.0's momentum.",
+        minimum=0,
+        below=1,
+    )
+    beta2: float = key(
+        0.999,
+        "What Adam keeps of the mean of squared gradients; Muon has none.",
+        minimum=0,
+        below=1,
+    )
+    eps: float = key(
+        1e-5,
+        "What Adam adds to the root of that mean; Muon has none. PufferLib's 1e-12 is a default"
+        " that it doesn't read.",
+        above=0,
+    )
+    minibatch_size: int = key(
+        8192,
+        "M: length of a minibatch; a multiple of horizon, but for ppo's shuffled samples. Of"
+        " puffer5 its segments, M / T, divide vec.total_agents.",
+        unit="steps",
+        minimum=1,
+    )
+    horizon: int = key(
+        64,
+        "T: length of a rollout and of a training segment. PufferLib 5.0 wants a multiple of 8;"
+        " here any will do.",
+        unit="steps",
+        minimum=2,
+    )
+    vtrace: bool = key(
+        True,
+        "Weigh advantages by importance ratios, clipped as below; False: ratios count as 1."
+        " PufferLib 4.0 always does.",
+    )
+    vtrace_rho_clip: float = key(
+        1.0, "Largest importance ratio of a temporal difference.", minimum=0
+    )
+    vtrace_c_clip: float = key(
+        1.0, "Largest importance ratio of the advantage recursion.", minimum=0
+    )
+    reward_clip: float = key(
+        1.0, "Rewards are clamped to +- this; PufferLib's is 1. puffer_mlx only.", above=0
+    )
+    bootstrap_truncated: bool = key(
+        False,
+        "An episode that a time limit ended is worth its last observation's value; PufferLib counts"
+        " it as over. For environments that tell the two apart (Gymnasium's). puffer_mlx only.",
+    )
+    prio_alpha: float = key(
+        0.8,
+        "Segments are drawn by |advantage| to this power; 0 is uniform. puffer4's alone.",
+        minimum=0,
+        maximum=1,
+    )
+    prio_beta0: float = key(
+        0.2,
+        "How much importance weights undo that in the first epoch. puffer4's alone.",
+        minimum=0,
+        maximum=1,
+    )
+    advantage: str = key(
+        "V",
+        "Advantage recursion: V as PufferLib on GPUs; S as its CPU extension. puffer4's alone."
+        " puffer_mlx only.",
+        choices=("V", "S"),
+    )
+    rollout_device: str = key(
+        "auto",
+        "Where the policy acts while it is trained on base.device; auto measures both once."
+        " puffer_mlx only.",
+        choices=("auto", "cpu", "gpu"),
+    )
+    overlap: bool | str = key(
+        False,
+        "Collect the next rollout while this one is trained on, with the weights from before: up to"
+        " twice as fast, but one update behind, which large steps of puffer4 don't bear; auto is"
+        " wherever there is a GPU beside the CPU. PufferLib 5.0's base.async.",
+        words=("auto",),
+    )
+    precision: str = key(
+        "fp32",
+        "Type of activations and gradients; weights and optimizer stay fp32. puffer_mlx only.",
+        choices=("fp32", "bf16", "fp16"),
+        aliases={"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"},
+    )
