@@ -10,6 +10,7 @@ from types import ModuleType
 MOVED = {
     "cpu_ops": "ops.cpu_extension",
     "devices": "system.devices",
+    "evaluate": "evaluation",
     "dialects": "export.dialects",
     "notebook": "display.notebook",
     "optim": "ppo.optim",

@@ -16,7 +16,7 @@ from puffer_mlx.cli.evaluated_policy import Player, environments, load
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import take_notes
 from puffer_mlx.display import frames
-from puffer_mlx.evaluate import Scores, score
+from puffer_mlx.evaluation import Scores, score
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import json_text

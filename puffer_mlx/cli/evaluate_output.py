@@ -12,7 +12,7 @@ from puffer_mlx.cli.evaluated_policy import Player, environments
 from puffer_mlx.display import frames
 from puffer_mlx.display.terminal_video import play_in_terminal
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluate import Scores, play
+from puffer_mlx.evaluation import Scores, play
 from puffer_mlx.vec.base import Environments
 from puffer_mlx.vec.normalize import Normalized
 

@@ -16,7 +16,7 @@ from running import errors, files
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.cli import evaluate as program
 from puffer_mlx.cli import evaluate_output, evaluated_policy
-from puffer_mlx.evaluate import Scores, Spread, play, score
+from puffer_mlx.evaluation import Scores, Spread, play, score
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 

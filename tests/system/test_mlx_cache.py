@@ -59,7 +59,7 @@ def test_on_metal_it_is_lowered(chosen, memory, before, expected):
 BEGIN = """
 import puffer_mlx
 import mlx.core as mx
-from puffer_mlx import evaluate, vec
+from puffer_mlx import evaluation, vec
 from puffer_mlx.config import load
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.training.trainer import Trainer
@@ -74,7 +74,7 @@ print(mx.set_cache_limit(7))
 """
 EVALUATION = (
     "policy = make_policy(environments.spec, config.policy, config.torch);"
-    "evaluate.score(policy, policy.init(mx.random.key(0)), environments, 1, max_steps=1)"
+    "evaluation.score(policy, policy.init(mx.random.key(0)), environments, 1, max_steps=1)"
 )
 
 

@@ -16,7 +16,7 @@ from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import environment_statistics
 from puffer_mlx.cli import evaluated_policy
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluate import score
+from puffer_mlx.evaluation import score
 from puffer_mlx.export import importing
 from puffer_mlx.export.exporting import Format, export
 from puffer_mlx.training.trainer import Trainer

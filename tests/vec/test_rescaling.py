@@ -13,7 +13,7 @@ from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import environment_statistics, rescaling
 from puffer_mlx.cli import evaluated_policy
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluate import score
+from puffer_mlx.evaluation import score
 from puffer_mlx.export.dialects import to_dialect
 from puffer_mlx.export.exporting import Format, export
 from puffer_mlx.export.importing import inspect
