@@ -6,7 +6,7 @@ TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 CANDIDATES = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
-.PHONY: train test test-fast lint check nightly format clean help
+.PHONY: train test test-fast lint check nightly site format clean help
 .NOTPARALLEL:
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -34,6 +34,11 @@ nightly: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet 'gymnasium[box2d,mujoco]'
 	$(BIN)/python benchmarks/learning.py --nightly --jobs 2 $(ARGS)
 
+# The pages of docs/ as a site; warnings are errors.
+site: $(VENV)/.docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
+	@echo "build/site/index.html"
+
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -49,6 +54,7 @@ help:
 	@echo "make lint        ruff and pyright"
 	@echo "make check       what CI runs: lint and test"
 	@echo "make nightly     learn some of what benchmarks/learning/ says again: an hour, two cores"
+	@echo "make site        the pages of docs/ as a site: build/site/index.html"
 	@echo "make format      ruff's fixes and formatting"
 	@echo "make clean       remove the environment and what was built"
 
