@@ -135,6 +135,14 @@ _CONTINUOUS = _SMALL | {
     "train.ent_coef": 0.0,
     "train.horizon": 128,
 }
+_LARGER = {  # rollouts and steps
+    "vec.total_agents": 8,
+    "policy.log_std_init": 0.0,
+    "train.learning_rate": 0.0003,
+    "train.replay_ratio": 10.0,
+    "train.clip_coef": 0.2,
+    "train.horizon": 256,
+}
 MEASURED = {
     "gym:CartPole-v1": _ALL
     | _NORMALISED
@@ -160,17 +168,49 @@ MEASURED = {
     "gym:HalfCheetah-v5": _ALL
     | _NORMALISED
     | _CONTINUOUS
-    | {"policy.activation": "gelu", "train.gamma": 0.98, "train.gae_lambda": 0.92},
+    | {
+        "vec.total_agents": 1,
+        "policy.hidden_size": 256,
+        "policy.activation": "relu",
+        "train.learning_rate": 0.00005,
+        "train.anneal_lr": False,
+        "train.gamma": 0.98,
+        "train.gae_lambda": 0.92,
+        "train.horizon": 512,
+    },
     "gym:LunarLanderContinuous-v3": _ALL
     | _NORMALISED
     | _CONTINUOUS
-    | {"train.gamma": 0.999, "train.gae_lambda": 0.98},
+    | _LARGER
+    | {
+        "policy.log_std_init": -0.5,
+        "train.learning_rate": 0.0005,
+        "train.gamma": 0.999,
+        "train.gae_lambda": 0.98,
+        "train.horizon": 512,
+    },
+    "gym:Walker2d-v5": _ALL | _NORMALISED | _CONTINUOUS | _LARGER,
+    "gym:Swimmer-v5": _ALL
+    | _CONTINUOUS
+    | _LARGER
+    | {
+        "vec.normalize_observations": True,
+        "vec.total_agents": 4,
+        "train.learning_rate": 0.0006,
+        "train.anneal_lr": False,
+        "train.gamma": 0.9999,
+        "train.gae_lambda": 0.98,
+        "train.vf_coef": 1.0,
+        "train.vf_clip_coef": 1e6,
+        "train.minibatch_size": 256,
+        "train.horizon": 1024,
+    },
     "gym:MiniGrid-DoorKey-5x5-v0": _ALL
     | _DISCRETE
     | {
         "torch.encoder": "DefaultEncoder",
+        "train.horizon": 128,
         "train.reward_clip": 1.0,
-        "vec.total_agents": 16,
     },
     "gym:ALE/Pong-v5": _ALL
     | {
