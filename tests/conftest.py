@@ -28,7 +28,7 @@ from puffer_mlx.ops import cpu_extension
 from puffer_mlx.system.blas import take_over_gemm
 
 pytest.register_assert_rewrite(
-    "emulated_gpu", "kernel_oracles", "native_contract", "oracles", "running"
+    "emulated_gpu", "kernel_oracles", "native_contract", "oracles", "played", "running"
 )
 mx.set_default_device(mx.cpu)  # tests of a GPU say so themselves
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background jobs inherit it
@@ -208,3 +208,13 @@ def script():
     mx.set_default_device(device)
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def scripts():
+    """The modules behind scripts/, by name, to be run in this process: ``scripts("export")``."""
+    from running import cli  # not before its assertions are rewritten
+
+    device = mx.default_device()
+    yield cli
+    mx.set_default_device(device)

@@ -6,11 +6,9 @@ import shlex
 import sys
 from pathlib import Path
 
-import mlx.core as mx
 import pytest
 from running import BATCH, ROOT, TINY, files, run
 
-from puffer_mlx.cli import bench
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.training.trainer import Trainer
 
@@ -19,12 +17,9 @@ SPREAD = {"median", "min", "max"}
 
 
 @pytest.fixture
-def script(monkeypatch, tmp_path):
+def script(here, scripts):
     """scripts/bench.py in this process, in an empty working directory."""
-    monkeypatch.chdir(tmp_path)
-    device = mx.default_device()
-    yield bench
-    mx.set_default_device(device)
+    return scripts("bench")
 
 
 def rows(table: str) -> dict[str, list[str]]:

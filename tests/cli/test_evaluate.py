@@ -14,7 +14,6 @@ from mlx.utils import tree_map
 from running import errors, files
 
 from puffer_mlx import checkpoint, config, vec
-from puffer_mlx.cli import evaluate as program
 from puffer_mlx.cli import evaluate_output, evaluated_policy
 from puffer_mlx.evaluation import Scores, Spread, play, score
 from puffer_mlx.policy.policy import make_policy
@@ -333,12 +332,10 @@ STEP = 64
 
 
 @pytest.fixture
-def module(monkeypatch, here):
+def module(monkeypatch, here, scripts):
     """scripts/evaluate.py in this process, in an empty working directory."""
-    device = mx.default_device()
     monkeypatch.setattr(evaluated_policy, "threads", lambda: 2)
-    yield program
-    mx.set_default_device(device)
+    return scripts("evaluate")
 
 
 @pytest.fixture

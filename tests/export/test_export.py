@@ -13,7 +13,6 @@ from oracles import named
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import State, flat_files, weight_files
-from puffer_mlx.cli import export
 from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import exporting, formats, importing, parity
@@ -764,10 +763,8 @@ def test_metadata(tmp_path):
 
 
 @pytest.fixture
-def export_script():
-    device = mx.default_device()
-    yield export
-    mx.set_default_device(device)
+def export_script(scripts):
+    return scripts("export")
 
 
 def test_which_checkpoint(here, export_script, capsys):

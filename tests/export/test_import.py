@@ -14,7 +14,7 @@ from oracles import f64, named
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import flat_files, weight_files
-from puffer_mlx.cli import evaluate, import_, train
+from puffer_mlx.cli import evaluate, train
 from puffer_mlx.config import Config, Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import exporting, formats, importing
@@ -494,10 +494,8 @@ def test_steps_by_metadata(tmp_path):
 
 
 @pytest.fixture
-def script():
-    device = mx.default_device()
-    yield import_
-    mx.set_default_device(device)
+def script(scripts):
+    return scripts("import")
 
 
 @pytest.mark.parametrize("version", FIXTURES)
@@ -546,8 +544,6 @@ SMALL = """--device cpu --vec.total-agents 4 --vec.num-buffers 1 --train.horizon
 def commands(script, monkeypatch):
     """Run what import.py printed, in this process."""
     modules = {"evaluate": evaluate, "train": train}
-    for module in modules.values():
-        monkeypatch.setattr(module, "raise_cache_limit", lambda: None, raising=False)
 
     def obey(printed, which, *more):
         (line,) = [line for line in printed.splitlines() if line.startswith(which)]

@@ -10,8 +10,6 @@ from oracles import named
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint.weight_files import load_weights
-from puffer_mlx.cli import export as export_script
-from puffer_mlx.cli import import_
 from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, export, formats, importing
@@ -92,13 +90,6 @@ def planted(tmp_path_factory, monkeypatch):
     sys.modules.pop("puffer_mlx.export.formats.npz", None)
 
 
-@pytest.fixture
-def script():
-    device = mx.default_device()
-    yield {"export": export_script, "import": import_}
-    mx.set_default_device(device)
-
-
 def make(folder, network="MinGRU", dialect="native", memory=None):
     """A checkpoint of a policy for cartpole."""
     config = Config(
@@ -128,9 +119,9 @@ def test_it_is_one_among_the_others():
 
 @pytest.mark.parametrize("network", ["MinGRU", "LSTM"])
 @pytest.mark.parametrize("dialect", ["native", "torch"])
-def test_there_and_back_by_the_scripts(here, script, capsys, network, dialect):
+def test_there_and_back_by_the_scripts(here, scripts, capsys, network, dialect):
     made = make(here, network, dialect)
-    assert script["export"].main(["latest", "--to", "npz", "--npz-bits", "64"]) == 0
+    assert scripts("export").main(["latest", "--to", "npz", "--npz-bits", "64"]) == 0
     printed = capsys.readouterr().out
     for line in (
         f"file                cartpole_{640:016d}.npz",
@@ -140,7 +131,7 @@ def test_there_and_back_by_the_scripts(here, script, capsys, network, dialect):
         assert line in printed
     with np.load(f"cartpole_{640:016d}.npz") as file:
         assert file["encoder.weight"].dtype == np.float64
-    assert script["import"].main([f"cartpole_{640:016d}.npz", "cartpole", "--out", "run"]) == 0
+    assert scripts("import").main([f"cartpole_{640:016d}.npz", "cartpole", "--out", "run"]) == 0
     assert f"file                cartpole_{640:016d}.npz (npz)" in capsys.readouterr().out
     again = checkpoint.load(here / "run" / f"{640:016d}")
     assert same(again.weights, made.weights) and again.step == 640
@@ -158,9 +149,9 @@ def test_statistics_go_with_it(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["export", "import"])
-def test_help_offers_it(script, capsys, name):
+def test_help_offers_it(scripts, capsys, name):
     with pytest.raises(SystemExit):
-        script[name].main(["--help"])
+        scripts(name).main(["--help"])
     printed = " ".join(capsys.readouterr().out.split())
     ours = ("npz: NumPy alone", "--to npz:", "--npz-bits {64,16} of a number")
     theirs = (".npz: NumPy alone", "--npz-bits {64,16} of a number here")
@@ -214,10 +205,10 @@ def test_what_it_refuses(tmp_path):
         ),
     ],
 )
-def test_options_of_others(here, script, capsys, words, message):
+def test_options_of_others(here, scripts, capsys, words, message):
     export(make(here), Format("safetensors"), here / "w.safetensors", None)
     before = sorted(here.glob("checkpoints/*/*"))
-    assert script[words[0]].main(words[1:]) == 2
+    assert scripts(words[0]).main(words[1:]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error and "hint: " in error
     assert sorted(here.glob("checkpoints/*/*")) == before

@@ -1,7 +1,6 @@
 """Normalised environments, against statistics computed in one piece."""
 
 import io
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +9,10 @@ import numpy as np
 import pytest
 from native_envs import DRIFT, make
 from oracles import CodedVec, named
-from running import cli
+from played import POLICY, by_file, close, live
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import environment_statistics
-from puffer_mlx.cli import evaluated_policy
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import score
 from puffer_mlx.export import importing
@@ -279,12 +277,9 @@ def test_observations_can_be_taken_apart():
 
 # ---- files of a policy of normalised observations ------------------------------------------------
 
-POLICY = """--policy.hidden-size 8 --policy.num-layers 1 --torch.network MinGRU
-    --policy.dialect native"""
 TRAINING = f"""--vec.total-agents 8 --vec.num-buffers 2 --train.horizon 4 --device cpu --seed 3
     --train.minibatch-size 16 --train.total-timesteps 512 --vec.normalize-rewards 1 {POLICY}"""
 OPTIONS = f"{TRAINING} --vec.normalize-observations 1"
-EVALUATION = "--episodes 12 --greedy --device cpu --seed 3 --vec.total-agents 8"
 
 
 @pytest.fixture(params=["native", "python"])
@@ -300,57 +295,20 @@ def run(request, here):
         yield word, trainer, saved
 
 
-@pytest.fixture
-def scripts(monkeypatch):
-    """Those of scripts/ by name."""
-    device = mx.default_device()
-
-    def find(name):
-        module = cli(name)
-        if hasattr(module, "raise_cache_limit"):
-            monkeypatch.setattr(module, "raise_cache_limit", lambda: None)
-        return module
-
-    yield find
-    mx.set_default_device(device)
-
-
-def live(trainer, seeds) -> float:
-    """The score of the policy as it is in memory, on the environments of ``EVALUATION``."""
-    settings = trainer.config
-    own = replace(settings.vec, num_buffers=1, seed=settings.vec.seed + seeds * settings.base.seed)
-    own.total_agents = 6 if settings.python else 12
-    with vec.make(replace(settings, vec=own), 1) as env:
-        environment_statistics.share(trainer.vec, env)
-        found = score(trainer.policy, trainer.weights, env, 12, seed=3, greedy=True)
-    return found.summary()["score"].mean
-
-
-def close(expected):
-    return pytest.approx(expected, rel=1e-4)  # statistics are float32 in files
-
-
-def evaluated(module, word, path, *more) -> float:
-    """What scripts/evaluate.py says of it."""
-    line = [word, "--load-model-path", str(path), *EVALUATION.split(), "--json", "x.json", *more]
-    assert module.main(line) == 0
-    return json.loads(Path("x.json").read_text())["summary"]["score"]["mean"]
-
-
 def test_every_file_plays_as_the_live_policy(run, here, scripts):
     """A checkpoint, what is exported of it, and what is imported of that."""
     word, trainer, saved = run
     script, small = scripts("evaluate"), POLICY.split()
-    expected = live(trainer, evaluated_policy.SEEDS)
-    assert evaluated(script, word, saved) == close(expected)
+    expected = live(trainer)
+    assert by_file(script, word, saved) == close(expected)
     made = checkpoint.load(saved)
     export(made, Format("safetensors"), here / "w.safetensors", checkpoint.recorded(saved))
     for path in (here / "w.safetensors", saved / "weights.safetensors"):
-        assert evaluated(script, word, path, *small) == close(expected)
+        assert by_file(script, word, path, *small) == close(expected)
     for kind, name in (("torch", "w.pt"), ("safetensors", "w.safetensors"), ("onnx", "w.onnx")):
         export(made, Format(kind), here / name, checkpoint.recorded(saved))
         assert scripts("import_").main([name, word, "--out", kind]) == 0
-        assert evaluated(script, word, kind) == close(expected)
+        assert by_file(script, word, kind) == close(expected)
     raw = replace(made.config, vec=replace(made.config.vec, normalize_observations=False))
     with vec.make(raw, 1) as env:
         other = score(made.policy, made.weights, env, 12, seed=3, greedy=True)

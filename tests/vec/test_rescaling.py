@@ -4,16 +4,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import mlx.core as mx
 import numpy as np
 import pytest
-from running import cli
+from played import POLICY, by_file, close, live
 
 from puffer_mlx import checkpoint, config, vec
-from puffer_mlx.checkpoint import environment_statistics, rescaling
-from puffer_mlx.cli import evaluated_policy
+from puffer_mlx.checkpoint import rescaling
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation import score
 from puffer_mlx.export.dialects import to_dialect
 from puffer_mlx.export.exporting import Format, export
 from puffer_mlx.export.importing import inspect
@@ -202,12 +199,9 @@ def test_what_is_typed_for_nothing_is_named(tasks):
 
 # ---- files ---------------------------------------------------------------------------------------
 
-POLICY = """--policy.hidden-size 8 --policy.num-layers 1 --torch.network MinGRU
-    --policy.dialect native"""
 OPTIONS = f"""--vec.total-agents 8 --train.horizon 4 --device cpu --seed 3 --vec.backend sync
     --train.minibatch-size 16 --train.total-timesteps 256 --eval-episodes 0 {POLICY}
     --vec.normalize-rewards 0"""
-EVALUATION = "--episodes 12 --greedy --device cpu --seed 3 --vec.total-agents 8"
 WORD = "tasks:Task"
 BOUNDS = ((-3.0, 7.0), (0.0, 40.0))
 RAW = "--vec.rescale-actions", "0"
@@ -225,50 +219,21 @@ def run(request, tasks):
         yield trainer, checkpoint.save(checkpoint.prepare(settings, "17"), trainer), words
 
 
-@pytest.fixture
-def scripts():
-    device = mx.default_device()
-    yield cli
-    mx.set_default_device(device)
-
-
-def live(trainer, **changed) -> float:
-    """The score of the policy as it is in memory, on the environments of ``EVALUATION``."""
-    settings = trainer.config
-    seed = settings.vec.seed + evaluated_policy.SEEDS * settings.base.seed
-    own = replace(settings.vec, num_buffers=1, seed=seed, total_agents=6, **changed)
-    with vec.make(replace(settings, vec=own), 1) as env:
-        environment_statistics.share(trainer.vec, env)
-        found = score(trainer.policy, trainer.weights, env, 12, seed=3, greedy=True)
-    return found.summary()["score"].mean
-
-
-def close(expected):
-    return pytest.approx(expected, rel=1e-4)  # statistics are float32 in files
-
-
-def evaluated(module, path, *more) -> float:
-    """What scripts/evaluate.py says of it."""
-    line = [WORD, "--load-model-path", str(path), *EVALUATION.split(), "--json", "x.json", *more]
-    assert module.main(line) == 0
-    return json.loads(Path("x.json").read_text())["summary"]["score"]["mean"]
-
-
 def test_every_file_plays_as_the_live_policy(run, tasks, scripts):
     """A checkpoint, what is exported of it, and what is imported of that."""
     trainer, saved, words = run
     script, expected = scripts("evaluate"), live(trainer)
     assert live(trainer, rescale_actions=False) != pytest.approx(expected, rel=0.01)
-    assert evaluated(script, saved) == close(expected)
+    assert by_file(script, WORD, saved) == close(expected)
     made = checkpoint.load(saved)
     export(made, Format("safetensors"), tasks / "w.safetensors", checkpoint.recorded(saved))
     for path in (tasks / "w.safetensors", saved / "weights.safetensors"):
-        assert evaluated(script, path, *words) == close(expected)
+        assert by_file(script, WORD, path, *words) == close(expected)
     for kind, name in (("torch", "w.pt"), ("safetensors", "w.safetensors"), ("onnx", "w.onnx")):
         report = export(made, Format(kind), tasks / name, checkpoint.recorded(saved))
         assert "actions are rescaled inside" in " ".join(report.notes)
         assert scripts("import_").main([name, WORD, "--out", kind]) == 0
-        assert evaluated(script, kind) == close(expected)
+        assert by_file(script, WORD, kind) == close(expected)
         assert config.load(str(tasks / kind / "config.ini")).vec.rescale_actions
 
 
@@ -311,7 +276,7 @@ def test_the_flat_file_cannot_hold_it(run, tasks, scripts):
     assert "--vec.rescale-actions 1" in " ".join(report.notes)
     words = "--vec.rescale-actions", "1", *POLICY.split(), "--out", "i"
     assert scripts("import_").main(["w.bin", WORD, *words]) == 0
-    assert evaluated(scripts("evaluate"), "i") == close(live(trainer))
+    assert by_file(scripts("evaluate"), WORD, "i") == close(live(trainer))
 
 
 def test_training_goes_on_as_it_was_learned(run, tasks, scripts, capsys):

@@ -1,0 +1,51 @@
+"""What a trained policy scores in whole episodes: as it is in memory, and by its files."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from puffer_mlx import vec
+from puffer_mlx.checkpoint import environment_statistics
+from puffer_mlx.cli import evaluated_policy
+from puffer_mlx.evaluation import score
+from puffer_mlx.training.trainer import Trainer
+
+POLICY = """--policy.hidden-size 8 --policy.num-layers 1 --torch.network MinGRU
+    --policy.dialect native"""
+EPISODES = 12
+EVALUATION = f"--episodes {EPISODES} --greedy --device cpu --seed 3 --vec.total-agents 8"
+
+
+def live(trainer: Trainer, **changed: Any) -> float:
+    """The score of the policy in memory, on the environments of ``EVALUATION``.
+
+    Args:
+        trainer: one that has trained with ``--seed 3``.
+        changed: keys of ``[vec]`` that are other ones than in training.
+    """
+    settings = trainer.config
+    own = {
+        "num_buffers": 1,
+        "seed": settings.vec.seed + evaluated_policy.SEEDS * settings.base.seed,
+        "total_agents": 6 if settings.python else 12,
+    }
+    settings = replace(settings, vec=replace(settings.vec, **own, **changed))
+    with vec.make(settings, 1) as env:
+        environment_statistics.share(trainer.vec, env)
+        found = score(trainer.policy, trainer.weights, env, EPISODES, seed=3, greedy=True)
+    return found.summary()["score"].mean
+
+
+def by_file(script: ModuleType, word: str, path: Path | str, *more: str) -> float:
+    """What scripts/evaluate.py says of a file's policy on the environment of this name."""
+    line = [word, "--load-model-path", str(path), *EVALUATION.split(), "--json", "x.json", *more]
+    assert script.main(line) == 0
+    return json.loads(Path("x.json").read_text())["summary"]["score"]["mean"]
+
+
+def close(expected: float) -> Any:
+    return pytest.approx(expected, rel=1e-4)  # statistics are float32 in files
