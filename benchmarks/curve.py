@@ -1,7 +1,8 @@
-"""Score against steps of finished runs: python benchmarks/curve.py OUT LOG.jsonl [LOG.jsonl ...].
+"""Breakout's score against steps of finished runs: python benchmarks/curve.py OUT [LOG.jsonl ...].
 
 Writes OUT.csv (steps, then each run's score, averaged over 40 parts of the run and weighted by
-episodes) and OUT.png. Needs matplotlib (``pip install 'puffer-mlx[plot]'``).
+episodes) and OUT.png; without logs OUT.png alone, of the OUT.csv that is there. Needs matplotlib
+(``pip install 'puffer-mlx[plot]'``).
 """
 
 import argparse
@@ -9,10 +10,12 @@ import csv
 import json
 from pathlib import Path
 
-import matplotlib
+import figures
 import numpy as np
+from learning_table import NATIVE
 
-PARTS = 40
+PARTS, BEST = 40, 864
+RATE = 550_000  # steps a second on two cores of RESULTS.md
 
 
 def curve(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -29,28 +32,45 @@ def curve(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return edges, np.divide(total, episodes, out=np.full(PARTS, np.nan), where=episodes > 0)
 
 
+def write(path: Path, logs: list[Path]) -> None:
+    curves = [curve(log) for log in logs]
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["steps", *(log.stem for log in logs)])
+        for i, step in enumerate(curves[0][0]):
+            writer.writerow([int(step), *(f"{scores[i]:.2f}" for _, scores in curves)])
+
+
+def draw(table: Path, picture: Path) -> None:
+    """A picture of a table: our runs' median and range, and where upstream's own ended."""
+    runs = np.loadtxt(table, delimiter=",", skiprows=1, quotechar='"')
+    steps, ends = runs[:, 0] / 1e6, NATIVE["breakout"]
+    words = (
+        f"Median and range of {runs.shape[1] - 1} runs. Dots: PufferLib's own CUDA trainer,"
+        f" {len(ends)} runs, the mean of the last tenth."
+    )
+    with figures.panels(1, picture, words, size=(7, 3.6)) as (axis,):
+        figures.seeds(axis, [np.stack([steps, run], axis=1) for run in runs.T[1:]], figures.OURS)
+        axis.plot([steps[-1] * 0.95] * len(ends), ends, "o", color=figures.OTHER, markersize=4)
+        axis.axhline(BEST, color=figures.STAR, linewidth=0.8, linestyle=":")
+        figures.beside(axis, f"{BEST}: all bricks, twice", (0, BEST))
+        axis.set(xlabel="million steps", ylabel="score of finished episodes", xlim=(0, None))
+        figures.title(axis, "Breakout")
+        minutes = RATE * 60 / 1e6
+        above = axis.secondary_xaxis("top", (lambda x: x / minutes, lambda x: x * minutes))
+        above.set_xlabel("minutes on two CPU cores", fontsize=8)
+        above.spines["top"].set_visible(False)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("logs", type=Path, nargs="+")
+    parser.add_argument("logs", type=Path, nargs="*")
     options = parser.parse_args()
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    curves = [curve(path) for path in options.logs]
-    steps = curves[0][0]
-    with open(options.out.with_suffix(".csv"), "w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["steps", *(path.stem for path in options.logs)])
-        for i, step in enumerate(steps):
-            writer.writerow([int(step), *(f"{scores[i]:.2f}" for _, scores in curves)])
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    for path, (x, scores) in zip(options.logs, curves, strict=True):
-        axes.plot(x / 1e6, scores, label=path.stem)
-    axes.axhline(864, color="grey", linestyle=":", label="maximum, 864")
-    axes.set(xlabel="million steps", ylabel="score of finished episodes", title="Breakout")
-    axes.legend()
-    figure.savefig(options.out.with_suffix(".png"), dpi=120)
+    table = options.out.with_suffix(".csv")
+    if options.logs:
+        write(table, options.logs)
+    draw(table, options.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

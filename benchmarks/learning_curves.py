@@ -1,10 +1,12 @@
 """Pictures of the curves in `learning/`: learning.png of environments in C, learning-gym.png."""
 
+import statistics
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+import figures
 import numpy as np
-from learning_table import load
+from learning_table import Record, load
 from learning_tasks import IN_C, IN_PYTHON, OURS, SB3
 from learning_zoo import PUBLISHED
 
@@ -13,72 +15,85 @@ UPSTREAMS = {  # by PufferLib 5.0, of one run each: million steps, and the score
     "breakout-c": (108.46, 864.0),
     "breakout-f": (46.8, 853.8),
 }
-TRAINERS = {OURS: "puffer_mlx", SB3: "Stable-Baselines3"}
+OF_C = (
+    "Score against million steps: the median of three or five runs, and their range."
+    " Stars: PufferLib 5.0's own runs."
+)
+OF_PYTHON = (
+    "Mean return of the last 100 training episodes against million steps: the median of the seeds,"
+    " and their range; on the right, CPU seconds of a run of ours.\n"
+    "Grey: Stable-Baselines3 with RL Zoo's settings, run here. Stars: what RL Zoo published."
+)
+NOTES = {"target": "falls at first without\nlearning, too: quick\nepisodes end first"}
 
-Lines = list[tuple[str, dict[str, Any], tuple[float, float] | None]]  # label, record, a star
+
+class Line(NamedTuple):
+    """What is drawn of a record."""
+
+    record: Record
+    color: str
+    label: str = ""
+    star: tuple[float, float] | None = None  # somebody else's score after so many million steps
 
 
-def panels_in_c(folder: Path) -> dict[str, Lines]:
+Panels = dict[str, list[Line]]
+
+
+def panels_in_c(folder: Path) -> Panels:
     """One for each environment, a line for each network or file."""
     records, panels = load(folder), {}
     for name in IN_C:
         if (name, OURS) in records:
             environment, _, label = name.partition("-")
-            one = (label, records[name, OURS], UPSTREAMS.get(name))
-            panels.setdefault(environment, []).append(one)
+            lines = panels.setdefault(environment, [])
+            color = figures.MORE[len(lines) % len(figures.MORE)]
+            lines.append(Line(records[name, OURS], color, label, UPSTREAMS.get(name)))
     return panels
 
 
-def panels_in_python(folder: Path) -> dict[str, Lines]:
-    """One for each environment, a line for each trainer; the star is what RL Zoo published."""
+def panels_in_python(folder: Path) -> Panels:
+    """One for each environment, a line for each trainer, ours above; the star is RL Zoo's."""
     records, panels = load(folder), {}
     for name, task in IN_PYTHON.items():
         star = (task.steps / 1e6, PUBLISHED[name]) if name in PUBLISHED else None
-        for trainer, label in TRAINERS.items():
-            if (name, trainer) in records:
-                panels.setdefault(name, []).append((label, records[name, trainer], star))
-                star = None
+        if (name, SB3) in records:
+            panels.setdefault(name, []).append(Line(records[name, SB3], figures.OTHER))
+        if (name, OURS) in records:
+            line = Line(records[name, OURS], figures.OURS, star=star)
+            panels.setdefault(name, []).append(line)
     return panels
 
 
-def draw(panels: dict[str, Lines], picture: Path) -> None:
-    """Write a picture: the mean of the seeds, their range behind it, and stars."""
-    import matplotlib
+def cost(record: Record) -> str:
+    """CPU seconds of a run: the median over its seeds."""
+    return f"{statistics.median(run['CPU s'] for run in record['seeds'].values()):,.0f} s"
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
 
-    columns = 4
-    rows = -(-len(panels) // columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(3.2 * columns, 2.6 * rows), layout="constrained", squeeze=False
-    )
-    for axis in axes.flat[len(panels) :]:
-        axis.axis("off")
-    for axis, (environment, lines) in zip(axes.flat, panels.items(), strict=False):
-        for label, record, star in lines:
-            curves = [np.array(run["curve"]) for run in record["seeds"].values() if run["curve"]]
-            if not curves:  # no episode ended
-                continue
-            steps = np.unique(np.concatenate([c[:, 0] for c in curves]))
-            scores = np.array([np.interp(steps, c[:, 0], c[:, 1]) for c in curves])
-            (drawn,) = axis.plot(steps / 1e6, scores.mean(axis=0), label=label)
-            low, high = scores.min(axis=0), scores.max(axis=0)
-            axis.fill_between(steps / 1e6, low, high, alpha=0.25, color=drawn.get_color())
-            if star:
-                axis.plot(*star, "*", color=drawn.get_color(), clip_on=False)
-        metric = lines[0][1]["metric"].partition("/")[2]
-        axis.set(title=environment, xlabel="million steps", ylabel=metric)
-        if any(label for label, _, _ in lines):
-            axis.legend(fontsize="small")
-    figure.savefig(picture, dpi=100)
+def draw(panels: Panels, picture: Path, words: str) -> None:
+    """Write a picture: a panel for each environment."""
+    with figures.panels(len(panels), picture, words) as axes:
+        for axis, (environment, lines) in zip(axes, panels.items(), strict=True):
+            labels = []
+            for line in lines:
+                runs = [run["curve"] for run in line.record["seeds"].values() if run["curve"]]
+                if runs:  # else no episode ended
+                    end = figures.seeds(
+                        axis, [np.array(run) / (1e6, 1) for run in runs], line.color
+                    )
+                    labels.append(figures.Label(end, line.label, line.color))
+                if line.star:
+                    axis.plot(*line.star, "*", color=figures.STAR, clip_on=False, zorder=3)
+            figures.label(axis, [label for label in labels if label.text])
+            took = cost(lines[-1].record) if environment in IN_PYTHON else ""
+            figures.title(axis, environment.removesuffix("-v0"), took)
+            figures.note(axis, NOTES.get(environment, ""))
 
 
 def draw_all(folder: Path) -> None:
     """Both pictures, beside the folder, of what there is."""
-    for panels, picture in (
-        (panels_in_c(folder), folder.with_suffix(".png")),
-        (panels_in_python(folder), folder.with_name(f"{folder.name}-gym.png")),
+    for panels, picture, words in (
+        (panels_in_c(folder), folder.with_suffix(".png"), OF_C),
+        (panels_in_python(folder), folder.with_name(f"{folder.name}-gym.png"), OF_PYTHON),
     ):
         if panels:
-            draw(panels, picture)
+            draw(panels, picture, words)
