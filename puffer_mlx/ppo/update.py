@@ -333,7 +333,7 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         optimise=small(optimise),
         write_back=small(put_rows),
         logprobs=mx.compile(logprobs),
-        epoch=partial(small_networks.epoch, policy, train),
+        epoch=small_networks.Epochs(policy, train),
     )
 
 

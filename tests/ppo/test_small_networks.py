@@ -90,7 +90,7 @@ def one_by_one(policy, weights, fields, adv, order, train=TRAIN):
 def at_once(policy, weights, fields, adv, order, train=TRAIN):
     state, scaler = optimizers.find("adam").init(weights), precision.first_scaler("fp32")
     given = weights, state, scaler, fields, adv, order, LR, ENT
-    return small_networks.epoch(policy, train, *given)
+    return small_networks.Epochs(policy, train)(*given)
 
 
 def differences(found, expected):
@@ -141,6 +141,18 @@ def test_what_is_not_finite_changes_nothing_and_is_counted():
     counts = {name: number.item() for name, number in found[2].items()}
     assert counts == {"scale": 1.0, "good": 2, "skipped": 2, "in_a_row": 0, "longest": 2}
     assert found[1]["step"].item() == 3
+
+
+def test_a_policy_is_described_once_a_run(monkeypatch):
+    policy, weights, *rollout = made((2,), dialect="sb3")
+    described, describe = [], small_networks.describe
+    monkeypatch.setattr(small_networks, "describe", lambda *a: described.append(0) or describe(*a))
+    run, state = compile_update(policy, TRAIN), optimizers.find("adam").init(weights)
+    scaler = precision.first_scaler("fp32")
+    for _ in range(3):
+        weights, state, scaler, _, ok = run.epoch(weights, state, scaler, *rollout, LR, ENT)
+        assert ok.tolist() == [1.0] * K
+    assert len(described) == 1 and state["step"].item() == 3 * K
 
 
 def test_whom_it_is_for():

@@ -4,8 +4,8 @@ Control on Gymnasium wants many small minibatches: 160 of 64 samples for every 5
 environment. As a graph each costs a millisecond, for some 20 microseconds of arithmetic.
 
 It is for policies without memory that are products and activations throughout, in fp32, with an
-optimizer that has a form here.
-What it computes is what the steps of ``ppo/update.py`` do, one minibatch after the other.
+optimizer that has a form here. It computes what the steps of ``ppo/update.py`` do, one minibatch
+after the other.
 """
 
 from typing import Any
@@ -93,60 +93,78 @@ def _tower(policy: Policy, places: Any) -> list[Five]:
     return [(first["weight"], first.get("bias", -1), *sizes, code), *layers.found]
 
 
-def epoch(
-    policy: Policy,
-    train: Train,
-    weights: Any,
-    optimizer: Any,
-    scaler: dict[str, mx.array],
-    fields: dict[str, Any],
-    adv: mx.array,
-    order: mx.array,
-    lr: mx.array,
-    ent_coef: mx.array,
-) -> tuple[Any, Any, dict[str, mx.array], mx.array, mx.array]:
-    """All minibatches of a rollout.
+class Epochs:
+    """A run's epochs, each of which is one operation.
 
     Args:
-        policy: one that ``fits``.
+        policy: what acts; these are for one that ``fits``.
         train: numbers of the loss and of the optimizer.
-        weights: tree of float32 arrays.
-        optimizer: its state.
-        scaler: of ``ppo/precision``, which counts minibatches.
-        fields: a rollout's.
-        adv: (T, N).
-        order: (K, M) int32, the samples t N + i of each minibatch.
-        lr: learning rate, a scalar array.
-        ent_coef: entropy coefficient, a scalar array.
-
-    Returns:
-        New weights, optimizer's state and scaler; statistics (K, 7); which minibatches counted,
-        (K,) float32.
     """
+
+    def __init__(self, policy: Policy, train: Train) -> None:
+        self._policy, self._train = policy, train
+        self._network: Any = None  # described by the first weights
+
+    def __call__(
+        self,
+        weights: Any,
+        optimizer: Any,
+        scaler: dict[str, mx.array],
+        fields: dict[str, Any],
+        adv: mx.array,
+        order: mx.array,
+        lr: mx.array,
+        ent_coef: mx.array,
+    ) -> tuple[Any, Any, dict[str, mx.array], mx.array, mx.array]:
+        """All minibatches of a rollout.
+
+        Args:
+            weights: tree of float32 arrays.
+            optimizer: its state.
+            scaler: of ``ppo/precision``, which counts minibatches.
+            fields: a rollout's.
+            adv: (T, N).
+            order: (K, M) int32, the samples t N + i of each minibatch.
+            lr: learning rate, a scalar array.
+            ent_coef: entropy coefficient, a scalar array.
+
+        Returns:
+            New weights, optimizer's state and scaler; statistics (K, 7); which minibatches
+            counted, (K,) float32.
+        """
+        train = self._train
+        if self._network is None:
+            self._network = describe(self._policy, weights)
+        names = "good", "skipped", "in_a_row", "longest"
+        counts = mx.stack([scaler[name] for name in names])
+        moments = optimizer["momentum"], optimizer["second_moment"]
+        *new, step, metrics, ok, counts = extension_with_products().ppo_epoch(
+            *(leaves(tree) for tree in (weights, *moments)),
+            *(optimizer["step"], lr, ent_coef, counts),
+            *(*_samples(fields, adv), order, self._network),
+            *(train.clip_coef, train.vf_coef, train.vf_clip_coef, train.max_grad_norm),
+            *optimizers.find(train.optimizer).numbers(train),  # type: ignore
+        )
+        arrays = iter(new)
+        weights, first, second = (
+            tree_map(lambda _: next(arrays), tree) for tree in (weights, *moments)
+        )
+        state = {"momentum": first, "second_moment": second, "step": step}
+        counted = dict(zip(names, mx.split(counts, 4), strict=True))
+        scaler = {**scaler, **{name: count.reshape(()) for name, count in counted.items()}}
+        return weights, state, scaler, metrics, ok
+
+
+def _samples(
+    fields: dict[str, Any], adv: mx.array
+) -> tuple[mx.array, list[mx.array], mx.array | None]:
+    """A rollout's T N samples: observations; what is compared; masks, if there are any."""
     T, N = adv.shape
     whole = T * N
 
     def flat(name: str) -> mx.array:
-        array = fields[name][:T]
-        return array.reshape(whole, -1)
+        return fields[name][:T].reshape(whole, -1)
 
-    rollout = [flat("actions"), *(fields[n].reshape(whole) for n in ("logprobs", "values"))]
+    compared = (array.reshape(whole) for array in (fields["logprobs"], fields["values"], adv))
     masks = None if fields["masks"] is None else flat("masks")
-    names = "good", "skipped", "in_a_row", "longest"
-    counts = mx.stack([scaler[name] for name in names])
-    moments = optimizer["momentum"], optimizer["second_moment"]
-    *new, step, metrics, ok, counts = extension_with_products().ppo_epoch(
-        *(leaves(tree) for tree in (weights, *moments)),
-        *(optimizer["step"], lr, ent_coef, counts, flat("observations")),
-        *([*rollout, adv.reshape(whole)], masks, order, describe(policy, weights)),
-        *(train.clip_coef, train.vf_coef, train.vf_clip_coef, train.max_grad_norm),
-        *optimizers.find(train.optimizer).numbers(train),  # type: ignore
-    )
-    arrays = iter(new)
-    weights, first, second = (
-        tree_map(lambda _: next(arrays), tree) for tree in (weights, *moments)
-    )
-    state = {"momentum": first, "second_moment": second, "step": step}
-    counted = dict(zip(names, mx.split(counts, 4), strict=True))
-    scaler = {**scaler, **{name: count.reshape(()) for name, count in counted.items()}}
-    return weights, state, scaler, metrics, ok
+    return flat("observations"), [flat("actions"), *compared], masks

@@ -43,29 +43,31 @@ struct AdamStep {
         root(1 / std::sqrt(1 - std::pow(n.beta2, made))),
         eps(n.eps) {}
 
+  // One weight and its moments, by its gradient.
+  void move(float& w, float g, float& m, float& v) const {
+    float gradient = clip * g;
+    m = beta1 * m + add1 * gradient;
+    v = beta2 * v + add2 * (gradient * gradient);
+    w = keep * w - rate * m / (root * std::sqrt(v) + eps);
+  }
+
   // w, g, m, v (count) -> new w, m and v
   void run(const float* __restrict__ w, const float* __restrict__ g, const float* __restrict__ m,
            const float* __restrict__ v, float* __restrict__ new_w, float* __restrict__ new_m,
            float* __restrict__ new_v, int64_t count) const {
     for (int64_t i = 0; i < count; ++i) {
-      float gradient = clip * g[i];
-      float first = beta1 * m[i] + add1 * gradient;
-      float second = beta2 * v[i] + add2 * (gradient * gradient);
+      float weight = w[i], first = m[i], second = v[i];
+      move(weight, g[i], first, second);
+      new_w[i] = weight;
       new_m[i] = first;
       new_v[i] = second;
-      new_w[i] = keep * w[i] - rate * first / (root * std::sqrt(second) + eps);
     }
   }
 
   // The same in place.
   void run(float* __restrict__ w, const float* __restrict__ g, float* __restrict__ m, float* __restrict__ v,
            int64_t count) const {
-    for (int64_t i = 0; i < count; ++i) {
-      float gradient = clip * g[i];
-      m[i] = beta1 * m[i] + add1 * gradient;
-      v[i] = beta2 * v[i] + add2 * (gradient * gradient);
-      w[i] = keep * w[i] - rate * m[i] / (root * std::sqrt(v[i]) + eps);
-    }
+    for (int64_t i = 0; i < count; ++i) move(w[i], g[i], m[i], v[i]);
   }
 };
 
