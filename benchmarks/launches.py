@@ -2,9 +2,9 @@
 """What a GPU is told to launch: python benchmarks/launches.py [ENV [options]] [--json FILE].
 
 The graphs that training and acting build for Metal and CUDA are built on whatever machine this is,
-looked at and thrown away (`puffer_mlx/profiling/launches.py`): launches of each step for each
-minibatch, and those that there are once an epoch, whatever the number of minibatches. Without ENV,
-of several configurations; options go to all of them. `--primitives` names what is launched.
+counted and thrown away (`launch_counts.py`). Each step has its launches for each minibatch, and
+those that there are once an epoch, whatever the number of minibatches. Without ENV, of several
+configurations; options go to all of them. `--primitives` names what is launched.
 
 `--time` (a machine with a GPU, or `--device cpu` to try it) measures instead: `submission.py`.
 """
@@ -15,14 +15,9 @@ import json
 import os
 import shlex
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from functools import partial
-from typing import Any, NamedTuple
-from unittest import mock
+from typing import Any
 
 import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
@@ -32,25 +27,11 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.policy.policy import configured_policy
-from puffer_mlx.ppo import optimizers, precision
-from puffer_mlx.ppo.update import compile_update
-from puffer_mlx.profiling.launches import Graphs, Launches
-from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
-from puffer_mlx.rollout.acting_in_mlx import few_parts
-from puffer_mlx.rollout.buffer import RolloutBuffer
-from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.devices import has_gpu, select_device
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.version import version_text
-from puffer_mlx.training.acting import choose_acting
-from puffer_mlx.training.collector import Rollout, RolloutStart
-from puffer_mlx.training.learner import Learner
-from puffer_mlx.training.observers import FirstRatios
-from puffer_mlx.training.placement import Placement
-from puffer_mlx.training.train_state import Scheduled, TrainState
-from submission import measure, set_minibatches, timetable
+from launch_counts import UNITS, Row, count
+from submission import measure, timetable
 
 CONFIGURATIONS = {
     "breakout": ["breakout"],
@@ -61,183 +42,9 @@ CONFIGURATIONS = {
 }
 FIVE = ["--train.algorithm", "puffer5"]
 CONFIGURATIONS |= {f"{name}-5": [*CONFIGURATIONS[name], *FIVE] for name in ("breakout", "lstm-128")}
-MINIBATCHES = 3, 4  # more than are under way at once; what the second has more is a minibatch's
-STEPS = 2  # of acting
-ACTING = "a part and step"
-
-evaluate = mx.eval  # what MLX's does, also while `Watch` stands in its place
 
 
-# ---- counting ------------------------------------------------------------------------------------
-
-
-class Watch:
-    """Observer that counts what each step launches, and computes nothing of it.
-
-    What leaves a step is replaced by arrays of ones. What is evaluated outside of steps is counted
-    under the name of the function that has it evaluated.
-    """
-
-    def __init__(self, graphs: Graphs) -> None:
-        self.found: dict[str, list[Launches]] = defaultdict(list)
-        self._graphs, self._inside = graphs, False
-
-    def __call__(self, name: str, step: Callable[..., Any], *arguments: Any) -> Any:
-        arguments = self._take("between the steps", arguments)
-        self._inside = True
-        result = step(*arguments)
-        self._inside = False
-        return result if result is arguments[0] else self._take(name, result)
-
-    @contextmanager
-    def evaluations(self) -> Iterator[None]:
-        """Within, MLX's own evaluations are counted."""
-        with mock.patch.multiple(mx, eval=self._evaluate, async_eval=self._evaluate):
-            yield
-
-    def _take(self, name: str, tree: Any) -> Any:
-        launches = self._graphs.launches(lists(tree))
-        if launches.counted or launches.maybe:
-            self.found[name].append(launches)
-        return replaced(tree, self._graphs.computed)
-
-    def _evaluate(self, *trees: Any) -> None:
-        if not self._inside:  # else it is in what the step returns
-            code = sys._getframe(1).f_code
-            name = getattr(code, "co_qualname", code.co_name).split(".<locals>")[0]
-            self.found[name].append(self._graphs.launches(lists(trees)))
-            evaluate(lists(trees))
-
-
-def lists(tree: Any) -> Any:
-    """A tree with lists in the place of dataclasses."""
-    if is_dataclass(tree):
-        return [lists(getattr(tree, field.name)) for field in fields(tree)]
-    if isinstance(tree, dict):
-        return {key: lists(each) for key, each in tree.items()}
-    return [lists(each) for each in tree] if isinstance(tree, list | tuple) else tree
-
-
-def replaced(tree: Any, by: Callable[[mx.array], mx.array]) -> Any:
-    """A tree with others in the place of its arrays."""
-    if isinstance(tree, mx.array):
-        return by(tree)
-    if is_dataclass(tree):
-        made = {field.name: replaced(getattr(tree, field.name), by) for field in fields(tree)}
-        return type(tree)(**made)  # type: ignore
-    if isinstance(tree, dict):
-        return {key: replaced(each, by) for key, each in tree.items()}
-    if isinstance(tree, list | tuple):
-        parts = [replaced(each, by) for each in tree]
-        return type(tree)._make(parts) if hasattr(tree, "_make") else type(tree)(parts)  # type: ignore
-    return tree
-
-
-class Row(NamedTuple):
-    """A step's launches: numbers of each unit, and primitives' names with their launches."""
-
-    unit: str
-    launches: float
-    once: float  # an epoch, or a rollout
-    primitives: dict[str, float]  # of a unit; if there are none, of an epoch
-    maybe: dict[str, float]
-
-
-class Still:
-    """Environments that don't move."""
-
-    def __init__(self, agents: int, groups: int) -> None:
-        self.num_agents, self.num_groups = agents, groups
-
-    def send(self, group: int, actions: Any, out: Any) -> None:
-        pass
-
-    def wait(self, group: int) -> None:
-        pass
-
-
-def count(config: Config, environments: Any, backend: str) -> dict[str, Row]:
-    """The launches of training and acting, by step, for a back-end."""
-    graphs = Graphs(backend)
-    with graphs.building():
-        return {**_training(config, environments, graphs), **_acting(config, environments, graphs)}
-
-
-def _training(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]:
-    T, N, Q = config.train.horizon, config.vec.total_agents, config.vec.num_buffers
-    buffer = RolloutBuffer(environments.spec, T, N, Q, environments.finals)
-    few, more = (_epoch(config, buffer, environments.spec, graphs, k) for k in MINIBATCHES)
-    rows = {}
-    for name in more:
-        fewer, all_ = _sum(few[name]), _sum(more[name])
-        each = all_ - fewer
-        once = fewer.total() - MINIBATCHES[0] * each.total()
-        maybe = _sum(more[name], "maybe") - _sum(few[name], "maybe")
-        named = dict((each or all_).most_common())
-        rows[name] = Row("minibatch", each.total(), once, named, dict(maybe))  # type: ignore
-    return rows
-
-
-def _sum(found: Sequence[Launches], kind: str = "counted") -> Counter[str]:
-    return sum((getattr(each, kind) for each in found), Counter())
-
-
-def _epoch(
-    config: Config, buffer: RolloutBuffer, spec: EnvSpec, graphs: Graphs, minibatches: int
-) -> dict[str, list[Launches]]:
-    """Everything that an epoch of training launches after a rollout on the CPU."""
-    set_minibatches(config, minibatches)
-    policy = configured_policy(spec, config)
-    weights = policy.init(mx.random.key(0))
-    optimizer = optimizers.find(config.train.optimizer).init(weights)
-    now = TrainState(weights, optimizer, precision.first_scaler(config.train.precision))
-    n = config.vec.total_agents // config.vec.num_buffers
-    states = [policy.initial_state(n) for _ in buffer.groups]
-    now, states = replaced(now, graphs.computed), replaced(states, graphs.computed)
-    start = RolloutStart(buffer, now.weights, states, mx.random.key(0), None)
-    rollout = Rollout(buffer, start, {}, 0.0)
-
-    away = Placement(mx.Device(mx.gpu), mx.Device(mx.cpu), precision=config.train.precision)
-    learner = Learner(config, compile_update(policy, config.train), away, policy)
-    watch, ratios = Watch(graphs), FirstRatios(learner.reader, True)
-    ratios.begin(rollout, 0)
-    draws = replaced(learner.draws(mx.random.key(0)), graphs.computed)
-    scheduled = Scheduled(*(mx.array(0.5) for _ in fields(Scheduled)))
-    with watch.evaluations():
-        learner.train(rollout, now, draws, scheduled, [watch, ratios])
-    return watch.found
-
-
-def _acting(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]:
-    """What acting launches for a part of the agents and a step, and once a rollout."""
-    N, Q, spec = config.vec.total_agents, config.vec.num_buffers, environments.spec
-    policy, watch = configured_policy(spec, config), Watch(graphs)
-    weights = precision.lower(policy.init(mx.random.key(0)), config.train.precision)
-    given = (
-        weights,
-        [policy.initial_state(N // Q) for _ in range(Q)],
-        policy.distribution.noise(mx.random.key(0), (STEPS, N)),
-    )
-    run = compile_update(policy, config.train)
-
-    streams, timer = lambda: [mx.default_stream(mx.cpu)], PhaseTimer("", enabled=False)
-    still, gpu = Still(N, Q), mx.Device(mx.gpu)
-    acting: Any = choose_acting(gpu, config.train.precision, policy, run, still, streams, timer)
-    inner = acting if isinstance(acting, ActingInKernel) else acting.acting
-    inner.act = partial(watch, "act", inner.act)
-    buffer = RolloutBuffer(spec, STEPS, N, Q)
-    with watch.evaluations():
-        acting.collect(buffer, still, *replaced(given, graphs.computed))  # type: ignore
-    rows = {}
-    for name, found in watch.found.items():
-        share = STEPS * few_parts(Q) if name == "act" else 1
-        each = {key: n / share for key, n in _sum(found).most_common()}
-        maybe = {key: n / share for key, n in _sum(found, "maybe").items()}
-        if each:
-            total = sum(each.values())
-            numbers = (total, 0) if name == "act" else (0, total)
-            rows[name] = Row(ACTING, *numbers, each, maybe)
-    return rows
+# ---- what is printed -----------------------------------------------------------------------------
 
 
 def table(name: str, counts: dict[str, dict[str, Row]], primitives: bool) -> str:
@@ -246,7 +53,7 @@ def table(name: str, counts: dict[str, dict[str, Row]], primitives: bool) -> str
     lines = [f"{name:24}" + "".join(f"{backend + ', each':>14}{'once':>8}" for backend in backends)]
     names = list(dict.fromkeys(step for rows in counts.values() for step in rows))
     empty = Row("", 0, 0, {}, {})
-    for unit in ("minibatch", ACTING):
+    for unit in UNITS:
         total = [[0.0, 0.0] for _ in backends]
         for step in names:
             rows = [counts[backend].get(step, empty) for backend in backends]
