@@ -1,170 +1,18 @@
 """How good a policy is, and what it does: scores of whole episodes, and frames.
 
-Takes a policy and its weights, never a trainer. Agents act as in training: recurrent state is
-carried from step to step and, unless the policy resets it on terminals, from episode to episode.
-The same environments (parameters, seed, agents) and the same seed give the same result, bit for bit
-on a CPU.
+Takes a policy and its weights, never a trainer; ``rollout/whole_episodes.py`` says how it plays.
 """
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import count
-from typing import Any, NamedTuple
-
-import mlx.core as mx
-import numpy as np
+from typing import Any
 
 from puffer_mlx.display.frames import Draw, Frame
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.system.mlx_cache import choose_cache_limit
-from puffer_mlx.vec.base import ScoredVec, VecEnv
-from puffer_mlx.vec.rows import allocate_rows
+from puffer_mlx.rollout.whole_episodes import Episode, Player, Scores, Spread, score
+from puffer_mlx.vec.base import VecEnv
 
-Episode = dict[str, float]  # what the environment's my_log says of it; n episodes if they are means
-
-
-class Spread(NamedTuple):
-    """A number over episodes. ``std`` is the sample's (n - 1), 0 for one episode."""
-
-    mean: float
-    std: float
-    median: float
-    min: float
-    max: float
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Episodes of an evaluation.
-
-    Args:
-        episodes: in order of environments, an environment's in order of time.
-        environments: E.
-        each: episodes of every environment that were asked for.
-        unfinished: environments that ended fewer within the limit of steps.
-        steps: of every agent.
-        seconds: all of it took.
-    """
-
-    episodes: list[Episode]
-    environments: int
-    each: int
-    unfinished: int
-    steps: int
-    seconds: float
-
-    @property
-    def count(self) -> int:
-        """Episodes in all."""
-        return sum(round(record["n"]) for record in self.episodes)
-
-    def values(self, name: str) -> np.ndarray:
-        """One number for each episode, (count,) float64."""
-        times = [round(record["n"]) for record in self.episodes]
-        return np.repeat([record[name] for record in self.episodes], times)
-
-    def summary(self) -> dict[str, Spread]:
-        """The spread of each number that all episodes have; empty if no episode ended."""
-        if not self.episodes:
-            return {}
-        common = set.intersection(*(set(record) for record in self.episodes)) - {"env", "n"}
-        summary = {}
-        for name in self.episodes[0]:
-            if name in common:
-                x = self.values(name)
-                std = np.std(x, ddof=1) if len(x) > 1 else 0.0
-                numbers = (x.mean(), std, np.median(x), x.min(), x.max())
-                summary[name] = Spread(*map(float, numbers))
-        return summary
-
-
-class _Player:
-    """Steps all agents at once; ``rows`` is what they see and got."""
-
-    def __init__(self, policy: Policy, weights: Any, vec: VecEnv, seed: int, greedy: bool) -> None:
-        choose_cache_limit()
-        self._policy, self._weights, self._vec = policy, weights, vec
-        self._key = None if greedy else mx.random.key(seed)
-        self._state = policy.initial_state(vec.num_agents)
-        n = vec.num_agents // vec.num_groups
-        self._groups = [slice(g * n, (g + 1) * n) for g in range(vec.num_groups)]
-        self.rows = allocate_rows(vec, vec.num_agents)
-        vec.reset(self.rows)
-
-    def step(self) -> None:
-        """Act once, and wait for the outcome."""
-        rows, noise = self.rows, None
-        if self._key is not None:
-            self._key, key = mx.random.split(self._key)
-            noise = self._policy.distribution.noise(key, (self._vec.num_agents,))
-        mask = None if rows.masks is None else mx.array(rows.masks)
-        keep = self._policy.keep(mx.array(rows.terminals))
-        actions, _, _, self._state = self._policy.act(
-            self._weights, mx.array(rows.observations), self._state, noise, mask, keep
-        )
-        mx.eval(actions, self._state)
-        chosen = np.ascontiguousarray(actions)  # MLX's may be a view of columns
-        for group, agents in enumerate(self._groups):
-            self._vec.send(group, chosen[agents], rows.part(agents))
-        for group in range(len(self._groups)):
-            self._vec.wait(group)
-
-
-def score(
-    policy: Policy,
-    weights: Any,
-    vec: ScoredVec,
-    episodes: int,
-    *,
-    seed: int = 0,
-    greedy: bool = False,
-    max_steps: int | None = None,
-    progress: Callable[[int, int], object] | None = None,
-) -> Scores:
-    """Play whole episodes.
-
-    Every environment contributes its first k, the same number: the first that end anywhere would be
-    the short ones. (Where several agents of one environment end their episodes on their own, its
-    first k are still rather those of the quick ones, the less the larger k is.)
-
-    Args:
-        policy: as it was trained.
-        weights: its weights.
-        vec: E environments; they are reset.
-        episodes: at least so many in all; k = ceil(episodes / E).
-        seed: of the actions.
-        greedy: take the most probable action instead of drawing one.
-        max_steps: of every agent; what hasn't ended by then is left out and counted.
-        progress: called after each step with the episodes that ended and those there will be.
-    """
-    began = time.perf_counter()
-    E = vec.num_environments
-    each = -(-episodes // E)
-    left = [each] * E  # episodes that an environment still owes
-    taken: list[list[Episode]] = [[] for _ in range(E)]
-    player = _Player(policy, weights, vec, seed, greedy)
-    vec.episodes()  # of what was played before
-    steps = 0
-    while any(left) and (max_steps is None or steps < max_steps):
-        player.step()
-        steps += 1
-        for record in vec.episodes():
-            env = int(record["env"])
-            n = min(left[env], round(record["n"]))
-            if n:
-                left[env] -= n
-                taken[env].append({**record, "n": float(n)})
-        if progress is not None:
-            progress(each * E - sum(left), each * E)
-    return Scores(
-        episodes=[record for records in taken for record in records],
-        environments=E,
-        each=each,
-        unfinished=sum(owed > 0 for owed in left),
-        steps=steps,
-        seconds=time.perf_counter() - began,
-    )
+__all__ = ["Episode", "Scores", "Spread", "play", "score"]
 
 
 def play(
@@ -188,7 +36,7 @@ def play(
         greedy: take the most probable action instead of drawing one.
         steps: how many frames; without end if None.
     """
-    player = _Player(policy, weights, vec, seed, greedy)
+    player = Player(policy, weights, vec, seed, greedy)
     episode, total = 0, 0.0
     for step in count() if steps is None else range(steps):
         if step:

@@ -1,5 +1,11 @@
-"""Which of a run's checkpoints stay: the newest, and the one with the best score."""
+"""Which of a run's checkpoints stay: the newest, and the one with the best score.
 
+Where the run is evaluated while it trains, an evaluation's score is that of the checkpoint whose
+weights were evaluated; the others have none. Else a checkpoint's is what training told since the
+one before.
+"""
+
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,11 +14,10 @@ from puffer_mlx.checkpoint import branches
 from puffer_mlx.checkpoint.folder import BEST, State
 from puffer_mlx.checkpoint.saving import write_weights
 from puffer_mlx.config import Config
-from puffer_mlx.config.values import unquoted
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import publish_link, remove_folder
-from puffer_mlx.tracking.scores import SCORE, metric
+from puffer_mlx.tracking.scores import EVALUATION, SCORE, metric, sign
 
 
 class CheckpointManager:
@@ -30,21 +35,35 @@ class CheckpointManager:
     def __init__(self, folder: Path, config: Config, resumed: Path | None = None) -> None:
         self.folder, self.config = folder, config
         self._line = branches.line_from(folder, resumed) if resumed else None
-        sweep = config.sweep.get("sweep", {})
-        self._metric = metric(config)
-        self._sign = -1 if unquoted(sweep.get("goal", "maximize")) == "minimize" else 1
+        self._metric, self._sign = metric(config), sign(config)
         self._sum = self._episodes = 0.0
+        self._evaluated: tuple[float, float | None] = 0, None  # after so many steps, and its score
 
     def observe(self, logs: dict[str, float]) -> None:
         """Take an epoch's record: a checkpoint's score is the mean since the one before.
 
-        Of Python's environments it is the mean over the last 100 episodes, which people read.
+        Of Python's environments it is the mean over the last 100 episodes, which people read. With
+        ``base.eval_interval`` it is the evaluation's, if this epoch's weights were evaluated.
         """
-        if self._metric == "env/score" and SCORE in logs:
+        if self.config.base.eval_interval:
+            name = EVALUATION + self._metric.removeprefix("env/")
+            self._evaluated = logs["agent_steps"], logs.get(name)
+        elif self._metric == "env/score" and SCORE in logs:
             self._sum, self._episodes = logs[SCORE], 1.0
         elif self._metric in logs:
             self._sum += logs[self._metric] * logs["env/n"]
             self._episodes += logs["env/n"]
+
+    @property
+    def improved(self) -> bool:
+        """Whether the last record's evaluation is better than those of all checkpoints before."""
+        step, score = self._evaluated
+        if score is None or not math.isfinite(score):
+            return False
+        line = self._line or branches.line_to(self.folder, int(step))
+        now = branches.Label(self.folder, line, int(step), 0, score)
+        before = (one.score for one in branches.checkpoints(self.folder) if one.led_to(now))
+        return all(self._sign * (score - old) > 0 for old in before if old is not None)
 
     def save(
         self,
@@ -61,6 +80,8 @@ class CheckpointManager:
             UserError: it can't be written; those there were are still there.
         """
         score = self._sum / self._episodes if self._episodes else None
+        if self.config.base.eval_interval:
+            score = self._evaluated[1] if self._evaluated[0] == step else None
         self._sum = self._episodes = 0.0
         if self._line is None:
             self._line = branches.line_to(self.folder, step)

@@ -10,32 +10,29 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from puffer_mlx import vec
-from puffer_mlx.cli.evaluate_options import MAX_STEPS, parse, settle
+from puffer_mlx.cli.evaluate_options import parse, settle
 from puffer_mlx.cli.evaluate_output import record, report, show
 from puffer_mlx.cli.evaluated_policy import Player, environments, load
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import take_notes
 from puffer_mlx.display import frames
 from puffer_mlx.evaluation import Scores, score
+from puffer_mlx.rollout.whole_episodes import MAX_STEPS, environments_for
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import json_text
 
 ENVIRONMENTS = 1024  # at once at most: the more, the less a step of one costs
-PER_AGENT = 10  # episodes at least of each of several agents, on average
 
 
 def measure(player: Player, options: argparse.Namespace) -> Scores:
     """Play the episodes, with progress on a terminal."""
     config = player.config
     most = config.vec.total_agents // player.agents if config.python else ENVIRONMENTS
-    each = -(-options.episodes // most)
-    if player.agents > 1:  # who of several agents ends first ends quickly: more episodes of each
-        each = max(each, min(PER_AGENT * player.agents, options.episodes))
     console = Console(stderr=True)
     columns = ("episodes", *Progress.get_default_columns()[1:2])
     with (
-        environments(player, -(-options.episodes // each)) as envs,
+        environments(player, environments_for(options.episodes, most, player.agents)) as envs,
         Progress(
             *columns,
             MofNCompleteColumn(),

@@ -8,6 +8,7 @@ from puffer_mlx.cli.option_types import number
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.fit import typed
 from puffer_mlx.errors import UserError
+from puffer_mlx.rollout.whole_episodes import MAX_STEPS
 
 OBEYED = (  # keys that an evaluation depends on: it doesn't train
     *("base.seed", "base.device", "base.checkpoint_dir", "policy", "torch", "vec.seed"),
@@ -22,7 +23,6 @@ OBEYED_IN_PYTHON = (  # those that environments in C don't have
 EPISODES = 1000
 EPISODES_IN_PYTHON = 100
 STEPS = 300  # of a file
-MAX_STEPS = 100_000
 FPS = 15.0
 
 

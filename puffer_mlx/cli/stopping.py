@@ -20,7 +20,9 @@ from puffer_mlx.checkpoint.environment_statistics import gathered_statistics
 from puffer_mlx.system import output
 from puffer_mlx.tracking.json_lines import JsonLines
 from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.training.while_training import Evaluator
 
+EVALUATED = "evaluated"  # in a checkpoint's numbers: its weights' score while training
 NOTHING = "no epoch ended; nothing to save"
 
 
@@ -31,13 +33,20 @@ class RunEnding:
         trainer: not trained yet since its run was saved, if it was.
         keeper: of its checkpoints.
         log: of its records.
+        evaluator: of its weights.
         kept: where the run goes on from, if it was saved before.
     """
 
     def __init__(
-        self, trainer: Trainer, keeper: CheckpointManager, log: JsonLines, kept: Path | None = None
+        self,
+        trainer: Trainer,
+        keeper: CheckpointManager,
+        log: JsonLines,
+        evaluator: Evaluator,
+        kept: Path | None = None,
     ) -> None:
         self._trainer, self._keeper, self._log = trainer, keeper, log
+        self._evaluator = evaluator
         self._saved: Path | None = None  # the last checkpoint of this start
         self._whole = kept  # the last one that has everything
         self._epoch = trainer.epoch  # what there is to save is what was trained since
@@ -57,6 +66,8 @@ class RunEnding:
             state = trainer.state() if whole else None
             if state:
                 state.numbers["log_position"] = self._log.position
+                if (score := self._evaluator.score) is not None:
+                    state.numbers[EVALUATED] = score
             step = epoch * trainer.config.batch_size
             about = vec.spec, trainer.policy, weights, state, gathered_statistics(vec)
             self._saved, self._epoch = self._keeper.save(step, *about), epoch

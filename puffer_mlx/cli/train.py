@@ -15,10 +15,10 @@ from puffer_mlx.checkpoint.run_lock import new_run
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.list_environments import print_catalog
-from puffer_mlx.cli.stopping import RunEnding, StopRequests
+from puffer_mlx.cli.stopping import EVALUATED, RunEnding, StopRequests
 from puffer_mlx.cli.trace_files import TraceFiles
 from puffer_mlx.cli.train_options import PROFILED, configured, find_resumed
-from puffer_mlx.cli.train_output import rate_note, restarted, setting, summary
+from puffer_mlx.cli.train_output import rate_note, reached_note, restarted, setting, summary
 from puffer_mlx.config import Config, take_notes, unused_note
 from puffer_mlx.config.family_settings import family_note
 from puffer_mlx.config.memory_needs import refuse_training
@@ -34,8 +34,9 @@ from puffer_mlx.tracking.further_log import further_log
 from puffer_mlx.tracking.json_lines import JsonLines, log_path
 from puffer_mlx.tracking.run_log import RunLog
 from puffer_mlx.tracking.scores import SCORE
-from puffer_mlx.training import evaluation, placement
+from puffer_mlx.training import evaluation, placement, while_training
 from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.training.while_training import Evaluator
 from puffer_mlx.vec.base import Environments, TellsScores
 
 
@@ -84,9 +85,14 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
         facts, total = summary(trainer, folder.name), config.epochs * config.batch_size
         if options.stop_at:
             total = min(total, -(-options.stop_at // config.batch_size) * config.batch_size)
-        ending = RunEnding(trainer, keeper, log, resumed.folder if resumed else None)
+        evaluator = Evaluator(trainer, new_environments)
+        before = state.numbers.get(EVALUATED) if state else None
+        ending = RunEnding(trainer, keeper, log, evaluator, resumed.folder if resumed else None)
         outside.trainer = trainer
         trainer.stop = outside.stopped
+        if while_training.reached(config, before):  # the run had ended there
+            print(reached_note(config, before))
+            trainer.stop = True
         with (
             contextlib.closing(log),
             signals.gently(outside.stop, ending.rescue) as watch,
@@ -96,17 +102,21 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
         ):
             for logs in trainer:
                 record.epoch()
+                logs |= evaluator.after_epoch()
                 log.write(logs)
                 keeper.observe(logs)
                 if options.stop_at and trainer.global_step >= options.stop_at:
                     trainer.stop = True
+                if while_training.reached(config, evaluator.score):
+                    dashboard.message(reached_note(config, evaluator.score))
+                    trainer.stop = True
                 dashboard.update(logs, last=trainer.stop or trainer.epoch == config.epochs)
-                if checkpoint.is_due(config, trainer.epoch - 1):
+                if checkpoint.is_due(config, trainer.epoch - 1) or keeper.improved:
                     ending.save()
             ending.save()  # only here is it certain that the run stopped
             if trainer.fault:
                 raise trainer.fault
-            if trainer.epoch == config.epochs and (last := evaluate(trainer, dashboard)):
+            if trainer.epoch == config.epochs and (last := evaluate(evaluator, trainer, dashboard)):
                 log.write(last)
         return outside.status or (watch.status if watch.number == signal.SIGHUP else 0)
 
@@ -158,14 +168,15 @@ def go_on(trainer: Trainer, resumed: Checkpoint, state: State) -> int:
     return state.numbers.get("log_position", 0)  # saved without a log, in a notebook say
 
 
-def evaluate(trainer: Trainer, dashboard: Dashboard) -> dict[str, float]:
+def new_environments(config: Config) -> Environments:
+    """Those of an evaluation."""
+    return vec.make(config, placement.rollout_cores(config))
+
+
+def evaluate(evaluator: Evaluator, trainer: Trainer, dashboard: Dashboard) -> dict[str, float]:
     """Roll out the final weights, as upstream does after training; the record, empty if none."""
-
-    def make(config: Config) -> Environments:
-        return vec.make(config, placement.rollout_cores(config))
-
     record: dict[str, float] = {}
-    for record in evaluation.evaluate(trainer, make):
+    for record in evaluator.after_training():
         if dashboard.live:
             dashboard.update({name: record[name] for name in record if name.startswith("env/")})
     if record:

@@ -10,6 +10,7 @@ from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.devices import has_gpu, kind
 from puffer_mlx.training import placement
 from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.training.while_training import name
 from puffer_mlx.vec.base import Environments
 from puffer_mlx.vec.from_config import source_folder
 
@@ -77,4 +78,12 @@ def rate_note(config: Config) -> str | None:
     return (
         f"{rate} {config.train.learning_rate:g}{where} was chosen for {usual}:"
         f" --train.learning-rate sets one for {config.train.optimizer}"
+    )
+
+
+def reached_note(config: Config, score: float | None) -> str:
+    """The line about a run that ended with an evaluation's score."""
+    return (
+        f"{name(config)} {score:.3f} has reached base.stop_at_score {config.base.stop_at_score:g}:"
+        " the run ends (--stop-at-score none goes on)"
     )

@@ -97,7 +97,7 @@ def build_parser(
             _add(
                 group,
                 name,
-                metavar=WORDS[type(declared.default)],
+                metavar=WORDS[declared.kind],
                 bare=isinstance(declared.default, bool),
                 help=f"{declared.help} ({'; '.join(filter(None, facts))})".replace("%", "%%"),
             )

@@ -72,7 +72,7 @@ def uncommented(line: str) -> str:
 def _plain(setting: Setting) -> Setting:
     """A setting whose number is spelled as Python spells it; texts stay as they are, in quotes."""
     key = _declared(setting)
-    if key and isinstance(key.default, str):
+    if key and key.kind is str:
         return setting
     text = unquoted(setting.text)
     word = re.sub(r"[_\s]", "", text)

@@ -27,7 +27,8 @@ class Key:
         custom: whether `module:Class` is legal too: a class of the user's own.
         aliases: other spellings of choices.
         suffix: of a bool, the ending of a file's name that is legal too.
-        words: of a bool, texts that are legal too.
+        words: of a bool or a number, texts that are legal too. If the default is one of them, other
+            values are numbers.
     """
 
     default: int | float | bool | str
@@ -44,6 +45,11 @@ class Key:
     words: tuple[str, ...] = ()
 
     @property
+    def kind(self) -> type:
+        """Of which type a value is that isn't one of ``words``, or a file."""
+        return float if self.default in self.words else type(self.default)
+
+    @property
     def bounds(self) -> str:
         """The legal values in words; empty if only the type limits them."""
         if self.minimum is not None and self.maximum is not None:
@@ -53,12 +59,14 @@ class Key:
         limits = " and ".join(f"{side} {limit:g}" for side, limit in sides if limit is not None)
         words = [*self.choices, *(["module:Class"] if self.custom else [])]
         words += ["true", "false", f"a file {self.suffix}"] if self.suffix else []
-        words += ["true", "false", *self.words] if self.words else []
+        if self.words:
+            words += ["a number"] if self.kind is float else ["true", "false"]
+            words += self.words
         return limits or " or ".join(words)
 
     def fault(self, value: object) -> tuple[str, str] | None:
         """What is wrong with a value, and a legal one; None if it is legal."""
-        kind = type(self.default)
+        kind = self.kind
         if self.suffix and isinstance(value, str) and value.endswith(self.suffix):
             return None
         if self.words and value in self.words:

@@ -129,4 +129,6 @@ def trainer_note(config: Config) -> str:
 
 def unread(config: Config) -> list[str]:
     """Keys that were given and that the run's trainer doesn't obey."""
-    return [key for key in UNREAD.get(config.train.algorithm, ()) if key in config.origins]
+    names = UNREAD.get(config.train.algorithm, ())
+    given = [key for key in names if key in config.origins]
+    return [key for key in given if key != "base.eval_agents" or not config.base.eval_interval]

@@ -43,6 +43,22 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
         return problems
     if config.base.eval_agents == 0:
         report(["base.eval_agents"], "base.eval_agents 0 is none", "-1, as many as are trained on")
+    interval, every = config.base.eval_interval, f"base.eval_interval {config.base.eval_interval}"
+    if (
+        sound("base.eval_interval", "base.eval_episodes")
+        and interval
+        and not config.base.eval_episodes
+    ):
+        names = "base.eval_interval", "base.eval_episodes"
+        report(names, f"{every} evaluates base.eval_episodes 0, which is none", "20, say")
+    for name, on in (
+        ("base.eval_greedy", config.base.eval_greedy),
+        ("base.stop_at_score", config.base.stop_at_score != "none"),
+    ):
+        if on and not interval and sound(name, "base.eval_interval"):
+            value = getattr(config.base, name.partition(".")[2])
+            message = f"{name} {value} is of evaluations while training, and there are none"
+            report([name, "base.eval_interval"], message, "--eval-interval 100_000, say")
     agents, buffers = config.vec.total_agents, config.vec.num_buffers
     names = ("vec.total_agents", "vec.num_buffers")
     if sound(*names) and agents % buffers:

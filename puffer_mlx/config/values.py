@@ -17,20 +17,20 @@ def read_value(setting: Setting, declared: Key) -> int | float | bool | str:
     Upstream's rule for an integer key in a file: a fraction is cut off, 4.07 is 4.
     """
     _, _, text, origin = setting
-    if isinstance(declared.default, str):
+    if declared.kind is str:
         word = unquoted(text)
         return declared.aliases.get(word, word)
     if declared.suffix and (word := unquoted(text)).endswith(declared.suffix):
         return word
     if unquoted(text) in declared.words:
         return unquoted(text)
-    if isinstance(declared.default, bool):
+    if declared.kind is bool:
         if (word := without_comment(text).lower()) not in BOOLS:
             message = f"{setting} is neither true nor false ({origin})"
             raise UserError(message, declared.bounds or "true or false")
         return BOOLS[word]
     number = read_number(setting, declared.default)
-    if isinstance(declared.default, float):
+    if declared.kind is float:
         return float(number)
     if number != int(number) and origin == COMMAND_LINE:
         message = f"{setting} is not a whole number ({origin})"
@@ -38,7 +38,7 @@ def read_value(setting: Setting, declared: Key) -> int | float | bool | str:
     return int(number)
 
 
-def read_number(setting: Setting, example: float) -> int | float:
+def read_number(setting: Setting, example: float | str) -> int | float:
     """A setting's text as a finite number, exact for integers."""
     number = parse_number(setting.text)
     try:

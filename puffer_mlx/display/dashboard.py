@@ -27,6 +27,7 @@ LINE = {  # what a plain line shows, the first there is of a name
     "env/score": "score",
     "env/episode_return": "return",
     "env/episode_length": "length",
+    "eval/score": "evaluation",
     "loss/total": "loss",
     "loss/entropy": "entropy",
 }

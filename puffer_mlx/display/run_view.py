@@ -150,9 +150,11 @@ class View:
     def headline(self) -> dict[str, str]:
         """What matters most, in few words: score, steps, speed, the time that is left."""
         score, facts = self.score(), self.facts()
+        found = self.logs.get("eval/score")
         label = "score of 100 episodes" if SCORE in self.logs else "score"
         return {
             **({"": "no episode has ended yet"} if score is None else {label: f"{score:.3f}"}),
+            **({} if found is None else {"evaluation": f"{found:.3f}"}),
             "steps": facts["Steps"],
             "SPS": facts["SPS"],
             "left": facts["Left"],

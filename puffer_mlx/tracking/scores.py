@@ -7,16 +7,23 @@ import numpy as np
 from puffer_mlx.config import Config
 from puffer_mlx.config.values import unquoted
 
-__all__ = ["EPISODES", "SCORE", "LastScores", "metric"]
+__all__ = ["EPISODES", "EVALUATION", "SCORE", "LastScores", "metric", "sign"]
 
 EPISODES = 100
 SCORE = f"env/score_{EPISODES}"  # its name in a record
+EVALUATION = "eval/"  # before the names of what evaluations while training report
 
 
 def metric(config: Config) -> str:
     """The number that says which policy is best, by its name in a record: ``[sweep] metric``."""
     name = unquoted(config.sweep.get("sweep", {}).get("metric", "score"))
     return name if name.startswith("env/") else f"env/{name}"
+
+
+def sign(config: Config) -> int:
+    """What a score is multiplied by so that more is better: ``[sweep] goal``."""
+    goal = unquoted(config.sweep.get("sweep", {}).get("goal", "maximize"))
+    return -1 if goal == "minimize" else 1
 
 
 class LastScores:

@@ -1,5 +1,8 @@
 """How good a run's last weights are, told after training as PufferLib tells it.
 
+Where the run is evaluated while it trains (``while_training.py``), that tells of its last weights,
+too. Else:
+
 puffer4: the run's own environments go on without training (``Trainer.evaluate``).
 puffer5: new environments, seeded as those that were trained on; recurrent states are zero at first
 and carried from rollout to rollout; actions are drawn. Rollouts of ``train.horizon`` steps, until
@@ -21,6 +24,7 @@ from puffer_mlx.config.validation import multiples
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import Profiler
+from puffer_mlx.rollout.whole_episodes import MAX_STEPS
 from puffer_mlx.training.collector import Collector
 from puffer_mlx.training.epoch_logs import Logs, environment_logs, merge_means
 from puffer_mlx.training.trainer import Trainer
@@ -69,19 +73,29 @@ def refuse_agents(config: Config, vec: VecEnv) -> None:
         UserError: it would be found out after training.
     """
     agents, each = config.base.eval_agents, vec.num_agents // vec.num_environments
-    if config.train.algorithm == "puffer5" and agents > 0 and agents % each:
+    obeyed = config.train.algorithm == "puffer5" or config.base.eval_interval
+    if obeyed and agents > 0 and agents % each:
         message = f"base.eval_agents {agents} is not a multiple of an environment's {each} agents"
         raise UserError(message, multiples(agents, each))
 
 
 def short_note(trainer: Trainer, record: Logs) -> str | None:
-    """The line about puffer5's evaluation having ended before as many episodes as were asked for.
+    """The line about an evaluation having ended before as many episodes as were asked for.
+
+    Of puffer4 alone, and ppo as it is without ``base.eval_interval``, there is none.
 
     Args:
         trainer: that was evaluated.
         record: the last one of ``evaluate``.
     """
     config, ended = trainer.config, record.get("env/n", 0)
+    if unfinished := record.get("env/unfinished"):
+        return (
+            f"the evaluation ended after {MAX_STEPS:,} steps of every agent: {unfinished:,.0f}"
+            " environments had not ended their episodes, so long ones are missing"
+        )
+    if config.base.eval_interval:
+        return None
     if config.train.algorithm != "puffer5" or ended >= config.base.eval_episodes or trainer.stop:
         return None
     return (

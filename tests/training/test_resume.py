@@ -243,11 +243,14 @@ def test_resume_latest(whole, tmp_path):
     assert uptimes == sorted(uptimes)
 
 
-@pytest.mark.parametrize("overlap", [0, 1])
-def test_kill_9_at_any_moment(tmp_path, overlap):
+EVALUATED = "--eval-interval", 5 * BATCH, "--eval-episodes", 32, "--train.learning-rate", 0.1
+
+
+@pytest.mark.parametrize("own", [(0,), (1, *EVALUATED)], ids=["plain", "overlap, evaluated"])
+def test_kill_9_at_any_moment(tmp_path, own):
     """Killed and resumed until it ends: the same files as the run nobody killed."""
     more = ["--checkpoint-interval", 1, "--train.total-timesteps", LONG * BATCH]
-    more += ["--train.overlap", overlap]
+    more += ["--train.overlap", *own]
     for name in "killed", "whole":
         (tmp_path / name).mkdir()
     assert run("train", *TINY, *more, cwd=tmp_path / "whole").returncode == 0
@@ -277,6 +280,8 @@ def test_kill_9_at_any_moment(tmp_path, overlap):
     found = [list(map(learned, records(tmp_path / name))) for name in ("killed", "whole")]
     assert found[0] == found[1] and len(found[0]) == LONG + 1
     assert final(tmp_path / "killed", LONG) == final(tmp_path / "whole", LONG)
+    best = [only(tmp_path / name, "checkpoints/*/*/best") for name in ("killed", "whole")]
+    assert best[0].readlink() == best[1].readlink()
     left = [path.name for path in (folder / "checkpoints" / "squared").glob("*/.*")]
     assert len(left) <= kills  # at most one unfinished folder for each kill
 

@@ -51,17 +51,38 @@ class Base:
     )
     eval_episodes: int = key(
         10_000,
-        "The evaluation after training ends when more have finished (puffer5: so many; 0: there is"
-        " none).",
+        "The evaluation after training ends when more have finished (puffer5 and eval_interval: so"
+        " many; 0: there is none).",
         unit="episodes",
         minimum=0,
     )
     eval_agents: int = key(
         -1,
-        "Agents of that evaluation; -1 is vec.total_agents. puffer5's alone: puffer4 goes on with"
-        " the agents it trained with.",
+        "Agents of that evaluation; -1 is vec.total_agents, with eval_interval as few of them as"
+        " the episodes need. Without eval_interval puffer5's alone: puffer4 goes on with the agents"
+        " it trained with.",
         unit="agents",
         minimum=-1,
+    )
+    eval_interval: int = key(
+        0,
+        "Steps, summed over agents, from one evaluation to the next, each after the epoch that"
+        " reaches them, and after the last: eval_episodes whole episodes in environments of their"
+        " own. Their score says which checkpoint is best. 0: PufferLib's, after training only."
+        " puffer_mlx only.",
+        unit="steps",
+        minimum=0,
+    )
+    eval_greedy: bool = key(
+        False,
+        "In the evaluations of eval_interval take the most probable action instead of drawing one."
+        " puffer_mlx only.",
+    )
+    stop_at_score: float | str = key(
+        "none",
+        "End the run with the evaluation of eval_interval whose score reaches this (falls to it,"
+        " where [sweep] goal is minimize). puffer_mlx only.",
+        words=("none",),
     )
     reset_state: bool = key(
         True,
