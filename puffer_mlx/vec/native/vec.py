@@ -1,15 +1,15 @@
 """Native environments: PufferLib's folders of C, compiled on first use, stepped by a thread pool.
 
 The C side is ``envs/include/vecenv.h`` (4.0's contract), ``envs/include/release_5/pufferenv.h``
-(5.0's) and ``envs/src``. ctypes releases the
-interpreter lock during every call, so waiting never stops other Python threads.
+(5.0's) and ``envs/src``. ctypes releases the interpreter lock during every call, so waiting never
+stops other Python threads.
 """
 
 import ctypes
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,8 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Collected, PreparedStep, Rows
 from puffer_mlx.vec.native.c_arrays import FLOAT32, address, addresses, shapes
 from puffer_mlx.vec.native.c_functions import TEXT_BYTES, Span, numbers, read_means
-from puffer_mlx.vec.native.interruptible_wait import (
-    OVER,
-    PATIENCE_MS,
-    SLICE_MS,
-    UNDER_WAY,
-    abandon,
-    until_done,
-)
 from puffer_mlx.vec.native.make import create, open_environment, read_spec
+from puffer_mlx.vec.native.open_handle import OpenHandle
 from puffer_mlx.vec.native.raylib import INSTALL
 from puffer_mlx.vec.native.saved_state import pack, unpack
 from puffer_mlx.vec.native.sources import needs, sources_digest
@@ -78,8 +71,6 @@ class NativeVec:
         seed: int = 0,
         vec: Mapping[str, Any] | None = None,
     ) -> None:
-        self._handle: int | None = None
-        self._patient = True  # with steps that don't end
         self._library = open_environment(folder)
         name = Path(folder).resolve().name
         version = folder_version(folder)
@@ -87,7 +78,7 @@ class NativeVec:
         self.num_agents = total_agents
         self.num_groups = num_buffers
 
-        self._handle, unread = create(
+        at, unread = create(
             self._library,
             name,
             (total_agents, num_buffers, num_threads, seed & 0xFFFFFFFF),
@@ -95,6 +86,7 @@ class NativeVec:
             env,
             version,
         )
+        self._handle = OpenHandle(self._library, self.spec.name, at, num_buffers + 1)
         given = dict(env) if version == "5.0" else numbers(env)
         read = set(given) - unread
         common = ENV_OF_5 if version == "5.0" else {}  # which few of them read
@@ -107,8 +99,8 @@ class NativeVec:
             **{f"env.{key}": repr(given[key]) for key in sorted(read)},
             **{f"vec.{key}": repr(value) for key, value in sorted(numbers(vec or {}).items())},
         }
-        self.num_environments = int(self._library.puffer_environments(self._handle))
-        self.num_threads = int(self._library.puffer_threads(self._handle))
+        self.num_environments = int(self._library.puffer_environments(at))
+        self.num_threads = int(self._library.puffer_threads(at))
         self.can_render = bool(self._library.puffer_can_render())
         self._draws = self.can_render or needs(folder).raylib
         window = "" if not self._draws else ", in a window" if self.can_render else ", no raylib"
@@ -118,7 +110,6 @@ class NativeVec:
         self._action_shape = (n, self.spec.action.heads)
         self._step_shapes = shapes(n, self.spec)
         self._reset_shapes = shapes(total_agents, self.spec)
-        self._held: list[Any] = [None] * (num_buffers + 1)  # what a step is writing stays alive
         self._send = self._library.puffer_send
         self._wait = self._library.puffer_wait
 
@@ -130,8 +121,9 @@ class NativeVec:
         Raises:
             UserError: an environment ended itself (exit, abort).
         """
-        if self._library.puffer_reset(self._open(), *addresses(out, self.spec, self._reset_shapes)):
-            raise self._ended()
+        rows_at = addresses(out, self.spec, self._reset_shapes)
+        if self._library.puffer_reset(self._handle.address(), *rows_at):
+            raise self._handle.ended()
 
     def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
         """Begin one step of a group and return at once.
@@ -146,14 +138,14 @@ class NativeVec:
             ValueError: an array has another shape or dtype, or isn't C-contiguous.
             RuntimeError: the group is stepping already, or the environments are closed.
         """
-        handle = self._handle or self._open()
+        handle = self._handle.address()
         if not 0 <= group < self.num_groups:
             raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
         actions_at = address(actions, self._action_shape, FLOAT32, "actions", written=False)
         rows_at = addresses(out, self.spec, self._step_shapes)
         if self._send(handle, group, 1, actions_at, *rows_at):
             raise RuntimeError(f"group {group} is stepping already; wait({group}) first")
-        self._held[group] = out
+        self._handle.held[group] = out
 
     def prepare(self, groups: range, actions: np.ndarray, out: Rows) -> PreparedStep:
         """A step of neighbouring groups as one call of C: see ``PreparesSteps``.
@@ -168,13 +160,13 @@ class NativeVec:
         rows_at = addresses(out, self.spec, shapes(n, self.spec))
 
         def send() -> None:
-            handle = self._handle or self._open()
+            handle = self._handle.address()
             if self._send(handle, first, count, actions_at, *rows_at):
                 raise RuntimeError(f"one of groups {[*groups]} is stepping already; wait first")
-            self._held[first] = actions, out
+            self._handle.held[first] = actions, out
 
         def wait() -> None:
-            self._until_done(self._wait, self._handle or self._open(), first, count)
+            self._handle.until_done(self._wait, self._handle.address(), first, count)
 
         return PreparedStep(send, wait)
 
@@ -187,10 +179,10 @@ class NativeVec:
         Raises:
             UserError: an environment ended itself (exit, abort). Nothing steps any more.
         """
-        handle = self._handle or self._open()
+        handle = self._handle.address()
         if not 0 <= group < self.num_groups:
             raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
-        self._until_done(self._wait, handle, group, 1)
+        self._handle.until_done(self._wait, handle, group, 1)
 
     def collect(
         self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
@@ -220,12 +212,12 @@ class NativeVec:
         rows_at = addresses(out, self.spec, all_shapes)
         seconds, notes = (ctypes.c_double * 2)(), (Span * spans)()
         began, clock = time.perf_counter(), time.clock_gettime(time.CLOCK_MONOTONIC)
-        handle = self._open()
+        handle = self._handle.address()
         if self._library.puffer_collect(handle, steps, *act, actions_at, *rows_at, notes, spans):
             raise RuntimeError("a group is stepping already; wait for all of them first")
-        self._held[-1] = actions, out, notes
-        found = self._until_done(self._library.puffer_collected, handle, seconds)
-        self._held[-1] = None
+        self._handle.held[-1] = actions, out, notes
+        found = self._handle.until_done(self._library.puffer_collected, handle, seconds)
+        self._handle.held[-1] = None
         ahead = began - clock  # of the clock that spans are in
         times = [(n.thread, n.first, n.begin + ahead, n.end + ahead) for n in notes[:found]]
         return Collected(seconds[0], seconds[1], times)
@@ -270,7 +262,7 @@ class NativeVec:
         Returns:
             (bytes,) uint8, for ``restore``.
         """
-        handle = self._open()
+        handle = self._handle.address()
         size = self._library.puffer_save(handle, None, -1)
         if size < 0:
             return None
@@ -291,7 +283,7 @@ class NativeVec:
                 it, other parameters, agents or kind of machine. Nothing was changed then, except
                 if a my_load_state refused: reset the environments after that.
         """
-        handle = self._open()
+        handle = self._handle.address()
         body = unpack(state, self._identity)
         text = ctypes.create_string_buffer(TEXT_BYTES)
         if self._library.puffer_load(handle, body.ctypes.data, len(body), text, len(text)):
@@ -318,7 +310,7 @@ class NativeVec:
             IndexError: there is no such environment.
             UserError: it can't be drawn (``can_render``), or not on this thread.
         """
-        handle = self._open()
+        handle = self._handle.address()
         if not 0 <= env < self.num_environments:
             raise IndexError(f"environment {env}, expected 0 to {self.num_environments - 1}")
         if not self.can_render:
@@ -342,7 +334,7 @@ class NativeVec:
         Raises:
             UserError: the environment has none (no PUF_HAS_BOT_POLICY), or ended itself.
         """
-        if self._library.puffer_set_bot_policy(self._open(), policy):
+        if self._library.puffer_set_bot_policy(self._handle.address(), policy):
             raise UserError(
                 f"{self.spec.name} has no scripted opponents",
                 "an environment that has some defines PUF_HAS_BOT_POLICY and puf_set_bot_policy",
@@ -350,7 +342,7 @@ class NativeVec:
 
     def busy_seconds(self) -> float:
         """Thread-seconds spent inside environment steps since creation."""
-        return float(self._library.puffer_busy_seconds(self._open()))
+        return float(self._library.puffer_busy_seconds(self._handle.address()))
 
     def close(self) -> None:
         """Finish steps under way and free everything. Calling it twice is harmless.
@@ -358,18 +350,7 @@ class NativeVec:
         Where a signal handler raised something while a step was waited for, here or before, it has
         another half a second: then it is left to itself, in memory that stays as it is.
         """
-        handle, self._handle = self._handle, None
-        if not handle:
-            return
-        close, found = self._library.puffer_close, UNDER_WAY
-        try:
-            while self._patient and (found := close(handle, SLICE_MS)) == UNDER_WAY:
-                pass
-        finally:
-            if found == UNDER_WAY and close(handle, PATIENCE_MS) == UNDER_WAY:
-                self._library.puffer_abandon(handle)
-                abandon(self._held, self.spec.name)
-            self._held = []
+        self._handle.close()
 
     def __enter__(self) -> "NativeVec":
         return self
@@ -377,32 +358,9 @@ class NativeVec:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _until_done(self, call: Callable[..., int], *arguments: Any) -> int:
-        """Wait; an interrupt is remembered, for ``close``."""
-        try:
-            found = until_done(call, *arguments)
-        except BaseException:
-            self._patient = False
-            raise
-        if found == OVER:
-            raise self._ended()
-        return found
-
-    def _ended(self) -> UserError:
-        """What to raise when no step is possible any more."""
-        text = ctypes.create_string_buffer(TEXT_BYTES)
-        self._library.puffer_ended(self._handle, text, len(text))
-        message, _, hint = text.value.decode(errors="replace").partition("\n")
-        return UserError(f"{self.spec.name}: {message}", hint)
-
     def __del__(self) -> None:
-        if getattr(self, "_handle", None):
+        if hasattr(self, "_handle"):  # else it was never made
             self.close()
 
-    def _open(self) -> int:
-        if not self._handle:
-            raise RuntimeError(f"{self.spec.name}: the environments are closed")
-        return self._handle
-
     def _means(self, function: Any, *arguments: Any) -> dict[str, float]:
-        return read_means(self.spec.name, function, self._open(), *arguments)
+        return read_means(self.spec.name, function, self._handle.address(), *arguments)
