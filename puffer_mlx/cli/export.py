@@ -10,13 +10,17 @@ from pathlib import Path
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import branches
+from puffer_mlx.cli import hub
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.format_options import add_option, chosen_options
+from puffer_mlx.cli.option_types import number
 from puffer_mlx.config import ALLOW_CODE, Base, Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, Report, export, formats
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import reading
+
+HUB = "hub"
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -32,8 +36,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--to",
         required=True,
-        choices=known,
-        help="; ".join(f"{name}: {file.use}" for name, file in known.items()),
+        choices=[*known, HUB],
+        help="; ".join(f"{name}: {file.use}" for name, file in known.items())
+        + f"; {HUB}: a folder with a model card, for the Hugging Face Hub",
     )
     parser.add_argument(
         "--dialect",
@@ -48,11 +53,36 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--checkpoint-dir", metavar="DIR", default=Base().checkpoint_dir, help="where to look"
     )
     parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
+    group = parser.add_argument_group(f"--to {HUB}")
+    group.add_argument(
+        "--episodes", type=number(int, 1, 1e6), help=f"to score it by (default {hub.EPISODES})"
+    )
+    group.add_argument("--gif", action="store_true", help="play for a GIF, too")
+    group.add_argument("--push", metavar="USER/NAME", help="upload it, with your own login")
     for name, file in known.items():
         group = parser.add_argument_group(f"--to {name}")  # argparse shows none that is empty
         for option in file.options:
             add_option(group, option, option.writing)
     return parser.parse_args(argv)
+
+
+def to_hub(made: checkpoint.Checkpoint, folder: Path, options: argparse.Namespace) -> None:
+    """Write the folder for the Hub, and upload it if that is wanted."""
+    out = options.out or Path(f"{made.config.slug}_{made.step:016d}_{HUB}")
+    found = hub.write(made, folder, out, options.episodes or hub.EPISODES, options.gif)
+    print(f"{'folder':<20}{out}")
+    print(f"{found.name:<20}{found.text} over {found.episodes:,} episodes")
+    if options.push:
+        print(f"{'pushed':<20}{hub.push(out, options.push)}")
+
+
+def refuse_without_hub(options: argparse.Namespace) -> None:
+    """Options of one form do nothing for another."""
+    typed = [name for name in ("episodes", "gif", "push") if getattr(options, name)]
+    if options.to != HUB and typed:
+        raise UserError(f"--{typed[0]} does nothing without --to {HUB}", "leave it out")
+    if options.to == HUB and options.dialect:
+        raise UserError(f"--dialect does nothing with --to {HUB}", "leave it out")
 
 
 def find(which: str, folder: Path, env: str | None) -> Path:
@@ -105,10 +135,14 @@ def show(report: Report, kind: str) -> None:
 @reported
 def main(argv: list[str]) -> None:
     options = parse(argv)
-    form = Format(options.to, options.dialect, **chosen_options(options, options.to, "--to {}"))
+    refuse_without_hub(options)
+    chosen = chosen_options(options, options.to, "--to {}")
     select_device("cpu")  # exact where it is compared with itself; plenty fast
     folder = find(options.checkpoint, Path(options.checkpoint_dir), options.env)
     made = checkpoint.load(folder, options.allow_code)
+    if options.to == HUB:
+        return to_hub(made, folder, options)
+    form = Format(options.to, options.dialect, **chosen)
     name = f"{made.config.slug}_{made.step:016d}{form.file.suffixes[0]}"
     print(f"{'checkpoint':<20}{folder}")
     report = export(made, form, options.out or Path(name), checkpoint.recorded(folder))

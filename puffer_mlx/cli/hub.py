@@ -1,0 +1,167 @@
+"""A trained policy as a folder for the Hugging Face Hub: ``export CHECKPOINT --to hub``.
+
+The folder holds a model card (README.md, with the results in the Hub's own form), the policy
+(policy.safetensors, compared with the checkpoint), its whole configuration (config.ini), every
+episode of an evaluation (scores.json), and a GIF where the environment can be drawn. ``--push
+USER/NAME`` uploads it with huggingface_hub and the login that the person has.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from puffer_mlx import __version__, checkpoint
+from puffer_mlx.checkpoint import CONFIG, Checkpoint
+from puffer_mlx.cli.evaluate import evaluate
+from puffer_mlx.config import Config, write_ini
+from puffer_mlx.errors import UserError
+from puffer_mlx.export import Format, export
+from puffer_mlx.system.files import publish_folder
+from puffer_mlx.system.json_text import json_text
+
+EPISODES = 100
+CARD, POLICY, SCORES, PICTURE = "README.md", "policy.safetensors", "scores.json", "replay.gif"
+SHOWN = "score", "episode_return", "perf"  # of an evaluation's numbers the first that there is
+HOME = "https://pypi.org/project/puffer-mlx"
+LOGIN = "run `hf auth login`, or set HF_TOKEN"
+
+
+class Scored(NamedTuple):
+    """What an evaluation told of a policy."""
+
+    name: str  # of the number
+    mean: float
+    std: float
+    episodes: int
+    seed: int
+
+    @property
+    def text(self) -> str:
+        """As the Hub shows it."""
+        return f"{self.mean:,.2f} ± {self.std:,.2f}"
+
+
+def scored(record: dict[str, Any]) -> Scored:
+    """The number that people read, of what ``evaluate --json`` writes.
+
+    Raises:
+        UserError: no episode ended.
+    """
+    summary = record["summary"]
+    name = next((name for name in SHOWN if name in summary), None)
+    if name is None:
+        raise UserError("no episode of the evaluation ended: there is no score to tell", "longer")
+    episodes = sum(round(episode["n"]) for episode in record["episodes"])
+    mean, std = summary[name]["mean"], summary[name]["std"]
+    return Scored(name, mean, std, episodes, record["seed"])
+
+
+def metadata(config: Config, found: Scored) -> dict[str, Any]:
+    """What the Hub reads of a card: https://huggingface.co/docs/hub/model-cards."""
+    environment = config.env_name.removeprefix("gym:")
+    result = {
+        "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
+        "dataset": {"name": environment, "type": environment},
+        "metrics": [{"type": "mean_reward", "value": found.text, "name": found.name}],
+    }
+    return {
+        "library_name": "puffer-mlx",
+        "tags": ["reinforcement-learning", "deep-reinforcement-learning", "mlx", environment],
+        "model-index": [
+            {"name": f"{config.torch.network} by {config.train.algorithm}", "results": [result]}
+        ],
+    }
+
+
+def card(made: Checkpoint, found: Scored, picture: bool) -> str:
+    """The model card. Its head is JSON, which is YAML."""
+    config = made.config
+    name, policy, train = config.env_name, config.policy, config.train
+    facts = {
+        f"{found.name}, mean ± deviation": f"**{found.text}** over {found.episodes:,} whole"
+        f" episodes, actions drawn, seed {found.seed}",
+        "trained for": f"{made.step:,} steps of the environment",
+        "seeds": f"{config.base.seed}; of the environments {config.vec.seed}",
+        "trainer": f"`{train.algorithm}`, {train.optimizer}, learning rate {train.learning_rate:g}",
+        "network": f"`{config.torch.network}`, dialect `{policy.dialect}`; width"
+        f" {policy.hidden_size}, layers {policy.num_layers}",
+    }
+    rows = "\n".join(f"| {what} | {value} |" for what, value in facts.items())
+    return f"""---
+{json.dumps(metadata(config, found), indent=1, ensure_ascii=False)}
+---
+
+# {name}
+
+A policy for `{name}`, trained with [puffer_mlx]({HOME}) {__version__}.
+{f"{chr(10)}![The agent plays]({PICTURE}){chr(10)}" if picture else ""}
+| | |
+| --- | --- |
+{rows}
+
+One seed: others may come to more or less. `{SCORES}` has every episode.
+
+## Use it
+
+```sh
+pip install puffer-mlx
+puffer-mlx evaluate {CONFIG} {POLICY}   # plays, and scores
+puffer-mlx train {CONFIG}                         # the same run again
+```
+
+`{CONFIG}` is the run's whole configuration. What the environment needs has to be installed.
+"""
+
+
+def write(made: Checkpoint, folder: Path, out: Path, episodes: int, picture: bool) -> Scored:
+    """The folder, published by rename when all of it is there.
+
+    Args:
+        made: the checkpoint.
+        folder: where it is.
+        out: where it is to be; what is there is replaced.
+        episodes: of the evaluation.
+        picture: whether to play for a GIF, too (needs the ``video`` extra, and a drawing).
+
+    Raises:
+        UserError: the policy can't be exported or evaluated, or no episode ends.
+    """
+    words = [made.config.env_name, "--load-model-path", str(folder), "--device", "cpu"]
+    with publish_folder(out) as temporary:
+        form, recorded = Format("safetensors"), checkpoint.recorded(folder)
+        export(made, form, temporary / POLICY, recorded)
+        write_ini(made.config, temporary / CONFIG)
+        scores = temporary / SCORES
+        evaluate([*words, "--episodes", str(episodes), "--json", str(scores)])
+        if picture:
+            evaluate([*words, "--gif", str(temporary / PICTURE)])
+        record = json.loads(scores.read_text())
+        found = scored(record)
+        scores.write_text(json_text({**record, "policy": POLICY}, indent=1) + "\n")
+        (temporary / CARD).write_text(card(made, found, picture))
+    return found
+
+
+def push(folder: Path, repository: str) -> str:
+    """Upload a folder with the person's own login; the address.
+
+    Raises:
+        UserError: huggingface_hub is missing, nobody is logged in, or the Hub refuses.
+    """
+    try:
+        import huggingface_hub
+        from huggingface_hub.errors import HfHubHTTPError
+    except ImportError:
+        raise UserError(
+            "huggingface_hub is not installed", "pip install 'puffer-mlx[hub]'"
+        ) from None
+    if huggingface_hub.get_token() is None:
+        raise UserError("nobody is logged in to the Hugging Face Hub", LOGIN)
+    hub = huggingface_hub.HfApi()
+    try:
+        hub.create_repo(repository, exist_ok=True)
+        hub.upload_folder(folder_path=folder, repo_id=repository)
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"the Hub refused {repository}: {reason}", LOGIN) from None
+    return f"https://huggingface.co/{repository}"

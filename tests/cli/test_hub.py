@@ -1,0 +1,137 @@
+"""``export --to hub``: a folder whose card tells what its policy scores, and uploading it."""
+
+import json
+import sys
+from types import ModuleType
+
+import pytest
+from running import TINY, errors, files, only
+
+from puffer_mlx.cli import hub
+from puffer_mlx.errors import UserError
+
+FILES = {"README.md", "config.ini", "policy.safetensors", "scores.json"}
+
+
+@pytest.fixture
+def run(scripts, here, capsys):
+    """Run a script in this process: its exit code, and what it said of errors."""
+
+    def called(name: str, *words: object) -> tuple[int, str]:
+        code = scripts(name).main([str(word) for word in words])
+        return code, errors(capsys.readouterr().err)
+
+    return called
+
+
+@pytest.fixture
+def trained(here, run):
+    assert run("train", *TINY, "--eval-episodes", 0) == (0, "")
+    return here
+
+
+def exported(run, *words: object) -> tuple[int, str]:
+    return run("export", "latest", "--to", "hub", "--out", "card", "--episodes", 20, *words)
+
+
+def test_the_card_tells_what_the_policy_scores(trained, run):
+    assert exported(run) == (0, "")
+    assert files(trained / "card") == FILES
+    text = (trained / "card" / "README.md").read_text()
+    _, head, body = text.split("---\n", 2)
+    (result,) = json.loads(head)["model-index"][0]["results"]
+    written = (trained / "card" / "scores.json").read_text()
+    record = json.loads(written)
+    shown = hub.scored(record).text
+    assert result["metrics"][0]["value"] == shown and f"**{shown}** over 20 whole" in body
+    assert result["dataset"]["name"] == "squared" and "replay.gif" not in body
+    assert "checkpoints" not in text + written, "a path of this machine"
+    words = "config.ini", "policy.safetensors"
+    assert "puffer-mlx evaluate {} {} ".format(*words) in body
+    words = [trained / "card" / word for word in words]
+    assert run("evaluate", *words, "--episodes", 20, "--json", "again.json") == (0, "")
+    found = json.loads((trained / "again.json").read_text())
+    assert found["episodes"] == record["episodes"]
+
+
+def test_a_picture_is_part_of_the_card(trained, run):
+    pytest.importorskip("imageio")
+    assert exported(run, "--gif") == (0, "")
+    assert (trained / "card" / "replay.gif").read_bytes()[:3] == b"GIF"
+    assert "![The agent plays](replay.gif)" in (trained / "card" / "README.md").read_text()
+
+
+def test_what_can_not_be_scored_leaves_nothing(trained, run, monkeypatch):
+    monkeypatch.setattr(hub, "SHOWN", ("nothing of the kind",))
+    code, said = exported(run)
+    assert code == 2 and "no score to tell" in said
+    assert not (trained / "card").exists() and only(trained, "checkpoints/squared/*").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--to", "bin", "--push", "a/b"), "--push does nothing without --to hub"),
+        (("--to", "bin", "--gif"), "--gif does nothing without --to hub"),
+        (("--to", "hub", "--dialect", "torch"), "--dialect does nothing with --to hub"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(run, words, message):
+    code, said = run("export", "latest", *words)
+    assert code == 2 and message in said
+
+
+# ---- Uploading -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """huggingface_hub's part that is used, with what it was told."""
+
+    class Refused(Exception):
+        pass
+
+    class Hub:
+        told: list[tuple] = []
+        refuses = ""
+
+        def create_repo(self, name, exist_ok):
+            if self.refuses:
+                raise Refused(f"{self.refuses}\nand more")
+            Hub.told.append(("create", name, exist_ok))
+
+        def upload_folder(self, folder_path, repo_id):
+            Hub.told.append(("upload", files(folder_path), repo_id))
+
+    package, errors_of = ModuleType("huggingface_hub"), ModuleType("huggingface_hub.errors")
+    package.HfApi, package.get_token = Hub, lambda: "a token"  # pyright: ignore
+    errors_of.HfHubHTTPError = Refused  # pyright: ignore
+    monkeypatch.setitem(sys.modules, "huggingface_hub", package)
+    monkeypatch.setitem(sys.modules, "huggingface_hub.errors", errors_of)
+    return package
+
+
+def test_it_is_uploaded_with_the_persons_login(server, tmp_path):
+    (tmp_path / "README.md").write_text("a card")
+    assert hub.push(tmp_path, "me/agent") == "https://huggingface.co/me/agent"
+    told = [("create", "me/agent", True), ("upload", {"README.md"}, "me/agent")]
+    assert server.HfApi.told == told
+
+
+def test_nobody_is_logged_in(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "get_token", lambda: None)
+    with pytest.raises(UserError, match=r"nobody is logged in.*\n.*hf auth login"):
+        hub.push(tmp_path, "me/agent")
+    assert server.HfApi.told == []
+
+
+def test_the_hub_refuses(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(server.HfApi, "refuses", "403: not yours")
+    with pytest.raises(UserError, match=r"refused me/agent: 403: not yours\n"):
+        hub.push(tmp_path, "me/agent")
+
+
+def test_its_package_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match=r"not installed\n.*puffer-mlx\[hub\]"):
+        hub.push(tmp_path, "me/agent")
