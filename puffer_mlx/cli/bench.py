@@ -38,9 +38,9 @@ EVERY = 5.0  # seconds between two lines of progress at least
 
 TRAINING = (  # keys that the training of a benchmark obeys
     *("base.seed", "base.device", "base.reset_state", "base.profile"),
-    *("vec", "policy", "torch", "train"),
+    *("vec", "wrap", "policy", "torch", "train"),
 )
-STEPPING = "vec", "train.bootstrap_truncated"  # and those that --env-only does
+STEPPING = "vec", "wrap", "train.bootstrap_truncated"  # and those that --env-only does
 EPOCHS = {"epochs": 20, "warm_up": 3}  # defaults of options for training
 PLAYS = {"seconds": 5.0, "repeat": 3}  # of options for --env-only
 

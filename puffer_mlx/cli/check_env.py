@@ -27,7 +27,8 @@ from puffer_mlx.system.version import version_text
 
 STYLE = {OK: "green", WARN: "yellow", FAIL: "bold red", SKIP: "dim"}
 OBEYED = (  # it trains for a few epochs, and writes nothing
-    *("base.seed", "base.device", "base.family", "base.reset_state", "vec", "policy", "torch"),
+    *("base.seed", "base.device", "base.family", "base.reset_state", "vec", "wrap"),
+    *("policy", "torch"),
     *(f"train.{key}" for key in KEYS["train"] if key != "total_timesteps"),
 )
 WORKER = "--worker"  # what the process that looks at items is started with

@@ -7,6 +7,7 @@ from pathlib import Path
 from puffer_mlx.cli.option_types import number
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.fit import typed
+from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 from puffer_mlx.rollout.whole_episodes import MAX_STEPS
 
@@ -19,6 +20,7 @@ OBEYED = (  # keys that an evaluation depends on: it doesn't train
 OBEYED_IN_PYTHON = (  # those that environments in C don't have
     *("base.family", "vec.total_agents", "vec.backend", "vec.timeout"),
     *("vec.rescale_actions", "train.bootstrap_truncated"),
+    *(f"wrap.{key}" for key in KEYS["wrap"]),
 )
 EPISODES = 1000
 EPISODES_IN_PYTHON = 100

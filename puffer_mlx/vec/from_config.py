@@ -15,6 +15,7 @@ from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.import_string import load_object
 from puffer_mlx.vec.base import Environments, VecEnv
 from puffer_mlx.vec.gym.vec import GymVec
+from puffer_mlx.vec.gym.wrapping import changed
 from puffer_mlx.vec.native.c_functions import load
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment, read_spec
@@ -127,7 +128,8 @@ def _python(config: Config, threads: int, render: bool) -> Environments:
     }
     if is_puffer_env(made):
         return PufferVec(made, **settings)
-    return GymVec(made, finals=config.train.bootstrap_truncated, **settings)
+    finals = config.train.bootstrap_truncated
+    return GymVec(made, finals=finals, wrap=config.wrap, **settings)
 
 
 def source_folder(config: Config) -> Path:
@@ -167,6 +169,9 @@ def unused_keys(config: Config, vec: VecEnv) -> list[str]:
         found.append("train.bootstrap_truncated (they don't show where a time limit ended them)")
     if config.vec.normalize_observations and not shows_normalised(config, vec.spec):
         found.append("vec.normalize_observations (bytes are on a scale that is known)")
+    wrapped = changed(config.wrap)
+    if wrapped and (not config.python or is_puffer_env(python_factory(config))):
+        found += [f"wrap.{key} (for Gymnasium's)" for key in wrapped]
     if not config.python:
         names = ("base.family", "vec.backend", "vec.timeout", RESCALE)
         found += [f"{name} (for Python)" for name in names if name in config.origins]

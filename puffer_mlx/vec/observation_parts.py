@@ -28,7 +28,7 @@ def observation_parts(name: str, space: Any) -> Iterator[ObservationPart]:
     start = 0
     single = kind_of(space) not in ("Dict", "Tuple")
     for path, part, kind in leaves(name, space, "observation"):
-        image, turned = _image(part) if single and kind == "Box" else ((), False)
+        image, turned = image_of(part) if single and kind == "Box" else ((), False)
         if kind in ("Discrete", "MultiDiscrete"):
             sizes, starts = choices_of(part)
             size, write, restore = sum(sizes), _one_hot(sizes, starts), _unchanged
@@ -50,8 +50,8 @@ def row_dtype(parts: list[ObservationPart]) -> np.dtype:
     return np.dtype(np.uint8 if bytes_only else np.float32)
 
 
-def _image(space: Any) -> tuple[tuple[int, ...], bool]:
-    """(height, width, channels) of a Box of bytes, and whether its channels come first."""
+def image_of(space: Any) -> tuple[tuple[int, ...], bool]:
+    """(height, width, channels) of a Box of bytes, () if it is none; do its channels come first?"""
     shape = tuple(int(n) for n in space.shape)
     if space.dtype != np.uint8 or len(shape) != 3 or not all(shape):
         return (), False

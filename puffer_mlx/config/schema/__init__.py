@@ -28,6 +28,7 @@ from puffer_mlx.config.schema.policy import Policy
 from puffer_mlx.config.schema.torch import Torch, says_memory
 from puffer_mlx.config.schema.train import OPTIMIZERS, Train
 from puffer_mlx.config.schema.vec import Vec
+from puffer_mlx.config.schema.wrap import Wrap
 
 __all__ = [
     "COMMAND_LINE",
@@ -41,6 +42,7 @@ __all__ = [
     "Torch",
     "Train",
     "Vec",
+    "Wrap",
     "minibatches",
     "says_memory",
 ]

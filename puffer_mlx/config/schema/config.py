@@ -13,12 +13,14 @@ from puffer_mlx.config.schema.policy import Policy
 from puffer_mlx.config.schema.torch import Torch, says_memory
 from puffer_mlx.config.schema.train import Train
 from puffer_mlx.config.schema.vec import Vec
+from puffer_mlx.config.schema.wrap import Wrap
 
 COMMAND_LINE = "command line"  # the origin of a setting that no file gave
 
 SECTIONS: dict[str, type] = {
     "base": Base,
     "vec": Vec,
+    "wrap": Wrap,
     "policy": Policy,
     "torch": Torch,
     "train": Train,
@@ -35,7 +37,7 @@ class Config:
 
     Args:
         env_name: the environment.
-        base: section [base]; likewise vec, policy, torch and train.
+        base: section [base]; likewise vec, wrap, policy, torch and train.
         env: the environment's own parameters; floats, and for Python's also int, bool and str.
         source: the folder of its C sources, if it isn't one that comes with puffer_mlx.
         sweep: section name -> its keys and texts, for [sweep] and every [sweep.*].
@@ -55,6 +57,7 @@ class Config:
     env_name: str = ""
     base: Base = field(default_factory=Base)
     vec: Vec = field(default_factory=Vec)
+    wrap: Wrap = field(default_factory=Wrap)
     env: dict[str, Any] = field(default_factory=dict)
     source: str = ""
     policy: Policy = field(default_factory=Policy)

@@ -44,15 +44,16 @@ def choose(recipe: Recipe, agents: int, backend: str) -> tuple[str, str]:
         raise UserError(
             f"{recipe.name}: vec.backend is vector, but {lacking}", "set it to sync or async"
         )
+    wrapped = f"{lacking}; " if "(wrap." in lacking else ""  # it gives way: that is said
     if agents == 1:
-        return "sync", "there is only one"
+        return "sync", f"{wrapped}there is only one"
     if cores() == 1:
-        return "sync", "there is one core"
+        return "sync", f"{wrapped}there is one core"
     seconds = measure(recipe)
     step = f"a step takes {_duration(seconds)}"
     if seconds - seconds / min(agents, cores()) > ROUND_TRIP:
-        return "async", f"{agents} processes, {step}"
-    return "sync", f"{step}, which processes wouldn't make faster"
+        return "async", f"{wrapped}{agents} processes, {step}"
+    return "sync", f"{wrapped}{step}, which processes wouldn't make faster"
 
 
 def build(recipe: Recipe, n: int, backend: str, finals: bool, timeout: float) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 from puffer_mlx.errors import UserError
 
-__all__ = ["make"]
+__all__ = ["make", "preprocessed"]
 
 _FORM = {  # the vectorised form's own arguments, with what it takes them to be
     "stack_num": 4,
@@ -57,7 +57,6 @@ def make(specification: Any, **arguments: Any) -> Any:
 def _atari(specification: Any, arguments: dict[str, Any]) -> Any:
     """A game with the vectorised form's arguments: (``stack_num``, height, width) uint8."""
     import gymnasium
-    from gymnasium import wrappers
 
     form = {**_FORM, **{key: arguments[key] for key in _FORM if key in arguments}}
     for key, value in _ONLY.items():
@@ -68,7 +67,19 @@ def _atari(specification: Any, arguments: dict[str, Any]) -> Any:
             )
     own = {key: value for key, value in arguments.items() if key not in _FORM}
     skip = own.pop("frameskip", specification.kwargs.get("frameskip", 4))
-    game = gymnasium.make(specification, frameskip=1, **own)
+    return preprocessed(gymnasium.make(specification, frameskip=1, **own), form, skip)
+
+
+def preprocessed(game: Any, form: dict[str, Any], skip: int) -> Any:
+    """What the vectorised form does, around a game that shows every frame.
+
+    Args:
+        game: a ``gymnasium.Env`` of ale-py's.
+        form: the vectorised form's arguments, but for what Gymnasium's wrappers can't do.
+        skip: frames of a step.
+    """
+    from gymnasium import wrappers
+
     game = wrappers.AtariPreprocessing(
         _begun(game, form["noop_max"], form["use_fire_reset"]),
         noop_max=0,

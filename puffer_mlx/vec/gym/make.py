@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import SUCCESSOR, to_install
-from puffer_mlx.vec.gym import families
+from puffer_mlx.vec.gym import families, wrapping
 from puffer_mlx.vec.python_faults import RAISED, Fault, told, undrawable
 
 __all__ = ["MAKING", "Recipe", "gymnasium", "quiet"]
@@ -47,18 +48,32 @@ class Recipe:
             ``gymnasium.vector.VectorEnv``.
         keywords: further arguments of ``make`` or of ``gymnasium.make``.
         render: make it with ``render_mode="rgb_array"``.
+        wrap: Gymnasium's wrappers around it.
+
+    Attributes:
+        unread: keywords that count for nothing, and why.
     """
 
     name: str
     make: str | Callable[..., Any]
     keywords: dict[str, Any] = field(default_factory=dict)
     render: bool = False
+    wrap: Wrap = field(default_factory=Wrap)
+    unread: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         gymnasium()
         if isinstance(self.make, str):
             with _explained(self):
-                _specification(self.make)
+                specification = _specification(self.make)
+            if specification.namespace == "ALE":
+                found = wrapping.of_game(self.name, self.wrap, self.keywords)
+                self.wrap, self.keywords, self.unread = found
+            if self.wrap.max_episode_steps:  # in steps as an agent takes them: with the wrappers
+                if "max_episode_steps" in self.keywords:
+                    said = "env.max_episode_steps and wrap.max_episode_steps are both given"
+                    raise UserError(f"{self.name}: {said}", "leave one of them out")
+                self.keywords = {**self.keywords, "max_episode_steps": -1}
 
     def __call__(self) -> Any:
         """One ``gymnasium.Env``.
@@ -72,8 +87,8 @@ class Recipe:
                 made = families.make(_specification(self.make), **arguments)
             else:
                 made = self.make(**self._arguments())
-        if isinstance(made, gymnasium().Env):
-            return made
+            if isinstance(made, gymnasium().Env):
+                return wrapping.wrapped(self.name, made, self.wrap)
         close = getattr(made, "close", None)
         if callable(close):
             close()
@@ -135,6 +150,8 @@ class Recipe:
         name = getattr(form, "__name__", type(form).__name__)
         if "num_envs" not in parameters and not isinstance(self.make, str):
             return name, "it doesn't take num_envs"
+        if asked := wrapping.changed(self.wrap):
+            return name, f"its vectorised form can't be wrapped (wrap.{', wrap.'.join(asked)})"
         if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             return name, ""
         unknown = [key for key in self._arguments() if key not in parameters]

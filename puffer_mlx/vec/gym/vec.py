@@ -20,6 +20,7 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
+from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.base import Collected, Rows
@@ -58,6 +59,7 @@ class GymVec:
         num_threads: threads that may act for the policy in ``collect``.
         render: be able to ``render``.
         rescale_actions: a continuous action's -1 to 1 is the low to high of its bounds.
+        wrap: Gymnasium's wrappers around each environment.
 
     Attributes:
         layout: how observations and actions lie in rows; ``layout.restore`` gives Dicts and Tuples
@@ -83,6 +85,7 @@ class GymVec:
         num_threads: int = 1,
         render: bool = False,
         rescale_actions: bool = False,
+        wrap: Wrap | None = None,
     ) -> None:
         self._envs: list[Any] = []
         if total_agents % num_buffers:
@@ -94,12 +97,12 @@ class GymVec:
         self._name, self._seed = name, seed % _SEED_LIMIT
         self.num_agents = self.num_environments = total_agents
         self.num_groups, self.num_threads = num_buffers, num_threads
-        self.unread: list[str] = []  # Gymnasium refuses what it doesn't know
         self._n = n = total_agents // num_buffers
         self._groups = [slice(g * n, (g + 1) * n) for g in range(num_buffers)]
         self._under_way: list[tuple[Any, Rows] | None] = [None] * num_buffers
         self._busy = 0.0
-        recipe = Recipe(name, make, dict(env or {}), render)
+        recipe = Recipe(name, make, dict(env or {}), render, wrap or Wrap())
+        self.unread = recipe.unread  # Gymnasium refuses what it doesn't know
         self.backend, why = choose(recipe, total_agents, backend)
         self.description = f"{self.backend}: {why}"
         try:

@@ -1,0 +1,301 @@
+"""Section [wrap]: what Gymnasium's wrappers make of an environment, in every backend."""
+
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import wrappers
+from gymnasium.spaces import Box, Dict, Discrete
+
+from puffer_mlx import config as c
+from puffer_mlx import vec
+from puffer_mlx.config.schema import Wrap
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.base import TERMINATED, TRUNCATED
+from puffer_mlx.vec.gym.make import Recipe
+from puffer_mlx.vec.gym.vec import GymVec
+from puffer_mlx.vec.rows import allocate_rows
+
+sys.path.append(str(Path(__file__).parents[1] / "envs" / "python"))
+HEIGHT, WIDTH = 6, 8
+
+
+class Film(gymnasium.Env):
+    """Step t's picture is (t + row, t + column, t): every pixel tells when and where it was."""
+
+    action_space = Discrete(2)
+
+    def __init__(self, first: bool = False, flat: bool = False) -> None:
+        self.first, self.flat = first, flat  # channels first; no picture at all
+        shape = (3, HEIGHT, WIDTH) if first else (HEIGHT, WIDTH, 3)
+        self.observation_space = Box(0, 255, (3,) if flat else shape, np.uint8)
+        self.actions: list[int] = []
+
+    def see(self):
+        rows, columns = np.indices((HEIGHT, WIDTH))
+        picture = np.stack([self.t + rows, self.t + columns, np.full_like(rows, self.t)], -1)
+        picture = picture.astype(np.uint8)
+        return picture[0, 0] if self.flat else picture.transpose(2, 0, 1) if self.first else picture
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 10
+        return self.see(), {}
+
+    def step(self, action):
+        self.actions.append(int(action))
+        self.t += 10
+        return self.see(), 10.0 * (1 if action else -1), False, False, {}
+
+
+def one(wrap: Wrap, **keywords):
+    return Recipe("film", Film, keywords, wrap=wrap)()
+
+
+def picture(t: int) -> np.ndarray:
+    film = Film()
+    film.t = t
+    return film.see()
+
+
+def test_nothing_is_wrapped_unless_it_is_asked_for():
+    assert type(one(Wrap())) is Film
+
+
+def test_frames_are_channels_the_oldest_first():
+    env = one(Wrap(frame_stack=3))
+    seen, _ = env.reset()
+    assert env.observation_space == Box(0, 255, (HEIGHT, WIDTH, 9), np.uint8)
+    assert np.array_equal(seen, np.concatenate([picture(10)] * 3, -1))
+    env.step(0)
+    seen = env.step(0)[0]
+    assert np.array_equal(seen, np.concatenate([picture(10), picture(20), picture(30)], -1))
+    first = one(Wrap(frame_stack=3), first=True)
+    first.reset()
+    first.step(0)
+    assert np.array_equal(first.step(0)[0], seen)
+
+
+def test_what_is_no_picture_is_stacked_as_it_is():
+    env = one(Wrap(frame_stack=5), flat=True)
+    assert env.observation_space.shape == (5, 3)
+    env.reset()
+    assert env.step(0)[0].tolist() == [[10] * 3] * 4 + [[20] * 3]
+
+
+def test_grey_small_and_four_frames():
+    wrap = Wrap(grayscale=True, resize_height=3, resize_width=4, frame_stack=4)
+    env = one(wrap)
+    env.reset()
+    seen = env.step(1)[0]
+    assert seen.shape == (3, 4, 4) and seen.dtype == np.uint8
+    oracle = wrappers.GrayscaleObservation(Film())
+    oracle = wrappers.FrameStackObservation(wrappers.ResizeObservation(oracle, (3, 4)), 4)
+    oracle.reset()
+    assert np.array_equal(seen, oracle.step(1)[0].transpose(1, 2, 0))
+
+
+@pytest.mark.parametrize("wrap", [Wrap(grayscale=True), Wrap(grayscale=True, resize_width=5)])
+def test_a_grey_image_has_a_channel(wrap: Wrap):
+    made = GymVec(Film, name="film", total_agents=1, backend="sync", wrap=wrap)
+    size = (5, 5) if wrap.resize_width else (HEIGHT, WIDTH)
+    assert made.spec.observation_shape == (*size, 1)
+    made.close()
+
+
+def test_rewards_and_length():
+    env = one(Wrap(clip_rewards=2.5, max_episode_steps=2))
+    env.reset()
+    assert env.step(0)[1:4] == (-2.5, False, False)
+    assert env.step(1)[1:4] == (2.5, False, True)
+
+
+def test_sticky_actions():
+    """Of 400 actions that alternate, about p are the one before instead."""
+    env = one(Wrap(sticky_actions=0.25))
+    env.reset(seed=3)
+    for t in range(400):
+        env.step(t % 2)
+    taken = np.array(env.unwrapped.actions)  # type: ignore[attr-defined]
+    kept = (taken != np.arange(400) % 2).mean()
+    assert 0.1 < kept < 0.25 + 0.1
+    env.reset(seed=3)
+    again = len(env.unwrapped.actions)  # type: ignore[attr-defined]
+    for t in range(400):
+        env.step(t % 2)
+    assert np.array_equal(env.unwrapped.actions[again:], taken)  # type: ignore[attr-defined]
+
+
+# ---- Backends, and the names that they go by -----------------------------------------------------
+
+CARTPOLE = "gym:CartPole-v1"
+WORDS = ["--vec.total-agents", "2", "--wrap.frame-stack", "3", "--wrap.max-episode-steps", "4"]
+
+
+def played(backend: str, steps: int = 7) -> tuple[list, str]:
+    settings = c.load(CARTPOLE, [*WORDS, "--vec.backend", backend, "--family", "discrete"])
+    settings.vec.normalize_observations = settings.vec.normalize_rewards = False
+    with vec.make(settings, 1) as made:
+        rows, seen = allocate_rows(made, 2), []
+        made.reset(rows)
+        for _ in range(steps):
+            made.send(0, np.ones((2, 1), np.float32), rows)
+            made.wait(0)
+            assert rows.finals is not None
+            seen.append([rows.observations.copy(), rows.finals.copy(), rows.rewards.copy()])
+        return seen, made.description
+
+
+def test_every_backend_shows_the_same():
+    sync, description = played("sync")
+    assert description == "sync: as vec.backend says"
+    for ours, theirs in zip(sync, played("async")[0], strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert sync[0][0].shape == (2, 12)
+    assert sync[3][1].tolist() == [TRUNCATED] * 2  # instead of the 500 steps of the ID
+    assert not any(row[1].any() for row in sync[:3]) and TERMINATED not in sync[3][1]
+
+
+def test_a_vectorised_form_gives_way_and_says_so():
+    _, description = played("auto")
+    can = "its vectorised form can't be wrapped (wrap.max_episode_steps, wrap.frame_stack); "
+    assert description.startswith(f"sync: {can}")
+    made = GymVec(Film, name="film", total_agents=1, wrap=Wrap(grayscale=True))
+    assert made.description == "sync: there is only one"  # and no vectorised form
+    made.close()
+    with pytest.raises(UserError, match=r"backend is vector, but its vectorised form can't be wr"):
+        played("vector")
+
+
+def test_a_run_keeps_them(tmp_path):
+    settings = c.load(CARTPOLE, WORDS)
+    c.write_ini(settings, tmp_path / "config.ini")
+    assert c.load(CARTPOLE, files=[tmp_path / "config.ini"]).wrap == settings.wrap != Wrap()
+
+
+# ---- What doesn't fit ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "wrap", "said"),
+    [
+        ("CartPole-v1", Wrap(grayscale=True), r"wrap\.grayscale doesn't fit it: .*3 channels"),
+        ("CartPole-v1", Wrap(resize_width=8), r"wrap\.resize_width doesn't fit it: .*2D or 3D"),
+        ("CartPole-v1", Wrap(preset="atari"), r"wrap\.preset doesn't fit it: it is for ALE's"),
+        (lambda: Film(first=True), Wrap(resize_width=8), r"\(3, 6, 8\), with channels first"),
+        (Film, Wrap("atari", frame_stack=2), r"wrap\.preset atari and wrap\.frame_stack, which"),
+    ],
+)
+def test_one_message(make, wrap: Wrap, said: str):
+    with pytest.raises(UserError, match=said):
+        Recipe("x", make, wrap=wrap)()
+
+
+def test_a_limit_is_given_once():
+    with pytest.raises(UserError, match="are both given"):
+        Recipe("x", "CartPole-v1", {"max_episode_steps": 9}, wrap=Wrap(max_episode_steps=8))
+
+
+@pytest.mark.parametrize(
+    "option", ["frame-stack=0", "sticky-actions=1", "clip-rewards=-1", "preset=doom"]
+)
+def test_wrong_values_are_refused(option: str):
+    with pytest.raises(UserError, match=f"wrap.{option.partition('=')[0].replace('-', '_')}"):
+        c.load(CARTPOLE, [f"--wrap.{option}"])
+
+
+@pytest.mark.parametrize("env", ["squared", "emulated:Counting"])
+def test_others_have_no_use_for_them(env: str):
+    settings = c.load(env, ["--wrap.frame-stack", "2"])
+    with vec.make(settings, 1) as made:
+        assert "wrap.frame_stack (for Gymnasium's)" in vec.unused_keys(settings, made)
+
+
+def test_parts_of_dicts_are_stacked():
+    class Parts(gymnasium.Env):
+        observation_space = Dict(a=Box(-1, 1, (2,)), b=Discrete(3))
+        action_space = Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return {"a": np.zeros(2, np.float32), "b": 1}, {}
+
+    made = GymVec(Parts, name="x", total_agents=1, backend="sync", wrap=Wrap(frame_stack=2))
+    assert made.spec.observation_size == 2 * 2 + 2 * 3
+    made.close()
+
+
+# ---- Atari's preset ------------------------------------------------------------------------------
+
+PONG = "ALE/Pong-v5"
+
+
+@pytest.fixture
+def atari():
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+
+
+def pong():
+    import ale_py
+
+    gymnasium.register_envs(ale_py)
+    return gymnasium.make(PONG, frameskip=1, repeat_action_probability=0.0)
+
+
+def test_the_preset_is_the_vectorised_forms_arguments(atari):
+    settings = c.load(f"gym:{PONG}", ["--wrap.preset", "atari", "--vec.total-agents", "2"])
+    with vec.make(settings, 1) as made:
+        assert made.description.startswith("vector: ")
+        assert made.spec.observation_shape == (84, 84, 4)
+        said = ["env.episodic_life (wrap.preset atari: True)"]
+        said += ["env.reward_clipping (wrap.preset atari: True)"]
+        assert vec.unused_keys(settings, made)[:2] == said
+
+
+def test_a_factorys_game_is_as_one_by_its_id(atari):
+    """Of a game that doesn't begin by chance; FIRE and up to 30 frames do as in the other form."""
+    preset = Wrap(preset="atari")
+    recipe = Recipe("x", PONG, {"repeat_action_probability": 0.0}, wrap=preset)
+    by_id, made = recipe(), Recipe("x", pong, wrap=preset)()
+    assert recipe.wrap == Wrap() and recipe.keywords["episodic_life"] is True
+    assert by_id.observation_space == made.observation_space
+    ours, theirs = made.reset(seed=5)[0], by_id.reset(seed=5)[0]
+    for action in np.random.default_rng(0).integers(0, 6, 60):
+        assert np.array_equal(ours, theirs)
+        ours, theirs = made.step(action)[0], by_id.step(action)[0]
+    assert np.unique(ours).size > 3
+    made.close()
+    by_id.close()
+
+
+def test_the_preset_goes_before_arguments_of_the_game(atari):
+    recipe = Recipe("x", PONG, {"episodic_life": False, "stack_num": 4}, wrap=Wrap("atari"))
+    assert recipe.keywords["episodic_life"] is True
+    assert recipe.unread == ["episodic_life (wrap.preset atari: True)"]
+
+
+@pytest.mark.parametrize(
+    ("wrap", "key", "own"),
+    [
+        (Wrap(frame_stack=2), "frame_stack", "stack_num"),
+        (Wrap(grayscale=True), "grayscale", "grayscale"),
+    ],
+)
+def test_an_id_of_atari_has_arguments_for_it(atari, wrap: Wrap, key: str, own: str):
+    with pytest.raises(UserError, match=rf"wrap\.{key} is not for Atari's games.*env\.{own}"):
+        Recipe("x", PONG, wrap=wrap)
+
+
+def test_a_limit_of_steps_not_of_frames(atari):
+    settings = ["--wrap.max-episode-steps", "3", "--vec.total-agents", "1"]
+    with vec.make(c.load(f"gym:{PONG}", settings), 1) as made:
+        rows, ends = allocate_rows(made, 1), []
+        made.reset(rows)
+        for _ in range(3):
+            made.send(0, np.zeros((1, 1), np.float32), rows)
+            made.wait(0)
+            assert rows.finals is not None
+            ends.append(float(rows.finals[0]))
+        assert ends == [0, 0, TRUNCATED]
