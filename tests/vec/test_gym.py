@@ -463,7 +463,7 @@ def test_pictures_that_do_not_exist():
 def test_states_cannot_be_had():
     with make() as vec:
         assert vec.state() is None
-        with pytest.raises(UserError, match="can't be restored"):
+        with pytest.raises(UserError, match="can't go on from a state"):
             vec.restore(np.zeros(3, np.uint8))
 
 

@@ -355,7 +355,7 @@ def test_a_lost_process_is_noticed(fault, text, monkeypatch):
     monkeypatch.setattr("puffer_mlx.vec.puffer.workers._MAKING", 120.0)
     with make(single, 4, backend="async", env={"fault": fault}, timeout=0.5) as vec:
         played = Played(vec)
-        processes = list(vars(vec._groups[0])["_processes"])
+        processes = list(vars(vec._envs[0])["_processes"])
         with pytest.raises(UserError, match=text):
             played.history(3)
         assert not any(process.is_alive() for process in processes)

@@ -16,14 +16,13 @@ group's first environment: other rows, which depend on ``num_buffers`` too.
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import numpy as np
 
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec import rollout_loop
-from puffer_mlx.vec.base import Collected, Rows
+from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.episodes import Episodes
 from puffer_mlx.vec.finite import check_finite
 from puffer_mlx.vec.gym.backends import build, choose, tells_finals
@@ -32,6 +31,7 @@ from puffer_mlx.vec.gym.infos import MASK, Masks, ended_infos
 from puffer_mlx.vec.gym.make import Recipe, gymnasium, quiet
 from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import RAISED, Fault, locate, undrawable
+from puffer_mlx.vec.python_vec import PythonVec
 from puffer_mlx.vec.rows import RowShapes, check_picture
 
 __all__ = ["GymVec"]
@@ -39,7 +39,7 @@ __all__ = ["GymVec"]
 _SEED_LIMIT = 2**32
 
 
-class GymVec:
+class GymVec(PythonVec[Any, tuple[Any, Rows]]):
     """N environments of Gymnasium in Q groups; implements ``ScoredVec``.
 
     They are made, and reset with their seeds, here.
@@ -87,7 +87,7 @@ class GymVec:
         rescale_actions: bool = False,
         wrap: Wrap | None = None,
     ) -> None:
-        self._envs: list[Any] = []
+        self._envs, self._under_way = [], [None] * num_buffers
         if total_agents % num_buffers:
             raise UserError(
                 f"{name}: vec.total_agents {total_agents} is not a multiple of vec.num_buffers "
@@ -99,7 +99,6 @@ class GymVec:
         self.num_groups, self.num_threads = num_buffers, num_threads
         self._n = n = total_agents // num_buffers
         self._groups = [slice(g * n, (g + 1) * n) for g in range(num_buffers)]
-        self._under_way: list[tuple[Any, Rows] | None] = [None] * num_buffers
         self._busy = 0.0
         recipe = Recipe(name, make, dict(env or {}), render, wrap or Wrap())
         self.unread = recipe.unread  # Gymnasium refuses what it doesn't know
@@ -124,7 +123,7 @@ class GymVec:
         one = self._envs[0]
         self.finals = tells_finals(self._name, one)
         self._ends = [EpisodeEnds(self._n, self.finals) for _ in self._groups]
-        self._first = self._begin(seeded=True)
+        self._first = self._first_resets(seeded=True)
         spaces = one.single_observation_space, one.single_action_space
         masked = MASK in self._first[0][1]
         self.layout = Layout(self._name, *spaces, masked, rescale)
@@ -143,7 +142,7 @@ class GymVec:
         self._all_rows.check(out)
         for group in range(self.num_groups):
             self.wait(group)
-        first, self._first = self._first or self._begin(), []
+        first, self._first = self._first or self._first_resets(), []
         self._episodes.restart()
         out.rewards[:] = 0
         out.terminals[:] = 0
@@ -156,40 +155,16 @@ class GymVec:
             except RAISED as error:
                 self._fail(group, error, "failed in reset")
 
-    def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
-        """Begin one step of a group and return at once: see ``VecEnv.send``.
-
-        Processes begin with it; what steps in this process does so in ``wait``.
-
-        Raises:
-            IndexError: there is no such group.
-            ValueError: an array has another shape or dtype.
-            RuntimeError: the group is stepping already, or the environments are closed.
-            UserError: an environment failed; all are closed then.
-        """
-        env = self._open(group)
-        if self._under_way[group] is not None:
-            raise RuntimeError(f"group {group} is stepping already; wait({group}) first")
-        self._rows.check_actions(actions)
-        self._rows.check(out)
+    def _begin(self, group: int, env: Any, actions: np.ndarray, out: Rows) -> tuple[Any, Rows]:
         chosen = self.layout.actions(actions)  # a copy
         if self.backend == "async":
             try:
                 env.step_async(chosen)
             except RAISED as error:
                 self._fail(group, error)
-        self._under_way[group] = chosen, out
+        return chosen, out
 
-    def wait(self, group: int) -> None:
-        """Block until the group's step is done and its rows are written.
-
-        Raises:
-            UserError: an environment failed, or returned what isn't a number; all are closed then.
-        """
-        env = self._open(group)
-        step, self._under_way[group] = self._under_way[group], None
-        if step is None:
-            return
+    def _end(self, group: int, env: Any, step: tuple[Any, Rows]) -> None:
         chosen, out = step
         began = time.perf_counter()
         try:
@@ -229,27 +204,6 @@ class GymVec:
         first = self._groups[group].start
         check_finite(self._name, out.observations, out.rewards, first, self._seeds)
 
-    def collect(
-        self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
-    ) -> Collected:
-        """As ``WholeRollouts.collect``, step by step."""
-        return rollout_loop.collect(self, steps, act, actions, out, spans, self.num_threads)
-
-    def log(self) -> dict[str, float]:
-        """Means over episodes that ended since the last call: see ``Episodes.log``.
-
-        Numbers in the ``info`` of an episode's last step are among them.
-        """
-        return self._episodes.log()
-
-    def scores(self) -> np.ndarray:
-        """The scores that the last ``log`` was about: see ``TellsScores``."""
-        return self._episodes.scores()
-
-    def episodes(self) -> list[dict[str, float]]:
-        """Single episodes that ended since the last call: see ``Episodes.take``."""
-        return self._episodes.take()
-
     def render(self) -> np.ndarray:
         """Environment 0's picture (h, w, 3) uint8.
 
@@ -267,20 +221,6 @@ class GymVec:
             self._fail(0, error, "failed in render")
         return check_picture(self._name, None if frames is None else frames[0])
 
-    def state(self) -> None:
-        """None: Gymnasium has no way to save an environment; they start anew."""
-
-    def restore(self, state: np.ndarray) -> None:
-        """There is no state to go on from.
-
-        Raises:
-            UserError: always.
-        """
-        raise UserError(
-            f"{self._name}: the state of Gymnasium's environments can't be restored",
-            "go on without it: the environments start anew",
-        )
-
     def busy_seconds(self) -> float:
         """Seconds spent inside environment steps, of all processes together.
 
@@ -296,20 +236,7 @@ class GymVec:
             self._busy = busy
         return self._busy
 
-    def close(self) -> None:
-        """Close the environments and end their processes. Calling it twice is harmless."""
-        envs, self._envs = self._envs, []
-        self._under_way = [None] * len(self._under_way)
-        for env in envs:
-            env.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _begin(self, seeded: bool = False) -> list[tuple[Any, dict[str, Any]]]:
+    def _first_resets(self, seeded: bool = False) -> list[tuple[Any, dict[str, Any]]]:
         """Reset all groups; (observations, infos) of each."""
         found = []
         for step in "begin", "end":
@@ -325,13 +252,6 @@ class GymVec:
                 except RAISED as error:
                     self._fail(agents.start // self._n, error, "failed in reset")
         return found
-
-    def _open(self, group: int) -> Any:
-        if not self._envs:
-            raise RuntimeError(f"{self._name}: the environments are closed")
-        if not 0 <= group < self.num_groups:
-            raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
-        return self._envs[group]
 
     def _fail(self, group: int, error: BaseException, what: str = "failed in step") -> NoReturn:
         """Close everything, and say what happened in one message."""

@@ -22,25 +22,24 @@ so an episode that a limit ended counts as over.
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from puffer_mlx.errors import UserError
-from puffer_mlx.vec import rollout_loop
-from puffer_mlx.vec.base import Collected, Rows
+from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.episodes import Episodes
 from puffer_mlx.vec.finite import check_finite
 from puffer_mlx.vec.puffer.backends import Probe, plan
 from puffer_mlx.vec.puffer.buffers import Buffers
 from puffer_mlx.vec.puffer.make import PufferRecipe
 from puffer_mlx.vec.puffer.workers import Here, Workers
+from puffer_mlx.vec.python_vec import PythonVec
 from puffer_mlx.vec.rows import RowShapes
 
 __all__ = ["PufferVec"]
 
 
-class PufferVec:
+class PufferVec(PythonVec[Here | Workers, Rows]):
     """N agents of PufferLib 3.x's environments in Q groups; implements ``ScoredVec``.
 
     Args:
@@ -81,7 +80,7 @@ class PufferVec:
         render: bool = False,
         rescale_actions: bool = False,
     ) -> None:
-        self._groups: list[Here | Workers] = []
+        self._envs, self._under_way = [], [None] * num_buffers
         self.finals = False
         self.unread: list[str] = []  # an argument that ``make`` doesn't take is an error
         self.num_agents, self.num_groups, self.num_threads = total_agents, num_buffers, num_threads
@@ -98,7 +97,7 @@ class PufferVec:
         self.backend, self.description = chosen.form, chosen.describe(num_buffers)
         try:
             for group in range(num_buffers):
-                self._groups.append(chosen.build(buffers, group, seed, timeout))
+                self._envs.append(chosen.build(buffers, group, seed, timeout))
         except BaseException:
             self.close()
             raise
@@ -107,7 +106,6 @@ class PufferVec:
         inside = n // chosen.count // self._per_environment  # environments of an instance
         self._seeds = [seed + i // inside for i in range(self.num_environments)]
         self._running = np.zeros(total_agents, bool)  # whose episode has begun
-        self._under_way: list[Rows | None] = [None] * num_buffers
 
     def reset(self, out: Rows) -> None:
         """Start new episodes for all N agents; write their first rows, rewards and terminals 0.
@@ -126,72 +124,27 @@ class PufferVec:
         self._resets += 1
         for group in range(self.num_groups):
             with self._closing_on_failure():
-                self._groups[group].reset(seed)
+                self._envs[group].reset(seed)
                 self._write(group, out.part(self._agents(group)))
 
-    def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
-        """Begin one step of a group and return at once: see ``VecEnv.send``.
-
-        Processes begin with it; what steps in this process does so in ``wait``.
-
-        Raises:
-            IndexError: there is no such group.
-            ValueError: an array has another shape or dtype.
-            RuntimeError: the group is stepping already, or the environments are closed.
-            UserError: a process has died; all are closed then.
-        """
-        found = self._open(group)
-        if self._under_way[group] is not None:
-            raise RuntimeError(f"group {group} is stepping already; wait({group}) first")
-        self._rows.check_actions(actions)
-        self._rows.check(out)
-        np.copyto(found.buffers.actions, self.layout.actions(actions))
+    def _begin(self, group: int, env: Here | Workers, actions: np.ndarray, out: Rows) -> Rows:
+        np.copyto(env.buffers.actions, self.layout.actions(actions))
         with self._closing_on_failure():
-            found.begin()
-        self._under_way[group] = out
+            env.begin()
+        return out
 
-    def wait(self, group: int) -> None:
-        """Block until the group's step is done and its rows are written.
-
-        Raises:
-            UserError: an environment failed; all are closed then.
-        """
-        found = self._open(group)
-        out, self._under_way[group] = self._under_way[group], None
-        if out is None:
-            return
+    def _end(self, group: int, env: Here | Workers, step: Rows) -> None:
         with self._closing_on_failure():
-            facts = found.finish()
-            buffers = found.buffers
-            out.rewards[:] = buffers.paid
-            out.terminals[:] = buffers.ended
-            self._write(group, out)
+            facts = env.finish()
+            buffers = env.buffers
+            step.rewards[:] = buffers.paid
+            step.terminals[:] = buffers.ended
+            self._write(group, step)
         told = {fact.agent: fact.numbers for fact in facts if fact.agent >= 0}
         self._count(group, buffers, told)
         for fact in facts:
             if fact.agent < 0:
                 self._episodes.note(fact.numbers)
-
-    def collect(
-        self, steps: int, act: tuple[int, int], actions: np.ndarray, out: Rows, spans: int = 0
-    ) -> Collected:
-        """Act and step all agents ``steps`` times: see ``WholeRollouts.collect``."""
-        return rollout_loop.collect(self, steps, act, actions, out, spans, self.num_threads)
-
-    def log(self) -> dict[str, float]:
-        """Means over episodes that ended since the last call, ``n`` their number; empty if none.
-
-        What environments tell goes before what was counted. May be called from any thread.
-        """
-        return self._episodes.log()
-
-    def scores(self) -> np.ndarray:
-        """The scores that the last ``log`` was about: see ``TellsScores``."""
-        return self._episodes.scores()
-
-    def episodes(self) -> list[dict[str, float]]:
-        """A record of each episode that ended since the last call: see ``Episodes.take``."""
-        return self._episodes.take()
 
     def render(self) -> np.ndarray | bool:
         """What the first environment draws, (h, w, 3) uint8; True if that is no picture.
@@ -203,43 +156,16 @@ class PufferVec:
         whole = found is not None and found.ndim == 3 and found.dtype == np.uint8
         return found if found is not None and whole else True
 
-    def state(self) -> None:
-        """None: Python environments can't be saved."""
-        return None
-
-    def restore(self, state: np.ndarray) -> None:
-        """Not possible.
-
-        Raises:
-            UserError: always.
-        """
-        raise UserError(
-            f"{self._name}: Python environments can't go on from a state",
-            "go on without it: the environments start anew",
-        )
-
     def busy_seconds(self) -> float:
         """Seconds spent inside environment steps since creation, all processes together."""
-        return sum(group.seconds for group in self._groups)
-
-    def close(self) -> None:
-        """Close all environments and end their processes. Calling it twice is harmless."""
-        groups, self._groups = self._groups, []
-        for group in groups:
-            group.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return sum(env.seconds for env in self._envs)
 
     def _agents(self, group: int) -> slice:
         return slice(group * self._n, (group + 1) * self._n)
 
     def _write(self, group: int, out: Rows) -> None:
         """Observations of the buffers into rows, and the check of what is in these."""
-        self.layout.write(self._unpack(self._groups[group].buffers.observations), out.observations)
+        self.layout.write(self._unpack(self._envs[group].buffers.observations), out.observations)
         check_finite(
             self._name,
             out.observations,
@@ -261,13 +187,6 @@ class PufferVec:
         np.greater(stepped, ended, out=running)
         paid = np.where(stepped, buffers.paid, 0)
         self._episodes.add(paid, ended, first=first, resets=~stepped, infos=told)
-
-    def _open(self, group: int) -> Here | Workers:
-        if not self._groups:
-            raise RuntimeError(f"{self._name}: the environments are closed")
-        if not 0 <= group < self.num_groups:
-            raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
-        return self._groups[group]
 
     @contextmanager
     def _closing_on_failure(self) -> Iterator[None]:
