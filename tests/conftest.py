@@ -43,7 +43,14 @@ FAST_ROOMS |= {"profiling", "rollout", "tracking", "vec"}
 WHOLE = {  # files of these rooms that train, compile or have the package start processes
     *("test_notebook", "test_precision", "test_gym", "test_gym_faults", "test_gym_families"),
     *("test_native", "test_native_ends", "test_normalize", "test_puffer", "test_raylib"),
-    *("test_trust", "test_upstream_envs", "test_upstream_5_envs", "test_vec_contract"),
+    *(
+        "test_tracked_run",
+        "test_trackers",
+        "test_trust",
+        "test_upstream_envs",
+        "test_upstream_5_envs",
+        "test_vec_contract",
+    ),
 }
 COMPILING = {"compiled", "copied"}  # fixtures
 STARTERS = {"subprocess", "multiprocessing"}

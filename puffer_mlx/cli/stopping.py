@@ -81,6 +81,11 @@ class RunEnding:
             return self._lost(error)
         return self.line()
 
+    @property
+    def saved(self) -> Path | None:
+        """The last checkpoint of this start, or that from which it goes on."""
+        return self._saved or self._whole
+
     def line(self) -> str:
         """What was saved last, and what it is good for."""
         if self._saved is None:

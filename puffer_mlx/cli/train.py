@@ -34,6 +34,7 @@ from puffer_mlx.tracking.further_log import further_log
 from puffer_mlx.tracking.json_lines import JsonLines, log_path
 from puffer_mlx.tracking.run_log import RunLog
 from puffer_mlx.tracking.scores import SCORE
+from puffer_mlx.tracking.tracked_run import Trackers, asked, last_step, refuse_missing
 from puffer_mlx.training import evaluation, placement, while_training
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.training.while_training import Evaluator
@@ -72,9 +73,10 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
             trainer.weights = load_weights(path, trainer.weights)
         folder = resumed.folder.parent if resumed else stack.enter_context(new_run(config))
         keeper = checkpoint.CheckpointManager(folder, config, resumed.folder if resumed else None)
+        logged = last_step(log_path(config, folder.name)) if resumed else None
         log = JsonLines(log_path(config, folder.name), position)
-        overlap = trainer.placement.overlap
-        stack.enter_context(further_log(RunLog(config, folder.name, log.path, overlap)))
+        run = RunLog(config, folder.name, log.path, trainer.placement.overlap)
+        stack.enter_context(further_log(run))
         if log.note:
             print(log.note)
         own_network = vec.has_own_network(config)
@@ -93,6 +95,8 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
         if while_training.reached(config, before):  # the run had ended there
             print(reached_note(config, before))
             trainer.stop = True
+        step = trainer.global_step if resumed else None
+        trackers = stack.enter_context(Trackers(run, asked(config), step, logged))
         with (
             contextlib.closing(log),
             signals.gently(outside.stop, ending.rescue) as watch,
@@ -110,14 +114,19 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
                 if while_training.reached(config, evaluator.score):
                     dashboard.message(reached_note(config, evaluator.score))
                     trainer.stop = True
+                for line in trackers.log(logs):
+                    dashboard.message(line)
                 dashboard.update(logs, last=trainer.stop or trainer.epoch == config.epochs)
                 if checkpoint.is_due(config, trainer.epoch - 1) or keeper.improved:
                     ending.save()
             ending.save()  # only here is it certain that the run stopped
             if trainer.fault:
                 raise trainer.fault
-            if trainer.epoch == config.epochs and (last := evaluate(evaluator, trainer, dashboard)):
+            trackers.done = trainer.epoch == config.epochs
+            trackers.weights = ending.saved and ending.saved / checkpoint.WEIGHTS
+            if trackers.done and (last := evaluate(evaluator, trainer, dashboard)):
                 log.write(last)
+                trackers.evaluated(last)
         return outside.status or (watch.status if watch.number == signal.SIGHUP else 0)
 
 
@@ -210,6 +219,7 @@ def start(argv: list[str], resumed: Checkpoint | None) -> int:
     config, options = configured(argv, own)
     if resumed and options.load_model_path is not None:
         raise UserError("--resume and --load-model-path are given", "one of them")
+    refuse_missing(config)
     vec.settle_family(config)
     print(trainer_note(config))
     say(config)

@@ -24,6 +24,7 @@ class Key:
         above: legal numbers are larger than this.
         below: legal numbers are smaller than this.
         choices: the legal texts; empty if any text is legal.
+        several: whether more than one choice is legal, with commas between them.
         custom: whether `module:Class` is legal too: a class of the user's own.
         aliases: other spellings of choices.
         suffix: of a bool, the ending of a file's name that is legal too.
@@ -39,6 +40,7 @@ class Key:
     above: float | None = None
     below: float | None = None
     choices: tuple[str, ...] = ()
+    several: bool = False
     custom: bool = False
     aliases: dict[str, str] = field(default_factory=dict)
     suffix: str = ""
@@ -74,10 +76,11 @@ class Key:
         if type(value) is not kind and not (kind is float and type(value) is int):
             return f"{value!r} is not of type {kind.__name__}", f"for example {self.default!r}"
         if isinstance(value, str):
-            if self.choices and value not in self.choices:
+            chosen = [word.strip() for word in value.split(",")] if self.several else [value]
+            if unknown := [word for word in chosen if self.choices and word not in self.choices]:
                 if self.custom and re.fullmatch(CUSTOM, value):
                     return None
-                return f"{value or repr('')} does not exist here", self.bounds
+                return f"{unknown[0] or repr('')} does not exist here", self.bounds
             if value in ("", "None") or [value.strip()] != value.replace("\0", "\n").splitlines():
                 return f"{value!r} is not one line of text", f"for example {self.default}"
         elif isinstance(value, (int, float)):

@@ -28,6 +28,11 @@ def log_formats() -> tuple[str, ...]:
     return _modules("tracking/formats")
 
 
+def trackers() -> tuple[str, ...]:
+    """The trackers of runs, as ``base.track`` says them."""
+    return _modules("tracking/trackers")
+
+
 def _modules(where: str) -> tuple[str, ...]:
     return tuple(sorted(found.name for found in iter_modules([str(PACKAGE / where)])))
 

@@ -1,10 +1,20 @@
 """What ``--version`` prints: all that a bug report needs."""
 
 import importlib.metadata
+import os
 import platform
+
+import psutil
 
 import puffer_mlx
 from puffer_mlx.system.blas import blas_name, get_blas_threads
+
+
+def machine() -> dict[str, str]:
+    """What a run ran on, by name: versions and devices, host, cores, memory. Imports MLX."""
+    memory = f"{psutil.virtual_memory().total / 2**30:.1f} GiB"
+    more = {"host": platform.node(), "cores": str(os.cpu_count()), "memory": memory}
+    return {**_facts(), **more}
 
 
 def version_text() -> str:
@@ -13,19 +23,21 @@ def version_text() -> str:
     Returns:
         lines of a name and a value: puffer_mlx, Python, MLX, device, BLAS, platform.
     """
+    return "\n".join(f"{name:<10}  {text}" for name, text in _facts().items())
+
+
+def _facts() -> dict[str, str]:
     import mlx.core as mx
 
     threads = get_blas_threads()
-    return "\n".join(
-        (
-            f"puffer_mlx  {puffer_mlx.__version__}",
-            f"Python      {platform.python_version()}",
-            f"MLX         {_mlx_version()}",
-            f"device      {_device(mx.default_device())}",
-            f"BLAS        {blas_name()}" + (f", threads: {threads}" if threads else ""),
-            f"platform    {platform.platform()}",
-        )
-    )
+    return {
+        "puffer_mlx": puffer_mlx.__version__,
+        "Python": platform.python_version(),
+        "MLX": _mlx_version(),
+        "device": _device(mx.default_device()),
+        "BLAS": blas_name() + (f", threads: {threads}" if threads else ""),
+        "platform": platform.platform(),
+    }
 
 
 def _device(device) -> str:

@@ -1,1 +1,1 @@
-"""What a run tells of itself, epoch by epoch: lines of JSON, and the score people read."""
+"""What a run tells of itself, epoch by epoch: lines of JSON, trackers, the score people read."""

@@ -34,7 +34,7 @@ NUMPY_ONLY = {"vec", "config"}
 MLX_ONLY = {"policy", "ppo", "ops"}
 BOTH = {"rollout", "checkpoint", "profiling"}  # memory, files, and what they cost: none else so low
 GUESTS = {"torch", "pufferlib", "wandb", "tensorboard", "optuna", "matplotlib", "gymnasium"}
-GUESTS |= {"imageio", "imageio_ffmpeg", "PIL", "IPython", "onnx", "onnxruntime"}
+GUESTS |= {"trackio", "imageio", "imageio_ffmpeg", "PIL", "IPython", "onnx", "onnxruntime"}
 HOSTS = {  # modules made of a guest's classes: they are imported inside functions themselves
     "export.torch_modules": {"torch"},
     "export.torch_parts": {"torch"},

@@ -16,7 +16,7 @@ only". 5.0's other defaults are in `configs/puffer5.ini`, its other names in `co
 | E | epochs of the run | `Config.epochs` |
 """
 
-from puffer_mlx.config.schema.base import JSON_LINES, Base
+from puffer_mlx.config.schema.base import JSON_LINES, NO_TRACKER, Base
 from puffer_mlx.config.schema.config import (
     COMMAND_LINE,
     KEYS,
@@ -34,6 +34,7 @@ __all__ = [
     "COMMAND_LINE",
     "JSON_LINES",
     "KEYS",
+    "NO_TRACKER",
     "OPTIMIZERS",
     "SECTIONS",
     "Base",

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from puffer_mlx.config.families import AUTO, FAMILIES
 from puffer_mlx.config.key import key
-from puffer_mlx.config.parts import log_formats
+from puffer_mlx.config.parts import log_formats, trackers
 
 JSON_LINES = "jsonl"
+NO_TRACKER = "none"
 
 
 @dataclass
@@ -36,6 +37,17 @@ class Base:
         " PufferLib 5.0's or 4.0's form, RUN.ini or RUN.json, for their viewers. puffer_mlx only.",
         choices=(JSON_LINES, *log_formats()),
     )
+    track: str = key(
+        NO_TRACKER,
+        "Trackers that are told of the run beside its log, several with commas between them:"
+        " tensorboard,wandb. puffer_mlx only.",
+        choices=(NO_TRACKER, *trackers()),
+        several=True,
+    )
+    wandb: bool = key(False, "The same as wandb in track.")
+    wandb_project: str = key("puffer4", "Project of wandb, and of trackio.")
+    wandb_group: str = key("debug", "Group of the run in wandb, and in trackio.")
+    tag: str = key("none", "Tag of the run in trackers; none is no tag.")
     checkpoint_interval: int = key(
         200,
         "Epochs from one checkpoint to the next; 0 writes only the last.",

@@ -1,0 +1,222 @@
+"""A run in the trackers that ``base.track`` names, from its start to its end."""
+
+import contextlib
+import importlib.util
+import json
+import shlex
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from puffer_mlx.config import Config
+from puffer_mlx.config.schema import NO_TRACKER
+from puffer_mlx.errors import UserError
+from puffer_mlx.system import output
+from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import json_text
+from puffer_mlx.system.version import machine
+from puffer_mlx.tracking.run_log import RunLog
+from puffer_mlx.tracking.scores import EVALUATION
+from puffer_mlx.tracking.tracker_link import TrackerLink
+from puffer_mlx.tracking.tracker_process import PATIENCE
+from puffer_mlx.tracking.trackers import Ending, TrackedRun, find
+
+SOON = 1.0  # seconds of waiting that nobody needs to be told of
+
+
+def asked(config: Config) -> list[str]:
+    """The trackers that a configuration names, each once."""
+    names = [name.strip() for name in config.base.track.split(",")]
+    names += ["wandb"] * config.base.wandb
+    return [name for name in dict.fromkeys(names) if name != NO_TRACKER]
+
+
+def refuse_missing(config: Config) -> None:
+    """Refuse trackers that aren't installed; call it before anything is begun.
+
+    Raises:
+        UserError: a package isn't there.
+    """
+    missing = [name for name in asked(config) if not _is_installed(find(name).package)]
+    if not missing:
+        return
+    packages = ", ".join(find(name).package for name in missing)
+    verb = "isn't" if len(missing) == 1 else "aren't"
+    raise UserError(
+        f"base.track names {', '.join(missing)}, and {packages} {verb} installed",
+        f"pip install 'puffer-mlx[{','.join(missing)}]', or leave it out: --track none",
+    )
+
+
+def _is_installed(package: str) -> bool:
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None  # a folder ./wandb is no package
+
+
+def last_step(log: Path) -> int | None:
+    """The environment steps of the last epoch in a log; None if there is none, or no log."""
+    found = None
+    with contextlib.suppress(OSError), open(log, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            with contextlib.suppress(ValueError):  # torn by a kill
+                record = json.loads(line)
+                found = record["agent_steps"] if "epoch" in record else found
+    return found
+
+
+class Trackers:
+    """Tells a run's trackers of it; a context manager around the training and its evaluation.
+
+    However it ends, they are told. Nothing here raises for a tracker's sake, or makes the training
+    wait: each tracker is in a process of its own (``TrackerLink``). One that fails is dropped with
+    a line.
+
+    Which trackers know the run is kept in ``RUN_ID.trackers.json`` beside the log, published by
+    rename: for each, where a person finds the run there, and the last step that it knows. A run
+    that goes on goes on there.
+
+    Args:
+        run: the configuration, the run's name and its log.
+        names: of the trackers; ``asked``.
+        step: where the run goes on, in environment steps; None if it begins.
+        logged: ``last_step`` of its log, before what comes again was cut off from that.
+
+    Attributes:
+        done: whether the run came to its last epoch.
+        weights: the file of the last checkpoint's, if there is one.
+    """
+
+    def __init__(
+        self, run: RunLog, names: list[str], step: int | None = None, logged: int | None = None
+    ) -> None:
+        self.done = False
+        self.weights: Path | None = None
+        self._path = run.path.with_suffix(".trackers.json")
+        self._scores: dict[str, float] = {}
+        self._lines: list[str] = []  # not said yet
+        self._lock = threading.Lock()
+        self._known = _read(self._path) if step is not None and names else {}
+        about = _about(run, step) if names else {}
+        self._links = []
+        for name in names:
+            link = TrackerLink(name, lambda said, name=name: self._heard(name, said))
+            self._links.append(link)
+            known = self._known.get(name, {})
+            reached = known.get("step", logged if known else None)  # of a killed start: what it had
+            link.send(json_text({"start": {**about, "known_to": reached}}))
+            if link.fault:
+                self._heard(name, {"fault": link.fault, "step": None})
+
+    def log(self, logs: dict[str, float]) -> list[str]:
+        """Take an epoch's record; returns lines that a person should see, few in a run."""
+        if not self._links:
+            return []
+        if scores := _scores(logs):
+            self._scores = scores
+        line = json_text({"step": logs["agent_steps"], "metrics": logs})
+        said = self._said()
+        for link in self._links:
+            before = link.left_out
+            link.send(line)
+            if link.left_out and not before:
+                said.append(f"track  {link.name} can't keep up: epochs are left out")
+        return said
+
+    def evaluated(self, record: dict[str, float]) -> None:
+        """Take the record of the evaluation after training: its scores are the final ones."""
+        self._scores = _scores(record) or self._scores
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        status = "failed" if error else "finished" if self.done else "stopped"
+        ending = Ending(status, self._scores, str(self.weights or ""))._asdict()
+        hurried = error is not None and not isinstance(error, Exception)  # a second Ctrl-C
+        deadline = time.monotonic() + (0 if hurried else PATIENCE)
+        for link in self._links:
+            link.finish(json_text({"finish": ending}), deadline)
+        if not hurried:
+            self._wait(deadline)
+
+    def _wait(self, deadline: float) -> None:
+        """Wait until all have ended; those that haven't by then, or at a Ctrl-C, are ended."""
+        try:
+            waiting = [link for link in self._links if not link.ends_by(time.monotonic() + SOON)]
+            if waiting:
+                names = ", ".join(link.name for link in waiting)
+                output.say(f"track  waiting for {names}, {PATIENCE:g} seconds at most")
+            late = [link for link in waiting if not link.ends_by(deadline)]
+            why = f"didn't finish within {PATIENCE:g} seconds"
+        except KeyboardInterrupt:
+            late, why = [link for link in self._links if not link.ends_by(0)], "wasn't waited for"
+        lines = [f"track  {link.name} {why}; what it has on disk stays there" for link in late]
+        for link in self._links:
+            link.kill()
+            if link.left_out:
+                lines.append(f"track  {link.name} didn't get {link.left_out} epochs")
+        for line in [*self._said(), *lines]:
+            output.say(line)
+
+    def _said(self) -> list[str]:
+        with self._lock:
+            lines, self._lines = self._lines, []
+        return lines
+
+    def _heard(self, name: str, said: dict[str, Any]) -> None:
+        """Note what a tracker says; in a thread of its link."""
+        with self._lock:
+            if "started" in said:
+                self._lines.append(f"track  {name}: {said['started']}")
+                self._known[name] = {"where": said["started"]}
+            elif "fault" in said:
+                self._lines.append(f"track  {name} is dropped, the run goes on: {said['fault']}")
+                self._settle(name, said["step"])
+            else:
+                self._settle(name, said["finished"])
+            with contextlib.suppress(UserError), publish(self._path) as temporary:
+                temporary.write_text(json_text(self._known, indent=1) + "\n", encoding="utf-8")
+
+    def _settle(self, name: str, step: int | None) -> None:
+        """Keep the last step that a tracker knows."""
+        if name in self._known and step is not None:
+            self._known[name]["step"] = step
+
+
+def _about(run: RunLog, step: int | None) -> dict[str, Any]:
+    """What every tracker is told of the run."""
+    base = run.config.base
+    return TrackedRun(
+        run_id=run.run_id,
+        environment=run.config.slug,
+        log_dir=base.log_dir,
+        project=base.wandb_project,
+        group=base.wandb_group,
+        tag=base.tag,
+        config=run.settings(),
+        machine=machine(),
+        command=shlex.join(sys.argv),
+        step=step,
+    )._asdict()
+
+
+def _scores(record: dict[str, float]) -> dict[str, float]:
+    """What environments say in a record, as final scores: those of an evaluation, if it has any."""
+    for kind in EVALUATION, "env/":
+        if found := [name for name in record if name.startswith(kind)]:
+            return {f"final/{name.removeprefix(kind)}": record[name] for name in found}
+    return {}
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    """Which trackers know the run; none if that can't be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {name: dict(each) for name, each in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}

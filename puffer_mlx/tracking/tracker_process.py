@@ -1,0 +1,88 @@
+"""The process of one tracker: ``python -m puffer_mlx.tracking.tracker_process NAME``.
+
+It reads lines of JSON from standard input and does what they say, one after the other:
+``{"start": TrackedRun}``, ``{"step": int, "metrics": {}}``, ``{"finish": Ending}``. Without the
+last, the trainer was killed. It answers on standard output:
+
+| line | |
+| --- | --- |
+| ``{"started": where}`` | once |
+| ``{"fault": what, "step": last}`` | nothing is done any more |
+| ``{"finished": last}`` | the end; the last step that was recorded |
+
+What a tracker prints goes nowhere. It is no part of the trainer: what it does with threads,
+signals, locks or memory is its own, and when it hangs it can be ended.
+"""
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, TextIO
+
+from puffer_mlx.tracking.trackers import Ending, TrackedRun, Tracker, find
+
+PATIENCE = 60.0  # seconds that a tracker may take to finish
+
+
+def main() -> None:
+    """Serve; the process ends without a word of what the tracker has registered for its end."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    serve(find(sys.argv[1]).make(), sys.stdin, answers)
+    answers.close()
+    os._exit(0)
+
+
+def serve(tracker: Tracker, lines: Iterable[str], answers: TextIO) -> None:
+    """Do what the lines say, up to the first fault."""
+    step: int | None = None
+
+    def answer(**what: Any) -> None:
+        try:
+            answers.write(json.dumps(what) + "\n")
+            answers.flush()
+        except OSError:  # the trainer is gone
+            pass
+
+    ending = Ending("killed", {})
+    try:
+        for line in lines:
+            said = json.loads(line)
+            if "start" in said:
+                answer(started=tracker.start(TrackedRun(**said["start"])))
+            elif "metrics" in said:
+                tracker.log(said["step"], _finite(said["metrics"]))
+                step = said["step"]
+            else:
+                ending = Ending(**said["finish"])
+                break
+        _end_in(PATIENCE)
+        tracker.finish(ending._replace(scores=_finite(ending.scores)))
+    except BaseException as error:  # a tracker may exit, too
+        answer(fault=_words(error), step=step)
+    else:
+        answer(finished=step)
+
+
+def _finite(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    """Without those that weren't finite."""
+    return {name: value for name, value in metrics.items() if value is not None}
+
+
+def _words(error: BaseException) -> str:
+    """An error in a line."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+
+
+def _end_in(seconds: float) -> None:
+    """End this process after that time, whatever it does: nobody may wait for it any more."""
+    timer = threading.Timer(seconds, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
+
+
+if __name__ == "__main__":
+    main()

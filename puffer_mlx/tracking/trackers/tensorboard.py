@@ -1,0 +1,100 @@
+"""TensorBoard: event files in ``log_dir/ENV/RUN_ID/``; ``tensorboard --logdir logs`` shows them.
+
+Files only, no network. A run that goes on begins another file in the same folder, whose first event
+says from which step on what earlier files have is void: TensorBoard shows what comes again, once.
+"""
+
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from puffer_mlx.tracking.trackers import Ending, TrackedRun, TrackerKind, flat
+
+FLUSH = 10  # seconds until what was written can be seen
+
+
+class TensorBoard:
+    """Scalars of each epoch, texts of configuration and machine, and the table of HPARAMS."""
+
+    def start(self, run: TrackedRun) -> str:
+        """Begin an event file."""
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        folder = Path(run.log_dir) / run.environment / run.run_id
+        self._step = run.step or 0
+        self._writer = EventFileWriter(str(folder), flush_secs=FLUSH)
+        if run.step is not None:
+            session = SessionLog(status=SessionLog.START)
+            self._add(run.step + 1, session_log=session)
+        about = {**run.machine, "command": run.command, "tag": ", ".join(run.tags)}
+        self._text("run", "\n".join(f"- {name}: `{text}`" for name, text in about.items() if text))
+        self._text("configuration", f"```json\n{json.dumps(run.config, indent=1)}\n```")
+        self._add(self._step, summary=hparams_pb(_hparams(run), trial_id=run.run_id))
+        self._writer.flush()
+        return str(folder)
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """Write an event with a value for each number."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        self._step = step
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._add(step, summary=Summary(value=values))
+
+    def finish(self, ending: Ending) -> None:
+        """Write the final scores and how it ended, and close the file."""
+        self.log(self._step, ending.scores)
+        self._text("status", ending.status)
+        self._add(self._step, summary=_session_end(ending))
+        self._writer.flush()  # which raises what its thread has met
+        self._writer.close()
+
+    def _add(self, step: int, **what: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._writer.add_event(Event(wall_time=time.time(), step=step, **what))
+
+    def _text(self, tag: str, markdown: str) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto.tensor_pb2 import TensorProto
+        from tensorboard.plugins.text.metadata import create_summary_metadata
+
+        metadata = create_summary_metadata(display_name=tag, description="")
+        tensor = TensorProto(dtype="DT_STRING", string_val=[markdown.encode()])
+        value = Summary.Value(tag=tag, tensor=tensor, metadata=metadata)
+        self._add(self._step, summary=Summary(value=[value]))
+
+
+def _session_end(ending: Ending) -> Any:
+    """What HPARAMS shows as a run's status; the package's own function for it needs TensorFlow."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams import metadata
+    from tensorboard.plugins.hparams.api_pb2 import Status
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo
+
+    status = Status.STATUS_SUCCESS if ending.well else Status.STATUS_FAILURE
+    ended = SessionEndInfo(status=status, end_time_secs=time.time())
+    data = HParamsPluginData(session_end_info=ended)
+    value = Summary.Value(
+        tag=metadata.SESSION_END_INFO_TAG,
+        metadata=metadata.create_summary_metadata(data),
+        tensor=metadata.NULL_TENSOR,
+    )
+    return Summary(value=[value])
+
+
+def _hparams(run: TrackedRun) -> dict[str, Any]:
+    """The configuration without folders and lists of names, which nobody compares."""
+    return {name: value for name, value in flat(run.config).items() if _comparable(value)}
+
+
+def _comparable(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str)
+
+
+TRACKER = TrackerKind("tensorboard", TensorBoard)

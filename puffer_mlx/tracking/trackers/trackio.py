@@ -1,0 +1,64 @@
+"""trackio, Hugging Face's: rows of a local database, which ``trackio show`` shows.
+
+No network, unless trackio's own variables name a Space or a server (TRACKIO_SPACE_ID,
+TRACKIO_SERVER_URL). The database is where trackio has it: TRACKIO_DIR, else in the user's cache.
+What comes again after a run was resumed is left out, or it would be there twice.
+"""
+
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
+import warnings
+from typing import Any
+
+from puffer_mlx.tracking.trackers import Ending, TrackedRun, TrackerKind, flat
+
+
+class Trackio:
+    """A run there. trackio says of what it couldn't write no more than a warning."""
+
+    def start(self, run: TrackedRun) -> str:
+        """Begin the run, or go on with it: it has our name."""
+        import trackio
+        from trackio.utils import TRACKIO_DIR
+
+        self._faults: list[str] = []
+        warnings.showwarning = self._heard
+        self._step, self._known = run.step or 0, -1 if run.known_to is None else run.known_to
+        about = {**run.machine, "command": run.command, "tag": ", ".join(run.tags)}
+        self._run = trackio.init(
+            project=run.project,
+            name=run.name,
+            group=run.group,
+            config={**flat(run.config), **flat({"machine": about})},
+            resume="allow",
+            embed=False,
+            auto_log_cpu=False,  # the records have what the process takes
+            auto_log_gpu=False,
+        )
+        self._raise()
+        return f"{TRACKIO_DIR}; `trackio show --project {run.project}` shows it"
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """Record an epoch, unless it was before the run went on."""
+        if step > self._known:
+            self._run.log(dict(metrics), step=step)
+        self._step = max(self._step, step)
+        self._raise()
+
+    def finish(self, ending: Ending) -> None:
+        """Final scores and status as the last row; it has no summary."""
+        self._run.log({**ending.scores, "status": ending.status}, step=self._step)
+        self._run.finish()
+        self._raise()
+
+    def _heard(self, message: Any, kind: type, file: str, *where: Any) -> None:
+        if "trackio" in file:
+            self._faults.append(str(message))
+
+    def _raise(self) -> None:
+        """Raise what it has warned of."""
+        if self._faults:
+            raise OSError(self._faults[0])
+
+
+TRACKER = TrackerKind("trackio", Trackio)

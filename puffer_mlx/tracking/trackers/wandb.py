@@ -1,0 +1,68 @@
+"""Weights & Biases, as PufferLib 4.0's --wandb: run RUN_ID of a project, in a group, with a tag.
+
+Without a login, or where the server can't be reached, and with WANDB_MODE=offline, it writes to
+``log_dir/wandb/offline-run-*``, which ``wandb sync`` sends later. wandb's steps never go back: what
+comes again after a run was resumed is left out.
+"""
+
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
+import os
+from pathlib import Path
+from typing import Any
+
+from puffer_mlx.tracking.trackers import Ending, TrackedRun, TrackerKind
+
+
+class Wandb:
+    """A run there; the last checkpoint's weights are its artifact."""
+
+    def start(self, run: TrackedRun) -> str:
+        """Begin the run, or go on with it: its id is ours."""
+        import wandb
+
+        self._artifact, self._known = run.run_id, -1 if run.known_to is None else run.known_to
+        folder = Path(os.environ.get("WANDB_DIR", run.log_dir))
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):  # it would go elsewhere, and say so in a log of its own
+            raise PermissionError(f"{folder} can't be written to")
+        about: dict[str, Any] = {
+            "id": run.run_id,
+            "project": run.project,
+            "group": run.group,
+            "tags": run.tags,
+            "config": {**run.config, "machine": run.machine, "command": run.command},
+            "dir": str(folder),
+            "resume": "allow",
+            "settings": wandb.Settings(console="off", silent=True, x_stats_pid=os.getppid()),
+        }
+        why = ""
+        try:
+            self._run = wandb.init(**about)
+        except wandb.Error as error:  # no login, no network
+            why = f" ({str(error).splitlines()[0]})"
+            wandb.teardown()
+            self._run = wandb.init(**about, mode="offline")
+        if self._run.offline:
+            local = os.path.relpath(self._run.settings.sync_dir)
+            return f"offline{why}; `wandb sync {local}` sends it"
+        return self._run.url or ""
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """Record an epoch, unless it was before the run went on."""
+        if step > self._known:
+            self._run.log(metrics, step=step)
+
+    def finish(self, ending: Ending) -> None:
+        """Final scores and status in the summary, the weights as an artifact, as upstream's."""
+        import wandb
+
+        self._run.summary.update({**ending.scores, "status": ending.status})
+        if ending.weights:
+            artifact = wandb.Artifact(self._artifact, type="model")
+            artifact.add_file(ending.weights)
+            self._run.log_artifact(artifact)
+        self._run.finish(exit_code=0 if ending.well else 1)
+
+
+TRACKER = TrackerKind("wandb", Wandb)

@@ -1,0 +1,102 @@
+"""What a tracker has on disk, by the tracker's own means: python read_back.py NAME PATH [RUN].
+
+Prints JSON: ``points``, a list of [step, value] for each number; ``config``; ``texts``. In a
+process of its own, since these packages leave threads and hooks behind.
+"""
+
+# pyright: reportMissingImports=false
+
+import json
+import sqlite3
+import struct
+import sys
+from pathlib import Path
+
+
+def tensorboard(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import metadata as hparams
+
+    found = EventAccumulator(folder, size_guidance={"scalars": 0, "tensors": 0})
+    found.Reload()
+    tags = found.Tags()
+    points = {tag: [[x.step, x.value] for x in found.Scalars(tag)] for tag in tags["scalars"]}
+    start, end = (
+        found.SummaryMetadata(tag).plugin_data.content
+        for tag in (hparams.SESSION_START_INFO_TAG, hparams.SESSION_END_INFO_TAG)
+    )
+    config = {
+        name: getattr(value, value.WhichOneof("kind"))
+        for name, value in hparams.parse_session_start_info_plugin_data(start).hparams.items()
+    }
+    texts = {
+        tag: [x.tensor_proto.string_val[0].decode() for x in found.Tensors(tag)]
+        for tag in tags["tensors"]
+        if not tag.startswith("_")
+    }
+    texts["session"] = [hparams.parse_session_end_info_plugin_data(end).status]
+    return {"points": points, "config": config, "texts": texts}
+
+
+def wandb(folder):
+    """Its records are in LevelDB's form of logs: blocks of 32 KiB, chunks with a header of 7."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    points, config, texts = {}, {}, {"runs": [], "artifacts": []}
+    for path in sorted(Path(folder).glob("offline-run-*/*.wandb")):
+        for data in chunks(path.read_bytes()):
+            record = Record.FromString(data)
+            match record.WhichOneof("record_type"):
+                case "run":
+                    run = record.run
+                    texts["runs"] += [[run.run_id, run.project, run.run_group, *run.tags]]
+                    config |= {x.key: json.loads(x.value_json) for x in run.config.update}
+                case "history":
+                    for item in record.history.item:
+                        name = item.key or "/".join(item.nested_key)
+                        value = [record.history.step.num, json.loads(item.value_json)]
+                        points.setdefault(name, []).append(value)
+                case "summary":
+                    for item in record.summary.update:
+                        name = item.key or "/".join(item.nested_key)
+                        texts[name] = json.loads(item.value_json)
+                case "artifact":
+                    texts["artifacts"] += [[record.artifact.name, record.artifact.type]]
+                case "exit":
+                    texts["exit"] = record.exit.exit_code
+    return {"points": points, "config": config, "texts": texts}
+
+
+def chunks(data):
+    at, whole = 7, b""  # after ":W&B" and a version
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        whole += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield whole
+            whole = b""
+
+
+def trackio(folder):
+    (path,) = Path(folder).glob("*.db")
+    rows = sqlite3.connect(path).execute("SELECT run_name, step, metrics FROM metrics ORDER BY id")
+    points, texts = {}, {"project": path.stem, "status": []}
+    for run, step, metrics in rows:
+        texts["run"] = run
+        for name, value in json.loads(metrics).items():
+            if name == "status":
+                texts["status"].append(value)
+            else:
+                points.setdefault(name, []).append([step, value])
+    ((config,),) = sqlite3.connect(path).execute("SELECT config FROM configs")
+    return {"points": points, "config": json.loads(config), "texts": texts}
+
+
+if __name__ == "__main__":
+    print(
+        json.dumps({f.__name__: f for f in (tensorboard, wandb, trackio)}[sys.argv[1]](sys.argv[2]))
+    )

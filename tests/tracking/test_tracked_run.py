@@ -1,0 +1,312 @@
+"""A run's trackers, whatever they do: a planted one that obeys, and ones that fail."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from puffer_mlx import config as c
+from puffer_mlx.errors import UserError
+from puffer_mlx.tracking import tracked_run, tracker_link
+from puffer_mlx.tracking.run_log import RunLog
+from puffer_mlx.tracking.tracked_run import Trackers, asked, last_step, refuse_missing
+from puffer_mlx.tracking.trackers import Ending, find, flat
+
+FAULTY = str(Path(__file__).parent / "faulty")
+PLANTED = "puffer_mlx.tracking.trackers.planted:Planted"
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch):
+    """What the planted tracker was told; the working directory is empty."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", FAULTY)
+    monkeypatch.setenv("TRACKER_TOLD", str(tmp_path / "told"))
+
+    def lines():
+        text = (tmp_path / "told").read_text() if (tmp_path / "told").exists() else ""
+        return [json.loads(line) for line in text.splitlines()]
+
+    return lines
+
+
+def run(*words: str) -> RunLog:
+    return RunLog(c.load("squared", words), "7", Path("logs/squared/7.jsonl"), overlap=False)
+
+
+def record(epoch: int, **more: float) -> dict[str, float]:
+    return {"agent_steps": 64 * epoch, "epoch": epoch, "env/score": epoch / 10, **more}
+
+
+def wait_until(met) -> None:
+    deadline = time.monotonic() + 60
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def gone(trackers: Trackers) -> bool:
+    """Whether no process is left."""
+    return all(link._process and link._process.poll() is not None for link in trackers._links)
+
+
+# ---- what a tracker is told ----------------------------------------------------------------------
+
+
+def test_it_is_told_of_all(told, capsys):
+    words = "--wandb-project", "fish", "--wandb-group", "new", "--tag", "a b"
+    with Trackers(run("--train.gamma", "0.5", *words), ["planted"]) as trackers:
+        for epoch in 1, 2, 3:
+            trackers.log(record(epoch, **{"loss/kl": float("nan"), "env/n": 2.0}))
+        trackers.evaluated({"agent_steps": 999, "env/score": 0.75})
+        trackers.done, trackers.weights = True, Path("w.safetensors")
+    begun, *epochs, end = told()
+    about = begun["start"]
+    assert (about["run_id"], about["environment"], about["log_dir"]) == ("7", "squared", "logs")
+    assert (about["project"], about["group"], about["tag"]) == ("fish", "new", "a b")
+    assert about["config"]["train"]["gamma"] == 0.5 and about["config"]["env"] == {"size": 11.0}
+    assert about["config"]["train"]["overlap"] is False  # not auto
+    assert {"puffer_mlx", "MLX", "device", "cores", "host"} <= about["machine"].keys()
+    assert "pytest" in about["command"] and (about["step"], about["known_to"]) == (None, None)
+    assert epochs == [
+        {
+            "step": 64 * epoch,
+            "metrics": {
+                "agent_steps": 64 * epoch,
+                "epoch": epoch,
+                "env/score": epoch / 10,
+                "env/n": 2,
+            },
+        }
+        for epoch in (1, 2, 3)
+    ]
+    scores = {"final/score": 0.75}
+    assert end["finish"] == {"status": "finished", "scores": scores, "weights": "w.safetensors"}
+    assert gone(trackers)
+    assert capsys.readouterr().out == "track  planted: in a file\n"
+    kept = json.loads(Path("logs/squared/7.trackers.json").read_text())
+    assert kept == {"planted": {"where": "in a file", "step": 192}}
+
+
+def test_the_last_scores_count_without_an_evaluation(told):
+    with Trackers(run(), ["planted"]) as trackers:
+        trackers.log(record(1))
+        trackers.log({"agent_steps": 128, "epoch": 2})
+    assert told()[-1]["finish"] == {
+        "status": "stopped",
+        "scores": {"final/score": 0.1},
+        "weights": "",
+    }
+
+
+def test_scores_of_evaluations_count_more(told):
+    with Trackers(run(), ["planted"]) as trackers:
+        trackers.log(record(1, **{"eval/score": 0.9, "eval/n": 100.0}))
+    assert told()[-1]["finish"]["scores"] == {"final/score": 0.9, "final/n": 100.0}
+
+
+def test_an_error_is_told_and_not_hidden(told):
+    with pytest.raises(ZeroDivisionError), Trackers(run(), ["planted"]) as trackers:
+        trackers.log(record(1))
+        raise ZeroDivisionError
+    assert told()[-1]["finish"]["status"] == "failed"
+
+
+def test_a_killed_trainer_s_tracker_ends_by_itself(told):
+    trackers = Trackers(run(), ["planted"])
+    (link,) = trackers._links
+    trackers.log(record(1))
+    wait_until(lambda: len(told()) == 2)
+    link._lines.put(None)  # closes the pipe, as the kernel does for a process that is gone
+    assert link.ends_by(time.monotonic() + 60)
+    assert told()[-1]["finish"]["status"] == "killed"
+    link.kill()
+
+
+def test_a_run_that_goes_on_says_what_is_known(told):
+    with Trackers(run(), ["planted"]) as trackers:
+        trackers.log(record(1))
+        trackers.log(record(2))
+    with Trackers(run(), ["planted"], step=64, logged=500):
+        pass
+    assert told()[-2]["start"]["step"] == 64
+    assert told()[-2]["start"]["known_to"] == 128  # what it had been told, whatever the log has
+    Path("logs/squared/7.trackers.json").write_text('{"planted": {"where": "in a file"}}')
+    with Trackers(run(), ["planted"], step=64, logged=500):  # a start that was killed
+        pass
+    assert told()[-2]["start"]["known_to"] == 500
+    Path("logs/squared/7.trackers.json").write_text('{"other": {"wh')
+    with Trackers(run(), ["planted"], step=64, logged=500):  # it is new to this tracker
+        pass
+    assert told()[-2]["start"]["known_to"] is None
+
+
+def test_the_last_step_of_a_log(tmp_path):
+    log = tmp_path / "log.jsonl"
+    assert last_step(log) is None
+    log.write_text('{"agent_steps": 64, "epoch": 1}\n{"agent_steps": 128, "epoch": 2}\n')
+    with log.open("a") as file:
+        file.write('{"agent_steps": 900, "env/score": 1.0}\n{"agent_steps": 192, "ep')
+    assert last_step(log) == 128
+
+
+def test_without_trackers_nothing_is_done(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with Trackers(run(), []) as trackers:
+        assert trackers.log(record(1)) == []
+    assert not list(tmp_path.iterdir()) and capsys.readouterr().out == ""
+
+
+# ---- faults --------------------------------------------------------------------------------------
+
+FULL = "OSError: [Errno 28] No space left on device"
+FAULTS = {
+    f"{PLANTED}.start=raise": FULL,
+    f"{PLANTED}.log=raise": FULL,
+    f"{PLANTED}.log=exit": "SystemExit: 3",
+    f"{PLANTED}.log=die": "its process has ended",
+    f"{PLANTED}.finish=raise": FULL,
+    f"{PLANTED}.finish=die": "its process has ended",
+    "puffer_mlx.tracking.trackers:find=raise": "its process has ended",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_a_line(told, monkeypatch, capsys, fault):
+    monkeypatch.setenv("TRACKER_FAULT", fault)
+    said = []
+    with Trackers(run(), ["planted"]) as trackers:
+        for epoch in range(1, 4):
+            said += trackers.log(record(epoch))
+        if ".finish=" not in fault:
+            wait_until(lambda: trackers._links[0].fault)
+            said += trackers.log(record(4))
+    said += capsys.readouterr().out.splitlines()
+    line = f"track  planted is dropped, the run goes on: {FAULTS[fault]}"
+    assert [x for x in said if x != "track  planted: in a file"] == [line]
+    assert gone(trackers)
+
+
+def test_others_go_on(told, monkeypatch, capsys):
+    """Each has a process of its own: the one that can't start doesn't take the other along."""
+    with Trackers(run(), ["nothing_of_that_name", "planted"]) as trackers:
+        trackers.log(record(1))
+    assert "nothing_of_that_name is dropped" in capsys.readouterr().out
+    assert [next(iter(line)) for line in told()] == ["start", "step", "finish"]
+
+
+@pytest.mark.parametrize("method", ["start", "log", "finish"])
+def test_one_that_hangs_is_not_waited_for_long(told, monkeypatch, capsys, method):
+    monkeypatch.setenv("TRACKER_FAULT", f"{PLANTED}.{method}=hang")
+    monkeypatch.setattr(tracked_run, "PATIENCE", 1.5)
+    with Trackers(run(), ["planted"]) as trackers:
+        trackers.log(record(1))
+    out = capsys.readouterr().out
+    assert "track  waiting for planted, 1.5 seconds at most\n" in out
+    assert "planted didn't finish within 1.5 seconds; what it has on disk stays there" in out
+    assert "dropped" not in out and gone(trackers)
+
+
+def test_ctrl_c_ends_the_waiting(told, monkeypatch, capsys):
+    monkeypatch.setenv("TRACKER_FAULT", f"{PLANTED}.finish=hang")
+
+    def interrupted(link, deadline):
+        if deadline:
+            raise KeyboardInterrupt
+        return False
+
+    with Trackers(run(), ["planted"]) as trackers:
+        monkeypatch.setattr(tracker_link.TrackerLink, "ends_by", interrupted)
+    assert "planted wasn't waited for" in capsys.readouterr().out and gone(trackers)
+
+
+def test_one_that_is_slow_gets_less(told, monkeypatch, capsys):
+    monkeypatch.setenv("TRACKER_FAULT", f"{PLANTED}.log=hang")
+    monkeypatch.setattr(tracker_link, "WAITING", 3)
+    monkeypatch.setattr(tracked_run, "PATIENCE", 1.1)
+    said, epochs = [], 0
+    with Trackers(run(), ["planted"]) as trackers:
+        lines = trackers._links[0]._lines
+        put, waited = lines.put, []
+
+        def counted(line, block=True, timeout=None):
+            waited.append(block)
+            put(line, block, timeout)
+
+        monkeypatch.setattr(lines, "put", counted)
+        while not trackers._links[0].left_out:  # a pipe takes some, too
+            epochs += 1
+            said += trackers.log(record(epochs, **{"x" * 10_000: 1.0}))
+        said += trackers.log(record(epochs + 1, **{"x" * 10_000: 1.0}))
+        assert waited and not any(waited)
+    assert said.count("track  planted can't keep up: epochs are left out") == 1
+    left_out = trackers._links[0].left_out
+    assert left_out and f"planted didn't get {left_out} epochs" in capsys.readouterr().out
+
+
+def test_no_process_can_be_started(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tracker_link.sys, "executable", "/nowhere/python")
+    with Trackers(run(), ["planted"]) as trackers:
+        (line,) = trackers.log(record(1))
+        assert trackers.log(record(2)) == []
+    assert line.startswith(
+        "track  planted is dropped, the run goes on: its process can't be started"
+    )
+    assert capsys.readouterr().out == ""
+
+
+def test_an_unwritable_note_of_what_is_known_is_no_fault(told, capsys):
+    Path("logs").write_text("in the way")
+    with Trackers(run(), ["planted"]) as trackers:
+        trackers.log(record(1))
+    assert len(told()) == 3 and capsys.readouterr().out == "track  planted: in a file\n"
+
+
+# ---- what is asked for ---------------------------------------------------------------------------
+
+
+def test_names_and_switches():
+    assert asked(c.load("squared")) == []
+    assert asked(c.load("squared", ["--wandb"])) == ["wandb"]
+    words = ["--track", "trackio, wandb,trackio", "--wandb"]
+    assert asked(c.load("squared", words)) == ["trackio", "wandb"]
+    assert asked(c.load("squared", ["--track", "none", "--wandb", "0"])) == []
+    with pytest.raises(UserError, match=r"base\.track neptune does not exist here") as found:
+        c.load("squared", ["--track", "wandb,neptune"])
+    assert "tensorboard or trackio or wandb" in found.value.hint
+
+
+def test_what_upstream_says_is_the_default():
+    base = c.load("squared").base
+    assert (base.wandb, base.wandb_project, base.wandb_group) == (False, "puffer4", "debug")
+
+
+def test_a_package_that_is_not_there(monkeypatch):
+    """Also where a folder of its name is: wandb makes one in the working directory."""
+
+    class Folder:
+        origin = None
+
+    refuse_missing(c.load("squared"))
+    for found in None, Folder:
+        monkeypatch.setattr(tracked_run.importlib.util, "find_spec", lambda _, found=found: found)
+        for words, extra in (("wandb", "wandb"), ("wandb,trackio", "wandb,trackio")):
+            with pytest.raises(
+                UserError, match=f"base.track names {extra.replace(',', ', ')}"
+            ) as e:
+                refuse_missing(c.load("squared", ["--track", words]))
+            assert e.value.hint.startswith(f"pip install 'puffer-mlx[{extra}]'")
+
+
+def test_each_tracker_is_one_file():
+    for name in ("tensorboard", "trackio", "wandb"):
+        assert find(name).package == name
+    assert flat({"a": {"b": 1, "c": {"d": 2}}, "e": 3}) == {"a.b": 1, "a.c.d": 2, "e": 3}
+    assert [Ending(status, {}).well for status in ("finished", "stopped", "failed", "killed")] == [
+        *(True, True),
+        *(False, False),
+    ]
+    assert os.environ.get("TRACKER_FAULT") is None

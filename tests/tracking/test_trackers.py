@@ -1,0 +1,185 @@
+"""Each tracker with its real package, without network: what it wrote is read back.
+
+Whatever of them isn't installed is skipped: ``pip install 'puffer-mlx[track]'``.
+"""
+
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_tracked_run import FAULTY, record
+
+from puffer_mlx import config as c
+from puffer_mlx.config.parts import trackers as names
+from puffer_mlx.tracking import tracked_run
+from puffer_mlx.tracking.run_log import RunLog
+from puffer_mlx.tracking.tracked_run import Trackers
+from puffer_mlx.tracking.trackers import find
+
+READ_BACK = Path(__file__).with_name("read_back.py")
+PLACES = {"tensorboard": "logs/squared/7", "wandb": "logs/wandb", "trackio": "trackio"}
+WORDS = "--wandb-project", "fish", "--wandb-group", "new", "--tag", "old, and blue"
+
+
+def needs(name: str) -> None:
+    if importlib.util.find_spec(find(name).package) is None:
+        pytest.skip(f"{name} isn't installed: pip install 'puffer-mlx[track]'")
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """An empty working directory; trackers know neither a login nor this machine's folders."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYTHONPATH", FAULTY)
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for variable in ("WANDB_API_KEY", "WANDB_DIR", "WANDB_MODE", "NETRC", "HF_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    return tmp_path
+
+
+def run() -> RunLog:
+    return RunLog(c.load("squared", WORDS), "7", Path("logs/squared/7.jsonl"), overlap=False)
+
+
+def tracked(name: str, epochs: range, step: int | None = None, score: float = 0.0) -> None:
+    """A start of the run: these epochs, and an evaluation if there is a score."""
+    with Trackers(run(), [name], step) as trackers:
+        for epoch in epochs:
+            trackers.log(record(epoch, **{"loss/total": math.nan if epoch == 2 else 1.0}))
+        if score:
+            trackers.done, trackers.weights = True, Path("weights.safetensors")
+            trackers.evaluated({"agent_steps": 64 * 99, "env/score": score, "env/n": 3.0})
+
+
+def read_back(name: str) -> dict:
+    words = [sys.executable, str(READ_BACK), name, PLACES[name]]
+    return json.loads(subprocess.run(words, check=True, capture_output=True, timeout=120).stdout)
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_it_wrote(alone, capsys, name):
+    """A run that is stopped after epoch 4, goes on from epoch 2's checkpoint, and ends with 6."""
+    needs(name)
+    Path("weights.safetensors").write_bytes(b"weights")
+    tracked(name, range(1, 5))
+    tracked(name, range(3, 7), step=128, score=0.75)
+    said = capsys.readouterr().out
+    assert "dropped" not in said and said.count(f"track  {name}: ") == 2
+
+    found = read_back(name)
+    points, config, texts = found["points"], found["config"], found["texts"]
+    steps = [64 * epoch for epoch in range(1, 7)]
+    assert points["env/score"] == [[step, pytest.approx(step / 640)] for step in steps]  # once each
+    assert [step for step, _ in points["loss/total"]] == [64, *steps[2:]]  # not that of epoch 2
+    assert {"epoch", "agent_steps"} <= points.keys()
+
+    if name == "wandb":
+        assert texts["runs"] == [["7", "fish", "new", "old, and blue"]] * 2
+        assert (texts["final/score"], texts["status"], texts["exit"]) == (0.75, "finished", 0)
+        assert texts["artifacts"] == [["7", "model"]]
+        assert config["train"]["gamma"] == 0.99 and config["base"]["run_id"] == "7"
+        assert "pytest" in config["command"] and config["machine"]["puffer_mlx"]
+        return
+    assert (
+        points["final/score"]
+        == [[256, pytest.approx(0.4)], [384, 0.75]][-len(points["final/score"]) :]
+    )
+    assert points["final/n"] == [[384, 3.0]]
+    assert config["train.gamma"] == 0.99 and config["base.run_id"] == "7"
+    if name == "trackio":
+        assert (texts["project"], texts["run"]) == ("fish", "squared-7")
+        assert texts["status"] == ["stopped", "finished"] and config["_Group"] == "new"
+        assert config["machine.MLX"] and "pytest" in config["machine.command"]
+    else:
+        assert texts["status"][-1] == "finished" and texts["session"] == [1]
+        assert "MLX" in texts["run"][0] and "old, and blue" in texts["run"][0]
+        told = texts["configuration"][0].removeprefix("```json").removesuffix("```")
+        assert json.loads(told)["train"]["gamma"] == 0.99
+
+
+@pytest.mark.parametrize("name", names())
+def test_an_error_is_the_run_s_status(alone, name):
+    needs(name)
+    with pytest.raises(ZeroDivisionError), Trackers(run(), [name]) as trackers:
+        trackers.log(record(1))
+        raise ZeroDivisionError
+    texts = read_back(name)["texts"]
+    if name == "wandb":
+        assert (texts["status"], texts["exit"]) == ("failed", 1)
+    else:
+        assert texts["status"] == ["failed"]
+    if name == "tensorboard":
+        assert texts["session"] == [2]
+
+
+# ---- faults --------------------------------------------------------------------------------------
+
+DISKS_FULL = {  # what the package calls to write, and where that shows
+    "tensorboard": "tensorboard.summary.writer.record_writer:RecordWriter.write",
+    "wandb": "wandb.sdk.wandb_run:Run.log",
+    "trackio": "trackio.sqlite_storage:SQLiteStorage.bulk_log",
+}
+ENDS = {
+    "tensorboard": "tensorboard.summary.writer.event_file_writer:EventFileWriter.close",
+    "wandb": "wandb.sdk.wandb_run:Run.finish",
+    "trackio": "trackio.run:Run.finish",
+}
+IN_THE_WAY = {  # a file where a folder is to be
+    "tensorboard": ("logs/squared/7", {}),
+    "wandb": ("logs/wandb", {"WANDB_DIR": "logs/wandb"}),
+    "trackio": ("trackio", {}),
+}
+
+
+def dropped(said: str, name: str) -> str:
+    """The one line that says why."""
+    (line,) = [line for line in said.splitlines() if "dropped" in line]
+    before, _, why = line.partition(f"track  {name} is dropped, the run goes on: ")
+    assert before == "" and why
+    return why
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("where", [DISKS_FULL, ENDS], ids=["log", "finish"])
+def test_an_exception_drops_it(alone, monkeypatch, capsys, name, where):
+    needs(name)
+    monkeypatch.setenv("TRACKER_FAULT", f"{where[name]}=raise")
+    tracked(name, range(1, 4))
+    assert "No space left on device" in dropped(capsys.readouterr().out, name)
+
+
+@pytest.mark.parametrize("name", names())
+def test_one_that_hangs_when_it_finishes_is_ended(alone, monkeypatch, capsys, name):
+    needs(name)
+    monkeypatch.setenv("TRACKER_FAULT", f"{ENDS[name]}=hang")
+    monkeypatch.setattr(tracked_run, "PATIENCE", 1.2)
+    tracked(name, range(1, 4))
+    said = capsys.readouterr().out
+    assert f"track  {name} didn't finish within 1.2 seconds" in said and "dropped" not in said
+
+
+def test_wandb_does_not_write_elsewhere(alone, monkeypatch, capsys):
+    """As it does itself, to the temporary folder, where its own can't be written."""
+    needs("wandb")
+    monkeypatch.setenv("TRACKER_FAULT", "os:access=deny")
+    tracked("wandb", range(1, 4))
+    assert dropped(capsys.readouterr().out, "wandb") == "PermissionError: logs can't be written to"
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_folder_that_cannot_be_written_drops_it(alone, monkeypatch, capsys, name):
+    needs(name)
+    path, variables = IN_THE_WAY[name]
+    for variable, text in variables.items():
+        monkeypatch.setenv(variable, text)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text("in the way")
+    tracked(name, range(1, 4))
+    assert dropped(capsys.readouterr().out, name)
+    assert Path(path).read_text() == "in the way"
