@@ -96,6 +96,11 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
         sizes = _divisors(agents, S, times=train.horizon)
         legal = f"train.minibatch_size {sizes}, or vec.total_agents {multiples(agents, S)}"
         report(names, message, legal)
+    if sound("train.target_kl") and train.target_kl and train.algorithm != "ppo":
+        message = f"train.target_kl {train.target_kl} is of ppo's passes over a rollout, and"
+        message += f" train.algorithm is {train.algorithm}"
+        hint = "--train.algorithm ppo, or --train.target-kl 0"
+        report(("train.target_kl", "train.algorithm"), message, hint)
     return problems
 
 

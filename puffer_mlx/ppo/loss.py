@@ -13,11 +13,15 @@ PufferLib 4.0's is of advantages from before the minibatch, normalised and weigh
 | weight | (T*S,) | importance weight of the segment; live: there is none |
 """
 
+import math
 from typing import NamedTuple
 
 import mlx.core as mx
 
+from puffer_mlx.config import Train
+
 METRICS = ("policy", "value", "entropy", "total", "old_kl", "kl", "clipfrac")
+TOLERANCE = 1.5  # of a KL beyond its target, as in Stable-Baselines3's PPO
 
 
 class Minibatch(NamedTuple):
@@ -38,6 +42,15 @@ class Coefficients(NamedTuple):
     """Weight of the value loss."""
     vf_clip_coef: float
     """Clip range of the value's change."""
+
+
+def largest_kl(train: Train) -> float:
+    """The KL of a minibatch beyond which an epoch's steps end, infinite if none does.
+
+    The KL is ``kl``, the mean of ratio - 1 - log ratio: what the rollout's policy, by which the
+    minibatch was drawn, has over the present one (Schulman, "Approximating KL divergence").
+    """
+    return TOLERANCE * train.target_kl if train.target_kl else math.inf
 
 
 def normalise(adv: mx.array) -> mx.array:

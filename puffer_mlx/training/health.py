@@ -133,6 +133,8 @@ class Health:
             for name, column in zip(loss.METRICS, zip(*counted, strict=True), strict=False)
         }
         losses["skipped_steps"] = state["skipped"]
+        if self.config.train.target_kl:  # how many there were until one was too far away
+            losses["minibatches"] = len(counted)
         if self.config.train.precision == "fp16":
             losses["scale"] = state["scale"]
         return losses

@@ -3,6 +3,7 @@
 What else goes on at a step (a lock, timing, comparing) is an observer's: ``observers.py``.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import numpy as np
 from puffer_mlx.config import Config
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import small_networks
+from puffer_mlx.ppo.loss import METRICS, largest_kl
 from puffer_mlx.ppo.shuffle import Pass
 from puffer_mlx.ppo.update import Executables, Fields, Section
 from puffer_mlx.system.devices import building
@@ -71,6 +73,7 @@ class Learner:
         self._config = config
         if config.train.algorithm == "ppo":
             self._pass = Pass.of(config, policy.has_memory)
+        self._largest_kl = largest_kl(config.train)
         self._at_once = placement.learner == mx.cpu and small_networks.fits(policy, config.train)
         others = (getattr(run, name) for name in Steps._fields[2:])
         self.steps = Steps(self.reader.copy, self.reader.recompute, *others)
@@ -106,8 +109,8 @@ class Learner:
         elif self._at_once:
             now = self._all_at_once(steps, fields, rollout, before, draws, scheduled, submitted)
         else:
-            sections = self._sections(steps, fields, rollout, draws)
-            now = _one_by_one(steps, sections, before, scheduled, submitted)
+            sections, most = self._sections(steps, fields, rollout, draws), self._largest_kl
+            now = _one_by_one(steps, sections, before, scheduled, submitted, most)
         return now, self.health.judge(rollout, now, submitted)
 
     def _all_at_once(
@@ -210,18 +213,34 @@ def _one_by_one(
     before: TrainState,
     scheduled: Scheduled,
     submitted: Submitted,
+    most: float,
 ) -> TrainState:
-    """Minibatches that are made of nothing that another one changes."""
+    """Minibatches that are made of nothing that another one changes.
+
+    The first one whose KL is more than ``most`` is the last, and no step is made with it. To know
+    that, each is waited for.
+    """
     now = before
     for inputs, compared, state in sections:
         grads, metrics, _, adv = steps.gradients(
             *(now.weights, *inputs, compared, state),
             *(scheduled.ent_coef, now.scaler["scale"]),
         )
+        if most < math.inf and _kl(metrics) > most:
+            with building:
+                finite = mx.isfinite(metrics).all()
+            submitted.submit(now, adv, metrics, finite)
+            break
         *after, ok = steps.optimise(*now.arrays(), grads, metrics, scheduled.lr)
         now = TrainState(*after)
         submitted.submit(now, adv, metrics, ok)
     return now
+
+
+def _kl(metrics: mx.array) -> float:
+    """A minibatch's KL, once it is computed."""
+    numbers: Any = metrics.tolist()
+    return numbers[METRICS.index("kl")]
 
 
 def _by_priority(

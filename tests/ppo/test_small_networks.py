@@ -9,6 +9,7 @@ from small_policies import policy_of, weights_of
 
 from puffer_mlx.config import Train
 from puffer_mlx.ppo import optimizers, precision, small_networks
+from puffer_mlx.ppo.loss import METRICS, largest_kl
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.trees import named
 
@@ -45,7 +46,7 @@ POLICIES = {
 
 def made(sizes, masks=False, **others):
     """A policy, its weights, and a rollout whose old probabilities are a little off."""
-    layers = others.pop("layers", 2)
+    layers, away = others.pop("layers", 2), others.pop("away", 0.2)
     policy = policy_of("MLP", sizes, layers=layers, **others)
     weights, rng = weights_of(policy), np.random.default_rng(1)
     observations = mx.array(rng.normal(size=(T + 1, N, 5)).astype(np.float32))
@@ -59,7 +60,7 @@ def made(sizes, masks=False, **others):
     noise = policy.distribution.noise(mx.random.key(2), (T * N,))
     given = None if mask is None else mask[:T].reshape(T * N, -1)
     actions, logprobs = policy.distribution.sample(outputs, noise, given)
-    off = mx.array(rng.normal(size=(2, T * N)).astype(np.float32)) * 0.2
+    off = mx.array(rng.normal(size=(2, T * N)).astype(np.float32)) * away
     fields = {
         "observations": observations,
         "actions": actions.reshape(T, N, -1),
@@ -114,6 +115,29 @@ def test_it_computes_what_the_steps_do(name):
         assert wrong and max(wrong.values()) <= limit, wrong
     assert min(moved.values()) > 0  # every tensor was trained
     assert found[4].tolist() == expected[4].astype(mx.float32).tolist() == [1.0] * K
+
+
+@pytest.mark.parametrize("made_steps", [0, 2, 4])
+def test_it_ends_with_the_first_minibatch_that_is_too_far_away(made_steps):
+    """The steps until there are those without a bound, to the bit; what comes after is 0."""
+    away = 0.2 if made_steps == 0 else 0  # the first is too far away only where rollouts are older
+    policy, weights, fields, adv, order = made((1, 1), dialect="sb3", away=away)
+    given = policy, weights, fields, adv
+    everything = at_once(*given, order)
+    told = np.array(everything[3])
+    kl = told[:, METRICS.index("kl")]
+    highest = kl[:made_steps].max(initial=0)
+    assert highest < 0.9 * kl[made_steps]
+    bounded = replace(TRAIN, target_kl=float(highest + kl[made_steps]) / 2 / 1.5)
+    found = at_once(*given, order, bounded)
+    counted = [1.0] * (made_steps + 1) + [0.0] * (K - made_steps - 1)
+    assert found[4].tolist() == counted
+    told[made_steps + 1 :] = 0
+    np.testing.assert_array_equal(np.array(found[3]), told)
+    assert found[2]["good"].item() == found[1]["step"].item() == made_steps
+    expected = at_once(*given, order[:made_steps]) if made_steps else (weights,)
+    assert max(differences(found[0], expected[0]).values()) == 0
+    assert largest_kl(bounded) == 1.5 * bounded.target_kl and largest_kl(TRAIN) == float("inf")
 
 
 def test_masks_and_bytes():

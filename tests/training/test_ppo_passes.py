@@ -109,9 +109,10 @@ def test_the_same_seed_trains_the_same_bits(name):
     assert all(map(np.array_equal, run(), run()))
 
 
-def test_a_run_goes_on_as_if_it_had_not_stopped():
+@pytest.mark.parametrize("own", [[], ["--train.target-kl", "1e-4"]], ids=["", "target_kl"])
+def test_a_run_goes_on_as_if_it_had_not_stopped(own):
     """Environments that can be saved: those in C."""
-    more = ["--torch.network", "MLP", "--vec.total-agents", "8", "--vec.num-buffers", "1"]
+    more = ["--torch.network", "MLP", "--vec.total-agents", "8", "--vec.num-buffers", "1", *own]
     chosen = settings("cartpole", *more, "--train.total-timesteps", "1_600")
 
     def trained(trainer: Trainer, epochs: int) -> Trainer:

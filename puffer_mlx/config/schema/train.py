@@ -62,6 +62,13 @@ class Train:
         0.2, "A new value is clipped to this distance from the old one.", minimum=0
     )
     max_grad_norm: float = key(1.5, "The gradient's global norm is clipped to this.", above=0)
+    target_kl: float = key(
+        0.0,
+        "An epoch's steps end before the first minibatch on which the policy is more than 1.5 times"
+        " this KL away from the rollout's, as in Stable-Baselines3; 0 sets no bound. ppo's alone."
+        " puffer_mlx only.",
+        minimum=0,
+    )
     ent_coef: float = key(0.001, "Weight of the entropy bonus in the first epoch.", minimum=0)
     anneal_ent_coef: bool = key(False, "Lower ent_coef along a cosine over the run's epochs.")
     min_ent_coef_ratio: float = key(

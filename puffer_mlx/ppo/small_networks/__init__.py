@@ -22,6 +22,7 @@ from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers
+from puffer_mlx.ppo.loss import largest_kl
 from puffer_mlx.trees import leaves
 
 LARGEST = 1 << 18  # numbers of a layer's output: beyond, MLX's graph uses more cores
@@ -130,7 +131,7 @@ class Epochs:
 
         Returns:
             New weights, optimizer's state and scaler; statistics (K, 7); which minibatches
-            counted, (K,) float32.
+            counted, (K,) float32, the one among them whose KL ended the epoch.
         """
         train = self._train
         if self._network is None:
@@ -143,6 +144,7 @@ class Epochs:
             *(optimizer["step"], lr, ent_coef, counts),
             *(*_samples(fields, adv), order, self._network),
             *(train.clip_coef, train.vf_coef, train.vf_clip_coef, train.max_grad_norm),
+            largest_kl(train),
             *optimizers.find(train.optimizer).numbers(train),  # type: ignore
         )
         arrays = iter(new)

@@ -37,13 +37,13 @@ inline const Binding small_networks_binding([](nb::module_& m, nb::class_<Actor>
       [](const Arrays& weights, const Arrays& momentum, const Arrays& second, const Array& made, const Array& lr,
          const Array& ent_coef, const Array& counts, const Array& observations, const Arrays& rollout,
          const std::optional<Array>& masks, const Array& order, const Network& network, float clip, float vf,
-         float vf_clip, float max_norm, double beta1, double beta2, double eps, double decay) {
+         float vf_clip, float max_norm, float largest_kl, double beta1, double beta2, double eps, double decay) {
         return ppo_epoch(weights, momentum, second, made, lr, ent_coef, counts, observations, rollout, masks, order,
-                         network, {clip, vf, vf_clip, max_norm, {beta1, beta2, eps, decay}});
+                         network, {clip, vf, vf_clip, max_norm, largest_kl, {beta1, beta2, eps, decay}});
       },
       "weights"_a, "momentum"_a, "second"_a, "made"_a, "lr"_a, "ent_coef"_a, "counts"_a, "observations"_a,
-      "rollout"_a, "masks"_a.none(), "order"_a, "network"_a, "clip"_a, "vf"_a, "vf_clip"_a, "max_norm"_a, "beta1"_a,
-      "beta2"_a, "eps"_a, "decay"_a);
+      "rollout"_a, "masks"_a.none(), "order"_a, "network"_a, "clip"_a, "vf"_a, "vf_clip"_a, "max_norm"_a,
+      "largest_kl"_a, "beta1"_a, "beta2"_a, "eps"_a, "decay"_a);
 });
 
 }  // namespace puffer

@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -31,9 +33,9 @@ struct Network {
   }
 };
 
-// The numbers of an epoch that don't change during a run.
+// The numbers of an epoch that don't change during a run. Beyond the largest KL the epoch ends, without a step.
 struct EpochNumbers {
-  float clip, vf, vf_clip, max_norm;
+  float clip, vf, vf_clip, max_norm, largest_kl;
   AdamNumbers adam;
 };
 
@@ -82,8 +84,8 @@ inline void count(int32_t* counts, bool ok) {
 // Trees of k arrays each; the number of steps made, lr and ent_coef, all (); counts (4,) int32; a rollout's n samples:
 // observations (n, D) float32 or uint8, actions (n, heads), log-probabilities, values and advantages (n,), masks (n, A)
 // uint8; order (K, M) int32, the samples of each minibatch. -> k weights, k first and k second moments, the number of
-// steps, metrics (K, 7), ok (K,): 1 where a step was made; counts (4,) int32. A minibatch whose loss or gradients aren't
-// finite changes nothing. With two towers each has a thread; the result doesn't depend on how many there are.
+// steps, metrics (K, 7), ok (K,): 1 where a step was made, or where the KL was beyond the largest: after that one both
+// are 0; counts (4,) int32. A minibatch whose loss or gradients aren't finite changes nothing. With two towers each has a thread; the result doesn't depend on how many there are.
 inline Arrays ppo_epoch(const Arrays& weights, const Arrays& momentum, const Arrays& second, const Array& made,
                         const Array& lr, const Array& ent_coef, const Array& counts, const Array& observations,
                         const Arrays& rollout, const std::optional<Array>& masks, const Array& order, Network network,
@@ -131,6 +133,9 @@ inline Arrays ppo_epoch(const Arrays& weights, const Arrays& momentum, const Arr
     Gathered batch(M, D, heads, A, masked);
     std::vector<float> y(size_t(M) * (A + 1)), dy(y.size());
     auto each_tower = [&](const std::function<void(int)>& work) { run_parts(int(towers.size()), work); };
+    float *told = floats(to, 3 * k + 1), *good = floats(to, 3 * k + 2);
+    std::fill_n(told, int64_t(K) * kMetrics, 0.0f);
+    std::fill_n(good, K, 0.0f);
     for (int b = 0; b < K; ++b) {
       batch.take(in, first + 5, as_bytes, rows + int64_t(b) * M);
       each_tower([&](int t) { towers[t].forward(tensors, batch.x(), M, y.data()); });
@@ -138,18 +143,22 @@ inline Arrays ppo_epoch(const Arrays& weights, const Arrays& momentum, const Arr
       Likelihood likelihood(network.sizes, continuous, logstd);
       Metrics metrics = ppo_loss(likelihood, coefficients, y.data(), A, M, batch.chosen(), heads, batch.targets(),
                                  dy.data(), continuous ? tensors.gradients[network.logstd] : nullptr);
+      std::copy(metrics.begin(), metrics.end(), told + int64_t(b) * kMetrics);
+      if (metrics[kKl] > numbers.largest_kl) {
+        good[b] = std::all_of(metrics.begin(), metrics.end(), [](float x) { return std::isfinite(x); });
+        break;
+      }
       each_tower([&](int t) { towers[t].backward(tensors, batch.x(), M, dy.data()); });
       double squares = 0;
       for (int i = 0; i < k; ++i) squares += sum_of_squares(tensors.gradients[i], sizes[i]);
-      Clip clip(squares, metrics[3], numbers.max_norm);
+      Clip clip(squares, metrics[kTotal], numbers.max_norm);
       steps += clip.ok;
       AdamStep step(numbers.adam, clip.scale, rate, steps);
       for (int i = 0; clip.ok && i < k; ++i) {
         float *w = floats(to, i), *m = floats(to, k + i), *v = floats(to, 2 * k + i);
         step.run(w, tensors.gradients[i], m, v, sizes[i]);
       }
-      std::copy(metrics.begin(), metrics.end(), floats(to, 3 * k + 1) + int64_t(b) * kMetrics);
-      floats(to, 3 * k + 2)[b] = clip.ok;
+      good[b] = clip.ok;
       count(counted, clip.ok);
     }
     *floats(to, 3 * k) = steps;

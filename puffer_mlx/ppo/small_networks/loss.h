@@ -28,7 +28,7 @@ struct Chosen {
   const uint8_t* masks;  // (n, A), or null
 };
 
-constexpr int kMetrics = 7;
+constexpr int kMetrics = 7, kTotal = 3, kKl = 5;
 using Metrics = std::array<float, kMetrics>;  // in the order of METRICS
 
 // Mean and deviation of the advantages, unbiased.
