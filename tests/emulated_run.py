@@ -12,10 +12,12 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
+import pytest
 from emulated_gpu import SHIM, Recorder, from_memory, to_memory
 
 import puffer_mlx
@@ -110,3 +112,13 @@ def emulated_gpu() -> Iterator[Emulator]:
             yield emulator
     finally:
         mx.enable_compile()
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, item: ModuleType) -> None:
+    """What an item of check_gpu computes on a GPU is computed by kernels that run as C++."""
+
+    def on(device: mx.Device) -> contextlib.AbstractContextManager[Any]:
+        return emulated_gpu() if device.type == mx.gpu else contextlib.nullcontext()
+
+    monkeypatch.setattr(item, "on", on)
+    monkeypatch.setattr(item, "need_gpu", lambda: None)

@@ -1,8 +1,11 @@
 """What every native environment keeps to, ours and upstream's: a check is called with its name."""
 
 import numpy as np
-from native_envs import GROUP, Stepper, make
+from native_envs import GROUP, Stepper, folder_of, legal_actions, make
 
+from puffer_mlx.config import Config
+from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 
@@ -17,6 +20,46 @@ def trajectory(name: str, steps: int = 200, **keywords) -> tuple[list[np.ndarray
             arrays = [array for array in rows if array is not None]
             seen.append(np.concatenate([array.view(np.uint8).reshape(-1) for array in arrays]))
         return seen, vec.log()
+
+
+def random_score(config: Config) -> float:
+    """The mean score of legal random actions."""
+    rng = np.random.default_rng(0)
+    with NativeVec(folder_of(config.env_name), total_agents=384, env=config.env) as vec:
+        stepper = Stepper(vec)
+        for _ in range(300):
+            stepper.step(legal_actions(stepper, rng))
+        return vec.log()["score"]
+
+
+def learn(config: Config) -> tuple[float, dict[str, float]]:
+    """Train as configured: the mean score of the last five records with one, and the last."""
+    with NativeVec(
+        folder_of(config.env_name),
+        total_agents=config.vec.total_agents,
+        num_buffers=config.vec.num_buffers,
+        num_threads=2,
+        env=config.env,
+    ) as vec:
+        logs = [record for record in Trainer(config, vec) if "env/score" in record]
+    return sum(record["env/score"] for record in logs[-5:]) / 5, logs[-1]
+
+
+def has_spec(
+    name: str,
+    observation_size: int,
+    dtype: type,
+    heads: tuple[int, ...],
+    mask_size: int,
+    environments: int,
+):
+    """Of 12 agents; all its keys are read."""
+    with make(name, total_agents=12) as vec:
+        spec = vec.spec
+        assert (spec.name, spec.observation_size) == (name, observation_size)
+        assert (spec.observation_dtype, spec.action.sizes) == (dtype, heads)
+        assert spec.mask_size == mask_size
+        assert (vec.num_environments, vec.finals, vec.unread) == (environments, False, [])
 
 
 def reset_writes_every_row(name: str):

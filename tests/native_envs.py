@@ -13,7 +13,7 @@ from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.sources import environments_folder
 from puffer_mlx.vec.native.vec import NativeVec
-from puffer_mlx.vec.rows import allocate_rows
+from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 OURS = Path(__file__).parent / "envs"  # environments that only tests use
 RELAY = OURS / "relay"
@@ -83,6 +83,26 @@ class Stepper:
         for group in range(self.vec.num_groups):
             self.vec.wait(group)
         return self.rows
+
+
+def rand_r(state: int) -> tuple[int, int]:
+    """POSIX's generator as environments have it (spec 12.1): the next state, and a number."""
+    value = 0
+    for bits in 11, 10, 10:
+        state = (state * 1103515245 + 12345) % 2**32
+        value = value << bits | (state >> 16) % 2**bits
+    return state, value
+
+
+def legal_actions(stepper: Stepper, rng: np.random.Generator) -> np.ndarray:
+    """Random ones that the masks allow."""
+    vec, masks = stepper.vec, stepper.rows.masks
+    actions = random_actions(vec, vec.num_agents, rng)
+    if masks is not None:
+        ends = np.cumsum(vec.spec.action.sizes)
+        for head, mask in enumerate(np.split(masks != 0, ends[:-1], axis=1)):
+            actions[:, head] = np.where(mask, rng.random(mask.shape), -1).argmax(1)
+    return actions
 
 
 DRAWS = {  # what draws the target: upstream's own, the C library's, raylib's

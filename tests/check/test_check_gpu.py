@@ -1,6 +1,5 @@
 """scripts/check_gpu.py: a healthy machine passes, a fault fails its item and hides no other."""
 
-import contextlib
 import json
 import os
 import shutil
@@ -11,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from emulated_run import emulated_gpu
+from emulated_run import stand_in
 from mlx.utils import tree_map
 from running import ROOT, files, run
 
@@ -322,13 +321,7 @@ def test_faults(cpu, monkeypatch, tmp_path, name):
 
 @pytest.fixture
 def a_gpu(monkeypatch):
-    """What is computed on a GPU is computed by kernels that run as C++."""
-
-    def on(device):
-        return emulated_gpu() if device.type == mx.gpu else contextlib.nullcontext()
-
-    monkeypatch.setattr(live, "on", on)
-    monkeypatch.setattr(live, "need_gpu", lambda: None)
+    stand_in(monkeypatch, live)
     for name, size in {"T": 6, "S": 5, "H": 8}.items():
         monkeypatch.setattr(arithmetic, name, size)
 

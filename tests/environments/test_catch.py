@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from native_envs import Stepper, make
+from native_envs import Stepper, make, rand_r
 
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
@@ -24,12 +24,8 @@ class Game:
     bounces: int = 0
 
     def draw(self, count: int) -> int:
-        """rand_r % count."""
-        value = 0
-        for bits in 11, 10, 10:
-            self.rng = (self.rng * 1103515245 + 12345) % 2**32
-            value = value << bits | (self.rng >> 16) % 2**bits
-        return value % count
+        self.rng, number = rand_r(self.rng)
+        return number % count
 
     def reset(self) -> None:
         self.paddle = (SIZE - self.env["paddle_width"]) // 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native_envs import Stepper
+from native_envs import Stepper, rand_r
 
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
@@ -78,12 +78,8 @@ class Game:
     logs: list[list[float]] = field(default_factory=list)
 
     def draw(self) -> int:
-        """rand_r: spec 12.1."""
-        result = 0
-        for bits in 11, 10, 10:
-            self.rng = (self.rng * 1103515245 + 12345) % 2**32
-            result = result << bits | (self.rng >> 16) % 2**bits
-        return result
+        self.rng, number = rand_r(self.rng)
+        return number
 
     def spawn(self, exponent: int) -> None:
         empty = [cell for cell, value in enumerate(self.board) if not value]

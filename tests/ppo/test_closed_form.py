@@ -1,6 +1,5 @@
 """`ppo/closed_form/`: its kernels as C++, against float64 and the plain form; and its vjp."""
 
-import contextlib
 import dataclasses
 import io
 import math
@@ -13,7 +12,7 @@ import numpy as np
 import oracles
 import pytest
 from emulated_gpu import Compiled, from_memory, recording, to_memory
-from emulated_run import emulated_gpu
+from emulated_run import stand_in
 from kernel_oracles import EPSILON
 from oracles import f64
 
@@ -568,13 +567,7 @@ def test_nodes_are_found():
 
 @pytest.fixture
 def a_gpu(monkeypatch):
-    """What is computed on a GPU is computed by kernels that run as C++."""
-
-    def on(device):
-        return emulated_gpu() if device.type == mx.gpu else contextlib.nullcontext()
-
-    monkeypatch.setattr(item, "on", on)
-    monkeypatch.setattr(item, "need_gpu", lambda: None)
+    stand_in(monkeypatch, item)
 
 
 def test_the_item_passes(a_gpu):

@@ -13,20 +13,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kept import edit, kept_copy
-from native_contract import CHECKS
+from native_contract import CHECKS, has_spec, learn, random_score
 from native_envs import (
     UPSTREAM_5,
     UPSTREAM_5_ROOT,
     Stepper,
     folder_of,
+    legal_actions,
     make,
     parameters,
 )
 from sanitizers import SANITIZERS, run_upstream
 
-from puffer_mlx.config import Config, load
+from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
-from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.compiling import compile_environment, environment_flags
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.sources import environment_files, needs
@@ -50,17 +50,6 @@ def edited(name: str, *edits: tuple[str, str]) -> Path:
     return kept_copy(UPSTREAM_5_ROOT, change) / "ocean" / name
 
 
-def legal_actions(stepper: Stepper, rng: np.random.Generator) -> np.ndarray:
-    """Random ones that the masks allow."""
-    vec, masks = stepper.vec, stepper.rows.masks
-    actions = random_actions(vec, vec.num_agents, rng)
-    if masks is not None:
-        ends = np.cumsum(vec.spec.action.sizes)
-        for head, mask in enumerate(np.split(masks != 0, ends[:-1], axis=1)):
-            actions[:, head] = np.where(mask, rng.random(mask.shape), -1).argmax(1)
-    return actions
-
-
 def play(stepper: Stepper, steps: int, seed: int = 0) -> list[bytes]:
     """All that random legal steps show, as bytes."""
     rng, seen = np.random.default_rng(seed), []
@@ -75,12 +64,7 @@ def play(stepper: Stepper, steps: int, seed: int = 0) -> list[bytes]:
 
 @pytest.mark.parametrize("name", UPSTREAM_5)
 def test_spec(name: str):
-    size, dtype, heads, mask, environments = SHAPES[name]
-    with make(name, total_agents=12) as vec:
-        spec = vec.spec
-        assert (spec.name, spec.observation_size, spec.mask_size) == (name, size, mask)
-        assert (spec.observation_dtype, spec.action.sizes) == (dtype, heads)
-        assert (vec.num_environments, vec.finals, vec.unread) == (environments, False, [])
+    has_spec(name, *SHAPES[name])
 
 
 @pytest.mark.parametrize("name", UPSTREAM_5)
@@ -121,13 +105,6 @@ def test_a_state_goes_on_elsewhere(name: str):
 # ---- Learning -----------------------------------------------------------------------------------
 
 
-def random_score(config: Config) -> float:
-    """The mean score of legal random actions."""
-    with NativeVec(folder_of(config.env_name), total_agents=384, env=config.env) as vec:
-        play(Stepper(vec), 300)
-        return vec.log()["score"]
-
-
 @pytest.mark.parametrize(
     ("name", "most_at_random", "least_learned"),
     # Measured: 0.01 and 0.88, 0.51 and 0.83, 0.41 and 0.55.
@@ -138,19 +115,11 @@ def test_is_learned(name: str, most_at_random: float, least_learned: float):
     config = load(str(folder_of(name)))
     assert config.train.algorithm == "puffer5"
     assert random_score(config) < most_at_random
-    with NativeVec(
-        folder_of(name),
-        total_agents=config.vec.total_agents,
-        num_buffers=config.vec.num_buffers,
-        num_threads=2,
-        env=config.env,
-    ) as vec:
-        logs = [record for record in Trainer(config, vec) if "env/score" in record]
-    last = [record["env/score"] for record in logs[-5:]]
-    assert sum(last) / len(last) > least_learned
-    assert logs[-1].get("env/illegal", 0) == 0  # masks were obeyed
+    score, record = learn(config)
+    assert score > least_learned
+    assert record.get("env/illegal", 0) == 0  # masks were obeyed
     slashes = {"locks": "env/locks/opened", "peloton": "env/lead/changes"}
-    assert slashes.get(name, "env/n") in logs[-1]
+    assert slashes.get(name, "env/n") in record
 
 
 # ---- Rows ---------------------------------------------------------------------------------------

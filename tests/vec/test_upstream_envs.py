@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kept import edit, kept_copy
-from native_contract import CHECKS
+from native_contract import CHECKS, has_spec, learn, random_score
 from native_envs import (
     DRAWS,
     UPSTREAM,
@@ -25,9 +25,8 @@ from native_envs import (
 )
 from sanitizers import SANITIZERS, run_upstream
 
-from puffer_mlx.config import Config, load
+from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
-from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.compiling import environment_flags
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.sources import Needs, environment_files, needs, repository
@@ -53,12 +52,8 @@ def ocean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", UPSTREAM)
 def test_spec(name: str):
-    size, dtype, heads, mask, environments = SHAPES[name]
+    has_spec(name, *SHAPES[name])
     with make(name, total_agents=12) as vec:
-        spec = vec.spec
-        assert (spec.name, spec.observation_size, spec.mask_size) == (name, size, mask)
-        assert (spec.observation_dtype, spec.action.sizes) == (dtype, heads)
-        assert (vec.num_environments, vec.finals, vec.unread) == (environments, False, [])
         assert vec.state() is None  # upstream has no way to save one
 
 
@@ -79,20 +74,6 @@ def test_clean(name: str, sanitizer: str, monkeypatch: pytest.MonkeyPatch):
 # ---- Learning -----------------------------------------------------------------------------------
 
 
-def random_score(config: Config) -> float:
-    """The mean score of legal random actions."""
-    rng = np.random.default_rng(0)
-    with NativeVec(folder_of(config.env_name), total_agents=384, env=config.env) as vec:
-        stepper = Stepper(vec)
-        for _ in range(300):
-            actions = random_actions(vec, vec.num_agents, rng)
-            if stepper.rows.masks is not None:
-                chances = rng.random(stepper.rows.masks.shape) * (stepper.rows.masks > 0)
-                actions = chances.argmax(1).astype(np.float32)[:, None]
-            stepper.step(actions)
-        return vec.log()["score"]
-
-
 @pytest.mark.parametrize(
     ("name", "most_at_random", "least_learned"),
     # Measured: 0.097 and 0.955, 0.059 and 0.994, 0.95 and 8.3.
@@ -102,17 +83,9 @@ def test_is_learned(name: str, most_at_random: float, least_learned: float):
     """With the repository's own config/NAME.ini."""
     config = load(str(folder_of(name)))
     assert random_score(config) < most_at_random
-    with NativeVec(
-        folder_of(name),
-        total_agents=config.vec.total_agents,
-        num_buffers=config.vec.num_buffers,
-        num_threads=2,
-        env=config.env,
-    ) as vec:
-        logs = list(Trainer(config, vec))
-    last = [record["env/score"] for record in logs[-5:]]
-    assert sum(last) / len(last) > least_learned
-    assert logs[-1].get("env/illegal", 0) == 0  # masks were obeyed
+    score, record = learn(config)
+    assert score > least_learned
+    assert record.get("env/illegal", 0) == 0  # masks were obeyed
 
 
 # ---- Files --------------------------------------------------------------------------------------
