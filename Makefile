@@ -11,7 +11,7 @@ CANDIDATES = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 train: $(VENV)/.run
-	$(BIN)/python scripts/train.py breakout $(ARGS)
+	$(BIN)/puffer-mlx train breakout $(ARGS)
 
 # All tests. What they compile is kept in the user's cache: the first run takes longer.
 test: $(VENV)/.test

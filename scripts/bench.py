@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Measure speed: python scripts/bench.py breakout [--env-only] [--json FILE] [--help]."""
+"""A door to the command puffer-mlx bench, with the same options."""
 
 import sys
 

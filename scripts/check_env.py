@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""What is wrong with an environment? python scripts/check_env.py ENV [options]; --help."""
+"""A door to the command puffer-mlx check-env, with the same options."""
 
 import sys
 

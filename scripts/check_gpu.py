@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Check a machine: python scripts/check_gpu.py [--quick] [--json FILE] [--help]."""
+"""A door to the command puffer-mlx check-gpu, with the same options."""
 
 import sys
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Score or watch a policy: python scripts/evaluate.py ENV --load-model-path latest [options]."""
+"""A door to the command puffer-mlx evaluate, with the same options."""
 
 import sys
 

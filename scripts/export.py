@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Carry a policy to other programs: python scripts/export.py latest --to torch [options]."""
+"""A door to the command puffer-mlx export, with the same options."""
 
 import sys
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Make a checkpoint of another program's file: python scripts/import.py FILE ENV [options]."""
+"""A door to the command puffer-mlx import, with the same options."""
 
 import sys
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Train a policy: python scripts/train.py breakout [options]; --help explains every option."""
+"""A door to the command puffer-mlx train, with the same options."""
 
 import sys
 

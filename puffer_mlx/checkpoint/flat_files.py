@@ -27,6 +27,7 @@ from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import FORMS, forms_of, names_of
 from puffer_mlx.policy.policy import Policy
+from puffer_mlx.system import program
 from puffer_mlx.system.files import open_file, publish
 from puffer_mlx.trees import named
 
@@ -197,7 +198,7 @@ def read_bin(path: Path, like: Weights, alignment: int = BF16) -> Weights:
     if head == ZIP:
         raise UserError(
             f"{path} is a file of torch.save, whatever its name says",
-            f"import it: python scripts/import.py {path} ENV",
+            f"import it: {program.command('import')} {path} ENV",
         )
     names = [name for name, _ in tensors]
     if not (names in PUFFER3 or _native(names)):

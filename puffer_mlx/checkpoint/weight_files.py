@@ -10,6 +10,7 @@ from mlx.utils import tree_map_with_path
 from puffer_mlx.checkpoint import normalization, rescaling, tensor_files
 from puffer_mlx.checkpoint.flat_files import BF16, read_bin
 from puffer_mlx.errors import UserError
+from puffer_mlx.system import program
 from puffer_mlx.trees import named
 
 Weights = Any
@@ -60,7 +61,7 @@ def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weig
         raise UserError(f"can't read {path}: {error.strerror or error}", "check the path") from None
     raise UserError(
         f"{path} is neither a .safetensors nor a .bin file",
-        f"import it: python scripts/import.py {path} ENV"
+        f"import it: {program.command('import')} {path} ENV"
         if path.is_file()
         else "name a checkpoint",
     )

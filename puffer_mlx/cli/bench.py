@@ -1,6 +1,6 @@
-"""Measure speed: python scripts/bench.py breakout [--env-only] [--json FILE] [--help].
+"""Measure speed: puffer-mlx bench breakout [--env-only] [--json FILE] [--help].
 
-python scripts/bench.py --sync needs no environment: it measures the machine.
+puffer-mlx bench --sync needs no environment: it measures the machine.
 """
 
 import argparse
@@ -8,7 +8,6 @@ import datetime
 import os
 import platform
 import resource
-import shlex
 import statistics
 import sys
 import time
@@ -16,15 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx import vec
+from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.option_types import number
+from puffer_mlx.cli.verbosity import add_verbosity, detail_config
 from puffer_mlx.config import Config, parse_command_line, take_notes
+from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.display.run_view import abbreviate
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import load as load_cpu_ops
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.profiling import device_costs
+from puffer_mlx.system import program, voice
 from puffer_mlx.system.blas import blas_name, get_blas_threads
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.files import publish
@@ -46,6 +49,7 @@ PLAYS = {"seconds": 5.0, "repeat": 3}  # of options for --env-only
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    introduce(parser, "bench")
     group = parser.add_argument_group("this benchmark")
     group.add_argument(
         "--epochs",
@@ -77,6 +81,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         " be left out",
     )
     group.add_argument("--json", metavar="FILE", type=Path, help="write the record to a file")
+    add_verbosity(parser)
+
+
+def option_parser() -> argparse.ArgumentParser:
+    return build_parser(extra=add_options, obeyed=(*TRAINING, "base.family"))
 
 
 def machine(load: tuple[float, float, float]) -> dict[str, Any]:
@@ -87,7 +96,7 @@ def machine(load: tuple[float, float, float]) -> dict[str, Any]:
         cpu = next((line.partition(":")[2].strip() for line in lines if "model name" in line), cpu)
     return {
         "date": datetime.date.today().isoformat(),
-        "command": shlex.join(["python", *sys.argv]),
+        "command": program.typed(),
         "cpu": cpu,
         "cores": threads(),
         "load_before": [round(x, 2) for x in load],
@@ -129,7 +138,7 @@ class Progress:
         self._told = time.perf_counter()
         rate = f", {abbreviate(pace)} steps/s" if pace else ""
         done = f"{self._count} of {self._total} {self._what}{rate}"
-        print(f"puffer_mlx: measured {done}", file=sys.stderr, flush=True)
+        voice.note(f"puffer_mlx: measured {done}", error=True)
 
 
 def bench_environment(config: Config, options: argparse.Namespace) -> dict[str, Any]:
@@ -207,7 +216,7 @@ def settle(options: argparse.Namespace, config: Config) -> None:
     if isinstance(config.base.profile, str):
         raise UserError(
             f"a benchmark writes no timeline (--profile {config.base.profile})",
-            f"python scripts/train.py {config.env_name} --profile {config.base.profile}",
+            f"{program.command('train')} {config.env_name} --profile {config.base.profile}",
         )
     for name, default in (EPOCHS | PLAYS).items():
         works = (name in PLAYS) == options.env_only and not options.sync
@@ -228,10 +237,11 @@ def main(argv: list[str]) -> None:
     settle(options, config)
     vec.settle_family(config)
     for line in take_notes(config):
-        print(line)
+        voice.note(line)
+    detail_config(config)
     select_device(config.base.device)
     if note := kernels_note():
-        print(note, file=sys.stderr, flush=True)
+        voice.note(note, error=True)
     load = os.getloadavg()
     if options.sync:
         record = {"machine": machine(load), "sync": device_costs.measure()}

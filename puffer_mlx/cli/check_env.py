@@ -1,10 +1,9 @@
-"""What is wrong with an environment? python scripts/check_env.py ENV [options]; --help."""
+"""What is wrong with an environment? puffer-mlx check-env ENV [options]; --help."""
 
 import argparse
 import json
 import math
 import os
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -16,10 +15,14 @@ from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, Finding, skip, w
 from puffer_mlx.check.env.items import BASIC, ITEMS, NOT_LOOKED_AT, Check, Item, judge
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.item_processes import Answer, answers, known
+from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.verbosity import add_verbosity, detail_config
 from puffer_mlx.config import parse_command_line, take_notes
+from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import json_text
@@ -48,6 +51,7 @@ def seconds(text: str) -> float:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    introduce(parser, "check-env")
     group = parser.add_argument_group("this check")
     group.add_argument(
         "--seconds",
@@ -65,6 +69,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--only", metavar="ITEM", nargs="+", help="these items")
     group.add_argument("--json", metavar="FILE", type=Path, help="write the report to a file")
     group.add_argument(WORKER, metavar="BROKEN", help=argparse.SUPPRESS)
+    add_verbosity(parser)
+
+
+def option_parser() -> argparse.ArgumentParser:
+    return build_parser(extra=add_options, obeyed=OBEYED)
 
 
 # ---- the process that looks ----------------------------------------------------------------------
@@ -90,6 +99,8 @@ def findings(answer: Answer) -> list[Finding]:
 
 def show(console: Console, name: str, found: list[Finding]) -> None:
     for verdict, text, hint in found:
+        if voice.is_quiet() and verdict not in (WARN, FAIL):
+            continue
         line = Text.assemble((f"{verdict:5} ", STYLE[verdict]), (f"{name:13} ", "bold"), text)
         console.print(line, soft_wrap=True)
         if hint:
@@ -136,7 +147,8 @@ def main(argv: list[str]) -> int:
         return [*script, *plain, "--only", *left, f"{WORKER}={broken}"]
 
     for line in take_notes(config):
-        print(line)
+        voice.note(line)
+    detail_config(config)
     plain = without_only(argv)
     console, began = Console(highlight=False), time.perf_counter()
     report: dict[str, list[Finding]] = {}
@@ -155,7 +167,7 @@ def main(argv: list[str]) -> int:
     if options.json:
         record = {
             "environment": config.env_name,
-            "command": shlex.join(["python", *sys.argv]),
+            "command": program.typed(),
             "versions": version_text().splitlines(),
             "seconds": took,
             "verdict": worst(everything),

@@ -1,4 +1,4 @@
-"""Check a machine: python scripts/check_gpu.py [--quick] [--json FILE] [--help].
+"""Check a machine: puffer-mlx check-gpu [--quick] [--json FILE] [--help].
 
 Runs everything that only a machine itself can tell: kernels against plain MLX, CPU against GPU,
 overlap, precision, profile, files, learning. A verdict for each item with the number behind it:
@@ -13,6 +13,7 @@ import argparse
 import faulthandler
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -25,7 +26,12 @@ from rich.text import Text
 from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, Verdict, judge
 from puffer_mlx.check.gpu.tools import QUICK, Effort
 from puffer_mlx.check.item_processes import END, answers, known
+from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.verbosity import add_verbosity
+from puffer_mlx.config.command_line import Parser
+from puffer_mlx.config.help_page import add_help
+from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import json_text
@@ -50,10 +56,10 @@ class Result(NamedTuple):
     seconds: float
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def option_parser() -> Parser:
+    parser = Parser(description=(__doc__ or "").partition("\n\n")[2])
+    add_help(parser, {})
+    introduce(parser, "check-gpu")
     parser.add_argument(
         "--quick", action="store_true", help="less of everything, and no item that takes a minute"
     )
@@ -71,7 +77,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the record to a file")
     parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args(argv)
+    add_verbosity(parser)
+    return parser
 
 
 # ---- the process that runs items -----------------------------------------------------------------
@@ -109,6 +116,8 @@ def results(items: list[Item], options: argparse.Namespace, argv: list[str]) -> 
 
 def show(console: Console, result: Result) -> None:
     item, verdict, seconds = result
+    if voice.is_quiet() and verdict.verdict != FAIL:
+        return
     line = Text.assemble(
         (f"{verdict.verdict}  ", STYLE[verdict.verdict]),
         (item.title, "bold"),
@@ -133,7 +142,7 @@ def summary(found: list[Result], seconds: float) -> Text:
 
 @reported
 def main(argv: list[str]) -> int:
-    options = parse(argv)
+    options = option_parser().parse(argv)
     items = known(ITEMS, options.only)
     if options.list:
         for item in items:
@@ -154,7 +163,7 @@ def main(argv: list[str]) -> int:
     if options.json:
         rows = {r.item.name: {**r.verdict._asdict(), "seconds": r.seconds} for r in found}
         record = {
-            "command": ["python", *sys.argv],
+            "command": shlex.split(program.typed()),
             "versions": version_text().splitlines(),
             "seconds": seconds,
             "items": rows,

@@ -1,4 +1,4 @@
-"""Score or watch a policy: python scripts/evaluate.py breakout --load-model-path latest [options].
+"""Score or watch a policy: puffer-mlx evaluate breakout latest [options].
 
 Environments, policy and seed are the checkpoint's; options win over them.
 """
@@ -10,14 +10,23 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from puffer_mlx import vec
-from puffer_mlx.cli.evaluate_options import parse, settle
+from puffer_mlx.cli.evaluate_options import (
+    OBEYED,
+    OBEYED_IN_PYTHON,
+    add_options,
+    parse,
+    settle,
+)
 from puffer_mlx.cli.evaluate_output import record, report, show
 from puffer_mlx.cli.evaluated_policy import Player, environments, load
 from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.verbosity import detail_config
 from puffer_mlx.config import take_notes
+from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.display import frames
 from puffer_mlx.evaluation import Scores, score
 from puffer_mlx.rollout.whole_episodes import MAX_STEPS, environments_for
+from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import json_text
@@ -39,7 +48,7 @@ def measure(player: Player, options: argparse.Namespace) -> Scores:
             TimeElapsedColumn(),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=voice.is_quiet() or not console.is_terminal,
         ) as bar,
     ):
         task = bar.add_task("episodes", total=options.episodes)
@@ -58,10 +67,12 @@ def measure(player: Player, options: argparse.Namespace) -> Scores:
 def evaluate(argv: list[str]) -> None:
     config, options = parse(argv)
     for line in take_notes(config):
-        print(line)
+        voice.note(line)
+    detail_config(config)
     settle(options, config)
     select_device(config.base.device)
     player = load(argv, config, options.load_model_path)
+    voice.detail(f"policy {player.source}")
     draw = None
     if (options.gif or options.mp4 or options.terminal) and not config.python:
         draw = frames.find_draw(vec.source_folder(config))
@@ -73,6 +84,10 @@ def evaluate(argv: list[str]) -> None:
                 path.write_text(json_text(record(player, options, scores), indent=1) + "\n")
     if options.shown:
         show(player, options, draw)
+
+
+def option_parser() -> argparse.ArgumentParser:
+    return build_parser(extra=add_options, obeyed=(*OBEYED, *OBEYED_IN_PYTHON))
 
 
 @reported

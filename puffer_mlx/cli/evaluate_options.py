@@ -4,7 +4,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.option_types import number
+from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.schema import KEYS
@@ -29,6 +31,8 @@ FPS = 15.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    introduce(parser, "evaluate")
+    parser.usage = "%(prog)s ENV PATH [options]"
     group = parser.add_argument_group("this evaluation")
     group.add_argument(
         "--load-model-path",
@@ -90,6 +94,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=number(int, 1, 64),
         help="pixels a side for each pixel of a file (default 1)",
     )
+    add_verbosity(parser)
 
 
 def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, argparse.Namespace]:

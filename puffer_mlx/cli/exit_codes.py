@@ -5,14 +5,17 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 
+from puffer_mlx.cli.verbosity import taken_out
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import output, signals
+from puffer_mlx.system import output, signals, voice
 
 _COMPILING = "Failed to (compile|load)|Could not load"  # MLX, of a kernel
 
 
 def reported(main: Callable[[list[str]], int | None]) -> Callable[[Sequence[str]], int]:
     """Make a script's ``main(argv)`` return its exit code instead of raising.
+
+    ``-q`` and ``-v`` are obeyed here, and ``main`` doesn't see them.
 
     What ``main`` returned, or 0; 2 after a UserError, which is printed as one message, and where
     standard output can't be written; 130 after Ctrl-C; 141 where nobody reads standard output.
@@ -36,7 +39,9 @@ def reported(main: Callable[[list[str]], int | None]) -> Callable[[Sequence[str]
 def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: signals.Watch) -> int:
     try:
         try:
-            return main(list(argv)) or 0
+            level, words = taken_out(list(argv))
+            with voice.speaking(level):
+                return main(words) or 0
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2

@@ -1,4 +1,4 @@
-"""Carry a policy to other programs: python scripts/export.py latest --to torch [options].
+"""Carry a policy to other programs: puffer-mlx export latest --to torch [options].
 
 The file is read back and compared with the checkpoint before it is published; docs/export.md shows
 the way to PufferLib on CUDA and back.
@@ -11,23 +11,28 @@ from pathlib import Path
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import branches
 from puffer_mlx.cli import hub
+from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.format_options import add_option, chosen_options
 from puffer_mlx.cli.option_types import number
+from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import ALLOW_CODE, Base, Config
+from puffer_mlx.config.command_line import Parser
+from puffer_mlx.config.help_page import add_help
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, Report, export, formats
+from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import reading
 
 HUB = "hub"
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
+def option_parser() -> Parser:
     known = formats.by_name()
-    parser = argparse.ArgumentParser(
-        description="Write a checkpoint's policy as another kind of file."
-    )
+    parser = Parser(usage="%(prog)s CHECKPOINT --to KIND [options]")
+    add_help(parser, {})
+    introduce(parser, "export")
     parser.add_argument(
         "checkpoint",
         metavar="CHECKPOINT",
@@ -63,15 +68,18 @@ def parse(argv: list[str]) -> argparse.Namespace:
         group = parser.add_argument_group(f"--to {name}")  # argparse shows none that is empty
         for option in file.options:
             add_option(group, option, option.writing)
-    return parser.parse_args(argv)
+    add_verbosity(parser)
+    return parser
 
 
 def to_hub(made: checkpoint.Checkpoint, folder: Path, options: argparse.Namespace) -> None:
     """Write the folder for the Hub, and upload it if that is wanted."""
     out = options.out or Path(f"{made.config.slug}_{made.step:016d}_{HUB}")
     found = hub.write(made, folder, out, options.episodes or hub.EPISODES, options.gif)
-    print(f"{'folder':<20}{out}")
-    print(f"{found.name:<20}{found.text} over {found.episodes:,} episodes")
+    if voice.is_quiet():
+        print(out)
+    voice.note(f"{'folder':<20}{out}")
+    voice.note(f"{found.name:<20}{found.text} over {found.episodes:,} episodes")
     if options.push:
         print(f"{'pushed':<20}{hub.push(out, options.push)}")
 
@@ -134,7 +142,7 @@ def show(report: Report, kind: str) -> None:
 
 @reported
 def main(argv: list[str]) -> None:
-    options = parse(argv)
+    options = option_parser().parse(argv)
     refuse_without_hub(options)
     chosen = chosen_options(options, options.to, "--to {}")
     select_device("cpu")  # exact where it is compared with itself; plenty fast
@@ -144,9 +152,12 @@ def main(argv: list[str]) -> None:
         return to_hub(made, folder, options)
     form = Format(options.to, options.dialect, **chosen)
     name = f"{made.config.slug}_{made.step:016d}{form.file.suffixes[0]}"
-    print(f"{'checkpoint':<20}{folder}")
+    voice.note(f"{'checkpoint':<20}{folder}")
     report = export(made, form, options.out or Path(name), checkpoint.recorded(folder))
-    show(report, options.to)
+    if voice.is_quiet():
+        print(report.path)
+    else:
+        show(report, options.to)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Make a checkpoint of another program's file: python scripts/import.py FILE ENV [options].
+"""Make a checkpoint of another program's file: puffer-mlx import FILE ENV [options].
 
 FILE: PufferLib's .bin (of its CUDA or its torch backend), a state_dict (.pt; also 3.0's), or what
-scripts/export.py wrote. ENV: what scripts/train.py takes: a name, gym:ID, module:factory, a folder
+puffer-mlx export wrote. ENV: what puffer-mlx train takes: a name, gym:ID, module:factory, a folder
 in PufferLib's form, or an .ini file. What the file tells of its policy becomes the configuration.
 """
 
@@ -14,16 +14,19 @@ from pathlib import Path
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.checkpoint.environment_statistics import KEY, RESCALE
+from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.format_options import add_option, chosen_options
+from puffer_mlx.cli.verbosity import add_verbosity, detail_config
 from puffer_mlx.config import Config, parse_command_line, write_ini
-from puffer_mlx.config.command_line import option
+from puffer_mlx.config.command_line import build_parser, option
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import formats
 from puffer_mlx.export.file_format import Found
 from puffer_mlx.export.importing import difference, inspect, weights_of
 from puffer_mlx.export.parity import Compared
 from puffer_mlx.spec import EnvSpec
+from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.trees import named
 
@@ -33,6 +36,7 @@ UNTOLD = {KEY: "False", "policy.separate_value": "False", "policy.activation": "
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    introduce(parser, "import")
     parser.usage = "%(prog)s FILE ENV [options]"
     known = formats.by_name().values()
     kinds = "; ".join(f"{', '.join(file.suffixes)}: {file.use}" for file in known)
@@ -45,6 +49,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     for each in (own for file in known for own in file.options if own.reading):
         add_option(group, each, each.reading)
+    add_verbosity(parser)
+
+
+def option_parser() -> argparse.ArgumentParser:
+    return build_parser(extra=add_options)
 
 
 def configure(found: Found, argv: list[str]) -> tuple[Config, EnvSpec, argparse.Namespace]:
@@ -72,7 +81,7 @@ def configure(found: Found, argv: list[str]) -> tuple[Config, EnvSpec, argparse.
 
 def convert(argv: list[str]) -> None:
     if any(word in ("-h", "--help") for word in argv):
-        parse_command_line([word for word in argv if word.startswith("-")], add_options)
+        parse_command_line(["--help", *argv[-1:]], add_options)
     if len(argv) < 2 or argv[0].startswith("-") or argv[1].startswith("-"):
         raise UserError("the first two words must be a file and an environment", "FILE ENV")
     found = inspect(Path(argv[0]))
@@ -92,6 +101,10 @@ def convert(argv: list[str]) -> None:
     made = checkpoint.write_weights(
         run, found.step, config, spec, policy, weights, memory=found.memory
     )
+    if voice.is_quiet():
+        print(made)
+        return
+    detail_config(config)
     show(found, argv[1], config, made, sum(w.size for _, w in named(weights)), compared)
 
 
@@ -119,8 +132,8 @@ def show(
         print(f"{name:<20}{value}")
     folder, settings = (shlex.quote(str(path)) for path in (made, made / checkpoint.CONFIG))
     env = shlex.quote(env)
-    print(f"score it            python scripts/evaluate.py {env} --load-model-path {folder}")
-    print(f"train on            python scripts/train.py {settings} --load-model-path {folder}")
+    print(f"score it            {program.command('evaluate')} {env} --load-model-path {folder}")
+    print(f"train on            {program.command('train')} {settings} --load-model-path {folder}")
 
 
 @reported

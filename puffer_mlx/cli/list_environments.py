@@ -1,9 +1,10 @@
-"""What environments there are: ``train.py --list``. Nothing is compiled for it, or made."""
+"""What environments there are: ``puffer-mlx list``. Nothing is compiled for it, or made."""
 
 import ast
 import importlib.util
 import operator
 import re
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,8 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from puffer_mlx.cli.commands import introduce
+from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.config import load
+from puffer_mlx.config.command_line import Parser
 from puffer_mlx.config.finding import find_config, known_envs, variants
 from puffer_mlx.config.folders import main_source
+from puffer_mlx.config.help_page import add_help
+from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.sources import environment_files, environments_folder, needs
 
 OTHERS = (  # how to name what isn't in the list
@@ -28,6 +35,11 @@ EXTRAS = {  # Gymnasium's groups that need more: the module, the extra that has 
     "mujoco": ("mujoco", "mujoco"),
     "phys2d": ("jax", "jax"),
     "tabular": ("jax", "jax"),
+}
+PACKAGES = {  # beginnings of names that other packages register: the module, what to install
+    "gym:ALE/": ("ale_py", "puffer-mlx[atari]"),
+    "gym:MiniGrid": ("minigrid", "minigrid"),
+    "gym:minigrid:": ("minigrid", "minigrid"),
 }
 DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(.+?)[ \t]*(?://.*|/\*.*)?$", re.M)
 OF_BYTES = re.compile(
@@ -141,33 +153,109 @@ def gymnasium_environments() -> dict[str, list[str]]:
     return groups
 
 
-def configured() -> list[str]:
-    """Names of Python environments that have a file of their own."""
-    return [name for name in known_envs() if ":" in name]
+class Configured(NamedTuple):
+    """A name that has a file, and what that says; ``fault`` instead, if it can't be read."""
+
+    name: str
+    agents: str
+    trainer: str
+    file: str
+    fault: str = ""
+
+
+def configured(name: str) -> Configured:
+    """What the files of a name say."""
+    try:
+        config = load(name.replace("*", "X"), training=False)
+    except UserError as error:
+        return Configured(name, "?", "?", "", error.message.splitlines()[0])
+    file = config.files[-1].removeprefix("configs/")
+    return Configured(name, f"{config.vec.total_agents:,}", config.train.algorithm, file)
+
+
+def missing(name: str, groups: dict[str, list[str]]) -> str:
+    """What is to be installed for one of Gymnasium's environments; empty if it is there."""
+    if not groups:
+        return "puffer-mlx[gym]"
+    for prefix, (module, package) in PACKAGES.items():
+        if name.startswith(prefix):
+            return "" if importlib.util.find_spec(module) else package
+    plain = name.removeprefix("gym:").rpartition("-v")[0]
+    group = next(
+        (g for g, ids in groups.items() if any(plain == i.rpartition("-v")[0] for i in ids)), ""
+    )
+    return missing_of_group(group)
+
+
+def missing_of_group(group: str) -> str:
+    """The same of a group."""
+    module, extra = EXTRAS.get(group, ("gymnasium", ""))
+    return "" if importlib.util.find_spec(module) else f"gymnasium[{extra}]"
+
+
+def installed(package: str) -> Text:
+    """The cell that says whether what is needed is there."""
+    return Text(f"pip install '{package}'", "yellow") if package else Text("installed", "green")
+
+
+def table(*columns: str) -> Table:
+    """A table with these headings, none if they are empty."""
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    made.show_header = any(columns)
+    for column in columns:
+        made.add_column(column, overflow="fold", justify="right" if column == "agents" else "left")
+    return made
+
+
+def name_and_file(found: Configured) -> Text:
+    """Two lines of a cell."""
+    return Text.assemble(found.name, "\n", (found.file or found.fault, "dim"))
+
+
+def native_table() -> Table:
+    """Those in C."""
+    made = table("in C (file)", "agents", "sees, does", "what it is")
+    for entry in native_environments():
+        found = configured(entry.name)
+        spaces_text = f"{entry.sees}\n{entry.does}"
+        made.add_row(name_and_file(found), found.agents, spaces_text, Text(entry.about))
+    return made
+
+
+def variants_table() -> Table:
+    """Other files about them."""
+    made = table("variant", "trainer", "agents", "file")
+    for name in sorted(variants()):
+        found = configured(name)
+        made.add_row(name, found.trainer, found.agents, Text(found.file or found.fault, "dim"))
+    return made
+
+
+def python_table(groups: dict[str, list[str]]) -> Table:
+    """Gymnasium's that have a file."""
+    made = table("Gymnasium", "agents", "file", "package")
+    for name in (name for name in known_envs() if ":" in name):
+        found = configured(name)
+        file = Text(found.file or found.fault, "dim")
+        made.add_row(name, found.agents, file, installed(missing(name, groups)))
+    return made
 
 
 def print_catalog(console: Console) -> None:
     """All of it, as wide as the console is."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in ("environment", "sees", "does", "what it is"):
-        table.add_column(column, overflow="fold")
-    for entry in native_environments():
-        table.add_row(entry.name, entry.sees, entry.does, entry.about)
-    console.print(table)
-    console.print()
-    other = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    for word, meaning in OTHERS:
-        other.add_row(Text(word, "bold"), Text(meaning))
-    console.print(other)
-    console.print()
     groups = gymnasium_environments()
-    ids = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    for word, names in ("configured", configured()), ("variants", sorted(variants())):
-        if names:
-            ids.add_row(Text(word, "bold"), Text(", ".join(names)))
+    tables = [native_table(), variants_table(), python_table(groups)]
+    ids = table("", "")
     for group, names in groups.items():
         ids.add_row(Text(f"gym: {group}", "bold"), members(group, names))
-    console.print(ids)
+    others = table("", "")
+    for word, meaning in OTHERS:
+        others.add_row(Text(word, "bold"), Text(meaning))
+    for each in (*tables, *([ids] if groups else []), others):
+        if each.row_count:
+            console.print(each)
+            console.print()
+    console.print("Files are in configs/ of puffer_mlx, or of the working folder.", markup=False)
     if not groups:
         console.print("Gymnasium isn't installed: pip install 'puffer-mlx[gym]'", markup=False)
 
@@ -176,7 +264,23 @@ def members(group: str, ids: list[str]) -> Text:
     """A group's ids, the first of many, and what must be installed for them."""
     more = f", … {len(ids) - MOST} more" if len(ids) > MOST else ""
     text = Text(", ".join(ids[:MOST]) + more)
-    module, extra = EXTRAS.get(group, ("gymnasium", ""))
-    if importlib.util.find_spec(module) is None:
-        text.append(f"  pip install 'gymnasium[{extra}]'", "yellow")
+    if package := missing_of_group(group):
+        text.append("  ").append_text(installed(package))
     return text
+
+
+def option_parser() -> Parser:
+    parser = Parser()
+    add_help(parser, {})
+    introduce(parser, "list")
+    return parser
+
+
+@reported
+def main(argv: list[str]) -> None:
+    option_parser().parse(argv)
+    print_catalog(Console())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -17,7 +17,7 @@ from typing import Self
 
 from puffer_mlx.checkpoint import CheckpointManager
 from puffer_mlx.checkpoint.environment_statistics import gathered_statistics
-from puffer_mlx.system import output
+from puffer_mlx.system import output, voice
 from puffer_mlx.tracking.json_lines import JsonLines
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.training.while_training import Evaluator
@@ -108,7 +108,7 @@ class RunEnding:
         self, kind: type | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         output.say(self.line() if error is None else self.rescue())
-        if error is None:
+        if error is None and not voice.is_quiet():
             output.say(f"log   {self._log.path}")
 
 

@@ -1,4 +1,4 @@
-"""Train a policy: python scripts/train.py breakout [options]; --help explains every option."""
+"""Train a policy: puffer-mlx train breakout [options]; --help shows the usual ones."""
 
 import argparse
 import contextlib
@@ -17,9 +17,11 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.list_environments import print_catalog
 from puffer_mlx.cli.stopping import EVALUATED, RunEnding, StopRequests
 from puffer_mlx.cli.trace_files import TraceFiles
-from puffer_mlx.cli.train_options import PROFILED, configured, find_resumed
+from puffer_mlx.cli.train_options import PROFILED, add_options, configured, find_resumed
 from puffer_mlx.cli.train_output import rate_note, reached_note, restarted, setting, summary
+from puffer_mlx.cli.verbosity import detail_config
 from puffer_mlx.config import Config, take_notes, unused_note
+from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.family_settings import family_note
 from puffer_mlx.config.memory_needs import refuse_training
 from puffer_mlx.config.trainer_choice import trainer_note, unread
@@ -27,7 +29,8 @@ from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.ppo import optimizers
-from puffer_mlx.system import output, signals
+from puffer_mlx.system import output, signals, voice
+from puffer_mlx.system.compiler import cache_directory
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.version import version_text
 from puffer_mlx.tracking.further_log import further_log
@@ -53,7 +56,7 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
     kept = optimizers.kept(optimizers.find(config.train.optimizer))
     refuse_training(config, kept=kept)  # before environments are made, which may be as large
     if note := kernels_note():
-        print(note, file=sys.stderr, flush=True)
+        voice.note(note, error=True)
     path = resumed.folder / checkpoint.WEIGHTS if resumed else None
     if options.load_model_path is not None:
         path = checkpoint.find_weights(options.load_model_path, config)
@@ -75,15 +78,18 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
         keeper = checkpoint.CheckpointManager(folder, config, resumed.folder if resumed else None)
         logged = last_step(log_path(config, folder.name)) if resumed else None
         log = JsonLines(log_path(config, folder.name), position)
+        voice.detail(
+            f"checkpoints {folder}\nlog         {log.path}\ncompiled    {cache_directory()}"
+        )
         run = RunLog(config, folder.name, log.path, trainer.placement.overlap)
         stack.enter_context(further_log(run))
         if log.note:
-            print(log.note)
+            voice.note(log.note)
         own_network = vec.has_own_network(config)
         if note := plainer_note(config.env_name, trainer.policy.encoder, own_network):
-            print(note)
+            voice.note(note)
         for line in placement.notes(config, trainer.placement):
-            print(line)
+            voice.note(line)
         facts, total = summary(trainer, folder.name), config.epochs * config.batch_size
         if options.stop_at:
             total = min(total, -(-options.stop_at // config.batch_size) * config.batch_size)
@@ -93,7 +99,7 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
         outside.trainer = trainer
         trainer.stop = outside.stopped
         if while_training.reached(config, before):  # the run had ended there
-            print(reached_note(config, before))
+            voice.note(reached_note(config, before))
             trainer.stop = True
         step = trainer.global_step if resumed else None
         trackers = stack.enter_context(Trackers(run, asked(config), step, logged))
@@ -101,7 +107,7 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
             contextlib.closing(log),
             signals.gently(outside.stop, ending.rescue) as watch,
             ending,
-            Dashboard(facts, total, setting=setting(trainer, environments)) as dashboard,
+            Dashboard(facts, total, console(), setting(trainer, environments)) as dashboard,
             record,
         ):
             for logs in trainer:
@@ -130,6 +136,11 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
         return outside.status or (watch.status if watch.number == signal.SIGHUP else 0)
 
 
+def console() -> Console | None:
+    """Where the dashboard draws: standard output, or with ``-q`` nowhere."""
+    return Console(quiet=True, force_terminal=False) if voice.is_quiet() else None
+
+
 def make_environments(config: Config, path: Path | None) -> tuple[Config, Environments]:
     """The environments of a run, and its configuration as they need it.
 
@@ -141,7 +152,7 @@ def make_environments(config: Config, path: Path | None) -> tuple[Config, Enviro
     if path:
         asked, config = config, as_trained(config, path)
         for line in differences(asked, config, path):
-            print(line)
+            voice.note(line)
     return config, vec.make(config, placement.rollout_cores(config))
 
 
@@ -150,10 +161,10 @@ def introduce(config: Config, environments: Environments) -> None:
     say(config)
     evaluation.refuse_agents(config, environments)
     if unused := vec.unused_keys(config, environments):
-        print(f"unused here: {', '.join(unused)}")
+        voice.note(f"unused here: {', '.join(unused)}")
     if config.python:
-        print(environments.description)
-        print(family_note(config))
+        for line in filter(None, (environments.description, family_note(config))):
+            voice.note(line)
 
 
 def trace_files(trainer: Trainer, options: argparse.Namespace) -> TraceFiles:
@@ -166,14 +177,16 @@ def trace_files(trainer: Trainer, options: argparse.Namespace) -> TraceFiles:
 def go_on(trainer: Trainer, resumed: Checkpoint, state: State) -> int:
     """Have a trainer go on from a checkpoint; returns where the run's log was."""
     exactly = trainer.restore(resumed.weights, state)
-    print(f"going on with {resumed.folder} after {trainer.epoch} epochs")
+    voice.note(f"going on with {resumed.folder} after {trainer.epoch} epochs")
     if not exactly:
-        print(
+        voice.note(
             f"environments restarted: {restarted(trainer.config)}, so the run differs from an"
             " uninterrupted one"
         )
     if isinstance(trainer.vec, TellsScores) and "scores" not in state.arrays:
-        print(f"{SCORE} counts from here: the checkpoint has none of the last episodes' scores")
+        voice.note(
+            f"{SCORE} counts from here: the checkpoint has none of the last episodes' scores"
+        )
     return state.numbers.get("log_position", 0)  # saved without a log, in a notebook say
 
 
@@ -201,6 +214,10 @@ def evaluate(evaluator: Evaluator, trainer: Trainer, dashboard: Dashboard) -> di
     return record
 
 
+def option_parser() -> argparse.ArgumentParser:
+    return build_parser(extra=add_options)
+
+
 @reported
 def main(argv: list[str]) -> int | None:
     if "--version" in argv:
@@ -221,20 +238,21 @@ def start(argv: list[str], resumed: Checkpoint | None) -> int:
         raise UserError("--resume and --load-model-path are given", "one of them")
     refuse_missing(config)
     vec.settle_family(config)
-    print(trainer_note(config))
+    voice.note(trainer_note(config))
     say(config)
     config.unused += [*optimizers.unread(config), *unread(config)]
     if note := unused_note(config):
-        print(note)
+        voice.note(note)
     if not resumed and (note := rate_note(config)):
-        print(note)
+        voice.note(note)
+    detail_config(config)
     return train(config, options, resumed)
 
 
 def say(config: Config) -> None:
     """Print what there is to be said of a configuration, once."""
     for line in take_notes(config):
-        print(line)
+        voice.note(line)
 
 
 if __name__ == "__main__":

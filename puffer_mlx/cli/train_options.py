@@ -7,11 +7,14 @@ from pathlib import Path
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import Checkpoint
 from puffer_mlx.checkpoint.run_lock import held
+from puffer_mlx.cli.commands import introduce
+from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import Config, parse_command_line, trust
 from puffer_mlx.config.command_line import spelled
 from puffer_mlx.config.schema import COMMAND_LINE
 from puffer_mlx.errors import UserError
 from puffer_mlx.profiling import metal_capture
+from puffer_mlx.system import program
 
 PROFILED = 3  # epochs of a timeline
 
@@ -37,6 +40,7 @@ def epochs_number(text: str) -> int:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    introduce(parser, "train")
     group = parser.add_argument_group("this run")
     group.add_argument(
         "--load-model-path",
@@ -78,6 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--version", action="store_true", help="print versions, device and BLAS, and exit"
     )
+    add_verbosity(parser)
 
 
 def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Namespace]:
@@ -133,6 +138,6 @@ def find_resumed(argv: list[str], stack: contextlib.ExitStack) -> Checkpoint | N
     if made.config.env_name != config.env_name:
         raise UserError(
             f"{made.folder} is a run of {made.config.env_name}, not of {config.env_name}",
-            f"python scripts/train.py {made.config.env_name} --resume {which}",
+            f"{program.command('train')} {made.config.env_name} --resume {which}",
         )
     return made

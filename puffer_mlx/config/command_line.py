@@ -4,14 +4,19 @@ import argparse
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from puffer_mlx.config.compatibility import RENAMES, SWEEP, UNUSED, closest
-from puffer_mlx.config.finding import known_words
+from puffer_mlx.config.help_page import add_help
 from puffer_mlx.config.ini_files import Setting
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS, SECTIONS
 from puffer_mlx.errors import UserError
+from puffer_mlx.system import program
 
+ENVIRONMENT = f"""\
+ENV: a name that `{program.COMMAND} list` shows; gym:ID, one of Gymnasium's;
+module:factory, Python; a folder in PufferLib's form; or the path of an .ini
+file."""
 WORDS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT"}  # how help shows an option's value
 
 
@@ -23,11 +28,51 @@ class _Last(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are UserErrors."""
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are UserErrors, and that guesses at no option.
+
+    It has no ``--help``; see ``help_page.add_help``.
+    """
+
+    def __init__(self, **how: Any) -> None:
+        form = argparse.RawDescriptionHelpFormatter
+        super().__init__(formatter_class=form, allow_abbrev=False, add_help=False, **how)
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message} ({COMMAND_LINE})", "--help explains every option")
+        """Refuse a command line."""
+        raise UserError(f"{message} ({COMMAND_LINE})", "--help all explains every option")
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """The options of a program that has no configuration.
+
+        Raises:
+            UserError: anything wrong; of an unknown option with the closest one.
+        """
+        namespace, rest = self.parse_known_args(argv)
+        if rest:
+            raise _unknown(self, rest, None, "--help shows what there is")
+        return namespace
+
+
+def _epilog() -> str:
+    """What PufferLib's files may say besides: keys that do nothing here, by reason; other names."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in UNUSED.items():
+        by_reason.setdefault(reason, []).append(name)
+    unused = (f"{reason}: {', '.join(names)}" for reason, names in by_reason.items())
+    renamed = (f"{name}: {new}" for name, new in RENAMES.items())
+    lines = ["Accepted, and unused here:", *unused, "Accepted under another name:", *renamed]
+    return "\n".join(
+        textwrap.fill(
+            line,
+            80,
+            initial_indent=" " * 2 * (not line.startswith("Accepted")),
+            subsequent_indent=" " * 6,
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+        for line in lines
+    )
 
 
 def option(section: str, key: str) -> str:
@@ -73,19 +118,8 @@ def build_parser(
             are accepted, so that a command line of another script is, and help doesn't show them.
     """
     texts = {setting.name: setting.text for setting in files}
-    unused = (f"{name}: {reason}" for name, reason in UNUSED.items())
-    renamed = (f"{name}: {new}" for name, new in RENAMES.items())
-    parser = _Parser(
-        usage="%(prog)s ENV [options]",
-        description=f"ENV: one of {', '.join(known_words())}; gym:ID, one of Gymnasium's;"
-        " module:factory, Python; a folder in PufferLib's form; or the path of an .ini file.",
-        epilog="Accepted and unused:\n"
-        + textwrap.indent("\n".join(unused), "  ")
-        + "\nAccepted under another name:\n"
-        + textwrap.indent("\n".join(renamed), "  "),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser(usage="%(prog)s ENV [options]", description=ENVIRONMENT, epilog=_epilog())
+    add_help(parser, texts)
     for section, keys in KEYS.items():
         shown_keys = {key: k for key, k in keys.items() if obeys(obeyed, f"{section}.{key}")}
         if not shown_keys:
@@ -197,13 +231,22 @@ def _refuse_empty(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
 
 
 def _unknown(
-    parser: argparse.ArgumentParser, rest: list[str], obeyed: Sequence[str] | None
+    parser: argparse.ArgumentParser,
+    rest: list[str],
+    obeyed: Sequence[str] | None,
+    form: str = "write options as --train.gamma 0.99, after ENV",
 ) -> UserError:
-    """The error for words that no option takes; the hint names only options that do something."""
+    """The error for words that no option takes; the hint names only options that do something.
+
+    Args:
+        parser: that refused them.
+        rest: the words.
+        obeyed: see ``obeys``.
+        form: the hint of a word that isn't an option.
+    """
     name, _, value = rest[0].partition("=")
     if not name.startswith("--"):
-        hint = "write options as --train.gamma 0.99, after ENV"
-        return UserError(f"unexpected {rest[0]!r} ({COMMAND_LINE})", hint)
+        return UserError(f"unexpected {rest[0]!r} ({COMMAND_LINE})", form)
     if not value and len(rest) > 1 and not rest[1].startswith("--"):
         value = rest[1]
     options = [
@@ -212,7 +255,7 @@ def _unknown(
         if word.startswith("--") and ("." not in action.dest or obeys(obeyed, action.dest))
     ]
     near = closest(name[2:], options)
-    hint = f"did you mean --{near}?" if near else "--help explains every option"
+    hint = f"did you mean --{near}?" if near else "--help all explains every option"
     if name.startswith("--sweep"):
         hint = "name a key that the environment's file has in a [sweep] section, or PufferLib's own"
     return UserError(f"unknown option {name} {value}".rstrip() + f" ({COMMAND_LINE})", hint)

@@ -28,6 +28,7 @@ from puffer_mlx.config.folders import folder_version, main_source
 from puffer_mlx.config.schema import KEYS, says_memory
 from puffer_mlx.config.versions import file_texts
 from puffer_mlx.errors import UserError
+from puffer_mlx.system import program
 from puffer_mlx.system.files import read_text
 from puffer_mlx.system.package_data import shipped
 
@@ -276,6 +277,6 @@ def find_config(name: str) -> Path:
                 return path
     known = known_words()
     near = closest(name, known)
-    hint = (f"did you mean {near}? " if near else "") + "known: " + ", ".join(known)
-    hint += "; or gym:ID, module:factory, a folder"
+    hint = f"did you mean {near}? " if near else ""
+    hint += f"`{program.COMMAND} list` shows them; or gym:ID, module:factory, a folder, a file"
     raise UserError(f"no configuration has the environment {name!r}", hint)

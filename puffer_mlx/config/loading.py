@@ -26,7 +26,6 @@ from puffer_mlx.config.finding import (
     NamedEnvironment,
     Wanted,
     is_whole,
-    known_words,
     last_said,
     plain_path,
     resolve,
@@ -50,6 +49,7 @@ from puffer_mlx.config.values import (
 )
 from puffer_mlx.config.versions import ALGORITHM
 from puffer_mlx.errors import UserError
+from puffer_mlx.system import program
 from puffer_mlx.system.files import reading
 
 ALLOW_CODE = """\
@@ -141,7 +141,7 @@ def parse_command_line(
     with reading(name, "name an environment, a folder or an .ini file that you may read"):
         found = resolve(name, wanted) if name else NamedEnvironment("", "", [])
     if not name and "-h" not in words and "--help" not in words:
-        hint = f"ENV [options], ENV one of {', '.join(known_words())}, gym:ID, …"
+        hint = f"`{program.COMMAND} list` shows them; or gym:ID, module:factory, a folder, a file"
         raise UserError(f"the first word must be an environment ({COMMAND_LINE})", hint)
     named_here = {found.source} if name.endswith(".ini") else {found.env_name, found.source}
     found = found if run is None else resolve_file(run, wanted)
@@ -169,7 +169,7 @@ def parse_command_line(
         config.notes.insert(0, f"{config.env_name}: sources in {where}")
     idle = [setting.name for setting in given if not obeys(obeyed, setting.name)]
     if idle and obeyed is not None:
-        config.notes.append(f"unused here: {', '.join(idle)} (--help shows what is used)")
+        config.notes.append(f"unused here: {', '.join(idle)} (--help all shows what is used)")
     return config, own
 
 
@@ -285,7 +285,7 @@ def _place(config: Config, setting: Setting, texts: bool) -> None:
         config.unused.append(name)
     elif name != "base.env_name":
         near = closest(name, [*(f"{s}.{k}" for s, keys in KEYS.items() for k in keys), *RENAMES])
-        hint = f"did you mean {near}?" if near else "--help explains every key"
+        hint = f"did you mean {near}?" if near else "--help all explains every key"
         raise UserError(f"unknown key {setting} ({origin})", hint)
 
 
@@ -297,4 +297,6 @@ def take_notes(config: Config) -> list[str]:
 
 def unused_note(config: Config) -> str | None:
     """The line to print once about accepted keys that do nothing here; None without one."""
-    return f"unused here: {', '.join(config.unused)} (--help says why)" if config.unused else None
+    return (
+        f"unused here: {', '.join(config.unused)} (--help all says why)" if config.unused else None
+    )

@@ -1,6 +1,6 @@
 """What it costs to start work on a device, to wait for it and to change between devices.
 
-``scripts/bench.py --sync`` prints it. These costs, not arithmetic, decide how many groups of agents
+``puffer-mlx bench --sync`` prints it. These costs, not arithmetic, decide how many groups of agents
 pay, whether acting on the CPU beside a learning GPU does, and how far ahead updates may be queued.
 
 On CUDA a graph of the GPU must not use what ``mx.async_eval`` computes on the CPU: it would wait

@@ -9,14 +9,13 @@ Written against MLX's documented interface and tested with a stand-in: not run o
 """
 
 import os
-import shlex
-import sys
 from pathlib import Path
 
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.profiling.timeline import refuse_unwritable
+from puffer_mlx.system import program
 
 VARIABLE = "MTL_CAPTURE_ENABLED"
 MOST = 5  # epochs
@@ -100,7 +99,7 @@ def _refuse_machine() -> None:
             "a Mac with Apple silicon; elsewhere, a timeline: --profile run.json",
         )
     if os.environ.get(VARIABLE) != "1":
-        command = f"{VARIABLE}=1 {shlex.join(['python', *sys.argv])}"
+        command = f"{VARIABLE}=1 {program.typed()}"
         raise UserError(
             f"Metal captures only what was started with {VARIABLE}=1,"
             f" found {os.environ.get(VARIABLE, 'nothing')}",

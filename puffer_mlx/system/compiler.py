@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import private_folders
+from puffer_mlx.system import private_folders, voice
 from puffer_mlx.system.files import sync
 from puffer_mlx.system.install_hints import compiler_hint
 
@@ -200,7 +200,7 @@ def _announced(name: str, more: str) -> Iterator[None]:
     began, told = time.monotonic(), threading.Event()
 
     def tell() -> None:
-        print(f"puffer_mlx: compiling {name} {more}", file=sys.stderr, flush=True)
+        voice.note(f"puffer_mlx: compiling {name} {more}", error=True)
         told.set()
 
     notice = threading.Timer(NOTICE_SECONDS, tell)
@@ -212,7 +212,7 @@ def _announced(name: str, more: str) -> Iterator[None]:
         notice.join()
     if told.is_set():
         took = time.monotonic() - began
-        print(f"puffer_mlx: compiling {name} took {took:.0f} s", file=sys.stderr, flush=True)
+        voice.note(f"puffer_mlx: compiling {name} took {took:.0f} s", error=True)
 
 
 @functools.cache

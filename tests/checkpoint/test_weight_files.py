@@ -250,7 +250,7 @@ def test_flat_files_of_3_0(tmp_path):
 
 
 def test_a_torch_file_named_bin(fixtures):
-    refused(fixtures / "puffer4_breakout_mingru.bin", "torch.save", "scripts/import.py")
+    refused(fixtures / "puffer4_breakout_mingru.bin", "torch.save", "puffer-mlx import")
 
 
 # ---- files that can't be read --------------------------------------------------------------------

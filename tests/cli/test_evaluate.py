@@ -509,7 +509,7 @@ def test_script_needs_nothing_that_only_training_needs(evaluate, here, capsys):
     assert evaluate(f"{line} {words}") == 0
     said, *about, first = capsys.readouterr().out.splitlines()[:3]
     names = "vec.num_buffers, train.minibatch_size, base.log_dir"
-    assert said == f"unused here: {names} (--help shows what is used)"
+    assert said == f"unused here: {names} (--help all shows what is used)"
     assert about == ["unused here: vec.total_agents (for Python)"]
     assert first.startswith("squared: 4 episodes, ")
     path = here / made / "config.ini"

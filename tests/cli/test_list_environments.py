@@ -70,7 +70,10 @@ def test_what_is_printed():
         assert f"\n{name} " in text
     for word in ("gym:ID", "module:factory", "path/ocean/NAME", "whose [base] env_name"):
         assert word in text
-    assert " ".join(text.split()).count("variants breakout-a, breakout-b, breakout-c,") == 1
+    rows = [line.split() for line in text.splitlines()]
+    assert ["breakout-a", "puffer5", "8,192", "puffer5/breakout-a.ini"] in rows
+    assert ["gym:HalfCheetah-v5", "1", "gym/HalfCheetah.ini"] in [row[:3] for row in rows]
+    assert ["catch", "256", "36", "x", "36"] in [row[:5] for row in rows]
     assert max(map(len, text.splitlines())) <= 120
     assert max(map(len, printed(80).splitlines())) <= 80
 

@@ -25,9 +25,9 @@ def test_keys_that_are_not_obeyed_are_taken_and_named(capsys):
     words = "--train.gamma 0.5 --vec.num-buffers 4 --cudagraphs 1 --seed 3 --overlap 1"
     config, _ = c.parse_command_line(["squared", *words.split()], obeyed=SOME)
     names = "train.gamma, base.cudagraphs, base.overlap"
-    assert config.notes == [f"unused here: {names} (--help shows what is used)"]
+    assert config.notes == [f"unused here: {names} (--help all shows what is used)"]
     with pytest.raises(SystemExit):
-        c.parse_command_line(["squared", "--help"], obeyed=SOME)
+        c.parse_command_line(["squared", "--help", "all"], obeyed=SOME)
     shown = capsys.readouterr().out
     assert "--vec.num-buffers" in shown and "--seed" in shown and "--env.size" in shown
     assert "--train." not in shown and "--log-dir" not in shown and "[policy]" not in shown
@@ -80,7 +80,7 @@ SCRIPTS = {  # script -> options that its help shows, and that it doesn't
 def test_help_shows_what_a_script_obeys(name, capsys):
     module = cli(name)
     with pytest.raises(SystemExit):
-        module.main(["squared", "--help"])
+        module.main(["squared", "--help", "all"])
     shown = capsys.readouterr().out.split()
     for word in SCRIPTS[name][0].split():
         assert word in shown or f"{word}," in shown, word
@@ -110,4 +110,4 @@ def test_stepping_alone_uses_no_policy(here, capsys):
     words = "--env-only --seconds 0.01 --repeat 1 --vec.total-agents 8 --train.gamma 0.5 --seed 3"
     assert bench.main(["squared", *words.split(), "--vec.num-threads", "1"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
-    assert first == "unused here: train.gamma, base.seed (--help shows what is used)"
+    assert first == "unused here: train.gamma, base.seed (--help all shows what is used)"

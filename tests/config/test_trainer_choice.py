@@ -166,7 +166,7 @@ def test_a_run_says_whose_trainer_it_has_and_what_that_does_not_read(here, scrip
     assert script.main(["squared", *words.split(), *small.split()]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "squared: PufferLib 5.0's trainer (--train.algorithm)"
-    assert lines[1] == "unused here: vec.num_policies, train.prio_alpha (--help says why)"
+    assert lines[1] == "unused here: vec.num_policies, train.prio_alpha (--help all says why)"
     # Its own file says the rest, whatever the word before it is.
     longer = "--resume latest --base.checkpoint_dir=kept --train.total-timesteps 256"
     assert script.main(["squared", *longer.split()]) == 0

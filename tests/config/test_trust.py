@@ -496,5 +496,5 @@ def test_configurations_name_code_in_few_places():
 @pytest.mark.parametrize("script", ["train", "evaluate", "export", "import_", "check_env", "bench"])
 def test_every_script_has_the_option(script, capsys):
     with pytest.raises(SystemExit):
-        call(script, "--help")
+        call(script, "--help", "all")
     assert "--allow-code" in capsys.readouterr().out

@@ -508,8 +508,8 @@ def test_upstreams_file_there_and_back(here, fixtures, script, capsys, version):
     folder = here / "run" / "0000000000000000"
     made = checkpoint.load(folder)
     for words in (
-        f"python scripts/evaluate.py breakout --load-model-path run/{folder.name}",
-        f"python scripts/train.py run/{folder.name}/config.ini --load-model-path run/{folder.name}",
+        f"puffer-mlx evaluate breakout --load-model-path run/{folder.name}",
+        f"puffer-mlx train run/{folder.name}/config.ini --load-model-path run/{folder.name}",
         "largest difference  ",
     ):
         assert words in printed
@@ -547,9 +547,9 @@ def commands(script, monkeypatch):
 
     def obey(printed, which, *more):
         (line,) = [line for line in printed.splitlines() if line.startswith(which)]
-        python, path, *words = shlex.split(line.removeprefix(which))
-        assert (python, path[:8]) == ("python", "scripts/")
-        return modules[path[8:-3]].main([*words, *more])
+        program, name, *words = shlex.split(line.removeprefix(which))
+        assert program == "puffer-mlx"
+        return modules[name].main([*words, *more])
 
     return obey
 

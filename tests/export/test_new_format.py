@@ -229,7 +229,7 @@ def test_its_hint_where_weights_are_loaded(tmp_path):
     export(make(tmp_path), Format("npz"), tmp_path / "w.npz", None)
     with pytest.raises(UserError, match=r"neither a \.safetensors nor a \.bin file") as caught:
         load_weights(tmp_path / "w.npz", {})
-    assert caught.value.hint.startswith("import it: python scripts/import.py ")
+    assert caught.value.hint.startswith("import it: puffer-mlx import ")
 
 
 def test_the_table_of_the_documentation(monkeypatch):

@@ -1,5 +1,6 @@
 """The Metal capture with a stand-in for Metal: when it starts and stops, and what it refuses."""
 
+import sys
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -100,9 +101,7 @@ def test_what_will_not_do_is_refused_before_the_run(metal, tmp_path, name, epoch
 
 @pytest.mark.parametrize("value", [None, "0"])
 def test_captures_must_be_enabled_when_the_process_starts(metal, tmp_path, monkeypatch, value):
-    monkeypatch.setattr(
-        metal_capture.sys, "argv", ["scripts/train.py", "breakout", "--name", "a b"]
-    )
+    monkeypatch.setattr(sys, "argv", ["scripts/train.py", "breakout", "--name", "a b"])
     monkeypatch.delenv("MTL_CAPTURE_ENABLED")
     if value:
         monkeypatch.setenv("MTL_CAPTURE_ENABLED", value)

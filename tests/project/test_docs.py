@@ -9,7 +9,7 @@ from running import ROOT, TINY, only, records, run
 
 TEXT = (ROOT / "docs" / "custom_policy.md").read_text()
 FILE, NETWORK, COMPOSED = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-COMMANDS = re.findall(r"^python scripts/train\.py breakout (.*)$", TEXT, re.MULTILINE)
+COMMANDS = re.findall(r"^puffer-mlx train breakout (.*)$", TEXT, re.MULTILINE)
 
 
 @pytest.fixture

@@ -1,17 +1,22 @@
 """The wheel: everything a checkout has that runs must be in it, and nothing that doesn't."""
 
+import os
+import re
 import subprocess
 import sys
 import tarfile
+import venv
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+from running import BATCH, EPOCHS, TINY, only
 
 import puffer_mlx
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = {".py", ".c", ".cpp", ".h", ".ini"}
+SHIPPED = {".py", ".c", ".cpp", ".h", ".ini", ".typed"}
 
 
 def built(kind: str, directory: Path) -> Path:
@@ -64,3 +69,68 @@ def test_the_source_archive_has_what_the_wheel_is_built_of_and_no_tests(wheel, t
     sources = {name.replace("puffer_mlx/configs/", "configs/") for name in sources}
     assert packed >= sources | {"pyproject.toml", "README.md", "LICENSE"}
     assert not [name for name in packed if name.startswith("tests")]
+
+
+def metadata(wheel: Path) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return archive.read(name).decode()
+
+
+def test_links_and_pictures_of_readme_lead_to_the_version_in_its_repository(wheel):
+    """PyPI shows it outside of the repository."""
+    text = metadata(wheel)
+    (source,) = re.findall(r"^Project-URL: Source, (https://\S+[^/])$", text, re.MULTILINE)
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    assert len(links) > 10 and [link for link in links if not re.match("https?://|#", link)] == []
+    version = f"v{puffer_mlx.__version__}"
+    assert f"]({source}/blob/{version}/docs/architecture.md)" in text
+    assert re.search(rf"!\[[^]]+\]\({source}/raw/{version}/docs/images/", text)
+    for link in links:
+        path = link.partition(f"/{version}/")[2].partition("#")[0]
+        assert (ROOT / path).exists(), link
+
+
+# ---- installed -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """puffer-mlx from the wheel alone: an environment of its own, which borrows what it needs."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder, symlinks=True)  # without pip: the present one installs into it
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install"]
+    quick = ["--quiet", "--no-deps", "--no-index", "--no-compile"]
+    subprocess.run([*pip, *quick, str(wheel)], check=True, capture_output=True)
+    packages = next(folder.glob("lib/python*/site-packages"))
+    (packages / "borrowed.pth").write_text(str(Path(np.__file__).parents[1]) + "\n")
+    return folder / "bin" / "puffer-mlx"
+
+
+def test_from_the_wheel_alone_in_an_empty_folder(installed, tmp_path):
+    """Train, evaluate, export, import, resume, by the command; the checkout isn't there."""
+    told = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+
+    def said(*words: str) -> str:
+        done = subprocess.run(
+            [installed, *words], cwd=tmp_path, env=told, capture_output=True, text=True, timeout=240
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    place = installed.parents[1].resolve()
+    trained = said("train", *TINY, "--stop-at", str(2 * BATCH), "-v")
+    assert str(ROOT) not in trained and "configs/squared.ini" in trained
+    assert said("evaluate", "squared", "latest", "--episodes", "8").startswith("squared: ")
+    said("export", "latest", "--to", "safetensors", "--out", "w.safetensors")
+    run = only(tmp_path, "checkpoints/squared/*").name
+    imported = said("import", "w.safetensors", "squared", "--env.size", "3")
+    assert "puffer-mlx evaluate squared --load-model-path checkpoints/squared/" in imported
+    resumed = said("train", "squared", "--resume", run)
+    assert f"going on with checkpoints/squared/{run}/" in resumed
+    assert (tmp_path / f"checkpoints/squared/{run}/{EPOCHS * BATCH:016d}").is_dir()
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "logs", "w.safetensors"}
+    python = installed.with_name("python")
+    code = "import puffer_mlx; print(puffer_mlx.__file__)"
+    found = subprocess.run([python, "-c", code], cwd=tmp_path, env=told, capture_output=True)
+    assert Path(found.stdout.decode().strip()).resolve().is_relative_to(place)

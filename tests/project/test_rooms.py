@@ -70,7 +70,8 @@ def dotted(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
 
 
-MODULES = {dotted(path): path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py"}
+DOORS = {PACKAGE / "__init__.py", PACKAGE / "__main__.py"}
+MODULES = {dotted(path): path for path in PACKAGE.rglob("*.py") if path not in DOORS}
 FULL = {f"puffer_mlx.{module}" for module in MODULES}
 NAMES = {module: list(imports(ast.parse(path.read_text()))) for module, path in MODULES.items()}
 

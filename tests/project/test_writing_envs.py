@@ -25,9 +25,9 @@ NOTHING = {  # what makes a run of an example as short as can be
     LIGHTHOUSE: "--vec.total-agents 64 --train.minibatch-size 512 --train.total-timesteps 8192",
     REGATTA: "--train.total-timesteps 2048",
 }
-FIRST_WORD = re.compile(r"^(?:\$ )?(python scripts/(\w+)\.py .*?) *(?:#.*)?$", re.MULTILINE)
+FIRST_WORD = re.compile(r"^(?:\$ )?(puffer-mlx ([a-z-]+) .*?) *(?:#.*)?$", re.MULTILINE)
 COMMANDS = [
-    (script, shlex.split(line)[2:])
+    (script.replace("-", "_"), shlex.split(line)[2:])
     for line, script in FIRST_WORD.findall(TEXT)
     if line.split()[2].startswith("docs/")
 ]

@@ -60,7 +60,7 @@ def test_one_file(train, tmp_path):
     assert whole == parts
     last = "checkpoints/squared/*/best/weights.safetensors"
     assert only(tmp_path / "whole", last).is_file()
-    text, status = train(tmp_path / "parts", "--help")
+    text, status = train(tmp_path / "parts", "--help", "all")
     assert "adam or muon or sgd" in " ".join(text.split())
     text, status = train(tmp_path / "parts", *TINY, "--train.optimizer", "sdg")
     assert status == 2 and "adam or muon or sgd" in text

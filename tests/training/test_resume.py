@@ -407,7 +407,7 @@ def test_options_change_a_resumed_run(whole, tmp_path):
         (["squared", "--gpu-capture", " "], "--gpu-capture is empty", "leave it out"),
         (["squared", "--resume", "x" * 5000], "File name too long", "check the path"),
         (["squared", "--load-model-path", "x" * 5000], "File name too long", "check the path"),
-        (["--resume", "latest"], "the first word must be an environment", "one of"),
+        (["--resume", "latest"], "the first word must be an environment", "puffer-mlx list"),
         (["breakout", "--resume", "latest"], "no checkpoint in checkpoints/breakout", "train"),
         (["breakout", "--resume", "checkpoints/squared"], "no checkpoint in", "train first"),
         (["squared", "--resume", "latest", "--load-model-path", "latest"], "are given", "one of"),

@@ -1,1 +1,1 @@
-"""What may be wrong with an environment, found by playing it: ``scripts/check_env.py``."""
+"""What may be wrong with an environment, found by playing it: ``puffer-mlx check-env``."""

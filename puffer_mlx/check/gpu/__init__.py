@@ -1,1 +1,1 @@
-"""What ``scripts/check_gpu.py`` checks on a machine: items, each a function that says a number."""
+"""What ``puffer-mlx check-gpu`` checks on a machine: items, each a function that says a number."""

@@ -16,6 +16,7 @@ from puffer_mlx.export import importing
 from puffer_mlx.export.exporting import Format, export
 from puffer_mlx.profiling.metal_capture import SKIPPED, VARIABLE, MetalCapture
 from puffer_mlx.profiling.phases import SAMPLE_EVERY
+from puffer_mlx.system import program
 from puffer_mlx.training.trainer import Logs, Trainer
 from puffer_mlx.trees import named
 
@@ -109,7 +110,7 @@ def capture(effort: Effort) -> str:
     if not mx.metal.is_available():
         raise Skipped("captures are Metal's")
     if os.environ.get(VARIABLE) != "1":
-        raise Skipped(f"{VARIABLE}=1 python scripts/check_gpu.py --only capture")
+        raise Skipped(f"{VARIABLE}=1 {program.command('check-gpu')} --only capture")
     with tempfile.TemporaryDirectory() as folder, trainer() as made:
         taken = MetalCapture(Path(folder) / "check.gputrace")
         try:

@@ -41,6 +41,7 @@ from puffer_mlx.export.parity import Outputs
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
+from puffer_mlx.system import program
 from puffer_mlx.trees import named
 
 OPSET, IR = 17, 8  # of ONNX 1.12 (2022): runtimes at least as new can run the file
@@ -199,7 +200,7 @@ def read_onnx(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     if "puffer_mlx" not in about:
         raise UserError(
             f"{path} isn't one of puffer_mlx's ONNX files",
-            "only those that scripts/export.py wrote name their weights in a way known here",
+            f"only those that {program.COMMAND} export wrote name weights in a way known here",
         )
     tensors = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
     if COUNT in about:
@@ -229,7 +230,7 @@ def _parsed(path: Path, data: bytes) -> Any:
             raise UserError(
                 f"{path} keeps the numbers of {tensor.name or 'a tensor'!r} in another file, which"
                 " isn't read",
-                "export it again: scripts/export.py writes everything into one file",
+                f"export it again: {program.COMMAND} export writes everything into one file",
             )
     return model
 

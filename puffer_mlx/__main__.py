@@ -1,0 +1,8 @@
+"""``python -m puffer_mlx``: the command ``puffer-mlx``."""
+
+import sys
+
+from puffer_mlx.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""The commands of ``puffer-mlx``: a table; a module is imported when its command is given."""
+
+import argparse
+import importlib
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import NamedTuple
+
+from puffer_mlx.system import program
+
+
+class Command(NamedTuple):
+    """One of them.
+
+    Args:
+        module: of this folder; it has ``main(argv)`` and ``option_parser()``.
+        words: what follows it, for help.
+        about: what it does, in a sentence.
+        takes_env: whether its first word is an environment.
+    """
+
+    module: str
+    words: str
+    about: str
+    takes_env: bool = True
+
+    def load(self) -> ModuleType:
+        """Its module, imported."""
+        return importlib.import_module(f"puffer_mlx.cli.{self.module}")
+
+    @property
+    def main(self) -> Callable[[Sequence[str]], int]:
+        """What runs it: takes the words behind its name, returns the exit code."""
+        return self.load().main
+
+
+COMMANDS = {
+    "train": Command("train", "ENV", "Train a policy."),
+    "evaluate": Command("evaluate", "ENV PATH", "Score a trained policy, or watch it play."),
+    "export": Command(
+        "export", "PATH --to KIND", "Carry a policy to PyTorch, ONNX or PufferLib.", False
+    ),
+    "import": Command("import_", "FILE ENV", "Make a checkpoint of another program's file.", False),
+    "bench": Command("bench", "ENV", "Measure how fast this machine trains."),
+    "check-env": Command("check_env", "ENV", "Say what is wrong with an environment."),
+    "check-gpu": Command("check_gpu", "", "Check that this machine's GPU computes rightly.", False),
+    "list": Command("list_environments", "", "Show what environments there are.", False),
+    "completion": Command(
+        "completion", "SHELL", "Print what completes words in bash, zsh or fish.", False
+    ),
+}
+
+
+def introduce(parser: argparse.ArgumentParser, name: str) -> None:
+    """Give a parser the name and the first sentence of a command."""
+    parser.prog = program.command(name)
+    parser.description = "\n\n".join(filter(None, (COMMANDS[name].about, parser.description)))

@@ -1,0 +1,92 @@
+"""Shell completion: ``puffer-mlx completion bash``, or zsh, or fish. The scripts are shtab's.
+
+They are made once and hold every name, so that Tab starts no Python; a new version, or an
+environment with a file of its own, is known after they are made again.
+"""
+
+import argparse
+import re
+import sys
+import textwrap
+from typing import Any
+
+from puffer_mlx.cli.commands import COMMANDS, introduce
+from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.list_environments import gymnasium_environments
+from puffer_mlx.config.command_line import Parser
+from puffer_mlx.config.finding import known_words
+from puffer_mlx.config.help_page import COMMON, add_help
+from puffer_mlx.config.schema import KEYS
+from puffer_mlx.errors import UserError
+from puffer_mlx.system import program
+
+PLACES = {  # shell -> where its script belongs, for --help
+    "bash": "~/.local/share/bash-completion/completions/puffer-mlx",
+    "zsh": "a folder of fpath, as _puffer-mlx",
+    "fish": "~/.config/fish/completions/puffer-mlx.fish",
+}
+FILES = ("FILE", "FILE.gputrace", "PATH")  # metavars of options that take a file
+FOLDERS = ("FOLDER", "DIR")
+SHOWN = 70  # characters of an option's help beside its name
+
+
+def option_parser() -> Parser:
+    parser = Parser(usage="%(prog)s SHELL > FILE")
+    add_help(parser, {})
+    introduce(parser, "completion")
+    where = "; ".join(f"{shell}: {place}" for shell, place in PLACES.items())
+    parser.add_argument("shell", choices=list(PLACES), help=f"FILE is for {where}")
+    return parser
+
+
+def names() -> list[str]:
+    """The environments that completion offers."""
+    ids = [name for group in gymnasium_environments().values() for name in group]
+    words = [word for word in known_words() if "*" not in word]
+    return sorted({*words, *(f"gym:{name}" for name in ids)})
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """Every command with all of its options, as one parser; it is for completion alone."""
+    import shtab  # type: ignore
+
+    top = argparse.ArgumentParser(prog=program.COMMAND)
+    top.add_argument("--version", action="store_true", help="versions, device and BLAS")
+    commands = top.add_subparsers(metavar="COMMAND")
+    environments = names()
+    for name, command in COMMANDS.items():
+        own = command.load().option_parser()
+        if command.takes_env:
+            own.add_argument("ENV", choices=environments)
+        for action in own._actions:
+            _complete(action, shtab)
+        commands.add_parser(name, help=command.about, parents=[own], add_help=False)
+    return top
+
+
+def _complete(action: argparse.Action, shtab: Any) -> None:
+    """Tell shtab what a value of an option may be, and in few words what it is for."""
+    if action.help and action.help != argparse.SUPPRESS:
+        words = COMMON.get(action.dest) or re.split(r"[.;:] ", action.help)[0]
+        action.help = textwrap.shorten(words, SHOWN, placeholder=" …")
+    section, _, key = action.dest.partition(".")
+    if declared := KEYS.get(section, {}).get(key):
+        action.choices = declared.choices or None
+    if action.metavar in FILES:
+        action.complete = shtab.FILE  # type: ignore
+    elif action.metavar in FOLDERS:
+        action.complete = shtab.DIRECTORY  # type: ignore
+
+
+@reported
+def main(argv: list[str]) -> None:
+    options = option_parser().parse(argv)
+    try:
+        import shtab  # type: ignore
+    except ImportError:
+        raise UserError("completion needs shtab", "pip install 'puffer-mlx[completion]'") from None
+    print(shtab.complete(whole_parser(), options.shell))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

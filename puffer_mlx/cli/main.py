@@ -1,0 +1,85 @@
+"""The command ``puffer-mlx``: which subcommand is meant, and what there are."""
+
+import sys
+from collections.abc import Sequence
+
+from puffer_mlx.cli.commands import COMMANDS
+from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.verbosity import WORDS
+from puffer_mlx.config.compatibility import closest
+from puffer_mlx.config.finding import known_words
+from puffer_mlx.errors import UserError
+from puffer_mlx.system import program
+
+HELP = ("-h", "--help", "help")
+
+
+def usage() -> str:
+    """The page of ``puffer-mlx --help``."""
+    lines = [
+        f"usage: {program.command('COMMAND [options]')}",
+        "",
+        "Reinforcement learning on MLX: the trainers of PufferLib 4.0 and 5.0, and PPO.",
+        "",
+    ]
+    lines += [
+        f"  {f'{name} {command.words}':<24}{command.about}" for name, command in COMMANDS.items()
+    ]
+    train = program.command("train")
+    lines += [
+        "",
+        "for example",
+        f"  {train} breakout",
+        f"  {train} gym:CartPole-v1",
+        f"  {program.command('evaluate')} breakout latest --terminal",
+        "",
+        "  COMMAND --help           the page of a command; --help all: all of it",
+        "  -q, --quiet              say only what is wrong, and the result",
+        "  -v, --verbose            say what was chosen, and which file says so",
+        "  --version                versions, device and BLAS",
+    ]
+    return "\n".join(lines)
+
+
+def refused(word: str) -> UserError:
+    """What is said of a word that is no command."""
+    if word in known_words() or word.endswith(".ini") or ":" in word:
+        hint = program.command(f"train {word}")
+    elif near := closest(word.replace("_", "-"), [*COMMANDS]):
+        hint = f"did you mean {program.command(near)}?"
+    else:
+        hint = f"one of {', '.join(COMMANDS)}"
+    return UserError(f"there is no command {word!r}", hint)
+
+
+@reported
+def shown(argv: list[str]) -> int:
+    """What needs no command: help and versions."""
+    if not argv:
+        print(usage(), file=sys.stderr)
+        return 2
+    if argv[0] in HELP:
+        print(usage())
+    elif argv[0] == "--version":
+        from puffer_mlx.system.version import version_text  # it imports MLX
+
+        print(version_text())
+    else:
+        raise refused(argv[0])
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand; the exit code.
+
+    Args:
+        argv: the words behind ``puffer-mlx``; None: this process's.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    before = next((i for i, word in enumerate(words) if word not in WORDS), len(words))
+    first, rest = words[before : before + 1], words[before + 1 :]
+    if first and first[0] == "help" and rest and rest[0] in COMMANDS:
+        first, rest = rest[:1], ["--help", *rest[1:]]
+    if first and first[0] in COMMANDS:
+        return COMMANDS[first[0]].main([*rest, *words[:before]])
+    return shown(first)

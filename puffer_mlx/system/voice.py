@@ -1,0 +1,37 @@
+"""How much a program says: what is usual; with -q only what matters; with -v also what it chose."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+QUIET, USUAL, VERBOSE = -1, 0, 1
+
+_level = USUAL
+
+
+@contextmanager
+def speaking(level: int) -> Iterator[None]:
+    """Say so much meanwhile, in this process."""
+    global _level
+    before, _level = _level, level
+    try:
+        yield
+    finally:
+        _level = before
+
+
+def is_quiet() -> bool:
+    """Whether only what matters is to be said."""
+    return _level == QUIET
+
+
+def note(line: str, error: bool = False) -> None:
+    """Print what is good to know; ``error``: on standard error."""
+    if not is_quiet():
+        print(line, file=sys.stderr if error else sys.stdout, flush=True)
+
+
+def detail(line: str) -> None:
+    """Print what was chosen, and why, for those who ask for it."""
+    if _level == VERBOSE:
+        print(line, flush=True)

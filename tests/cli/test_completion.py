@@ -1,0 +1,91 @@
+"""puffer-mlx completion: bash completes commands, environments, options and their values."""
+
+import contextlib
+import io
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from puffer_mlx.cli import completion
+from puffer_mlx.config.schema import KEYS
+
+
+def printed(*words: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert completion.main(list(words)) == 0
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def bash():
+    """The completions that bash finds for a line."""
+    pytest.importorskip("shtab")
+    if not shutil.which("bash"):
+        pytest.skip("bash isn't there")
+    script = printed("bash")
+
+    def complete(line: str) -> list[str]:
+        words = [*line.split(), *([""] if line.endswith(" ") else [])]
+        code = f"""{script}
+            COMP_WORDS=("$@"); COMP_CWORD=$(( $# - 1 )); COMPREPLY=()
+            function=$(complete -p puffer-mlx | sed -E 's/.*-F ([^ ]+).*/\\1/')
+            "$function" puffer-mlx "${{COMP_WORDS[COMP_CWORD]}}"
+            printf '%s\\n' "${{COMPREPLY[@]}}" """
+        done = subprocess.run(
+            ["bash", "-c", code, "bash", *words], capture_output=True, text=True, timeout=60
+        )
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    return complete
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("puffer-mlx tr", {"train"}),
+        ("puffer-mlx check", {"check-env", "check-gpu"}),
+        ("puffer-mlx train squ", {"squared"}),
+        ("puffer-mlx evaluate gym:Pend", {"gym:Pendulum-v1"}),
+        ("puffer-mlx train breakout-fast", {"breakout-fast", "breakout-fast-gpu"}),
+        ("puffer-mlx train squared --train.learn", {"--train.learning-rate"}),
+        ("puffer-mlx train squared --res", {"--resume", "--reset-state"}),
+        ("puffer-mlx train squared --train.algorithm ", set(KEYS["train"]["algorithm"].choices)),
+        ("puffer-mlx export --to on", {"onnx"}),
+        ("puffer-mlx completion z", {"zsh"}),
+    ],
+)
+def test_bash_completes(bash, line, expected):
+    assert set(bash(line)) == expected
+
+
+def test_bash_completes_files(bash, here):
+    (here / "weights.bin").touch()
+    assert bash("puffer-mlx train squared --load-model-path we") == ["weights.bin"]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_scripts_of_other_shells_have_the_names(shell):
+    pytest.importorskip("shtab")
+    text = printed(shell)
+    for word in ("check-env", "breakout-fast", "gym", "train.algorithm", "puffer5"):
+        assert word in text
+    if path := shutil.which(shell):
+        done = subprocess.run(
+            [path, "-n", "/dev/stdin"], input=text, capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_shtab(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert completion.main(["bash"]) == 2
+    assert "hint: pip install 'puffer-mlx[completion]'" in capsys.readouterr().err
+
+
+def test_another_shell(capsys):
+    assert completion.main(["tcsh"]) == 2
+    assert "invalid choice: 'tcsh'" in capsys.readouterr().err

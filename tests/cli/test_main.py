@@ -1,0 +1,209 @@
+"""The command puffer-mlx: what it runs, what it says of a wrong word, and its pages of help."""
+
+import contextlib
+import io
+import subprocess
+import sys
+
+import pytest
+from running import ROOT, TINY, only
+
+from puffer_mlx.cli.commands import COMMANDS
+from puffer_mlx.cli.main import main
+from puffer_mlx.config.help_page import COMMON, RARE
+from puffer_mlx.config.schema import KEYS
+from puffer_mlx.system import program, voice
+
+LINES, COLUMNS = 60, 80
+
+
+def said(*words: str) -> tuple[int, str, str]:
+    """The exit code, standard output and standard error of a command line, run here."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(words)
+        except SystemExit as ended:
+            code = ended.code
+    assert isinstance(code, int)
+    return code, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+
+
+def assert_page(text: str) -> None:
+    """It fits a terminal of 80 x 60."""
+    lines = text.splitlines()
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= COLUMNS
+
+
+# ---- which command -------------------------------------------------------------------------------
+
+
+def test_scripts_and_commands_are_the_same():
+    scripts = {path.stem.replace("_", "-") for path in (ROOT / "scripts").glob("*.py")}
+    assert scripts == set(COMMANDS) - {"list", "completion"}  # train.py --list
+
+
+def test_its_own_page_names_every_command():
+    code, out, err = said("--help")
+    assert (code, err) == (0, "") and said("help") == said("-h") == (code, out, err)
+    assert_page(out)
+    for name, command in COMMANDS.items():
+        assert f"\n  {name}" in out and command.about in out
+    assert said() == (2, "", out)
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("trian", "did you mean puffer-mlx train?"),
+        ("check_gpu", "did you mean puffer-mlx check-gpu?"),
+        ("squared", "puffer-mlx train squared"),
+        ("gym:CartPole-v1", "puffer-mlx train gym:CartPole-v1"),
+        ("xyzzy", f"one of {', '.join(COMMANDS)}"),
+        ("--sede", f"one of {', '.join(COMMANDS)}"),
+    ],
+)
+def test_a_wrong_word(word, hint):
+    code, out, err = said(word, "squared")
+    assert (code, out) == (2, "")
+    assert err == f"error: there is no command {word!r}\n  hint: {hint}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("check-gpu --quik", "did you mean --quick?"),
+        ("export latest --to bin --ot x", "did you mean --out?"),
+        ("list squared", "--help shows what there is"),
+        ("train sqared", "did you mean squared? `puffer-mlx list` shows them"),
+    ],
+)
+def test_a_wrong_option_of_a_command(here, words, hint):
+    code, out, err = said(*words.split())
+    assert (code, out) == (2, "") and err.startswith("error: ") and f"hint: {hint}" in err
+
+
+def test_python_m_puffer_mlx(tmp_path):
+    words = [sys.executable, "-m", "puffer_mlx", "trian"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "did you mean python -m puffer_mlx train?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("started", "check", "listing", "again"),
+    [
+        ("/a/bin/puffer-mlx", "puffer-mlx check-env", "puffer-mlx list", "puffer-mlx"),
+        (
+            "scripts/bench.py",
+            "python scripts/check_env.py",
+            "puffer-mlx list",  # there is no scripts/list.py
+            "python scripts/bench.py",
+        ),
+        (
+            "a/puffer_mlx/__main__.py",
+            "python -m puffer_mlx check-env",
+            "python -m puffer_mlx list",
+            "python -m puffer_mlx",
+        ),
+        ("mine.py", "puffer-mlx check-env", "puffer-mlx list", "python mine.py"),
+    ],
+)
+def test_messages_name_the_command_that_the_person_used(
+    monkeypatch, started, check, listing, again
+):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", [started, "a", "b c"])
+    assert program.command("check-env") == check
+    assert program.command("list") == listing
+    assert program.typed() == f"{again} a 'b c'"
+
+
+# ---- pages ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_a_page(name):
+    code, out, err = said(name, "--help")
+    assert (code, err) == (0, "")
+    assert_page(out)
+    assert out.startswith(f"usage: puffer-mlx {name} ") and COMMANDS[name].about in out
+    assert said("help", name) == (code, out, err)
+
+
+@pytest.mark.parametrize("env", ["breakout", "g2048", "gym:CartPole-v1", "gym:HalfCheetah-v5"])
+def test_help_of_an_environment_is_a_page_with_its_values(env):
+    _, out, _ = said("train", env, "--help")
+    assert_page(out)
+    text = " ".join(out.split())
+    if env == "breakout":
+        assert "--train.total-timesteps INT steps of the run, of all agents (94_000_000)" in text
+        assert "--train.gamma FLOAT discount of a step (0.9721)" in text
+        assert "--env.paddle-width 62," in text
+
+
+def test_the_page_shows_what_is_common_and_help_all_the_rest():
+    page, whole = said("train", "--help")[1], said("train", "--help", "all")[1]
+    for name in COMMON:
+        section, _, key = name.partition(".")
+        assert key in KEYS[section]
+        assert f"--{name.removeprefix('base.').replace('_', '-')} " in page
+    for option in ("--resume", "--load-model-path", "--quiet", "--verbose", "--stop-at"):
+        assert option in page and option in whole
+    for option in ("--train.vtrace", "--profile-epochs", "--allow-code"):
+        assert option not in page and option in whole
+    assert "base.cudagraphs" in whole and "base.cudagraphs" not in page
+    assert "cartpole" not in page + whole  # puffer-mlx list has them
+
+
+def test_what_is_rare_exists():
+    everything = "".join(said(name, "--help", "all")[1] for name in COMMANDS)
+    assert [option for option in RARE if f" {option}" not in everything] == []
+
+
+def test_list():
+    code, out, _ = said("list")
+    assert code == 0 and "breakout.ini" in out and "gym:ID" in out
+    assert max(map(len, out.splitlines())) <= COLUMNS
+
+
+# ---- how much is said ----------------------------------------------------------------------------
+
+
+def test_quiet_says_what_was_saved_and_nothing_else(script, here):
+    code, out, err = said("train", *TINY, "--quiet")
+    assert (code, err) == (0, "")
+    last = max(here.glob("checkpoints/squared/*/0*"))
+    assert out == f"saved {last.relative_to(here)}\n"
+    code, out, err = said("-q", "export", "latest", "--to", "safetensors", "--out", "w.safetensors")
+    assert (code, out, err) == (0, "w.safetensors\n", "")
+    code, out, err = said("import", "w.safetensors", "squared", "--env.size", "3", "-q")
+    assert (code, err, out.count("\n")) == (0, "", 1) and out.startswith("checkpoints/squared/")
+    code, out, err = said("evaluate", "squared", "latest", "--episodes", "8", "-q", "--seed", "1")
+    assert (code, err) == (0, "") and out.startswith("squared: ")
+    code, out, err = said("train", "sqared", "-q")
+    assert (code, out) == (2, "") and "no configuration has the environment 'sqared'" in err
+    assert voice._level == voice.USUAL
+
+
+def test_verbose_says_what_was_chosen_and_which_file_says_so(script, here):
+    code, out, err = said("train", *TINY, "-v")
+    assert (code, err) == (0, "")
+    rows = [line.split() for line in out.splitlines()]
+    assert ["policy.hidden_size", "8", "command", "line"] in rows
+    (gamma,) = (row for row in rows if row[0] == "train.gamma")
+    assert gamma[2].startswith("configs/squared.ini:")
+    assert ["env.size", "3.0"] in rows
+    run = only(here, "checkpoints/squared/*")
+    assert ["checkpoints", str(run.relative_to(here))] in rows
+    assert "checkpoints " not in said("train", *TINY)[1].replace("checkpoints/", "")
+
+
+def test_both_are_refused(here):
+    code, out, err = said("-v", "train", *TINY, "-q")
+    assert (code, out) == (2, "") and err.startswith("error: --quiet and --verbose are given\n")
