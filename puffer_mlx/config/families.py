@@ -1,4 +1,4 @@
-"""Families of environments in Python: which settings they begin with, by their spaces.
+"""Families of environments in Python: by its spaces, which settings an environment begins with.
 
 | family | sees | does | files after python.ini |
 | --- | --- | --- | --- |
@@ -7,10 +7,11 @@
 | ``images`` | an image of bytes, nothing else | choices | images.ini |
 | ``continuous_images`` | such an image | numbers | images.ini; of continuous.ini ``OF_ACTIONS`` |
 
-Where the network has a memory, the first two have ``recurrent.ini`` behind their file.
+If the network has a memory, ``recurrent.ini`` follows the first two families' file.
 
-What an agent sees decides about sizes, passes and encoders; so images count before actions, and
-only those keys of continuous.ini that are about actions alone count beside images.
+Sizes, passes and encoder depend on what an agent sees more than on what it does. So images.ini
+counts whole where continuous actions go with images, and of continuous.ini only the keys that are
+about actions.
 """
 
 from typing import NamedTuple
@@ -27,11 +28,11 @@ class Family(NamedTuple):
 
     kind: str  # in words
     files: tuple[str, ...]  # the later ones win
-    partly: str = ""  # one of them, of which only ``OF_ACTIONS`` count
-    recurrent: tuple[str, ...] = ()  # behind them where the network has a memory
+    partly: str = ""  # the one among them of which only the keys in ``OF_ACTIONS`` count
+    recurrent: tuple[str, ...] = ()  # further files, if the network has a memory
 
     def files_for(self, memory: bool) -> tuple[str, ...]:
-        """Its files, for a network that has a memory or hasn't."""
+        """The files for a network with or without a memory."""
         return self.files + (self.recurrent if memory else ())
 
 
@@ -43,15 +44,15 @@ FAMILIES = {
         "images, continuous control", ("images.ini", CONTINUOUS_FILE), CONTINUOUS_FILE
     ),
 }
-AUTO = "auto"  # to be chosen from the spaces
-ASSUMED = "discrete"  # while nobody has looked at them
+AUTO = "auto"  # the spaces decide
+ASSUMED = "discrete"  # until they are known
 FILES = tuple(
     dict.fromkeys(file for family in FAMILIES.values() for file in family.files + family.recurrent)
 )
 
 
 def family_of(spec: EnvSpec) -> str:
-    """The family of an environment in Python, by what it shows and takes."""
+    """The family of an environment in Python."""
     if spec.observation_shape:
         return "continuous_images" if spec.action.continuous else "images"
     return "continuous" if spec.action.continuous else "discrete"

@@ -1,4 +1,8 @@
-"""A configuration that is read before the spaces of its environment are known, and after."""
+"""A family's settings, taken once the spaces of the environment are known.
+
+A configuration is read before its environment is made, so with the settings of the family that is
+assumed. When the spaces tell the family, the same files and options are read again.
+"""
 
 from dataclasses import replace
 
@@ -7,15 +11,15 @@ from puffer_mlx.config.schema import KEYS, Config
 
 
 def undecided(config: Config) -> bool:
-    """Whether the environment's spaces are yet to tell which family's settings count."""
+    """Whether the environment's spaces will decide which family's settings count."""
     return config.python and config.base.family == AUTO and config.again is not None
 
 
 def take_family(config: Config, family: str) -> None:
-    """Have a configuration say what its files and options say for a family.
+    """Change a configuration to what its files and options say with a family's settings.
 
     Args:
-        config: is changed, but for what somebody changed in it since it was read.
+        config: is changed in place, except for keys that were set by hand since it was read.
         family: one of ``FAMILIES``.
 
     Raises:
@@ -28,9 +32,9 @@ def take_family(config: Config, family: str) -> None:
         own, was, new = (getattr(each, section) for each in (config, before, after))
         changed = {key: getattr(new, key) for key in keys if getattr(own, key) == getattr(was, key)}
         setattr(config, section, replace(own, **changed))  # whoever shares the old one keeps it
-    said = {note: None for note in config.notes if note in after.notes}
-    told = dict.fromkeys(note for note in after.notes if note not in before.notes)
-    config.notes = [*said, *(note for note in told if note not in said)]
+    still = [note for note in config.notes if note in after.notes]
+    new = [note for note in after.notes if note not in before.notes]
+    config.notes = list(dict.fromkeys([*still, *new]))
     config.unused = list(dict.fromkeys([*config.unused, *after.unused]))
     config.origins, config.files = after.origins, after.files
     config.chosen_by = after.chosen_by

@@ -6,13 +6,14 @@ breakout-a            another file about it, breakout-a.ini in ./configs or deep
 gym:CartPole-v1       one of Gymnasium's
 module:factory        Python: also path/to/file.py:factory
 path/to/ocean/NAME    a folder in PufferLib's form, with its config/NAME.ini if it has one
-path/to/file.ini      a file, whose [base] env_name is any of these but a folder; if it is in a
-                      config folder beside an ocean folder that has the environment, that one
+path/to/file.ini      what that file is about: its [base] env_name is one of the above, but no
+                      folder
 
-A file whose [base] env_name is ``gym:ALE/*`` is about all of those, and comes before their own.
-Environments in Python begin with the files of their family (``families.py``).
-PufferLib's repository has REPO/config/NAME.ini, or deeper, and REPO/ocean/NAME: whichever of the
-two is named, the other one is found. With a folder of 5.0 it is that very file; with one of 4.0 any
+An environment in Python begins with the files of its family (``families.py``); then comes a file
+about several of them, whose [base] env_name is a pattern like ``gym:ALE/*``; then its own.
+
+In PufferLib's repository, environments are REPO/ocean/NAME and their files below REPO/config.
+Whichever of the two is named, the other is found: for 5.0 REPO/config/NAME.ini, for 4.0 any file
 whose [base] env_name has the name.
 """
 
@@ -45,9 +46,9 @@ class NamedEnvironment(NamedTuple):
     """An environment and the files that configure it, the later ones winning."""
 
     env_name: str
-    source: str  # the folder of its C sources, if it isn't one that comes with puffer_mlx
+    source: str  # the folder of its C sources; empty if it comes with puffer_mlx
     files: list[Path]
-    family: str = ""  # of an environment in Python; empty if nothing tells
+    family: str = ""  # of an environment in Python; empty if nothing says which
     layered: bool = False  # whether the files of its family are among them
     partly: frozenset[Path] = frozenset()  # files of which only what is about actions counts
 
@@ -56,12 +57,12 @@ class Wanted(NamedTuple):
     """What is known of an environment in Python before its files are looked for.
 
     Args:
-        family: what its spaces tell; empty if nobody has looked.
-        asked: what a person says; ``auto`` is as the spaces tell. What the environment's files say
-            of ``base.family`` counts between the two.
-        network: what a person says of ``torch.network``, else the environment's files may.
-        whole: a run's own configuration comes after all of its files, which says all that those of
-            its family would.
+        family: by its spaces; empty if they aren't known yet.
+        asked: ``base.family`` as it was typed. It counts before what the environment's own files
+            say of that key, and those count before the spaces; ``auto`` means the spaces.
+        network: ``torch.network`` as it was typed; if it wasn't, those files may say it.
+        whole: a run's own configuration follows all files. It has every key, so the family's files
+            are left out.
     """
 
     family: str = ""
@@ -76,12 +77,9 @@ NOTHING = Wanted()
 def resolve(word: str, wanted: Wanted = NOTHING) -> NamedEnvironment:
     """What the first word of a command line means.
 
-    Of Python environments, a file about several of them (``env_name = gym:ALE/*``) comes before the
-    one of an environment, and both after the files of their family.
-
     Args:
-        word: see above.
-        wanted: of an environment in Python.
+        word: one of those above.
+        wanted: if it is an environment in Python.
 
     Raises:
         UserError: there is no such environment, folder or file.
@@ -105,10 +103,10 @@ def resolve(word: str, wanted: Wanted = NOTHING) -> NamedEnvironment:
 
 
 def resolve_file(path: Path, wanted: Wanted = NOTHING) -> NamedEnvironment:
-    """What a file says by itself, a run's own configuration say; ``wanted``: as of ``resolve``.
+    """The environment that a file is about, configured by it: one's own file, or a saved run's.
 
     Raises:
-        UserError: it is for several environments.
+        UserError: it is about several environments.
     """
     name = env_names(path)[0]
     if "*" in name:
@@ -119,12 +117,12 @@ def resolve_file(path: Path, wanted: Wanted = NOTHING) -> NamedEnvironment:
 
 
 def _python(name: str, own: list[Path], wanted: Wanted) -> NamedEnvironment:
-    """An environment in Python with its own files, and before them those of its family."""
+    """An environment in Python: the files of its family, then its own."""
     said = wanted.asked or last_said(FAMILY, own)
     family = wanted.family if said in ("", AUTO) else said
-    if wanted.whole:  # a family's newer keys aren't what the run was trained with
+    if wanted.whole:  # keys that a family's files got since weren't the run's
         return NamedEnvironment(name, "", [*_defaults(), *own], family)
-    chosen = FAMILIES.get(family) or FAMILIES[ASSUMED]  # a wrong word is refused with its key
+    chosen = FAMILIES.get(family) or FAMILIES[ASSUMED]  # a wrong word is refused when keys are read
     memory = says_memory(wanted.network or last_said(NETWORK, own))
     layers = [path for file in (PYTHON, *chosen.files_for(memory)) for path in layer(file)]
     partly = frozenset(path for path in layers if path.name == chosen.partly)
@@ -132,22 +130,22 @@ def _python(name: str, own: list[Path], wanted: Wanted) -> NamedEnvironment:
 
 
 def last_said(key: str, files: Iterable[Path]) -> str:
-    """What files say of a key, the last one that does; empty if none."""
+    """A key's text in the last of the files that has it; empty if none has."""
     told = [_texts(path).get(key, "") for path in files]
     return next((text for text in reversed(told) if text), "")
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a file is a run's own configuration, which says every key that there was.
+    """Whether a file is a run's own configuration, saved with all the keys of its time.
 
-    It is told by how much it says: of the keys of today at least half.
+    That is assumed if it sets at least half of today's keys.
     """
     known = {f"{section}.{key}" for section, keys in KEYS.items() for key in keys}
     return 2 * len(known & _texts(path).keys()) >= len(known)
 
 
 def _texts(path: Path) -> dict[str, str]:
-    """A file's keys with their texts; none if it can't be read: reading its settings says why."""
+    """A file's keys and texts; none if it can't be read: reading its settings says why."""
     try:
         return file_texts(read_text(path, "replace"))
     except OSError:
@@ -155,9 +153,9 @@ def _texts(path: Path) -> dict[str, str]:
 
 
 def _beside(path: Path) -> NamedEnvironment | None:
-    """The environment of a file, if its folder is beside a ``config`` folder above the file.
+    """The environment that a file in a ``config`` folder is about, from the ``ocean`` beside it.
 
-    A file is named, not what it writes: a name that is a path may lead to anybody's sources.
+    The file may name it, but not by a path, which could lead to anybody's sources.
     """
     names = [name for name in (*env_names(path), path.stem) if re.fullmatch(r"\w[\w.+-]*", name)]
     for configs in (above for above in path.resolve().parents if above.name in CONFIGS):
@@ -170,13 +168,13 @@ def _beside(path: Path) -> NamedEnvironment | None:
 
 
 def _configured(folder: Path, configs: Path, path: Path) -> NamedEnvironment:
-    """An environment's folder with a file of a ``config`` folder, which may have defaults too."""
+    """An environment's folder with a file of a ``config`` folder, and that folder's default.ini."""
     theirs = [file for file in [configs / "default.ini"] if file.is_file()]
     return NamedEnvironment(folder.name, str(folder), [*_defaults(), *theirs, path])
 
 
 def _folder(word: str) -> NamedEnvironment:
-    """An environment's folder, with the file of a ``config`` folder above it or of its own."""
+    """An environment's folder, with its file: in it, or in a ``config`` folder above it."""
     version = folder_version(word)
     folder = Path(word).resolve()
 
@@ -196,7 +194,7 @@ def _folder(word: str) -> NamedEnvironment:
 
 
 def variants() -> dict[str, Path]:
-    """Files besides an environment's own, named after it as ``breakout-a`` is; by their names."""
+    """Further files about an environment, named like ``breakout-a``, by these names."""
     found: dict[str, Path] = {}
     for path in _all_files():
         name, dash, _ = path.stem.partition("-")
@@ -206,7 +204,7 @@ def variants() -> dict[str, Path]:
 
 
 def _is_one_of(name: str, path: Path) -> bool:
-    """Whether a file is for several environments, of which this is one."""
+    """Whether a file is about several environments, this one among them."""
     return any("*" in several and fnmatchcase(name, several) for several in env_names(path))
 
 
@@ -238,7 +236,7 @@ def plain_path(path: Path) -> str:
 
 
 def env_names(path: Path) -> list[str]:
-    """The environments a file is for: the words of its [base] env_name, else the file's name."""
+    """The environments a file is about: the words of its [base] env_name, else its own name."""
     try:
         text = read_text(path, "replace")
     except OSError:  # reading its settings will say what is wrong
@@ -255,14 +253,15 @@ def known_envs() -> list[str]:
 
 
 def known_words() -> list[str]:
-    """What may be named that has a file: environments, and variants of them."""
+    """All that may be named and has a file: environments, and variants of them."""
     return sorted({*known_envs(), *variants()})
 
 
 def find_config(name: str) -> Path:
     """The file of an environment, or of a path that ends in `.ini`.
 
-    Upstream's rule: the file whose [base] env_name, split at white space, contains the name.
+    As in PufferLib, a file that has the name among the words of its [base] env_name; NAME.ini
+    before others.
 
     Raises:
         UserError: there is none.

@@ -1,8 +1,8 @@
 """PPO's passes over a rollout: its samples in a random order, divided into minibatches.
 
-Not learned from are a rollout's last step, beyond which nothing is known, and an episode's last
-observation, whose action was ignored: among shuffled samples they are left out, in a segment they
-weigh nothing.
+Two kinds of steps aren't learned from: a rollout's last one, beyond which nothing is known, and an
+episode's last observation, whose action was ignored. Among shuffled samples they are left out; in
+a segment their weight is 0.
 """
 
 from typing import Any, NamedTuple
@@ -18,16 +18,16 @@ Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be N
 
 
 class Pass(NamedTuple):
-    """How a pass is divided; the same for a whole run."""
+    """How an epoch is divided into passes and minibatches; the same for a whole run."""
 
     by_segment: bool
-    """Whether whole segments are shuffled, as of a network with memory; else samples."""
+    """Whether whole segments are shuffled, for a network with memory; else samples."""
     minibatches: int
-    """Of a pass. What is left over of the epoch is another part of it in each pass."""
+    """Of a pass. What doesn't fill one is left out, something else in each pass."""
     size: int
-    """Of a minibatch: segments, or samples."""
+    """Segments or samples of a minibatch."""
     count: int
-    """Passes of an epoch, of which the last may end early."""
+    """Passes of an epoch; the last one may end early."""
 
     @classmethod
     def of(cls, config: Config, by_segment: bool) -> "Pass":
@@ -37,11 +37,19 @@ class Pass(NamedTuple):
         minibatches = whole // size
         return cls(by_segment, minibatches, size, -(-config.minibatches // minibatches))
 
-    def order(self, key: mx.array, what: mx.array) -> mx.array:
-        """Numbers ``what`` (n,) in a random order, (minibatches, size); some twice if n is less."""
+    def order(self, key: mx.array, numbers: mx.array) -> mx.array:
+        """The order of one pass.
+
+        Args:
+            key: what is random about it.
+            numbers: (n,) int32, the segments or samples to shuffle.
+
+        Returns:
+            (minibatches, size). If n is too small for that, all are repeated in the same order.
+        """
         wanted = self.minibatches * self.size
-        mixed = mx.random.permutation(what, key=key)
-        times = -(-wanted // what.size)
+        mixed = mx.random.permutation(numbers, key=key)
+        times = -(-wanted // numbers.size)
         whole = mixed if times == 1 else mx.concatenate([mixed] * times)
         return whole[:wanted].reshape(self.minibatches, self.size)
 
@@ -49,15 +57,15 @@ class Pass(NamedTuple):
 def samples(
     fields: Fields, adv: mx.array, order: mx.array
 ) -> list[tuple[dict[str, mx.array], Minibatch]]:
-    """Minibatches of samples t N + i.
+    """Minibatches of samples; the sample of step t and agent i has the number t N + i.
 
     Args:
         fields: a rollout's.
         adv: (T, N).
-        order: (K, M) int32.
+        order: (K, M) int32, the samples of each minibatch.
 
     Returns:
-        Of each of K minibatches what the forward pass reads, (M, ...) by name, and its targets.
+        For each of the K: what the forward pass reads, (M, ...) by name, and targets.
     """
     T, N = adv.shape
     names = [name for name in ("observations", "actions", "masks") if fields[name] is not None]
@@ -85,11 +93,11 @@ def segments(
         fields: a rollout's.
         adv: (T, N).
         learned: (T, N) float32, 1 for steps that are learned from.
-        states: the network's, with which all agents' rollout began; None: its initial one.
+        states: the network's, with which the rollout of all N agents began; None: its initial one.
         rows: (S,) int32, the agents.
 
     Returns:
-        What the forward pass reads, (T, S, ...) by name; targets; states of S agents, or None.
+        What the forward pass reads, (T, S, ...) by name; targets; the S agents' states, or None.
     """
     T = adv.shape[0]
     names = "observations", "actions", "masks", "terminals"

@@ -1,4 +1,4 @@
-"""One minibatch, as functions of values that are compiled in one place.
+"""The steps of a minibatch, as functions that are compiled in one place.
 
 PufferLib 4.0's (``puffer4``):
 
@@ -12,10 +12,10 @@ PufferLib 4.0's (``puffer4``):
 All run for every minibatch: advantages change within an epoch once a row has been trained on, as
 upstream.
 
-5.0's (``puffer5``), whose rows are the next S of the N, and which writes nothing back:
+5.0's (``puffer5``), whose minibatch is the next S of the N rows, and which writes nothing back:
 
-    split:      once an epoch: all rows, S by S: what the forward pass reads of them, and what they
-                are compared with
+    split:      once an epoch: all rows, S by S; of each S what the forward pass reads, and what
+                the result is compared with
     gradients:  forward over (T, S) from the rollout's recurrent states, advantages of the values
                 that it gives, loss, gradients
     optimise:   as above
@@ -23,9 +23,9 @@ upstream.
 PPO as the field has it (``ppo``), which writes nothing back either:
 
     targets:    once an epoch: advantages of the rollout's values
-    shuffle:    once a pass: all samples in a random order, or of a network with memory all
-                segments, minibatch by minibatch: ``ppo/shuffle.py``
-    gradients:  forward, loss of the advantages, which it normalises, gradients
+    shuffle:    once a pass: all samples in a random order (all segments, if the network has a
+                memory), minibatch by minibatch: ``ppo/shuffle.py``
+    gradients:  forward, loss, which normalises the advantages, gradients
     optimise:   as above
 
 or ``epoch``, all minibatches in one operation: ``ppo/small_networks``.
@@ -47,10 +47,8 @@ from puffer_mlx.ppo import optimizers, precision, priority, small_networks
 from puffer_mlx.ppo.advantage import advantages
 from puffer_mlx.ppo.closed_form import operation as closed_form
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
-from puffer_mlx.ppo.shuffle import samples, segments
+from puffer_mlx.ppo.shuffle import Fields, samples, segments
 from puffer_mlx.system.backend import backend
-
-Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
 
 
 class Inputs(NamedTuple):
@@ -82,20 +80,20 @@ class Segments(NamedTuple):
 
 
 class Section(NamedTuple):
-    """What a minibatch of puffer5 or ppo is made of: S rows; of shuffled samples one step of S."""
+    """A minibatch of puffer5 or ppo: T steps of S rows, or M shuffled samples as one step of M."""
 
     inputs: Inputs
     compared: Segments | Minibatch
-    """With what: of puffer5 segments, of ppo a minibatch."""
+    """What the forward pass is compared with, by puffer5 and by ppo."""
     state: Any
-    """The network's, with which their rollout began; None: its initial one."""
+    """The network's, with which the rows' rollout began; None: its initial one."""
 
 
 class Executables(NamedTuple):
-    """The functions of a run, compiled where that pays; an algorithm calls its own: see above.
+    """The functions of a run, compiled where that pays; which ones an algorithm calls: see above.
 
     ``act`` and ``step`` are for the rollout's device, the others for the learner's. Where another
-    thread builds graphs meanwhile, each is called while ``devices.building`` is held.
+    thread builds graphs at the same time, ``devices.building`` is held during each call.
     """
 
     act: Callable[..., Any]
@@ -120,10 +118,11 @@ def compile_update(policy: Policy, train: Train) -> Executables:
     """
 
     def act(weights, observations, state, noise, mask, terminals):
-        """One step of a group; what the host reads is one array.
+        """One step of a group.
 
         Returns:
-            (heads + 2, n) float32, to be read by the host in one piece; the network's state.
+            Actions, log-probabilities and values (heads + 2, n) float32, in one array because the
+            host reads them; the network's state.
         """
         keep = policy.keep(terminals)
         actions, logprobs, values, state = policy.act(
@@ -132,10 +131,10 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         return mx.concatenate([actions.T, logprobs[None], values[None]]), state
 
     def step(weights, observations, state, terminals):
-        """``act`` without choosing: what of its time is the policy's."""
+        """``act`` without choosing actions, to measure the policy's part of its time."""
         return policy.step(weights, observations, state, policy.keep(terminals))
 
-    weighed = train.algorithm != "ppo"  # by importance ratios, which PPO's advantages have none of
+    weighed = train.algorithm != "ppo"  # by importance ratios; PPO's advantages have none
     estimate = partial(
         advantages,
         bootstrap=train.bootstrap_truncated,
@@ -167,7 +166,7 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         )
 
     def split(fields: Fields, states: Any) -> list[Section]:
-        """All rows in their order, S by S, of which the network's states are given, or None."""
+        """All rows in their order, S by S; ``states`` are the network's of all N, or None."""
         (T, N), S = fields["actions"].shape[:2], train.minibatch_size // train.horizon
         fields = {**fields, "keep": policy.keep(fields["terminals"])}
         parts = {n: split_rows(a, S, T) for n, a in fields.items() if a is not None}
@@ -193,9 +192,9 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         Args:
             fields: the rollout's.
             adv: (T, N).
-            states: the network's, of N agents; None: the initial one, or there is none.
-            learned: (T, N) float32, 1 for the steps that are learned from.
-            order: (K, M) of samples, or of a network with memory (K, S) of agents, int32.
+            states: the network's, of N agents; None: its initial one, or it has no memory.
+            learned: (T, N) float32, 1 for steps that are learned from.
+            order: (K, M) int32 of samples; for a network with memory (K, S) of agents.
         """
         if not policy.has_memory:
             picked = samples(fields, adv, order)
@@ -223,9 +222,9 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         )
 
     def product(weights, observations, keep, state=None):
-        """The decoder's weights as they are computed with, and its product (A + 1, T*S).
+        """The decoder's weights in the precision of the pass, and its product (A + 1, T*S).
 
-        Without a state, the network's first one is the initial one.
+        ``state`` None is the network's initial one.
         """
         low = precision.lower(weights, train.precision)
         y, _ = policy.product(low, observations, state, keep)
@@ -237,7 +236,7 @@ def compile_update(policy: Policy, train: Train) -> Executables:
     def differentiated(weights, forward, actions, masks, ent_coef, scale):
         """Gradients, statistics, and the samples' new ratios, values and advantages, each (T*S,).
 
-        ``forward`` gives, of weights, the decoder's, its product, and the targets.
+        ``forward(weights)`` returns the decoder's weights, its product, and the targets.
         """
 
         def loss(weights):
@@ -289,7 +288,7 @@ def compile_update(policy: Policy, train: Train) -> Executables:
     def shuffled_gradients(
         weights, observations, actions, masks, keep, batch: Minibatch, state, ent_coef, scale
     ):
-        """Gradients, statistics, and the ratios and advantages (T, S) of the rows; as the above."""
+        """Gradients, statistics, and the ratios and advantages (T, S) of the rows."""
         shape = observations.shape[:2]
 
         def forward(weights):
@@ -315,11 +314,10 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         found = closed_form.logprobs(policy.decoder, low, y, actions, masks)
         return found.reshape(observations.shape[:2])
 
-    # On a CPU only what runs often on large arrays is compiled: each fused kernel costs its
-    # compiler 0.4 s, once for each constant in it, and compiling the rest (many constants, small
-    # arrays) made a first start half a minute longer, for 1 % of the speed. On a GPU the steps are
-    # kernels of our own, of which nothing is left to fuse; compiled, their graphs aren't built in
-    # Python again.
+    # On a CPU only what runs often on large arrays is compiled. A fused kernel takes the compiler
+    # 0.4 s, again for each constant in it; compiling the rest (many constants, small arrays) made a
+    # first start half a minute longer, for 1 % of the speed. On a GPU the steps are kernels of our
+    # own, with nothing to fuse: there compiling saves building their graphs in Python again.
     small = mx.compile if backend() != "cpu" else lambda function: function
     return Executables(
         act=mx.compile(act),

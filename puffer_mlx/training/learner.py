@@ -1,6 +1,6 @@
-"""Training on one rollout: K minibatches, each of named steps.
+"""Training on one rollout: K minibatches, each made of named steps.
 
-What else goes on at a step (a lock, timing, comparing) is an observer's: ``observers.py``.
+A lock, timing and comparing are wrapped around the steps, by ``observers.py``.
 """
 
 import math
@@ -29,9 +29,9 @@ Step = Callable[..., Any]
 
 
 class Steps(NamedTuple):
-    """What the learner calls: two steps for a rollout, then an algorithm's own.
+    """What the learner calls: two steps for each rollout, and those that algorithms choose from.
 
-    The first two return their argument where acting and training compute in one place
+    ``copy`` and ``recompute`` return their argument where acting and training compute in one place
     (``reader.py``); the others are described in ``ppo/update.py``.
     """
 
@@ -58,10 +58,10 @@ class Learner:
         policy: what is trained.
 
     Attributes:
-        steps: what ``train`` calls; may be replaced between two epochs, one step by ``_replace`` or
-            all of them by ``watched``.
-        reader: of rollouts that were acted elsewhere.
-        health: judges what came out.
+        steps: what ``train`` calls. They may be replaced between two epochs: one by ``_replace``,
+            all by ``watched``.
+        reader: fetches rollouts that were acted on another device.
+        health: judges an epoch's losses and weights.
     """
 
     def __init__(
@@ -86,20 +86,20 @@ class Learner:
         scheduled: Scheduled,
         observers: Sequence[Observer] = (),
     ) -> tuple[TrainState, dict[str, float]]:
-        """K minibatches.
+        """An epoch: K minibatches of a rollout.
 
         Args:
-            rollout: what to train on; not rewritten before this returns.
-            before: what to begin with.
-            draws: of ``draws``.
+            rollout: what to train on; nobody may write to it before this returns.
+            before: weights, and what else training changes, as the epoch begins.
+            draws: what the method ``draws`` returned.
             scheduled: the epoch's numbers.
             observers: of this epoch's steps, the outermost last.
 
         Returns:
-            What it became, evaluated, and the losses, means over the minibatches that counted.
+            The state after it, evaluated; losses, means over the minibatches that counted.
 
         Raises:
-            UserError: too many minibatches in a row weren't finite, or weights aren't any more.
+            UserError: too many minibatches in a row weren't finite, or the weights aren't.
         """
         steps: Steps = watched(self.steps, *observers)
         fields = steps.recompute(steps.copy(rollout.buffer.fields), rollout)
@@ -123,7 +123,7 @@ class Learner:
         scheduled: Scheduled,
         submitted: Submitted,
     ) -> TrainState:
-        """PPO's minibatches by one step for all of them."""
+        """All of PPO's minibatches in one operation: ``ppo/small_networks``."""
         learned = _learned_from(rollout.buffer.rows.finals, *fields["actions"].shape[:2])
         adv = steps.targets(fields, fields["values"], None)
         orders = [*self._orders(learned, keys)]
@@ -137,9 +137,10 @@ class Learner:
         return now
 
     def draws(self, key: mx.array) -> mx.array:
-        """What an epoch's minibatches are drawn by.
+        """The random numbers that decide what an epoch's minibatches are made of.
 
-        puffer4: numbers (K, S) in (0, 1]; ppo: a key for each pass; puffer5 draws nothing.
+        puffer4: uniform ones (K, S) in (0, 1]. ppo: a key for each pass. puffer5, which takes the
+        agents in their order, needs none and gets ``key``.
         """
         config = self._config
         if config.train.algorithm == "ppo":
@@ -151,7 +152,7 @@ class Learner:
     def _sections(
         self, steps: Steps, fields: Fields, rollout: Rollout, draws: mx.array
     ) -> Iterator[Section]:
-        """What puffer5's and ppo's minibatches are made of, one after the other."""
+        """The minibatches of puffer5 or ppo, one after the other."""
         states, K = self.reader.first_states(rollout), self._config.minibatches
         if self._config.train.algorithm == "puffer5":
             return _in_order(steps.split(fields, states), K)
@@ -160,31 +161,33 @@ class Learner:
     def _shuffled(
         self, steps: Steps, fields: Fields, states: Any, finals: np.ndarray | None, keys: mx.array
     ) -> Iterator[Section]:
-        """PPO's minibatches: all passes, each in an order of its own."""
-        steps_of = _learned_from(finals, *fields["actions"].shape[:2])
+        """PPO's minibatches of all passes."""
+        learned = _learned_from(finals, *fields["actions"].shape[:2])
         with building:
-            learned = mx.array(steps_of, mx.float32)
+            weights = mx.array(learned, mx.float32)
         adv = steps.targets(fields, fields["values"], None)
-        for order in self._orders(steps_of, keys):
-            yield from steps.shuffle(fields, adv, states, learned, order)
+        for order in self._orders(learned, keys):
+            yield from steps.shuffle(fields, adv, states, weights, order)
 
     def _orders(self, learned: np.ndarray, keys: mx.array) -> Iterator[mx.array]:
-        """The order of each pass: of all agents, or of the samples that are learned from."""
+        """Each pass's order: of all agents, or of the samples that are learned from."""
         by_segment = self._pass.by_segment
-        numbers = np.arange(learned.shape[1]) if by_segment else np.flatnonzero(learned)
+        found = np.arange(learned.shape[1]) if by_segment else np.flatnonzero(learned)
         with building:
-            what = mx.array(numbers, mx.int32)
+            numbers = mx.array(found, mx.int32)
         for key in keys:
             with building:
-                order = self._pass.order(key, what)
+                order = self._pass.order(key, numbers)
             yield order
 
 
 def _learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
-    """Which steps of a rollout are learned from, (T, N) bool; all if none is: they teach nothing.
+    """Which steps of a rollout are learned from, (T, N) bool: see ``ppo/shuffle.py``.
+
+    If none is, all are, so that there are minibatches: their advantages are 0 and teach nothing.
 
     Args:
-        finals: (T + 1, N), as of the rollout.
+        finals: the rollout's, (T + 1, N).
         steps: T.
         agents: N.
     """
@@ -194,15 +197,15 @@ def _learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndar
 
 
 def _in_order(sections: list[Section], minibatches: int) -> Iterator[Section]:
-    """PufferLib 5.0's minibatches: the agents in their order, S by S, and from the first again.
+    """PufferLib 5.0's minibatches: sections of S agents in their order, and from the first again.
 
-    If K S isn't a multiple of N the first ones are trained on once more, always the same ones.
-    Takes from the list what it doesn't need any longer.
+    If K isn't a multiple of their number, the first ones are trained on once more than the others.
+    A section leaves the list when it comes for the last time.
     """
     count = len(sections)
     for k in range(minibatches):
         section = sections.pop(0)
-        if k + count < minibatches:  # it comes again; else its memory serves the next ones
+        if k + count < minibatches:  # it comes again; else its memory is free for the next ones
             sections.append(section)
         yield section
 
@@ -215,10 +218,10 @@ def _one_by_one(
     submitted: Submitted,
     most: float,
 ) -> TrainState:
-    """Minibatches that are made of nothing that another one changes.
+    """The minibatches of puffer5 or ppo, which depend on each other by the weights alone.
 
-    The first one whose KL is more than ``most`` is the last, and no step is made with it. To know
-    that, each is waited for.
+    The first one whose KL is more than ``most`` is the last, and no step is made with it. Each is
+    waited for to know that, unless ``most`` is infinite.
     """
     now = before
     for inputs, compared, state in sections:
@@ -251,7 +254,7 @@ def _by_priority(
     scheduled: Scheduled,
     submitted: Submitted,
 ) -> TrainState:
-    """PufferLib 4.0's minibatches: agents drawn by their advantages, which change meanwhile."""
+    """PufferLib 4.0's minibatches: agents drawn by their advantages, which each one changes."""
     now, values = before, fields["values"]
     with building:
         ratios, draws = mx.ones_like(values), mx.split(uniforms, len(uniforms))
