@@ -15,13 +15,12 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.schema import NO_TRACKER
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import output
-from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import json_text
 from puffer_mlx.system.version import machine
 from puffer_mlx.tracking.run_log import RunLog
 from puffer_mlx.tracking.scores import EVALUATION
 from puffer_mlx.tracking.tracker_link import TrackerLink
-from puffer_mlx.tracking.tracker_process import PATIENCE
+from puffer_mlx.tracking.tracker_process import PATIENCE, known_to
 from puffer_mlx.tracking.trackers import Ending, TrackedRun, find
 
 SOON = 1.0  # seconds of waiting that nobody needs to be told of
@@ -74,9 +73,8 @@ class Trackers:
     wait: each tracker is in a process of its own (``TrackerLink``). One that fails is dropped with
     a line.
 
-    Which trackers know the run is kept in ``RUN_ID.trackers.json`` beside the log, published by
-    rename: for each, where a person finds the run there, and the last step that it knows. A run
-    that goes on goes on there.
+    A run that goes on goes on in the same runs there. What a tracker knows of it is kept beside the
+    log, in ``RUN_ID.NAME.json`` (see ``tracker_process``).
 
     Args:
         run: the configuration, the run's name and its log.
@@ -94,21 +92,19 @@ class Trackers:
     ) -> None:
         self.done = False
         self.weights: Path | None = None
-        self._path = run.path.with_suffix(".trackers.json")
         self._scores: dict[str, float] = {}
         self._lines: list[str] = []  # not said yet
         self._lock = threading.Lock()
-        self._known = _read(self._path) if step is not None and names else {}
         about = _about(run, step) if names else {}
         self._links = []
         for name in names:
             link = TrackerLink(name, lambda said, name=name: self._heard(name, said))
             self._links.append(link)
-            known = self._known.get(name, {})
-            reached = known.get("step", logged if known else None)  # of a killed start: what it had
-            link.send(json_text({"start": {**about, "known_to": reached}}))
+            kept = run.path.with_suffix(f".{name}.json")
+            known = None if step is None else known_to(kept, logged)
+            link.send(json_text({"start": {**about, "known_to": known}, "keep": str(kept)}))
             if link.fault:
-                self._heard(name, {"fault": link.fault, "step": None})
+                self._heard(name, {"fault": link.fault})
 
     def log(self, logs: dict[str, float]) -> list[str]:
         """Take an epoch's record; returns lines that a person should see, few in a run."""
@@ -173,19 +169,8 @@ class Trackers:
         with self._lock:
             if "started" in said:
                 self._lines.append(f"track  {name}: {said['started']}")
-                self._known[name] = {"where": said["started"]}
             elif "fault" in said:
                 self._lines.append(f"track  {name} is dropped, the run goes on: {said['fault']}")
-                self._settle(name, said["step"])
-            else:
-                self._settle(name, said["finished"])
-            with contextlib.suppress(UserError), publish(self._path) as temporary:
-                temporary.write_text(json_text(self._known, indent=1) + "\n", encoding="utf-8")
-
-    def _settle(self, name: str, step: int | None) -> None:
-        """Keep the last step that a tracker knows."""
-        if name in self._known and step is not None:
-            self._known[name]["step"] = step
 
 
 def _about(run: RunLog, step: int | None) -> dict[str, Any]:
@@ -211,12 +196,3 @@ def _scores(record: dict[str, float]) -> dict[str, float]:
         if found := [name for name in record if name.startswith(kind)]:
             return {f"final/{name.removeprefix(kind)}": record[name] for name in found}
     return {}
-
-
-def _read(path: Path) -> dict[str, dict[str, Any]]:
-    """Which trackers know the run; none if that can't be read."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {name: dict(each) for name, each in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}

@@ -106,7 +106,7 @@ class TrackerLink:
                 self._heard(said)
         if not {"finished", "fault"} & said.keys() and not self._killed:
             self.fault = self.fault or "its process has ended"
-            self._heard({"fault": self.fault, "step": None})
+            self._heard({"fault": self.fault})
         self._stop_writing()
 
     def _stop_writing(self) -> None:

@@ -1,26 +1,34 @@
 """The process of one tracker: ``python -m puffer_mlx.tracking.tracker_process NAME``.
 
 It reads lines of JSON from standard input and does what they say, one after the other:
-``{"start": TrackedRun}``, ``{"step": int, "metrics": {}}``, ``{"finish": Ending}``. Without the
-last, the trainer was killed. It answers on standard output:
+``{"start": TrackedRun, "keep": path}``, ``{"step": int, "metrics": {}}``, ``{"finish": Ending}``.
+Without the last, the trainer was killed. It answers on standard output:
 
 | line | |
 | --- | --- |
 | ``{"started": where}`` | once |
-| ``{"fault": what, "step": last}`` | nothing is done any more |
-| ``{"finished": last}`` | the end; the last step that was recorded |
+| ``{"fault": what}`` | nothing is done any more |
+| ``{"finished": true}`` | the end |
+
+In a file beside the log, published by rename, it keeps that the tracker knows the run: where a
+person finds it there, and at the end the last step that it knows, which it can tell also where the
+trainer was killed. Without a step the process was killed, too.
 
 What a tracker prints goes nowhere. It is no part of the trainer: what it does with threads,
 signals, locks or memory is its own, and when it hangs it can be ended.
 """
 
+import contextlib
 import json
 import os
 import sys
 import threading
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
+from puffer_mlx.errors import UserError
+from puffer_mlx.system.files import publish
 from puffer_mlx.tracking.trackers import Ending, TrackedRun, Tracker, find
 
 PATIENCE = 60.0  # seconds that a tracker may take to finish
@@ -37,7 +45,8 @@ def main() -> None:
 
 def serve(tracker: Tracker, lines: Iterable[str], answers: TextIO) -> None:
     """Do what the lines say, up to the first fault."""
-    step: int | None = None
+    known: dict[str, Any] = {}
+    kept = Path()
 
     def answer(**what: Any) -> None:
         try:
@@ -51,19 +60,44 @@ def serve(tracker: Tracker, lines: Iterable[str], answers: TextIO) -> None:
         for line in lines:
             said = json.loads(line)
             if "start" in said:
-                answer(started=tracker.start(TrackedRun(**said["start"])))
+                run, kept = TrackedRun(**said["start"]), Path(said["keep"])
+                known = {"where": tracker.start(run), "step": run.known_to}
+                _keep(kept, {"where": known["where"]})
+                answer(started=known["where"])
             elif "metrics" in said:
                 tracker.log(said["step"], _finite(said["metrics"]))
-                step = said["step"]
+                known["step"] = max(said["step"], known["step"] or 0)
             else:
                 ending = Ending(**said["finish"])
                 break
         _end_in(PATIENCE)
         tracker.finish(ending._replace(scores=_finite(ending.scores)))
     except BaseException as error:  # a tracker may exit, too
-        answer(fault=_words(error), step=step)
+        end = {"fault": _words(error)}
     else:
-        answer(finished=step)
+        end = {"finished": True}
+    if known:
+        _keep(kept, known)
+    answer(**end)
+
+
+def known_to(kept: Path, logged: int | None) -> int | None:
+    """The last step that a tracker knows; None if it knows nothing of the run.
+
+    Args:
+        kept: the file of its process.
+        logged: the last step in the run's log, which it may have got.
+    """
+    try:
+        known = json.loads(kept.read_text(encoding="utf-8"))
+        return known.get("step", logged)
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _keep(path: Path, known: dict[str, Any]) -> None:
+    with contextlib.suppress(UserError), publish(path) as temporary:  # then epochs come twice
+        temporary.write_text(json.dumps(known) + "\n", encoding="utf-8")
 
 
 def _finite(metrics: Mapping[str, float | None]) -> dict[str, float]:

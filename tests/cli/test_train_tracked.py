@@ -54,9 +54,9 @@ def test_a_run_that_goes_on_is_tracked_on(script, here, monkeypatch, capsys):
     script.main([*TINY, "--track", "tensorboard", "--stop-at", str(2 * BATCH)])
     log = only(here, "logs/squared/*.jsonl")
     assert script.main(["squared", "--resume", "latest"]) == 0
-    known = json.loads(log.with_suffix(".trackers.json").read_text())
+    known = json.loads(log.with_suffix(".tensorboard.json").read_text())
     place = f"logs/squared/{log.stem}"
-    assert known == {"tensorboard": {"where": place, "step": EPOCHS * BATCH}}
+    assert known == {"where": place, "step": EPOCHS * BATCH}
     assert len(list(Path(place).iterdir())) == 2
     assert capsys.readouterr().out.count(f"track  tensorboard: {place}\n") == 2
 
@@ -81,5 +81,5 @@ def test_ctrl_c_reaches_the_trainer_alone(here):
         os.killpg(process.popen.pid, 2)
         code, out, err = process.end()
     assert code == 0 and "dropped" not in out, err
-    known = json.loads(only(here, "logs/squared/*.trackers.json").read_text())
-    assert known["tensorboard"]["step"] == records(here)[-1]["agent_steps"]
+    known = json.loads(only(here, "logs/squared/*.tensorboard.json").read_text())
+    assert known["step"] == records(here)[-1]["agent_steps"]

@@ -86,8 +86,8 @@ def test_it_is_told_of_all(told, capsys):
     assert end["finish"] == {"status": "finished", "scores": scores, "weights": "w.safetensors"}
     assert gone(trackers)
     assert capsys.readouterr().out == "track  planted: in a file\n"
-    kept = json.loads(Path("logs/squared/7.trackers.json").read_text())
-    assert kept == {"planted": {"where": "in a file", "step": 192}}
+    kept = json.loads(Path("logs/squared/7.planted.json").read_text())
+    assert kept == {"where": "in a file", "step": 192}
 
 
 def test_the_last_scores_count_without_an_evaluation(told):
@@ -123,6 +123,7 @@ def test_a_killed_trainer_s_tracker_ends_by_itself(told):
     assert link.ends_by(time.monotonic() + 60)
     assert told()[-1]["finish"]["status"] == "killed"
     link.kill()
+    assert json.loads(Path("logs/squared/7.planted.json").read_text())["step"] == 64
 
 
 def test_a_run_that_goes_on_says_what_is_known(told):
@@ -133,11 +134,16 @@ def test_a_run_that_goes_on_says_what_is_known(told):
         pass
     assert told()[-2]["start"]["step"] == 64
     assert told()[-2]["start"]["known_to"] == 128  # what it had been told, whatever the log has
-    Path("logs/squared/7.trackers.json").write_text('{"planted": {"where": "in a file"}}')
-    with Trackers(run(), ["planted"], step=64, logged=500):  # a start that was killed
+    with Trackers(run(), ["planted"], step=64, logged=500) as trackers:
+        trackers.log(record(1))  # stopped before it was as far again
+    with Trackers(run(), ["planted"], step=64, logged=500):
+        pass
+    assert told()[-2]["start"]["known_to"] == 128
+    Path("logs/squared/7.planted.json").write_text('{"where": "in a file"}')
+    with Trackers(run(), ["planted"], step=64, logged=500):  # the tracker was killed, too
         pass
     assert told()[-2]["start"]["known_to"] == 500
-    Path("logs/squared/7.trackers.json").write_text('{"other": {"wh')
+    Path("logs/squared/7.planted.json").write_text('{"wh')
     with Trackers(run(), ["planted"], step=64, logged=500):  # it is new to this tracker
         pass
     assert told()[-2]["start"]["known_to"] is None

@@ -164,6 +164,17 @@ def test_one_that_hangs_when_it_finishes_is_ended(alone, monkeypatch, capsys, na
     assert f"track  {name} didn't finish within 1.2 seconds" in said and "dropped" not in said
 
 
+def test_without_network_wandb_goes_on_offline(alone, monkeypatch, capsys):
+    """With a login, and where nobody answers; nothing of the run is lost."""
+    needs("wandb")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "0.5")
+    tracked("wandb", range(1, 4))
+    assert "track  wandb: offline (" in capsys.readouterr().out
+    assert [step for step, _ in read_back("wandb")["points"]["env/score"]] == [64, 128, 192]
+
+
 def test_wandb_does_not_write_elsewhere(alone, monkeypatch, capsys):
     """As it does itself, to the temporary folder, where its own can't be written."""
     needs("wandb")

@@ -13,6 +13,8 @@ from typing import Any
 
 from puffer_mlx.tracking.trackers import Ending, TrackedRun, TrackerKind
 
+CONNECTING = 20.0  # seconds until it goes offline, so that a short run isn't lost; wandb's is 90
+
 
 class Wandb:
     """A run there; the last checkpoint's weights are its artifact."""
@@ -34,7 +36,12 @@ class Wandb:
             "config": {**run.config, "machine": run.machine, "command": run.command},
             "dir": str(folder),
             "resume": "allow",
-            "settings": wandb.Settings(console="off", silent=True, x_stats_pid=os.getppid()),
+            "settings": wandb.Settings(
+                console="off",
+                silent=True,
+                init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT", CONNECTING)),
+                x_stats_pid=os.getppid(),
+            ),
         }
         why = ""
         try:
