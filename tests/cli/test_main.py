@@ -124,6 +124,13 @@ def test_messages_name_the_command_that_the_person_used(
     assert program.typed() == f"{again} a 'b c'"
 
 
+def test_a_script_of_somebody_elses_is_no_door(monkeypatch, tmp_path):
+    for name in "train.py", "check_env.py":
+        (tmp_path / name).touch()
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "train.py")])
+    assert program.command("check-env") == "puffer-mlx check-env"
+
+
 # ---- pages ---------------------------------------------------------------------------------------
 
 
@@ -149,6 +156,7 @@ def test_help_of_an_environment_is_a_page_with_its_values(env):
 
 def test_the_page_shows_what_is_common_and_help_all_the_rest():
     page, whole = said("train", "--help")[1], said("train", "--help", "all")[1]
+    assert said("train", "--help", "squared")[1] == page
     for name in COMMON:
         section, _, key = name.partition(".")
         assert key in KEYS[section]
