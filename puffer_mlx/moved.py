@@ -10,7 +10,6 @@ from types import ModuleType
 MOVED = {
     "cpu_ops": "ops.cpu_extension",
     "devices": "system.devices",
-    "evaluate": "evaluation",
     "dialects": "export.dialects",
     "notebook": "display.notebook",
     "optim": "ppo.optim",
@@ -20,6 +19,7 @@ MOVED = {
     "trainer": "training.trainer",
     "weights_io": "checkpoint.weight_files",
 }
+FUNCTIONS = {"evaluate": "evaluation"}  # of such a name there is a function at the top now
 
 
 class _Moved(MetaPathFinder, Loader):
@@ -29,11 +29,17 @@ class _Moved(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         package, _, old = fullname.partition(".")
-        return ModuleSpec(fullname, self) if package == "puffer_mlx" and old in MOVED else None
+        known = package == "puffer_mlx" and old in {**MOVED, **FUNCTIONS}
+        return ModuleSpec(fullname, self) if known else None
 
     def exec_module(self, module: ModuleType) -> None:
-        _, _, old = module.__name__.partition(".")
-        sys.modules[module.__name__] = importlib.import_module(f"puffer_mlx.{MOVED[old]}")
+        package, _, old = module.__name__.partition(".")
+        if old in MOVED:
+            sys.modules[module.__name__] = importlib.import_module(f"{package}.{MOVED[old]}")
+            return
+        function = getattr(sys.modules[package], old)  # what was in the module hangs on it
+        vars(function).update(vars(importlib.import_module(f"{package}.{FUNCTIONS[old]}")))
+        sys.modules[module.__name__] = function
 
 
 def follow() -> None:

@@ -1,6 +1,7 @@
 """Reading a checkpoint back: the policy, and the state that a run goes on from."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
@@ -9,21 +10,26 @@ from puffer_mlx.checkpoint import branches, tensor_files
 from puffer_mlx.checkpoint.environment_statistics import read_statistics
 from puffer_mlx.checkpoint.folder import CONFIG, STATE, WEIGHTS, Checkpoint, State
 from puffer_mlx.checkpoint.weight_files import fit, weights_in
-from puffer_mlx.config import load_saved
+from puffer_mlx.config import Config, load_saved
 from puffer_mlx.config.trust import Allowed
 from puffer_mlx.errors import UserError
-from puffer_mlx.policy.policy import configured_policy
+from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import reading
 
 
-def load(folder: Path, allow_code: Allowed = False) -> Checkpoint:
+def load(
+    folder: Path,
+    allow_code: Allowed = False,
+    make_policy: Callable[[EnvSpec, Config], Policy] = configured_policy,
+) -> Checkpoint:
     """Read a checkpoint; its environment need not be there.
 
     Args:
         folder: the checkpoint's.
         allow_code: import what its configuration names, whatever it is, or what is named here;
             else only what the person named before on this machine (``puffer_mlx.config.trust``).
+        make_policy: of an environment's spec and the configuration: what the weights are of.
 
     Raises:
         UserError: it isn't a checkpoint, is damaged, or names code that nobody allowed.
@@ -44,7 +50,7 @@ def load(folder: Path, allow_code: Allowed = False) -> Checkpoint:
             f"{path} can't be read: what it says of its environment makes no sense ({error})",
             "the file is damaged",
         ) from None
-    policy = configured_policy(spec, config)
+    policy = make_policy(spec, config)
     weights = fit(path, weights_in(path, tensors), policy.init(mx.random.key(0)))
     label = branches.label(folder)
     step = label.step if label else 0

@@ -17,13 +17,13 @@ from puffer_mlx.cli.evaluate_options import parse
 from puffer_mlx.config import Config
 from puffer_mlx.config.trust import known
 from puffer_mlx.errors import UserError
+from puffer_mlx.evaluation import arena
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.base import Environments
 
 FILES = (".safetensors", ".bin", ".pt", ".pth", ".onnx")  # the last three are to be imported
-SEEDS = 1_000_003  # from one --seed's environments to the next one's
 
 
 class Player(NamedTuple):
@@ -89,14 +89,8 @@ def described(spec: EnvSpec) -> str:
 
 def environments(player: Player, count: int, render: bool = False) -> Environments:
     """So many environments, whose seeds no other --seed shares; ``render``: to be drawn."""
-    config = player.config
-    settings = replace(
-        config.vec,
-        total_agents=count * player.agents,
-        num_buffers=1,
-        seed=(config.vec.seed + SEEDS * config.base.seed) % 2**31,
-    )
-    made = vec.make(replace(config, vec=settings), threads(), render=render)
+    config = arena(player.config, count, player.agents, player.config.base.seed)
+    made = vec.make(config, threads(), render=render)
     restore_statistics(made, player.source, frozen=True)
     refuse_other_units(made, player.source)
     return made

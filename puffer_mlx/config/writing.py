@@ -1,6 +1,6 @@
 """A configuration as an .ini file that reads back as an equal one, and as plain dictionaries."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,14 @@ from puffer_mlx.system.files import publish
 
 NOT_SETTINGS = {
     *("unused", "origins", "files", "named_by", "allow_code", "chosen_by", "notes", "again"),
+    "factory",
 }
 
 
 def to_dict(config: Config) -> dict[str, Any]:
     """The configuration as plain nested dictionaries that JSON can hold."""
-    return {k: v for k, v in asdict(config).items() if k not in NOT_SETTINGS}
+    plain = replace(config, factory=None)  # asdict would copy what it makes environments of
+    return {k: v for k, v in asdict(plain).items() if k not in NOT_SETTINGS}
 
 
 def ini_text(config: Config, comments: bool = False) -> str:
@@ -37,7 +39,7 @@ def ini_text(config: Config, comments: bool = False) -> str:
             block.append(f"{key} = {_text(getattr(getattr(config, section), key))}")
         blocks.append(block)
     source = [f"source = {_text(config.source)}"] if config.source else []
-    own = (f"{k} = {_env_text(v, config.python)}" for k, v in config.env.items())
+    own = (f"{k} = {parameter_text(v, config.python)}" for k, v in config.env.items())
     blocks.append(["[env]", *source, *own])
     for section, lines in config.sweep.items():
         texts = (f"{key} = {text}".replace("\n", "\n\t") for key, text in lines.items())
@@ -52,7 +54,7 @@ def _text(value: int | float | bool | str) -> str:
     return f"{value:_}" if type(value) is int and value >= 1_000_000 else str(value)
 
 
-def _env_text(value: int | float | bool | str, python: bool) -> str:
+def parameter_text(value: int | float | bool | str, python: bool) -> str:
     """An environment's parameter: the text that reads back as the same, type included."""
     if isinstance(value, str):
         return value if parse_argument(value) == value else f'"{value}"'

@@ -55,6 +55,10 @@ class Decoder(ABC):
         return {"logstd": mx.full((1, self.action.heads), self.logstd_init)}
 
     @abstractmethod
+    def init(self, key: mx.array) -> Weights:
+        """Fresh weights."""
+
+    @abstractmethod
     def product(self, weights: Weights, h: mx.array, of_value: mx.array | None = None) -> mx.array:
         """Features (n, H) -> (A + 1, n) of the weights' dtype: the outputs, then the values.
 

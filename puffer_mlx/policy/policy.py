@@ -23,6 +23,7 @@ import mlx.core as mx
 
 from puffer_mlx import config
 from puffer_mlx.config.memory_needs import refuse_policy
+from puffer_mlx.config.schema.torch import OWN
 from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.activations import chosen_activation
@@ -213,6 +214,12 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
         UserError: as ``make_policy``; it is too large for this machine's memory; or only a file
             names a class (``puffer_mlx.config.trust``).
     """
+    if configuration.torch.decoder == OWN:
+        raise UserError(
+            "the policy is an mlx.nn.Module of somebody's program (torch.decoder is own): no file"
+            " says how it is made",
+            "in Python: puffer_mlx.Policy.load(path, policy=module), and Trainer.load likewise",
+        )
     if spec.mask_size and spec.action.continuous:
         raise UserError(f"{spec.name}: continuous actions can't be masked", "remove MY_ACTION_MASK")
     permit(configuration, "torch")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 
+from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.mlx_cache import choose_cache_limit
 from puffer_mlx.vec.base import ScoredVec, VecEnv
@@ -63,6 +64,23 @@ class Scores:
         """One number for each episode, (count,) float64."""
         times = [round(record["n"]) for record in self.episodes]
         return np.repeat([record[name] for record in self.episodes], times)
+
+    @property
+    def score(self) -> Spread:
+        """The spread of the environment's score; without one, of the first number that it tells.
+
+        Raises:
+            UserError: no episode ended.
+        """
+        if not (found := self.summary()):
+            raise UserError(f"no episode ended in {self.steps:,} steps", "a larger max_steps")
+        return found.get("score") or next(iter(found.values()))
+
+    def __str__(self) -> str:
+        if not self.episodes:
+            return f"no episode ended in {self.steps:,} steps"
+        mean, std, _, low, high = self.score
+        return f"score {mean:.4g} ± {std:.3g} ({low:.4g} to {high:.4g}), {self.count} episodes"
 
     def summary(self) -> dict[str, Spread]:
         """The spread of each number that all episodes have; empty if no episode ended."""

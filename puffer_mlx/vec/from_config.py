@@ -89,12 +89,26 @@ def look_up_spec(config: Config) -> EnvSpec:
     if not config.python:
         sources = source_folder(config)
         return read_spec(sources, load(compile_environment(sources)))
-    one = replace(config.vec, total_agents=1, num_buffers=1)
-    small = replace(config, vec=one, origins={}, notes=[])
-    with contextlib.suppress(UserError), _make_as_said(small, 1) as probe:
-        return probe.spec
-    with _make_as_said(config, 1) as probe:  # several agents share one, or it can't be made at all
-        return probe.spec
+    with probe(config) as made:
+        return made.spec
+
+
+def probe(config: Config) -> Environments:
+    """Environments to be asked what they are: of Python one if that can be, else one group.
+
+    Args:
+        config: names the environment; of one in Python whose family isn't settled, as it is.
+
+    Raises:
+        UserError: as ``make``.
+    """
+    if config.python:
+        one = replace(config.vec, total_agents=1, num_buffers=1)
+        with contextlib.suppress(UserError):  # several agents share one, or it can't be made at all
+            return _make_as_said(replace(config, vec=one, origins={}, notes=[]), 1)
+        return _make_as_said(config, 1)
+    group = replace(config.vec, num_buffers=1)
+    return _make_as_said(replace(config, vec=group, origins={}, notes=[]), 1)
 
 
 def _make(config: Config, threads: int, render: bool) -> Environments:
@@ -152,11 +166,14 @@ def has_own_network(config: Config) -> bool:
 
 
 def python_factory(config: Config) -> Any:
-    """What makes a Python environment: a Gymnasium id, or the object that is named.
+    """What makes a Python environment: a Gymnasium id, or the object that is given or named.
 
     Raises:
         UserError: there is none; or only a file names it (``puffer_mlx.config.trust``).
     """
+    if config.factory is not None:
+        permit(config, "env")
+        return config.factory
     permit(config, "base", "env")
     name = config.env_name
     return name.removeprefix(GYM) if name.startswith(GYM) else load_object(name)

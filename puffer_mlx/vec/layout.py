@@ -36,6 +36,7 @@ class Layout:
             finite.
 
     Attributes:
+        spaces: of observations and of actions, as they were given.
         spec: what a policy gets to know. Observations are uint8 if all parts are Boxes of uint8,
             else float32.
 
@@ -55,7 +56,7 @@ class Layout:
         self._observations = list(observation_parts(name, observation_space))
         self._single = self._observations[0].path == ()  # no Dict, no Tuple
         self._heads = list(action_parts(name, action_space, rescale))
-        self._spaces = observation_space, action_space
+        self.spaces = observation_space, action_space
         action = action_spec(name, self._heads)
         if mask and action.continuous:
             raise UserError(
@@ -107,7 +108,7 @@ class Layout:
         parts = {
             leaf.path: leaf.restore(rows[:, leaf.start : leaf.stop]) for leaf in self._observations
         }
-        return nested(self._spaces[0], parts)
+        return nested(self.spaces[0], parts)
 
     def actions(self, rows: np.ndarray) -> Any:
         """What a vector environment takes.
@@ -124,7 +125,7 @@ class Layout:
             head.path: head.convert(rows[:, head.start : head.start + len(head.sizes)])
             for head in self._heads
         }
-        return nested(self._spaces[1], parts)
+        return nested(self.spaces[1], parts)
 
     def _mismatch(self, leaf: ObservationPart, values: Any, n: int) -> UserError:
         found = f"{values.dtype} {values.shape}" if hasattr(values, "shape") else repr(values)

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[2] / "puffer_mlx"
 
 # A room imports from rooms on the floors below it, and from those to its right on its own floor.
 FLOORS = (
-    "cli",
+    "cli library",
     "check evaluation display",
     "training export",
     "rollout checkpoint",

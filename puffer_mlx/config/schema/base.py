@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from puffer_mlx.config.families import AUTO, FAMILIES
 from puffer_mlx.config.key import key
 from puffer_mlx.config.parts import log_formats, trackers
+from puffer_mlx.config.schema.section import Named
 
 JSON_LINES = "jsonl"
 NO_TRACKER = "none"
 
 
 @dataclass
-class Base:
+class Base(Named):
     """The run; options without a section: `--seed 1`."""
 
     seed: int = key(73, "Seed of the initial weights and of action sampling.", minimum=0)

@@ -10,6 +10,7 @@ import numpy as np
 from puffer_mlx.config.key import Key
 from puffer_mlx.config.schema.base import Base
 from puffer_mlx.config.schema.policy import Policy
+from puffer_mlx.config.schema.section import Named
 from puffer_mlx.config.schema.torch import Torch, says_memory
 from puffer_mlx.config.schema.train import Train
 from puffer_mlx.config.schema.vec import Vec
@@ -32,7 +33,7 @@ KEYS: dict[str, dict[str, Key]] = {
 
 
 @dataclass
-class Config:
+class Config(Named):
     """Everything that describes a run.
 
     Args:
@@ -52,6 +53,8 @@ class Config:
         notes: what was found or changed for the person, a line each, to be said at the start.
         again: reads the same files and options once more, of an environment in Python with the
             settings of a family; None where no family's settings count.
+        factory: what makes the environment in Python that ``env_name`` names: a class, or what
+            returns an environment. None: the name says where it is found.
     """
 
     env_name: str = ""
@@ -72,6 +75,7 @@ class Config:
     chosen_by: str = field(default="", compare=False, repr=False)
     notes: list[str] = field(default_factory=list, compare=False, repr=False)
     again: "Callable[[str], Config] | None" = field(default=None, compare=False, repr=False)
+    factory: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def python(self) -> bool:

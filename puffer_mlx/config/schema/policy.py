@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from puffer_mlx.config.key import key
+from puffer_mlx.config.schema.section import Named
 
 
 @dataclass
-class Policy:
+class Policy(Named):
     """The size and the dialect of the policy."""
 
     hidden_size: int = key(

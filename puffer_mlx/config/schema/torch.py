@@ -4,10 +4,14 @@ from dataclasses import dataclass
 
 from puffer_mlx.config.key import key
 from puffer_mlx.config.parts import encoder_folders, network_folders
+from puffer_mlx.config.schema.section import Named
+
+FORGETFUL = "MLP"  # the network without a memory
+OWN = "own"  # a decoder that is part of a module of the user's own
 
 
 @dataclass
-class Torch:
+class Torch(Named):
     """The parts of the policy, by the class names of PufferLib's torch backend."""
 
     network: str = key(
@@ -24,10 +28,13 @@ class Torch:
         custom=True,
     )
     decoder: str = key(
-        "DefaultDecoder", "Hidden vector to action logits and value.", choices=("DefaultDecoder",)
+        "DefaultDecoder",
+        "Hidden vector to action logits and value; own: the whole policy is an mlx.nn.Module that a"
+        " program gave (docs/library.md), of which network says only whether it has a memory.",
+        choices=("DefaultDecoder", OWN),
     )
 
 
 def says_memory(network: str) -> bool:
     """Whether a ``torch.network`` has a memory; one of a person's own may. Empty: none is named."""
-    return network not in ("", "MLP")
+    return network not in ("", FORGETFUL)

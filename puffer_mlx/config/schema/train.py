@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 from puffer_mlx.config.key import key
 from puffer_mlx.config.parts import optimizers
+from puffer_mlx.config.schema.section import Named
 
 OPTIMIZERS = optimizers()
 
 
 @dataclass
-class Train:
+class Train(Named):
     """Proximal policy optimisation."""
 
     algorithm: str = key(

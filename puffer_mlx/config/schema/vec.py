@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from puffer_mlx.config.key import key
+from puffer_mlx.config.schema.section import Named
 
 
 @dataclass
-class Vec:
+class Vec(Named):
     """The vectorised environments."""
 
     total_agents: int = key(

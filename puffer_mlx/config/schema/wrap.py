@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from puffer_mlx.config.key import key
+from puffer_mlx.config.schema.section import Named
 
 
 @dataclass
-class Wrap:
+class Wrap(Named):
     """Gymnasium's wrappers, for Gymnasium's environments: the first key is the innermost."""
 
     preset: str = key(

@@ -1,0 +1,137 @@
+"""Environments as a program has them: a name, a class, a function that makes one, or one."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from puffer_mlx import config as configuration
+from puffer_mlx.config import Config, validate
+from puffer_mlx.config.schema import COMMAND_LINE, KEYS, SECTIONS
+from puffer_mlx.errors import UserError
+from puffer_mlx.library.settings import Settings, collected, told_plainly, words
+from puffer_mlx.vec.gym.lent import lend
+from puffer_mlx.vec.puffer.make import is_puffer_env
+
+FORMS = 'a name ("gym:CartPole-v1"), a class, a function that makes one, or a gymnasium.Env'
+
+
+class Given(NamedTuple):
+    """An environment under the name that files know it by.
+
+    Args:
+        name: as on a command line.
+        factory: what makes it; None: the name says where it is found.
+        alone: whether there is only one, which its owner made.
+    """
+
+    name: str
+    factory: Callable[..., Any] | None = None
+    alone: bool = False
+
+
+def given(env: Any) -> Given:
+    """What a person calls an environment.
+
+    Raises:
+        UserError: it is none.
+    """
+    if isinstance(env, str):
+        return Given(env)
+    gymnasium = sys.modules.get("gymnasium")  # whoever has an object of it has imported it
+    if gymnasium and isinstance(env, gymnasium.Env):
+        return Given(_path(type(env.unwrapped)), lend(env), alone=True)
+    if callable(env):
+        return Given(_path(env), env)
+    found = f"an object of {type(env).__name__}"
+    hint = FORMS
+    if hasattr(env, "num_envs") or is_puffer_env(env):
+        hint = "give what makes it, a function; one that takes num_envs makes many at once"
+    raise UserError(f"the environment is {found}", hint)
+
+
+def _path(made: Any) -> str:
+    """``module:name`` of a class or a function, on one line and without blanks."""
+    name = getattr(made, "__qualname__", type(made).__qualname__).replace(".<locals>", "")
+    return f"{made.__module__}:{name}".replace("<lambda>", "function")
+
+
+def configured(
+    config: Config | Mapping[str, Any] | None,
+    env: Any,
+    keywords: Mapping[str, Any],
+    training: bool = True,
+) -> Config:
+    """The checked configuration of a run.
+
+    Args:
+        config: all of it; or settings, see ``settings``; None: as the environment's files say.
+        env: the environment (``given``); None if the configuration names it.
+        keywords: further settings, which win.
+        training: whether it is to train with it.
+
+    Raises:
+        UserError: anything wrong.
+    """
+    if isinstance(config, Config):
+        found = changed(config, collected(keywords), training)
+        if env is None:
+            return found
+        return with_environment(found, given(env))
+    if env is None:
+        raise UserError("there is no environment", FORMS)
+    settings = collected(config or {}, keywords)
+    one = given(env)
+    try:
+        found = configuration.load(one.name, words(settings), training=training)
+    except UserError as error:
+        raise told_plainly(error) from None
+    found.factory = one.factory
+    return found
+
+
+def with_environment(config: Config, one: Given) -> Config:
+    """A configuration with the environment that a person gave: it is theirs, whoever's file it is.
+
+    Raises:
+        UserError: it is another one than the configuration's.
+    """
+    if one.factory is None and one.name != config.env_name:
+        raise UserError(
+            f"the configuration is for {config.env_name}, the environment is {one.name}",
+            f"configuration and environment of one kind, or a dictionary of settings: {one.name}"
+            " has settings of its own",
+        )
+    if one.factory is not None and not config.python:
+        raise UserError(
+            f"the configuration is for {config.env_name}, in C, and the environment is in Python",
+            "leave one of the two out",
+        )
+    known = {name: origin for name, origin in config.named_by.items() if name != one.name}
+    return replace(config, factory=one.factory, named_by=known)
+
+
+def changed(config: Config, settings: Settings, training: bool = True) -> Config:
+    """A copy of a configuration with other settings, as if they had been typed.
+
+    Raises:
+        UserError: they don't fit.
+    """
+    sections = {name: replace(getattr(config, name)) for name in SECTIONS}
+    made = replace(config, **sections, env=dict(config.env), origins=dict(config.origins))
+    for name, value in settings.items():
+        section, _, key = name.partition(".")
+        if section == "env":
+            made.env[key] = value
+        else:
+            kind = type(KEYS[section][key].default)
+            whole = kind is int and isinstance(value, float) and value.is_integer()
+            setattr(getattr(made, section), key, int(value) if whole else value)
+            made.origins[name] = COMMAND_LINE
+    try:
+        validate(made, training)
+    except UserError as error:
+        raise told_plainly(error) from None
+    if again := config.again:
+        made.again = lambda family: changed(again(family), settings, training)
+    return made

@@ -1,0 +1,151 @@
+"""Scores and pictures of a policy in environments that it wasn't trained in."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from puffer_mlx import evaluation, vec
+from puffer_mlx.checkpoint import normalization
+from puffer_mlx.config import Config
+from puffer_mlx.display.frames import Draw, Frame, find_draw
+from puffer_mlx.errors import UserError
+from puffer_mlx.evaluation import Scores
+from puffer_mlx.library.environments import Given, given, with_environment
+from puffer_mlx.library.policy import Policy
+from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.rollout.whole_episodes import MAX_STEPS, environments_for
+from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.training.while_training import ENVIRONMENTS
+from puffer_mlx.vec.base import Environments, Remembers
+from puffer_mlx.vec.normalize import Normalized
+
+
+def evaluate(
+    policy: Policy | Trainer,
+    env: Any = None,
+    episodes: int = 10,
+    *,
+    deterministic: bool = True,
+    seed: int | None = None,
+    max_steps: int = MAX_STEPS,
+) -> Scores:
+    """Play whole episodes in environments of their own.
+
+    scores = puffer_mlx.evaluate(policy, "gym:CartPole-v1", episodes=100)
+    print(scores, scores.score.mean)
+
+    The same arguments give the same scores, bit for bit on a CPU.
+
+    Args:
+        policy: a policy, or a trainer, whose newest weights play.
+        env: a name, a class, a function, or an object, which then plays alone; None: what the
+            policy was trained in.
+        episodes: at least so many; every environment plays the same number.
+        deterministic: take the most probable action; False draws.
+        seed: of environments and actions; None: the run's ``seed``. Environments are others than
+            those of training.
+        max_steps: of every agent; what hasn't ended by then is left out and counted.
+
+    Raises:
+        UserError: the environment can't be made, or is of another kind than the policy's.
+    """
+    if episodes < 1:
+        raise UserError(f"episodes is {episodes}", "1 or more")
+    player = policy if isinstance(policy, Policy) else Policy(policy)
+    seed = player.config.base.seed if seed is None else seed
+    with _environments(player, env, episodes, seed) as found:
+        about = player.architecture, player.weights, found, episodes
+        return evaluation.score(*about, seed=seed, greedy=deterministic, max_steps=max_steps)
+
+
+def play(
+    policy: Policy | Trainer,
+    env: Any = None,
+    steps: int = 300,
+    *,
+    deterministic: bool = True,
+    seed: int | None = None,
+) -> Iterator[Frame]:
+    """Pictures of agent 0, the first one after the reset.
+
+    ``display.frames.write_gif`` and ``write_mp4`` make files of them, ``display.notebook.show``
+    shows them in a notebook.
+
+    Args:
+        policy: a policy, or a trainer, whose newest weights play.
+        env: as of ``evaluate``; an object must have been made with ``render_mode="rgb_array"``.
+        steps: how many pictures.
+        deterministic: as of ``evaluate``.
+        seed: as of ``evaluate``.
+
+    Raises:
+        UserError: as ``evaluate``, or the environment can't be drawn.
+    """
+    player = policy if isinstance(policy, Policy) else Policy(policy)
+    seed = player.config.base.seed if seed is None else seed
+    with _environments(player, env, 1, seed, render=True) as found:
+        about = player.architecture, player.weights, found, _draw(player.config, found)
+        yield from evaluation.play(*about, seed=seed, greedy=deterministic, steps=steps)
+
+
+def _environments(
+    player: Policy, env: Any, episodes: int, seed: int, render: bool = False
+) -> Environments:
+    """Environments for so many episodes, which show and take what the policy knows."""
+    one = None if env is None else given(env)
+    config = _played(player.config, one)
+    count = agents = 1
+    if one is None or not one.alone:
+        with vec.probe(config) as probe:
+            agents = probe.num_agents // probe.num_environments
+        trained = max(1, config.vec.total_agents // agents)
+        count = environments_for(episodes, trained if config.python else ENVIRONMENTS, agents)
+    made = vec.make(evaluation.arena(config, count, agents, seed), threads(), render=render)
+    with contextlib.ExitStack() as stack:
+        stack.callback(made.close)
+        if replace(made.spec, name="") != replace(player.spec, name=""):
+            raise UserError(
+                f"the policy sees {_described(player.spec)}, {config.env_name}"
+                f" shows {_described(made.spec)}",
+                f"an environment like {player.config.env_name}",
+            )
+        if isinstance(made, Remembers) and normalization.normalises(made.memory()):
+            made.remember(dict(player.memory), frozen=True)
+        stack.pop_all()
+    return made
+
+
+def _played(config: Config, one: Given | None) -> Config:
+    """The policy's configuration in the environment that it is to play in."""
+    config = replace(config, notes=[], origins={}, again=None)
+    if one is None:
+        return config
+    if one.factory is None and one.name != config.env_name:
+        return replace(config, env_name=one.name, source="", env={}, factory=None, named_by={})
+    return with_environment(config, one)
+
+
+def _draw(config: Config, environments: Environments) -> Draw:
+    """What makes the picture of a step: the environment itself, or its draw.py."""
+    if not config.python:
+        draw = find_draw(vec.source_folder(config))
+        if isinstance(environments, Normalized):
+            return lambda observation: draw(environments.raw(observation))
+        return draw
+
+    def drawn(_: np.ndarray) -> np.ndarray:
+        picture = environments.render()
+        if isinstance(picture, bool):
+            raise UserError(f"{config.env_name} draws in a window of its own", "evaluate --window")
+        return picture
+
+    return drawn
+
+
+def _described(spec: Any) -> str:
+    action = "continuous actions" if spec.action.continuous else "choices"
+    shape = spec.observation_shape or spec.observation_size
+    return f"{shape} numbers of {spec.observation_dtype} and {spec.action.sizes} {action}"

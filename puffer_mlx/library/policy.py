@@ -1,0 +1,228 @@
+"""A trained policy as a program uses it: observations in, actions of the environment out."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+
+from puffer_mlx import checkpoint, vec
+from puffer_mlx.checkpoint import normalization
+from puffer_mlx.checkpoint.environment_statistics import gathered_statistics
+from puffer_mlx.config import Config
+from puffer_mlx.errors import UserError
+from puffer_mlx.library.environments import given, with_environment
+from puffer_mlx.library.rows import Form, of_layout, plain
+from puffer_mlx.policy.actor_critic import actor_critic
+from puffer_mlx.policy.policy import Policy as Architecture
+from puffer_mlx.policy.policy import configured_policy
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.training.trainer import Trainer
+
+
+class Prediction(NamedTuple):
+    """What ``predict`` returns, to be taken apart as Stable-Baselines3's.
+
+    Args:
+        action: what the environment's ``step`` takes; of a batch an array (n, ...), or nested dicts
+            and tuples of arrays.
+        state: the network's memory after this step; None of a policy without one.
+    """
+
+    action: Any
+    state: Any
+
+
+class Policy:
+    """Acts as it was trained to: memory, normalised observations and units of actions included.
+
+    Made by ``Policy.load``, or as ``Policy(trainer)``: what a trainer has learned so far, which
+    later training doesn't change.
+
+    Args:
+        trainer: whose policy it is.
+
+    Attributes:
+        config: of the run that trained it.
+        spec: what its environment shows and takes.
+        architecture: encoder, network and decoder, without weights.
+        weights: a tree of arrays.
+        memory: the statistics that observations are normalised by, by name; empty if they aren't.
+        step: environment steps that it was trained on.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        about = trainer.config, trainer.vec.spec, trainer.policy, trainer.weights
+        self._begin(*about, gathered_statistics(trainer.vec), trainer.global_step)
+        self._form = _form_of(trainer.vec, trainer.vec.spec)
+
+    def _begin(
+        self,
+        config: Config,
+        spec: EnvSpec,
+        architecture: Architecture,
+        weights: Any,
+        memory: Any,
+        step: int,
+    ) -> None:
+        self.config, self.spec, self.architecture = config, spec, architecture
+        self.weights, self.memory, self.step = weights, memory, step
+        self._form: Form | None = None
+        self._state: Any = None
+        self._agents = 0
+        self._key = mx.random.key(config.base.seed)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        env: Any = None,
+        *,
+        policy: nn.Module | None = None,
+        allow_code: bool = False,
+    ) -> Self:
+        """Read a policy from a checkpoint.
+
+        Args:
+            path: what ``Trainer.save`` was given, a run's folder or a checkpoint's.
+            env: its environment: a name, a class, a function or an object. ``predict`` asks it, or
+                the one that the checkpoint names, for its spaces; scoring needs it too.
+            policy: the module, of a policy that is an ``mlx.nn.Module``; its weights don't matter.
+            allow_code: import what the checkpoint names, though you never named it on this machine.
+
+        Raises:
+            UserError: there is no checkpoint, it is damaged, or of another policy; or it names code
+                that nobody allowed.
+        """
+        folder = checkpoint.find(str(path), Config())
+        made = checkpoint.load(folder, allow_code, maker(policy))
+        found = cls.__new__(cls)
+        config = made.config if env is None else with_environment(made.config, given(env))
+        found._begin(config, made.spec, made.policy, made.weights, made.memory, made.step)
+        return found
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        *,
+        action_masks: Any = None,
+    ) -> Prediction:
+        """Choose actions.
+
+        A policy with a memory goes on from its last call, unless it is told an episode's start:
+        by ``reset``, or for some of a batch by ``episode_start``.
+
+        Args:
+            observation: one, as the environment's ``reset`` and ``step`` return it, or a batch
+                (n, ...) of them, of dicts and tuples in each part.
+            state: the memory to go on from instead: what an earlier call returned.
+            episode_start: (n,) or one truth value: whose episode begins, and who forgets.
+            deterministic: the most probable action; False draws one.
+            action_masks: (n, A), or (A,) of one: non-zero where an action is legal.
+
+        Returns:
+            (action, state): see ``Prediction``.
+
+        Raises:
+            UserError: the observation isn't the environment's, or of another number of agents than
+                the memory.
+        """
+        form = self._known_form()
+        rows, single = form.rows(observation)
+        n = len(rows)
+        rows = normalization.apply(self.memory, rows)
+        before = self._recalled(n, state)
+        keep = None
+        if episode_start is not None:
+            keep = 1 - mx.array(np.broadcast_to(np.asarray(episode_start, np.float32), (n,)))
+        noise = None
+        if not deterministic:
+            self._key, key = mx.random.split(self._key)
+            noise = self.architecture.distribution.noise(key, (n,))
+        mask = self._mask(action_masks, n)
+        actions, _, _, after = self.architecture.act(
+            self.weights, mx.array(rows), before, noise, mask, keep
+        )
+        mx.eval(actions, after)
+        self._state, self._agents = after, n
+        chosen = form.actions(np.ascontiguousarray(actions), single)
+        return Prediction(chosen, after if self.architecture.has_memory else None)
+
+    def reset(self, seed: int | None = None) -> None:
+        """Forget: the next observation is an episode's first.
+
+        Args:
+            seed: of the actions that are drawn from now on; None goes on with the random numbers.
+        """
+        self._state = None
+        if seed is not None:
+            self._key = mx.random.key(seed)
+
+    def go_on_from(self, other: "Policy") -> None:
+        """Remember what another policy of the same kind does, and draw as it would."""
+        self._state, self._agents, self._key = other._state, other._agents, other._key
+
+    def _recalled(self, n: int, state: Any) -> Any:
+        """The memory that n agents act with."""
+        if state is not None:
+            return state
+        if self._state is None or not self.architecture.has_memory:
+            return self.architecture.initial_state(n)
+        if n != self._agents:
+            raise UserError(
+                f"the policy remembers {self._agents} agents, and these are observations of {n}",
+                "policy.reset() where episodes begin",
+            )
+        return self._state
+
+    def _mask(self, masks: Any, n: int) -> mx.array | None:
+        if masks is None:
+            return None
+        A, found = self.spec.action.logits, np.asarray(masks)
+        if self.spec.action.continuous or found.size != n * A:
+            raise UserError(
+                f"action_masks are of shape {found.shape}",
+                "continuous actions have none" if self.spec.action.continuous else f"({n}, {A})",
+            )
+        return mx.array(found.reshape(n, A) != 0).astype(mx.uint8)
+
+    def _known_form(self) -> Form:
+        """How the environment's observations and actions look; asks it the first time."""
+        if self._form is None:
+            try:
+                self._form = _asked(self.config, self.spec)
+            except UserError as error:
+                raise UserError(
+                    f"the spaces of {self.config.env_name} aren't known: {error.message}",
+                    "Policy.load(path, env=…) with its class, a function that makes it, or a name",
+                ) from error
+        return self._form
+
+
+def maker(module: nn.Module | None) -> Callable[[EnvSpec, Config], Architecture]:
+    """What makes the policy that a configuration describes, or that a module is."""
+
+    def make(spec: EnvSpec, config: Config) -> Architecture:
+        if module is None:
+            return configured_policy(spec, config)
+        return actor_critic(module, spec, config)
+
+    return make
+
+
+def _asked(config: Config, spec: EnvSpec) -> Form:
+    """The form of a configuration's environments; one in C need not be there."""
+    if not config.python:
+        return plain(spec)
+    with vec.probe(config) as environments:
+        return _form_of(environments, spec)
+
+
+def _form_of(environments: Any, spec: EnvSpec) -> Form:
+    layout = getattr(environments, "layout", None)
+    return of_layout(layout, spec) if layout else plain(spec)

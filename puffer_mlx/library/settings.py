@@ -1,0 +1,105 @@
+"""A configuration out of keywords and dictionaries.
+
+``learning_rate=1e-3`` is a keyword; ``{"train.learning_rate": 1e-3}`` and
+``{"train": {"learning_rate": 1e-3}}`` are dictionaries. All mean what options mean on a command
+line: they win over every file, and are never changed silently.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from puffer_mlx.config.compatibility import closest
+from puffer_mlx.config.schema import COMMAND_LINE, KEYS
+from puffer_mlx.config.writing import parameter_text
+from puffer_mlx.errors import UserError
+
+ENV = "env."  # whose keys are the environment's own
+ELSEWHERE = {  # what Stable-Baselines3, CleanRL and others call a key
+    "lr": "learning_rate",
+    "num_envs": "total_agents",
+    "num_steps": "horizon",
+    "update_epochs": "replay_ratio",
+    "n_envs": "total_agents",
+    "n_steps": "horizon",
+    "batch_size": "minibatch_size",
+    "n_epochs": "replay_ratio",
+    "clip_range": "clip_coef",
+    "clip_range_vf": "vf_clip_coef",
+    "policy_kwargs": "hidden_size, num_layers, activation and others of section policy",
+    "env_kwargs": '{"env": {…}}',
+    "normalize_advantage": "algorithm",
+    "tensorboard_log": "the records that a trainer yields",
+    "verbose": "progress",
+    "n_eval_episodes": "episodes",
+}
+
+Value = int | float | bool | str
+Settings = dict[str, Value]  # by section.key
+
+
+def collected(*sources: Mapping[str, Any]) -> Settings:
+    """Settings under their full names, the last one for a key winning.
+
+    Args:
+        sources: short names where they are unique, as on a command line those of [base] too;
+            ``section.key``; or a section with a dictionary of its keys.
+
+    Raises:
+        UserError: there is no such key, or its value is none that a file could say.
+    """
+    found: Settings = {}
+    for source in sources:
+        for name, value in _flat(source):
+            found[_full_name(name)] = _plain(name, value)
+    return found
+
+
+def words(settings: Settings) -> list[str]:
+    """Settings as a command line's words."""
+    return [f"--{name}={parameter_text(value, True)}" for name, value in settings.items()]
+
+
+def told_plainly(error: UserError) -> UserError:
+    """An error without the word that settings came from a command line."""
+    return UserError(error.message.replace(f" ({COMMAND_LINE})", ""), error.hint)
+
+
+def _flat(source: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in source.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{key}", inner) for key, inner in value.items())
+        else:
+            yield name, value
+
+
+def _full_name(name: str) -> str:
+    """``section.key`` of a name."""
+    section, dot, key = name.partition(".")
+    if key in KEYS.get(section, {}) or (name.startswith(ENV) and key):
+        return name
+    homes = [] if dot else [section for section, keys in KEYS.items() if name in keys]
+    if len(homes) == 1 or "base" in homes:
+        return f"{'base' if 'base' in homes else homes[0]}.{name}"
+    if homes:
+        several = " or ".join(f"{home}.{name}" for home in homes)
+        raise UserError(f"{name} is a key of several sections", f"{several}, in a dictionary")
+    if (last := name.rpartition(".")[2]) in ELSEWHERE:
+        raise UserError(f"there is no setting {name}", f"here it is {ELSEWHERE[last]}")
+    every = [f"{home}.{each}" if dot else each for home, keys in KEYS.items() for each in keys]
+    near = closest(name, every)
+    hint = f"did you mean {near}?"
+    if not near:
+        hint = "python -m puffer_mlx.config prints every key; the environment's own are env.NAME"
+    raise UserError(f"there is no setting {name}", hint)
+
+
+def _plain(name: str, value: Any) -> Value:
+    """A value that a file could say; numbers of NumPy are Python's."""
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        value = value.item()
+    if not isinstance(value, Value):
+        hint = "a number, a text, True or False"
+        if name.startswith(ENV):
+            hint += "; for others, a function that makes the environment: lambda: MyEnv(…)"
+        raise UserError(f"{name} is {value!r}, of type {type(value).__name__}", hint)
+    return value

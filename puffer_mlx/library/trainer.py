@@ -1,0 +1,283 @@
+"""Training in a few lines: the trainer with its environments, its policy and its files."""
+
+import sys
+import warnings
+import weakref
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import mlx.core as mx
+from mlx import nn
+
+from puffer_mlx import checkpoint, vec
+from puffer_mlx.checkpoint import State
+from puffer_mlx.checkpoint.environment_statistics import restore_statistics
+from puffer_mlx.config import Config, trust, write_ini
+from puffer_mlx.config.fit import typed
+from puffer_mlx.config.memory_needs import refuse_training
+from puffer_mlx.config.trainer_choice import unread
+from puffer_mlx.display.notebook import watch
+from puffer_mlx.errors import UserError
+from puffer_mlx.library.environments import changed, configured, given, with_environment
+from puffer_mlx.library.policy import Policy, Prediction, maker
+from puffer_mlx.library.settings import collected
+from puffer_mlx.policy.actor_critic import actor_critic, parts_of
+from puffer_mlx.policy.policy import Policy as Architecture
+from puffer_mlx.ppo import optimizers
+from puffer_mlx.system.devices import select_device
+from puffer_mlx.training import placement
+from puffer_mlx.training.epoch_logs import Logs
+from puffer_mlx.training.trainer import Trainer as Loop
+from puffer_mlx.training.while_training import Evaluator, reached
+from puffer_mlx.vec.base import Environments, VecEnv
+
+COMMANDS = (  # settings that only the command line obeys, which writes files by itself
+    *("base.checkpoint_dir", "base.checkpoint_interval", "base.checkpoint_keep", "base.log_dir"),
+    *("base.log_format", "base.track", "base.wandb", "base.wandb_project", "base.wandb_group"),
+    "base.tag",
+)
+OF_MODULES = ("policy.reset_on_terminal", "policy.log_std_init")  # settings that they obey
+
+
+class Trainer(Loop):
+    """Trains a policy in an environment; iterate over it, one epoch at a time.
+
+    for logs in trainer:
+        if logs.get("env/score_100", 0) > 475:
+            trainer.stop = True
+
+    It makes its environments and closes them: at the end of a ``with``, by ``close``, or when
+    nothing refers to it any more. MLX computes on ``base.device`` from now on.
+
+    Args:
+        config: settings by name (docs/library.md), or a whole ``Config``, which is copied; None:
+            what the environment's files say.
+        env: a name as on the command line, a ``gymnasium.Env`` class, a function that makes one, or
+            an object where one environment is enough (``total_agents=1``). Environments that are
+            made already (``vec.make``) stay the caller's. None: what ``config`` names.
+        policy: an ``mlx.nn.Module`` that is actor and critic (``policy/actor_critic.py``); it is
+            copied. None: what the configuration describes.
+        weights: initial weights; None: drawn from ``seed``, or the module's.
+        like: of a run that goes on; ``Trainer.load`` gives it.
+        settings: further settings, which win: ``learning_rate=1e-3``.
+
+    Raises:
+        UserError: a setting, the environment or the policy isn't usable; the message says why.
+    """
+
+    def __init__(
+        self,
+        config: Config | Mapping[str, Any] | None = None,
+        env: Any = None,
+        policy: nn.Module | Architecture | None = None,
+        weights: Any = None,
+        like: State | None = None,
+        **settings: Any,
+    ) -> None:
+        ready = isinstance(config, Config) and hasattr(env, "spec") and hasattr(env, "send")
+        module = policy if policy is not None and not isinstance(policy, Architecture) else None
+        asked = _with_parts(config, settings, module)
+        found = configured(asked, None if ready else env, settings)
+        vec.settle_family(found)
+        select_device(found.base.device)
+        refuse_training(found, kept=optimizers.kept(optimizers.find(found.train.optimizer)))
+        environments = env if ready else vec.make(found, placement.rollout_cores(found))
+        try:
+            own = policy
+            if module is not None:
+                own = actor_critic(module, environments.spec, found)
+            super().__init__(found, environments, own, weights, like)  # type: ignore
+        except BaseException:
+            if not ready:
+                environments.close()
+            raise
+        _warn_of_unused(found, environments)
+        self._device = mx.default_device()
+        self._finalizer = None if ready else weakref.finalize(self, environments.close)
+        self._player: Policy | None = None
+        self._evaluator = Evaluator(weakref.proxy(self), _new_environments)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        env: Any = None,
+        policy: nn.Module | None = None,
+        *,
+        allow_code: bool = False,
+        **settings: Any,
+    ) -> Self:
+        """Go on with a run exactly where it was saved.
+
+        Bit for bit on a CPU where the environments can be saved, as those in C; Gymnasium's begin
+        new episodes.
+
+        Args:
+            path: what ``save`` was given, a run's folder or a checkpoint's.
+            env: the run's environment, if its name doesn't find it here (a class of a notebook,
+                say), or to allow the code that it names.
+            policy: the module, of a policy that is one; its weights don't matter.
+            allow_code: run what the checkpoint names, though you never named it on this machine.
+            settings: that are to be others from now on, ``total_timesteps`` say.
+
+        Raises:
+            UserError: there is nothing to go on from, or it is of another environment or policy.
+        """
+        folder = checkpoint.find(str(path), Config(), checkpoint.STATE)
+        written = folder / checkpoint.CONFIG
+        config = configured(None, str(written), {})
+        config = changed(replace(config, allow_code=allow_code), collected(settings))
+        if env is not None:
+            config = with_environment(config, given(env))
+        state = checkpoint.load_state(folder)
+        made = checkpoint.load(folder, trust.known(config), maker(policy))
+        select_device(config.base.device)
+        environments = vec.make(config, placement.rollout_cores(config))
+        try:
+            restore_statistics(environments, folder / checkpoint.WEIGHTS)
+            found = cls(config, environments, made.policy, like=state)
+            found.restore(made.weights, state)
+        except BaseException:
+            environments.close()
+            raise
+        found._finalizer = weakref.finalize(found, environments.close)
+        return found
+
+    def save(self, path: str | Path) -> Path:
+        """Write all that was learned and what it takes to go on.
+
+        Args:
+            path: a folder as of a run: each ``save`` adds a checkpoint, called after its step.
+                ``load``, ``Policy.load`` and the command line take the newest one.
+
+        Returns:
+            The checkpoint's folder.
+
+        Raises:
+            UserError: it can't be written.
+        """
+        folder = Path(path)
+        write_ini(self.config, folder / checkpoint.CONFIG)
+        return checkpoint.save(folder, self, self._evaluator.score)
+
+    def step(self) -> Logs:
+        """One epoch: see ``training.trainer.Trainer.step``; on this trainer's own device.
+
+        With ``eval_interval`` it evaluates where that is due (``training/while_training.py``), and
+        with ``stop_at_score`` it ends the iteration.
+        """
+        mx.set_default_device(self._device)
+        logs = super().step()
+        logs |= self._evaluator.after_epoch()
+        if reached(self.config, self._evaluator.score):
+            self.stop = True
+        return logs
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        *,
+        action_masks: Any = None,
+    ) -> Prediction:
+        """Choose actions with the newest weights: see ``Policy.predict``."""
+        now = Policy(self)
+        if self._player is not None:
+            now.go_on_from(self._player)
+        self._player = now
+        return now.predict(
+            observation, state, episode_start, deterministic, action_masks=action_masks
+        )
+
+    def close(self) -> None:
+        """Close the environments that this made. Calling it twice is harmless."""
+        if self._finalizer is not None:
+            self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def train(
+    env: Any,
+    config: Config | Mapping[str, Any] | None = None,
+    *,
+    policy: nn.Module | None = None,
+    progress: bool = False,
+    **settings: Any,
+) -> Trainer:
+    """Train a policy to the end, in an environment.
+
+    trainer = puffer_mlx.train("gym:CartPole-v1", total_timesteps=100_000, learning_rate=1e-3)
+
+    Nothing is written: ``trainer.save(path)`` does that.
+
+    Args:
+        env: a name as on the command line, a ``gymnasium.Env`` class, a function that makes one, or
+            an object where one environment is enough (``total_agents=1``).
+        config: settings by name, or a whole ``Config``; None: what the environment's files say.
+        policy: an ``mlx.nn.Module`` that is actor and critic; None: what the settings describe.
+        progress: show how it goes: a live figure in a notebook, a dashboard in a terminal.
+        settings: further settings: keys of the configuration by their short names.
+
+    Returns:
+        The trainer after its last epoch: ``predict``, ``save``, ``weights``, ``config``.
+
+    Raises:
+        UserError: something given isn't usable, or training found no finite number; the message
+            says why.
+    """
+    trainer = Trainer(config, env, policy, **settings)
+    try:
+        for _ in watch(trainer) if progress else trainer:
+            pass
+        if trainer.fault:
+            raise trainer.fault
+    except BaseException:
+        trainer.close()
+        raise
+    return trainer
+
+
+def _with_parts(config: Any, keywords: Mapping[str, Any], module: nn.Module | None) -> Any:
+    """Settings that say, of a run with a module, that the policy is one.
+
+    Raises:
+        UserError: others are given that would describe the policy.
+    """
+    if not isinstance(module, nn.Module):
+        return config
+    whole = isinstance(config, Config)
+    mine = collected({} if whole else config or {}, keywords)
+    for name in mine:
+        if name.partition(".")[0] in ("policy", "torch") and name not in OF_MODULES:
+            raise UserError(f"{name} is given, and the policy is a module", "one of the two")
+    parts = collected({"torch": vars(parts_of(module)), "policy.separate_value": False})
+    return changed(config, parts) if whole else {**mine, **parts}
+
+
+def _new_environments(config: Config) -> Environments:
+    return vec.make(config, placement.rollout_cores(config))
+
+
+def _warn_of_unused(config: Config, environments: VecEnv) -> None:
+    """Warn of settings that a person gave and that change nothing."""
+    found = [*config.unused, *optimizers.unread(config), *unread(config)]
+    found += vec.unused_keys(config, environments)
+    found += [f"{name} (the command line obeys it)" for name in COMMANDS]
+    if isinstance(config.base.profile, str):
+        found.append("base.profile (the command line writes that file)")
+    caller = 1  # the first frame that isn't the package's
+    while sys._getframe(caller).f_globals.get("__name__", "").startswith("puffer_mlx."):
+        caller += 1
+    for line in dict.fromkeys(found):
+        name = line.partition(" ")[0]
+        if typed(config, name) or name in config.unused:
+            warnings.warn(f"puffer_mlx: {line} is unused here", stacklevel=caller + 1)

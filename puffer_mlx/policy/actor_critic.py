@@ -1,0 +1,195 @@
+"""A policy that is one ``mlx.nn.Module`` of the user's own: actor and critic in one call.
+
+    module(observations) -> outputs, values                  without a memory
+    module(observations, state) -> outputs, values, state    with one: it has initial_state(n), too
+
+| | shape | |
+| --- | --- | --- |
+| observations | (n, D), images (n, height, width, channels) | weights' dtype; bytes: 0 to 255 |
+| outputs | (n, A) | discrete: logits of all heads, one after the other; continuous: means |
+| values | (n,) or (n, 1) | |
+| state | a tree of arrays (n, ...) | each agent's part along the first axis |
+
+Log standard deviations of continuous actions are weights beside the module's (``logstd``). The
+policy's three parts are: an encoder that changes nothing, the module as the network, and a decoder
+whose product the module has made. None of them has a form in C or as a kernel: it acts through MLX.
+"""
+
+import copy
+import threading
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_map
+
+from puffer_mlx import config
+from puffer_mlx.config.schema.torch import FORGETFUL, OWN
+from puffer_mlx.errors import UserError
+from puffer_mlx.ops.low_precision import dtype_of
+from puffer_mlx.policy.decoders import Decoder
+from puffer_mlx.policy.distributions import OPEN, PUFFER5
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.trees import leaves
+
+Weights = Any  # a tree of arrays
+State = Any  # a tree of arrays (n, ...)
+CALL = "module(observations) -> outputs, values"
+CALL_WITH_STATE = "module(observations, state) -> outputs, values, state"
+
+
+def remembers(module: nn.Module) -> bool:
+    """Whether a module is one with a memory."""
+    return callable(getattr(module, "initial_state", None))
+
+
+def parts_of(module: nn.Module) -> config.Torch:
+    """Section [torch] of a configuration whose policy is a module."""
+    cls = type(module)
+    name = f"{cls.__module__}:{cls.__name__}" if remembers(module) else FORGETFUL
+    return config.Torch(network=name, encoder="auto", decoder=OWN)
+
+
+def actor_critic(module: nn.Module, spec: EnvSpec, configuration: config.Config) -> Policy:
+    """The policy that a module is, for an environment.
+
+    Args:
+        module: see above; it is copied, and stays as it is.
+        spec: the environment's observations and actions.
+        configuration: of which ``policy.reset_on_terminal`` and ``log_std_init`` count, and whose
+            trainer it is.
+
+    Raises:
+        UserError: what the module returns isn't of this form, or doesn't fit the environment.
+    """
+    if not isinstance(module, nn.Module):
+        found = f"the class {module.__name__}" if isinstance(module, type) else repr(module)
+        raise UserError(f"policy is {found}", f"expected an mlx.nn.Module, an object: {CALL}")
+    network = Whole(module, spec)
+    network.check()
+    limits = PUFFER5 if configuration.train.algorithm == "puffer5" else OPEN
+    own = configuration.policy
+    decoder = Made(spec.action, network.hidden, limits, own.log_std_init)
+    return Policy(Unchanged(spec.observation_size), network, decoder, own.reset_on_terminal)  # type: ignore
+
+
+class Unchanged:
+    """An encoder without weights: a row of numbers stays what it is.
+
+    Args:
+        hidden: D, how many numbers.
+    """
+
+    def __init__(self, hidden: int) -> None:
+        self.hidden = hidden
+
+    def init(self, key: mx.array) -> dict:
+        """Nothing."""
+        return {}
+
+    def __call__(self, weights: dict, observations: mx.array) -> mx.array:
+        """Observations (n, D) as they are."""
+        return observations
+
+
+class Whole:
+    """A module as a network (``networks.catalog.Network``) from observations to a product.
+
+    The product (n, A + 1) has the outputs first, then the value. Each thread has a module of its
+    own to put weights into: a policy may act in one while it is trained in another.
+
+    Args:
+        module: is copied.
+        spec: the environment's.
+    """
+
+    def __init__(self, module: nn.Module, spec: EnvSpec) -> None:
+        self.hidden = spec.action.logits + 1
+        self._module, self._spec, self._own = copy.deepcopy(module), spec, threading.local()
+        self._remembers = remembers(module)
+
+    def init(self, key: mx.array) -> Weights:
+        """The weights that the module has: who made it has drawn them; ``key`` isn't used."""
+        return tree_map(mx.array, self._module.parameters())
+
+    def initial_state(self, n: int) -> State:
+        """The module's; an empty list of one without a memory."""
+        return self._module.initial_state(n) if self._remembers else []  # type: ignore
+
+    def scan(
+        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+    ) -> tuple[mx.array, State]:
+        """T steps of S segments: (T, S, D) -> (T, S, A + 1); one call if there is no memory."""
+        T, S = h.shape[:2]
+        if not self._remembers:
+            y, state = self.step(weights, h.reshape(T * S, -1), state)
+            return y.reshape(T, S, -1), state
+        steps = []
+        for t in range(T):
+            y, state = self.step(weights, h[t], state, None if keep is None else keep[t])
+            steps.append(y)
+        return mx.stack(steps), tree_map(mx.stop_gradient, state)
+
+    def step(
+        self, weights: Weights, h: mx.array, state: State, keep: mx.array | None = None
+    ) -> tuple[mx.array, State]:
+        """One step of n agents: (n, D) -> (n, A + 1) and their next state."""
+        if not hasattr(self._own, "module"):
+            self._own.module = copy.deepcopy(self._module)
+        self._own.module.update(weights)
+        n = len(h)
+        seen = h.reshape(n, *(self._spec.observation_shape or (-1,)))
+        seen = seen.astype(dtype_of(weights))
+        if not self._remembers:
+            outputs, values = self._own.module(seen)
+        else:
+            if keep is not None:
+                state = tree_map(lambda a: a * keep.reshape(n, *[1] * (a.ndim - 1)), state)
+            outputs, values, state = self._own.module(seen, state)
+        return mx.concatenate([outputs, values.reshape(n, 1)], axis=1), state
+
+    def check(self) -> None:
+        """Call the module once, of two agents.
+
+        Raises:
+            UserError: it doesn't return what it should.
+        """
+        n, A = 2, self.hidden - 1
+        if not leaves(self._module.parameters()):
+            raise UserError(f"{self._name} has no weights: nothing can be trained", "add a layer")
+        seen = mx.zeros((n, *(self._spec.observation_shape or (self._spec.observation_size,))))
+        arguments = (seen, self.initial_state(n)) if self._remembers else (seen,)
+        call = CALL_WITH_STATE if self._remembers else CALL
+        try:
+            found = self._module(*arguments)  # type: ignore
+        except (TypeError, ValueError, IndexError) as error:
+            raise UserError(
+                f"{self._name} can't take observations {seen.shape} of {self._spec.name}: {error}",
+                f"expected {call}",
+            ) from None
+        shapes = [getattr(part, "shape", None) for part in found] if type(found) is tuple else []
+        if len(shapes) != len(arguments) + 1 or None in shapes[:2]:
+            what = f"{len(shapes)} parts" if shapes else type(found).__name__
+            raise UserError(f"{self._name} returned {what}", f"expected {call}")
+        if shapes[0] != (n, A) or shapes[1] not in ((n,), (n, 1)):
+            raise UserError(
+                f"{self._name} returned outputs {shapes[0]} and values {shapes[1]} of {n} agents",
+                f"{self._spec.name} needs outputs ({n}, {A}), and values ({n},)",
+            )
+
+    @property
+    def _name(self) -> str:
+        return type(self._module).__name__
+
+
+class Made(Decoder):
+    """A decoder whose product is in the features already: its weights are deviations alone."""
+
+    def init(self, key: mx.array) -> dict:
+        """``logstd`` of continuous actions, else nothing."""
+        return self._deviations()
+
+    def product(self, weights: dict, h: mx.array, of_value: mx.array | None = None) -> mx.array:
+        """The features (n, A + 1), turned."""
+        return h.T

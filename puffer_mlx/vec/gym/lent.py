@@ -1,0 +1,41 @@
+"""A ``gymnasium.Env`` that its owner has made, lent to a run that takes one environment."""
+
+from collections.abc import Callable
+from typing import Any
+
+from puffer_mlx.errors import UserError
+
+__all__ = ["lend"]
+
+
+def lend(env: Any) -> Callable[..., Any]:
+    """What "makes" the environment: it hands it out, to one at a time, and never closes it.
+
+    Args:
+        env: a ``gymnasium.Env``, which stays its owner's.
+    """
+    import gymnasium
+
+    name, out = type(env.unwrapped).__name__, []
+
+    class Lent(gymnasium.Wrapper):
+        def close(self) -> None:
+            if self in out:
+                out.remove(self)
+
+    def make(render_mode: str | None = None) -> gymnasium.Env:
+        if out:
+            again = f'"gym:{env.spec.id}"' if env.spec else f"{name}, or lambda: {name}(…)"
+            raise UserError(
+                f"{name} is one environment, an object, and the run takes several",
+                f"give what makes it: {again}; or with this one: total_agents=1",
+            )
+        if render_mode is not None and env.render_mode != render_mode:
+            raise UserError(
+                f"{name} can't be drawn: its render_mode is {env.render_mode}",
+                f'make it with render_mode="{render_mode}"',
+            )
+        out.append(Lent(env))
+        return out[0]
+
+    return make

@@ -1,0 +1,130 @@
+"""Environments as a program has them."""
+
+import re
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+import pytest
+
+import puffer_mlx
+from puffer_mlx import config
+from puffer_mlx.errors import UserError
+from puffer_mlx.library.environments import configured, given, with_environment
+
+SMALL: dict[str, Any] = {
+    "total_timesteps": 512,
+    "total_agents": 2,
+    "horizon": 32,
+    "minibatch_size": 32,
+}
+
+
+class Count(gymnasium.Env):
+    """Shows how many steps there were; says so as its score after ``size`` of them."""
+
+    observation_space = gymnasium.spaces.Box(0, 100, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    metadata = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, size=5, render_mode=None):
+        self.size, self.render_mode, self.closed = size, render_mode, 0
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        done = self.steps == self.size
+        return np.full(2, self.steps, np.float32), 1.0, done, False, {}
+
+    def render(self):
+        return np.full((4, 4, 3), self.steps, np.uint8)
+
+    def close(self):
+        self.closed += 1
+
+
+def outside(size=5):
+    return Count(size)
+
+
+@pytest.mark.parametrize("env", [Count, outside, lambda: Count()])
+def test_a_class_and_functions_make_as_many_as_are_wanted(env):
+    with puffer_mlx.train(env, **SMALL) as trainer:
+        assert trainer.vec.num_environments == 2 and trainer.global_step == 512
+    assert trainer.config.env_name.startswith(f"{__name__}:") and trainer.config.python
+
+
+def test_they_are_made_in_processes_too():
+    """A function inside of a function is none that another process could import."""
+    size = 7
+    with puffer_mlx.train(lambda: Count(size), backend="async", **SMALL) as trainer:
+        assert cast(Any, trainer.vec).backend == "async"
+        assert puffer_mlx.evaluate(trainer, episodes=2).score.mean == 7
+
+
+def test_the_environments_own_arguments():
+    with puffer_mlx.train(outside, {"env.size": 3}, **SMALL) as trainer:
+        assert puffer_mlx.evaluate(trainer, episodes=2).score == (3, 0, 3, 3, 3)
+    with pytest.raises(UserError, match=r"it takes no env.sizes\n  hint: it takes size"):
+        puffer_mlx.train(outside, {"env.sizes": 3}, **SMALL)
+
+
+def test_an_object_where_one_is_enough_and_it_stays_open():
+    env = Count()
+    with puffer_mlx.train(env, **{**SMALL, "total_agents": 1}) as trainer:
+        assert trainer.vec.num_environments == 1
+        assert puffer_mlx.evaluate(trainer, Count(6), episodes=3).score.mean == 6
+    assert env.closed == 0
+
+
+def test_an_object_is_refused_where_several_are_wanted():
+    wanted = "Count is one environment.*\n.*Count, or lambda: Count.*total_agents=1"
+    with pytest.raises(UserError, match=wanted):
+        puffer_mlx.train(Count(), **SMALL)
+    with pytest.raises(UserError, match='hint: give what makes it: "gym:CartPole-v1"'):
+        puffer_mlx.train(gymnasium.make("CartPole-v1"), **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (3, "the environment is an object of int\n  hint: a name"),
+        (gymnasium.make_vec("CartPole-v1", 2), "VectorEnv\n  hint: give what makes it"),
+    ],
+)
+def test_what_is_no_environment(env, message):
+    with pytest.raises(UserError, match=message):
+        given(env)
+
+
+def test_one_must_be_given():
+    with pytest.raises(UserError, match="there is no environment\n  hint: a name"):
+        puffer_mlx.Trainer({"gamma": 0.9})
+
+
+def test_a_function_that_makes_none():
+    with pytest.raises(UserError, match=r"it made a builtins\.int, expected a gymnasium\.Env"):
+        puffer_mlx.train(lambda: 3, **SMALL)
+
+
+def test_names_are_lines_of_a_file(here):
+    for env in (Count, lambda: Count(), given):
+        (here / "config.ini").write_text(config.ini_text(configured(None, env, {})))
+        assert re.fullmatch(r"[\w.]+:[\w.]+", given(env).name)
+        assert config.load("config.ini", []).env_name == given(env).name
+
+
+def test_an_environment_other_than_the_configurations():
+    settings = config.Config("squared")
+    with pytest.raises(UserError, match="is for squared, the environment is breakout"):
+        with_environment(settings, given("breakout"))
+    with pytest.raises(UserError, match="is for squared, in C, and the environment is in Python"):
+        with_environment(settings, given(Count))
+
+
+def test_what_a_file_names_is_allowed_by_naming_it():
+    settings = config.Config("a:b", named_by={"a:b": "x.ini:1", "c:d": "x.ini:2"})
+    assert with_environment(settings, given("a:b")).named_by == {"c:d": "x.ini:2"}

@@ -1,0 +1,56 @@
+"""The programs of examples/library and the code of docs/library.md run, and say what they say."""
+
+import os
+import re
+import runpy
+import warnings
+
+import mlx.core as mx
+import pytest
+from running import ROOT
+
+EXAMPLES = ROOT / "examples" / "library"
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(), re.DOTALL)
+SAYS = {
+    "own_metric": r"stopped after [\d,]+ steps, tilt [0-2]\.\d degrees\nscore [\d.]+ ± .*\n",
+    "own_network": r"score ([2-5]\d\d) .* 8 episodes\n",
+    "learning_rates": r"0\.0001: score .*\n0\.001: score .*\n0\.01: score .*\nbest: 0\.\d+\n",
+    "pictures": r"score .* 8 episodes\nwrote cartpole.gif\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def screenless(monkeypatch):
+    """Pygame draws without a display, and MLX's device is afterwards what it was."""
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    device = mx.default_device()
+    yield
+    mx.set_default_device(device)
+
+
+def test_each_example_has_a_test():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SAYS}
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_an_example(here, capsys, name):
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert re.fullmatch(SAYS[name], capsys.readouterr().out)
+    if name == "pictures":
+        assert (here / "cartpole.gif").read_bytes()[:4] == b"GIF8"
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_the_code_of_the_page(here, capsys, number):
+    text = BLOCKS[number]
+    with warnings.catch_warnings():
+        exec(compile(text, f"docs/library.md:{number}", "exec"), {"__name__": "__main__"})
+    out = capsys.readouterr().out
+    if "# score 500" in text:
+        assert re.fullmatch(r"score (4[5-9]\d|500)\S* ± .*, 21 episodes\n", out)
+    if "stopped after" in text:
+        assert int(out.split()[2]) < 200_000
+    if "log.csv" in text:
+        assert len((here / "log.csv").read_text().splitlines()) == 19
+    if "best" in text:
+        assert os.path.isdir(here / out.strip())

@@ -1,0 +1,207 @@
+"""``puffer_mlx.Policy``: observations in, actions of the environment out."""
+
+from typing import Any, cast
+
+import gymnasium
+import mlx.core as mx
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+
+import puffer_mlx
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.rows import allocate_rows
+
+SMALL: dict[str, Any] = {
+    "total_timesteps": 256,
+    "total_agents": 2,
+    "horizon": 32,
+    "minibatch_size": 64,
+}
+PARTS = Dict(
+    {
+        "near": Box(-5, 5, (2, 2), np.float32),
+        "kind": Discrete(3, start=1),
+        "both": Tuple([Box(0, 1, (1,), np.float32), MultiDiscrete([2, 3])]),
+    }
+)
+HERE: dict[str, dict[str, Any]] = {"mlp": {}, "memory": {"network": "GRU", "minibatch_size": 64}}
+
+
+class Given(gymnasium.Env):
+    """Shows samples of a space and takes another's actions, which it checks."""
+
+    def __init__(self, observations: Any = PARTS, actions=None, length=4):
+        self.observation_space = observations
+        self.action_space = Discrete(3, start=2) if actions is None else actions
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.steps += 1
+        return self.observation_space.sample(), 1.0, self.steps == self.length, False, {}
+
+
+def trained(make, **settings):
+    return puffer_mlx.train(make, {**SMALL, **settings})
+
+
+@pytest.mark.parametrize("kind", HERE)
+def test_it_acts_as_the_trainers_environments_do(kind):
+    """Normalised rows, memory and units: as the greedy actions of ``Policy.act`` on real rows."""
+    with trained("gym:Pendulum-v1", **HERE[kind]) as trainer:
+        rows = allocate_rows(trainer.vec, 2)
+        env = gymnasium.make("Pendulum-v1")
+        policy, vec = puffer_mlx.Policy(trainer), cast(Any, trainer.vec)
+        vec.remember(policy.memory, frozen=True)
+        vec.reset(rows)
+        observations = vec.raw(rows.observations)
+        states = trainer.policy.initial_state(2)
+        for _ in range(3):
+            seen = mx.array(rows.observations)
+            chosen, _, _, states = trainer.policy.act(trainer.weights, seen, states, None)
+            units = vec.layout.actions(np.array(chosen))
+            found = policy.predict(observations).action
+            np.testing.assert_allclose(found, units, rtol=1e-4, atol=1e-5)
+            assert all(env.action_space.contains(action) for action in found)
+            vec.send(0, np.ascontiguousarray(chosen), rows)
+            vec.wait(0)
+            observations = vec.raw(rows.observations)
+
+
+def test_one_observation_or_a_batch():
+    with trained("gym:CartPole-v1") as trainer:
+        policy = puffer_mlx.Policy(trainer)
+        seen = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+        batch, state = policy.predict(seen)
+        assert batch.shape == (5,) and state is None
+        alone = [policy.predict(one).action for one in seen]
+        assert [int(a) for a in alone] == batch.tolist() and np.shape(alone[0]) == ()
+        assert policy.predict(list(map(float, seen[0]))).action == alone[0]
+
+
+def test_observations_and_actions_of_parts():
+    actions = Tuple([Discrete(3, start=2), MultiDiscrete([2, 1, 4])])
+    with trained(lambda: Given(actions=actions)) as trainer:
+        policy, env = puffer_mlx.Policy(trainer), Given(actions=actions)
+        seen, _ = env.reset(seed=1)
+        assert actions.contains(policy.predict(seen).action)
+        pair = [env.reset(seed=seed)[0] for seed in (1, 2)]
+        batch = {
+            "near": np.stack([one["near"] for one in pair]),
+            "kind": np.array([one["kind"] for one in pair]),
+            "both": tuple(np.stack([one["both"][i] for one in pair]) for i in (0, 1)),
+        }
+        first, second = policy.predict(batch).action
+        assert (first.shape, second.shape) == ((2,), (2, 3))
+        own = policy.predict(pair[1]).action
+        assert own[0] == first[1] and (own[1] == second[1]).all()
+
+
+def test_images_with_their_channels_first():
+    space = Box(0, 255, (3, 8, 8), np.uint8)
+    with trained(lambda: Given(space), encoder="DefaultEncoder", device="cpu") as trainer:
+        seen = space.sample()
+        action = trainer.predict(seen).action
+        assert (trainer.predict(np.stack([seen, seen])).action == action).all()
+        rows = cast(Any, trainer.vec).layout
+        out = np.zeros((1, 192), np.uint8)
+        rows.write(seen[None], out)
+        chosen = trainer.policy.act(trainer.weights, mx.array(out), [], None)[0]
+        assert rows.actions(np.array(chosen))[0] == action
+
+
+def test_memory_goes_on_and_is_forgotten_where_it_should():
+    with trained("gym:CartPole-v1", **HERE["memory"]) as trainer:
+        policy = puffer_mlx.Policy(trainer)
+        seen = np.ones(4, np.float32)
+        (_, first), (_, second) = policy.predict(seen), policy.predict(seen)
+
+        def equal(one, other):
+            return all((np.array(a) == np.array(b)).all() for a, b in zip(one, other, strict=True))
+
+        assert not equal(first, second)
+        policy.reset()
+        assert equal(policy.predict(seen).state, first)
+        assert equal(policy.predict(seen, episode_start=True).state, first)
+        assert equal(policy.predict(seen, state=first).state, second)
+        with pytest.raises(UserError, match=r"remembers 1 agents.* of 2\n  hint: policy.reset"):
+            policy.predict(np.ones((2, 4)))
+        policy.reset()
+        policy.predict(np.ones((2, 4)))
+        after = policy.predict(np.ones((2, 4)), episode_start=[True, False]).state
+        for part, own, next in zip(after, first, second, strict=True):
+            np.testing.assert_allclose(np.array(part), [np.array(own)[0], np.array(next)[0]], 1e-5)
+        assert not equal(trainer.predict(seen).state, trainer.predict(seen).state)
+
+
+def test_actions_can_be_drawn_and_drawn_again():
+    with trained("gym:Pendulum-v1") as trainer:
+        policy, seen = puffer_mlx.Policy(trainer), np.zeros((4, 3), np.float32)
+
+        def drawn():
+            return policy.predict(seen, deterministic=False).action
+
+        policy.reset(seed=1)
+        first, second = drawn(), drawn()
+        assert len({*first.ravel().tolist(), *second.ravel().tolist()}) == 8
+        policy.reset(seed=1)
+        assert (drawn() == first).all() and not (policy.predict(seen).action == first).any()
+
+
+def test_masks():
+    with trained("gym:CartPole-v1") as trainer:
+        seen = np.random.default_rng(0).normal(size=(6, 4))
+        for legal in (0, 1):
+            masks = np.zeros((6, 2))
+            masks[:, legal] = 1
+            assert set(trainer.predict(seen, action_masks=masks).action.tolist()) == {legal}
+        with pytest.raises(UserError, match=r"action_masks are of shape \(5,\)\n  hint: \(6, 2\)"):
+            trainer.predict(seen, action_masks=np.ones(5))
+
+
+def test_an_environment_in_c():
+    settings = {"total_agents": 8, "minibatch_size": 256, "device": "cpu", "total_timesteps": 2048}
+    with puffer_mlx.train("squared", {**settings, "horizon": 32}) as trainer:
+        D = trainer.vec.spec.observation_size
+        seen = np.random.default_rng(0).integers(0, 2, (3, D))
+        alone, batch = trainer.predict(seen[0]).action, puffer_mlx.Policy(trainer).predict(seen)
+        assert batch.action.shape == (3,) and batch.action[0] == alone and batch.action.dtype == int
+        with pytest.raises(UserError, match=rf"has shape \(2,\), and squared shows \({D},\)"):
+            trainer.predict([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("make", "seen", "message"),
+    [
+        ("gym:CartPole-v1", np.zeros(3), r"the observation has shape \(3,\).*shows \(4,\)"),
+        ("gym:CartPole-v1", np.zeros((2, 3)), r"has shape \(2, 3\).*shows \(4,\)\n.*\(n, 4\)"),
+        ("gym:CartPole-v1", np.zeros((0, 4)), r"has shape \(0, 4\)"),
+        (Given, {"near": np.zeros((2, 2))}, r"the observation has no part both\.0"),
+        (Given, 3, "the observation has no part"),
+    ],
+)
+def test_what_is_no_observation(make, seen, message):
+    with trained(make) as trainer, pytest.raises(UserError, match=message):
+        trainer.predict(seen)
+
+
+def test_a_policy_does_not_change_when_its_trainer_goes_on(tmp_path):
+    with puffer_mlx.Trainer({**SMALL, "learning_rate": 0.1}, "gym:Pendulum-v1") as trainer:
+        seen = np.ones(3, np.float32)
+        policy, before = puffer_mlx.Policy(trainer), trainer.predict(seen).action
+        for _ in trainer:
+            pass
+        assert (policy.predict(seen).action == before).all()
+        after = trainer.predict(seen).action
+        assert (after != before).any()
+        trainer.save(tmp_path)
+    loaded = puffer_mlx.Policy.load(tmp_path)  # with what observations are normalised by
+    np.testing.assert_allclose(loaded.predict(seen).action, after, rtol=1e-6)
+    assert loaded.step == 256

@@ -1,0 +1,256 @@
+"""``puffer_mlx.train`` and ``puffer_mlx.Trainer``."""
+
+import gc
+import os
+import subprocess
+import sys
+import warnings
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx import nn
+from oracles import named
+from running import ROOT
+
+import puffer_mlx
+from puffer_mlx import checkpoint, config, vec
+from puffer_mlx.errors import UserError
+from puffer_mlx.library.settings import collected
+from puffer_mlx.training import trainer as training
+
+SQUARED: dict[str, Any] = {
+    "total_agents": 8,
+    "horizon": 32,
+    "minibatch_size": 128,
+    "hidden_size": 8,
+}
+SQUARED |= {"num_layers": 1, "total_timesteps": 2048, "num_threads": 1, "device": "cpu"}
+CARTPOLE: dict[str, Any] = {"total_timesteps": 1024, "total_agents": 2, "horizon": 64}
+STEPS = 2048 // 256
+
+
+class Both(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.value = nn.Linear(4, 8), nn.Linear(8, 2), nn.Linear(8, 1)
+
+    def __call__(self, x):
+        h = nn.tanh(self.body(x))
+        return self.head(h), self.value(h)
+
+
+def numbers(trainer) -> dict:
+    return {name: np.array(array) for name, array in named(trainer.weights)}
+
+
+def same(one, other) -> bool:
+    a, b = numbers(one), numbers(other)
+    return a.keys() == b.keys() and all((a[name] == b[name]).all() for name in a)
+
+
+def test_train_does_what_the_trainer_of_before_does():
+    options = [f"--{name}={value}" for name, value in collected(SQUARED).items()]
+    settings = config.load("squared", options)
+    with vec.make(settings, 1) as environments:
+        plain = training.Trainer(settings, environments)
+        records = list(plain)
+        with puffer_mlx.train("squared", **SQUARED) as trainer:
+            assert len(records) == trainer.epoch == STEPS
+            assert same(trainer, plain)
+
+
+def test_an_iterator_that_stops_when_it_is_told():
+    with puffer_mlx.Trainer(SQUARED, "squared") as trainer:
+        for logs in trainer:
+            trainer.stop = logs["epoch"] == 3
+        assert trainer.epoch == 3
+        trainer.stop = False
+        assert len(list(trainer)) == STEPS - 3
+
+
+def test_going_on_is_exact(tmp_path):
+    with (
+        puffer_mlx.Trainer(SQUARED, "squared") as whole,
+        puffer_mlx.Trainer(SQUARED, "squared") as half,
+    ):
+        records = [logs for logs in whole]
+        for logs in half:
+            half.stop = logs["epoch"] == STEPS // 2
+        saved = half.save(tmp_path / "half")
+        assert saved.parent == tmp_path / "half" and (saved / "state.safetensors").is_file()
+    with puffer_mlx.Trainer.load(tmp_path / "half") as resumed:
+        assert resumed.epoch == STEPS // 2
+        rest = list(resumed)
+        assert same(resumed, whole)
+        assert [logs["loss/total"] for logs in rest] == [
+            logs["loss/total"] for logs in records[STEPS // 2 :]
+        ]
+
+
+def test_each_save_adds_one_and_the_newest_is_loaded(tmp_path):
+    with puffer_mlx.Trainer(SQUARED, "squared") as trainer:
+        folders = [trainer.save(tmp_path) for _ in trainer]
+        assert len({*folders}) == STEPS
+        assert puffer_mlx.Policy.load(tmp_path).step == 2048
+        assert puffer_mlx.Policy.load(folders[2]).step == 3 * 256
+    with puffer_mlx.Trainer(SQUARED, "squared") as again:  # another run into the same folder
+        again.step()
+        again.save(tmp_path)
+    assert puffer_mlx.Policy.load(tmp_path).step == 256
+
+
+def test_settings_may_change_when_a_run_goes_on(tmp_path):
+    with puffer_mlx.train("squared", **SQUARED) as trainer:
+        trainer.save(tmp_path)
+    with puffer_mlx.Trainer.load(tmp_path, total_timesteps=4096) as trainer:
+        assert len(list(trainer)) == STEPS
+    with pytest.raises(UserError, match=r"no setting total_timestep\n.*total_timesteps"):
+        puffer_mlx.Trainer.load(tmp_path, total_timestep=4096)
+
+
+def test_what_there_is_not_cannot_go_on(tmp_path):
+    with pytest.raises(UserError, match="there is no checkpoint in"):
+        puffer_mlx.Trainer.load(tmp_path / "none")
+
+
+def test_the_command_line_takes_what_was_saved(here):
+    with puffer_mlx.train("squared", **SQUARED) as trainer:
+        trainer.save("run")
+    found = checkpoint.find("run", config.Config("squared"))
+    assert checkpoint.load(found).step == 2048
+    script = [sys.executable, str(ROOT / "scripts" / "train.py"), "squared", "--resume", "run"]
+    done = subprocess.run(
+        [*script, "--train.total-timesteps", "2304", "--eval-episodes", "0"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+    assert done.returncode == 0 and "after 8 epochs" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_file_runs_no_code_that_nobody_named(here, monkeypatch):
+    (here / "mine.py").write_text(
+        "import gymnasium\nprint('imported')\ndef make():\n"
+        "    return gymnasium.make('CartPole-v1')\n"
+    )
+    monkeypatch.syspath_prepend(here)
+    with puffer_mlx.train("mine:make", **CARTPOLE) as trainer:
+        trainer.save("run")
+    sys.modules.pop("mine")
+    monkeypatch.setenv("PUFFER_MLX_DATA", str(here / "another machine"))
+    with pytest.raises(UserError, match=r"names Python code that would be imported: mine:make"):
+        puffer_mlx.Trainer.load("run")
+    with pytest.raises(UserError, match=r"aren't known: .*\n  hint: Policy.load\(path, env"):
+        puffer_mlx.Policy.load("run").predict(np.zeros(4))
+    assert "mine" not in sys.modules
+    puffer_mlx.Trainer.load("run", "mine:make").close()
+    assert "mine" in sys.modules
+
+
+def test_a_module_is_trained_saved_and_goes_on(tmp_path):
+    mx.random.seed(3)
+    module = Both()
+    before = np.array(module.body.weight)
+    with puffer_mlx.train("gym:CartPole-v1", policy=module, **CARTPOLE) as trainer:
+        trainer.save(tmp_path)
+        assert (np.array(module.body.weight) == before).all()
+        assert not (numbers(trainer)["network.body.weight"] == before).any()
+        expected = trainer.predict(np.ones(4), deterministic=True).action
+    with puffer_mlx.Trainer.load(tmp_path, policy=Both(), total_timesteps=2048) as resumed:
+        assert resumed.epoch == 8 and same(resumed, trainer)
+        assert len(list(resumed)) == 8
+    policy = puffer_mlx.Policy.load(tmp_path, policy=Both())
+    assert policy.predict(np.ones(4)).action == expected
+    for load in (puffer_mlx.Policy.load, puffer_mlx.Trainer.load):
+        with pytest.raises(UserError, match=r"the policy is an mlx.nn.Module"):
+            load(tmp_path)
+
+
+@pytest.mark.parametrize("algorithm", ["puffer4", "puffer5", "ppo"])
+def test_every_algorithm_trains_a_module(algorithm):
+    module = Both()
+    settings = {**CARTPOLE, "algorithm": algorithm, "minibatch_size": 64}
+    with puffer_mlx.train("gym:CartPole-v1", policy=module, **settings) as trainer:
+        moved = numbers(trainer)["network.body.weight"] != np.array(module.body.weight)
+        assert moved.any() and trainer.fault is None
+
+
+def test_settings_of_the_built_in_policy_beside_a_module():
+    with pytest.raises(UserError, match=r"policy.hidden_size is given, and the policy is a module"):
+        puffer_mlx.train("gym:CartPole-v1", policy=Both(), hidden_size=8)
+
+
+def test_a_setting_that_changes_nothing_is_warned_of():
+    with pytest.warns(UserWarning, match="train.prio_alpha is unused here") as caught:
+        puffer_mlx.train("gym:CartPole-v1", prio_alpha=0.5, **CARTPOLE).close()
+    assert {warning.filename for warning in caught} == {__file__}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        puffer_mlx.train("gym:CartPole-v1", gamma=0.5, **CARTPOLE).close()
+
+
+def test_environments_are_closed_when_nobody_has_the_trainer():
+    trainer = puffer_mlx.Trainer(SQUARED, "squared")
+    closed = []
+    finalizer = weakref.finalize(trainer, closed.append, True)
+    del trainer
+    gc.collect()
+    assert not finalizer.alive and closed == [True]
+
+
+def test_environments_that_are_there_stay_the_callers():
+    words = ["--vec.total-agents=8", "--train.minibatch-size=512", "--device=cpu"]
+    settings = config.load("squared", words)
+    with vec.make(settings, 1) as environments:
+        trainer = puffer_mlx.Trainer(settings, environments)
+        trainer.step()
+        trainer.close()
+        trainer.step()  # they are open
+        assert trainer.vec is environments
+
+
+def test_nothing_stays_open_when_a_trainer_cannot_be_made(monkeypatch):
+    closed = []
+    real = vec.make
+
+    def make(*arguments, **how):
+        made = real(*arguments, **how)
+        close = made.close
+        monkeypatch.setattr(made, "close", lambda: closed.append(close()))
+        return made
+
+    monkeypatch.setattr("puffer_mlx.library.trainer.vec.make", make)
+    with pytest.raises(UserError, match="needs outputs"):
+        puffer_mlx.Trainer({}, "gym:Acrobot-v1", Acrobat())
+    assert len(closed) == 1
+
+
+class Acrobat(Both):
+    def __call__(self, x):
+        return super().__call__(x[:, :4])
+
+
+def test_progress_is_a_dashboard_outside_of_a_notebook(capsys):
+    puffer_mlx.train("squared", progress=True, **SQUARED).close()
+    assert "\n2,048 of 2,048 steps | " in capsys.readouterr().out
+
+
+def test_each_trainer_computes_where_it_began(monkeypatch):
+    """Another one may have chosen another device since."""
+    with puffer_mlx.Trainer(SQUARED, "squared") as trainer:
+        chosen = []
+        monkeypatch.setattr(mx, "set_default_device", chosen.append)
+        trainer.step()
+        assert chosen == [mx.Device(mx.cpu)]
+
+
+def test_a_whole_configuration_is_taken():
+    settings = config.load("squared", ["--device=cpu"])
+    settings = replace(settings, vec=replace(settings.vec, total_agents=8, num_threads=1))
+    settings.train.minibatch_size = settings.train.total_timesteps = 512
+    with puffer_mlx.train("squared", settings, total_timesteps=1024) as trainer:
+        assert trainer.epoch == 2 and settings.train.total_timesteps == 512

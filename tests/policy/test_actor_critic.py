@@ -1,0 +1,159 @@
+"""`policy/actor_critic.py`: a policy that is one module."""
+
+import re
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx import nn
+from mlx.utils import tree_map
+from oracles import named
+
+from puffer_mlx import config
+from puffer_mlx.errors import UserError
+from puffer_mlx.policy.actor_critic import actor_critic, parts_of
+from puffer_mlx.policy.policy import configured_policy
+from puffer_mlx.spec import ActionSpec, EnvSpec
+
+D, A, H = 5, 3, 4
+SPEC = EnvSpec("it", D, np.dtype(np.float32), ActionSpec((A,)))
+IMAGES = EnvSpec("pictures", 12, np.dtype(np.uint8), ActionSpec((2,)), observation_shape=(2, 3, 2))
+
+
+class Both(nn.Module):
+    def __init__(self, inputs=D, outputs=A):
+        super().__init__()
+        self.body, self.head = nn.Linear(inputs, H), nn.Linear(H, outputs)
+        self.value = nn.Linear(H, 1)
+
+    def __call__(self, x):
+        h = nn.tanh(self.body(x))
+        return self.head(h), self.value(h)
+
+
+class Remembering(Both):
+    def initial_state(self, n):
+        return {"h": mx.zeros((n, H))}
+
+    def __call__(self, x, state):
+        h = mx.tanh(self.body(x) + 0.5 * state["h"])
+        return self.head(h), self.value(h)[:, 0], {"h": h}
+
+
+def oracle(weights, x, h=0.0):
+    """(logits, values, h) in float64."""
+    w = {name: np.array(array, np.float64) for name, array in named(weights["network"])}
+    h = np.tanh(x @ w["body.weight"].T + w["body.bias"] + 0.5 * h)
+    return h @ w["head.weight"].T + w["head.bias"], (h @ w["value.weight"].T + w["value.bias"]), h
+
+
+def test_it_computes_what_the_module_does():
+    module = Both()
+    policy = actor_critic(module, SPEC, config.Config())
+    weights = policy.init(mx.random.key(0))
+    x = np.random.default_rng(0).normal(size=(6, D)).astype(np.float32)
+    logits, values, _ = policy.scan(weights, mx.array(x).reshape(2, 3, D), None)
+    expected = oracle(weights, x)
+    np.testing.assert_allclose(np.array(logits), expected[0].T, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(np.array(values), expected[1][:, 0], rtol=1e-5, atol=1e-6)
+    assert not policy.has_memory and not named(policy.initial_state(2))
+    assert (np.array(module.body.weight) == np.array(weights["network"]["body"]["weight"])).all()
+
+
+def test_the_module_itself_stays_as_it_is():
+    module = Both()
+    before = np.array(module.body.weight)
+    policy = actor_critic(module, SPEC, config.Config())
+    weights = tree_map(lambda a: a + 1, policy.init(mx.random.key(0)))
+    policy.step(weights, mx.zeros((1, D)), [])
+    assert (np.array(module.body.weight) == before).all()
+    module.body.weight = module.body.weight * 0
+    assert np.array(policy.init(mx.random.key(0))["network"]["body"]["weight"]).any()
+
+
+def test_with_a_memory_steps_equal_a_scan_and_forget_where_they_should():
+    policy = actor_critic(Remembering(), SPEC, config.Config())
+    assert policy.has_memory
+    weights, T, S = policy.init(mx.random.key(0)), 4, 2
+    x = np.random.default_rng(1).normal(size=(T, S, D)).astype(np.float32)
+    keep = np.array([[1, 1], [1, 0], [0, 1], [1, 1]], np.float32)
+    logits, values, after = policy.scan(weights, mx.array(x), None, mx.array(keep))
+    h, state = np.zeros((S, H)), policy.initial_state(S)
+    for t in range(T):
+        one, value, state = policy.step(weights, mx.array(x[t]), state, mx.array(keep[t]))
+        expected, v, h = oracle(weights, x[t], h * keep[t][:, None])
+        own = slice(t * S, (t + 1) * S)
+        for found in (logits[:, own], one):
+            np.testing.assert_allclose(np.array(found), expected.T, rtol=1e-4, atol=1e-5)
+        for found in (values[own], value):
+            np.testing.assert_allclose(np.array(found), v[:, 0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(np.array(after["h"]), h, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_reach_every_weight_through_time():
+    policy = actor_critic(Remembering(), SPEC, config.Config())
+    weights = policy.init(mx.random.key(0))
+    x = mx.random.normal((3, 2, D), key=mx.random.key(1))
+
+    def last(weights):  # of the last step alone: the first one's observation matters by the state
+        logits, values, _ = policy.scan(weights, x, None)
+        return mx.sum(logits[:, -2:]) + mx.sum(values)
+
+    gradients = mx.compile(mx.grad(last))(weights)
+    assert all(np.array(gradient).any() for _, gradient in named(gradients))
+
+
+def test_images_come_in_their_shape_and_continuous_actions_have_deviations():
+    class Sees(Both):
+        def __init__(self):
+            super().__init__(12, 2)
+
+        def __call__(self, x):
+            assert x.shape[1:] == (2, 3, 2) and x.dtype == mx.float32
+            return super().__call__(x.reshape(len(x), -1) / 255)
+
+    policy = actor_critic(Sees(), IMAGES, config.Config())
+    seen = mx.full((3, 12), 255, mx.uint8)
+    logits, _, _ = policy.step(policy.init(mx.random.key(0)), seen, [])
+    assert logits.shape == (2, 3)
+    moves = EnvSpec("moves", D, np.dtype(np.float32), ActionSpec((1, 1)))
+    settings = config.Config(policy=config.Policy(log_std_init=-1))
+    policy = actor_critic(Both(outputs=2), moves, settings)
+    (means, deviations), _, _ = policy.step(policy.init(mx.random.key(0)), mx.zeros((3, D)), [])
+    assert means.shape == (2, 3) and np.array(deviations).tolist() == [[-1], [-1]]
+
+
+class Alone(Both):
+    def __call__(self, x):
+        return super().__call__(x)[0]
+
+
+class Nothing(nn.Module):
+    def __call__(self, x):
+        return x, x
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (Both, "policy is the class Both\n  hint: expected an mlx.nn.Module, an object"),
+        (3, "policy is 3\n"),
+        (Both(inputs=4), "Both can't take observations (2, 5) of it: "),
+        (
+            Both(outputs=2),
+            "returned outputs (2, 2) and values (2, 1) of 2 agents\n  hint: it needs",
+        ),
+        (Alone(), "Alone returned array\n  hint: expected module(observations) -> outputs, values"),
+        (Nothing(), "Nothing has no weights"),
+    ],
+)
+def test_what_is_wrong_with_a_module(module, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        actor_critic(module, SPEC, config.Config())
+
+
+def test_a_configuration_alone_does_not_make_one():
+    settings = config.Config(torch=parts_of(Both()))
+    assert settings.torch.network == "MLP" and parts_of(Remembering()).network.endswith("bering")
+    with pytest.raises(UserError, match=r"Policy\.load\(path, policy=module\)"):
+        configured_policy(SPEC, settings)
