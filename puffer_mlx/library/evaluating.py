@@ -34,8 +34,10 @@ def evaluate(
 ) -> Scores:
     """Play whole episodes in environments of their own.
 
-    scores = puffer_mlx.evaluate(policy, "gym:CartPole-v1", episodes=100)
-    print(scores, scores.score.mean)
+    ::
+
+        scores = puffer_mlx.evaluate(policy, "gym:CartPole-v1", episodes=100)
+        print(scores, scores.score.mean)
 
     The same arguments give the same scores, bit for bit on a CPU.
 

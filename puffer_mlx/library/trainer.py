@@ -44,9 +44,11 @@ OF_MODULES = ("policy.reset_on_terminal", "policy.log_std_init")  # settings tha
 class Trainer(Loop):
     """Trains a policy in an environment; iterate over it, one epoch at a time.
 
-    for logs in trainer:
-        if logs.get("env/score_100", 0) > 475:
-            trainer.stop = True
+    ::
+
+        for logs in trainer:
+            if logs.get("env/score_100", 0) > 475:
+                trainer.stop = True
 
     It makes its environments and closes them: at the end of a ``with``, by ``close``, or when
     nothing refers to it any more. MLX computes on ``base.device`` from now on.
@@ -215,7 +217,9 @@ def train(
 ) -> Trainer:
     """Train a policy to the end, in an environment.
 
-    trainer = puffer_mlx.train("gym:CartPole-v1", total_timesteps=100_000, learning_rate=1e-3)
+    ::
+
+        trainer = puffer_mlx.train("gym:CartPole-v1", total_timesteps=100_000)
 
     Nothing is written: ``trainer.save(path)`` does that.
 
