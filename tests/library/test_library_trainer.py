@@ -254,3 +254,15 @@ def test_a_whole_configuration_is_taken():
     settings.train.minibatch_size = settings.train.total_timesteps = 512
     with puffer_mlx.train("squared", settings, total_timesteps=1024) as trainer:
         assert trainer.epoch == 2 and settings.train.total_timesteps == 512
+
+
+def test_it_evaluates_while_it_trains_and_ends_at_a_score():
+    settings = {**CARTPOLE, "total_timesteps": 2048, "eval_interval": 256, "eval_episodes": 2}
+    with puffer_mlx.Trainer({**settings, "stop_at_score": 1.0}, "gym:CartPole-v1") as trainer:
+        records = list(trainer)
+    assert trainer.epoch == 2 and ["eval/score" in logs for logs in records] == [False, True]
+
+
+def test_settings_that_the_command_line_alone_obeys():
+    with pytest.warns(UserWarning, match=r"base\.track \(the command line obeys it\) is unused"):
+        puffer_mlx.train("squared", track="wandb", **SQUARED).close()
