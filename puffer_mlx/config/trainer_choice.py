@@ -130,5 +130,7 @@ def trainer_note(config: Config) -> str:
 def unread(config: Config) -> list[str]:
     """Keys that were given and that the run's trainer doesn't obey."""
     names = UNREAD.get(config.train.algorithm, ())
+    adaptive = config.train.lr_schedule == "adaptive"
+    names = *names, "train.min_lr_ratio" if adaptive else "train.desired_kl"
     given = [key for key in names if key in config.origins]
     return [key for key in given if key != "base.eval_agents" or not config.base.eval_interval]

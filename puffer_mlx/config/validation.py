@@ -96,6 +96,10 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
         sizes = _divisors(agents, S, times=train.horizon)
         legal = f"train.minibatch_size {sizes}, or vec.total_agents {multiples(agents, S)}"
         report(names, message, legal)
+    if train.lr_schedule == "adaptive" and not train.anneal_lr:
+        names = "train.lr_schedule", "train.anneal_lr"
+        message = "train.lr_schedule is adaptive, and train.anneal_lr False keeps the learning rate"
+        report(names, message, "--train.anneal-lr 1, or another schedule")
     if sound("train.target_kl") and train.target_kl and train.algorithm != "ppo":
         message = f"train.target_kl {train.target_kl} is of ppo's passes over a rollout, and"
         message += f" train.algorithm is {train.algorithm}"

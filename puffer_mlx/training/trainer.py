@@ -101,6 +101,8 @@ class Trainer:
         mx.eval(self._key, *self.train_state.arrays())
         self.epoch, self.global_step, self.stop = 0, 0, False
         self.pending: Pending | None = None
+        adaptive = config.train.lr_schedule == schedules.ADAPTIVE
+        self._rate = config.train.learning_rate if adaptive else None  # else the schedule's
         self._acts_next: Any = None  # the next rollout's weights, where they aren't the newest
         run = compile_update(self.policy, config.train)
         before = like.numbers if like else {}
@@ -207,7 +209,9 @@ class Trainer:
     def scheduled(self) -> Scheduled:
         """This epoch's learning rate, entropy coefficient and priority exponent."""
         train, epochs = self.config.train, self.config.epochs
-        lr = schedules.learning_rate(train, self.epoch, epochs)
+        lr = self._rate
+        if lr is None:
+            lr = schedules.learning_rate(train, self.epoch, epochs)
         ent = schedules.entropy_coefficient(train, self.epoch, epochs)
         beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, self.epoch, epochs)
         return Scheduled(mx.array(lr), mx.array(ent), mx.array(beta))
@@ -244,6 +248,8 @@ class Trainer:
             "rollout_device": kind(self.placement.rollout),
             "optimizer": self.config.train.optimizer,
         }
+        if self._rate is not None:
+            numbers["learning_rate"] = self._rate
         return State(dict(named(arrays)), numbers)
 
     def restore(self, weights: Any, state: State) -> bool:
@@ -278,6 +284,8 @@ class Trainer:
         if going_on:
             collector.restore(found.get("recurrent", collector.states), found["carry"])
         self.epoch, self.global_step = state.numbers["epoch"], state.numbers["global_step"]
+        if self._rate is not None:  # a run may go on with another schedule than it began with
+            self._rate = state.numbers.get("learning_rate", self._rate)
         scores = None if scores is None else np.asarray(scores)
         self.epoch_logs.restore(state.numbers["uptime"], scores)
         mx.eval(weights, found)
@@ -312,6 +320,9 @@ class Trainer:
         given = pending.rollout, self.train_state, draws, scheduled
         after, losses = self.learner.train(*given, observers)
         losses |= self._ratios.found()
+        if self._rate is not None:
+            losses["learning_rate"] = self._rate
+            self._rate = schedules.adapted(self.config.train, self._rate, losses)
         self.train_state, self.pending = after, None
         self.epoch += 1
         self.global_step += self.config.batch_size

@@ -5,7 +5,9 @@ import math
 import pytest
 
 from puffer_mlx.config import load
-from puffer_mlx.ppo.schedules import cosine, entropy_coefficient, learning_rate, linear
+from puffer_mlx.config.trainer_choice import unread
+from puffer_mlx.errors import UserError
+from puffer_mlx.ppo.schedules import adapted, cosine, entropy_coefficient, learning_rate, linear
 
 
 def test_cosine():
@@ -51,3 +53,36 @@ def test_entropy_coefficient():
     train.anneal_ent_coef = True
     assert entropy_coefficient(train, 50, 100) == pytest.approx(0.0055)  # half way to a tenth
     assert entropy_coefficient(train, 25, 100) == pytest.approx(0.001 + 0.009 * 0.8535534)
+
+
+ADAPTIVE = ["--train.lr-schedule", "adaptive", "--train.learning-rate", "0.003"]
+ADAPTIVE += ["--train.desired-kl", "0.02"]
+
+
+@pytest.mark.parametrize(
+    ("rate", "kl", "expected"),
+    [
+        *((0.003, 0.0401, 0.002), (0.003, 0.04, 0.003), (0.003, 0.01, 0.003)),
+        *((0.003, 0.0099, 0.0045), (0.003, 0.0, 0.0045), (0.003, float("inf"), 0.002)),
+        *((0.003, float("nan"), 0.003), (4e-5, 1.0, 3e-5), (0.025, 0.0, 0.03)),  # the limits
+        *((3e-5, 1.0, 3e-5), (0.03, 0.0, 0.03)),
+    ],
+)
+def test_the_adaptive_learning_rate(rate, kl, expected):
+    train = load("default", ADAPTIVE).train
+    assert adapted(train, rate, {"kl": kl}) == pytest.approx(expected, rel=1e-12)
+    assert adapted(train, rate, {}) == rate
+
+
+def test_the_adaptive_one_is_not_of_the_epoch():
+    with pytest.raises(UserError, match="adaptive needs the epochs before") as caught:
+        learning_rate(load("default", ADAPTIVE).train, 0, 10)
+    assert caught.value.hint == "--train.lr-schedule cosine or linear"
+
+
+def test_words_about_it_that_make_no_sense():
+    with pytest.raises(UserError, match="anneal_lr False keeps the learning rate"):
+        load("default", [*ADAPTIVE, "--train.anneal-lr", "0"])
+    config = load("default", [*ADAPTIVE, "--train.min-lr-ratio", "0.1"])
+    assert unread(config) == ["train.min_lr_ratio"]
+    assert unread(load("default", ADAPTIVE[2:])) == ["train.desired_kl"]

@@ -141,14 +141,14 @@ CHANGES = {
     "advantage": "S",
 }
 REFUSED = {"algorithm": "puffer5", "overlap": 1, "precision": "bf16", "rollout_device": "cpu"}
-OF_PPO = {"target_kl"}  # refused with the page's algorithm, by any script
+OTHERS = {"target_kl", "desired_kl"}  # of another algorithm, and of a schedule that is refused
 FASTER = "--train.learning-rate", "0.05"  # ratios and values move as far as their clips
 ADAM = *SQUARED, "--train.optimizer", "adam"
 ELSEWHERE = {"bootstrap_truncated": CARTPOLE, "beta2": ADAM, "eps": ADAM}
 
 
 def test_every_key_of_training_is_obeyed_or_refused(page):
-    assert sorted({*CHANGES, *REFUSED} | OF_PPO) == sorted(KEYS["train"])
+    assert sorted({*CHANGES, *REFUSED} | OTHERS) == sorted(KEYS["train"])
     assert REFUSED.keys() == page.LEFT_OUT.keys()
     for key, value in CHANGES.items():
         words = *ELSEWHERE.get(key, SQUARED), *FASTER
@@ -160,6 +160,11 @@ def test_every_key_of_training_is_obeyed_or_refused(page):
 def test_what_the_page_has_not_is_refused(page, key):
     with pytest.raises(UserError, match=rf"not on this page: train\.{key}"):
         of_page(page, *SQUARED, f"--train.{key.replace('_', '-')}={REFUSED[key]}")
+
+
+def test_a_learning_rate_that_depends_on_the_run_is_refused(page):
+    with pytest.raises(UserError, match="lr_schedule adaptive needs the epochs before"):
+        of_page(page, *SQUARED, "--train.lr-schedule", "adaptive")
 
 
 def test_the_command_that_the_page_shows_learns(here):

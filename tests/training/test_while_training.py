@@ -325,7 +325,8 @@ def test_better_than_all_before(tmp_path, goal):
             assert label(keeper.save(step, *about)).score == found  # type: ignore
         assert (tmp_path / "best").resolve().name == f"{6:016d}"
         assert not observed(keeper, 7, float("nan"))
-        assert label(keeper.save(8, *about)).score is None  # type: ignore  # of another epoch
+        assert not observed(keeper, 8, sign * 5)
+        assert label(keeper.save(9, *about)).score is None  # type: ignore  # of another epoch
 
 
 # ---- the script ----------------------------------------------------------------------------------

@@ -38,8 +38,16 @@ class Train(Named):
     lr_schedule: str = key(
         "cosine",
         "How it falls from learning_rate to min_lr_ratio x learning_rate: along half a cosine, as"
-        " PufferLib's, or along a line. puffer_mlx only.",
-        choices=("cosine", "linear"),
+        " PufferLib's, or along a line; adaptive: it follows the policy's moves, see desired_kl."
+        " puffer_mlx only.",
+        choices=("cosine", "linear", "adaptive"),
+    )
+    desired_kl: float = key(
+        0.01,
+        "Of lr_schedule adaptive: after an epoch whose loss/kl is more than twice this the learning"
+        " rate is divided by 1.5, after one with less than half of it multiplied, between a"
+        " hundredth and ten times of learning_rate; as rsl_rl's and rl_games's. puffer_mlx only.",
+        above=0,
     )
     min_lr_ratio: float = key(
         0.0, "Where cosine or line end, as a part of learning_rate.", minimum=0, maximum=1

@@ -1,0 +1,76 @@
+"""train.lr_schedule adaptive: the learning rate follows how far the policy moved, exactly."""
+
+import numpy as np
+import pytest
+
+from puffer_mlx import config, vec
+from puffer_mlx.ppo.schedules import FACTOR, adapted
+from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.trees import named
+
+WORDS = """
+    --device cpu --env.size 3 --policy.hidden-size 8 --policy.num-layers 1
+    --vec.total-agents 8 --vec.num-buffers 1 --train.horizon 8 --train.minibatch-size 32
+    --train.total-timesteps 512 --train.lr-schedule adaptive --train.learning-rate 0.02
+"""
+CASES = {
+    "puffer4": [],
+    "puffer4, overlapped": ["--train.overlap", "1"],
+    "puffer5": ["--train.algorithm", "puffer5"],
+    "ppo": ["--train.algorithm", "ppo", "--torch.network", "MLP"],
+    "ppo at once": ["--train.algorithm", "ppo", "--torch.network", "MLP", "--train.optimizer=adam"],
+}
+
+
+def settings(*more):
+    return config.load("squared", [*WORDS.split(), *more])
+
+
+@pytest.mark.parametrize("more", CASES.values(), ids=CASES)
+def test_each_epoch_has_the_rate_that_the_one_before_asks_for(more):
+    chosen = settings(*more)
+    with vec.make(chosen, 1) as environments:
+        trainer, rates, rate = Trainer(chosen, environments), [], chosen.train.learning_rate
+        while trainer.epoch < chosen.epochs:
+            assert trainer.scheduled().lr.item() == pytest.approx(rate, rel=1e-6)
+            log = trainer.step()
+            assert log["loss/learning_rate"] == rate
+            rates.append(rate)
+            rate = adapted(chosen.train, rate, {"kl": log["loss/kl"]})
+    assert max(rates) > FACTOR**2 * rates[0] or min(rates) < rates[0] / FACTOR**2
+
+
+@pytest.mark.parametrize("more", CASES.values(), ids=CASES)
+def test_a_run_goes_on_with_its_rate(more):
+    chosen = settings(*more)
+
+    def bits(trainer):
+        return [np.array(w).tobytes() for _, w in named(trainer.weights)]
+
+    with vec.make(chosen, 1) as environments:
+        whole = Trainer(chosen, environments)
+        logs = list(whole)
+    with vec.make(chosen, 1) as environments:
+        first = Trainer(chosen, environments)
+        for _ in range(4):
+            first.step()
+        state, weights = first.state(), first.weights
+    assert state.numbers["learning_rate"] == logs[4]["loss/learning_rate"] != 0.02
+    with vec.make(chosen, 1) as environments:
+        second = Trainer(chosen, environments)
+        assert second.restore(weights, state)
+        found = list(second)
+    rates = [[log["loss/learning_rate"] for log in some] for some in (found, logs[4:])]
+    assert rates[0] == rates[1] and bits(second) == bits(whole)
+
+
+def test_another_schedule_keeps_nothing_of_it():
+    chosen = settings("--train.lr-schedule", "linear")
+    with vec.make(chosen, 1) as environments:
+        trainer = Trainer(chosen, environments)
+        assert "loss/learning_rate" not in trainer.step()
+        state = trainer.state()
+        assert "learning_rate" not in state.numbers
+        state.numbers["learning_rate"] = 5.0  # it had been the adaptive one
+        trainer.restore(trainer.weights, state)
+        assert np.array(trainer.scheduled().lr) < 0.02
