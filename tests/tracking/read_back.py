@@ -4,7 +4,7 @@ Prints JSON: ``points``, a list of [step, value] for each number; ``config``; ``
 process of its own, since these packages leave threads and hooks behind.
 """
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 import json
 import sqlite3

@@ -24,6 +24,7 @@ def told(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", FAULTY)
     monkeypatch.setenv("TRACKER_TOLD", str(tmp_path / "told"))
+    monkeypatch.setattr(tracked_run, "SOON", 30)  # no line about waiting on a busy machine
 
     def lines():
         text = (tmp_path / "told").read_text() if (tmp_path / "told").exists() else ""
@@ -207,6 +208,7 @@ def test_others_go_on(told, monkeypatch, capsys):
 def test_one_that_hangs_is_not_waited_for_long(told, monkeypatch, capsys, method):
     monkeypatch.setenv("TRACKER_FAULT", f"{PLANTED}.{method}=hang")
     monkeypatch.setattr(tracked_run, "PATIENCE", 1.5)
+    monkeypatch.setattr(tracked_run, "SOON", 0.1)
     with Trackers(run(), ["planted"]) as trackers:
         trackers.log(record(1))
     out = capsys.readouterr().out
@@ -232,6 +234,7 @@ def test_one_that_is_slow_gets_less(told, monkeypatch, capsys):
     monkeypatch.setenv("TRACKER_FAULT", f"{PLANTED}.log=hang")
     monkeypatch.setattr(tracker_link, "WAITING", 3)
     monkeypatch.setattr(tracked_run, "PATIENCE", 1.1)
+    monkeypatch.setattr(tracked_run, "SOON", 0.1)
     said, epochs = [], 0
     with Trackers(run(), ["planted"]) as trackers:
         lines = trackers._links[0]._lines
