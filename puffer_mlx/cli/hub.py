@@ -149,8 +149,8 @@ def push(folder: Path, repository: str) -> str:
         UserError: huggingface_hub is missing, nobody is logged in, or the Hub refuses.
     """
     try:
-        import huggingface_hub
-        from huggingface_hub.errors import HfHubHTTPError
+        import huggingface_hub  # pyright: ignore[reportMissingImports]
+        from huggingface_hub.errors import HfHubHTTPError  # pyright: ignore
     except ImportError:
         raise UserError(
             "huggingface_hub is not installed", "pip install 'puffer-mlx[hub]'"
