@@ -31,7 +31,7 @@ __all__ = ["Allowed", "code_names", "known", "permit", "permit_log_dir"]
 
 Allowed = bool | frozenset[str]  # everything, nothing, or what is named so
 OBJECT = re.compile(r"[\w./~-]+:[A-Za-z_][\w./-]*")  # a text that may name an object
-GYM = "gym:"
+GYM, ZOO = "gym:", "pettingzoo:"
 
 
 class Code(NamedTuple):
@@ -138,6 +138,8 @@ def _resolved(key: str, name: str) -> Code | None:
         return Code("folder", "", str(folder)) if folder.is_dir() else None
     bare = name.removeprefix(GYM) if key == "base.env_name" else name
     path = _module_path(bare.rpartition(":")[0])
+    if key == "base.env_name" and name.startswith(ZOO):  # a module's parallel_env, or an ID
+        path = _module_path(name.removeprefix(ZOO)) or path
     return Code("object", name, path) if path else None
 
 

@@ -121,7 +121,9 @@ class VecEnv(Protocol):
             the next one's first. Its ``Rows.finals`` is ``TERMINATED``, worth nothing, or
             ``TRUNCATED``, worth what the policy thinks; other rows' is 0. The reward is that of the
             last action. The action chosen from it is ignored; the row after it is the first of the
-            next episode, terminal 1 and reward 0. Without them ``Rows.finals`` is None.
+            next episode, terminal 1 and reward 0. Without them ``Rows.finals`` is None. An agent
+            that is away, until its environment begins anew, has rows of zeros, terminal 1 and
+            ``TERMINATED``: nothing is learned from them.
         unread: the environment's parameters that nobody asked for.
         description: how they are stepped, one line.
     """

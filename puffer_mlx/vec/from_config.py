@@ -24,6 +24,10 @@ from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.normalize import Normalized, shows_normalised
 from puffer_mlx.vec.puffer.make import is_puffer_env
 from puffer_mlx.vec.puffer.vec import PufferVec
+from puffer_mlx.vec.zoo.make import PREFIX as ZOO
+from puffer_mlx.vec.zoo.make import ParallelFactory, makes_parallel
+from puffer_mlx.vec.zoo.make import find as find_parallel
+from puffer_mlx.vec.zoo.vec import ZooVec
 
 GYM = "gym:"
 RESCALE = "vec.rescale_actions"
@@ -140,10 +144,17 @@ def _python(config: Config, threads: int, render: bool) -> Environments:
         "render": render,
         "rescale_actions": config.vec.rescale_actions,
     }
+    if isinstance(made, ParallelFactory):
+        return ZooVec(made, **settings)
     if is_puffer_env(made):
         return PufferVec(made, **settings)
     finals = config.train.bootstrap_truncated
-    return GymVec(made, finals=finals, wrap=config.wrap, **settings)
+    try:
+        return GymVec(made, finals=finals, wrap=config.wrap, **settings)
+    except UserError:
+        if not makes_parallel(made, config.env):  # only what it makes tells
+            raise
+    return ZooVec(made, **settings)
 
 
 def source_folder(config: Config) -> Path:
@@ -176,6 +187,8 @@ def python_factory(config: Config) -> Any:
         return config.factory
     permit(config, "base", "env")
     name = config.env_name
+    if name.startswith(ZOO):
+        return find_parallel(name.removeprefix(ZOO))
     return name.removeprefix(GYM) if name.startswith(GYM) else load_object(name)
 
 
@@ -187,7 +200,7 @@ def unused_keys(config: Config, vec: VecEnv) -> list[str]:
     if config.vec.normalize_observations and not shows_normalised(config, vec.spec):
         found.append("vec.normalize_observations (bytes are on a scale that is known)")
     wrapped = changed(config.wrap)
-    if wrapped and (not config.python or is_puffer_env(python_factory(config))):
+    if wrapped and not isinstance(getattr(vec, "inner", vec), GymVec):
         found += [f"wrap.{key} (for Gymnasium's)" for key in wrapped]
     if not config.python:
         names = ("base.family", "vec.backend", "vec.timeout", RESCALE)

@@ -6,7 +6,8 @@
 Source: OpenAI Baselines' VecNormalize. Statistics are over all rows so far, every group's step one
 batch, by Chan's parallel update. Rewards aren't centred: their sign stays.
 
-Rows and rewards that aren't finite are no part of them: one would spoil them for the whole run.
+Rows and rewards that aren't finite are no part of them: one would spoil them for the whole run. Nor
+are those of agents that are away (``VecEnv.finals``).
 """
 
 import io
@@ -219,16 +220,16 @@ class Normalized:
 
     def _normalise(self, out: Rows, agents: slice, rewarded: bool = True) -> None:
         """The rows of some agents, in place; the statistics first, unless frozen."""
-        first = agents.start or 0
+        first, away = agents.start or 0, _away(out)
         if self._seen is not None:
             rows = out.observations
             if not self._frozen:
-                bad = self._not_finite("an observation", rows, first)
+                bad = _either(self._not_finite("an observation", rows, first), away)
                 self._seen.add(rows if bad is None else rows[~bad])
             normalise(rows, self._seen.mean, self._seen.scale)
         if self._return is not None and rewarded and not self._frozen:
             G, rewards = self._returns[agents], out.rewards
-            bad = self._not_finite("a reward", rewards[:, None], first)
+            bad = _either(self._not_finite("a reward", rewards[:, None], first), away)
             G *= self._gamma
             G += rewards if bad is None else np.where(bad, 0, rewards)
             self._return.add(G[:, None] if bad is None else G[~bad, None])
@@ -260,3 +261,16 @@ class Normalized:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _away(out: Rows) -> np.ndarray | None:
+    """(n,) bool: agents that are away; None if all are there."""
+    if out.finals is None or not out.finals.any():
+        return None
+    away = (out.finals > 0) & (out.terminals > 0)
+    return away if away.any() else None
+
+
+def _either(some: np.ndarray | None, others: np.ndarray | None) -> np.ndarray | None:
+    """(n,) bool: those of both; None is nobody."""
+    return others if some is None else some if others is None else some | others

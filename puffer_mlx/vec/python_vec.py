@@ -1,6 +1,8 @@
-"""What both roads to environments in Python have in common: groups in turn, episodes, no state."""
+"""What all roads to environments in Python have in common: groups in turn, episodes, no state."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -26,7 +28,7 @@ Step = TypeVar("Step")  # what ``wait`` needs of a step under way
 
 
 class PythonVec(ABC, Generic[Env, Step]):
-    """The part of ``ScoredVec`` that ``GymVec`` and ``PufferVec`` share.
+    """The part of ``ScoredVec`` that ``GymVec``, ``PufferVec`` and ``ZooVec`` share.
 
     They set all that is named here.
     """
@@ -145,3 +147,11 @@ class PythonVec(ABC, Generic[Env, Step]):
         if not 0 <= group < self.num_groups:
             raise IndexError(f"group {group}, expected 0 to {self.num_groups - 1}")
         return self._envs[group]
+
+    @contextmanager
+    def _closing_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise

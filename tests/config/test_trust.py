@@ -29,6 +29,7 @@ NETWORK = "[torch]\nnetwork = evil:Net\n[base]\nenv_name = squared\n[env]\nsize 
 ENCODER = "[torch]\nencoder = evil:Net\n[base]\nenv_name = squared\n"
 FACTORY = "[base]\nenv_name = evil:make\n"
 GYM = "[base]\nenv_name = gym:evil:Env-v0\n"
+ZOO = "[base]\nenv_name = pettingzoo:evil\n"
 SOURCE = "[env]\nsource = evil\n"
 
 
@@ -116,7 +117,10 @@ def test_a_checkpoints_sources_are_refused(evil, capsys):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [(FACTORY, "evil:make"), (GYM, "gym:evil:Env-v0"), (SOURCE, "/evil"), (NETWORK, "evil:Net")],
+    [
+        *((FACTORY, "evil:make"), (GYM, "gym:evil:Env-v0"), (ZOO, "pettingzoo:evil")),
+        *((SOURCE, "/evil"), (NETWORK, "evil:Net")),
+    ],
 )
 @pytest.mark.parametrize("script", ["train", "evaluate", "bench"])
 def test_a_file_is_refused(evil, capsys, script, text, said):
@@ -474,7 +478,10 @@ def test_a_torch_that_files_can_command_reads_none(here, monkeypatch):
 def test_configurations_name_code_in_few_places():
     """Each stands behind ``trust.permit``; a new one must too."""
     places = {
-        r"load_object\(": {"system/import_string", "vec/from_config", "policy/custom"},
+        r"load_object\(": {
+            *("system/import_string", "vec/from_config", "policy/custom"),
+            "vec/zoo/make",  # called by vec/from_config
+        },
         r"make_policy\(": {"policy/policy", "check/gpu/arithmetic"},
         r"config\.source\b": {
             "config/loading",

@@ -39,6 +39,7 @@ class Notes:
         terminals: that arrived.
         ended: (steps, truncated) of episodes whose last observation was seen.
         lengths: steps between terminals.
+        away: (N,) bool: agents that were away in the newest row.
         logs: what ``log`` returned when it wasn't empty.
         steps: of every agent.
         seconds: all of it took.
@@ -64,6 +65,7 @@ class Notes:
     terminals: int = 0
     ended: list[tuple[int, bool]] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    away: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
     logs: list[dict[str, float]] = field(default_factory=list)
     steps: int = 0
     seconds: float = 0.0
@@ -76,6 +78,7 @@ def play(subject: Subject) -> Notes:
         table = Table(made)
         first = table.rows.observations.astype(np.float32)
         notes = Notes(made.num_agents, made.num_environments, first, first.min(0), first.max(0))
+        notes.away = np.zeros(made.num_agents, bool)
         age = np.zeros(made.num_agents, int)  # steps of each agent's episode
         _observe(notes, table.rows)
         _look_at_masks(notes, table.rows, made.spec.action.sizes)
@@ -138,15 +141,17 @@ def _look_at_masks(notes: Notes, rows: Rows, sizes: tuple[int, ...]) -> None:
 
 def _look_at_ends(notes: Notes, rows: Rows, before: np.ndarray, age: np.ndarray) -> None:
     """Where an observation is an episode's last, ``finals`` says so; the next one is the first."""
+    away = np.zeros(len(age), bool)  # until their environment begins anew
     if rows.finals is not None:
-        for agent in np.flatnonzero(rows.finals):
+        away = (rows.finals > 0) & (rows.terminals > 0)
+        for agent in np.flatnonzero((rows.finals > 0) & ~away):
             notes.ended.append((int(age[agent]), bool(rows.finals[agent] == TRUNCATED)))
     over = np.flatnonzero(rows.terminals)
-    notes.terminals += len(over)
+    notes.terminals += int(np.count_nonzero(~notes.away[over]))
     for agent in over:
-        if len(notes.lengths) < KEPT:
+        if len(notes.lengths) < KEPT and not notes.away[agent]:
             notes.lengths.append(int(age[agent]) - (rows.finals is not None))
-        if len(notes.fresh) < KEPT:
+        if len(notes.fresh) < KEPT and not away[agent]:
             notes.fresh.append(rows.observations[agent].astype(np.float32))
             notes.before.append(before[agent].astype(np.float32))
     agent = notes.steps % notes.agents
@@ -154,3 +159,4 @@ def _look_at_ends(notes: Notes, rows: Rows, before: np.ndarray, age: np.ndarray)
         pair = before[agent], rows.observations[agent]
         notes.moved.append(np.stack(pair).astype(np.float32))
     age[over] = 0
+    notes.away = away

@@ -27,12 +27,13 @@ class Masks:
         name: for messages.
         action_space: of one agent.
         first: number of the first of these environments.
+        what: they are, for messages.
 
     Raises:
         UserError: the actions are no choices.
     """
 
-    def __init__(self, name: str, action_space: Any, first: int) -> None:
+    def __init__(self, name: str, action_space: Any, first: int, what: str = "environment") -> None:
         if kind_of(action_space) not in ("Discrete", "MultiDiscrete"):
             raise UserError(
                 f'{name}: info["{MASK}"] is there, but actions are {action_space}',
@@ -40,6 +41,7 @@ class Masks:
             )
         sizes = np.ravel(getattr(action_space, "nvec", getattr(action_space, "n", 0)))
         self._name, self._first, self._choices = name, first, int(sizes.sum())
+        self._what = what
         open_ = np.repeat(sizes > 1, sizes)  # a head of one choice is none to a policy
         self._columns = None if open_.all() else np.flatnonzero(open_)
 
@@ -84,7 +86,7 @@ class Masks:
         return rows
 
     def _which(self, index: Any) -> str:
-        return f"environment {self._first + index}"
+        return f"{self._what} {self._first + index}"
 
 
 def ended_infos(infos: Mapping[str, Any], over: np.ndarray) -> dict[int, dict[str, Any]]:

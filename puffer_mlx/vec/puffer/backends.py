@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.processes import ROUND_TRIP, cores
 from puffer_mlx.vec.puffer.buffers import Buffers
 from puffer_mlx.vec.puffer.instances import Instances
-from puffer_mlx.vec.puffer.make import PufferRecipe
+from puffer_mlx.vec.puffer.make import Makes, PufferRecipe
 from puffer_mlx.vec.puffer.workers import Here, Workers
 from puffer_mlx.vec.spaces import kind_of
 
@@ -21,6 +21,22 @@ __all__ = ["Plan", "Probe", "plan"]
 
 _PROBE_SECONDS = 0.1
 _PROBE_STEPS = 100
+
+
+class Probed(Protocol):
+    """One instance that was looked at: ``Probe``, or PettingZoo's.
+
+    Attributes:
+        agents: that it has.
+        environments: that share them.
+    """
+
+    agents: int
+    environments: int
+
+    def seconds(self) -> float:
+        """That a step takes."""
+        ...
 
 
 class Probe:
@@ -110,7 +126,7 @@ class Plan:
         why: the form was chosen.
     """
 
-    recipe: PufferRecipe
+    recipe: Makes
     form: str
     count: int
     num_envs: int | None
@@ -141,7 +157,7 @@ class Plan:
 
 
 def plan(
-    probe: Probe, recipe: PufferRecipe, agents: int, groups: int, backend: str, processes: int
+    probe: Probed, recipe: Makes, agents: int, groups: int, backend: str, processes: int
 ) -> Plan:
     """Choose.
 
@@ -181,7 +197,7 @@ def plan(
 
 
 def _form(
-    probe: Probe, recipe: PufferRecipe, backend: str, instances: int, processes: int
+    probe: Probed, recipe: Makes, backend: str, instances: int, processes: int
 ) -> tuple[str, str]:
     """The form and why, in a few words."""
     if backend == "vector" and not recipe.scales:

@@ -23,10 +23,12 @@ class Buffers(NamedTuple):
     paid: np.ndarray  # (n,) float32
     ended: np.ndarray  # (n,) bool
     there: np.ndarray  # (n,) bool
+    # of PettingZoo's environments that tell: which actions are legal
+    legal: np.ndarray | None = None  # (n, mask_size) uint8
 
     def part(self, agents: slice) -> "Buffers":
         """Those of some agents."""
-        return Buffers(*(array[agents] for array in self))
+        return Buffers(*(None if array is None else array[agents] for array in self))  # type: ignore
 
     @staticmethod
     def layout(n: int, observation: Any, action: Any) -> dict[str, tuple[tuple[int, ...], Any]]:

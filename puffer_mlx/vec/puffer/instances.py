@@ -15,7 +15,7 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.puffer.buffers import ARRAYS, Buffers
-from puffer_mlx.vec.puffer.make import PufferRecipe
+from puffer_mlx.vec.puffer.make import Makes
 from puffer_mlx.vec.python_faults import RAISED, Fault, told
 
 
@@ -33,7 +33,7 @@ class Instances:
         recipe: how they are made.
         buffers: of the n agents; they are written when the environments are stepped.
         count: of environments' instances.
-        num_envs: of each, or None: see ``PufferRecipe``.
+        num_envs: of each, or None: see ``Makes``.
         seed: of instance 0 of all groups.
         number: of the first instance here.
 
@@ -43,7 +43,7 @@ class Instances:
 
     def __init__(
         self,
-        recipe: PufferRecipe,
+        recipe: Makes,
         buffers: Buffers,
         count: int,
         num_envs: int | None,

@@ -9,7 +9,7 @@ dict ``buf`` that it was made with. ``masks`` says which agents are there; it is
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.puffer.buffers import ARRAYS, SHARED, Buffers
@@ -18,6 +18,24 @@ from puffer_mlx.vec.python_faults import RAISED, Fault, told
 _ATTRIBUTES = ("single_observation_space", "single_action_space", "num_agents")
 _METHODS = ("reset", "step")
 _OURS = ("buf", "seed")  # arguments that aren't the user's
+
+
+class Makes(Protocol):
+    """How environments are made that ``Instances`` steps: ``PufferRecipe``, or PettingZoo's."""
+
+    name: str
+    keywords: dict[str, Any]
+
+    @property
+    def scales(self) -> bool:
+        """Whether one instance can hold as many environments as there shall be."""
+        ...
+
+    def __call__(
+        self, buffers: Any, seed: int, num_envs: int | None = None, number: int = 0
+    ) -> Any:
+        """One instance."""
+        ...
 
 
 def is_puffer_env(found: Any) -> bool:

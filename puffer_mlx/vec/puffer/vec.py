@@ -20,8 +20,8 @@ part of an episode.
 so an episode that a limit ended counts as over.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -187,11 +187,3 @@ class PufferVec(PythonVec[Here | Workers, Rows]):
         np.greater(stepped, ended, out=running)
         paid = np.where(stepped, buffers.paid, 0)
         self._episodes.add(paid, ended, first=first, resets=~stepped, infos=told)
-
-    @contextmanager
-    def _closing_on_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise

@@ -21,7 +21,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, no_main_module
 from puffer_mlx.vec.puffer.buffers import Buffers
 from puffer_mlx.vec.puffer.instances import Fact, Instances
-from puffer_mlx.vec.puffer.make import PufferRecipe
+from puffer_mlx.vec.puffer.make import Makes
 from puffer_mlx.vec.python_faults import RAISED, told
 
 __all__ = ["Here", "Workers"]
@@ -97,7 +97,7 @@ class Workers:
         timeout: float,
         count: int,
         number: int,
-        recipe: PufferRecipe,
+        recipe: Makes,
         **arguments: Any,
     ) -> None:
         self.seconds = 0.0
@@ -274,7 +274,7 @@ def _view(memory: dict[str, Any], layout: dict[str, Any]) -> Buffers:
     )
 
 
-def _pickled(recipe: PufferRecipe) -> bytes:
+def _pickled(recipe: Makes) -> bytes:
     try:
         import cloudpickle as pickler  # comes with Gymnasium; takes the main script's functions too
     except ImportError:

@@ -1,0 +1,1 @@
+"""PettingZoo's parallel environments: each agent is a row."""

@@ -1,0 +1,165 @@
+"""Making PettingZoo's parallel environments, and telling them from others.
+
+A parallel environment is what looks like one: it has ``possible_agents``, a space for each of them,
+and steps with a dictionary of their actions.
+"""
+
+import importlib.machinery
+import importlib.util
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.system.import_string import load_object, to_install
+from puffer_mlx.vec.puffer.buffers import Buffers
+from puffer_mlx.vec.python_faults import RAISED, Fault, told
+from puffer_mlx.vec.zoo.agents import Agents, looks_parallel
+
+__all__ = ["ParallelFactory", "ZooRecipe", "find", "makes_parallel"]
+
+PREFIX = "pettingzoo:"
+_KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
+_TURNS = "pettingzoo.utils.aec_to_parallel(env) makes one that all agents step in at once"
+
+
+class ParallelFactory(NamedTuple):
+    """What makes a parallel environment: so much is known of it."""
+
+    make: Callable[..., Any]
+
+
+def find(name: str) -> ParallelFactory:
+    """What makes the environment ``pettingzoo:NAME``.
+
+    Args:
+        name: NAME: a module with ``parallel_env`` in it, of any package, ``mpe2.simple_spread_v3``,
+            or of PettingZoo itself, ``sisl.pursuit_v5``; or an ID, ``classic/rps_v2``.
+
+    Raises:
+        UserError: there is none.
+    """
+    try:
+        import pettingzoo  # type: ignore
+    except ImportError as error:
+        hint = "pip install 'puffer-mlx[pettingzoo]'"
+        raise UserError(f"PettingZoo can't be imported: {error}", hint) from None
+    if "/" in name:
+        if not hasattr(pettingzoo, "make"):
+            raise UserError(
+                f"{PREFIX}{name}: PettingZoo {pettingzoo.__version__} knows no IDs",
+                f"{PREFIX}{name.replace('/', '.')}, its module",
+            )
+        try:
+            pettingzoo.spec("parallel", name)
+        except Exception as error:
+            raise UserError(f"{PREFIX}{name}: {error}", "pettingzoo.pprint_registry()") from None
+        return ParallelFactory(partial(pettingzoo.make, "parallel", name))
+    top = name.partition(".")[0]
+    if not _is_there(top):
+        if importlib.util.find_spec(f"pettingzoo.{top}") is None:
+            raise UserError(
+                f"{PREFIX}{name}: there is no module {top}",
+                f"{PREFIX}mpe2.simple_spread_v3 (pip install mpe2), for example; or an ID,"
+                f" {PREFIX}classic/rps_v2",
+            )
+        name = f"pettingzoo.{name}"
+    with _quiet():
+        return ParallelFactory(load_object(f"{name}:parallel_env"))
+
+
+def makes_parallel(make: Any, keywords: dict[str, Any]) -> bool:
+    """Whether a function makes a parallel environment, by having it make one."""
+    if not callable(make):
+        return False
+    try:
+        made = make(**keywords)
+    except RAISED:
+        return False
+    found = looks_parallel(made)
+    close = getattr(made, "close", None)
+    if callable(close):
+        close()
+    return found
+
+
+@dataclass
+class ZooRecipe:
+    """How an environment is made; what ``puffer.backends.plan`` wants to know of it, too.
+
+    Args:
+        name: for messages.
+        make: what makes a parallel environment.
+        keywords: its arguments.
+        render: make it with ``render_mode="rgb_array"``.
+        rescale: a continuous action's -1 to 1 is the low to high of its bounds.
+        masked: the environment tells which actions are legal; None if nobody has looked.
+    """
+
+    name: str
+    make: Any
+    keywords: dict[str, Any] = field(default_factory=dict)
+    render: bool = False
+    rescale: bool = False
+    masked: bool | None = None
+    scales: bool = field(default=False, init=False)  # an instance is one environment
+
+    def one(self, number: int = 0, seed: int = 0) -> Any:
+        """A parallel environment.
+
+        Args:
+            number: which it is, for messages.
+            seed: of number 0, likewise.
+
+        Raises:
+            UserError: it can't be made, or isn't one.
+        """
+        make = self.make.make if isinstance(self.make, ParallelFactory) else self.make
+        keywords = {**self.keywords, "render_mode": "rgb_array"} if self.render else self.keywords
+        try:
+            with _quiet():
+                made = make(**keywords)
+        except UserError:
+            raise
+        except ModuleNotFoundError as error:
+            raise UserError(f"{self.name}: {error}", to_install(error)) from None
+        except RAISED as error:
+            word = _KEYWORD.search(str(error)) if isinstance(error, TypeError) else None
+            if word and word[1] in keywords:
+                raise UserError(f"{self.name}: it takes no env.{word[1]}", "leave it out") from None
+            raise Fault("failed when it was made", told(error), number).report(
+                self.name, 0, seed
+            ) from error
+        if looks_parallel(made):
+            return made
+        raise UserError(
+            f"{self.name}: it made a {type(made).__module__}.{type(made).__qualname__}, expected a"
+            " pettingzoo.ParallelEnv",
+            _TURNS if hasattr(made, "agent_selection") else "return one",
+        )
+
+    def __call__(
+        self, buffers: Buffers, seed: int, num_envs: int | None = None, number: int = 0
+    ) -> Agents:
+        """An environment whose agents write into ``buffers``: see ``PufferRecipe``."""
+        made = self.one(number, seed - number)
+        return Agents(self.name, made, buffers, self.rescale, bool(self.masked))
+
+
+def _is_there(top: str) -> bool:
+    """Whether there is a module of that name, installed or in this folder."""
+    here = importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd())])
+    return (importlib.util.find_spec(top) or here) is not None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without PettingZoo's advice on how else to make environments, and pygame's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

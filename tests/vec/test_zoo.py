@@ -1,0 +1,316 @@
+"""PettingZoo's parallel environments: rows of agents, also of those that are away."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from puffer_mlx import config as c
+from puffer_mlx import vec
+from puffer_mlx.errors import UserError
+from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
+from puffer_mlx.vec.normalize import Normalized
+from puffer_mlx.vec.rows import allocate_rows
+from puffer_mlx.vec.zoo.make import find
+from puffer_mlx.vec.zoo.vec import ZooVec
+
+pytest.importorskip("gymnasium")
+sys.path.append(str(Path(__file__).parents[1] / "envs" / "python"))
+zoo_relay = importlib.import_module("zoo_relay")
+
+
+def make(factory=zoo_relay.Relay, agents=3, **keywords) -> ZooVec:
+    return ZooVec(
+        factory, **{"name": "relay", "total_agents": agents, "backend": "sync", **keywords}
+    )
+
+
+def started(env) -> Rows:
+    rows = allocate_rows(env, env.num_agents)
+    for array in rows:
+        if array is not None:
+            array.fill(9)
+    env.reset(rows)
+    return rows
+
+
+def step(env, rows: Rows, *actions: float) -> Rows:
+    """All groups; what was written, copied."""
+    chosen = np.array(actions or [0] * env.num_agents, np.float32).reshape(-1, 1)
+    n = env.num_agents // env.num_groups
+    for group in range(env.num_groups):
+        agents = slice(group * n, (group + 1) * n)
+        env.send(group, chosen[agents], rows.part(agents))
+    for group in range(env.num_groups):
+        env.wait(group)
+    return Rows._make(None if array is None else array.copy() for array in rows)
+
+
+AWAY, T, L = TERMINATED, TERMINATED, TRUNCATED
+
+
+def test_rows_of_those_that_act_of_those_that_died_and_of_the_next_episode():
+    """Lives of 2, 1 and 4 steps."""
+    with make() as env:
+        assert env.finals and env.num_environments == 1
+        rows = started(env)
+        assert rows.observations.tolist() == [[0, 0], [0, 1], [0, 2]]
+        assert not rows.rewards.any() and not rows.terminals.any() and not np.any(rows.finals)
+        seen = [step(env, rows, 0, 1, 2) for _ in range(6)]
+        assert [row.rewards.tolist() for row in seen] == [
+            *([0, 11, 22], [0, 0, 22], [0, 0, 22], [0, 0, 22], [0, 0, 0], [0, 11, 22]),
+        ]
+        assert [np.array(row.finals).tolist() for row in seen] == [
+            *([0, T, 0], [T, AWAY, 0], [AWAY, AWAY, 0], [AWAY, AWAY, L], [0, 0, 0], [0, T, 0]),
+        ]
+        assert [row.terminals.tolist() for row in seen] == [
+            *([0, 0, 0], [0, 1, 0], [1, 1, 0], [1, 1, 0], [1, 1, 1], [0, 0, 0]),
+        ]
+        assert seen[0].observations.tolist() == [[1, 0], [1, 1], [1, 2]]
+        assert seen[1].observations.tolist() == [[2, 0], [0, 0], [2, 2]]
+        assert seen[4].observations.tolist() == [[0, 0], [0, 1], [0, 2]]
+
+
+def test_an_environment_that_goes_on_about_the_dead():
+    class Stays(zoo_relay.Relay):
+        def step(self, actions):
+            self.agents = list(actions)
+            seen, *rest = super().step(actions)
+            self.agents = list(self.possible_agents)  # takes none out
+            sevens = {agent: np.full(2, 7, np.float32) for agent in self.agents}
+            return sevens | seen, *rest
+
+    with make(Stays) as env:
+        rows = started(env)
+        seen = [step(env, rows) for _ in range(5)]
+        assert [np.array(row.finals).tolist() for row in seen] == [
+            *([0, T, 0], [T, AWAY, 0], [AWAY, AWAY, 0], [AWAY, AWAY, L], [0, 0, 0]),
+        ]
+        assert seen[2].observations.tolist() == [[0, 0], [0, 0], [3, 2]]
+
+
+def test_only_those_that_are_there_are_told_what_to_do():
+    made = []
+
+    def factory():
+        made.append(zoo_relay.Relay())
+        return made[-1]
+
+    with make(factory) as env:
+        rows = started(env)
+        for _ in range(5):
+            step(env, rows, 2, 1, 0)
+        names = "runner_0", "runner_1", "runner_2"
+        first = dict(zip(names, (2, 1, 0), strict=True))
+        assert made[-1].took == [first, {names[0]: 2, names[2]: 0}, *[{names[2]: 0}] * 2]
+
+
+def test_episodes_are_of_agents_and_days_away_are_no_part_of_them():
+    with make() as env:
+        rows = started(env)
+        for _ in range(10):
+            step(env, rows, 0, 1, 2)
+        records = env.episodes()
+        assert sorted((e["episode_length"], e["episode_return"]) for e in records) == sorted(
+            [(2, 0), (1, 11), (4, 88)] * 2
+        )
+        assert {e["env"] for e in records} == {0.0}
+        assert sorted(e["goals"] for e in records) == [0.5, 0.5, 1.5, 1.5, 2.5, 2.5]
+
+
+def test_one_that_comes_late_is_away_before():
+    with make(env={"lives": "3 3", "late": "runner_1"}, agents=2) as env:
+        rows = started(env)
+        assert rows.observations.tolist() == [[0, 0], [0, 0]]
+        assert np.array(rows.finals).tolist() == [0, AWAY] and not rows.terminals.any()
+        seen = [step(env, rows) for _ in range(4)]
+        assert [np.array(row.finals).tolist() for row in seen] == [
+            [0, 0],
+            [0, 0],
+            [L, L],
+            [0, AWAY],
+        ]
+        assert [row.terminals.tolist() for row in seen] == [[0, 1], [0, 0], [0, 0], [1, 1]]
+        assert sorted(e["episode_length"] for e in env.episodes()) == [2, 3]
+
+
+@pytest.mark.parametrize("told", ["seen", "infos"])
+def test_masks(told: str):
+    with make(env={"masks": told}) as env:
+        assert env.spec.mask_size == 3 and env.spec.observation_size == 2
+        rows = started(env)
+        assert rows.masks is not None
+        assert rows.masks.tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
+        masks = step(env, rows, 1, 2, 0).masks
+        assert masks is not None and masks.tolist() == [[0, 1, 1], [1, 1, 1], [1, 1, 0]]
+        assert "action_mask" not in env.log()
+
+
+def test_processes_give_the_same_rows():
+    """Two groups of two environments each."""
+    keywords = {"agents": 12, "num_buffers": 2, "num_threads": 4, "seed": 3}
+    with make(**keywords) as sync, make(backend="async", **keywords) as processes:
+        assert processes.description.startswith("async: 4 instances in 4 processes")
+        ours, theirs = started(sync), started(processes)
+        rng = np.random.default_rng(0)
+        for _ in range(12):
+            actions = rng.integers(0, 3, 12)
+            step(sync, ours, *actions)
+            step(processes, theirs, *actions)
+            for a, b in zip(ours, theirs, strict=True):
+                assert (a is None and b is None) or np.array_equal(np.array(a), np.array(b))
+        assert sync.log() == processes.log() != {}
+
+
+def test_seeds():
+    made = []
+
+    def factory():
+        made.append(zoo_relay.Relay())
+        return made[-1]
+
+    with make(factory, agents=6, seed=5) as env:
+        rows = started(env)
+        for _ in range(5):
+            step(env, rows)
+        env.reset(rows)
+        assert [each.seeds for each in made[-2:]] == [[5, None, 7], [6, None, 8]]
+
+
+def test_statistics_are_of_those_that_are_there():
+    with Normalized(make(), observations=True, rewards=True, gamma=0.5) as env:
+        rows = started(env)
+        for _ in range(4):
+            step(env, rows)
+        seen = [[0, i] for i in range(3)] + [[1, i] for i in range(3)]
+        seen += [[2, 0], [2, 2], [3, 2], [4, 2]]
+        found = env.memory()
+        assert found["observations.count"] == len(seen)
+        np.testing.assert_allclose(found["observations.mean"], np.mean(seen, 0))
+        np.testing.assert_allclose(found["observations.variance"], np.var(seen, 0))
+        assert found["return.count"] == 3 + 2 + 1 + 1
+
+
+# ---- Names ---------------------------------------------------------------------------------------
+
+WORDS = ["--vec.total-agents", "6", "--vec.num-buffers", "1"]
+
+
+@pytest.mark.parametrize("name", ["relay", "Relay"])
+def test_a_function_and_a_class_by_name(name: str):
+    with vec.make(c.load(f"zoo_relay:{name}", WORDS), 1) as made:
+        assert (made.num_environments, made.spec.observation_size, made.finals) == (2, 2, True)
+
+
+def test_agents_that_dont_fit_are_lowered():
+    config = c.load("zoo_relay:Relay", ["--family", "discrete"])
+    with vec.make(config, 1) as made:
+        assert (made.num_agents, config.vec.total_agents) == (6, 6)
+    assert any("vec.total_agents 8" in note and "lowered to 6" in note for note in config.notes)
+
+
+def test_wrappers_are_not_for_them():
+    config = c.load("zoo_relay:Relay", [*WORDS, "--wrap.frame-stack", "2"])
+    with vec.make(config, 1) as made:
+        assert vec.unused_keys(config, made) == ["wrap.frame_stack (for Gymnasium's)"]
+
+
+def test_a_picture():
+    with make(env={}, render=True) as env:
+        started(env)
+        assert env.render().shape == (4, 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "said"),
+    [
+        ({"mixed": True}, r"agents differ: runner_0 sees Box.*\(2,\).*runner_1 Box.*\(3,\)"),
+        ({"speed": 3}, r"it takes no env\.speed"),
+        ({"lives": "x"}, r"failed when it was made: ValueError"),
+        ({"lives": ""}, r"possible_agents are none"),
+    ],
+)
+def test_one_message(keywords: dict, said: str):
+    with pytest.raises(UserError, match=said) as caught:
+        make(env=keywords)
+    assert ("supersuit.pad_observations_v0" in caught.value.hint) == ("mixed" in keywords)
+
+
+def test_a_step_that_fails_names_environment_and_seed():
+    class Fails(zoo_relay.Relay):
+        def step(self, actions):
+            raise RuntimeError("no baton")
+
+    with make(Fails, agents=6, seed=4) as env:
+        rows = started(env)
+        with pytest.raises(UserError, match=r"environment 0 \(seed 4\) failed in step:.*no baton"):
+            step(env, rows)
+
+
+def test_one_in_turns_is_refused():
+    class Turns(zoo_relay.Relay):
+        agent_selection = "runner_0"
+
+    with pytest.raises(UserError, match=r"it made a .*Turns, expected a pettingzoo\.ParallelEnv"):
+        make(Turns)
+
+
+def test_what_is_no_vectorised_form():
+    with pytest.raises(UserError, match=r"vec\.backend is vector"):
+        make(backend="vector")
+
+
+def test_without_pettingzoo(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pettingzoo", None)
+    with pytest.raises(UserError, match="PettingZoo can't be imported") as caught:
+        find("mpe2.simple_spread_v3")
+    assert caught.value.hint == "pip install 'puffer-mlx[pettingzoo]'"
+
+
+# ---- Trained -------------------------------------------------------------------------------------
+
+
+def test_it_is_trained():
+    """One of two agents dies early."""
+    words = ["--vec.total-agents", "8", "--train.total-timesteps", "1024", "--device", "cpu"]
+    words += ["--train.horizon", "32", "--train.minibatch-size", "64", "--train.replay-ratio", "1"]
+    config = c.load("zoo_relay:Guess", [*words, "--family", "discrete"])
+    with vec.make(config, 1) as made:
+        records = list(Trainer(config, made))
+    assert len(records) == 4 and records[-1]["loss/skipped_steps"] == 0
+    assert 7 < records[-1]["env/episode_length"] < 20
+
+
+# ---- The real package ----------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", ["classic/rps_v2", "classic.rps_v2"])
+def test_pettingzoos_own(name: str):
+    pytest.importorskip("pettingzoo")
+    with vec.make(c.load(f"pettingzoo:{name}", ["--vec.total-agents", "4", *WORDS[2:]]), 1) as made:
+        assert made.num_environments == 2 and made.spec.action.sizes == (3,)
+        rows = started(made)
+        ends = [np.array(step(made, rows).finals).tolist() for _ in range(20)]
+        assert [L] * 4 in ends and made.log()["episode_length"] == 15
+    for wrong, said in (
+        ("classic/chess_v6", "pettingzoo:classic/chess_v6: .*not found"),
+        ("nothing", "pettingzoo:nothing: there is no module nothing"),
+        ("zoo_relay", "zoo_relay has no parallel_env"),
+    ):
+        with pytest.raises(UserError, match=said):
+            find(wrong)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_particles():
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("mpe2.simple_spread_v3")
+    words = [*WORDS, "--env.max-cycles", "3"]
+    with vec.make(c.load("pettingzoo:mpe2.simple_spread_v3", words), 1) as made:
+        rows = started(made)
+        finals = [np.array(step(made, rows).finals).tolist() for _ in range(4)]
+        assert finals == [[0] * 6, [0] * 6, [L] * 6, [0] * 6]
