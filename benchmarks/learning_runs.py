@@ -28,6 +28,7 @@ HERE = Path(__file__).parent
 SCRIPTS = HERE.parent / "scripts"
 EVALUATED = 10_000  # the seed of the evaluation's first episode
 LAST_SEED = EVALUATED // 1000 - 1  # of training, whose environments begin at 1000 x seed
+ENOUGH = 0.9  # of a task's steps, for a run to be kept; epochs are whole
 PARTS = 40  # of a curve of an environment in C
 ELSEWHERE = ("base.seed", "vec.seed", "base.eval_episodes", "base.device", "vec.num_threads")
 
@@ -150,6 +151,9 @@ def ours(run: Run, place: Place, cores: set[int]) -> dict[str, Any]:
         spent = process([*script("train"), *training(run, place)], cores, here)
         records = log_of(here)
         steps = max(record["agent_steps"] for record in records if "loss/total" in record)
+        if steps < ENOUGH * task.steps:
+            found = f"the run ended after {steps:,.0f} of {task.steps:,} steps"
+            raise UserError(f"{found}: somebody stopped it", "run it again")
         if task.python:
             words = [*script("evaluate"), *evaluation(task, place.device), "--json", "scores.json"]
             process(words, cores, here)
