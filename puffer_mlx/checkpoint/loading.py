@@ -21,7 +21,7 @@ from puffer_mlx.system.files import reading
 def load(
     folder: Path,
     allow_code: Allowed = False,
-    make_policy: Callable[[EnvSpec, Config], Policy] = configured_policy,
+    policy_of: Callable[[EnvSpec, Config], Policy] = configured_policy,
 ) -> Checkpoint:
     """Read a checkpoint; its environment need not be there.
 
@@ -29,7 +29,7 @@ def load(
         folder: the checkpoint's.
         allow_code: import what its configuration names, whatever it is, or what is named here;
             else only what the person named before on this machine (``puffer_mlx.config.trust``).
-        make_policy: of an environment's spec and the configuration: what the weights are of.
+        policy_of: of an environment's spec and the configuration: what the weights are of.
 
     Raises:
         UserError: it isn't a checkpoint, is damaged, or names code that nobody allowed.
@@ -50,7 +50,7 @@ def load(
             f"{path} can't be read: what it says of its environment makes no sense ({error})",
             "the file is damaged",
         ) from None
-    policy = make_policy(spec, config)
+    policy = policy_of(spec, config)
     weights = fit(path, weights_in(path, tensors), policy.init(mx.random.key(0)))
     label = branches.label(folder)
     step = label.step if label else 0
