@@ -29,7 +29,7 @@ COMMON = {  # the page's keys in its order, each in a few words
     "vec.backend": "how environments in Python are stepped",
     "policy.hidden_size": "width of the policy",
     "policy.num_layers": "layers of its network",
-    "torch.network": "or MLP, without memory",
+    "torch.network": "with memory, or without",
     "torch.encoder": "what sees",
     "base.track": "tensorboard, wandb, trackio",
     "base.eval_interval": "steps between two evaluations; 0 is none",
