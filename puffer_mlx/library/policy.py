@@ -72,7 +72,7 @@ class Policy:
         self._form: Form | None = None
         self._state: Any = None
         self._agents = 0
-        self._key = mx.random.key(config.base.seed)
+        self._random = mx.random.key(config.base.seed)
 
     @classmethod
     def load(
@@ -142,7 +142,7 @@ class Policy:
             keep = 1 - mx.array(np.broadcast_to(np.asarray(episode_start, np.float32), (n,)))
         noise = None
         if not deterministic:
-            self._key, key = mx.random.split(self._key)
+            self._random, key = mx.random.split(self._random)
             noise = self.architecture.distribution.noise(key, (n,))
         mask = self._mask(action_masks, n)
         actions, _, _, after = self.architecture.act(
@@ -161,11 +161,11 @@ class Policy:
         """
         self._state = None
         if seed is not None:
-            self._key = mx.random.key(seed)
+            self._random = mx.random.key(seed)
 
     def go_on_from(self, other: "Policy") -> None:
         """Remember what another policy of the same kind does, and draw as it would."""
-        self._state, self._agents, self._key = other._state, other._agents, other._key
+        self._state, self._agents, self._random = other._state, other._agents, other._random
 
     def _recalled(self, n: int, state: Any) -> Any:
         """The memory that n agents act with."""

@@ -38,9 +38,9 @@ class TrackerLink:
         self.name, self.fault, self.left_out = name, "", 0
         self._heard, self._killed = heard, False
         self._lines: queue.Queue[str | None] = queue.Queue(WAITING)
-        self._process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str] | None = None
         try:
-            self._process = _begin(name)
+            self.process = _begin(name)
         except OSError as error:
             self.fault = f"its process can't be started: {error.strerror or error}"
             return
@@ -71,35 +71,35 @@ class TrackerLink:
 
     def ends_by(self, deadline: float) -> bool:
         """Wait for the end of the process, at most until then; whether it has ended."""
-        if self._process is None:
+        if self.process is None:
             return True
         self._reader.join(max(0.0, deadline - time.monotonic()))
         return not self._reader.is_alive()
 
     def kill(self) -> None:
         """End the process, and what it has started in its group."""
-        if self._process is None or self._process.returncode is not None:
+        if self.process is None or self.process.returncode is not None:
             return
         self._killed = True
         with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
         self._stop_writing()
         self._writer.join()
         self._reader.join()
 
     def _write(self) -> None:
-        assert self._process and self._process.stdin
-        with contextlib.suppress(OSError, ValueError), self._process.stdin as pipe:
+        assert self.process and self.process.stdin
+        with contextlib.suppress(OSError, ValueError), self.process.stdin as pipe:
             while (line := self._lines.get()) is not None and not self.fault:
                 pipe.write(line + "\n")
                 if self._lines.empty():
                     pipe.flush()
 
     def _read(self) -> None:
-        assert self._process and self._process.stdout
+        assert self.process and self.process.stdout
         said: dict = {}
-        with self._process.stdout as answers:
+        with self.process.stdout as answers:
             for line in answers:
                 said = json.loads(line)
                 self.fault = self.fault or said.get("fault", "")

@@ -50,7 +50,7 @@ def wait_until(met) -> None:
 
 def gone(trackers: Trackers) -> bool:
     """Whether no process is left."""
-    return all(link._process and link._process.poll() is not None for link in trackers._links)
+    return all(link.process and link.process.poll() is not None for link in trackers._links)
 
 
 # ---- what a tracker is told ----------------------------------------------------------------------

@@ -75,7 +75,7 @@ def test_no_step_is_made_beyond_it(more):
 def test_all_at_once_it_ends_where_the_steps_do(monkeypatch):
     chosen = settings(*BOUND)
     at_once, found = trained(chosen, 1)
-    assert at_once.learner._at_once
+    assert small_networks.fits(at_once.policy, chosen.train)
     monkeypatch.setattr(small_networks, "fits", lambda policy, train: False)
     steps, expected = trained(chosen, 1)
     assert found[0]["loss/minibatches"] == expected[0]["loss/minibatches"] < chosen.minibatches
