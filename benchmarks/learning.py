@@ -10,7 +10,7 @@ is then trained as well. Records: learning/TASK.json, which `learning_record.py`
 that are there are left out.
 
 `--table` prints what the records say (`--write`: into RESULTS.md), `--draw` draws their curves;
-`--nightly` learns some of it again, an hour on two cores, and fails where less is learned than the
+`--nightly` learns some of it again, ten minutes of a core, and fails where less is learned than the
 records say. Other options are `scripts/train.py`'s, for ours: `--train.gamma=0.99`.
 """
 

@@ -1,4 +1,4 @@
-"""Whether what was learned is still learned: an hour on two cores.
+"""Whether what was learned is still learned: ten minutes of a core.
 
 Some tasks of `learning_tasks.py`, the long ones stopped early with their schedules unchanged; seed
 1. The mean of the last 100 training episodes (in C: of the episodes that ended in the last 40th of
