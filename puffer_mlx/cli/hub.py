@@ -132,9 +132,8 @@ def write(made: Checkpoint, folder: Path, out: Path, episodes: int, picture: boo
         export(made, form, temporary / POLICY, recorded)
         write_ini(made.config, temporary / CONFIG)
         scores = temporary / SCORES
-        evaluate([*words, "--episodes", str(episodes), "--json", str(scores)])
-        if picture:
-            evaluate([*words, "--gif", str(temporary / PICTURE)])
+        shown = ["--gif", str(temporary / PICTURE)] if picture else []
+        evaluate([*words, "--episodes", str(episodes), "--json", str(scores), *shown])
         record = json.loads(scores.read_text())
         found = scored(record)
         scores.write_text(json_text({**record, "policy": POLICY}, indent=1) + "\n")

@@ -23,6 +23,15 @@ _PROBE_SECONDS = 0.1
 _PROBE_STEPS = 100
 
 
+def step_seconds(step: Callable[[], object]) -> float:
+    """The mean time of some steps, as many as there is a moment for."""
+    steps, began = 0, time.perf_counter()
+    while steps < _PROBE_STEPS and time.perf_counter() - began < _PROBE_SECONDS:
+        step()
+        steps += 1
+    return (time.perf_counter() - began) / steps
+
+
 class Probed(Protocol):
     """One instance that was looked at: ``Probe``, or PettingZoo's.
 
@@ -97,13 +106,13 @@ class Probe:
         rng = np.random.default_rng(0)
         try:
             trial.reset(self._seed)
-            steps, began = 0, time.perf_counter()
-            while steps < _PROBE_STEPS and time.perf_counter() - began < _PROBE_SECONDS:
+
+            def step() -> None:
                 chosen = rng.integers(0, sizes, (self.agents, len(sizes))).astype(np.float32)
                 np.copyto(buffers.actions, layout.actions(chosen))
                 trial.step()
-                steps += 1
-            return (time.perf_counter() - began) / steps
+
+            return step_seconds(step)
         finally:
             trial.close()
 

@@ -28,18 +28,17 @@ import numpy as np
 
 from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.episodes import Episodes
-from puffer_mlx.vec.finite import check_finite
 from puffer_mlx.vec.puffer.backends import Probe, plan
 from puffer_mlx.vec.puffer.buffers import Buffers
+from puffer_mlx.vec.puffer.in_workers import InWorkers
 from puffer_mlx.vec.puffer.make import PufferRecipe
 from puffer_mlx.vec.puffer.workers import Here, Workers
-from puffer_mlx.vec.python_vec import PythonVec
 from puffer_mlx.vec.rows import RowShapes
 
 __all__ = ["PufferVec"]
 
 
-class PufferVec(PythonVec[Here | Workers, Rows]):
+class PufferVec(InWorkers):
     """N agents of PufferLib 3.x's environments in Q groups; implements ``ScoredVec``.
 
     Args:
@@ -156,24 +155,10 @@ class PufferVec(PythonVec[Here | Workers, Rows]):
         whole = found is not None and found.ndim == 3 and found.dtype == np.uint8
         return found if found is not None and whole else True
 
-    def busy_seconds(self) -> float:
-        """Seconds spent inside environment steps since creation, all processes together."""
-        return sum(env.seconds for env in self._envs)
-
-    def _agents(self, group: int) -> slice:
-        return slice(group * self._n, (group + 1) * self._n)
-
     def _write(self, group: int, out: Rows) -> None:
         """Observations of the buffers into rows, and the check of what is in these."""
         self.layout.write(self._unpack(self._envs[group].buffers.observations), out.observations)
-        check_finite(
-            self._name,
-            out.observations,
-            out.rewards,
-            group * self._n // self._per_environment,
-            self._seeds,
-            self._per_environment,
-        )
+        self._check_finite(group, out)
 
     def _count(self, group: int, buffers: Buffers, told: dict[int, dict[str, float]]) -> None:
         """Count a step of the agents that are there, or were until now."""

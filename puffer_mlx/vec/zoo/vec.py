@@ -11,7 +11,6 @@ environment is done, the next step begins its next episode.
 learned from these rows, and no value flows through them. They are no part of an episode.
 """
 
-import time
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
@@ -20,26 +19,22 @@ import numpy as np
 
 from puffer_mlx.vec.base import TERMINATED, Rows
 from puffer_mlx.vec.episodes import Episodes
-from puffer_mlx.vec.finite import check_finite
 from puffer_mlx.vec.gym.episode_ends import EpisodeEnds
 from puffer_mlx.vec.gym.infos import MASK
 from puffer_mlx.vec.layout import Layout
-from puffer_mlx.vec.puffer.backends import plan
+from puffer_mlx.vec.puffer.backends import plan, step_seconds
 from puffer_mlx.vec.puffer.buffers import Buffers
+from puffer_mlx.vec.puffer.in_workers import InWorkers
 from puffer_mlx.vec.puffer.workers import Here, Workers
 from puffer_mlx.vec.python_faults import RAISED, Fault, told
-from puffer_mlx.vec.python_vec import PythonVec
 from puffer_mlx.vec.rows import RowShapes, check_picture
 from puffer_mlx.vec.zoo.agents import Spaces
 from puffer_mlx.vec.zoo.make import ZooRecipe
 
 __all__ = ["ZooVec"]
 
-_PROBE_SECONDS = 0.1
-_PROBE_STEPS = 100
 
-
-class ZooVec(PythonVec[Here | Workers, Rows]):
+class ZooVec(InWorkers):
     """N agents of parallel environments in Q groups; implements ``ScoredVec``.
 
     Args:
@@ -117,7 +112,7 @@ class ZooVec(PythonVec[Here | Workers, Rows]):
         self._episodes.restart()
         self._resets += 1
         for group in range(self.num_groups):
-            part, ends = out.part(slice(group * self._n, (group + 1) * self._n)), self._ends[group]
+            part, ends = out.part(self._agents(group)), self._ends[group]
             env = self._envs[group]
             with self._closing_on_failure():
                 env.reset(seed)
@@ -152,14 +147,7 @@ class ZooVec(PythonVec[Here | Workers, Rows]):
         np.copyto(out.observations, buffers.observations)
         if out.masks is not None and buffers.legal is not None:
             np.copyto(out.masks, buffers.legal)
-        check_finite(
-            self._name,
-            out.observations,
-            out.rewards,
-            group * self._n // self._per_environment,
-            self._seeds,
-            self._per_environment,
-        )
+        self._check_finite(group, out)
 
     def render(self) -> np.ndarray:
         """Environment 0's picture (h, w, 3) uint8.
@@ -169,10 +157,6 @@ class ZooVec(PythonVec[Here | Workers, Rows]):
         """
         with self._closing_on_failure():
             return check_picture(self._name, self._open(0).render())
-
-    def busy_seconds(self) -> float:
-        """Seconds spent inside environment steps since creation, all processes together."""
-        return sum(env.seconds for env in self._envs)
 
 
 class _Probe:
@@ -216,13 +200,13 @@ class _Probe:
         rng, buffers = np.random.default_rng(0), here.buffers
         with closing(here):
             here.reset(self._seed)
-            steps, began = 0, time.perf_counter()
-            while steps < _PROBE_STEPS and time.perf_counter() - began < _PROBE_SECONDS:
+
+            def step() -> None:
                 buffers.actions[:] = self._some(rng, buffers.legal)
                 here.begin()
                 here.finish()
-                steps += 1
-            return (time.perf_counter() - began) / steps
+
+            return step_seconds(step)
 
     def _some(self, rng: np.random.Generator, legal: np.ndarray | None) -> np.ndarray:
         """Random actions of all agents."""
