@@ -6,9 +6,12 @@ There is no bootstrap beyond the last value.
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import mlx.core as mx
 
+from puffer_mlx.config import Train
 from puffer_mlx.ops import discount, kernel_on_gpu
 from puffer_mlx.ops.advantages import gpu
 
@@ -100,3 +103,17 @@ def advantages(
         delta = mx.where(finals[:-1] > 0, 0, delta)
     decay = (gamma * gae_lambda) * c * going
     return discount(delta, decay)
+
+
+def configured_advantages(train: Train) -> Callable[..., mx.array]:
+    """``advantages`` as section [train] wants them; its other arguments are left."""
+    weighed = train.algorithm != "ppo"  # by importance ratios; PPO's advantages have none
+    return partial(
+        advantages,
+        bootstrap=train.bootstrap_truncated,
+        gamma=train.gamma,
+        gae_lambda=train.gae_lambda,
+        rho_clip=train.vtrace_rho_clip if weighed else 1.0,
+        c_clip=train.vtrace_c_clip if weighed else 1.0,
+        reward_clip=train.reward_clip,
+    )

@@ -15,8 +15,9 @@ from puffer_mlx.config import Config
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import small_networks
 from puffer_mlx.ppo.loss import METRICS, largest_kl
-from puffer_mlx.ppo.shuffle import Pass
-from puffer_mlx.ppo.update import Executables, Fields, Section
+from puffer_mlx.ppo.sections import Section
+from puffer_mlx.ppo.shuffle import Fields, Pass
+from puffer_mlx.ppo.update import Executables
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.health import Health, Submitted
@@ -263,7 +264,8 @@ def _by_priority(
         rows, batch = steps.draw(fields, adv, values, uniform.reshape(-1), scheduled.beta)
         minibatch = steps.gather(fields, rows)
         grads, metrics, new_ratios, new_values = steps.gradients(
-            now.weights, *minibatch, batch, scheduled.ent_coef, now.scaler["scale"]
+            *(now.weights, *minibatch, batch, None),
+            *(scheduled.ent_coef, now.scaler["scale"]),
         )
         *after, ok = steps.optimise(*now.arrays(), grads, metrics, scheduled.lr)
         values, ratios = steps.write_back(values, ratios, rows, new_values, new_ratios, ok)

@@ -22,7 +22,8 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.ops import take_rows
-from puffer_mlx.ppo.update import Fields, Inputs
+from puffer_mlx.ppo.sections import Inputs
+from puffer_mlx.ppo.shuffle import Fields
 from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import LEARNING
 from puffer_mlx.system.devices import building

@@ -479,7 +479,7 @@ def update(name):
     observations = mx.random.normal((T, S, D), key=mx.random.key(1))
     given = weights, observations, case.given("actions"), case.given("masks"), None
     scale = mx.array(64.0 if precision == "fp16" else 1.0)
-    found = run.gradients(*given, case.batch(), mx.array(ENT_COEF), scale)
+    found = run.gradients(*given, case.batch(), None, mx.array(ENT_COEF), scale)
     logprobs = run.logprobs(*given, policy.initial_state(S))
     mx.eval(found, logprobs)
     return [*(array for _, array in named(found[0])), *found[1:], logprobs]

@@ -12,7 +12,8 @@ from puffer_mlx.config import Train
 from puffer_mlx.policy.networks import NETWORKS
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.precision import DTYPES
-from puffer_mlx.ppo.update import Segments, compile_update
+from puffer_mlx.ppo.sections import Segments
+from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.trees import named
 
 COEFFICIENTS = {"clip_coef": 0.2, "vf_coef": 2.0, "vf_clip_coef": 0.2}
