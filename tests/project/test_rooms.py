@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[2] / "puffer_mlx"
 # A room imports from rooms on the floors below it, and from those to its right on its own floor.
 FLOORS = (
     "cli library",
-    "check evaluation display",
+    "check evaluation display sweep",
     "training export",
     "rollout checkpoint",
     "ppo policy vec",

@@ -1,0 +1,192 @@
+r"""Exact Gaussian processes in double precision: what a function's values are between known points.
+
+Kernel, for vectors x and y of d coordinates, with r^2 = sum_k ((x_k - y_k) / l_k)^2:
+
+    s * (x . y + c + (1 + sqrt(3) r) exp(-sqrt(3) r))
+
+a line and Matern's kernel of order 3/2 with one length l_k for each coordinate, a constant mean
+m, and independent Gaussian noise. Parameters are found by ascending the marginal likelihood
+
+    log p(y) = -1/2 (y - m)^T K^-1 (y - m) - 1/2 log |K| - n/2 log(2 pi)
+
+and the logarithm of the noise's prior density, LogNormal(log 0.01, 0.5), along its own gradient
+with Adam (amsgrad).
+
+Sources: PufferLib 4.0's Protein for the kernel and the prior; Rasmussen and Williams (2006),
+equations 2.30, 4.17 and 5.9; Reddi et al. (2018) for amsgrad.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+ROOT_3 = math.sqrt(3.0)
+LEAST_NOISE = 1e-4
+NOISE_PRIOR = (math.log(0.01), 0.5)  # mean and deviation of the noise's logarithm
+BETAS, EPSILON = (0.9, 0.999), 1e-8
+
+
+class Parameters(NamedTuple):
+    """A Gaussian process's parameters.
+
+    Args:
+        lengths: (d,) float64, over which a coordinate matters.
+        scale: of the kernel's values: s.
+        offset: the line's constant: c.
+        noise: its variance.
+        mean: m.
+    """
+
+    lengths: np.ndarray
+    scale: float
+    offset: float
+    noise: float
+    mean: float
+
+
+def first_parameters(dimensions: int) -> Parameters:
+    """Where fitting begins: lengths that grow with the root of the number of coordinates.
+
+    So a function of many coordinates begins as one that changes as slowly as one of few: Hvarfner
+    et al. (2024).
+    """
+    return Parameters(np.full(dimensions, math.sqrt(dimensions)), 0.5, 0.5, 0.01, 0.5)
+
+
+def kernel(a: np.ndarray, b: np.ndarray, parameters: Parameters) -> np.ndarray:
+    """(n, m) float64: the kernel's values between (n, d) and (m, d) vectors, without noise."""
+    line, decay, distances = _parts(a, b, parameters)
+    return parameters.scale * (line + (1 + distances) * decay)
+
+
+def _parts(
+    a: np.ndarray, b: np.ndarray, parameters: Parameters
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The line, exp(-sqrt(3) r) and sqrt(3) r between (n, d) and (m, d) vectors: (n, m) each."""
+    u, v = a / parameters.lengths, b / parameters.lengths
+    squares = (u * u).sum(1)[:, None] + (v * v).sum(1) - 2 * (u @ v.T)
+    distances = ROOT_3 * np.sqrt(np.maximum(squares, 0.0))
+    return a @ b.T + parameters.offset, np.exp(-distances), distances
+
+
+def log_likelihood(
+    parameters: Parameters, x: np.ndarray, y: np.ndarray
+) -> tuple[float, Parameters]:
+    """The logarithm of the marginal likelihood times the noise's prior, and its gradient.
+
+    Args:
+        parameters: where.
+        x: (n, d) float64.
+        y: (n,) float64.
+
+    Raises:
+        numpy.linalg.LinAlgError: the kernel's matrix isn't positive definite.
+    """
+    lengths, scale, _, noise, mean = parameters
+    line, decay, distances = _parts(x, x, parameters)
+    plain = line + (1 + distances) * decay
+    matrix = scale * plain
+    matrix.flat[:: len(y) + 1] += noise
+    logarithm = 2 * np.log(np.diagonal(np.linalg.cholesky(matrix))).sum()
+    inverse = np.linalg.inv(matrix)
+    rest = y - mean
+    weights = inverse @ rest
+    value = -0.5 * (rest @ weights + logarithm + len(y) * math.log(2 * math.pi))
+
+    slopes = 0.5 * (np.outer(weights, weights) - inverse)  # of the value by the matrix
+    # d/dl of Matern's part is 3 exp(-sqrt(3) r) (x - y)^2 / l^3: sums over pairs are products
+    # of matrices, since (x - y)^2 = x^2 - 2xy + y^2.
+    pulls = (3 * scale) * slopes * decay
+    pairs = 2 * (pulls.sum(1) @ (x * x) - (x * (pulls @ x)).sum(0))
+    centre, width = NOISE_PRIOR
+    away = (math.log(noise) - centre) / width**2
+    value += -math.log(noise) - 0.5 * away * (math.log(noise) - centre)
+    gradient = Parameters(
+        lengths=pairs / lengths**3,
+        scale=float((slopes * plain).sum()),
+        offset=scale * float(slopes.sum()),
+        noise=float(np.trace(slopes)) - (1 + away) / noise,
+        mean=float(weights.sum()),
+    )
+    return float(value), gradient
+
+
+class Posterior:
+    """What a Gaussian process says of new points, having seen some.
+
+    Args:
+        parameters: its own.
+        x: (n, d) float64, the points it has seen.
+        y: (n,) float64, their values.
+    """
+
+    def __init__(self, parameters: Parameters, x: np.ndarray, y: np.ndarray) -> None:
+        self.parameters, self.x = parameters, x
+        matrix = kernel(x, x, parameters)
+        matrix.flat[:: len(y) + 1] += parameters.noise
+        self._inverse = np.linalg.inv(matrix)  # (n, n)
+        self._weights = self._inverse @ (y - parameters.mean)
+
+    def means(self, points: np.ndarray) -> np.ndarray:
+        """(m,): the expected values at (m, d) points."""
+        return self.parameters.mean + kernel(points, self.x, self.parameters) @ self._weights
+
+    def deviations(self, points: np.ndarray) -> np.ndarray:
+        """(m,): the standard deviations of the function, without noise, at (m, d) points."""
+        across = kernel(points, self.x, self.parameters)
+        itself = self.parameters.scale * ((points * points).sum(1) + self.parameters.offset + 1)
+        variances = itself - ((across @ self._inverse) * across).sum(1)
+        return np.sqrt(np.maximum(variances, 0.0))
+
+
+def fit(
+    x: np.ndarray,
+    y: np.ndarray,
+    steps: int,
+    rate: float = 0.1,
+    first: Parameters | None = None,
+) -> Posterior:
+    """A Gaussian process whose parameters the data chose, by Adam on their logarithms.
+
+    Args:
+        x: (n, d) float64.
+        y: (n,) float64, best between 0 and 1.
+        steps: of Adam.
+        rate: its learning rate: how far a logarithm moves in a step.
+        first: where it begins; None: ``first_parameters``.
+    """
+    parameters = first or first_parameters(x.shape[1])
+    raw = _raw(parameters)
+    mean, square, largest = np.zeros_like(raw), np.zeros_like(raw), np.zeros_like(raw)
+    for step in range(1, steps + 1):
+        try:
+            _, slope = log_likelihood(_parameters(raw), x, y)
+        except np.linalg.LinAlgError:  # so little noise that two points are one
+            raw[-2] += 1.0
+            continue
+        gradient = _raw_gradient(raw, slope) / len(y)
+        mean = BETAS[0] * mean + (1 - BETAS[0]) * gradient
+        square = BETAS[1] * square + (1 - BETAS[1]) * gradient**2
+        largest = np.maximum(largest, square)
+        rooted = np.sqrt(largest / (1 - BETAS[1] ** step)) + EPSILON
+        raw += rate * mean / (1 - BETAS[0] ** step) / rooted
+    return Posterior(_parameters(raw), x, y)
+
+
+def _raw(p: Parameters) -> np.ndarray:
+    """(d + 4,): logarithms, of the noise of what is above its least; the mean as it is."""
+    positive = [*p.lengths, p.scale, p.offset, max(p.noise - LEAST_NOISE, 1e-12)]
+    return np.array([*np.log(positive), p.mean])
+
+
+def _parameters(raw: np.ndarray) -> Parameters:
+    positive = np.exp(np.clip(raw[:-1], -20, 20))
+    scale, offset, noise = positive[-3:]
+    return Parameters(positive[:-3], scale, offset, LEAST_NOISE + noise, raw[-1])
+
+
+def _raw_gradient(raw: np.ndarray, slope: Parameters) -> np.ndarray:
+    """The gradient by the raw numbers, out of that by the parameters."""
+    by_value = np.array([*slope.lengths, slope.scale, slope.offset, slope.noise])
+    return np.array([*(by_value * np.exp(np.clip(raw[:-1], -20, 20))), slope.mean])

@@ -1,0 +1,57 @@
+"""Section [sweep]: what a sweep makes large or small, what it may cost, and how it chooses."""
+
+from dataclasses import dataclass
+
+OURS = ("Protein", "ParetoGenetic", "Random")  # of this room
+OPTUNAS = ("TPE", "GP", "NSGAII")  # of the engine
+METHODS = (*OURS, *OPTUNAS)
+LINEAR, PERCENTILE = "linear", "percentile"
+MAXIMIZE, MINIMIZE = "maximize", "minimize"
+
+
+@dataclass(frozen=True)
+class SweepSettings:
+    """What ``[sweep]`` says; the defaults are PufferLib's.
+
+    Args:
+        method: one of ``METHODS``.
+        metric: the number that is a run's score, by its name in a record: ``env/score``.
+        metric_distribution: ``linear``, or ``percentile`` for a score between 0 and 1, whose logit
+            is compared then (PufferLib 5.0 calls it ``logit``).
+        goal: ``maximize`` or ``minimize``.
+        max_suggestion_cost: a run that is expected to cost more isn't suggested; seconds.
+        max_runs: runs of the sweep.
+        downsample: of how many points of its curve a run tells.
+        prune_pareto: leave out the front's expensive points that bring little.
+        early_stop_quantile: a run whose score is below this quantile of what its cost bought in
+            others is ended; 0: none is.
+        gpus: how many the runs share; 0 is all.
+        sweep_only: only parameters whose names contain one of these words are swept; empty: all.
+        num_random_samples: points of a Sobol sequence that are tried first.
+        num_keep_top_obs: best observations of which cheaper forms are tried.
+        suggestions_per_pareto: candidates around each centre.
+        gp_training_iter: Adam's steps for each fit of a Gaussian process.
+        gp_max_obs: observations that a Gaussian process is fitted to.
+    """
+
+    method: str = "Protein"
+    metric: str = "env/score"
+    metric_distribution: str = LINEAR
+    goal: str = MAXIMIZE
+    max_suggestion_cost: float = 3600.0
+    max_runs: int = 1200
+    downsample: int = 5
+    prune_pareto: bool = True
+    early_stop_quantile: float = 0.3
+    gpus: int = 0
+    sweep_only: tuple[str, ...] = ()
+    num_random_samples: int = 10
+    num_keep_top_obs: int = 5
+    suggestions_per_pareto: int = 256
+    gp_training_iter: int = 50
+    gp_max_obs: int = 750
+
+    @property
+    def sign(self) -> int:
+        """What a score is multiplied by so that more is better."""
+        return -1 if self.goal == MINIMIZE else 1

@@ -1,0 +1,95 @@
+"""The Gaussian process against finite differences and a direct solution."""
+
+import math
+
+import numpy as np
+import pytest
+
+from puffer_mlx.sweep.gaussian_process import (
+    Parameters,
+    Posterior,
+    first_parameters,
+    fit,
+    kernel,
+    log_likelihood,
+)
+
+D = 4
+
+
+@pytest.fixture
+def data():
+    draw = np.random.default_rng(3)
+    x = draw.uniform(-1, 1, (30, D))
+    return x, np.sin(3 * x[:, 0]) + x[:, 1] + 0.1 * draw.standard_normal(30)
+
+
+AT = Parameters(np.array([0.5, 0.9, 2.0, 3.0]), scale=0.7, offset=0.4, noise=0.02, mean=0.1)
+
+
+def one_by_one(a, b, p):
+    """The kernel as its formula is written, pair by pair."""
+    found = np.empty((len(a), len(b)))
+    for i, u in enumerate(a):
+        for j, v in enumerate(b):
+            r = math.sqrt(sum(((u - v) / p.lengths) ** 2))
+            matern = (1 + math.sqrt(3) * r) * math.exp(-math.sqrt(3) * r)
+            found[i, j] = p.scale * (u @ v + p.offset + matern)
+    return found
+
+
+def test_kernel_is_its_formula(data):
+    x, _ = data
+    np.testing.assert_allclose(kernel(x, x[:7], AT), one_by_one(x, x[:7], AT), atol=1e-7)
+
+
+def test_likelihood_is_the_normal_densitys(data):
+    x, y = data
+    covariance = one_by_one(x, x, AT) + AT.noise * np.eye(len(y))
+    _, logarithm = np.linalg.slogdet(covariance)
+    rest = y - AT.mean
+    expected = -0.5 * rest @ np.linalg.solve(covariance, rest)
+    expected -= 0.5 * logarithm + 0.5 * len(y) * math.log(2 * math.pi)
+    expected -= math.log(AT.noise) + (math.log(AT.noise) - math.log(0.01)) ** 2 / (2 * 0.5**2)
+    assert log_likelihood(AT, x, y)[0] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", Parameters._fields)
+def test_gradient_is_the_slope(data, name):
+    x, y = data
+    value = np.atleast_1d(getattr(AT, name))
+    gradient = np.atleast_1d(getattr(log_likelihood(AT, x, y)[1], name))
+    for k in range(len(value)):
+        step = np.zeros(len(value))
+        step[k] = 1e-5 * max(abs(value[k]), 0.1)
+        ends = []
+        for moved in (value + step, value - step):
+            plain = moved if name == "lengths" else float(moved[0])
+            ends.append(log_likelihood(AT._replace(**{name: plain}), x, y)[0])
+        assert gradient[k] == pytest.approx((ends[0] - ends[1]) / (2 * step[k]), rel=1e-4, abs=1e-5)
+
+
+def test_posterior_is_the_conditional_normals(data):
+    x, y = data
+    points = np.random.default_rng(4).uniform(-1, 1, (9, D))
+    solved = np.linalg.solve(
+        one_by_one(x, x, AT) + AT.noise * np.eye(len(y)), one_by_one(x, points, AT)
+    )
+    means = AT.mean + solved.T @ (y - AT.mean)
+    variances = np.diagonal(one_by_one(points, points, AT) - one_by_one(points, x, AT) @ solved)
+    posterior = Posterior(AT, x, y)
+    np.testing.assert_allclose(posterior.means(points), means, atol=1e-6)
+    np.testing.assert_allclose(posterior.deviations(points) ** 2, variances, atol=1e-6)
+
+
+def test_fitting_raises_the_likelihood_and_finds_what_matters(data):
+    x, y = data
+    found = fit(x, y, steps=100).parameters
+    assert log_likelihood(found, x, y)[0] > log_likelihood(first_parameters(D), x, y)[0] + 5
+    assert found.lengths[0] < min(found.lengths[2:])
+
+
+def test_points_that_are_the_same_can_be_fitted():
+    x = np.zeros((12, 2))
+    posterior = fit(x, np.linspace(0, 1, 12), steps=60)
+    assert posterior.means(x[:1])[0] == pytest.approx(0.5, abs=0.1)

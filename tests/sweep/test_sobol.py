@@ -1,0 +1,25 @@
+"""Sobol's sequence: every prefix of 2^k points has one in each of 2^k parts of every axis."""
+
+import numpy as np
+import pytest
+
+from puffer_mlx.sweep.sobol import sobol
+
+
+@pytest.mark.parametrize("points", [1, 2, 8, 64])
+def test_every_axis_is_filled_evenly(points):
+    found = sobol(points, 35, np.random.default_rng(1))
+    assert found.shape == (points, 35) and found.min() >= 0 and found.max() < 1
+    for axis in found.T:
+        assert sorted((axis * points).astype(int)) == list(range(points))
+
+
+def test_axes_are_not_one_another():
+    found = sobol(64, 35, np.random.default_rng(1))
+    assert np.abs(np.corrcoef(found.T) - np.eye(35)).max() < 0.99
+
+
+def test_another_seed_is_another_sequence_and_the_first_points_stay():
+    one = sobol(8, 5, np.random.default_rng(1))
+    assert np.array_equal(sobol(16, 5, np.random.default_rng(1))[:8], one)
+    assert not np.array_equal(sobol(8, 5, np.random.default_rng(2)), one)

@@ -1,0 +1,140 @@
+"""What methods suggest: the same for what is the same, the best, and nothing too dear."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from puffer_mlx.sweep.methods import make_method
+from puffer_mlx.sweep.observations import Observations, pareto_front, pruned
+from puffer_mlx.sweep.settings import OURS, SweepSettings
+from puffer_mlx.sweep.space import COST, Parameter, Space
+
+SECTION, KEY = COST.split(".")
+SPACE = Space(
+    [
+        Parameter(SECTION, KEY, "log_normal", 1e6, 1e8, whole=True),
+        Parameter("train", "gamma", "uniform", 0.0, 1.0),
+        Parameter("train", "clip_coef", "uniform", 0.0, 1.0),
+    ]
+)
+SETTINGS = SweepSettings(max_suggestion_cost=1000.0, num_random_samples=4)
+
+
+def outcome(vector):
+    """Best at gamma 0.65, better when longer; a second for each 100,000 steps."""
+    steps = SPACE.to_values(vector)[COST]
+    return 1 - 4 * (vector[1] - 0.3) ** 2 + 0.3 * vector[0], steps / 1e5
+
+
+def run(method, count):
+    vectors = []
+    for _ in range(count):
+        vectors.append(method.suggest())
+        method.observe(vectors[-1], *outcome(vectors[-1]))
+    return np.array(vectors)
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_sweep_goes_on_as_if_it_had_not_stopped(name):
+    settings = replace(SETTINGS, method=name)
+    through = run(make_method(SPACE, settings, 5), 12)
+    resumed = make_method(SPACE, settings, 5)
+    for vector in through[:8]:
+        resumed.observe(vector, *outcome(vector))
+    assert np.array_equal(resumed.suggest(number=8), through[8])
+    resumed.observe(through[8], *outcome(through[8]))
+    assert np.array_equal(resumed.suggest(), through[9])
+    assert not np.array_equal(run(make_method(SPACE, settings, 6), 8), through[:8])
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_given_length_is_kept(name):
+    method = make_method(SPACE, replace(SETTINGS, method=name), 5)
+    run(method, 8)
+    assert method.suggest(cost=0.5)[0] == pytest.approx(0.5, abs=1e-6)
+
+
+def test_protein_finds_the_best_value():
+    vectors = run(make_method(SPACE, SETTINGS, 5), 30)
+    assert np.median(np.abs(vectors[-8:, 1] - 0.3)) < 0.15
+
+
+def test_protein_finds_the_smallest_value_of_a_goal_that_is_minimized():
+    method = make_method(SPACE, replace(SETTINGS, goal="minimize"), 5)
+    vectors = []
+    for _ in range(30):
+        vectors.append(method.suggest())
+        score, cost = outcome(vectors[-1])
+        method.observe(vectors[-1], -score, cost)
+    assert np.median(np.abs(np.array(vectors)[-8:, 1] - 0.3)) < 0.15
+
+
+def test_what_would_cost_too_much_is_not_suggested():
+    method = make_method(SPACE, replace(SETTINGS, max_suggestion_cost=60.0), 5)
+    costs = [outcome(vector)[1] for vector in run(method, 40)]
+    assert max(costs[4:]) < 100 and max(costs) > 25
+
+
+def test_what_fails_is_left_alone():
+    """Scores grow towards where runs fail."""
+    method = make_method(SPACE, SETTINGS, 5)
+    for vector in np.random.default_rng(1).uniform(-1, 1, (60, 3)):
+        score, cost = outcome(vector)
+        method.observe(vector, score + 2 * vector[2], cost, failed=bool(vector[2] > 0))
+    suggested = np.array([method.suggest(number) for number in range(10, 30)])
+    assert np.mean(suggested[:, 2] > 0.1) < 0.2 and suggested[:, 2].max() < 0.3
+
+
+def test_all_runs_may_be_equally_long():
+    space = Space(SPACE.parameters[1:])
+    method = make_method(space, SETTINGS, 5)
+    for _ in range(25):
+        vector = method.suggest()
+        method.observe(vector, 1 - (vector[0] - 0.3) ** 2, 10.0)
+    assert abs(vector[0] - 0.3) < 0.3
+
+
+def test_a_sweep_whose_runs_all_fail_goes_on():
+    method = make_method(SPACE, SETTINGS, 5)
+    vectors = [method.suggest() for _ in range(3)]
+    for _ in range(15):
+        vectors.append(method.suggest())
+        method.observe(vectors[-1], float("nan"), 0.0, failed=True)
+    assert len({tuple(vector) for vector in vectors}) == 18
+
+
+# ---- observations --------------------------------------------------------------------------------
+
+
+def test_scores_are_kept_so_that_more_is_better():
+    seen = Observations(replace(SETTINGS, goal="minimize"))
+    seen.add(np.zeros(3), 2.0, 1.0)
+    assert seen.scores.tolist() == [-2.0]
+    seen = Observations(replace(SETTINGS, metric_distribution="percentile"))
+    for at, score in enumerate([0.5, 0.0, 0.9]):
+        seen.add(np.full(3, float(at)), score, 1.0)
+    assert seen.scores.tolist() == pytest.approx([0.0, -5.0, np.log(9)])
+
+
+def test_the_same_vector_is_replaced_and_failures_are_apart():
+    seen = Observations(SETTINGS)
+    seen.add(np.zeros(3), 2.0, 1.0)
+    seen.add(np.full(3, 1e-8), 3.0, 2.0)
+    assert len(seen) == 1 and seen.scores[0] == 3.0 and seen.costs[0] == 2.0
+    for score, cost in ((np.nan, 1.0), (1.0, 0.0), (1.0, np.inf)):
+        seen.add(np.ones(3), score, cost)
+    assert len(seen) == 1 and len(seen.failures) == 3
+
+
+def test_front_by_hand():
+    scores, costs = np.array([1.0, 3.0, 2.0, 3.0, 5.0]), np.array([1.0, 4.0, 5.0, 3.0, 9.0])
+    assert pareto_front(scores, costs).at.tolist() == [0, 3, 4]
+
+
+def test_pruning_by_hand():
+    scores, costs = np.array([0.0, 0.985, 0.99, 1.0]), np.array([0.0, 10.0, 20.0, 100.0])
+    front = pareto_front(scores, costs)
+    assert pruned(front).costs.tolist() == [0.0, 10.0]
+    steep = pareto_front(np.array([0.0, 0.5, 1.0]), np.array([1.0, 2.0, 100.0]))
+    assert pruned(steep).costs.tolist() == [1.0, 2.0, 100.0]

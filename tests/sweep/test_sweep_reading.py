@@ -1,0 +1,143 @@
+"""[sweep] sections of files, with the mistakes that PufferLib's own have."""
+
+import pytest
+
+from puffer_mlx import config
+from puffer_mlx.errors import UserError
+from puffer_mlx.sweep.reading import read_sweep
+
+
+@pytest.fixture
+def swept(tmp_path):
+    """What the sweep of an .ini file's text is."""
+
+    def read(text, *argv, env="breakout"):
+        path = tmp_path / "more.ini"
+        path.write_text(text)
+        return read_sweep(config.load(env, argv, files=[path]))
+
+    return read
+
+
+def parameter(sweep, name):
+    return sweep.space.parameters[sweep.space.names.index(name)]
+
+
+def test_our_own_files_have_nothing_odd():
+    for env in ("breakout", "cartpole"):
+        assert read_sweep(config.load(env)).notes == []
+
+
+def test_settings_are_read(swept):
+    settings = swept(
+        "[sweep]\nmethod = Random\nmetric = perf\nmetric_distribution = percentile\n"
+        "goal = minimize\nmax_suggestion_cost = 120\nmax_runs = 7\ngpus = -1\ndownsample = 50\n"
+        "prune_pareto = False\nearly_stop_quantile = 0.1\nsweep_only = gamma, lr\n"
+        "num_random_samples = 4\n"
+    ).settings
+    assert settings.method == "Random" and settings.metric == "env/perf" and settings.sign == -1
+    assert settings.metric_distribution == "percentile" and settings.max_suggestion_cost == 120.0
+    assert (settings.max_runs, settings.gpus, settings.downsample) == (7, 0, 50)
+    assert not settings.prune_pareto and settings.early_stop_quantile == 0.1
+    assert settings.sweep_only == ("gamma", "lr") and settings.num_random_samples == 4
+
+
+def test_a_files_range_wins_over_the_default_one_key_by_key(swept):
+    before = parameter(swept(""), "train.gamma")
+    after = parameter(swept("[sweep.train.gamma]\nmax = 0.99\n"), "train.gamma")
+    assert (after.low, after.high) == (before.low, 0.99) and before.high == 0.9999
+
+
+def test_ranges_are_those_of_the_trainers_release(swept):
+    of_4, of_5 = swept(""), swept("[train]\nvtrace = 0\nmomentum = 0.9\n", env="squared")
+    assert "train.prio_alpha" in of_4.space.names and "vec.num_buffers" in of_4.space.names
+    assert not any("prio" in name or "vtrace" in name for name in of_5.space.names)
+    assert parameter(of_5, "train.learning_rate").high == 1.0
+    assert parameter(of_4, "train.learning_rate").high == 0.1
+
+
+def test_keys_that_the_optimizer_does_not_read_are_not_searched(swept):
+    assert "train.beta2" not in swept("").space.names
+    assert "train.beta2" in swept("", "--train.optimizer", "adam").space.names
+
+
+def test_momentum_of_5_is_beta1(swept):
+    text = "[sweep.train.momentum]\ndistribution = logit_normal\nmin = 0.6\nmax = 0.9\n"
+    sweep = swept(text)
+    assert parameter(sweep, "train.beta1").low == 0.6 and "train.momentum" not in sweep.space.names
+
+
+def test_sweep_only(swept):
+    assert swept("[sweep]\nsweep_only = gamma,clip\n").space.names == (
+        *("train.gamma", "train.vf_clip_coef"),
+        *("train.vtrace_rho_clip", "train.vtrace_c_clip", "train.clip_coef"),
+    )
+
+
+RANGE = "distribution = uniform\nmin = 1\nmax = 8\nscale = auto\n"
+
+ODD = [
+    (f"[sweep.env.nothing]\n{RANGE}", "[sweep.env.nothing] is left out: the configuration has no"),
+    (f"[sweep.train.gama]\n{RANGE}", "the nearest is train.gamma"),
+    (f"[sweep.train.anneal_lr]\n{RANGE}", "[sweep.train.anneal_lr] is left out: train.anneal_lr"),
+    (f"[sweep.policy.expansion_factor]\n{RANGE}", "the key does nothing here"),
+    (f"[sweep.policy.num_layers]\n{RANGE}", "is a whole number: it is rounded"),
+    ("[sweep.train.learning_rate]\nmax = 0.05\n", "train.learning_rate 0.1 is outside of"),
+    ("[sweep.train.learning_rate]\nstep = 1\nmax = 0.2\n", "step is no key of a range"),
+    ("[sweep.train.gamma]\nscale = time\n", "scale time is for log_normal"),
+    ("[sweep.train.prio_alpha]\nmax = 2\n", "2.0 is out of range: runs with it fail"),
+    ("[sweep]\nmax_cost = 120\n", "read as max_suggestion_cost"),
+    ("[sweep]\nmethod = protein\n", "method protein is taken for Protein"),
+    ("[sweep]\nmethod = CARBS\n", "method CARBS does not exist, Protein is taken"),
+    ("[sweep]\nmetric = environment/score\n", "PufferLib 3.0's name of env/score"),
+    ("[sweep]\nmaxruns = 3\n", "maxruns is no key of a sweep (max_runs is)"),
+    ("[sweep]\nmatch_enemy_model_path = enemy.bin\n", "there is no match"),
+    ("[sweep.metric]\ngoal = minimize\nname = environment/perf\n", "PufferLib 3.0's form"),
+]
+
+
+@pytest.mark.parametrize(("text", "note"), ODD)
+def test_what_is_odd_is_one_sentence_and_the_sweep_goes_on(swept, text, note):
+    sweep = swept(text)
+    assert len([line for line in sweep.notes if note in line]) == 1, sweep.notes
+    assert len(sweep.notes) <= 2 and all("\n" not in line for line in sweep.notes)
+    assert len(sweep.space) >= 19
+
+
+def test_odd_settings_still_mean_something(swept):
+    assert swept("[sweep]\nmax_cost = 120\n").settings.max_suggestion_cost == 120.0
+    old = swept("[sweep.metric]\ngoal = minimize\nname = environment/perf\n").settings
+    assert (old.metric, old.goal) == ("env/perf", "minimize")
+    assert swept("[sweep]\nmethod = pareto_genetic\n").settings.method == "ParetoGenetic"
+
+
+def test_ini_comments_and_upstreams_defaults(swept):
+    sweep = swept("[sweep.train.clip_coef]\nmin = 0.523 # PI / 6\nmean = 0.6\n")
+    assert parameter(sweep, "train.clip_coef").low == 0.523
+    assert swept("[sweep]\nuse_gpu = True\nmatch_num_games = 1024\n").notes == []
+
+
+WRONG = [
+    ("[sweep.train.gamma]\nmin = 0.99\nmax = 0.9\n", "min 0.99 is not below max 0.9"),
+    ("[sweep.train.gamma]\ndistribution = normal\n", "distribution is 'normal'"),
+    ("[sweep.train.ent_coef]\nmin = 0\n", "log_normal needs one above 0"),
+    ("[sweep.policy.hidden_size]\nmin = -2\n", "uniform_pow2 needs one above 0"),
+    ("[sweep.train.gamma]\nmax = 1\n", "logit_normal needs one below 1"),
+    ("[sweep.env.width]\ndistribution = uniform\nmin = 1\n", "[sweep.env.width] has no max"),
+    ("[sweep.train.gamma]\nscale = 0\n", "scale is '0'"),
+    ("[sweep.policy.num_layers]\nmin = 1.2\nmax = 1.8\n", "no two whole numbers"),
+    ("[sweep.policy.hidden_size]\nmin = 33\nmax = 63\n", "no two powers of two"),
+    ("[sweep]\nsweep_only = nothing\n", "there is no parameter whose name contains nothing"),
+    ("[sweep]\ngoal = largest\n", "goal is 'largest'"),
+    ("[sweep]\nmetric_distribution = log\n", "metric_distribution is 'log'"),
+    ("[sweep]\nmax_runs = 1.5\n", "max_runs is '1.5', not a whole number of at least 1"),
+    ("[sweep]\nearly_stop_quantile = 1\n", "not a number from 0 to 0.99"),
+    ("[sweep]\nprune_pareto = perhaps\n", "neither true nor false"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG)
+def test_what_can_not_be_swept_is_one_error(swept, text, message):
+    with pytest.raises(UserError) as error:
+        swept(text)
+    assert message in str(error.value) and error.value.hint
