@@ -16,7 +16,7 @@ from puffer_mlx.vec.base import VecEnv
 
 __all__ = ["Episode", "Scores", "Spread", "arena", "play", "score"]
 
-SEEDS = 1_000_003  # from one seed's environments to the next one's
+SEED_STRIDE = 1_000_003  # from one seed's environments to the next one's
 
 
 def arena(config: Config, environments: int, agents: int, seed: int) -> Config:
@@ -32,7 +32,7 @@ def arena(config: Config, environments: int, agents: int, seed: int) -> Config:
         config.vec,
         total_agents=environments * agents,
         num_buffers=1,
-        seed=(config.vec.seed + SEEDS * seed) % 2**31,
+        seed=(config.vec.seed + SEED_STRIDE * seed) % 2**31,
     )
     return replace(config, vec=vec)
 

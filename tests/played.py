@@ -10,7 +10,7 @@ import pytest
 
 from puffer_mlx import vec
 from puffer_mlx.checkpoint import environment_statistics
-from puffer_mlx.evaluation import SEEDS, score
+from puffer_mlx.evaluation import SEED_STRIDE, score
 from puffer_mlx.training.trainer import Trainer
 
 POLICY = """--policy.hidden-size 8 --policy.num-layers 1 --torch.network MinGRU
@@ -29,7 +29,7 @@ def live(trainer: Trainer, **changed: Any) -> float:
     settings = trainer.config
     own = {
         "num_buffers": 1,
-        "seed": settings.vec.seed + SEEDS * settings.base.seed,
+        "seed": settings.vec.seed + SEED_STRIDE * settings.base.seed,
         "total_agents": 6 if settings.python else 12,
     }
     settings = replace(settings, vec=replace(settings.vec, **own, **changed))

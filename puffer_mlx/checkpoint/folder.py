@@ -8,6 +8,7 @@
             weights.bin              the same as upstream's flat file, where that can express it
             normalization.safetensors    statistics of observations and rewards, if there are any
             state.safetensors        optimizer, random keys, recurrent states, environments, ...
+        videos/0000000000262144.gif  an episode then, with base.eval_video_interval
         best                         a link to the one with the best score of the trained branch
 
 A checkpoint is written after every ``checkpoint_interval``-th epoch (puffer4 counts from 0, puffer5
@@ -27,7 +28,7 @@ from puffer_mlx.config import Config, write_ini
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 
-CONFIG, BEST = "config.ini", "best"
+CONFIG, BEST, VIDEOS = "config.ini", "best", "videos"
 WEIGHTS, STATE = "weights.safetensors", "state.safetensors"
 
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from puffer_mlx.checkpoint.folder import prepare, run_folder
+from puffer_mlx.checkpoint.folder import VIDEOS, prepare, run_folder
 from puffer_mlx.config import Config
 from puffer_mlx.system.files import locked
 
 # The temporary names of system/files.py for what is published in such a folder.
-LEFT = re.compile(r"\.([0-9]{16}|config)-[a-z0-9_]{8}(\.ini)?|\.best-[0-9]+")
+LEFT = re.compile(r"\.([0-9]{16}|config)-[a-z0-9_]{8}(\.ini|\.gif)?|\.best-[0-9]+")
 
 
 @contextlib.contextmanager
@@ -23,7 +23,8 @@ def held(folder: Path) -> Iterator[None]:
         UserError: another process trains this run, or the folder can't be written to.
     """
     with locked(folder, "the run") as alone:
-        for path in folder.iterdir() if alone else ():
+        left = [*folder.iterdir(), *(folder / VIDEOS).glob(".*")] if alone else []
+        for path in left:
             if not LEFT.fullmatch(path.name):
                 continue
             if path.is_symlink() or path.is_file():

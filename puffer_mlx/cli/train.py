@@ -26,6 +26,7 @@ from puffer_mlx.config.family_settings import family_note
 from puffer_mlx.config.memory_needs import refuse_training
 from puffer_mlx.config.trainer_choice import trainer_note, unread
 from puffer_mlx.display.dashboard import Dashboard
+from puffer_mlx.display.episode_videos import EpisodeVideos, refuse_undrawable
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.ppo import optimizers
@@ -110,9 +111,11 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
             Dashboard(facts, total, console(), setting(trainer, environments)) as dashboard,
             record,
         ):
+            videos = EpisodeVideos(trainer, folder, dashboard.message)
             for logs in trainer:
                 record.epoch()
                 logs |= evaluator.after_epoch()
+                logs |= videos.after_epoch()
                 log.write(logs)
                 keeper.observe(logs)
                 if options.stop_at and trainer.global_step >= options.stop_at:
@@ -120,7 +123,7 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
                 if while_training.reached(config, evaluator.score):
                     dashboard.message(reached_note(config, evaluator.score))
                     trainer.stop = True
-                for line in trackers.log(logs):
+                for line in trackers.log(logs, videos.newest):
                     dashboard.message(line)
                 dashboard.update(logs, last=trainer.stop or trainer.epoch == config.epochs)
                 if checkpoint.is_due(config, trainer.epoch - 1) or keeper.improved:
@@ -157,9 +160,13 @@ def make_environments(config: Config, path: Path | None) -> tuple[Config, Enviro
 
 
 def introduce(config: Config, environments: Environments) -> None:
-    """Print what there is to be said of environments; refuse those that can't be evaluated."""
+    """Print what there is to be said of environments; refuse those that can't be evaluated.
+
+    Or can't be drawn, where videos are asked for.
+    """
     say(config)
     evaluation.refuse_agents(config, environments)
+    refuse_undrawable(config, environments)
     if unused := vec.unused_keys(config, environments):
         voice.note(f"unused here: {', '.join(unused)}")
     if config.python:

@@ -53,6 +53,7 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
         report(names, f"{every} evaluates base.eval_episodes 0, which is none", "20, say")
     for name, on in (
         ("base.eval_greedy", config.base.eval_greedy),
+        ("base.eval_video_interval", config.base.eval_video_interval),
         ("base.stop_at_score", config.base.stop_at_score != "none"),
     ):
         if on and not interval and sound(name, "base.eval_interval"):

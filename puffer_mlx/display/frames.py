@@ -146,6 +146,15 @@ def write_gif(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -
         temporary.write_bytes(data)
 
 
+def refuse_missing() -> None:
+    """Refuse to make GIFs where Pillow isn't installed; call it before anything is begun.
+
+    Raises:
+        UserError: it isn't.
+    """
+    _pillow()
+
+
 def write_mp4(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -> None:
     """Write an H.264 video; frames are written as they come.
 

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from puffer_mlx import evaluation, vec
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.config import Config
-from puffer_mlx.display.frames import Draw, Frame, find_draw
+from puffer_mlx.display.episode_videos import drawing
+from puffer_mlx.display.frames import Frame
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import Scores
 from puffer_mlx.library.environments import Given, given, with_environment
@@ -20,7 +19,6 @@ from puffer_mlx.rollout.whole_episodes import MAX_STEPS, environments_for
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.training.while_training import ENVIRONMENTS
 from puffer_mlx.vec.base import Environments, Remembers
-from puffer_mlx.vec.normalize import Normalized
 
 
 def evaluate(
@@ -89,7 +87,7 @@ def play(
     player = policy if isinstance(policy, Policy) else Policy(policy)
     seed = player.config.base.seed if seed is None else seed
     with _environments(player, env, 1, seed, render=True) as found:
-        about = player.architecture, player.weights, found, _draw(player.config, found)
+        about = player.architecture, player.weights, found, drawing(player.config, found)
         yield from evaluation.play(*about, seed=seed, greedy=deterministic, steps=steps)
 
 
@@ -128,23 +126,6 @@ def _played(config: Config, one: Given | None) -> Config:
     if one.factory is None and one.name != config.env_name:
         return replace(config, env_name=one.name, source="", env={}, factory=None, named_by={})
     return with_environment(config, one)
-
-
-def _draw(config: Config, environments: Environments) -> Draw:
-    """What makes the picture of a step: the environment itself, or its draw.py."""
-    if not config.python:
-        draw = find_draw(vec.source_folder(config))
-        if isinstance(environments, Normalized):
-            return lambda observation: draw(environments.raw(observation))
-        return draw
-
-    def drawn(_: np.ndarray) -> np.ndarray:
-        picture = environments.render()
-        if isinstance(picture, bool):
-            raise UserError(f"{config.env_name} draws in a window of its own", "evaluate --window")
-        return picture
-
-    return drawn
 
 
 def _described(spec: Any) -> str:

@@ -36,7 +36,7 @@ from puffer_mlx.vec.base import Environments, VecEnv
 COMMANDS = (  # settings that only the command line obeys, which writes files by itself
     *("base.checkpoint_dir", "base.checkpoint_interval", "base.checkpoint_keep", "base.log_dir"),
     *("base.log_format", "base.track", "base.wandb", "base.wandb_project", "base.wandb_group"),
-    "base.tag",
+    *("base.tag", "base.eval_video_interval"),
 )
 OF_MODULES = ("policy.reset_on_terminal", "policy.log_std_init")  # settings that they obey
 

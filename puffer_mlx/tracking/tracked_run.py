@@ -106,13 +106,19 @@ class Trackers:
             if link.fault:
                 self._heard(name, {"fault": link.fault})
 
-    def log(self, logs: dict[str, float]) -> list[str]:
-        """Take an epoch's record; returns lines that a person should see, few in a run."""
+    def log(self, logs: dict[str, float], video: Path | None = None) -> list[str]:
+        """Take an epoch's record; returns lines that a person should see, few in a run.
+
+        Args:
+            logs: the record.
+            video: a GIF of that epoch's policy, for trackers that show videos.
+        """
         if not self._links:
             return []
         if scores := _scores(logs):
             self._scores = scores
-        line = json_text({"step": logs["agent_steps"], "metrics": logs})
+        shown = {"video": str(video.resolve())} if video else {}
+        line = json_text({"step": logs["agent_steps"], "metrics": logs, **shown})
         said = self._said()
         for link in self._links:
             before = link.left_out
@@ -169,6 +175,8 @@ class Trackers:
         with self._lock:
             if "started" in said:
                 self._lines.append(f"track  {name}: {said['started']}")
+            elif "no_videos" in said:
+                self._lines.append(f"track  {name} gets no further videos: {said['no_videos']}")
             elif "fault" in said:
                 self._lines.append(f"track  {name} is dropped, the run goes on: {said['fault']}")
 

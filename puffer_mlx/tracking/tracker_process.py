@@ -2,11 +2,13 @@
 
 It reads lines of JSON from standard input and does what they say, one after the other:
 ``{"start": TrackedRun, "keep": path}``, ``{"step": int, "metrics": {}}``, ``{"finish": Ending}``.
-Without the last, the trainer was killed. It answers on standard output:
+Without the last, the trainer was killed. Beside metrics there may be a ``"video": path``. It
+answers on standard output:
 
 | line | |
 | --- | --- |
 | ``{"started": where}`` | once |
+| ``{"no_videos": why}`` | the tracker failed to take one, and is given no more |
 | ``{"fault": what}`` | nothing is done any more |
 | ``{"finished": true}`` | the end |
 
@@ -29,7 +31,7 @@ from typing import Any, TextIO
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
-from puffer_mlx.tracking.trackers import Ending, TrackedRun, Tracker, find
+from puffer_mlx.tracking.trackers import Ending, ShowsVideos, TrackedRun, Tracker, find
 
 PATIENCE = 60.0  # seconds that a tracker may take to finish
 
@@ -55,7 +57,7 @@ def serve(tracker: Tracker, lines: Iterable[str], answers: TextIO) -> None:
         except OSError:  # the trainer is gone
             pass
 
-    ending = Ending("killed", {})
+    ending, shows = Ending("killed", {}), isinstance(tracker, ShowsVideos)
     try:
         for line in lines:
             said = json.loads(line)
@@ -66,6 +68,9 @@ def serve(tracker: Tracker, lines: Iterable[str], answers: TextIO) -> None:
                 answer(started=known["where"])
             elif "metrics" in said:
                 tracker.log(said["step"], _finite(said["metrics"]))
+                if shows and "video" in said and (fault := _show(tracker, said)):
+                    shows = False
+                    answer(no_videos=fault)
                 known["step"] = max(said["step"], known["step"] or 0)
             else:
                 ending = Ending(**said["finish"])
@@ -79,6 +84,15 @@ def serve(tracker: Tracker, lines: Iterable[str], answers: TextIO) -> None:
     if known:
         _keep(kept, known)
     answer(**end)
+
+
+def _show(tracker: Any, said: dict[str, Any]) -> str:
+    """Hand a video over; why that failed, "" if it didn't."""
+    try:
+        tracker.show(said["step"], said["video"])
+    except Exception as error:
+        return _words(error)
+    return ""
 
 
 def known_to(kept: Path, logged: int | None) -> int | None:

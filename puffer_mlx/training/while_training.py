@@ -24,7 +24,7 @@ from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import Environments, VecEnv
 
 ENVIRONMENTS = 1024  # at once at most: the more, the less a step of one costs
-SEEDS = 2**30  # from the training environments' seeds to those of evaluations
+APART = 2**30  # from the training environments' seeds to those of evaluations
 
 
 class Evaluator:
@@ -116,7 +116,7 @@ def settings(config: Config, vec: VecEnv) -> Config:
     if agents < 1 and not uneven:
         most = min(vec.num_environments, ENVIRONMENTS)
         agents = each * environments_for(config.base.eval_episodes, most, each)
-    seed = (config.vec.seed + SEEDS) % (2 * SEEDS)
+    seed = (config.vec.seed + APART) % (2 * APART)
     own = replace(config.vec, total_agents=max(agents, 0) or total, num_buffers=1, seed=seed)
     return replace(config, vec=own, origins={}, notes=[])
 

@@ -1,11 +1,12 @@
 """What a tracker has on disk, by the tracker's own means: python read_back.py NAME PATH [RUN].
 
-Prints JSON: ``points``, a list of [step, value] for each number; ``config``; ``texts``. In a
-process of its own, since these packages leave threads and hooks behind.
+Prints JSON: ``points``, a list of [step, value] for each number; ``config``; ``texts``;
+``videos``. In a process of its own, since these packages leave threads and hooks behind.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
+import base64
 import json
 import sqlite3
 import struct
@@ -21,6 +22,10 @@ def tensorboard(folder):
     found.Reload()
     tags = found.Tags()
     points = {tag: [[x.step, x.value] for x in found.Scalars(tag)] for tag in tags["scalars"]}
+    videos = [
+        base64.b64encode(image.encoded_image_string).decode()
+        for image in (found.Images("eval/video") if tags["images"] else [])
+    ]
     start, end = (
         found.SummaryMetadata(tag).plugin_data.content
         for tag in (hparams.SESSION_START_INFO_TAG, hparams.SESSION_END_INFO_TAG)
@@ -35,7 +40,7 @@ def tensorboard(folder):
         if not tag.startswith("_")
     }
     texts["session"] = [hparams.parse_session_end_info_plugin_data(end).status]
-    return {"points": points, "config": config, "texts": texts}
+    return {"points": points, "config": config, "texts": texts, "videos": videos}
 
 
 def wandb(folder):
@@ -64,7 +69,13 @@ def wandb(folder):
                     texts["artifacts"] += [[record.artifact.name, record.artifact.type]]
                 case "exit":
                     texts["exit"] = record.exit.exit_code
-    return {"points": points, "config": config, "texts": texts}
+    media = Path(folder).glob("offline-run-*/files/media/videos/**/*.gif")
+    return {"points": points, "config": config, "texts": texts, "videos": contents(media)}
+
+
+def contents(paths):
+    """Files in the order of their names, as text."""
+    return [base64.b64encode(path.read_bytes()).decode() for path in sorted(paths)]
 
 
 def chunks(data):
@@ -93,7 +104,8 @@ def trackio(folder):
             else:
                 points.setdefault(name, []).append([step, value])
     ((config,),) = sqlite3.connect(path).execute("SELECT config FROM configs")
-    return {"points": points, "config": json.loads(config), "texts": texts}
+    videos = contents(Path(folder).glob("media/*/*/*/*.gif"))
+    return {"points": points, "config": json.loads(config), "texts": texts, "videos": videos}
 
 
 if __name__ == "__main__":

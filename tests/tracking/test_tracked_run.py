@@ -1,5 +1,6 @@
 """A run's trackers, whatever they do: a planted one that obeys, and ones that fail."""
 
+import io
 import json
 import os
 import time
@@ -12,7 +13,8 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.tracking import tracked_run, tracker_link
 from puffer_mlx.tracking.run_log import RunLog
 from puffer_mlx.tracking.tracked_run import Trackers, asked, last_step, refuse_missing
-from puffer_mlx.tracking.trackers import Ending, find, flat
+from puffer_mlx.tracking.tracker_process import serve
+from puffer_mlx.tracking.trackers import Ending, TrackedRun, find, flat
 
 FAULTY = str(Path(__file__).parent / "faulty")
 PLANTED = "puffer_mlx.tracking.trackers.planted:Planted"
@@ -106,6 +108,48 @@ def test_scores_of_evaluations_count_more(told):
     with Trackers(run(), ["planted"]) as trackers:
         trackers.log(record(1, **{"eval/score": 0.9, "eval/n": 100.0}))
     assert told()[-1]["finish"]["scores"] == {"final/score": 0.9, "final/n": 100.0}
+
+
+def test_videos_are_shown_after_their_epoch(told):
+    with Trackers(run(), ["planted"]) as trackers:
+        trackers.log(record(1))
+        trackers.log(record(2), Path("videos/128.gif"))
+    _, _, epoch, video, _ = told()
+    assert epoch["step"] == 128 and epoch["metrics"].keys() == record(2).keys()
+    assert video == {"step": 128, "path": str(Path.cwd() / "videos" / "128.gif")}
+
+
+def test_one_that_fails_to_show_a_video_keeps_the_run(told, monkeypatch, capsys):
+    monkeypatch.setenv("TRACKER_FAULT", f"{PLANTED}.show=raise")
+    with Trackers(run(), ["planted"]) as trackers:
+        for epoch in 1, 2:
+            trackers.log(record(epoch), Path("video.gif"))
+    assert [next(iter(line)) for line in told()] == ["start", "step", "step", "finish"]
+    said = capsys.readouterr().out.splitlines()
+    line = f"track  planted gets no further videos: {FULL}"
+    assert said == ["track  planted: in a file", line]
+
+
+def test_one_that_shows_no_videos_is_not_asked(tmp_path):
+    class Plain:
+        def start(self, run):
+            return "here"
+
+        def log(self, step, metrics):
+            pass
+
+        def finish(self, ending):
+            pass
+
+    about = TrackedRun("7", "x", ".", "p", "g", "none", {}, {}, "")._asdict()
+    start = {"start": about, "keep": str(tmp_path / "kept")}
+    lines = [start, {"step": 1, "metrics": {}, "video": "x.gif"}]
+    answers = io.StringIO()
+    serve(Plain(), map(json.dumps, lines), answers)
+    assert [json.loads(line) for line in answers.getvalue().splitlines()] == [
+        {"started": "here"},
+        {"finished": True},
+    ]
 
 
 def test_an_error_is_told_and_not_hidden(told):

@@ -3,6 +3,7 @@
 Whatever of them isn't installed is skipped: ``pip install 'puffer-mlx[track]'``.
 """
 
+import base64
 import importlib.util
 import json
 import math
@@ -10,11 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_tracked_run import FAULTY, record
 
 from puffer_mlx import config as c
 from puffer_mlx.config.parts import trackers as names
+from puffer_mlx.display.frames import Frame, gif_bytes
 from puffer_mlx.tracking import tracked_run
 from puffer_mlx.tracking.run_log import RunLog
 from puffer_mlx.tracking.tracked_run import Trackers
@@ -55,6 +58,10 @@ def tracked(name: str, epochs: range, step: int | None = None, score: float = 0.
         if score:
             trackers.done, trackers.weights = True, Path("weights.safetensors")
             trackers.evaluated({"agent_steps": 64 * 99, "env/score": score, "env/n": 3.0})
+
+
+def picture(value: int) -> Frame:
+    return Frame(np.full((6, 8, 3), value, np.uint8), 0, 0, 0.0, 0.0, False)
 
 
 def read_back(name: str) -> dict:
@@ -101,6 +108,25 @@ def test_what_it_wrote(alone, capsys, name):
         assert "MLX" in texts["run"][0] and "old, and blue" in texts["run"][0]
         told = texts["configuration"][0].removeprefix("```json").removesuffix("```")
         assert json.loads(told)["train"]["gamma"] == 0.99
+
+
+@pytest.mark.parametrize("name", names())
+def test_videos(alone, capsys, name):
+    """The second one comes again when the run goes on; a file that isn't there costs no epoch."""
+    needs(name)
+    films = [Path(f"{step:03}.gif") for step in (64, 128, 192)]
+    for value, film in enumerate(films):
+        film.write_bytes(gif_bytes([picture(value)], 10))
+    for epochs, step in ((1, 2), None), ((2, 3, 4), 64):
+        with Trackers(run(), [name], step) as trackers:
+            for epoch in epochs:
+                trackers.log(record(epoch), [*films, Path("gone.gif")][epoch - 1])
+    said = capsys.readouterr().out
+    assert "dropped" not in said and said.count(f"track  {name} gets no further videos: ") == 1
+    found = read_back(name)
+    assert [step for step, _ in found["points"]["env/score"]] == [64, 128, 192, 256]
+    contents = [base64.b64encode(film.read_bytes()).decode() for film in films]
+    assert sorted(found["videos"]) == sorted(contents)
 
 
 @pytest.mark.parametrize("name", names())

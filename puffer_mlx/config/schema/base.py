@@ -86,6 +86,14 @@ class Base(Named):
         unit="steps",
         minimum=0,
     )
+    eval_video_interval: int = key(
+        0,
+        "Of the evaluations of eval_interval every so many-th, and the last, also makes a GIF of an"
+        " episode, RUN/videos/STEP.gif beside the checkpoints; 0 makes none. The environment must"
+        " be one that can be drawn. puffer_mlx only.",
+        unit="evaluations",
+        minimum=0,
+    )
     eval_greedy: bool = key(
         False,
         "In the evaluations of eval_interval take the most probable action instead of drawing one."

@@ -7,8 +7,9 @@ block or die; the training doesn't notice.
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+VIDEO = "eval/video"  # its name there
 WELL = ("finished", "stopped")  # how a run ends that nothing was wrong with
 
 
@@ -85,6 +86,15 @@ class Tracker(Protocol):
 
     def finish(self, ending: Ending) -> None:
         """End the run there; nothing comes after that."""
+        ...
+
+
+@runtime_checkable
+class ShowsVideos(Protocol):
+    """A tracker that takes videos, too. If it raises, it is given no more, and keeps the run."""
+
+    def show(self, step: int, path: str) -> None:
+        """Record a GIF of that step, whose metrics it was told just before."""
         ...
 
 

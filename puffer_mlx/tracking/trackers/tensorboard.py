@@ -7,11 +7,12 @@ says from which step on what earlier files have is void: TensorBoard shows what 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 import json
+import struct
 import time
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.tracking.trackers import Ending, TrackedRun, TrackerKind, flat
+from puffer_mlx.tracking.trackers import VIDEO, Ending, TrackedRun, TrackerKind, flat
 
 FLUSH = 10  # seconds until what was written can be seen
 
@@ -45,6 +46,15 @@ class TensorBoard:
         self._step = step
         values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
         self._add(step, summary=Summary(value=values))
+
+    def show(self, step: int, path: str) -> None:
+        """Write a GIF as an image, which browsers move; its size is in the file's bytes 6 to 9."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        data = Path(path).read_bytes()
+        width, height = struct.unpack("<HH", data[6:10])
+        image = Summary.Image(width=width, height=height, colorspace=3, encoded_image_string=data)
+        self._add(step, summary=Summary(value=[Summary.Value(tag=VIDEO, image=image)]))
 
     def finish(self, ending: Ending) -> None:
         """Write the final scores and how it ended, and close the file."""

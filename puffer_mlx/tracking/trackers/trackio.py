@@ -10,7 +10,7 @@ What comes again after a run was resumed is left out, or it would be there twice
 import warnings
 from typing import Any
 
-from puffer_mlx.tracking.trackers import Ending, TrackedRun, TrackerKind, flat
+from puffer_mlx.tracking.trackers import VIDEO, Ending, TrackedRun, TrackerKind, flat
 
 
 class Trackio:
@@ -43,6 +43,14 @@ class Trackio:
         if step > self._known:
             self._run.log(dict(metrics), step=step)
         self._step = max(self._step, step)
+        self._raise()
+
+    def show(self, step: int, path: str) -> None:
+        """Record a video, a row of its own; trackio copies the file."""
+        import trackio
+
+        if step > self._known:
+            self._run.log({VIDEO: trackio.Video(path)}, step=step)
         self._raise()
 
     def finish(self, ending: Ending) -> None:

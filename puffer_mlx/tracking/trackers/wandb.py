@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.tracking.trackers import Ending, TrackedRun, TrackerKind
+from puffer_mlx.tracking.trackers import VIDEO, Ending, TrackedRun, TrackerKind
 
 CONNECTING = 20.0  # seconds until it goes offline, so that a short run isn't lost; wandb's is 90
 
@@ -59,6 +59,13 @@ class Wandb:
         """Record an epoch, unless it was before the run went on."""
         if step > self._known:
             self._run.log(metrics, step=step)
+
+    def show(self, step: int, path: str) -> None:
+        """Record a video in the same row as the epoch."""
+        import wandb
+
+        if step > self._known:
+            self._run.log({VIDEO: wandb.Video(path)}, step=step)
 
     def finish(self, ending: Ending) -> None:
         """Final scores and status in the summary, the weights as an artifact, as upstream's."""

@@ -22,6 +22,9 @@ class Planted:
     def log(self, step, metrics):
         self.note(step=step, metrics=metrics)
 
+    def show(self, step, path):
+        self.note(step=step, path=path)
+
     def finish(self, ending):
         self.note(finish=ending._asdict())
 
