@@ -4,6 +4,7 @@ import base64
 import builtins
 import io
 import os
+import re
 import signal
 import threading
 import time
@@ -18,7 +19,8 @@ from nbclient import NotebookClient
 from PIL import Image
 from running import ROOT, TINY, files
 
-from puffer_mlx import config, vec
+import puffer_mlx
+from puffer_mlx import config, evaluation, vec
 from puffer_mlx.checkpoint import environment_statistics
 from puffer_mlx.display import notebook, run_view
 from puffer_mlx.display.notebook import LiveFigure, png_bytes, watch
@@ -27,6 +29,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
 
 QUICKSTART = ROOT / "docs" / "quickstart.ipynb"
+STEPS = "6_000_000"  # that it trains; here fewer
 
 
 def view(*records: dict[str, float]) -> View:
@@ -320,9 +323,11 @@ def executed(tmp_path_factory):
     """The quickstart's cells after a short run, and the folder it ran in."""
     folder: Path = tmp_path_factory.mktemp("quickstart")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("QUICKSTART_STEPS", "200_000")
         patch.setenv("JUPYTER_PLATFORM_DIRS", "1")
         book = nbformat.read(QUICKSTART, as_version=4)
+        (first, *_) = (cell for cell in book.cells if cell.cell_type == "code")
+        assert first.source.count(STEPS) == 1
+        first.source = first.source.replace(STEPS, "200_000")
         where = {"metadata": {"path": str(folder)}}
         NotebookClient(book, timeout=120, resources=where).execute()
     return book, folder
@@ -342,30 +347,38 @@ def data(book, text: str, kind: str) -> list[bytes]:
 def test_every_cell_of_the_quickstart_runs(executed):
     book, folder = executed
     codes = [cell for cell in book.cells if cell.cell_type == "code"]
-    assert len(codes) == 7 and all(cell.execution_count for cell in codes)
+    assert len(codes) == 4 and all(cell.execution_count for cell in codes)
     for cell in codes:
         for output in cell.outputs:
             assert output.output_type != "error"
             assert "Traceback" not in output.get("text", "")
     made = files(folder)
     checkpoint = next(name for name in made if name.endswith("/state.safetensors"))
-    assert checkpoint.startswith("checkpoints/breakout/quickstart/") and "breakout.bin" in made
+    assert checkpoint.startswith("agent/") and "breakout.bin" in made
 
 
-def test_the_quickstart_shows_one_live_picture_and_the_agent(executed):
+def test_the_quickstart_begins_with_five_lines(executed):
+    """And what they show: one live picture, the score and the agent."""
     book, _ = executed
-    (live,) = data(book, "watch(trainer)", "image/png")
+    first = next(cell for cell in book.cells if cell.cell_type == "code")
+    lines = [line for line in first.source.splitlines() if line and "import show" not in line]
+    assert len(lines) == 5 and lines[0] == "import puffer_mlx"
+    (live,) = data(book, "progress=True", "image/png")
     assert picture(live).std() > 10
-    (gif,) = data(book, "show(play(", "image/gif")
+    (gif,) = data(book, "show(puffer_mlx.play(", "image/gif")
     with Image.open(io.BytesIO(gif)) as image:
         assert getattr(image, "n_frames", 1) > 100
     assert len(gif) < 1_000_000
+    said = "".join(output.get("text", "") for output in outputs(book, "progress=True"))
+    assert re.search(r"^score [\d.]+ ± [\d.]+ \(.*\), 64 episodes$", said, re.MULTILINE)
 
 
 def test_a_converted_notebook_has_the_gif(executed):
     """nbconvert's pages show HTML and no GIFs: it is in both forms."""
     book, _ = executed
-    (output,) = [o for o in outputs(book, "show(play(") if "image/gif" in o.get("data", {})]
+    (output,) = [
+        o for o in outputs(book, "show(puffer_mlx.play(") if "image/gif" in o.get("data", {})
+    ]
     page = output["data"]["text/html"]
     assert page.startswith("<img alt=") and "".join(output["data"]["image/gif"].split()) in page
     nbconvert = pytest.importorskip("nbconvert")
@@ -384,27 +397,34 @@ def test_the_quickstart_scores_and_exports(executed):
     ]
     (report,) = [output["text"] for output in outputs(book, "export(") if "text" in output]
     assert "largest difference 0" in report
+    (loop,) = [output["text"] for output in outputs(book, "trainer.stop = True")]
+    assert re.fullmatch(r"score [\d.]+ after [\d,]+ steps\n", loop)
 
 
-def test_the_quickstart_forgets_no_statistics(here):
+def test_the_quickstart_forgets_no_statistics(here, monkeypatch):
     """Its cells, with an environment whose observations are normalised."""
     book = nbformat.read(QUICKSTART, as_version=4)
     codes = [cell.source for cell in book.cells if cell.cell_type == "code"]
-    (arena,) = [source.partition("\n\n\ndraw")[0] for source in codes if "def arena" in source]
-    (saving,) = [source for source in codes if "checkpoint.prepare" in source]
-    options = "--vec.normalize-observations 1 --device cpu --train.total-timesteps 64"
-    settings = config.load(DRIFT["native"], options.split())
-    names: dict[str, Any] = {"settings": settings, "vec": vec, "threads": lambda: 1}
-    with vec.make(settings, 1) as environments:
-        names |= {"environments": environments, "trainer": Trainer(settings, environments)}
-        for _ in names["trainer"]:
+    (saving,) = [source for source in codes if "run.save(" in source]
+    (scoring,) = [source for source in codes if "scores.summary()" in source]
+    seen, score = [], evaluation.score
+
+    def watched(policy, weights, environments, *arguments, **keywords):
+        seen.append(environments.memory())
+        return score(policy, weights, environments, *arguments, **keywords)
+
+    monkeypatch.setattr(evaluation, "score", watched)
+    settings = {"normalize_observations": True, "device": "cpu", "total_timesteps": 64}
+    with puffer_mlx.Trainer({"base.seed": 1}, DRIFT["native"], **settings) as run:
+        for _ in run:
             pass
-        exec(arena + "\n\n" + saving, names)
-        with names["arena"](4) as others:
-            for name, array in environments.memory().items():  # type: ignore
-                np.testing.assert_array_equal(others.memory()[name], array)
-                found = environment_statistics.read_statistics(names["saved"])[name]
-                np.testing.assert_allclose(found, array, rtol=1e-6)
+        names: dict[str, Any] = {"run": run, "puffer_mlx": puffer_mlx}
+        exec(scoring, names)
+        exec(saving.partition("\n\nrecorded")[0], names)
+        for name, array in run.vec.memory().items():  # type: ignore
+            np.testing.assert_array_equal(seen[0][name], array)
+            found = environment_statistics.read_statistics(names["saved"])[name]
+            np.testing.assert_allclose(found, array, rtol=1e-6)
 
 
 def test_the_quickstart_is_kept_clean():
