@@ -31,11 +31,13 @@ class Given(NamedTuple):
 
 
 def given(env: Any) -> Given:
-    """What a person calls an environment.
+    """What a person calls an environment; what this has returned is returned as it is.
 
     Raises:
         UserError: it is none.
     """
+    if isinstance(env, Given):
+        return env
     if isinstance(env, str):
         return Given(env)
     gymnasium = sys.modules.get("gymnasium")  # whoever has an object of it has imported it
@@ -74,10 +76,7 @@ def configured(
         UserError: anything wrong.
     """
     if isinstance(config, Config):
-        found = changed(config, collected(keywords), training)
-        if env is None:
-            return found
-        return with_environment(found, given(env))
+        return with_environment(changed(config, collected(keywords), training), env)
     if env is None:
         raise UserError("there is no environment", FORMS)
     settings = collected(config or {}, keywords)
@@ -90,12 +89,19 @@ def configured(
     return found
 
 
-def with_environment(config: Config, one: Given) -> Config:
+def with_environment(config: Config, env: Any) -> Config:
     """A configuration with the environment that a person gave: it is theirs, whoever's file it is.
+
+    Args:
+        config: is not changed.
+        env: as ``given`` takes it; None leaves the configuration's own.
 
     Raises:
         UserError: it is another one than the configuration's.
     """
+    if env is None:
+        return config
+    one = given(env)
     if one.factory is None and one.name != config.env_name:
         raise UserError(
             f"the configuration is for {config.env_name}, the environment is {one.name}",

@@ -121,9 +121,7 @@ def _environments(
 def _played(config: Config, one: Given | None) -> Config:
     """The policy's configuration in the environment that it is to play in."""
     config = replace(config, notes=[], origins={}, again=None)
-    if one is None:
-        return config
-    if one.factory is None and one.name != config.env_name:
+    if one is not None and one.factory is None and one.name != config.env_name:
         return replace(config, env_name=one.name, source="", env={}, factory=None, named_by={})
     return with_environment(config, one)
 

@@ -13,7 +13,7 @@ from puffer_mlx.checkpoint import normalization
 from puffer_mlx.checkpoint.environment_statistics import gathered_statistics
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.library.environments import given, with_environment
+from puffer_mlx.library.environments import with_environment
 from puffer_mlx.library.rows import Form, of_layout, plain
 from puffer_mlx.policy.actor_critic import actor_critic
 from puffer_mlx.policy.policy import Policy as Architecture
@@ -99,7 +99,7 @@ class Policy:
         folder = checkpoint.find(str(path), Config())
         made = checkpoint.load(folder, allow_code, maker(policy))
         found = cls.__new__(cls)
-        config = made.config if env is None else with_environment(made.config, given(env))
+        config = with_environment(made.config, env)
         found._begin(config, made.spec, made.policy, made.weights, made.memory, made.step)
         return found
 

@@ -20,7 +20,7 @@ from puffer_mlx.config.memory_needs import refuse_training
 from puffer_mlx.config.trainer_choice import unread
 from puffer_mlx.display.notebook import watch
 from puffer_mlx.errors import UserError
-from puffer_mlx.library.environments import changed, configured, given, with_environment
+from puffer_mlx.library.environments import changed, configured, with_environment
 from puffer_mlx.library.policy import Policy, Prediction, maker
 from puffer_mlx.library.settings import collected
 from puffer_mlx.policy.actor_critic import actor_critic, parts_of
@@ -129,10 +129,8 @@ class Trainer(Loop):
         """
         folder = checkpoint.find(str(path), Config(), checkpoint.STATE)
         written = folder / checkpoint.CONFIG
-        config = configured(None, str(written), {})
-        config = changed(replace(config, allow_code=allow_code), collected(settings))
-        if env is not None:
-            config = with_environment(config, given(env))
+        config = replace(configured(None, str(written), {}), allow_code=allow_code)
+        config = with_environment(changed(config, collected(settings)), env)
         state = checkpoint.load_state(folder)
         made = checkpoint.load(folder, trust.known(config), maker(policy))
         select_device(config.base.device)

@@ -7,7 +7,6 @@
    the same rows, so the measurement can't change a result.
 """
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,11 +16,9 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.vec.gym.make import MAKING, Recipe, gymnasium
 from puffer_mlx.vec.processes import ROUND_TRIP, cores
 from puffer_mlx.vec.python_faults import RAISED, Fault, told
+from puffer_mlx.vec.step_speed import step_seconds
 
 __all__ = ["build", "choose", "tells_finals"]
-
-_PROBE_SECONDS = 0.1
-_PROBE_STEPS = 200
 
 
 def choose(recipe: Recipe, agents: int, backend: str) -> tuple[str, str]:
@@ -109,23 +106,33 @@ def measure(recipe: Recipe) -> float:
         UserError: the environment fails.
     """
     env = recipe()
-    what = "failed in reset"
+    trial = _Trial(env)
     try:
         env.action_space.seed(0)
-        _, info = env.reset(seed=0)
-        steps, began = 0, time.perf_counter()
-        while steps < _PROBE_STEPS and time.perf_counter() - began < _PROBE_SECONDS:
-            what = "failed in step"
-            _, _, terminated, truncated, info = env.step(_legal(env.action_space, info))
-            steps += 1
-            if terminated or truncated:
-                what = "failed in reset"
-                _, info = env.reset()
-        return (time.perf_counter() - began) / steps
+        trial.reset(seed=0)
+        return step_seconds(trial.step)
     except RAISED as error:
-        raise Fault(what, told(error), 0).report(recipe.name) from None
+        raise Fault(f"failed in {trial.doing}", told(error), 0).report(recipe.name) from None
     finally:
         env.close()
+
+
+class _Trial:
+    """Random steps of one environment, episode after episode."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def reset(self, **how: Any) -> None:
+        self.doing = "reset"
+        _, self._info = self._env.reset(**how)
+
+    def step(self) -> None:
+        self.doing = "step"
+        action = _legal(self._env.action_space, self._info)
+        _, _, terminated, truncated, self._info = self._env.step(action)
+        if terminated or truncated:
+            self.reset()
 
 
 def _legal(space: Any, info: Mapping[str, Any]) -> Any:

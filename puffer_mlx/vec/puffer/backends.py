@@ -1,6 +1,5 @@
 """How many instances of an environment of PufferLib 3.x there shall be, and where they step."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,20 +15,9 @@ from puffer_mlx.vec.puffer.instances import Instances
 from puffer_mlx.vec.puffer.make import Makes, PufferRecipe
 from puffer_mlx.vec.puffer.workers import Here, Workers
 from puffer_mlx.vec.spaces import kind_of
+from puffer_mlx.vec.step_speed import step_seconds
 
 __all__ = ["Plan", "Probe", "plan"]
-
-_PROBE_SECONDS = 0.1
-_PROBE_STEPS = 100
-
-
-def step_seconds(step: Callable[[], object]) -> float:
-    """The mean time of some steps, as many as there is a moment for."""
-    steps, began = 0, time.perf_counter()
-    while steps < _PROBE_STEPS and time.perf_counter() - began < _PROBE_SECONDS:
-        step()
-        steps += 1
-    return (time.perf_counter() - began) / steps
 
 
 class Probed(Protocol):

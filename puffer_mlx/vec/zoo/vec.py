@@ -22,12 +22,13 @@ from puffer_mlx.vec.episodes import Episodes
 from puffer_mlx.vec.gym.episode_ends import EpisodeEnds
 from puffer_mlx.vec.gym.infos import MASK
 from puffer_mlx.vec.layout import Layout
-from puffer_mlx.vec.puffer.backends import plan, step_seconds
+from puffer_mlx.vec.puffer.backends import plan
 from puffer_mlx.vec.puffer.buffers import Buffers
 from puffer_mlx.vec.puffer.in_workers import InWorkers
 from puffer_mlx.vec.puffer.workers import Here, Workers
 from puffer_mlx.vec.python_faults import RAISED, Fault, told
 from puffer_mlx.vec.rows import RowShapes, check_picture
+from puffer_mlx.vec.step_speed import step_seconds
 from puffer_mlx.vec.zoo.agents import Spaces
 from puffer_mlx.vec.zoo.make import ZooRecipe
 
