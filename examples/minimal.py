@@ -43,7 +43,8 @@ OBEYED = (
     *("vec", "policy", "torch", "train"),
 )
 LEFT_OUT = {  # of [train]
-    **{"algorithm": "puffer4", "overlap": False, "precision": "fp32", "rollout_device": "auto"}
+    **{"algorithm": "puffer4", "overlap": False, "precision": "fp32", "rollout_device": "auto"},
+    **{"gpus": 1, "draw_from": "rank"},
 }
 
 

@@ -14,6 +14,7 @@ from puffer_mlx.checkpoint.environment_statistics import as_trained, differences
 from puffer_mlx.checkpoint.run_lock import new_run
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.follow import follow
 from puffer_mlx.cli.list_environments import print_catalog
 from puffer_mlx.cli.stopping import EVALUATED, RunEnding, StopRequests
 from puffer_mlx.cli.trace_files import TraceFiles
@@ -28,6 +29,10 @@ from puffer_mlx.config.trainer_choice import trainer_note, unread
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.episode_videos import EpisodeVideos, refuse_undrawable
 from puffer_mlx.errors import UserError
+from puffer_mlx.machines import joining, starting
+from puffer_mlx.machines.environments import make as make_part
+from puffer_mlx.machines.launched import rank_said, started
+from puffer_mlx.machines.ranks import Alone
 from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.system import output, signals, voice
@@ -54,27 +59,31 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
         resumed: the checkpoint to go on from.
     """
     select_device(config.base.device)
+    ranks = joining.join(config, resumed.folder.name if resumed else "none")
     kept = optimizers.kept(optimizers.find(config.train.optimizer))
-    refuse_training(config, kept=kept)  # before environments are made, which may be as large
+    refuse_training(ranks.own(config), kept=kept)  # before environments, which may be as large
     if note := kernels_note():
         voice.note(note, error=True)
     path = resumed.folder / checkpoint.WEIGHTS if resumed else None
     if options.load_model_path is not None:
         path = checkpoint.find_weights(options.load_model_path, config)
     outside = StopRequests()
-    config, made = make_environments(config, path)
+    config, made = make_environments(config, path, ranks)
     with made as environments, output.going_on(outside.lost), contextlib.ExitStack() as stack:
         introduce(config, environments)
         state = checkpoint.load_state(resumed.folder) if resumed else None
         if path:
             restore_statistics(environments, path)
-        trainer = Trainer(config, environments, like=state)
+        trainer = Trainer(config, environments, like=state, ranks=ranks)
         record = trace_files(trainer, options)
         position = None
         if resumed and state:
             position = go_on(trainer, resumed, state)
         elif path:
             trainer.weights = load_weights(path, trainer.weights)
+        outside.trainer = trainer
+        if ranks.rank:
+            return follow(trainer, outside)
         folder = resumed.folder.parent if resumed else stack.enter_context(new_run(config))
         keeper = checkpoint.CheckpointManager(folder, config, resumed.folder if resumed else None)
         logged = last_step(log_path(config, folder.name)) if resumed else None
@@ -97,7 +106,6 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
         evaluator = Evaluator(trainer, new_environments)
         before = state.numbers.get(EVALUATED) if state else None
         ending = RunEnding(trainer, keeper, log, evaluator, resumed.folder if resumed else None)
-        outside.trainer = trainer
         trainer.stop = outside.stopped
         if while_training.reached(config, before):  # the run had ended there
             voice.note(reached_note(config, before))
@@ -126,7 +134,8 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
                 for line in trackers.log(logs, videos.newest):
                     dashboard.message(line)
                 dashboard.update(logs, last=trainer.stop or trainer.epoch == config.epochs)
-                if checkpoint.is_due(config, trainer.epoch - 1) or keeper.improved:
+                due = checkpoint.is_due(config, trainer.epoch - 1) or keeper.improved
+                if ranks.any(due):
                     ending.save()
             ending.save()  # only here is it certain that the run stopped
             if trainer.fault:
@@ -144,19 +153,22 @@ def console() -> Console | None:
     return Console(quiet=True, force_terminal=False) if voice.is_quiet() else None
 
 
-def make_environments(config: Config, path: Path | None) -> tuple[Config, Environments]:
+def make_environments(
+    config: Config, path: Path | None, ranks: Alone
+) -> tuple[Config, Environments]:
     """The environments of a run, and its configuration as they need it.
 
     Args:
         config: as it is asked for.
         path: the weights to begin from, whose policy may have learned to see normalised rows, or to
             put out rescaled actions.
+        ranks: of which each has a part of them.
     """
     if path:
         asked, config = config, as_trained(config, path)
         for line in differences(asked, config, path):
             voice.note(line)
-    return config, vec.make(config, placement.rollout_cores(config))
+    return config, make_part(config, ranks, placement.rollout_cores(config))
 
 
 def introduce(config: Config, environments: Environments) -> None:
@@ -234,13 +246,24 @@ def main(argv: list[str]) -> int | None:
         print_catalog(Console())
         return
     with contextlib.ExitStack() as stack:
-        return start(argv, find_resumed(argv, stack))
+        if rank_said():
+            stack.enter_context(voice.speaking(voice.QUIET))
+        return start(argv, find_resumed(argv, stack), stack)
 
 
-def start(argv: list[str], resumed: Checkpoint | None) -> int:
-    """Train as a command line says, from a checkpoint on or from the beginning; the exit code."""
+def start(argv: list[str], resumed: Checkpoint | None, held: contextlib.ExitStack) -> int:
+    """Train as a command line says, from a checkpoint on or from the beginning; the exit code.
+
+    Args:
+        argv: the words.
+        resumed: the checkpoint to go on from.
+        held: holds its run.
+    """
     own = resumed.folder / checkpoint.CONFIG if resumed else None
     config, options = configured(argv, own)
+    if config.train.gpus > 1 and not started():
+        held.close()  # the first rank holds it
+        return start_here(config, argv)
     if resumed and options.load_model_path is not None:
         raise UserError("--resume and --load-model-path are given", "one of them")
     refuse_missing(config)
@@ -254,6 +277,15 @@ def start(argv: list[str], resumed: Checkpoint | None) -> int:
         voice.note(note)
     detail_config(config)
     return train(config, options, resumed)
+
+
+def start_here(config: Config, argv: list[str]) -> int:
+    """Start ``train.gpus`` ranks of this command on this machine; the exit code."""
+    loud = {voice.QUIET: ["-q"], voice.VERBOSE: ["-v"]}.get(voice.level(), [])
+    on_gpus = starting.uses_gpus(config.base.device)
+    return starting.start_ranks(
+        config.train.gpus, starting.command(["train", *argv, *loud]), on_gpus
+    )
 
 
 def say(config: Config) -> None:

@@ -13,6 +13,7 @@ from puffer_mlx.config import Config, parse_command_line, trust
 from puffer_mlx.config.command_line import spelled
 from puffer_mlx.config.schema import COMMAND_LINE
 from puffer_mlx.errors import UserError
+from puffer_mlx.machines.launched import rank_said
 from puffer_mlx.profiling import metal_capture
 from puffer_mlx.system import program
 
@@ -132,7 +133,8 @@ def find_resumed(argv: list[str], stack: contextlib.ExitStack) -> Checkpoint | N
     options = [word for pair in words.items() if pair[1] for word in pair]
     config, _ = parse_command_line([argv[0], *options, *allow], training=False)
     found = checkpoint.find(which, config, checkpoint.STATE)
-    stack.enter_context(held(found.parent))
+    if not rank_said():  # the first rank holds it for all of them
+        stack.enter_context(held(found.parent))
     found = checkpoint.find(which, config, checkpoint.STATE)  # it may have ended meanwhile
     made = checkpoint.load(found, trust.known(config))
     if made.config.env_name != config.env_name:

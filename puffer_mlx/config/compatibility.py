@@ -8,8 +8,7 @@ _LOADED = "--load-model-path on the command line names weights to begin from"
 _SELFPLAY = "there is no self-play here"
 _UNUSED = (  # keys in PufferLib's own files that mean nothing here: why, section, keys
     ("MLX has no CUDA graphs", "base", "cudagraphs"),
-    ("one process trains on one device", "base", "rank world_size gpu_id nccl_id"),
-    ("one process trains on one device", "train", "gpus"),
+    ("mlx.launch or train.gpus starts ranks", "base", "rank world_size gpu_id nccl_id"),
     ("base.seed seeds training", "train", "seed"),
     ("MinGRU has no expansion; PufferLib 4.0 ignores it too", "policy", "expansion_factor"),
     ("PufferLib 4.0 reads it from [sweep]", "base", "max_suggestion_cost"),
@@ -92,7 +91,6 @@ ONLY = {  # unused keys whose other values ask for something that does not exist
     "base.world_size": 1,
     "base.load_model_path": NOTHING,
     "base.load_enemy_model_path": NOTHING,
-    "train.gpus": 1,
     "train.verb_eps": 0,
     "selfplay.enabled": 0,
     "vec.num_frozen_banks": 0,

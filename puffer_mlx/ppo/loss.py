@@ -25,12 +25,17 @@ TOLERANCE = 1.5  # of a KL beyond its target, as in Stable-Baselines3's PPO
 
 
 class Minibatch(NamedTuple):
-    """Targets of a minibatch, all (T*S,) float32, time-major; live ones have no weight."""
+    """Targets of a minibatch, all (T*S,) float32, time-major; live ones have no weight.
+
+    ``moments`` (2,) are the mean and deviation that the advantages are normalised by, where this is
+    a part of a larger minibatch; None: their own.
+    """
 
     old_logprob: mx.array
     old_value: mx.array
     adv: mx.array
     weight: mx.array | None = None
+    moments: mx.array | None = None
 
 
 class Coefficients(NamedTuple):
@@ -53,8 +58,13 @@ def largest_kl(train: Train) -> float:
     return TOLERANCE * train.target_kl if train.target_kl else math.inf
 
 
-def normalise(adv: mx.array) -> mx.array:
-    """Return (adv - mean) / (std + 1e-8), unbiased, over all entries, the last steps' zeros too."""
+def normalise(adv: mx.array, moments: mx.array | None = None) -> mx.array:
+    """Return (adv - mean) / (std + 1e-8), unbiased, over all entries, the last steps' zeros too.
+
+    ``moments`` are another mean and deviation to take: see ``Minibatch``.
+    """
+    if moments is not None:
+        return (adv - moments[0]) / (moments[1] + 1e-8)
     return (adv - mx.mean(adv)) / (mx.sqrt(mx.var(adv, ddof=1)) + 1e-8)
 
 
@@ -96,7 +106,7 @@ def ppo_loss(
     Raises:
         ValueError: shapes differ.
     """
-    shapes = [a.shape for a in (logprob, entropy, value, *batch) if a is not None]
+    shapes = [a.shape for a in (logprob, entropy, value, *batch[:4]) if a is not None]
     if len(set(shapes)) != 1:
         raise ValueError(f"the loss's inputs differ in shape: {shapes}")
     logratio = logprob - batch.old_logprob
@@ -104,7 +114,7 @@ def ppo_loss(
     if batch.weight is None:
         gain, known = -batch.adv, mx.stop_gradient(value)
     else:
-        gain, known = -batch.weight * normalise(batch.adv), batch.old_value
+        gain, known = -batch.weight * normalise(batch.adv, batch.moments), batch.old_value
     # Of two equal arguments, MLX's maximum gives the gradient to the second: the unclipped one, as
     # upstream.
     pg = mx.mean(mx.maximum(gain * mx.clip(ratio, 1 - clip_coef, 1 + clip_coef), gain * ratio))

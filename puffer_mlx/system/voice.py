@@ -20,6 +20,11 @@ def speaking(level: int) -> Iterator[None]:
         _level = before
 
 
+def level() -> int:
+    """How much is said: ``QUIET``, ``USUAL`` or ``VERBOSE``."""
+    return _level
+
+
 def is_quiet() -> bool:
     """Whether only what matters is to be said."""
     return _level == QUIET

@@ -26,6 +26,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.config import Config
+from puffer_mlx.machines.ranks import ALONE, Alone
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.precision import lower
@@ -72,6 +73,7 @@ class Collector:
         run: its compiled functions.
         placement: where it acts.
         timer: gets the phases ``eval_*``.
+        ranks: the processes that have a part of the run's agents each.
 
     Attributes:
         acting: how it acts; another way may be put in its place while nothing is under way.
@@ -89,7 +91,9 @@ class Collector:
         run: Executables,
         placement: Placement,
         timer: PhaseTimer,
+        ranks: Alone = ALONE,
     ) -> None:
+        self._ranks = ranks
         self.config, self.vec, self.policy, self.placement = config, vec, policy, placement
         self.overlap = placement.overlap
         self._timer = timer
@@ -158,8 +162,8 @@ class Collector:
             away = self.placement.rollout != self.placement.learner
             acting = for_cpu(weights) if away else weights
             acting = lower(acting, self.placement.acting_precision)
-            shape = (self.buffer.horizon, self.vec.num_agents)
-            noise = self.policy.distribution.noise(mine, shape)
+            T, draw = self.buffer.horizon, self.policy.distribution.noise
+            noise = self._ranks.columns(lambda N: draw(mine, (T, N)), self.vec.num_agents)
         mx.eval(after, noise, acting)
         buffer = self.buffers[(self.buffers.index(self.buffer) + 1) % len(self.buffers)]
         self._work = functools.partial(self._collect, buffer, weights, acting, key, noise)

@@ -12,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.config import Config
+from puffer_mlx.machines.ranks import ALONE, Alone
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import small_networks
 from puffer_mlx.ppo.loss import METRICS, largest_kl
@@ -57,6 +58,7 @@ class Learner:
         run: the policy's compiled functions.
         placement: where it acts and is trained.
         policy: what is trained.
+        ranks: the processes that train it together.
 
     Attributes:
         steps: what ``train`` calls. They may be replaced between two epochs: one by ``_replace``,
@@ -66,18 +68,25 @@ class Learner:
     """
 
     def __init__(
-        self, config: Config, run: Executables, placement: Placement, policy: Policy
+        self,
+        config: Config,
+        run: Executables,
+        placement: Placement,
+        policy: Policy,
+        ranks: Alone = ALONE,
     ) -> None:
         run = watched(run, locked)
-        self.reader = Reader(run, placement, config)
+        self.reader = Reader(run, placement, ranks.own(config))
         self.health = Health(config)
-        self._config = config
+        self._config = config = ranks.drawn(config)
+        self._ranks = ranks
         if config.train.algorithm == "ppo":
             self._pass = Pass.of(config, policy.has_memory)
         self._largest_kl = largest_kl(config.train)
-        self._at_once = placement.learner == mx.cpu and small_networks.fits(policy, config.train)
+        in_one = placement.learner == mx.cpu and small_networks.fits(policy, config.train)
+        self._at_once = in_one and ranks.size == 1
         others = (getattr(run, name) for name in Steps._fields[2:])
-        self.steps = Steps(self.reader.copy, self.reader.recompute, *others)
+        self.steps = ranks.divided(Steps(self.reader.copy, self.reader.recompute, *others))
 
     def train(
         self,
@@ -157,7 +166,8 @@ class Learner:
         states, K = self.reader.first_states(rollout), self._config.minibatches
         if self._config.train.algorithm == "puffer5":
             return _in_order(steps.split(fields, states), K)
-        return islice(self._shuffled(steps, fields, states, rollout.buffer.rows.finals, draws), K)
+        finals = self._ranks.finals(rollout.buffer.rows.finals, fields)
+        return islice(self._shuffled(steps, fields, states, finals, draws), K)
 
     def _shuffled(
         self, steps: Steps, fields: Fields, states: Any, finals: np.ndarray | None, keys: mx.array

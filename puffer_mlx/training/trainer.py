@@ -16,6 +16,7 @@ from puffer_mlx.checkpoint import State
 from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_training
 from puffer_mlx.errors import UserError
+from puffer_mlx.machines.ranks import ALONE, Alone
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.update import compile_update
@@ -63,6 +64,8 @@ class Trainer:
         policy: the one that the configuration describes if None.
         weights: initial weights; drawn from ``base.seed`` if None.
         like: of a run that goes on; where the configuration says ``auto``, as it was there.
+        ranks: the processes that train it together, of which this is one (``machines``). The
+            environments are its part, ``ranks.own(config)``.
 
     Attributes:
         epoch: epochs trained.
@@ -88,11 +91,13 @@ class Trainer:
         policy: Policy | None = None,
         weights: Any = None,
         like: State | None = None,
+        ranks: Alone = ALONE,
     ) -> None:
         choose_cache_limit()
-        self.config, self.vec = config, vec
+        self.config, self.vec, self.ranks = config, vec, ranks
+        own = ranks.own(config)
         optimizer = optimizers.find(config.train.optimizer)
-        refuse_training(config, vec.spec, optimizers.kept(optimizer))
+        refuse_training(own, vec.spec, optimizers.kept(optimizer))
         self.policy = policy or configured_policy(vec.spec, config)
         init, self._key = mx.random.split(mx.random.key(config.base.seed))
         weights = self.policy.init(init) if weights is None else weights
@@ -104,13 +109,14 @@ class Trainer:
         adaptive = config.train.lr_schedule == schedules.ADAPTIVE
         self._rate = config.train.learning_rate if adaptive else None  # else the schedule's
         self._acts_next: Any = None  # the next rollout's weights, where they aren't the newest
-        run = compile_update(self.policy, config.train)
+        run = compile_update(self.policy, own.train)
         before = like.numbers if like else {}
-        self.placement = place(config, vec.spec, self.policy, run, weights, before)
+        self.placement = place(own, vec.spec, self.policy, run, weights, before)
         self.profiler = Profiler(bool(config.base.profile))
         timer = self.profiler.rollout
-        self.collector = Collector(config, vec, self.policy, run, self.placement, timer)
-        self.learner = Learner(config, run, self.placement, self.policy)
+        ranks.begin(vec)
+        self.collector = Collector(own, vec, self.policy, run, self.placement, timer, ranks)
+        self.learner = Learner(config, run, self.placement, self.policy, ranks)
         self._phases = SampledPhases(self.profiler.train, run.logprobs)
         # puffer4 trains a segment from a zero state. If its rollout did too, and acted by the
         # weights that are trained, the first minibatch's ratios are 1 but for rounding.
@@ -146,8 +152,13 @@ class Trainer:
 
     def __iter__(self) -> Iterator[Logs]:
         """Train to the end of the schedule or until ``stop``; one record for each epoch."""
-        while self.epoch < self.config.epochs and not self.stop:
+        while self.epoch < self.config.epochs and not self._stopped():
             yield self.step()
+
+    def _stopped(self) -> bool:
+        """Whether the iteration is to end: somebody set ``stop``, here or at another rank."""
+        self.stop = self.ranks.any(self.stop)
+        return self.stop
 
     def step(self) -> Logs:
         """One epoch: a rollout of N * T steps, then K minibatches on it.
@@ -162,9 +173,11 @@ class Trainer:
         self.profiler.train.start()
         try:
             pending = self.pending = self.pending or Pending(self._rollout())
-            losses, seconds = self._train(pending)
+            with self.ranks.guarded():
+                pending, losses, seconds = self._train(pending)
         finally:
             self.collector.settle()
+        self.ranks.settle(self.vec)
         if overlap:
             self.profiler.rollout.lap("eval_idle")  # nobody else uses the timer now
         self.profiler.train.lap("train_wait" if overlap else "train_misc")
@@ -181,12 +194,13 @@ class Trainer:
         """
         total: Logs = {}
         for _ in range(self.config.epochs // 2):
-            if self.stop or total.get("env/n", 0) > self.config.base.eval_episodes:
+            if total.get("env/n", 0) > self.config.base.eval_episodes or self._stopped():
                 return
             try:
-                logs = self._rollout().logs
+                rollout = self._rollout()
             finally:
                 self.collector.settle()
+            logs, _ = self.ranks.meet(self.epoch, self.weights, rollout.logs, rollout.scores)
             self.global_step += self.config.batch_size
             total = merge_means(total, environment_logs(logs))
             yield {"agent_steps": self.global_step, **total}
@@ -226,27 +240,32 @@ class Trainer:
         begun = begun if self.placement.overlap else None
         environments = begun.environments if begun else self.vec.state()
         buffer = self.collector.buffer
+        own: dict[str, Any] = {  # of this process's agents
+            "recurrent": begun.states if begun else self.collector.states,
+            "carry": begun.buffer.carry(0) if begun else buffer.carry(),
+        }
         arrays = {
             **optimizers.stored(self.train_state.optimizer),
             "scaler": self.train_state.scaler,
             "key": begun.key if begun else self._key,
-            "recurrent": begun.states if begun else self.collector.states,
-            "carry": begun.buffer.carry(0) if begun else buffer.carry(),
+            **own,
             "recorded": buffer.observations[: buffer.horizon, :RECORDED],
         }
         acting = begun.weights if begun else self._acts_next
         if acting is not None and acting is not self.weights:
             arrays["acting"] = acting
         if environments is not None:
-            arrays["environments"] = mx.array(environments)
+            arrays["environments"] = own["environments"] = mx.array(environments)
         if (scores := self.epoch_logs.scores.state()) is not None:
             arrays["scores"] = mx.array(scores)
+        arrays |= self.ranks.gathered(dict(named(own)))
         numbers = {
             "epoch": self.epoch,
             "global_step": self.global_step,
             "uptime": self.epoch_logs.uptime,
             "rollout_device": kind(self.placement.rollout),
             "optimizer": self.config.train.optimizer,
+            **self.ranks.numbers(),
         }
         if self._rate is not None:
             numbers["learning_rate"] = self._rate
@@ -266,6 +285,7 @@ class Trainer:
             UserError: the state is of another configuration, or of another optimizer.
         """
         optimizers.refuse_another(self.config.train.optimizer, state.numbers)
+        state = State(self.ranks.taken(state.arrays, state.numbers), state.numbers)
         environments, scores = state.arrays.get("environments"), state.arrays.get("scores")
         going_on = environments is not None and self.vec.state() is not None
         now, collector = self.train_state, self.collector
@@ -277,6 +297,7 @@ class Trainer:
         found = resume.take(state, mine)
         if going_on:
             self.vec.restore(np.asarray(environments))
+            self.ranks.begin(self.vec)
         optimizer = optimizers.recovered(found, now.optimizer)
         self.train_state = TrainState(weights, optimizer, found["scaler"])
         self._key, self._acts_next, self.pending = found["key"], found.get("acting"), None
@@ -302,8 +323,8 @@ class Trainer:
             self.profiler.train.start()  # it was this thread's own work, on the other timer
         return rollout
 
-    def _train(self, pending: Pending) -> tuple[Logs, float]:
-        """Train on a rollout, the next one beside it; the losses, and seconds."""
+    def _train(self, pending: Pending) -> tuple[Pending, Logs, float]:
+        """Train on a rollout, the next one beside it; what was, the losses, and seconds."""
         began, timer = time.perf_counter(), self.profiler.train
         sampled = self.profiler.samples(self.epoch)
         with building:
@@ -319,6 +340,9 @@ class Trainer:
             observers.append(self._phases)  # outermost: it times what others do, too
         given = pending.rollout, self.train_state, draws, scheduled
         after, losses = self.learner.train(*given, observers)
+        rollout = pending.rollout
+        told = self.ranks.meet(self.epoch, after.weights, rollout.logs, rollout.scores)
+        pending = Pending(replace(rollout, logs=told[0], scores=told[1]), pending.draws)
         losses |= self._ratios.found()
         if self._rate is not None:
             losses["learning_rate"] = self._rate
@@ -328,10 +352,10 @@ class Trainer:
         self.global_step += self.config.batch_size
         timer.lap("train_misc")
         timer.divide(sampled)
-        return losses, time.perf_counter() - began - self._phases.extra
+        return pending, losses, time.perf_counter() - began - self._phases.extra
 
     def _draws(self, pending: Pending) -> mx.array:
         """What a rollout's minibatches are drawn by; the key is used up whatever draws."""
         if pending.draws is None:
             self._key, pending.draws = mx.random.split(self._key)
-        return self.learner.draws(pending.draws)
+        return self.learner.draws(self.ranks.key(pending.draws))

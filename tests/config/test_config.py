@@ -67,7 +67,8 @@ WRONG_OPTIONS = [  # option, value, what the message names, what the hint offers
     ("--train.train-fp16", "bf16", "train.train_fp16 bf16 is neither true nor", "true or false"),
     ("--train.rollout-devise", "cpu", "unknown option --train.rollout-devise", "--train.rollout-d"),
     ("--profile", "trace.txt", "base.profile trace.txt is neither", "or a file .json"),
-    ("--train.gpus", "2", "train.gpus 2 is not supported: one process", "hint: 1"),
+    ("--train.gpus", "0", "train.gpus 0 is out of range", "at least 1"),
+    ("--train.draw-from", "each", "train.draw_from each does not exist", "rank or all"),
     ("--world-size", "4", "base.world_size 4 is not supported", "hint: 1"),
     ("--selfplay.enabled", "1", "selfplay.enabled 1 is not supported: there is no", "hint: 0"),
     ("--vec.num-frozen-banks", "2", "vec.num_frozen_banks 2 is not supported", "hint: 0"),
@@ -292,7 +293,7 @@ def test_upstreams_default_file_says_what_the_declarations_say():
     assert config.sweep["sweep.train.gamma"]["max"] == "0.9999"
     note = c.unused_note(config)
     assert note is not None
-    for name in ("base.cudagraphs", "base.nccl_id", "train.gpus", "train.seed", "selfplay.elo_k"):
+    for name in ("base.cudagraphs", "base.nccl_id", "train.seed", "selfplay.elo_k"):
         assert note.count(name) == 1
     assert "\n" not in note
 
@@ -303,7 +304,7 @@ def test_fractions_in_integer_keys_are_cut_off():
     assert (config.vec.num_buffers, config.policy.num_layers) == (2, 4)
     assert config.env == {"scaffolding_ratio": 0.384917}
     assert config.unused == [
-        *("policy.expansion_factor", "train.gpus", "train.seed"),
+        *("policy.expansion_factor", "train.seed"),
         "train.env",
     ]
 

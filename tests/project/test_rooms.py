@@ -21,7 +21,7 @@ FLOORS = (
     "cli library",
     "check evaluation display sweep",
     "training export",
-    "rollout checkpoint",
+    "rollout checkpoint machines",
     "ppo policy vec",
     "ops profiling tracking",
     "config",
@@ -32,7 +32,7 @@ PLACE = {room: place for place, room in enumerate(reversed(" ".join(FLOORS).spli
 
 NUMPY_ONLY = {"vec", "config"}
 MLX_ONLY = {"policy", "ppo", "ops"}
-BOTH = {"rollout", "checkpoint", "profiling"}  # memory, files, and what they cost: none else so low
+BOTH = {"rollout", "checkpoint", "profiling", "machines"}  # memory, files, costs, messages
 GUESTS = {"torch", "pufferlib", "wandb", "tensorboard", "optuna", "matplotlib", "gymnasium"}
 GUESTS |= {"trackio", "imageio", "imageio_ffmpeg", "PIL", "IPython", "onnx", "onnxruntime"}
 HOSTS = {  # modules made of a guest's classes: they are imported inside functions themselves

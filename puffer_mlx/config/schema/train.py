@@ -172,3 +172,17 @@ class Train(Named):
         choices=("fp32", "bf16", "fp16"),
         aliases={"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"},
     )
+    gpus: int = key(
+        1,
+        "Processes, ranks, that train together on this machine: a GPU each, or a share of the"
+        " cores. Other numbers here are those of all of them: each has an R-th of"
+        " vec.total_agents and of minibatch_size. mlx.launch starts ranks on several machines.",
+        unit="ranks",
+        minimum=1,
+    )
+    draw_from: str = key(
+        "rank",
+        "With several ranks: rank: each draws its part of a minibatch from its own rollout, as"
+        " PufferLib; all: from those of all ranks, as one process would. puffer_mlx only.",
+        choices=("rank", "all"),
+    )

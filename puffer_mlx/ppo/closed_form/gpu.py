@@ -96,8 +96,15 @@ class Finished(NamedTuple):
     """(1, A) of logstd's dtype: gradient of the scaled loss; None of a discrete space."""
 
 
-def moments(adv: mx.array) -> mx.array:
-    """Of each of G parts of adv (n,): count, mean, sum of squares about it: (3, G) float32."""
+def moments(adv: mx.array, known: mx.array | None = None) -> mx.array:
+    """Of each of G parts of adv (n,): count, mean, sum of squares about it: (3, G) float32.
+
+    Where mean and deviation are ``known`` (2,), those of one part that has them.
+    """
+    if known is not None:
+        mean, deviation = known
+        n = mx.array(adv.size, mx.float32)
+        return mx.stack([n, mean, mx.square(deviation) * (n - 1)]).reshape(3, 1)
     parts = min(PARTS, _blocks(adv.size))
     inputs = {"adv": adv, "shape": numbers(adv.size, parts)}
     shapes = {"moments": (3, parts)}

@@ -95,7 +95,7 @@ def _fused(y, action, limit, logstd, actions, masks, coefficients, ent_coef, sca
     space = gpu.Space(action, limit, logstd, actions, masks)
     settings = gpu.Settings(Coefficients(*coefficients), ent_coef, scale)
     targets = Minibatch(*batch)
-    parts = None if targets.weight is None else gpu.moments(targets.adv)
+    parts = None if targets.weight is None else gpu.moments(targets.adv, targets.moments)
     dy, ratio, value, partial = gpu.samples(space, settings, y, targets, parts)
     total, metrics, *dlogstd = gpu.finish(space, settings, y.shape[1], partial)
     return total, metrics, ratio, value, dy, *(() if logstd is None else dlogstd)

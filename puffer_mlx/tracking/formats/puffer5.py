@@ -25,7 +25,6 @@ REMOVED = ("train.beta2", "train.eps", "train.prio_alpha", "train.prio_beta0")  
 UPSTREAM: dict[str, dict[str, Any]] = {  # what 5.0's files say besides, and is so of every run here
     "base": {"cudagraphs": -1, "gpu_offset": 0},
     "vec": {"num_policies": 1, "hist_policy_percent": 0},
-    "train": {"gpus": 1},
 }
 
 

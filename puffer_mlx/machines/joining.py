@@ -1,0 +1,127 @@
+"""Becoming a rank: what a launcher says, and whether all ranks were started alike."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.config import Config
+from puffer_mlx.config.writing import to_dict
+from puffer_mlx.errors import UserError
+from puffer_mlx.machines import exchange
+from puffer_mlx.machines.launched import backend, rank_said
+from puffer_mlx.machines.ranks import ALONE, Alone, Ranks
+from puffer_mlx.system.version import machine
+
+ALL_BY = 120.0  # seconds in which all ranks have to be there
+OF_A_MACHINE = {  # settings that ranks need not have in common: what they compute doesn't depend on
+    *("base.checkpoint_dir", "base.log_dir", "vec.num_threads", "vec.max_threads"),
+    *("vec.backend", "vec.timeout", "base.profile"),
+}
+VERSIONS = ("puffer_mlx", "MLX")
+
+
+def join(config: Config, resumed: str = "none") -> Alone:
+    """This process's place among the ranks that a launcher started; ``ALONE`` without one.
+
+    Args:
+        config: the run's, which all ranks must have in common.
+        resumed: the name of the checkpoint that it goes on from.
+
+    Raises:
+        UserError: ranks can't be reached, or they were started with other settings or versions.
+    """
+    name = backend()
+    if name is None:
+        return ALONE
+    with _all_come(name):
+        try:
+            group = mx.distributed.init(strict=True, backend=name)
+        except (RuntimeError, ValueError) as error:
+            words = f"rank {rank_said()} can't join: {_said(name, error)}"
+            raise UserError(words, _hint(name)) from None
+        if group.size() == 1:
+            return ALONE
+        ranks = Ranks(group, config)
+        with ranks.guarded():
+            told = exchange.all_objects(group, {**_facts(config), "checkpoint": resumed})
+    for rank, facts in enumerate(told[1:], start=1):
+        if different := _first_difference(told[0], facts):
+            key, here, there = different
+            raise UserError(
+                f"rank 0 has {key} {here}, and rank {rank} has {there}",
+                "start all ranks with the same options, files and versions",
+            )
+    if config.train.gpus not in (1, ranks.size):
+        raise UserError(
+            f"train.gpus is {config.train.gpus}, and {ranks.size} ranks were started",
+            f"--train.gpus {ranks.size}, or leave it out",
+        )
+    ranks.own(config)  # it can be divided
+    return ranks
+
+
+def _facts(config: Config) -> dict[str, Any]:
+    """What has to be the same on all ranks, texts by name."""
+    versions = machine()
+    settings = {
+        f"{section}.{key}": str(value)
+        for section, keys in to_dict(config).items()
+        if isinstance(keys, dict) and section != "sweep"
+        for key, value in keys.items()
+    }
+    kept = {name: text for name, text in settings.items() if name not in OF_A_MACHINE}
+    return {"env_name": config.env_name, **kept, **{name: versions[name] for name in VERSIONS}}
+
+
+def _first_difference(
+    first: Mapping[str, Any], other: Mapping[str, Any]
+) -> tuple[str, Any, Any] | None:
+    """The first name that two sets of facts have other texts for."""
+    for name in {**first, **other}:
+        here, there = first.get(name, "missing"), other.get(name, "missing")
+        if here != there:
+            return name, here, there
+    return None
+
+
+def _said(name: str, error: Exception) -> str:
+    """What MLX says of a group that it can't make, in a line."""
+    path = os.environ.get("MLX_HOSTFILE", "")
+    if name == "ring" and not os.path.isfile(path):
+        return f"MLX_HOSTFILE {path!r} is no file"
+    if name == "ring" and "json" in str(error):
+        return f"MLX_HOSTFILE {path} is no list of each rank's addresses"
+    return str(error).splitlines()[0]
+
+
+def _hint(name: str) -> str:
+    if name == "ring":
+        file = '[["10.0.0.1:5000"], ["10.0.0.2:5000"]]'
+        return f"mlx.launch writes that file; one of two ranks is {file}"
+    return f"this build of MLX has no {name} here: mlx.launch --backend ring works everywhere"
+
+
+@contextmanager
+def _all_come(name: str) -> Iterator[None]:
+    """End the process if the ranks don't find each other: MLX would wait without end."""
+
+    def end() -> None:
+        sys.stderr.write(
+            f"error: rank {rank_said()} has waited {ALL_BY:.0f} s for the others ({name})\n"
+            "  hint: was each rank started, and do its addresses lead to it?\n"
+        )
+        sys.stderr.flush()
+        os._exit(2)
+
+    timer = threading.Timer(ALL_BY, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -1,0 +1,79 @@
+"""A rank's own part of a run: agents, minibatches, seeds.
+
+A run's numbers are those of all ranks together: ``vec.total_agents`` agents, minibatches of
+``train.minibatch_size`` steps. Each of R ranks has an R-th of them, so that a command that is
+started on more ranks is the same run.
+"""
+
+from dataclasses import replace
+
+from puffer_mlx.config import Config
+from puffer_mlx.errors import UserError
+
+
+def share(config: Config, rank: int, size: int) -> Config:
+    """What one rank does of a run.
+
+    Args:
+        config: the run's.
+        rank: whose part, from 0 on.
+        size: how many ranks there are.
+
+    Raises:
+        UserError: agents or minibatches can't be divided by them.
+    """
+    vec, train = config.vec, config.train
+    agents, buffers = vec.total_agents, vec.num_buffers
+    if agents % (size * buffers):
+        raise UserError(
+            f"vec.total_agents {agents} is not a multiple of {size} ranks x vec.num_buffers"
+            f" {buffers}",
+            _multiples("vec.total_agents", agents, size * buffers),
+        )
+    step = size if config.shuffles_samples else size * train.horizon
+    if train.minibatch_size % step:
+        each = "" if config.shuffles_samples else f" x train.horizon {train.horizon}"
+        raise UserError(
+            f"train.minibatch_size {train.minibatch_size} is not a multiple of {size} ranks{each}",
+            _multiples("train.minibatch_size", train.minibatch_size, step),
+        )
+    own = replace(
+        config,
+        vec=replace(vec, total_agents=agents // size),
+        train=replace(
+            train,
+            minibatch_size=train.minibatch_size // size,
+            total_timesteps=train.total_timesteps // size,
+        ),
+        origins=dict(config.origins),
+        notes=[],
+    )
+    own.vec.seed = vec.seed + rank * own.vec.total_agents
+    if (own.epochs, own.minibatches) != (config.epochs, config.minibatches):
+        raise UserError(
+            f"{size} ranks' parts round to {own.minibatches} minibatches in each of {own.epochs}"
+            f" epochs, not to {config.minibatches} in {config.epochs}",
+            "change train.replay_ratio a little",
+        )
+    return own
+
+
+def seeded(own: Config, config: Config, rank: int, environments: int) -> bool:
+    """Seed a rank's environments by their numbers among those of all ranks.
+
+    Args:
+        own: the rank's part, whose ``vec.seed`` is changed.
+        config: the run's.
+        rank: whose part.
+        environments: how many a rank has.
+
+    Returns:
+        Whether they were seeded so already; if not they have to be made again.
+    """
+    before, own.vec.seed = own.vec.seed, config.vec.seed + rank * environments
+    return before == own.vec.seed
+
+
+def _multiples(name: str, value: int, step: int) -> str:
+    lower = value // step * step
+    return f"{name} {' or '.join(str(n) for n in (lower, lower + step) if n)}"

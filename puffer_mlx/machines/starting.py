@@ -1,0 +1,122 @@
+"""Starting ranks on this machine: ``train.gpus``. On several machines ``mlx.launch`` does that."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import mlx.core as mx
+
+PATIENCE = 60.0  # seconds that the others have to end after one has failed
+HOST = "127.0.0.1"
+
+
+def start_ranks(count: int, words: Sequence[str], on_gpus: bool) -> int:
+    """Run a command on several ranks of this machine, to its end.
+
+    Args:
+        count: how many.
+        words: the command. Its processes share standard output and error.
+        on_gpus: each rank gets a GPU, and NCCL joins them; else each gets a share of the cores.
+
+    Returns:
+        The exit code of the first rank that failed, else 0.
+    """
+    with _group(count, on_gpus) as settings:
+        ranks = [
+            subprocess.Popen(words, env={**os.environ, **own, "MLX_RANK": str(rank)})
+            for rank, own in enumerate(settings)
+        ]
+        for rank, process in enumerate(ranks):
+            share_cores(process.pid, rank, count)
+        try:
+            with _passed_on(ranks):
+                return _wait(ranks)
+        finally:
+            for process in ranks:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+
+
+def uses_gpus(device: str) -> bool:
+    """Whether ranks train on GPUs that NCCL joins."""
+    return device != "cpu" and mx.cuda.is_available()
+
+
+def share_cores(process: int, rank: int, count: int) -> None:
+    """Give a process its share of the cores of this one, where the system can."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    first, last = rank * len(cores) // count, (rank + 1) * len(cores) // count
+    os.sched_setaffinity(process, cores[first:last] or [cores[rank % len(cores)]])
+
+
+@contextmanager
+def _group(count: int, on_gpus: bool) -> Iterator[list[dict[str, str]]]:
+    """What the environment says to each rank of how to reach the others."""
+    ports = free_ports(count)
+    if on_gpus:
+        common = {"MLX_WORLD_SIZE": str(count), "NCCL_HOST_IP": HOST, "NCCL_PORT": str(ports[0])}
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        gpus = visible.split(",") if visible else [str(n) for n in range(count)]
+        yield [{**common, "CUDA_VISIBLE_DEVICES": gpus[n % len(gpus)]} for n in range(count)]
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "hosts.json")
+        path.write_text(json.dumps([[f"{HOST}:{port}"] for port in ports]))
+        yield [{"MLX_HOSTFILE": str(path)}] * count
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens to now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((HOST, 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+@contextmanager
+def _passed_on(ranks: Sequence[subprocess.Popen]) -> Iterator[None]:
+    """Signals to this process go to all ranks; a terminal sends them Ctrl-C by itself."""
+
+    def pass_on(number: int, _: object) -> None:
+        for process in ranks:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    before = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, pass_on),
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(ranks: Sequence[subprocess.Popen]) -> int:
+    """Wait until all have ended; after one has failed, not for long."""
+    failed, until = 0, float("inf")
+    while any(process.poll() is None for process in ranks) and time.monotonic() < until:
+        time.sleep(0.05)
+        codes = [process.returncode for process in ranks if process.returncode]
+        if codes and not failed:
+            failed, until = codes[0], time.monotonic() + PATIENCE
+    failed = failed or next((p.returncode for p in ranks if p.returncode), 0)
+    return failed if failed >= 0 else 128 - failed
+
+
+def command(words: Sequence[str]) -> list[str]:
+    """The words of this package's command in a process of its own."""
+    return [sys.executable, "-m", "puffer_mlx", *words]
