@@ -27,13 +27,11 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.vec.base import Rows
-from puffer_mlx.vec.episodes import Episodes
 from puffer_mlx.vec.puffer.backends import Probe, plan
 from puffer_mlx.vec.puffer.buffers import Buffers
 from puffer_mlx.vec.puffer.in_workers import InWorkers
 from puffer_mlx.vec.puffer.make import PufferRecipe
 from puffer_mlx.vec.puffer.workers import Here, Workers
-from puffer_mlx.vec.rows import RowShapes
 
 __all__ = ["PufferVec"]
 
@@ -79,52 +77,22 @@ class PufferVec(InWorkers):
         render: bool = False,
         rescale_actions: bool = False,
     ) -> None:
-        self._envs, self._under_way = [], [None] * num_buffers
+        super().__init__(name, total_agents, num_buffers, num_threads, seed)
         self.finals = False
-        self.unread: list[str] = []  # an argument that ``make`` doesn't take is an error
-        self.num_agents, self.num_groups, self.num_threads = total_agents, num_buffers, num_threads
-        self._name, self._seed, self._resets = name, seed, 0
         recipe = PufferRecipe(name, make, dict(env or {}), render)
         with closing(Probe(recipe, seed)) as probe:
             chosen = plan(probe, recipe, total_agents, num_buffers, backend, num_threads)
-            self.layout, self._unpack = probe.layout(rescale_actions)
-            self._n = n = total_agents // num_buffers
-            buffers = Buffers.layout(n, probe.observation_space, probe.action_space)
-            self._per_environment = probe.agents // probe.environments
-        self.spec = self.layout.spec
-        self._rows, self._all_rows = RowShapes(self.spec, n), RowShapes(self.spec, total_agents)
-        self.backend, self.description = chosen.form, chosen.describe(num_buffers)
-        try:
-            for group in range(num_buffers):
-                self._envs.append(chosen.build(buffers, group, seed, timeout))
-        except BaseException:
-            self.close()
-            raise
-        self.num_environments = total_agents // self._per_environment
-        self._episodes = Episodes(total_agents, self._per_environment)
-        inside = n // chosen.count // self._per_environment  # environments of an instance
+            layout, self._unpack = probe.layout(rescale_actions)
+            buffers = Buffers.layout(self._n, probe.observation_space, probe.action_space)
+            agents = probe.agents // probe.environments
+        self._build(chosen, layout, buffers, agents, timeout)
+        inside = self._n // chosen.count // agents  # environments of an instance
         self._seeds = [seed + i // inside for i in range(self.num_environments)]
         self._running = np.zeros(total_agents, bool)  # whose episode has begun
 
-    def reset(self, out: Rows) -> None:
-        """Start new episodes for all N agents; write their first rows, rewards and terminals 0.
-
-        Waits for steps under way. The k-th time (from 0), instance i gets the seed
-        ``seed + i + k * num_environments``.
-        """
-        self._all_rows.check(out)
-        for group in range(self.num_groups):
-            self.wait(group)
-        seed = self._seed + self._resets * self.num_environments
-        out.rewards[:] = 0
-        out.terminals[:] = 0
-        self._episodes.restart()
-        self._running[:] = False
-        self._resets += 1
-        for group in range(self.num_groups):
-            with self._closing_on_failure():
-                self._envs[group].reset(seed)
-                self._write(group, out.part(self._agents(group)))
+    def _begin_episodes(self, group: int, out: Rows) -> None:
+        self._running[self._agents(group)] = False
+        self._write(group, out)
 
     def _begin(self, group: int, env: Here | Workers, actions: np.ndarray, out: Rows) -> Rows:
         np.copyto(env.buffers.actions, self.layout.actions(actions))

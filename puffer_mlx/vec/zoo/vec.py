@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.vec.base import TERMINATED, Rows
-from puffer_mlx.vec.episodes import Episodes
 from puffer_mlx.vec.gym.episode_ends import EpisodeEnds
 from puffer_mlx.vec.gym.infos import MASK
 from puffer_mlx.vec.layout import Layout
@@ -27,7 +26,7 @@ from puffer_mlx.vec.puffer.buffers import Buffers
 from puffer_mlx.vec.puffer.in_workers import InWorkers
 from puffer_mlx.vec.puffer.workers import Here, Workers
 from puffer_mlx.vec.python_faults import RAISED, Fault, told
-from puffer_mlx.vec.rows import RowShapes, check_picture
+from puffer_mlx.vec.rows import check_picture
 from puffer_mlx.vec.step_speed import step_seconds
 from puffer_mlx.vec.zoo.agents import Spaces
 from puffer_mlx.vec.zoo.make import ZooRecipe
@@ -74,55 +73,23 @@ class ZooVec(InWorkers):
         render: bool = False,
         rescale_actions: bool = False,
     ) -> None:
-        self._envs, self._under_way = [], [None] * num_buffers
+        super().__init__(name, total_agents, num_buffers, num_threads, seed)
         self.finals = True
-        self.unread: list[str] = []  # an argument that ``make`` doesn't take is an error
-        self.num_agents, self.num_groups, self.num_threads = total_agents, num_buffers, num_threads
-        self._name, self._seed, self._resets = name, seed, 0
         recipe = ZooRecipe(name, make, dict(env or {}), render, rescale_actions)
         probe = _Probe(recipe, seed)
         chosen = plan(probe, recipe, total_agents, num_buffers, backend, num_threads)
-        self.layout, self.spec = probe.layout, probe.layout.spec
-        self._n = n = total_agents // num_buffers
-        self._rows, self._all_rows = RowShapes(self.spec, n), RowShapes(self.spec, total_agents)
-        self.backend, self.description = chosen.form, chosen.describe(num_buffers)
-        self._per_environment = probe.agents
-        self.num_environments = total_agents // probe.agents
-        self._seeds = range(seed, seed + self.num_environments)
-        self._ends = [EpisodeEnds(n, finals=True) for _ in range(num_buffers)]
-        self._episodes = Episodes(total_agents, probe.agents)
-        try:
-            for group in range(num_buffers):
-                self._envs.append(chosen.build(probe.buffers(n), group, seed, timeout))
-        except BaseException:
-            self.close()
-            raise
+        self._ends = [EpisodeEnds(self._n, finals=True) for _ in range(num_buffers)]
+        self._seeds = range(seed, seed + total_agents // probe.agents)
+        self._build(chosen, probe.layout, probe.buffers(self._n), probe.agents, timeout)
 
-    def reset(self, out: Rows) -> None:
-        """Start new episodes for all N agents; write their first rows, rewards and terminals 0.
-
-        Waits for steps under way. The k-th time (from 0), environment i gets the seed
-        ``seed + i + k * num_environments``.
-        """
-        self._all_rows.check(out)
-        for group in range(self.num_groups):
-            self.wait(group)
-        seed = self._seed + self._resets * self.num_environments
-        out.rewards[:] = 0
-        out.terminals[:] = 0
-        self._episodes.restart()
-        self._resets += 1
-        for group in range(self.num_groups):
-            part, ends = out.part(self._agents(group)), self._ends[group]
-            env = self._envs[group]
-            with self._closing_on_failure():
-                env.reset(seed)
-                ends.restart()
-                ends.over = ~env.buffers.masks  # who isn't there yet
-                ends.any_over = bool(ends.over.any())
-                if part.finals is not None:
-                    part.finals[:] = TERMINATED * ends.over
-                self._write(group, part)
+    def _begin_episodes(self, group: int, out: Rows) -> None:
+        ends = self._ends[group]
+        ends.restart()
+        ends.over = ~self._envs[group].buffers.masks  # who isn't there yet
+        ends.any_over = bool(ends.over.any())
+        if out.finals is not None:
+            out.finals[:] = TERMINATED * ends.over
+        self._write(group, out)
 
     def _begin(self, group: int, env: Here | Workers, actions: np.ndarray, out: Rows) -> Rows:
         np.copyto(env.buffers.actions, actions)
