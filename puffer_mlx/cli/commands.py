@@ -36,6 +36,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command("train", "ENV", "Train a policy."),
+    "sweep": Command("sweep", "ENV", "Search for a good configuration with many runs."),
     "evaluate": Command("evaluate", "ENV PATH", "Score a trained policy, or watch it play."),
     "export": Command(
         "export", "PATH --to KIND", "Carry a policy to PyTorch, ONNX or PufferLib.", False

@@ -500,7 +500,9 @@ def test_configurations_name_code_in_few_places():
         assert found == allowed, word
 
 
-@pytest.mark.parametrize("script", ["train", "evaluate", "export", "import_", "check_env", "bench"])
+@pytest.mark.parametrize(
+    "script", ["train", "evaluate", "export", "import_", "check_env", "bench", "sweep"]
+)
 def test_every_script_has_the_option(script, capsys):
     with pytest.raises(SystemExit):
         call(script, "--help", "all")

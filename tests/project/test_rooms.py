@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[2] / "puffer_mlx"
 # A room imports from rooms on the floors below it, and from those to its right on its own floor.
 FLOORS = (
     "cli library",
-    "check evaluation display sweep",
+    "check evaluation sweep display",
     "training export",
     "rollout checkpoint machines",
     "ppo policy vec",
@@ -42,6 +42,7 @@ HOSTS = {  # modules made of a guest's classes: they are imported inside functio
     "policy.encoders.torch_images": {"torch"},
     "policy.networks.torch_network": {"torch"},
     "policy.networks.*.torch_module": {"torch"},
+    "sweep.engine.*": {"optuna"},
     "vec.gym.workers": {"gymnasium"},
 }
 

@@ -1,0 +1,222 @@
+"""Search for a good configuration: puffer-mlx sweep breakout [options]; --help shows them."""
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from puffer_mlx import vec
+from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.cli.sweep_options import (
+    LATEST,
+    OBEYED,
+    Own,
+    add_options,
+    own_options,
+    without_sweep,
+)
+from puffer_mlx.config import Config, parse_command_line, take_notes, unused_note
+from puffer_mlx.config.command_line import build_parser
+from puffer_mlx.config.trainer_choice import trainer_note
+from puffer_mlx.errors import UserError
+from puffer_mlx.sweep import places
+from puffer_mlx.sweep.reading import Sweep, read_sweep
+from puffer_mlx.system import program, voice
+from puffer_mlx.system.files import publish
+from puffer_mlx.tracking.tracked_run import refuse_missing
+
+FIRST = ("total_timesteps", "learning_rate", "gamma")  # of what a row shows, if it is swept
+WHERE = "sweep.json"  # in a sweep's folder: where its trials are
+
+
+class Found(NamedTuple):
+    """Which sweep it is, and where.
+
+    Args:
+        name: the sweep's.
+        folder: its own on this machine.
+        storage: where its trials are.
+        there: whether it must be there already.
+    """
+
+    name: str
+    folder: Path
+    storage: str
+    there: bool
+
+
+def option_parser() -> argparse.ArgumentParser:
+    return build_parser(extra=add_options, obeyed=OBEYED)
+
+
+@reported
+def main(argv: list[str]) -> int:
+    config, _ = parse_command_line(argv, add_options, obeyed=OBEYED)
+    if importlib.util.find_spec("optuna") is None:
+        raise UserError("a sweep needs Optuna", "pip install 'puffer-mlx[sweep]'")
+    own, words = own_options(argv[1:])
+    with ended_by_sigterm():
+        return sweep(argv[0], words, own, find(config, own))
+
+
+def find(config: Config, own: Own) -> Found:
+    """Which sweep is meant.
+
+    Raises:
+        UserError: it isn't there.
+    """
+    above = Path(own.dir) / config.slug
+    name = own.resume or own.name or str(time.time_ns() // 1_000_000)
+    if own.resume == LATEST:
+        files = sorted(above.glob(f"*/{WHERE}"), key=lambda path: path.stat().st_mtime)
+        if not files:
+            raise UserError(f"there is no sweep in {above}", "without --resume one begins")
+        name = files[-1].parent.name
+    folder = above / name
+    if name != folder.name or name.startswith("."):
+        raise UserError(f"{name!r} is no name of a sweep", "a word, without a slash")
+    storage = own.storage or str(folder / "journal.log")
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        storage = own.storage or json.loads((folder / WHERE).read_text())["storage"]
+    return Found(name, folder, storage, there=own.resume is not None)
+
+
+def sweep(env: str, words: list[str], own: Own, found: Found) -> int:
+    """Sweep; the exit code."""
+    from puffer_mlx.sweep.engine import storage, study
+    from puffer_mlx.sweep.engine.samplers import make_sampler
+    from puffer_mlx.sweep.engine.trainings import Trainings
+
+    with storage.reported(found.storage):
+        opened = storage.open_storage(found.storage, must_exist=found.there)
+        name = f"{found.folder.parent.name}-{found.name}"
+        before = study.about(opened, name)
+        if before is None and found.there:
+            there = ", ".join(study.names(opened)) or "none"
+            raise UserError(f"{found.storage} has no sweep {name}", f"those there are: {there}")
+        began_with = before["words"] if before else words
+        said = [*began_with, *words] if before else words
+        config, swept = configured(env, said)
+        plain = without_sweep(said)
+        trainings = Trainings(
+            env, plain, config, swept.space, swept.settings, found.folder, own.hang
+        )
+        sampler = make_sampler(swept.space, swept.settings, config.base.seed, trainings.settle)
+        about = {"words": began_with, **study.described(swept.space, swept.settings, config)}
+        made = study.open_study(opened, name, swept.space, swept.settings, about, sampler)
+        with publish(found.folder / WHERE) as temporary:
+            temporary.write_text(json.dumps({"storage": found.storage, "study": name}))
+        return drive(made, trainings, own, found)
+
+
+def configured(env: str, words: Sequence[str]) -> tuple[Config, Sweep]:
+    """The first run's configuration and what is swept; says what there is to say of both."""
+    config, _ = parse_command_line([env, *words], add_options, obeyed=OBEYED)
+    refuse_missing(config)
+    vec.settle_family(config)
+    voice.note(trainer_note(config))
+    for line in take_notes(config):
+        voice.note(line)
+    config.unused = [name for name in config.unused if not name.startswith("sweep.")]
+    if note := unused_note(config):
+        voice.note(note)
+    swept = read_sweep(config)
+    for line in swept.notes:
+        voice.note(line)
+    return config, swept
+
+
+def drive(made: Any, trainings: Any, own: Own, found: Found) -> int:
+    """Run what is to be run, and say what came of it; the exit code."""
+    from puffer_mlx.sweep.engine.driver import Driver, Limits
+    from puffer_mlx.sweep.engine.informed import Judges
+    from puffer_mlx.sweep.engine.records import Records
+    from puffer_mlx.sweep.engine.table import Screen
+
+    settings, config = trainings.settings, trainings.config
+    gpus = gpus_of(config, settings.gpus)
+    where = places.share(own.parallel, places.own_cores(), gpus, config.train.gpus)
+    about = f"{settings.method} over {len(trainings.space)} keys"
+    title = f"sweep {found.name} of {config.env_name}: {about}, {found.storage}"
+    console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else Console()
+    with Screen(made, title, settings.max_runs, len(where), console, columns(trainings)) as screen:
+        records = Records(made, trainings, screen)
+        judges = Judges(made, trainings.space, settings)
+        limits = Limits(settings.max_runs)
+        try:
+            Driver(made, trainings.start, where, limits, records, judges).run()
+        finally:
+            records.conclude()
+    return say_result(made, found, settings.metric)
+
+
+def say_result(made: Any, found: Found, metric: str) -> int:
+    """Print the result; the exit code."""
+    from puffer_mlx.sweep.engine import report
+    from puffer_mlx.sweep.engine.trainings import BEST
+
+    best = made.best()
+    if best is None:
+        raise UserError("no run finished", f"what they said is in {found.folder / 'runs'}")
+    score, cost = best.values
+    print(f"best: run {best.number}, {metric} {score:.5g} after {cost:.1f} s of training")
+    print(f"      {program.command('train')} {found.folder / BEST}")
+    if known := report.importances(made):
+        most = ", ".join(f"{name} {part:.0%}" for name, part in list(known.items())[:5])
+        voice.note(f"what mattered: {most}")
+    for path in report.draw(made, found.folder):
+        voice.note(f"picture {path}")
+    if not report.can_draw():
+        voice.note("pictures of the front and of what mattered: pip install 'puffer-mlx[plot]'")
+    return 0
+
+
+def columns(trainings: Any) -> list[str]:
+    """Which keys a row shows, by their short names."""
+    swept = [name.rpartition(".")[2] for name in trainings.space.names]
+    return [*[name for name in FIRST if name in swept], *[n for n in swept if n not in FIRST]][:4]
+
+
+def gpus_of(config: Config, most: int) -> list[str]:
+    """The GPUs that runs share; empty where they compute on a CPU, or a Mac's."""
+    from puffer_mlx.system.devices import has_gpu
+
+    found = places.own_gpus() if config.base.device != "cpu" else []
+    if not found or not has_gpu():
+        return []
+    if most > len(found):
+        raise UserError(
+            f"sweep.gpus is {most}, and there are {len(found)}", f"at most {len(found)}"
+        )
+    return found[: most or None]
+
+
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM, which batch systems send, end the sweep as Ctrl-C does."""
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

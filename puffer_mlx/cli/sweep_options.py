@@ -1,0 +1,140 @@
+"""Options of ``sweep.py``: its own, those of [sweep], and the words that its runs get of them."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from puffer_mlx.cli.commands import introduce
+from puffer_mlx.cli.option_types import number
+from puffer_mlx.cli.verbosity import add_verbosity
+from puffer_mlx.config.command_line import spelled
+from puffer_mlx.config.schema import KEYS
+from puffer_mlx.errors import UserError
+from puffer_mlx.sweep.default_ranges import OF_4, OF_5
+from puffer_mlx.sweep.settings import METHODS, SweepSettings
+
+HANG = 600.0
+LATEST = "latest"
+SECTION = {  # of [sweep]: what help says
+    "method": f"what chooses the next run: {', '.join(METHODS)}",
+    "metric": "the number of a record that is a run's score",
+    "goal": "maximize or minimize",
+    "max_runs": "runs that finish",
+    "max_suggestion_cost": "no run is suggested that is expected to cost more; seconds",
+    "downsample": "points of its curve that a run tells",
+    "early_stop_quantile": "runs below it are ended early; 0: none is",
+    "gpus": "how many are used; 0: all",
+    "sweep_only": "words with commas: only keys with one of them are swept",
+}
+ABOUT = """\
+Keys of [sweep] and of what is searched are options, too: --sweep.method TPE,
+--sweep.max-runs 50, --sweep.sweep-only gamma,learning_rate,
+--sweep.train.gamma.min 0.9. --help all explains those of [sweep]."""
+OBEYED = (  # keys and sections that a sweep's runs obey
+    *("vec", "wrap", "policy", "torch", "train"),
+    *(f"base.{key}" for key in KEYS["base"] if key not in ("checkpoint_dir", "log_dir")),
+)
+KEEPS = "--checkpoint-dir", "--log-dir"
+
+
+class Own(NamedTuple):
+    """The options that aren't a configuration's; the names are the options'."""
+
+    name: str | None
+    resume: str | None
+    storage: str | None
+    parallel: int
+    hang: float
+    dir: str
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    introduce(parser, "sweep")
+    group = parser.add_argument_group("this sweep", ABOUT)
+    _add_own(group)
+    for key, text in SECTION.items():
+        default = getattr(SweepSettings, key)
+        shown = f" (default {default})" if default not in ("", ()) else ""
+        _add_key(group, f"sweep.{key}", f"{text}{shown}")
+    for key in SweepSettings.__dataclass_fields__:
+        if key not in SECTION:
+            _add_key(group, f"sweep.{key}", argparse.SUPPRESS)
+    for name in dict.fromkeys([*OF_4, *OF_5]):
+        for key in ("distribution", "min", "max", "scale"):
+            _add_key(group, f"sweep.{name}.{key}", argparse.SUPPRESS)
+    add_verbosity(parser)
+
+
+def _add_own(group: Any) -> None:
+    group.add_argument("--name", help="begin a sweep of this name, or go on with it if it is there")
+    group.add_argument(
+        "--resume",
+        metavar="NAME",
+        nargs="?",
+        const=LATEST,
+        help="go on with a sweep: latest, or its name",
+    )
+    group.add_argument(
+        "--storage",
+        metavar="URL",
+        help="where its trials are kept: a file, or a URL that Optuna knows (default: a file in its"
+        " folder)",
+    )
+    group.add_argument(
+        "--parallel",
+        metavar="N",
+        type=number(int, 1),
+        default=0,
+        help="runs at once, each with its share of cores (default: one, with GPUs one for each)",
+    )
+    group.add_argument(
+        "--hang",
+        metavar="SECONDS",
+        type=number(float, 1),
+        default=HANG,
+        help=f"a run without a new record for so long has failed (default {HANG:g})",
+    )
+    group.add_argument(
+        "--dir", default="sweeps", help="folder of sweeps: DIR/ENV/NAME (default sweeps)"
+    )
+
+
+def _add_key(group: Any, name: str, text: str) -> None:
+    option = "--" + name.replace("_", "-")
+    metavar = "VALUE"
+    group.add_argument(option, dest=name, default=argparse.SUPPRESS, metavar=metavar, help=text)
+
+
+def own_options(words: Sequence[str]) -> tuple[Own, list[str]]:
+    """The sweep's own options, and the other words.
+
+    Raises:
+        UserError: options that say the same twice, or where a sweep's runs are kept.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    _add_own(parser)
+    given, others = parser.parse_known_args(spelled(words))
+    if given.name and given.resume:
+        raise UserError("--name and --resume are given", "one of them")
+    for name in KEEPS:
+        if any(word.partition("=")[0] == name for word in others):
+            raise UserError(
+                f"{name} is given, and a sweep's runs are in its folder", "--dir FOLDER"
+            )
+    return Own(**vars(given)), others
+
+
+def without_sweep(words: Sequence[str]) -> list[str]:
+    """Words of a configuration without those for [sweep], which a single run doesn't need."""
+    made: list[str] = []
+    skip = False
+    for word in words:
+        if word.startswith("--"):
+            skip = word.startswith("--sweep.") and "=" not in word
+            if word.startswith("--sweep."):
+                continue
+        elif skip:
+            skip = False
+            continue
+        made.append(word)
+    return made

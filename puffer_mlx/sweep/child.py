@@ -1,0 +1,181 @@
+"""One run of a sweep: a process ``puffer-mlx train`` in a folder of its own, watched by its log."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.sweep.curve import Log, Outcome, Point, fault_of
+from puffer_mlx.sweep.places import Place
+
+POLITE = 30.0  # seconds that a run has to end by itself after it was asked to
+KILLED = 5.0  # seconds until a process that was killed is gone
+OUTPUT = "output.txt"
+
+
+class Identity(NamedTuple):
+    """A process, also after its number may have gone to another one.
+
+    Args:
+        pid: its number.
+        began: when it began, by the system's clock.
+    """
+
+    pid: int
+    began: float
+
+    @classmethod
+    def of(cls, pid: int) -> "Identity":
+        """A process that is there."""
+        return cls(pid, psutil.Process(pid).create_time())
+
+    def find(self) -> psutil.Process | None:
+        """The process, if it is still there."""
+        try:
+            found = psutil.Process(self.pid)
+            same = abs(found.create_time() - self.began) < 1.0
+            return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+        except psutil.Error:
+            return None
+
+    def end(self, patience: float | None = None) -> bool:
+        """End it, politely and then for certain, and what it has started. Whether it was there."""
+        found = self.find()
+        if found is None:
+            return False
+        try:
+            family = [found, *found.children(recursive=True)]
+        except psutil.Error:
+            family = [found]
+        _each(family[:1], "terminate")
+        psutil.wait_procs(family[:1], POLITE if patience is None else patience)
+        _each(family, "kill")
+        psutil.wait_procs(family, KILLED)
+        return True
+
+
+def _each(processes: Sequence[psutil.Process], method: str) -> None:
+    for process in processes:
+        with suppress(psutil.Error):
+            getattr(process, method)()
+
+
+class Child:
+    """A run that was started.
+
+    Args:
+        words: of its command line, from ENV on.
+        folder: its own; made here.
+        place: cores or GPUs.
+        metric: its score's name in a record.
+        points: of its curve.
+        hang: seconds without a new record after which it counts as hanging.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        folder: Path,
+        place: Place,
+        metric: str,
+        points: int,
+        hang: float,
+    ) -> None:
+        self._folder, self._points, self._metric = folder, points, metric
+        self._hang, self._fault, self._stopped = hang, "", ""
+        self._log = Log(folder / "logs", metric)
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "puffer_mlx", "train", *words, *place.words, "-q"]
+        with open(folder / OUTPUT, "wb") as output, _on(place.cores):
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=place.environment(),
+                start_new_session=True,  # a terminal's Ctrl-C is the sweep's
+            )
+        self.identity = Identity.of(self._process.pid)
+        self._moved = time.monotonic()
+        self._until: float | None = None  # when it is ended for certain
+
+    def look(self) -> list[Point]:
+        """Points of the epochs since the last call; ends a run that hangs, or learns NaN."""
+        length = self._log.length
+        found = self._log.news()
+        now = time.monotonic()
+        if self._log.length > length:
+            self._moved = now
+        if self._until is None and self._log.bad:
+            self._fault = self._log.bad
+            self._ask()
+        elif self._until is None and now - self._moved > self._hang:
+            self._fault = f"it hangs: no new record for {self._hang:g} seconds"
+            self._ask()
+        elif self._until is not None and now > self._until:
+            self.identity.end(0)
+        return found
+
+    def stop(self, why: str) -> None:
+        """End the run before its time: its curve so far counts."""
+        if self._until is None:
+            self._stopped = why
+            self._ask()
+
+    def _ask(self) -> None:
+        self._until = time.monotonic() + POLITE
+        if self._process.poll() is None:
+            self._process.terminate()
+
+    def outcome(self) -> Outcome | None:
+        """What came of it; None while it is going on."""
+        if (code := self._process.poll()) is None:
+            return None
+        self._log.news()
+        points = self._log.points(self._points)
+        asked = self._until is not None
+        fault = self._fault or (self._said(code) if code and not asked else "")
+        fault = fault or self._log.bad or fault_of(points, self._metric)
+        return Outcome([] if fault else points, fault, "" if fault else self._stopped)
+
+    def end(self) -> None:
+        """End it now; nothing of it counts."""
+        self.identity.end()
+        self._process.wait()
+
+    def _said(self, code: int) -> str:
+        """Why it says that it failed."""
+        if code < 0:
+            name = signal.Signals(-code).name
+            memory = "; was there too little memory?" if -code == signal.SIGKILL else ""
+            return f"it was ended by {name}{memory} ({self._folder / OUTPUT})"
+        lines = (self._folder / OUTPUT).read_text(errors="replace").splitlines()
+        error = next((i for i in reversed(range(len(lines))) if lines[i].startswith("error: ")), -1)
+        if error >= 0:
+            return "; ".join(line.strip().removeprefix("error: ") for line in lines[error:])
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "it says nothing")
+        return f"{last} (exit code {code}; {self._folder / OUTPUT})"
+
+
+@contextmanager
+def _on(cores: Sequence[int]):
+    """Have what is started by this thread run on these cores alone, where the system can say so."""
+    if not cores or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"a run can't be started: {error.strerror}", "is there memory?") from None
+    finally:
+        os.sched_setaffinity(0, before)

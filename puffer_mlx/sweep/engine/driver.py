@@ -1,0 +1,227 @@
+"""The loop of a sweep: starts runs where there is a place, watches them, keeps their results."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from optuna.trial import FrozenTrial, TrialState
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.sweep.child import Identity
+from puffer_mlx.sweep.curve import Outcome, Point
+from puffer_mlx.sweep.engine.study import CHILD, FAULT, FINISHED, OWNER, Study, own_name
+from puffer_mlx.sweep.places import Place
+
+FAILURES = 10  # in a row after which a sweep ends: nothing says that the next would be better
+INVALID = 100  # suggestions in a row that can't be run
+PAUSE = 0.2  # seconds between two looks
+YOUNG = 5.0  # seconds
+
+
+class Run(Protocol):
+    """One that was started: ``child.Child``."""
+
+    @property
+    def identity(self) -> Identity | None:
+        """Its process; None if it is none of its own."""
+        ...
+
+    def look(self) -> list[Point]:
+        """Points since the last call."""
+        ...
+
+    def outcome(self) -> Outcome | None:
+        """What came of it; None while it is going on."""
+        ...
+
+    def stop(self, why: str) -> None:
+        """End it before its time: what it was counts."""
+        ...
+
+    def end(self) -> None:
+        """End it: nothing of it counts."""
+        ...
+
+
+class Watching(Protocol):
+    """Who is told what happens."""
+
+    def began(self, run: FrozenTrial) -> None:
+        """A run was started."""
+        ...
+
+    def news(self, run: FrozenTrial, points: Sequence[Point]) -> None:
+        """A run told of itself."""
+        ...
+
+    def ended(self, run: FrozenTrial) -> None:
+        """A run is over; the trial says how."""
+        ...
+
+    def draw(self) -> None:
+        """Called a few times a second."""
+        ...
+
+
+Start = Callable[[FrozenTrial, Place], Run]  # raises UserError if the run's values can't be run
+Judge = Callable[[Sequence[Point]], str]  # why a run with these points is to end; "": it isn't
+
+
+class Limits(NamedTuple):
+    """When a sweep ends.
+
+    Args:
+        runs: that finished.
+        failures: in a row.
+        invalid: suggestions in a row that can't be run.
+    """
+
+    runs: int
+    failures: int = FAILURES
+    invalid: int = INVALID
+
+
+@dataclass
+class _Going:
+    """A run that is under way here."""
+
+    trial: FrozenTrial
+    place: Place
+    run: Run
+    points: list[Point] = field(default_factory=list)
+
+
+class Driver:
+    """A sweep under way in this process.
+
+    Args:
+        study: its trials.
+        start: starts a run.
+        places: for one run each.
+        limits: when it ends.
+        watching: who is told.
+        judge: makes, of a run that begins, what says when it is to end early.
+        pause: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        start: Start,
+        places: Sequence[Place],
+        limits: Limits,
+        watching: Watching,
+        judge: Callable[[], Judge],
+        pause: float = PAUSE,
+    ) -> None:
+        self._study, self._start, self._limits = study, start, limits
+        self._watching, self._judge, self._pause = watching, judge, pause
+        self._free = list(places)
+        self._going: dict[int, _Going] = {}
+        self._judges: dict[int, Judge] = {}
+        self._failed = self._invalid = 0  # in a row
+
+    def run(self) -> None:
+        """Sweep until it is over; runs that are under way when this raises are ended.
+
+        Raises:
+            UserError: too many runs failed one after the other.
+        """
+        left = self.orphans()
+        try:
+            while True:
+                while self._free and self._begin(left):
+                    pass
+                if not self._going:
+                    return
+                for going in list(self._going.values()):
+                    self._look(going)
+                self._watching.draw()
+                time.sleep(self._pause)
+        finally:
+            for going in self._going.values():
+                going.run.end()
+
+    # ---- beginning -------------------------------------------------------------------------------
+
+    def orphans(self) -> list[FrozenTrial]:
+        """Runs that a sweep on this machine left when it died; their processes are ended."""
+        host, left = own_name()[0], []
+        for run in self._study.runs(TrialState.RUNNING):
+            owner = run.user_attrs.get(OWNER)
+            if owner and (owner[0] != host or Identity(*owner[1:]).find()):
+                continue  # somebody has it
+            if not owner and _young(run):
+                continue  # somebody has just begun it
+            if process := run.user_attrs.get(CHILD):
+                Identity(*process).end()
+            left.append(run)
+        return left
+
+    def _begin(self, left: list[FrozenTrial]) -> bool:
+        """Start a run, if there is to be one; False if not."""
+        if left:
+            run = self._study.take_over(left.pop(0))
+        elif len(self._study.runs(*FINISHED, TrialState.RUNNING)) < self._limits.runs:
+            run = self._study.ask()
+        else:
+            return False
+        try:
+            began = self._start(run, self._free[0])
+        except UserError as error:
+            self._invalid += 1
+            self._tell(run, Outcome([], f"not started: {_line(error)}"))
+            if self._invalid >= self._limits.invalid:
+                what = f"the last {self._invalid} suggestions can't be run"
+                raise _useless(what, self._study.find(run.number)) from None
+            return True
+        self._invalid = 0
+        self._going[run.number] = _Going(run, self._free.pop(0), began)
+        if began.identity:
+            self._study.note_process(run, began.identity)
+        self._judges[run.number] = self._judge()
+        self._watching.began(run)
+        return True
+
+    # ---- going on --------------------------------------------------------------------------------
+
+    def _look(self, going: _Going) -> None:
+        number = going.trial.number
+        if news := going.run.look():
+            going.points += news
+            self._watching.news(going.trial, news)
+            if why := self._judges[number](news):
+                going.run.stop(why)
+        if (outcome := going.run.outcome()) is None:
+            return
+        del self._going[number], self._judges[number]
+        self._free = sorted([*self._free, going.place])
+        self._failed = self._failed + 1 if outcome.fault else 0
+        self._tell(going.trial, outcome)
+        if self._failed >= self._limits.failures:
+            what = f"the last {self._failed} runs failed"
+            raise _useless(what, self._study.find(number))
+
+    def _tell(self, run: FrozenTrial, outcome: Outcome) -> None:
+        self._study.tell(run, outcome)
+        self._watching.ended(self._study.find(run.number))
+
+
+def _line(error: UserError) -> str:
+    """An error as one line."""
+    return "; ".join(filter(None, (error.message, error.hint)))
+
+
+def _useless(what: str, last: FrozenTrial) -> UserError:
+    """The end of a sweep of which nothing comes."""
+    return UserError(
+        f"{what}; run {last.number}: {last.user_attrs[FAULT]}",
+        "put that right, and go on with --resume; train starts a single run",
+    )
+
+
+def _young(run: FrozenTrial) -> bool:
+    """Whether a run without an owner may still be getting one from who has just begun it."""
+    began = run.datetime_start
+    return began is not None and time.time() - began.timestamp() < YOUNG

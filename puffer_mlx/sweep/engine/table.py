@@ -1,0 +1,186 @@
+"""What a person sees of a sweep: a live table in a terminal, a line for each run elsewhere."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from optuna.trial import FrozenTrial, TrialState
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from puffer_mlx.display.run_view import abbreviate, duration
+from puffer_mlx.sweep.curve import Point
+from puffer_mlx.sweep.engine.study import DEFAULT, FAULT, FINISHED, LAST, STEPS, STOPPED, Study
+
+EVERY = 1.0  # seconds between two drawings
+FRONT, FAILED, RUNNING = 8, 3, 16  # rows at most
+
+
+@dataclass
+class _Now:
+    """A run under way here."""
+
+    trial: FrozenTrial
+    began: float
+    last: Point | None = None
+
+
+class Screen:
+    """Shows a sweep; a context manager, and what a ``Driver`` tells.
+
+    Args:
+        study: its trials.
+        title: what is swept, and how.
+        runs: how many there are to be.
+        places: runs at once here.
+        console: where.
+        shown: parameters that a row shows, by their short names.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        title: str,
+        runs: int,
+        places: int,
+        console: Console,
+        shown: Sequence[str],
+    ) -> None:
+        self._study, self._title, self._runs, self._places = study, title, runs, places
+        self._console, self._shown = console, shown
+        self._going: dict[int, _Now] = {}
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._drawn = float("-inf")
+        self._began = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.__enter__()
+            self.draw()
+        else:
+            self._line(self._title)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._going.clear()
+            self._draw()
+            self._live.__exit__(None, None, None)
+
+    def _line(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    # ---- what a Driver tells ---------------------------------------------------------------------
+
+    def began(self, run: FrozenTrial) -> None:
+        """A run was started."""
+        self._going[run.number] = _Now(run, time.monotonic())
+
+    def news(self, run: FrozenTrial, points: Sequence[Point]) -> None:
+        """A run told of itself."""
+        self._going[run.number].last = points[-1]
+
+    def ended(self, run: FrozenTrial) -> None:
+        """A run is over."""
+        self._going.pop(run.number, None)
+        if not self._live:
+            self._line(self.line(run))
+
+    def draw(self) -> None:
+        """Draw, if that was long enough ago."""
+        if self._live and time.monotonic() - self._drawn >= EVERY:
+            self._draw()
+
+    def _draw(self) -> None:
+        assert self._live
+        self._drawn = time.monotonic()
+        self._live.update(self.picture(), refresh=True)
+
+    # ---- lines and pictures ----------------------------------------------------------------------
+
+    def line(self, run: FrozenTrial) -> str:
+        """A run that is over, in a line."""
+        parts = [f"run {run.number}: {_result(run)}"]
+        if run.user_attrs.get(DEFAULT):
+            parts.append("the configuration's own values")
+        else:
+            parts.append(_values(run.params, self._shown))
+        done = len(self._study.runs(*FINISHED))
+        if (best := self._study.best()) is not None:
+            parts.append(f"best {best.values[0]:.4g} (run {best.number})")
+        return " | ".join([*parts, f"{done} of {self._runs}"])
+
+    def picture(self) -> RenderableType:
+        """All of it."""
+        study = self._study
+        failed = study.runs(TrialState.FAIL)
+        stopped = study.runs(TrialState.PRUNED)
+        done = study.runs(TrialState.COMPLETE)
+        costs = [run.values[1] for run in done] + [_stopped_at(run)[1] for run in stopped]
+        left = max(0, self._runs - len(done) - len(stopped))
+        facts = [f"{len(done) + len(stopped)} of {self._runs} runs"]
+        facts += [f"{len(stopped)} ended early"] * bool(stopped)
+        facts += [f"{len(failed)} failed"] * bool(failed)
+        facts.append(f"{duration(sum(costs))} of training")
+        if costs and left:
+            recent = costs[-20:]
+            guess = left * sum(recent) / len(recent) / max(1, self._places)
+            facts.append(f"about {duration(guess)} left")
+        blocks: list[RenderableType] = [Text(self._title, "bold"), Text(", ".join(facts))]
+        blocks.append(self._table(study))
+        for run in failed[-FAILED:]:
+            blocks.append(Text(f"run {run.number} failed: {run.user_attrs.get(FAULT)}", "red"))
+        return Group(*blocks)
+
+    def _table(self, study: Study) -> Table:
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for name in ("run", "", "score", "seconds", "steps", *self._shown):
+            table.add_column(name, justify="left" if name in ("run", "") else "right", no_wrap=True)
+        best = study.best()
+        for run in study.front()[::-1][:FRONT]:
+            is_best = best is not None and run.number == best.number
+            steps = run.user_attrs.get(STEPS, 0)
+            cells = f"{run.values[0]:.4g}", f"{run.values[1]:.1f}", abbreviate(steps)
+            row = str(run.number), "best" if is_best else "front", *cells
+            table.add_row(*row, *self._cells(run), style="green" if is_best else "")
+        now = time.monotonic()
+        for going in list(self._going.values())[:RUNNING]:
+            last = going.last
+            seconds = last.cost if last else now - going.began
+            score = f"{last.score:.4g}" if last else "…"
+            cells = score, f"{seconds:.1f}", abbreviate(last.steps) if last else "0"
+            row = str(going.trial.number), "running", *cells
+            table.add_row(*row, *self._cells(going.trial), style="cyan")
+        return table
+
+    def _cells(self, run: FrozenTrial) -> list[str]:
+        names = {name.rpartition(".")[2]: name for name in run.params}
+        return [_short(run.params[names[each]]) if each in names else "" for each in self._shown]
+
+
+def _stopped_at(run: FrozenTrial) -> tuple[float, float]:
+    """Score and cost of a run that was ended early."""
+    score, cost = run.user_attrs[LAST]
+    return score, cost
+
+
+def _result(run: FrozenTrial) -> str:
+    if run.state == TrialState.FAIL:
+        return f"failed: {run.user_attrs.get(FAULT)}"
+    score, cost = _stopped_at(run) if run.state == TrialState.PRUNED else run.values
+    text = f"score {score:.4g}, {cost:.1f} s, {abbreviate(run.user_attrs.get(STEPS, 0))} steps"
+    return f"{text}, ended early: {run.user_attrs[STOPPED]}" if STOPPED in run.user_attrs else text
+
+
+def _values(params: Mapping[str, float], shown: Sequence[str]) -> str:
+    names = {name.rpartition(".")[2]: name for name in params}
+    return ", ".join(f"{each} {_short(params[names[each]])}" for each in shown if each in names)
+
+
+def _short(value: float) -> str:
+    if isinstance(value, int) or float(value).is_integer():
+        return abbreviate(value) if abs(value) >= 10_000 else f"{value:.0f}"
+    return f"{value:.4g}"

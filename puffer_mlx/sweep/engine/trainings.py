@@ -1,0 +1,168 @@
+"""A sweep's runs as command lines and configurations of ``puffer-mlx train``."""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from optuna.trial import FrozenTrial
+
+from puffer_mlx import vec
+from puffer_mlx.config import Config, ini_text, load, load_saved
+from puffer_mlx.config.command_line import option
+from puffer_mlx.errors import UserError
+from puffer_mlx.sweep.child import Child
+from puffer_mlx.sweep.engine.samplers import Values
+from puffer_mlx.sweep.engine.study import DEFAULT
+from puffer_mlx.sweep.places import Place
+from puffer_mlx.sweep.settings import SweepSettings
+from puffer_mlx.sweep.space import Space
+from puffer_mlx.system.files import publish
+from puffer_mlx.tracking import formats
+from puffer_mlx.tracking.run_log import RunLog
+
+BEST = "best.ini"
+FORMS = {"puffer5": "puffer5"}  # of the records that upstream's viewers read; else 4.0's
+AGENTS, BUFFERS = "vec.total_agents", "vec.num_buffers"
+
+
+class Trainings(NamedTuple):
+    """What all runs of a sweep have in common.
+
+    Args:
+        env: the word on the command line.
+        words: further words, without what is only the sweep's.
+        config: of the first run, checked, its family settled.
+        space: what is swept.
+        settings: how.
+        folder: the sweep's.
+        hang: seconds without a new record after which a run counts as hanging.
+    """
+
+    env: str
+    words: list[str]
+    config: Config
+    space: Space
+    settings: SweepSettings
+    folder: Path
+    hang: float
+
+    def settle(self, values: Values) -> Values:
+        """Suggested values that fit one another: groups of agents are of equal size."""
+        if BUFFERS not in values:
+            return values
+        agents = int(values.get(AGENTS, self.config.vec.total_agents))
+        wanted = max(1, min(int(values[BUFFERS]), agents))
+        return {**values, BUFFERS: next(q for q in range(wanted, 0, -1) if agents % q == 0)}
+
+    def folder_of(self, run: FrozenTrial) -> Path:
+        """Where a run's files are."""
+        return self.folder / "runs" / f"{run.number:04d}"
+
+    def words_of(self, run: FrozenTrial) -> list[str]:
+        """The words of a run's command line that say what is trained, from ENV on."""
+        words = [self.env, *self.words]
+        if self.config.python and "--family" not in " ".join(words):
+            words += ["--family", self.config.base.family]
+        if run.user_attrs.get(DEFAULT):  # the files' values, by the files' rules
+            known = {p.name for p in self.space.parameters if p.default is not None}
+        else:
+            known = set()
+        given = (name for name in self.space.names if name not in known)
+        return [*words, *(f"{option(*n.split('.', 1))}={run.params[n]}" for n in given)]
+
+    def config_of(self, run: FrozenTrial) -> Config:
+        """A run's configuration, with what is swept in its [sweep] sections.
+
+        Raises:
+            UserError: its values can't be run.
+        """
+        env, *words = self.words_of(run)
+        config = load(env, words)
+        vec.settle_family(config)
+        config.sweep = self.sections()
+        return config
+
+    def sections(self) -> dict[str, dict[str, str]]:
+        """[sweep] and its sections, all that were not said by a file among them."""
+        made = {"sweep": {}} | {name: dict(keys) for name, keys in self.config.sweep.items()}
+        for parameter in self.space.parameters:
+            made[f"sweep.{parameter.name}"] = {
+                "distribution": parameter.distribution,
+                "min": f"{parameter.low:g}",
+                "max": f"{parameter.high:g}",
+                "scale": f"{parameter.scale:g}",
+            }
+        return made
+
+    def start(self, run: FrozenTrial, place: Place) -> Child:
+        """Start a run's process.
+
+        Raises:
+            UserError: its values can't be run.
+        """
+        self.config_of(run)
+        folder = self.folder_of(run)
+        with contextlib.suppress(FileNotFoundError):
+            _forget(folder)
+        words = self.words_of(run)
+        words += [
+            "--checkpoint-dir",
+            str(folder / "checkpoints"),
+            "--log-dir",
+            str(folder / "logs"),
+        ]
+        if not _says(self.words, "--checkpoint-interval"):
+            words += ["--checkpoint-interval", "0"]
+        if not _says(self.words, "--wandb-group"):
+            words += ["--wandb-group", self.folder.name]
+        settings = self.settings
+        return Child(words, folder, place, settings.metric, settings.downsample, self.hang)
+
+    # ---- what is left of a run -------------------------------------------------------------------
+
+    def publish(self, run: FrozenTrial) -> None:
+        """Put a run's record where upstream's viewer finds it: ``logs/ENV`` of the sweep."""
+        folder = self.folder_of(run)
+        logs = sorted((folder / "logs").rglob("*.jsonl"))
+        saved = sorted((folder / "checkpoints").rglob("config.ini"))
+        if not logs or not saved:
+            return
+        config = load_saved(saved[-1])
+        config.sweep = self.sections()
+        name = f"{run.number:04d}"
+        form = formats.find(FORMS.get(config.train.algorithm, "puffer4"))
+        log = RunLog(config, name, logs[-1], overlap=config.train.overlap is True)
+        if not any(log.metric in record for record in log.epochs()):
+            return
+        with publish(self.folder / "logs" / config.slug / f"{name}{form.suffix}") as temporary:
+            temporary.write_text(form.text(log), encoding="utf-8")
+
+    def write_best(self, run: FrozenTrial) -> Path:
+        """Write the configuration of a run as a file that ``train`` takes; its path."""
+        config = self.config_of(run)
+        config = replace(config, base=replace(config.base, family=self.config.base.family))
+        path = self.folder / BEST
+        score, cost = run.values
+        head = (
+            f"# Run {run.number} of the sweep {self.folder.name}: {self.settings.metric}"
+            f" {score:g} after {cost:.1f} s.\n\n"
+        )
+        with publish(path) as temporary:
+            temporary.write_text(head + ini_text(config), encoding="utf-8")
+        return path
+
+
+def _says(words: Sequence[str], name: str) -> bool:
+    return any(word.partition("=")[0] == name for word in words)
+
+
+def _forget(folder: Path) -> None:
+    """Remove what a run that begins again has left: its log would count twice."""
+    import shutil
+
+    for name in "logs", "checkpoints":
+        if (folder / name).is_symlink():
+            raise UserError(f"{folder / name} is a link", "remove it")
+        shutil.rmtree(folder / name, ignore_errors=True)

@@ -1,0 +1,188 @@
+"""One run of a sweep as a process: its curve, and how it ends: by itself, by us, by a fault."""
+
+import json
+import os
+import signal
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.sweep import child
+from puffer_mlx.sweep.child import Child, Identity
+from puffer_mlx.sweep.curve import Log, Outcome, Point
+from puffer_mlx.sweep.places import VISIBLE, Place, own_cores, own_gpus, share
+
+SCORE = "env/score"
+
+
+def record(epoch: int, score: float | None = None, **more: float) -> str:
+    found = {"epoch": epoch, "agent_steps": 100 * epoch, "uptime": 2.0 * epoch, **more}
+    return json.dumps(found | ({SCORE: score} if score is not None else {})) + "\n"
+
+
+# ---- curves --------------------------------------------------------------------------------------
+
+
+def test_a_curve_is_means_of_parts_and_the_result(tmp_path):
+    (tmp_path / "a").mkdir()
+    path, log = tmp_path / "a" / "1.jsonl", Log(tmp_path, SCORE)
+    assert log.news() == [] and log.points(5) == []
+    path.write_text(record(1) + record(2, 1.0) + record(3, 2.0)[:-9])
+    assert log.news() == [Point(1.0, 4.0, 200)]  # half a line is none yet
+    path.write_text("".join([record(1), *(record(i, i - 1.0) for i in range(2, 9)), record(9)]))
+    assert len(log.news()) == 6
+    # Of 9 epochs, 900 steps: two parts end with the first record at 450 and 900 steps or more. The
+    # first has epochs 2 to 5: scores 1, 2, 3, 4, mean 2.5; 350 steps, 7 s. No score at 900.
+    assert log.points(3) == [Point(2.5, 7.0, 350), Point(7.0, 18.0, 900)]
+    assert log.points(1) == [Point(7.0, 18.0, 900)]
+    with open(path, "a") as file:
+        file.write(json.dumps({"agent_steps": 1000, SCORE: 8.5}) + "\n")
+    assert log.news() == [] and log.points(1) == [Point(8.5, 18.0, 900)]  # the evaluation's score
+
+
+def test_a_score_that_is_no_number(tmp_path):
+    log = Log(tmp_path, SCORE)
+    (tmp_path / "1.jsonl").write_text(
+        record(1, 1.0)
+        + json.dumps({"epoch": 2, "agent_steps": 200, "uptime": 2, SCORE: None})
+        + "\n"
+    )
+    log.news()
+    assert log.bad == "env/score is not a finite number after 200 steps"
+
+
+# ---- processes -----------------------------------------------------------------------------------
+
+GOOD = record(1, 1.0) + record(2, 3.0)
+CURVE = [Point(2.0, 3.0, 150), Point(3.0, 4.0, 200)]  # the mean, and the result
+
+
+def started(here: Path, monkeypatch, script: str, log: str = "", hang: float = 60) -> Child:
+    """A run whose program is a shell script, and whose log has been written already."""
+    program = here / "program"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(child.sys, "executable", str(program))
+    monkeypatch.setattr(child, "POLITE", 1.0)
+    (here / "run" / "logs").mkdir(parents=True)
+    (here / "run" / "logs" / "1.jsonl").write_text(log)
+    return Child(["squared"], here / "run", Place(), SCORE, 2, hang)
+
+
+def ended(run: Child) -> Outcome:
+    deadline = time.monotonic() + 60
+    while (outcome := run.outcome()) is None:
+        assert time.monotonic() < deadline
+        run.look()
+        time.sleep(0.02)
+    return outcome
+
+
+def test_a_run_that_ends_well(here, monkeypatch):
+    run = started(here, monkeypatch, 'echo "$@"', GOOD)
+    assert ended(run) == Outcome(CURVE)
+    assert (here / "run" / "output.txt").read_text() == "-m puffer_mlx train squared -q\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "log", "said"),
+    [
+        ("echo x; echo 'error: no\n  hint: yes' >&2; exit 2", GOOD, "no; hint: yes"),
+        ("echo first; echo Traceback; echo KeyError: 3; exit 1", GOOD, "KeyError: 3 (exit code 1"),
+        ("kill -9 $$", GOOD, "it was ended by SIGKILL; was there too little memory?"),
+        ("exit 3", "", "it says nothing (exit code 3"),
+        ("exit 0", record(1), "no record has env/score"),
+        ("exit 0", "", "no record has env/score"),
+        ("sleep 100", record(1, float("nan")).replace("NaN", "null"), "not a finite number after"),
+    ],
+)
+def test_a_run_that_fails_says_why(here, monkeypatch, script, log, said):
+    outcome = ended(started(here, monkeypatch, script, log))
+    assert outcome.points == [] and said in outcome.fault
+
+
+def test_a_run_that_hangs_is_ended(here, monkeypatch):
+    run = started(here, monkeypatch, "trap '' TERM; sleep 1000 & wait; sleep 1000", GOOD, hang=0.3)
+    assert ended(run).fault == "it hangs: no new record for 0.3 seconds"
+    assert run.identity.find() is None
+
+
+def test_a_run_that_is_ended_early_keeps_its_curve(here, monkeypatch):
+    run = started(here, monkeypatch, "trap 'exit 0' TERM; sleep 1000 & wait", GOOD)
+    run.look()
+    run.stop("too little")
+    assert ended(run) == Outcome(CURVE, "", "too little")
+
+
+def test_what_a_run_has_started_ends_with_it(here, monkeypatch):
+    run = started(here, monkeypatch, "sleep 1000 & echo $!; wait")
+    deadline = time.monotonic() + 60
+    while not (text := (here / "run" / "output.txt").read_text().strip()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    inner = Identity.of(int(text))
+    assert inner.find() and run.identity.find()
+    run.end()
+    assert inner.find() is None and run.identity.find() is None
+
+
+def test_a_number_may_be_another_process():
+    here = Identity.of(os.getpid())
+    assert here.find()
+    other = here._replace(began=here.began - 100)
+    assert other.find() is None and not other.end()
+    assert Identity(2**22 + 1, 0.0).find() is None
+    assert signal.SIGTERM  # and this process lives
+
+
+# ---- places --------------------------------------------------------------------------------------
+
+
+def test_runs_share_cores_and_gpus():
+    assert share(0, [0, 1, 2, 3]) == share(1, range(4)) == [Place()]
+    two = share(2, [0, 1, 2, 5, 6])
+    assert [place.cores for place in two] == [(0, 1), (2, 5)]
+    assert two[1].words == ["--vec.max-threads", "2"]
+    assert two[1].environment()["OPENBLAS_NUM_THREADS"] == "2"
+    gpus = share(0, range(8), ["3", "4", "7", "9", "10"], each=2)
+    assert [place.gpus for place in gpus] == [("3", "4"), ("7", "9")]
+    assert [place.cores for place in gpus] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert gpus[0].environment()[VISIBLE] == "3,4"
+    assert len(share(1, range(8), ["0", "1"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ((3, [0, 1]), "--parallel 3 runs don't fit 2 cores"),
+        ((3, range(8), ["0", "1"]), "--parallel 3 runs don't fit 2 GPUs, 1 for each run"),
+        ((0, range(8), ["0"], 2), "a run takes 2 GPUs, and there are 1"),
+    ],
+)
+def test_more_runs_than_fit(what, said):
+    with pytest.raises(UserError, match=said):
+        share(*what)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a Mac's cores can't be chosen")
+def test_a_run_has_its_cores_alone(here, monkeypatch):
+    before = own_cores()
+    program = here / "program"
+    program.write_text("#!/bin/sh\ngrep Cpus_allowed_list /proc/self/status\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(child.sys, "executable", str(program))
+    last = before[-1]
+    run = Child([], here / "run", Place(1, (last,), (), 1), SCORE, 2, 60)
+    ended(run)
+    assert (here / "run" / "output.txt").read_text().split()[-1] == str(last)
+    assert own_cores() == before
+
+
+def test_gpus_are_those_that_are_visible(monkeypatch):
+    monkeypatch.setenv(VISIBLE, "2, 5")
+    assert own_gpus() == ["2", "5"]
+    monkeypatch.setenv(VISIBLE, "")
+    assert own_gpus() == []

@@ -1,0 +1,192 @@
+"""puffer-mlx sweep as its users meet it: lines, files, the winner, and what is refused."""
+
+import importlib.util
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("optuna", reason="pip install 'puffer-mlx[sweep]'")
+
+import optuna
+from running import command, files, learned, only, run, started
+
+from puffer_mlx import config
+from puffer_mlx.cli import sweep
+from puffer_mlx.sweep.engine.storage import open_storage
+
+TINY = """
+[base]
+env_name = squared
+device = cpu
+eval_episodes = 20
+[vec]
+total_agents = 8
+num_buffers = 1
+[env]
+size = 3
+[policy]
+hidden_size = 8
+num_layers = 1
+[train]
+horizon = 8
+minibatch_size = 32
+total_timesteps = 640
+[sweep]
+sweep_only = total_timesteps, learning_rate, gamma
+max_runs = 2
+downsample = 3
+[sweep.train.total_timesteps]
+distribution = log_normal
+min = 128
+max = 1280
+scale = auto
+"""
+
+
+def records(path: Path) -> list[dict[str, float]]:
+    return [learned(json.loads(line)) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def tiny(here):
+    (here / "tiny.ini").write_text(TINY)
+    return here
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder and the output of a sweep of two runs at once."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "tiny.ini").write_text(TINY)
+    return folder, run("sweep", "tiny.ini", "--name", "one", cwd=folder)
+
+
+def test_a_sweep_prints_a_line_for_each_run_and_the_best(whole):
+    _, done = whole
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[1].startswith("sweep one of squared: Protein over 3 keys")
+    assert lines[2].startswith("run 0: score ") and "the configuration's own values" in lines[2]
+    assert " | total_timesteps 1" in lines[3] and lines[3].endswith("| 2 of 2")
+    assert lines[4].startswith("best: run ")
+
+
+def test_the_best_is_a_file_that_trains_the_same_again(whole):
+    folder, done = whole
+    best = folder / "sweeps/squared/one/best.ini"
+    (line,) = [x for x in done.stdout.splitlines() if "best.ini" in x]
+    assert "train" in line and line.endswith(" sweeps/squared/one/best.ini")
+    number = int(best.read_text().split()[2])
+    assert run("train", best, cwd=folder).returncode == 0
+    again = records(only(folder, "logs/squared/*.jsonl"))
+    before = f"sweeps/squared/one/runs/{number:04d}/logs/squared/*.jsonl"
+    assert len(again) > 2 and again == records(only(folder, before))
+
+
+def test_records_are_what_upstreams_viewer_reads(whole):
+    folder, _ = whole
+    paths = sorted((folder / "sweeps/squared/one/logs/squared").glob("*.json"))
+    assert len(paths) == 2
+    for path in paths:
+        made = json.loads(path.read_text())
+        assert {"train", "metric", "downsample"} <= made["sweep"].keys()
+        assert made["sweep"]["train"]["gamma"]["max"] == 0.9999
+        lengths = {len(values) for values in made["metrics"].values()}
+        assert len(lengths) == 1 and {"env/score", "uptime", "agent_steps"} <= {*made["metrics"]}
+    assert len({tuple(sorted(json.loads(p.read_text())["metrics"])) for p in paths}) == 1
+
+
+def test_a_run_is_what_its_trial_says(whole):
+    folder, _ = whole
+    sweeps = folder / "sweeps/squared/one"
+    (second,) = [p for p in sweeps.glob("runs/*") if p.name != "0000"]
+    made = config.load_saved(only(second, "checkpoints/squared/*/config.ini"))
+    opened = open_storage(str(sweeps / "journal.log"))
+    trial = optuna.load_study(study_name="squared-one", storage=opened).trials[int(second.name)]
+    assert trial.params == {
+        "train.total_timesteps": made.train.total_timesteps,
+        "train.learning_rate": made.train.learning_rate,
+        "train.gamma": made.train.gamma,
+    }
+
+
+def test_a_sweep_that_was_stopped_goes_on(tiny):
+    """A run is under way: it is ended, and begins again with the same values."""
+    more = "--sweep.max-runs", "3", "--train.total-timesteps", "100_000_000", "--name", "two"
+    words = command("sweep", "tiny.ini", *more)
+    with started(words, tiny) as process:
+        process.wait_for("sweep two of squared")
+        path = tiny / "sweeps/squared/two"
+        while not list(path.glob("runs/0000/logs/*/*.jsonl")):
+            assert process.popen.poll() is None
+        process.popen.send_signal(signal.SIGTERM)
+        code, _, err = process.end()
+    assert code == 130 and err.endswith("stopped\n")
+    (log,) = path.glob("runs/0000/logs/*/*.jsonl")
+    text = log.read_text()
+    assert text.count("\n") < 1_000_000  # it doesn't grow any more
+    assert log.read_text() == text
+    assert not (path / "best.ini").exists()
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def refused(capsys, *words: str) -> str:
+    assert sweep.main(["tiny.ini", *words]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ") and err.count("error: ") == 1 and "hint: " in err
+    return err
+
+
+def test_bad_input_is_one_message(tiny, capsys):
+    (tiny / "folder").mkdir()
+    (tiny / "text").write_text("something\nelse\n")
+    for words, said in (
+        (["--resume"], "there is no sweep in sweeps/squared"),
+        (["--resume", "x"], "there is no sweep's journal sweeps/squared/x/journal.log"),
+        (["--resume", "--name", "x"], "--name and --resume are given"),
+        (["--name", "a/b"], "'a/b' is no name of a sweep"),
+        (["--storage", "folder"], "folder is a folder"),
+        (["--storage", "text"], "the storage text can't be used"),
+        (["--storage", "nothing://x"], "the storage nothing://x can't be used"),
+        (["--storage", "postgresql://nobody@localhost:1/x"], "pip install psycopg"),
+        (["--storage", "redis://localhost:1"], "pip install redis"),
+        (["--log-dir", "x"], "--log-dir is given"),
+        (["--parallel", "0"], "'0' is not a whole number from 1 up"),
+        (["--parallel", "999"], "--parallel 999 runs don't fit"),
+        (["--sweep.goal", "more"], "goal is 'more'"),
+        (["--sweep.train.gamma.min", "2"], "min 2 is not below max 0.9999"),
+        (["--sweep.method", "GP"], "the method GP needs scipy"),
+    ):
+        if "scipy" in said and importlib.util.find_spec("scipy"):
+            continue
+        assert said in refused(capsys, *words), words
+    assert not [name for name in files(tiny) if "runs" in name]
+
+
+def test_without_optuna(tiny, capsys, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "pip install 'puffer-mlx[sweep]'" in refused(capsys)
+
+
+def test_a_locked_database(tiny, capsys):
+    import sqlite3
+
+    with sqlite3.connect("trials.db") as holder:
+        holder.execute("begin exclusive")
+        where = "sqlite:///trials.db?timeout=0.1"
+        assert "end that, or keep the sweep in a file" in refused(capsys, "--storage", where)
+
+
+def test_other_ranges_and_other_settings_are_another_sweep(whole, capsys, monkeypatch):
+    folder, _ = whole
+    monkeypatch.chdir(folder)
+    said = refused(capsys, "--resume", "one", "--sweep.train.gamma.min", "0.5")
+    assert "the range of train.gamma was logit_normal 0.8 to 0.9999" in said
+    said = refused(capsys, "--name", "one", "--train.clip-coef", "0.3")
+    assert "train.clip_coef was 0.2, and is 0.3" in said
+    assert sweep.main(["tiny.ini", "--resume"]) == 0  # nothing is left to do
+    assert "best: run " in capsys.readouterr().out

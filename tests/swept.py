@@ -1,0 +1,131 @@
+"""What the tests of sweeps share: a space, and runs that are no processes but a formula."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.sweep.curve import Outcome, Point
+from puffer_mlx.sweep.engine import study as studies
+from puffer_mlx.sweep.engine.driver import Driver, Limits
+from puffer_mlx.sweep.engine.samplers import make_sampler
+from puffer_mlx.sweep.engine.storage import open_storage
+from puffer_mlx.sweep.engine.study import POINT, RUN, Study
+from puffer_mlx.sweep.places import Place
+from puffer_mlx.sweep.settings import SweepSettings
+from puffer_mlx.sweep.space import Parameter, Space
+
+SPACE = Space(
+    [
+        Parameter(
+            "train", "total_timesteps", "log_normal", 1e4, 1e6, whole=True, default=100_000.0
+        ),
+        Parameter("train", "gamma", "logit_normal", 0.8, 0.9999, default=0.99),
+        Parameter("train", "horizon", "uniform_pow2", 8, 512, whole=True, default=64.0),
+        Parameter("env", "frameskip", "int_uniform", 1, 8, whole=True, default=4.0),
+        Parameter("train", "vf_coef", "uniform", 0.1, 5.0, default=2.0),
+    ]
+)
+ABOUT = {"env": "formula"}
+
+
+def settings(**given: Any) -> SweepSettings:
+    few = {"max_runs": 6, "downsample": 3, "num_random_samples": 2, "gp_training_iter": 3}
+    return SweepSettings(**{**few, "suggestions_per_pareto": 8, **given})
+
+
+def formula(values: dict[str, float]) -> list[Point]:
+    """The curve of a run: three points."""
+    steps = values["train.total_timesteps"]
+    skill = -abs(math.log10(1 - values["train.gamma"]) + 2) - abs(values["train.vf_coef"] - 1)
+    skill -= values["env.frameskip"] / 10 + abs(math.log2(values["train.horizon"]) - 5) / 5
+    parts = steps / 3, 2 * steps / 3, steps
+    return [Point(skill + math.log10(part), part / 1000, part) for part in parts]
+
+
+@dataclass
+class Formula:
+    """A run that is over at once."""
+
+    trial: FrozenTrial
+    place: Place
+    fault: str = ""
+    stopped: str = ""
+    ends: list[str] = field(default_factory=list)
+    identity: Any = None
+
+    def look(self) -> list[Point]:
+        return formula(self.trial.params)[:-1]
+
+    def outcome(self) -> Outcome | None:
+        points = formula(self.trial.params)
+        if self.stopped:
+            return Outcome(points[:2], "", self.stopped)
+        return Outcome([] if self.fault else points, self.fault)
+
+    def stop(self, why: str) -> None:
+        self.stopped = why
+
+    def end(self) -> None:
+        self.ends.append("ended")
+
+
+class Nobody:
+    """Whom nothing is told; remembers the runs that ended."""
+
+    def __init__(self) -> None:
+        self.over: list[FrozenTrial] = []
+
+    def began(self, run: FrozenTrial) -> None: ...
+
+    def news(self, run: FrozenTrial, points: Sequence[Point]) -> None: ...
+
+    def draw(self) -> None: ...
+
+    def ended(self, run: FrozenTrial) -> None:
+        self.over.append(run)
+
+
+def open_study(path: Path | str, how: SweepSettings, seed: int = 1) -> Study:
+    """The study in a journal, begun if it isn't there."""
+    storage = open_storage(str(path))
+    sampler = make_sampler(SPACE, how, seed, lambda values: values)
+    return studies.open_study(storage, "formula", SPACE, how, ABOUT, sampler)
+
+
+def never() -> Callable[[Sequence[Point]], str]:
+    """A judge who ends no run early."""
+    return lambda points: ""
+
+
+def drive(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) -> Nobody:
+    told = Nobody()
+    limits = more.pop("limits", Limits(how.max_runs))
+    places = more.pop("places", [Place()])
+    judge = more.pop("judge", never)
+    Driver(study, start, places, limits, told, judge, pause=0.0).run()
+    return told
+
+
+def known(study: Study) -> list[tuple]:
+    """All that a study knows of its trials, but when that was."""
+    return [
+        (
+            trial.state.name,
+            trial.params,
+            trial.values,
+            {name: trial.user_attrs.get(name) for name in (RUN, POINT, "fault", "stopped")},
+        )
+        for trial in study.trials()
+    ]
+
+
+def refuse(run: FrozenTrial, place: Place) -> Formula:
+    raise UserError("no such thing", "another")
+
+
+COMPLETE = TrialState.COMPLETE
