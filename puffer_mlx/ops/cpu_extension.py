@@ -1,4 +1,4 @@
-"""CPU operations as lazy graph nodes, in C++: built at first use, cached.
+"""CPU operations as lazy graph nodes, in C++: of the wheel, or built at first use and cached.
 
 ``cpu/`` has what all of them share. An operation's, or a network's, own C++ lies in its folder: a
 ``binding.h`` there adds it to the extension (``cpu/binding.h`` says how), and nothing else does.
@@ -6,8 +6,10 @@
 MLX's CPU backend runs elementwise operations on one thread and without vector transcendentals; the
 recurrence's gates cost more there than all matrix products together. The extension does gates,
 recurrence and highway in one pass over memory on the cores that its stream has (measurements:
-``benchmarks/RESULTS.md``). It needs a C++20 compiler; without one, everything works through pure
-MLX, only slower, and one line on standard error says so.
+``benchmarks/RESULTS.md``). A wheel of one platform brings it compiled (``system/prebuilt.py``);
+elsewhere it needs a C++20 compiler. Without either, everything works through pure MLX, only slower,
+and one line on standard error says so. Which of them it is stays so for a run: they differ in the
+last bits.
 """
 
 import functools
@@ -19,6 +21,7 @@ import platform
 import sys
 import sysconfig
 import threading
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -26,33 +29,48 @@ from types import ModuleType
 import mlx.core as mx
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import mac, private_folders
+from puffer_mlx.system import mac, prebuilt, private_folders, voice
 from puffer_mlx.system.blas import take_over_gemm
 from puffer_mlx.system.compiler import cache_directory, compile_shared, load_compiled
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.install_hints import compiler_hint
 
+NAME = "cpu_ops"
 NANOBIND = "nanobind>=3.0.1,<3.2"  # as pyproject.toml; MLX 0.32.4 has the internals of these
 PACKAGE = Path(__file__).parents[1]
-ROOMS = ("ops", "policy", "ppo")  # where operations lie
-_BINDING = PACKAGE / "ops" / "cpu" / "binding.h"
+UNITS = (("ops", "policy"), ("ppo",))  # what is compiled as one, beside the others: equal times
+_BINDING, _MODULE = Path("ops/cpu/binding.h"), Path("ops/cpu/module.h")
 
 
 def _cpu_identity() -> str:
     """Changes whenever code built with ``-march=native`` may stop running here."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    features = " ".join(sorted(prebuilt.cpu_features())) or platform.processor()
     return hashlib.sha256(features.encode()).hexdigest()[:16]
 
 
-def _flags() -> list[str]:
+def made_for() -> dict[str, str]:
+    """What a compiled extension belongs to, besides a kind of CPU."""
+    texts = [*map(unit_text, UNITS), *(path.read_bytes() for path in headers())]
+    return {
+        "MLX": version("mlx"),
+        "Python": sysconfig.get_config_var("SOABI"),
+        "sources": prebuilt.digest_of(texts),
+    }
+
+
+def flags(level: str | None = None) -> list[str]:
+    """The compiler's and the linker's.
+
+    Args:
+        level: for what CPUs, as in ``prebuilt.LEVELS``; such a library finds MLX's from where a
+            wheel puts both. None: for this machine's.
+    """
     import nanobind
 
     root, package = Path(nanobind.__file__).parent, Path(mx.__file__).parent
     identity = f"{version('mlx')},{nanobind.__version__},{sysconfig.get_config_var('SOABI')}"
+    beside = "@loader_path" if mac.on_a_mac() else "$ORIGIN"
+    mlx_library = package / "lib" if level is None else f"{beside}/../../mlx/lib"
     flags = [
         "-std=c++20",
         "-O3",
@@ -60,20 +78,20 @@ def _flags() -> list[str]:
         "-fno-math-errno",
         "-fno-trapping-math",
         "-DNB_DOMAIN=mlx",
-        f'-DPUFFER_BUILT_FOR="{identity},{_cpu_identity()}"',
+        f'-DPUFFER_BUILT_FOR="{identity},{_cpu_identity() if level is None else level}"',
         f"-I{root / 'include'}",
         f"-I{root / 'ext' / 'robin_map' / 'include'}",
         f"-I{package / 'include'}",
         f"-I{sysconfig.get_paths()['include']}",
         f"-L{package / 'lib'}",
         "-lmlx",
-        f"-Wl,-rpath,{package / 'lib'}",
+        f"-Wl,-rpath,{mlx_library}",
     ]
     if mac.on_a_mac():
         return [*flags, "-undefined", "dynamic_lookup"]
     if platform.machine() == "x86_64":
-        return [*flags, "-march=native", "-mprefer-vector-width=512"]
-    return [*flags, "-mcpu=native"]
+        return [*flags, f"-march={level or 'native'}", "-mprefer-vector-width=512"]
+    return [*flags, *(["-mcpu=native"] if level is None else [])]
 
 
 _loading = threading.Lock()  # a learner and a collector may ask at the same time
@@ -92,9 +110,11 @@ def _load() -> ModuleType | None:
     try:
         module = _build()
         _try(module)
-    except (ImportError, UserError) as error:
-        reason = str(error).splitlines()[0].rstrip(":")
-        return _without(reason, compiler_hint(cpp=True))
+    except UserError as error:
+        hint = error.hint if "mlx==" in error.hint else compiler_hint(cpp=True)
+        return _without(error.message.splitlines()[0].rstrip(":"), hint)
+    except ImportError as error:
+        return _without(str(error).splitlines()[0], compiler_hint(cpp=True))
     except TypeError:
         reason = f"nanobind {version('nanobind')} isn't of the kind that MLX {version('mlx')} uses"
         return _without(reason, f"pip install '{NANOBIND}', of the kind that MLX 0.32.4 uses")
@@ -106,64 +126,93 @@ def _load() -> ModuleType | None:
 
 
 def _build() -> ModuleType:
-    return load_compiled(_compile, _import)
+    """What came with the package, if it is for this machine; else what a compiler makes here."""
+    found = prebuilt.find(NAME, made_for())
+    why = found.why_not
+    if found.path:
+        try:
+            module = _import(found.path)
+            _try(module)
+            voice.detail(f"operations  {found.path}")
+            return module
+        except (ImportError, TypeError) as error:
+            why = f"the one that came with puffer_mlx doesn't load: {str(error).splitlines()[0]}"
+    try:
+        return load_compiled(functools.partial(compile_extension, because=why), _import)
+    except UserError as error:
+        other = found.made_for.get("MLX")
+        if not other or other == version("mlx"):
+            raise
+        hint = f"{compiler_hint(cpp=True)}; or pip install 'mlx=={other}', for which it came along"
+        raise UserError(error.message, hint) from None
 
 
 def _import(path: Path) -> ModuleType:
-    loader = importlib.machinery.ExtensionFileLoader("cpu_ops", str(path))
-    spec = importlib.util.spec_from_loader("cpu_ops", loader)
+    loader = importlib.machinery.ExtensionFileLoader(NAME, str(path))
+    spec = importlib.util.spec_from_loader(NAME, loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     return module
 
 
-def write_source(folder: Path, package: Path = PACKAGE) -> Path:
-    """Write the extension's source into ``folder``.
+def write_sources(folder: Path, package: Path = PACKAGE) -> list[Path]:
+    """Write the extension's sources into ``folder``.
 
     What is there already stays: a start writes nothing, also where the disk is full.
     """
-    source, text = folder / "cpu_ops.cpp", source_text(package)
-    if not source.is_file() or source.read_text() != text:
-        with publish(source) as partial:
-            partial.write_text(text)
-    return source
+    texts = {folder / f"{NAME}_{'_'.join(unit)}.cpp": unit_text(unit, package) for unit in UNITS}
+    for source, text in texts.items():
+        if not source.is_file() or source.read_text() != text:
+            with publish(source) as partial:
+                partial.write_text(text)
+    return [*texts]
 
 
-def source_text(package: Path = PACKAGE) -> str:
-    """The extension's source: lines that include what operations bring."""
-    bindings = [path for path in headers(package) if path.name == "binding.h" and path != _BINDING]
-    names = [path.relative_to(package).as_posix() for path in bindings]
-    return "".join(f'#include "{name}"\n' for name in (*names, "ops/cpu/module.h"))
+def unit_text(unit: Sequence[str], package: Path = PACKAGE) -> str:
+    """One of the extension's sources: lines that include what operations of some rooms bring."""
+    paths = [path.relative_to(package) for path in headers(package) if path.name == "binding.h"]
+    bindings = [path for path in paths if path.parts[0] in unit and path != _BINDING]
+    module = [_MODULE] if unit == UNITS[-1] else []
+    return "".join(f'#include "{path.as_posix()}"\n' for path in (*bindings, *module))
 
 
 def headers(package: Path = PACKAGE) -> list[Path]:
     """The C++ headers of the rooms that have operations, sorted."""
-    found = [path for room in ROOMS for path in (package / room).rglob("*.h")]
+    found = [path for unit in UNITS for room in unit for path in (package / room).rglob("*.h")]
     return sorted(path for path in found if not path.name.endswith(".metal.h"))
 
 
-def _compile(again: bool = False) -> Path:
+def compile_extension(again: bool = False, level: str | None = None, because: str = "") -> Path:
+    """Compile the extension, if that wasn't done before, and return the library.
+
+    Args:
+        again: even if it was done before.
+        level: for what CPUs, as ``flags`` has it.
+        because: why that is necessary, for whoever waits.
+    """
     import nanobind
 
-    text = hashlib.sha256(source_text().encode()).hexdigest()[:12]
-    sources = cache_directory() / f"cpu_ops-{text}"  # other versions have others
+    text = hashlib.sha256("\n".join(map(unit_text, UNITS)).encode()).hexdigest()[:12]
+    sources = cache_directory() / f"{NAME}-{text}"  # other versions have others
     try:
         private_folders.make(sources)
     except OSError as error:
         raise UserError(
-            f"cpu_ops: can't write compiled libraries to {sources.parent}: {error.strerror}",
+            f"{NAME}: can't write compiled libraries to {sources.parent}: {error.strerror}",
             "set PUFFER_MLX_CACHE to a folder you can write to",
         ) from None
+    glue = Path(nanobind.__file__).parent / "src" / "nb_combined.cpp"
     return compile_shared(
-        "cpu_ops",
-        [write_source(sources), Path(nanobind.__file__).parent / "src" / "nb_combined.cpp"],
-        _flags(),
+        NAME,
+        [*write_sources(sources), glue],
+        flags(level),
         compiler="c++",
         depends=headers(),
         include=[PACKAGE],  # ``#include "ops/cpu/node.h"`` in whatever folder
-        usually="half a minute",
+        usually="10 to 20 seconds" + (f": {because}" if because else ""),
         again=again,
+        further={glue: ["-O1"]},  # it computes nothing, and -O3 takes 2 seconds more
     )
 
 

@@ -5,8 +5,8 @@ slower than the OpenBLAS that NumPy's wheels carry. The dynamic linker gives ``l
 global ``cblas_sgemm`` it meets, so ``import puffer_mlx`` loads one before anything loads MLX:
 
 1. one that is global already (``LD_PRELOAD``) stays;
-2. else NumPy's OpenBLAS, through a shim compiled once (``blas_shim.c``: NumPy renames the
-   functions and widens their integers);
+2. else NumPy's OpenBLAS, through a shim of the wheel or compiled once (``blas_shim.c``: NumPy
+   renames the functions and widens their integers);
 3. else the system's OpenBLAS;
 4. else MLX's own, with one line on standard error.
 
@@ -24,11 +24,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import mac
+from puffer_mlx.system import mac, prebuilt
 from puffer_mlx.system.compiler import compile_shared, load_compiled
 from puffer_mlx.system.install_hints import compiler_hint
 
 GEMMS = ("sgemm", "dgemm", "cgemm")  # the CBLAS functions that libmlx.so takes from outside
+SHIM = "blas_shim"
+_SOURCE = Path(__file__).with_name("blas_shim.c")
 
 
 def use_fast_blas() -> str:
@@ -186,11 +188,23 @@ def _recognise(library: ctypes.CDLL) -> _OpenBlas | None:
 def _forward(blas: _OpenBlas) -> None:
     """Define MLX's BLAS functions globally, as calls of ``blas``."""
     integer = "int64_t" if blas.integer is ctypes.c_int64 else "int"
-    source = Path(__file__).with_name("blas_shim.c")
-    flags = ["-O2", f"-DBLAS_INT={integer}"]
-    make = functools.partial(compile_shared, "blas_shim", [source], flags)
-    path, shim = load_compiled(make, lambda path: (path, ctypes.CDLL(str(path))))
+    found = prebuilt.find(SHIM, shim_for(integer))
+    if found.path:
+        path, shim = found.path, ctypes.CDLL(str(found.path))
+    else:
+        make = functools.partial(compile_shim, integer)
+        path, shim = load_compiled(make, lambda path: (path, ctypes.CDLL(str(path))))
     for name in GEMMS:
         target = ctypes.cast(blas.function(f"cblas_{name}"), ctypes.c_void_p)
         ctypes.c_void_p.in_dll(shim, f"puffer_mlx_{name}").value = target.value
     ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # only now that its targets are set
+
+
+def compile_shim(integer: str, again: bool = False) -> Path:
+    """Compile what forwards MLX's calls to an OpenBLAS with integers of that C type."""
+    return compile_shared(SHIM, [_SOURCE], ["-O2", f"-DBLAS_INT={integer}"], again=again)
+
+
+def shim_for(integer: str) -> dict[str, str]:
+    """What a compiled shim belongs to."""
+    return {"integers": integer, "sources": prebuilt.digest_of([_SOURCE.read_bytes()])}

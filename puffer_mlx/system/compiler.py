@@ -17,7 +17,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -32,6 +33,7 @@ _SHOWN_LINES = 6
 _TELLING = ("error", "undefined", "cannot find")  # the last: a linker's, of a missing library
 NOTICE_SECONDS = 1.0  # a compiler that takes longer is announced
 _T = TypeVar("_T")
+_PerSource = Mapping[Path, Sequence[str]]
 
 
 def cache_directory() -> Path:
@@ -70,8 +72,11 @@ def compile_shared(
     include: Sequence[Path] = (),
     usually: str = "a few seconds",
     again: bool = False,
+    further: _PerSource | None = None,
 ) -> Path:
     """Return a shared library made from ``sources``, compiling it only if the cache has none.
+
+    Several sources are compiled at the same time, as many as there are cores.
 
     Args:
         name: what it is, for messages and as the beginning of the file's name.
@@ -84,6 +89,7 @@ def compile_shared(
             where it lies: a copy of this package compiles nothing anew.
         usually: how long it takes, in words, for whoever waits.
         again: compile it even if the cache has one.
+        further: flags of single sources, behind ``flags``; taken where there are several sources.
 
     Returns:
         The library's path below ``cache_directory()``.
@@ -92,7 +98,9 @@ def compile_shared(
         UserError: a source is missing, there is no compiler, it fails, or the cache can't be
             written.
     """
-    return _compiled(_SHARED, name, sources, flags, compiler, depends, include, usually, again)
+    return _compiled(
+        _SHARED, name, sources, flags, compiler, depends, include, usually, again, further or {}
+    )
 
 
 def compile_program(
@@ -105,7 +113,7 @@ def compile_program(
 ) -> Path:
     """Return a program made from ``sources``, kept as ``compile_shared`` keeps libraries."""
     return _compiled(
-        _PROGRAM, name, sources, flags, compiler, depends, include, "a few seconds", False
+        _PROGRAM, name, sources, flags, compiler, depends, include, "a few seconds", False, {}
     )
 
 
@@ -130,10 +138,12 @@ def _compiled(
     include: Sequence[Path],
     usually: str,
     again: bool,
+    further: _PerSource,
 ) -> Path:
     command = shlex.split(os.environ.get({"cc": "CC", "c++": "CXX"}.get(compiler, "")) or compiler)
     digest = hashlib.sha256()
-    for part in (_identity(tuple(command)), sys.platform, platform.machine(), *flags):
+    own = [flag for source in sources for flag in further.get(source, ())]
+    for part in (_identity(tuple(command)), sys.platform, platform.machine(), *flags, *own):
         digest.update(part.encode() + b"\0")
     for path in (*sources, *depends):
         try:
@@ -149,7 +159,7 @@ def _compiled(
     if again or not _is_whole(made):
         when = "again" if made.exists() else "for the first time"
         with _announced(name, f"{when}, which takes {usually}"):
-            _compile(name, command, sources, [*kind.flags, *search, *flags], made)
+            _compile(name, command, sources, [*kind.flags, *search, *flags], further, made)
         _made.add(made)
     return made
 
@@ -239,39 +249,79 @@ def _why(error: OSError | subprocess.CalledProcessError) -> str:
 
 
 def _compile(
-    name: str, command: list[str], sources: Sequence[Path], flags: Sequence[str], library: Path
+    name: str,
+    command: list[str],
+    sources: Sequence[Path],
+    flags: Sequence[str],
+    further: _PerSource,
+    library: Path,
 ) -> None:
     try:
         private_folders.make(library.parent)
         handle, partial = tempfile.mkstemp(".partial", f"{name}-", library.parent)
+        os.close(handle)
     except OSError as error:
         raise UserError(
             f"{name}: can't write compiled libraries to {library.parent}: {error.strerror}",
             "set PUFFER_MLX_CACHE to a folder you can write to",
         ) from None
-    os.close(handle)
+    late = [f for f in flags if f.startswith(("-l", "-Wl")) or f.endswith((".a", ".so"))]
+    early = [*command, *(flag for flag in flags if flag not in late)]
     try:
-        late = [f for f in flags if f.startswith(("-l", "-Wl")) or f.endswith((".a", ".so"))]
-        early = [flag for flag in flags if flag not in late]
-        done = subprocess.run(
-            [*command, *early, "-o", partial, *map(str, sources), *late],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env={**os.environ, "LC_ALL": "C"},
-        )
-        if done.returncode != 0:
-            lines = done.stderr.splitlines()
-            errors = [line for line in lines if any(w in line for w in _TELLING)] or lines
-            shown = "\n".join(f"  {line}" for line in errors[:_SHOWN_LINES])
-            raise UserError(
-                f"{name}: {shlex.join(command)} failed with status {done.returncode}:\n{shown}",
-                "correct the source; the lines above are the compiler's first errors",
-            )
+        if len(sources) == 1:
+            _run(name, command, [[*early, "-o", partial, str(sources[0]), *late]])
+        else:
+            with tempfile.TemporaryDirectory(".partial", f"{name}-", library.parent) as folder:
+                objects = [f"{folder}/{i}.o" for i in range(len(sources))]
+                _run(
+                    name,
+                    command,
+                    [
+                        [*early, *further.get(source, ()), "-c", "-o", made, str(source)]
+                        for source, made in zip(sources, objects, strict=True)
+                    ],
+                )
+                _run(name, command, [[*early, "-o", partial, *objects, *late]])
         os.chmod(partial, 0o755)
         _publish(Path(partial), library)
     finally:
         Path(partial).unlink(missing_ok=True)
+
+
+def _run(name: str, compiler: list[str], calls: Sequence[Sequence[str]]) -> None:
+    """Call a compiler, several times at once; UserError with its first errors if a call fails."""
+    running: list[subprocess.Popen[str]] = []
+
+    def errors_of(call: Sequence[str]) -> tuple[int, list[str]]:
+        environment = {**os.environ, "LC_ALL": "C"}
+        process = subprocess.Popen(
+            call,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=environment,
+        )
+        running.append(process)
+        _, said = process.communicate()
+        return process.returncode, said.splitlines()
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        try:
+            done = [*pool.map(errors_of, calls)]
+        except BaseException:  # Ctrl-C, of this process alone
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in running:
+                process.kill()
+            raise
+    if failed := [(status, lines) for status, lines in done if status != 0]:
+        lines = [line for _, lines in failed for line in lines]
+        errors = [line for line in lines if any(w in line for w in _TELLING)] or lines
+        shown = "\n".join(f"  {line}" for line in errors[:_SHOWN_LINES])
+        raise UserError(
+            f"{name}: {shlex.join(compiler)} failed with status {failed[0][0]}:\n{shown}",
+            "correct the source; the lines above are the compiler's first errors",
+        )
 
 
 def _publish(partial: Path, library: Path) -> None:

@@ -3,6 +3,7 @@
 import re
 import sys
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,9 @@ import mlx.core as mx
 import pytest
 from packaging.requirements import Requirement
 
+from puffer_mlx.errors import UserError
 from puffer_mlx.ops import cpu_extension
+from puffer_mlx.system import prebuilt
 
 ROOT = Path(__file__).parents[2]
 KIND = re.compile(rb"nanobind_\w+_a\d+_v\d+\w*")  # a compiler's kind, and nanobind's internals
@@ -73,7 +76,7 @@ def test_a_damaged_extension_is_compiled_again(monkeypatch):
     """What doesn't load from the cache; the hash of what was written is tested in test_build.py."""
     asked = []
 
-    def make(again: bool = False) -> Path:
+    def make(again: bool = False, because: str = "") -> Path:
         asked.append(again)
         return Path("/nowhere") / ("whole.so" if again else "damaged.so")
 
@@ -82,7 +85,102 @@ def test_a_damaged_extension_is_compiled_again(monkeypatch):
             raise ImportError("file too short")
         return SimpleNamespace(path=path)
 
-    monkeypatch.setattr(cpu_extension, "_compile", make)
+    monkeypatch.setattr(cpu_extension, "compile_extension", make)
     monkeypatch.setattr(cpu_extension, "_import", load)
     assert cpu_extension._build().__dict__ == {"path": Path("/nowhere/whole.so")}
     assert asked == [False, True]
+
+
+# ---- of the wheel --------------------------------------------------------------------------------
+
+OURS = SimpleNamespace(gelu_forward=lambda array: array)
+
+
+@pytest.fixture
+def wheel(tmp_path, monkeypatch):
+    """A function that puts an extension for some MLX into the package's folder; none compiles."""
+    monkeypatch.setattr(prebuilt, "FOLDER", tmp_path)
+    monkeypatch.delenv("PUFFER_MLX_NO_PREBUILT", raising=False)
+    monkeypatch.delenv("PUFFER_MLX_NO_CPU_OPS", raising=False)
+    monkeypatch.setattr(cpu_extension, "_import", lambda path: OURS)
+
+    def bring(**made_for: str) -> None:
+        library = tmp_path / "compiled"
+        library.write_bytes(b"machine code")
+        prebuilt.add(tmp_path, "cpu_ops", "", cpu_extension.made_for() | made_for, library)
+
+    return bring
+
+
+def no_compiler(again: bool = False, because: str = ""):
+    raise UserError("the compiler 'c++' can't be run", f"because {because}")
+
+
+def test_the_wheels_extension_needs_no_compiler(wheel, monkeypatch):
+    monkeypatch.setattr(cpu_extension, "compile_extension", no_compiler)
+    wheel()
+    assert cpu_extension._build() is OURS
+
+
+def test_an_extension_for_another_mlx_is_not_loaded(wheel, monkeypatch):
+    """Its place is taken by one that is compiled here; whoever waits is told why."""
+    asked, loaded = [], []
+
+    def make(again: bool = False, because: str = "") -> Path:
+        asked.append(because)
+        return Path("/nowhere/compiled here.so")
+
+    def load(path: Path) -> SimpleNamespace:
+        loaded.append(path.name)
+        return OURS
+
+    monkeypatch.setattr(cpu_extension, "compile_extension", make)
+    monkeypatch.setattr(cpu_extension, "_import", load)
+    wheel(MLX="0.1.2")
+    assert cpu_extension._build() is OURS
+    assert loaded == ["compiled here.so"]
+    assert asked == [f"the one that came with puffer_mlx is for MLX 0.1.2, not {version('mlx')}"]
+
+
+@pytest.mark.parametrize("fault", [ImportError("no such symbol\n..."), TypeError("refused")])
+def test_an_extension_that_does_not_load_is_compiled(wheel, monkeypatch, fault):
+    asked = []
+
+    def make(again: bool = False, because: str = "") -> Path:
+        asked.append(because)
+        return Path("/nowhere/compiled here.so")
+
+    def load(path: Path) -> SimpleNamespace:
+        if path.name != "compiled here.so":
+            raise fault
+        return OURS
+
+    monkeypatch.setattr(cpu_extension, "compile_extension", make)
+    monkeypatch.setattr(cpu_extension, "_import", load)
+    wheel()
+    assert cpu_extension._build() is OURS
+    (because,) = asked
+    assert "doesn't load" in because and because.endswith(str(fault).splitlines()[0])
+
+
+@pytest.mark.parametrize("made_for", [{"MLX": "0.1.2"}, {"sources": "others"}, None])
+def test_without_compiler_and_library_there_is_one_sentence(wheel, monkeypatch, capfd, made_for):
+    monkeypatch.setattr(cpu_extension, "compile_extension", no_compiler)
+    if made_for:
+        wheel(**made_for)
+    assert cpu_extension._load.__wrapped__() is None
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("puffer_mlx: training on the CPU will be three times slower: the comp")
+    assert "install a C++20 compiler" in line
+    assert ("pip install 'mlx==0.1.2'" in line) == (made_for == {"MLX": "0.1.2"})
+
+
+def test_what_decides_is_in_made_for(monkeypatch, tmp_path):
+    """A header that was changed, or another network's: not what the wheel was built of."""
+    before = cpu_extension.made_for()
+    header = tmp_path / "new.h"
+    header.write_text("int new;\n")
+    real = cpu_extension.headers
+    monkeypatch.setattr(cpu_extension, "headers", lambda *given: [*real(*given), header])
+    after = cpu_extension.made_for()
+    assert {what for what in before if before[what] != after[what]} == {"sources"}

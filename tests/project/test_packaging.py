@@ -1,5 +1,7 @@
 """The wheel: everything a checkout has that runs must be in it, and nothing that doesn't."""
 
+import hashlib
+import json
 import os
 import re
 import subprocess
@@ -14,15 +16,18 @@ import pytest
 from running import BATCH, EPOCHS, TINY, only
 
 import puffer_mlx
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.system import blas, prebuilt
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = {".py", ".c", ".cpp", ".h", ".ini", ".typed"}
 
 
-def built(kind: str, directory: Path) -> Path:
+def built(kind: str, directory: Path, **told: str) -> Path:
     """The one file that hatchling writes."""
     build = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(directory)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    environment = {**os.environ, "PUFFER_MLX_PREBUILT": "", **told}
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, env=environment)
     (path,) = directory.iterdir()
     return path
 
@@ -89,6 +94,34 @@ def test_links_and_pictures_of_readme_lead_to_the_version_in_its_repository(whee
     for link in links:
         path = link.partition(f"/{version}/")[2].partition("#")[0]
         assert (ROOT / path).exists(), link
+
+
+COMPILER = """#!/bin/sh
+while [ $# -gt 0 ]; do [ "$1" = -o ] && echo 'machine code' > "$2"; shift; done
+"""
+
+
+def test_a_wheel_of_one_platform_brings_what_is_compiled(wheel, tmp_path):
+    """Its list says for what; a compiler that only writes files is enough to see that."""
+    compiler = tmp_path / "c++"
+    compiler.write_text(COMPILER)
+    compiler.chmod(0o755)
+    told = {"PUFFER_MLX_PREBUILT": "1", "CXX": str(compiler), "CC": str(compiler)}
+    special = built("wheel", tmp_path / "out", **told)
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    assert f"-{python}-{python}-" in special.name and "none-any" not in special.name
+    with zipfile.ZipFile(special) as archive:
+        entries = json.loads(archive.read(f"puffer_mlx/prebuilt/{prebuilt.LIST}"))
+        files = {f"puffer_mlx/prebuilt/{entry['file']}" for entry in entries}
+        for entry in entries:
+            content = archive.read(f"puffer_mlx/prebuilt/{entry['file']}")
+            assert hashlib.sha256(content).hexdigest() == entry["sha256"]
+    operations = [entry for entry in entries if entry["name"] == cpu_extension.NAME]
+    assert {entry["level"] for entry in operations} == set(prebuilt.levels())
+    assert all(entry["made_for"] == cpu_extension.made_for() for entry in operations)
+    shims = [entry for entry in entries if entry["name"] == blas.SHIM]
+    assert len(shims) == (sys.platform == "linux")
+    assert names(special) - names(wheel) == {*files, f"puffer_mlx/prebuilt/{prebuilt.LIST}"}
 
 
 # ---- installed -----------------------------------------------------------------------------------

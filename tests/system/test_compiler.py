@@ -166,6 +166,57 @@ def test_a_damaged_blas_shim_is_compiled_again(tmp_path: Path):
     assert said[0] == said[1]
 
 
+# ---- several sources ----------------------------------------------------------------------------
+
+
+def two_sources(source: Path, second: str) -> list[Path]:
+    other = source.with_name("two.c")
+    other.write_text(second)
+    source.write_text("int two(void); int one(void) { return two(); }\n")
+    return [source, other]
+
+
+def test_several_sources_become_one_library(source: Path):
+    sources = two_sources(source, "int two(void) { return NUMBER; }\n")
+    made = [
+        compiler.compile_shared("one", sources, ["-DNUMBER=1"], further=further)
+        for further in ({}, {sources[1]: ["-UNUMBER", "-DNUMBER=2"]})
+    ]
+    assert [returned(library) for library in made] == [1, 2]
+    assert sorted(path.name for path in made[0].parent.glob("[!.]*")) == sorted(
+        path.name for path in made
+    )
+
+
+def test_an_error_of_the_second_source_is_told(source: Path):
+    sources = two_sources(source, "int two(void) { return missing; }\n")
+    with pytest.raises(UserError, match=r"(?s)one: cc failed with status 1:.*two\.c.*missing"):
+        compiler.compile_shared("one", sources, [])
+    assert not [*compiler.cache_directory().iterdir()]
+
+
+def test_sources_are_compiled_at_the_same_time(source: Path, monkeypatch):
+    """Each call of this compiler waits until there is another."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    sources = two_sources(source, "int two(void) { return 1; }\n")
+    waiting = source.with_name("waiting")
+    waiting.mkdir()
+    slow = source.with_name("cc")
+    slow.write_text(
+        f"""#!/bin/sh
+case " $* " in *" -c "*)
+  mktemp {waiting}/XXXXXX
+  for i in $(seq 1000); do [ $(ls {waiting} | wc -l) -gt 1 ] && exec cc "$@"; sleep 0.01; done
+  exit 3;;
+esac
+exec cc "$@"
+"""
+    )
+    slow.chmod(0o755)
+    monkeypatch.setenv("CC", str(slow))
+    assert returned(compiler.compile_shared("one", sources, [])) == 1
+
+
 # ---- What is said -------------------------------------------------------------------------------
 
 

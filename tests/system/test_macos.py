@@ -102,7 +102,7 @@ def compiler_flags(monkeypatch) -> list[str]:
     with monkeypatch.context() as patch:
         patch.setattr(platform, "system", lambda: "Darwin")
         patch.setattr(sysconfig, "get_paths", lambda: headers)
-        return cpu_extension._flags()
+        return cpu_extension.flags()
 
 
 def compiled(source: Path, flags: list[str]) -> Path:
@@ -118,10 +118,11 @@ def without_linker(flags: list[str]) -> list[str]:
 
 def test_the_extension_compiles(zig, monkeypatch):
     flags = without_linker(compiler_flags(monkeypatch))
-    source = cpu_extension.write_source(zig)
-    found = Object(compiled(source, [*flags, "-O0", "-Wall", "-Werror", "-c"]))
-    assert found.machine == ARM64 and "_PyInit_cpu_ops" in found.defined
-    assert any("mlx4core" in name for name in found.needed)
+    strict = [*flags, "-O0", "-Wall", "-Werror", "-c"]
+    found = [Object(compiled(source, strict)) for source in cpu_extension.write_sources(zig)]
+    assert {part.machine for part in found} == {ARM64}
+    assert "_PyInit_cpu_ops" in found[-1].defined
+    assert all(any("mlx4core" in name for name in part.needed) for part in found)
 
 
 RECURRENCES = """
@@ -192,7 +193,7 @@ def test_the_extension_links_with_mlxs_wheel(zig, monkeypatch, tmp_path):
 
     monkeypatch.setattr(cpu_extension.mx, "__file__", str(core))
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
-    extension = cpu_extension._compile()
+    extension = cpu_extension.compile_extension()
 
     ours, theirs = Object(extension), Object(library)
     wanted = {name for name in ours.needed if "mlx4core" in name}

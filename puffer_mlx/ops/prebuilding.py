@@ -1,0 +1,25 @@
+"""Compile what a wheel brings compiled: python -m puffer_mlx.ops.prebuilding FOLDER.
+
+``hatch_build.py`` runs it; FOLDER becomes ``puffer_mlx/prebuilt`` (``system/prebuilt.py``).
+"""
+
+import sys
+from pathlib import Path
+
+from puffer_mlx.ops import cpu_extension
+from puffer_mlx.system import blas, mac, prebuilt
+
+
+def build(folder: Path) -> None:
+    """Put the libraries of this platform, Python and MLX into an empty folder."""
+    for level in prebuilt.levels():
+        library = cpu_extension.compile_extension(level=level)
+        prebuilt.add(folder, cpu_extension.NAME, level, cpu_extension.made_for(), library)
+    if not mac.on_a_mac():
+        integer = "int64_t"  # of NumPy's wheels
+        library = blas.compile_shim(integer)
+        prebuilt.add(folder, blas.SHIM, "", blas.shim_for(integer), library)
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]))
