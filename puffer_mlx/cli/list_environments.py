@@ -24,7 +24,8 @@ from puffer_mlx.vec.native.sources import environment_files, environments_folder
 
 OTHERS = (  # how to name what isn't in the list
     ("gym:ID", "one of Gymnasium's, or of a package that registers its own"),
-    ("module:factory", "Python: what makes a Gymnasium or PufferLib 3 environment"),
+    ("pettingzoo:NAME", "a parallel environment of PettingZoo's, or of a package like mpe2"),
+    ("module:factory", "Python: what makes one of Gymnasium's, PettingZoo's or PufferLib 3's"),
     ("path/file.py:factory", "the same from a file"),
     ("path/ocean/NAME", "a folder in the form of PufferLib 4.0 or 5.0"),
     ("path/NAME.ini", "a configuration, whose [base] env_name is one of these"),
@@ -40,6 +41,7 @@ PACKAGES = {  # beginnings of names that other packages register: the module, wh
     "gym:ALE/": ("ale_py", "puffer-mlx[atari]"),
     "gym:MiniGrid": ("minigrid", "minigrid"),
     "gym:minigrid:": ("minigrid", "minigrid"),
+    "pettingzoo:mpe2": ("mpe2", "mpe2"),
 }
 DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(.+?)[ \t]*(?://.*|/\*.*)?$", re.M)
 OF_BYTES = re.compile(
@@ -174,7 +176,7 @@ def configured(name: str) -> Configured:
 
 
 def missing(name: str, groups: dict[str, list[str]]) -> str:
-    """What is to be installed for one of Gymnasium's environments; empty if it is there."""
+    """What is to be installed for an environment in Python; empty if it is there."""
     if not groups:
         return "puffer-mlx[gym]"
     for prefix, (module, package) in PACKAGES.items():
@@ -232,8 +234,8 @@ def variants_table() -> Table:
 
 
 def python_table(groups: dict[str, list[str]]) -> Table:
-    """Gymnasium's that have a file."""
-    made = table("Gymnasium", "agents", "file", "package")
+    """Gymnasium's and PettingZoo's that have a file."""
+    made = table("in Python", "agents", "file", "package")
     for name in (name for name in known_envs() if ":" in name):
         found = configured(name)
         file = Text(found.file or found.fault, "dim")

@@ -84,6 +84,11 @@ def test_environments_with_files_are_known():
     assert names(codes) == [*PYTHON, "discrete.ini", "gym/MiniGrid.ini"]
     assert codes.torch.encoder == "DefaultEncoder" and codes.train.reward_clip == 1
     assert names(c.load("gym:CartPole-v1")) == [*PYTHON, "discrete.ini", "gym/CartPole-v1.ini"]
+    for name, agents in ("simple_spread_v3", 3), ("simple_reference_v3", 2):
+        particles = c.load(f"pettingzoo:mpe2.{name}")
+        assert names(particles) == [*PYTHON, "discrete.ini", "pettingzoo/mpe2.ini"]
+        assert particles.vec.total_agents % agents == 0  # of one environment
+        assert 1 / (1 - particles.train.gamma) < 25 < particles.train.horizon  # steps of an episode
     assert names(c.load("gym:Pendulum-v1")) == [*PYTHON, "continuous.ini", "gym/Pendulum-v1.ini"]
 
 

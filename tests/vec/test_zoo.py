@@ -306,6 +306,58 @@ def test_pettingzoos_own(name: str):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", ["zoo_relay:in_step", "pettingzoo:mpe2.simple_spread_v3"])
+def test_rows_are_what_a_loop_over_its_own_methods_sees(name: str):
+    """To the bit, with the same actions: of four environments in two groups, over episodes."""
+    if name.startswith("pettingzoo"):
+        pytest.importorskip("mpe2.simple_spread_v3")
+    factory = zoo_relay.in_step if "relay" in name else find("mpe2.simple_spread_v3").make
+    E, A, T = 4, 3, 60
+    actions = np.random.default_rng(0).integers(0, 3, (T, E * A))
+    words = ["--vec.total-agents", str(E * A), "--vec.num-buffers", "2", "--vec.seed", "7"]
+    plain = ["--vec.normalize-observations", "False", "--vec.normalize-rewards", "False"]
+    with vec.make(c.load(name, [*words, *plain]), 1) as made:
+        rows = started(made)
+        expected = directly([factory() for _ in range(E)], 7, actions)
+        np.testing.assert_array_equal(rows.observations, next(expected)[0])
+        ended = 0
+        for chosen, step_of_loop in zip(actions, expected, strict=True):
+            found = step(made, rows, *chosen)
+            for ours, theirs in zip(
+                (found.observations, found.rewards, found.terminals, found.finals),
+                step_of_loop,
+                strict=True,
+            ):
+                assert ours is not None
+                np.testing.assert_array_equal(ours, theirs.astype(np.float32))
+            ended += int(np.count_nonzero(step_of_loop[3] == TRUNCATED))
+        assert made.log()["n"] == ended >= 2 * E * A
+
+
+def directly(environments: list, seed: int, actions: np.ndarray):
+    """Observations, rewards, terminals and finals of a reset, and of each step; nobody dies."""
+    names = environments[0].possible_agents
+    never = dict.fromkeys(names, 0.0)
+
+    def each(environment: int, t: int):
+        env = environments[environment]
+        if t < 0:
+            return env.reset(seed=seed + environment)[0], never, never, never
+        if not env.agents:
+            return env.reset()[0], never, dict.fromkeys(names, 1.0), never
+        chosen = actions[t].reshape(len(environments), -1)[environment].tolist()
+        seen, rewards, _, cut, _ = env.step(dict(zip(names, chosen, strict=True)))
+        return seen, rewards, never, {name: TRUNCATED * cut[name] for name in names}
+
+    for t in range(-1, len(actions)):
+        all_of_them = [each(i, t) for i in range(len(environments))]
+        yield [
+            np.array([part[name] for part in kind for name in names])
+            for kind in zip(*all_of_them, strict=True)
+        ]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_particles():
     pytest.importorskip("pettingzoo")
     pytest.importorskip("mpe2.simple_spread_v3")
