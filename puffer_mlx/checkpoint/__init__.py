@@ -1,5 +1,6 @@
 """Runs on disk: weights and state to go on from, which run and which of its checkpoints."""
 
+from puffer_mlx.checkpoint.branches import score_of
 from puffer_mlx.checkpoint.environment_statistics import read_statistics
 from puffer_mlx.checkpoint.finding import checkpoints, find, find_weights
 from puffer_mlx.checkpoint.folder import (
@@ -38,5 +39,6 @@ __all__ = [
     "recorded",
     "run_folder",
     "save",
+    "score_of",
     "write_weights",
 ]

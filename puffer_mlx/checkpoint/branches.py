@@ -136,6 +136,12 @@ def label(folder: Path, holding: str = WEIGHTS) -> Label | None:
     return Label(folder, line, step, saved or marks[-1].st_mtime_ns, score)
 
 
+def score_of(folder: Path) -> float | None:
+    """The score of a checkpoint's policy; None if it has none, or there is no checkpoint."""
+    found = label(folder)
+    return found.score if found else None
+
+
 def saved(folder: Path) -> int:
     """When a checkpoint was saved, in nanoseconds since 1970; 0 if there is none."""
     found = label(folder)

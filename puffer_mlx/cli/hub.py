@@ -16,12 +16,12 @@ from puffer_mlx.cli.evaluate import evaluate
 from puffer_mlx.config import Config, write_ini
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, export
+from puffer_mlx.rollout.whole_episodes import headline
 from puffer_mlx.system.files import publish_folder
 from puffer_mlx.system.json_text import json_text
 
 EPISODES = 100
 CARD, POLICY, SCORES, PICTURE = "README.md", "policy.safetensors", "scores.json", "replay.gif"
-SHOWN = "score", "episode_return", "perf"  # of an evaluation's numbers the first that there is
 HOME = "https://pypi.org/project/puffer-mlx"
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
 
@@ -48,8 +48,7 @@ def scored(record: dict[str, Any]) -> Scored:
         UserError: no episode ended.
     """
     summary = record["summary"]
-    name = next((name for name in SHOWN if name in summary), None)
-    if name is None:
+    if (name := headline(summary)) is None:
         raise UserError("no episode of the evaluation ended: there is no score to tell", "longer")
     episodes = sum(round(episode["n"]) for episode in record["episodes"])
     mean, std = summary[name]["mean"], summary[name]["std"]

@@ -10,7 +10,7 @@ from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.devices import has_gpu, kind
 from puffer_mlx.training import placement
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.training.while_training import name
+from puffer_mlx.training.while_training import reached_text
 from puffer_mlx.vec.base import Environments
 from puffer_mlx.vec.from_config import source_folder
 
@@ -83,7 +83,4 @@ def rate_note(config: Config) -> str | None:
 
 def reached_note(config: Config, score: float | None) -> str:
     """The line about a run that ended with an evaluation's score."""
-    return (
-        f"{name(config)} {score:.3f} has reached base.stop_at_score {config.base.stop_at_score:g}:"
-        " the run ends (--stop-at-score none goes on)"
-    )
+    return f"{reached_text(config, score)}: the run ends (--stop-at-score none goes on)"

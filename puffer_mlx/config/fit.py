@@ -16,7 +16,8 @@ from puffer_mlx.config.validation import find_problems, multiples, raise_problem
 from puffer_mlx.errors import UserError
 
 AGENTS, BUFFERS = "vec.total_agents", "vec.num_buffers"
-MINIBATCH = "train.minibatch_size"
+MINIBATCH, EVAL_EPISODES = "train.minibatch_size", "base.eval_episodes"
+WHILE_TRAINING = 100  # episodes of an evaluation; python.ini says the same
 
 
 class Misfit(UserError):
@@ -65,6 +66,17 @@ def fit_minibatch(config: Config) -> None:
     elif not config.shuffles_samples and size % T:
         config.train.minibatch_size = raised = min(epoch, -(-size // T) * T)
         config.notes.append(f"{said} is no whole segment, train.horizon {T}: raised to {raised}")
+
+
+def fit_evaluations(config: Config) -> None:
+    """Have evaluations while training play fewer episodes than one after it, where nobody says.
+
+    10,000 after training are PufferLib's; each evaluation would hold the run up for as many.
+    """
+    if config.base.eval_interval and config.base.eval_episodes > WHILE_TRAINING:
+        usual, config.base.eval_episodes = config.base.eval_episodes, WHILE_TRAINING
+        said = f"{EVAL_EPISODES} is {WHILE_TRAINING:,} with base.eval_interval, without {usual:,}"
+        config.notes.append(f"{said}; --eval-episodes sets it")
 
 
 def fit_agents(config: Config, counts: Sequence[int]) -> None:

@@ -16,7 +16,7 @@ COMMON = {  # the page's keys in its order, each in a few words
     "base.device": "where MLX computes",
     "train.algorithm": "PufferLib 4.0's, 5.0's, or PPO",
     "train.optimizer": "of Muon's rates a tenth suits Adam",
-    "train.learning_rate": "at the beginning; it falls to 0",
+    "train.learning_rate": "at the beginning; see lr_schedule",
     "train.gamma": "discount of a step",
     "train.gae_lambda": "decay of advantages",
     "train.ent_coef": "weight of the entropy bonus",

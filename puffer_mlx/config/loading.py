@@ -31,7 +31,13 @@ from puffer_mlx.config.finding import (
     resolve,
     resolve_file,
 )
-from puffer_mlx.config.fit import fit_buffers, fit_minibatch, typed
+from puffer_mlx.config.fit import (
+    EVAL_EPISODES,
+    fit_buffers,
+    fit_evaluations,
+    fit_minibatch,
+    typed,
+)
 from puffer_mlx.config.ini_files import Setting, relative_path
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS, Config
 from puffer_mlx.config.trainer_choice import Read, read_files, taken_over
@@ -51,6 +57,7 @@ from puffer_mlx.config.versions import ALGORITHM
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 from puffer_mlx.system.files import reading
+from puffer_mlx.system.package_data import shipped
 
 ALLOW_CODE = """\
 compile and import what a file names, a checkpoint's config.ini say, even if you never named it on
@@ -217,10 +224,17 @@ def _assemble(
         config.vec.max_threads = max(1, config.vec.num_threads)  # what a file says is no limit
     fit_buffers(config)
     fit_minibatch(config)
+    if not (asked := chosen.get(EVAL_EPISODES)) or _of_defaults(asked):
+        fit_evaluations(config)
     if not training:  # and nothing else depends on these numbers
         config.notes.clear()
     validate(config, training)
     return config
+
+
+def _of_defaults(setting: Setting) -> bool:
+    """Whether a setting is of our default.ini, which says what nobody else does."""
+    return setting.origin.rpartition(":")[0] == relative_path(shipped("configs") / "default.ini")
 
 
 def _note_passed(config: Config, settings: Iterable[Setting]) -> None:

@@ -5,11 +5,11 @@
 line: they win over every file, and are never changed silently.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from puffer_mlx.config.compatibility import closest
-from puffer_mlx.config.schema import COMMAND_LINE, KEYS
+from puffer_mlx.config.schema import COMMAND_LINE, KEYS, NO_TRACKER
 from puffer_mlx.config.writing import parameter_text
 from puffer_mlx.errors import UserError
 
@@ -28,7 +28,7 @@ ELSEWHERE = {  # what Stable-Baselines3, CleanRL and others call a key
     "policy_kwargs": "hidden_size, num_layers, activation and others of section policy",
     "env_kwargs": '{"env": {…}}',
     "normalize_advantage": "algorithm",
-    "tensorboard_log": "the records that a trainer yields",
+    "tensorboard_log": 'track=["tensorboard"] and log_dir',
     "verbose": "progress",
     "n_eval_episodes": "episodes",
 }
@@ -95,6 +95,8 @@ def _full_name(name: str) -> str:
 
 def _plain(name: str, value: Any) -> Value:
     """A value that a file could say; numbers of NumPy are Python's."""
+    if isinstance(value, list | tuple):
+        value = _joined(name, value)
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         value = value.item()
     if not isinstance(value, Value):
@@ -102,4 +104,13 @@ def _plain(name: str, value: Any) -> Value:
         if name.startswith(ENV):
             hint += "; for others, a function that makes the environment: lambda: MyEnv(…)"
         raise UserError(f"{name} is {value!r}, of type {type(value).__name__}", hint)
+    return value
+
+
+def _joined(name: str, value: Sequence[Any]) -> Any:
+    """Several choices of a key that takes several as its text; anything else as it is."""
+    section, _, key = _full_name(name).partition(".")
+    several = section in KEYS and KEYS[section][key].several
+    if several and all(isinstance(word, str) for word in value):
+        return ",".join(value) or NO_TRACKER
     return value

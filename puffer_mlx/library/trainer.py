@@ -6,38 +6,42 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 
 import mlx.core as mx
 from mlx import nn
 
 from puffer_mlx import checkpoint, vec
-from puffer_mlx.checkpoint import State
+from puffer_mlx.checkpoint import State, score_of
 from puffer_mlx.checkpoint.environment_statistics import restore_statistics
 from puffer_mlx.config import Config, trust, write_ini
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.memory_needs import refuse_training
+from puffer_mlx.config.schema import NO_TRACKER
 from puffer_mlx.config.trainer_choice import unread
 from puffer_mlx.display.notebook import watch
 from puffer_mlx.errors import UserError
 from puffer_mlx.library.environments import changed, configured, with_environment
 from puffer_mlx.library.policy import Policy, Prediction, maker
 from puffer_mlx.library.settings import collected
+from puffer_mlx.library.tracking import Tracking
 from puffer_mlx.policy.actor_critic import actor_critic, parts_of
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.system.devices import select_device
+from puffer_mlx.tracking.tracked_run import asked, refuse_missing
 from puffer_mlx.training import placement
 from puffer_mlx.training.epoch_logs import Logs
 from puffer_mlx.training.trainer import Trainer as Loop
-from puffer_mlx.training.while_training import Evaluator, reached
+from puffer_mlx.training.while_training import Evaluator, reached, reached_text
 from puffer_mlx.vec.base import Environments, VecEnv
 
 COMMANDS = (  # settings that only the command line obeys, which writes files by itself
-    *("base.checkpoint_dir", "base.checkpoint_interval", "base.checkpoint_keep", "base.log_dir"),
-    *("base.log_format", "base.track", "base.wandb", "base.wandb_project", "base.wandb_group"),
-    *("base.tag", "base.eval_video_interval"),
+    *("base.checkpoint_dir", "base.checkpoint_interval", "base.checkpoint_keep"),
+    *("base.log_format", "base.eval_video_interval"),
 )
+OF_TRACKERS = "base.log_dir", "base.wandb_project", "base.wandb_group", "base.tag"
 OF_MODULES = ("policy.reset_on_terminal", "policy.log_std_init")  # settings that they obey
 
 
@@ -83,6 +87,7 @@ class Trainer(Loop):
         asked = _with_parts(config, settings, module)
         found = configured(asked, None if ready else env, settings)
         vec.settle_family(found)
+        refuse_missing(found)
         select_device(found.base.device)
         refuse_training(found, kept=optimizers.kept(optimizers.find(found.train.optimizer)))
         environments = env if ready else vec.make(found, placement.rollout_cores(found))
@@ -91,6 +96,7 @@ class Trainer(Loop):
             if module is not None:
                 own = actor_critic(module, environments.spec, found)
             super().__init__(found, environments, own, weights, like)  # type: ignore
+            self._tracking = Tracking(found, self.placement.overlap)
         except BaseException:
             if not ready:
                 environments.close()
@@ -98,6 +104,7 @@ class Trainer(Loop):
         _warn_of_unused(found, environments)
         self._device = mx.default_device()
         self._finalizer = None if ready else weakref.finalize(self, environments.close)
+        weakref.finalize(self, self._tracking.close)  # where nobody does
         self._player: Policy | None = None
         self._evaluator = Evaluator(weakref.proxy(self), _new_environments)
 
@@ -131,6 +138,8 @@ class Trainer(Loop):
         written = folder / checkpoint.CONFIG
         config = replace(configured(None, str(written), {}), allow_code=allow_code)
         config = with_environment(changed(config, collected(settings)), env)
+        if not any(typed(config, name) for name in ("base.track", "base.wandb")):
+            config.base.track, config.base.wandb = NO_TRACKER, False  # those are of another run
         state = checkpoint.load_state(folder)
         made = checkpoint.load(folder, trust.known(config), maker(policy))
         select_device(config.base.device)
@@ -139,6 +148,7 @@ class Trainer(Loop):
             restore_statistics(environments, folder / checkpoint.WEIGHTS)
             found = cls(config, environments, made.policy, like=state)
             found.restore(made.weights, state)
+            found._end_at(score_of(folder))
         except BaseException:
             environments.close()
             raise
@@ -173,6 +183,7 @@ class Trainer(Loop):
         logs |= self._evaluator.after_epoch()
         if reached(self.config, self._evaluator.score):
             self.stop = True
+        self._tracking.log(logs, last=self.epoch == self.config.epochs)
         return logs
 
     def predict(
@@ -194,15 +205,28 @@ class Trainer(Loop):
         )
 
     def close(self) -> None:
-        """Close the environments that this made. Calling it twice is harmless."""
+        """Close the environments that this made, and tell trackers that the run is over.
+
+        Calling it twice is harmless.
+        """
+        self._tracking.close()
         if self._finalizer is not None:
             self._finalizer()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tracking.close(kind, error, trace)
         self.close()
+
+    def _end_at(self, score: float | None) -> None:
+        """Train no more if the run ended with a score: ``base.stop_at_score``."""
+        if reached(self.config, score):
+            self.stop = True
+            _warn(f'{reached_text(self.config, score)}: it has ended; stop_at_score="none" goes on')
 
 
 def train(
@@ -219,7 +243,7 @@ def train(
 
         trainer = puffer_mlx.train("gym:CartPole-v1", total_timesteps=100_000)
 
-    Nothing is written: ``trainer.save(path)`` does that.
+    Nothing is written: ``trainer.save(path)`` does that; and trackers, ``track=["wandb"]``.
 
     Args:
         env: a name as on the command line, a ``gymnasium.Env`` class, a function that makes one, or
@@ -238,10 +262,11 @@ def train(
     """
     trainer = Trainer(config, env, policy, **settings)
     try:
-        for _ in watch(trainer) if progress else trainer:
-            pass
-        if trainer.fault:
-            raise trainer.fault
+        with trainer._tracking:
+            for _ in watch(trainer) if progress else trainer:
+                pass
+            if trainer.fault:
+                raise trainer.fault
     except BaseException:
         trainer.close()
         raise
@@ -274,12 +299,19 @@ def _warn_of_unused(config: Config, environments: VecEnv) -> None:
     found = [*config.unused, *optimizers.unread(config), *unread(config)]
     found += vec.unused_keys(config, environments)
     found += [f"{name} (the command line obeys it)" for name in COMMANDS]
+    if not asked(config):
+        found += [f"{name} (of trackers, and track names none)" for name in OF_TRACKERS]
     if isinstance(config.base.profile, str):
         found.append("base.profile (the command line writes that file)")
-    caller = 1  # the first frame that isn't the package's
-    while sys._getframe(caller).f_globals.get("__name__", "").startswith("puffer_mlx."):
-        caller += 1
     for line in dict.fromkeys(found):
         name = line.partition(" ")[0]
         if typed(config, name) or name in config.unused:
-            warnings.warn(f"puffer_mlx: {line} is unused here", stacklevel=caller + 1)
+            _warn(f"{line} is unused here")
+
+
+def _warn(line: str) -> None:
+    """Warn where the package was called."""
+    caller = 1  # the first frame that isn't the package's
+    while sys._getframe(caller).f_globals.get("__name__", "").startswith("puffer_mlx."):
+        caller += 1
+    warnings.warn(f"puffer_mlx: {line}", stacklevel=caller + 1)

@@ -6,7 +6,7 @@ and the same seed give the same result, bit for bit on a CPU.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,6 +21,8 @@ from puffer_mlx.vec.rows import allocate_rows
 
 MAX_STEPS = 100_000  # of every agent, by which its episodes have usually ended
 PER_AGENT = 10  # episodes at least of each of several agents, on average
+
+SCORES = "score", "episode_return", "perf"
 
 Episode = dict[str, float]  # what the environment's my_log says of it; n episodes if they are means
 
@@ -67,14 +69,15 @@ class Scores:
 
     @property
     def score(self) -> Spread:
-        """The spread of the environment's score; without one, of the first number that it tells.
+        """The spread of the number that people read: see ``headline``.
 
         Raises:
             UserError: no episode ended.
         """
-        if not (found := self.summary()):
+        found = self.summary()
+        if (name := headline(found)) is None:
             raise UserError(f"no episode ended in {self.steps:,} steps", "a larger max_steps")
-        return found.get("score") or next(iter(found.values()))
+        return found[name]
 
     def __str__(self) -> str:
         if not self.episodes:
@@ -95,6 +98,15 @@ class Scores:
                 numbers = (x.mean(), std, np.median(x), x.min(), x.max())
                 summary[name] = Spread(*map(float, numbers))
         return summary
+
+
+def headline(names: Iterable[str]) -> str | None:
+    """Which of an evaluation's numbers people read: its score, or what comes nearest to one.
+
+    Of others the first; None if there is none.
+    """
+    told = list(names)
+    return next((name for name in (*SCORES, *told) if name in told), None)
 
 
 class Player:

@@ -104,6 +104,13 @@ def reached(config: Config, score: float | None) -> bool:
     return sign(config) * (score - bound) >= 0
 
 
+def reached_text(config: Config, score: float | None) -> str:
+    """The fact that an evaluation's score has ``reached`` where the run ends."""
+    return (
+        f"{name(config)} {score:.3f} has reached base.stop_at_score {config.base.stop_at_score:g}"
+    )
+
+
 def settings(config: Config, vec: VecEnv) -> Config:
     """The configuration of an evaluation's environments.
 

@@ -22,6 +22,14 @@ def test_numbers_of_numpy_are_numbers():
     assert value == 32 and type(value) is int
 
 
+def test_several_choices_are_a_list_too():
+    assert collected({"track": ["wandb", "trackio"]}) == {"base.track": "wandb,trackio"}
+    assert collected({"base": {"track": ()}}) == {"base.track": "none"}
+    for wrong in {"track": ["wandb", 3]}, {"device": ["cpu"]}:
+        with pytest.raises(UserError, match="of type list"):
+            collected(wrong)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

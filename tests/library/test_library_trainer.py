@@ -263,6 +263,28 @@ def test_it_evaluates_while_it_trains_and_ends_at_a_score():
     assert trainer.epoch == 2 and ["eval/score" in logs for logs in records] == [False, True]
 
 
+def test_a_run_that_ended_at_its_score_has_ended(tmp_path):
+    """As on the command line: it trains on only if that is said."""
+    settings = {**CARTPOLE, "total_timesteps": 2048, "eval_interval": 256, "eval_episodes": 2}
+    with puffer_mlx.Trainer({**settings, "stop_at_score": 1.0}, "gym:CartPole-v1") as trainer:
+        list(trainer)
+        trainer.save(tmp_path)
+    said = r"eval/score [\d.]+ has reached base.stop_at_score 1: .*stop_at_score=\"none\" goes on"
+    with (
+        pytest.warns(UserWarning, match=said) as caught,
+        puffer_mlx.Trainer.load(tmp_path) as again,
+    ):
+        assert list(again) == [] and again.epoch == 2
+    assert [warning.filename for warning in caught] == [__file__]
+    for bound in "none", 1e6:
+        with puffer_mlx.Trainer.load(tmp_path, stop_at_score=bound) as again:
+            next(iter(again))
+
+
 def test_settings_that_the_command_line_alone_obeys():
-    with pytest.warns(UserWarning, match=r"base\.track \(the command line obeys it\) is unused"):
-        puffer_mlx.train("squared", track="wandb", **SQUARED).close()
+    with pytest.warns(
+        UserWarning, match=r"checkpoint_keep \(the command line obeys it\) is unused"
+    ):
+        puffer_mlx.train("squared", checkpoint_keep=1, **SQUARED).close()
+    with pytest.warns(UserWarning, match=r"base\.tag \(of trackers, and track names none\)"):
+        puffer_mlx.train("squared", tag="night", **SQUARED).close()

@@ -216,6 +216,25 @@ def test_episodes_that_do_not_end(monkeypatch):
     assert "eval/score" not in logs[-1]
 
 
+EACH_EPOCH = "--eval-interval", str(N * T)
+
+
+def test_so_many_episodes_unless_somebody_says_how_many(tmp_path):
+    """Also of a run that goes on: its own file says what it has."""
+    assert configure(*SQUARED).base.eval_episodes == 10_000
+    config = configure(*SQUARED, *EACH_EPOCH)
+    (note,) = config.notes
+    assert config.base.eval_episodes == 100 and "--eval-episodes sets it" in note
+    asked = configure(*SQUARED, *EACH_EPOCH, "--eval-episodes", "10000")
+    assert asked.base.eval_episodes == 10_000 and asked.notes == []
+    assert configure(*SQUARED, *EACH_EPOCH, "--eval-episodes", "20").base.eval_episodes == 20
+    assert configure("gym:CartPole-v1", *EACH_EPOCH).notes == []
+    for before in asked, config:
+        c.write_ini(before, tmp_path / "config.ini")
+        again = c.load("squared", [], [tmp_path / "config.ini"])
+        assert again.base.eval_episodes == before.base.eval_episodes and again.notes == []
+
+
 # ---- when, and what follows ----------------------------------------------------------------------
 
 

@@ -65,7 +65,8 @@ class Base(Named):
     eval_episodes: int = key(
         10_000,
         "The evaluation after training ends when more have finished (puffer5 and eval_interval: so"
-        " many; 0: there is none).",
+        " many; 0: there is none). With eval_interval it is 100, unless a file of yours or an"
+        " option says otherwise.",
         unit="episodes",
         minimum=0,
     )

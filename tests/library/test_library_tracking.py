@@ -1,0 +1,96 @@
+"""Trackers of a program's runs: a planted one that writes down what it is told."""
+
+import gc
+import json
+from pathlib import Path
+
+import pytest
+from test_library_trainer import SQUARED, same
+
+import puffer_mlx
+from puffer_mlx.errors import UserError
+from puffer_mlx.library import tracking, trainer
+from puffer_mlx.tracking import tracked_run
+
+FAULTY = str(Path(__file__).parents[1] / "tracking" / "faulty")
+SHORT = {**SQUARED, "total_timesteps": 512}  # two epochs
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch):
+    """What the planted tracker was told, which is the one that tensorboard's name finds."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", FAULTY)
+    monkeypatch.setenv("TRACKER_TOLD", str(tmp_path / "told"))
+    monkeypatch.setattr(tracked_run, "SOON", 30)
+    asked = tracked_run.asked
+    monkeypatch.setattr(trainer, "refuse_missing", lambda config: None)
+    monkeypatch.setattr(tracking, "asked", lambda config: ["planted" for _ in asked(config)])
+
+    def lines():
+        text = (tmp_path / "told").read_text() if (tmp_path / "told").exists() else ""
+        return [json.loads(line) for line in text.splitlines()]
+
+    return lines
+
+
+def ends(lines) -> list[str]:
+    return [line["finish"]["status"] for line in lines if "finish" in line]
+
+
+def test_a_run_is_told_from_its_start_to_its_end(told, capsys):
+    about = {"wandb_project": "fish", "log_dir": "here"}
+    made = puffer_mlx.train("squared", track=["tensorboard"], **about, **SHORT)
+    begun, *epochs, end = told()  # though it isn't closed
+    assert begun["start"]["project"] == "fish" and begun["start"]["log_dir"] == "here"
+    assert begun["start"]["config"]["train"]["horizon"] == 32
+    assert [epoch["step"] for epoch in epochs] == [256, 512]
+    assert epochs[-1]["metrics"]["epoch"] == 2 and end["finish"]["status"] == "finished"
+    assert "track  planted: in a file" in capsys.readouterr().out
+    name = begun["start"]["run_id"]
+    assert [str(path) for path in Path().rglob("*.json")] == [f"here/squared/{name}.planted.json"]
+    made.close()
+    assert len(ends(told())) == 1
+
+
+def test_a_loop_of_one_s_own_is_told_when_it_is_closed(told):
+    with puffer_mlx.Trainer(SHORT, "squared", track="tensorboard") as made:
+        made.step()
+        assert ends(told()) == []
+    assert ends(told()) == ["stopped"]
+    with (
+        pytest.raises(ZeroDivisionError),
+        puffer_mlx.Trainer(SHORT, "squared", track="tensorboard") as made,
+    ):
+        raise ZeroDivisionError
+    assert ends(told())[1:] == ["failed"]
+    del made
+    puffer_mlx.Trainer(SHORT, "squared", track="tensorboard").step()
+    gc.collect()
+    assert ends(told())[2:] == ["stopped"]
+
+
+def test_training_is_the_same(told):
+    plain, tracked = (
+        puffer_mlx.train("squared", track=track, **SHORT) for track in ([], ["tensorboard"])
+    )
+    assert same(plain, tracked)
+    assert len(ends(told())) == 1
+
+
+def test_a_saved_run_goes_on_without_those_it_had(told):
+    """A stranger's file sends nothing anywhere."""
+    made = puffer_mlx.train("squared", track=["tensorboard"], **SHORT)
+    made.save("saved")
+    with puffer_mlx.Trainer.load("saved", total_timesteps=768) as again:
+        list(again)
+    assert len(ends(told())) == 1
+    with puffer_mlx.Trainer.load("saved", total_timesteps=768, track=["tensorboard"]) as again:
+        list(again)
+    assert ends(told())[1:] == ["finished"] and told()[-2]["step"] == 768
+
+
+def test_one_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr(tracked_run, "_is_installed", lambda package: False)
+    with pytest.raises(UserError, match="wandb isn't installed\n  hint: pip install"):
+        puffer_mlx.Trainer(SHORT, "squared", track=["wandb"])
