@@ -109,7 +109,7 @@ def starts_no_process(request):
 
     def begin(self, args, *more, **how):
         program = args.split()[0] if isinstance(args, str) else str(args[0])
-        if not re.search(r"(cc|\+\+|clang)(-[\d.]+)?$|compiler$|ffmpeg|^uname$", program):
+        if not re.search(r"(cc|\+\+|clang)(-[\d.]+)?$|compiler$|ffmpeg|^uname$|^lscpu$", program):
             pytest.fail(f"a fast test starts {program}: see is_fast in tests/conftest.py")
         real(self, args, *more, **how)
 

@@ -21,10 +21,13 @@ from puffer_mlx.config.folders import main_source
 from puffer_mlx.config.help_page import add_help
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.sources import environment_files, environments_folder, needs
+from puffer_mlx.vec.puffer import ocean
+from puffer_mlx.vec.zoo import names as zoo
 
 OTHERS = (  # how to name what isn't in the list
     ("gym:ID", "one of Gymnasium's, or of a package that registers its own"),
     ("pettingzoo:NAME", "a parallel environment of PettingZoo's, or of a package like mpe2"),
+    ("pufferlib:puffer_NAME", "one of PufferLib 3's own, where it is installed"),
     ("module:factory", "Python: what makes one of Gymnasium's, PettingZoo's or PufferLib 3's"),
     ("path/file.py:factory", "the same from a file"),
     ("path/ocean/NAME", "a folder in the form of PufferLib 4.0 or 5.0"),
@@ -250,10 +253,11 @@ def print_catalog(console: Console) -> None:
     ids = table("", "")
     for group, names in groups.items():
         ids.add_row(Text(f"gym: {group}", "bold"), members(group, names))
+    packages = packages_table()
     others = table("", "")
     for word, meaning in OTHERS:
         others.add_row(Text(word, "bold"), Text(meaning))
-    for each in (*tables, *([ids] if groups else []), others):
+    for each in (*tables, *([ids] if groups else []), packages, others):
         if each.row_count:
             console.print(each)
             console.print()
@@ -262,13 +266,26 @@ def print_catalog(console: Console) -> None:
         console.print("Gymnasium isn't installed: pip install 'puffer-mlx[gym]'", markup=False)
 
 
+def packages_table() -> Table:
+    """PettingZoo's by group and PufferLib's, where they are installed; neither is imported."""
+    made = table("", "")
+    for group, found in zoo.parallel_names().items():
+        made.add_row(Text(f"pettingzoo: {group}", "bold"), some(found, zoo.needs(group)))
+    if found := ocean.names():
+        made.add_row(Text("pufferlib:", "bold"), Text(", ".join(found)))
+    return made
+
+
 def members(group: str, ids: list[str]) -> Text:
-    """A group's ids, the first of many, and what must be installed for them."""
+    """A group's ids, and what must be installed for them."""
+    return some(ids, missing_of_group(group))
+
+
+def some(ids: list[str], package: str) -> Text:
+    """Ids, the first of many, and what must be installed for them, if that isn't there."""
     more = f", … {len(ids) - MOST} more" if len(ids) > MOST else ""
     text = Text(", ".join(ids[:MOST]) + more)
-    if package := missing_of_group(group):
-        text.append("  ").append_text(installed(package))
-    return text
+    return text.append("  ").append_text(installed(package)) if package else text
 
 
 def option_parser() -> Parser:

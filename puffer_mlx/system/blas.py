@@ -13,6 +13,7 @@ global ``cblas_sgemm`` it meets, so ``import puffer_mlx`` loads one before anyth
 LAPACK stays MLX's in all but the third. On macOS MLX's products are Accelerate's, and stay so.
 """
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
@@ -165,7 +166,18 @@ def _numpy_openblas() -> Iterator[_OpenBlas]:
     spec = importlib.util.find_spec("numpy")
     if spec and spec.origin:
         libraries = Path(spec.origin).parents[1] / "numpy.libs"
-        yield from filter(None, map(_load, map(str, libraries.glob("*openblas*.so*"))))
+        for path in map(str, libraries.glob("*openblas*.so*")):
+            if blas := _load(path) or _load_after(libraries, path):
+                yield blas
+
+
+def _load_after(libraries: Path, path: str) -> _OpenBlas | None:
+    """The same, after what it needs: NumPy 1.26's doesn't say where its libgfortran is."""
+    for needed in "libquadmath", "libgfortran":  # the latter needs the former
+        for library in libraries.glob(f"{needed}*.so*"):
+            with contextlib.suppress(OSError):
+                ctypes.CDLL(str(library))
+    return _load(path)
 
 
 def _load(path: str) -> _OpenBlas | None:

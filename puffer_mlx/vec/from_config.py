@@ -22,6 +22,7 @@ from puffer_mlx.vec.native.make import find_environment, read_spec
 from puffer_mlx.vec.native.sources import environments_folder
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.normalize import Normalized, shows_normalised
+from puffer_mlx.vec.puffer import ocean
 from puffer_mlx.vec.puffer.make import is_puffer_env
 from puffer_mlx.vec.puffer.vec import PufferVec
 from puffer_mlx.vec.zoo.make import PREFIX as ZOO
@@ -152,7 +153,7 @@ def _python(config: Config, threads: int, render: bool) -> Environments:
     try:
         return GymVec(made, finals=finals, wrap=config.wrap, **settings)
     except UserError:
-        if not makes_parallel(made, config.env):  # only what it makes tells
+        if not makes_parallel(config.env_name, made, config.env):  # only what it makes tells
             raise
     return ZooVec(made, **settings)
 
@@ -189,6 +190,8 @@ def python_factory(config: Config) -> Any:
     name = config.env_name
     if name.startswith(ZOO):
         return find_parallel(name.removeprefix(ZOO))
+    if name.startswith(ocean.PREFIX):
+        return ocean.find(name.removeprefix(ocean.PREFIX))
     return name.removeprefix(GYM) if name.startswith(GYM) else load_object(name)
 
 

@@ -250,6 +250,18 @@ def test_importing_the_package_imports_neither_mlx_nor_numpy(tmp_path):
     assert python(code, PUFFER_MLX_CACHE=str(tmp_path)).stdout == "set()\n"
 
 
+def test_mlxs_wheels_are_read_from_names_alone(tmp_path, monkeypatch):
+    """Reading the metadata of all that is installed takes half a second."""
+    from puffer_mlx.system import version
+
+    for name in "mlx-0.32.4", "mlx_cpu-0.32.4", "mlx_cuda_13-0.32.4", "other-1.0":
+        (tmp_path / f"{name}.dist-info").mkdir()
+    (tmp_path / "mlx-0.32.4.dist-info" / "METADATA").write_text("Name: mlx\nVersion: 0.32.4\n")
+    monkeypatch.setattr(version.importlib.metadata, "distributions", None)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert version._mlx_version() == "0.32.4 (mlx-cpu, mlx-cuda-13)"
+
+
 def test_version_text_names_what_a_bug_report_needs():
     from puffer_mlx.system.version import version_text
 

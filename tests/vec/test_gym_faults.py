@@ -18,6 +18,7 @@ import pytest
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.gym import workers
+from puffer_mlx.vec.gym.installed import has_own_vector_forms
 from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.rows import allocate_rows
 
@@ -200,6 +201,7 @@ def test_a_result_that_cannot_be_sent(nothing_left):
         play(vec)
 
 
+@pytest.mark.skipif(not has_own_vector_forms(), reason="needs Gymnasium 1.1")
 def test_vectorised_forms(nothing_left):
     vec = GymVec(FaultyWalks, name="faulty", total_agents=4, num_buffers=2, backend="vector")
     with pytest.raises(UserError, match="faulty: an environment failed in step: ZeroDivision") as e:

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.rows import allocate_rows
 from puffer_mlx.vec.zoo.make import find
+from puffer_mlx.vec.zoo.names import needs, parallel_names
 from puffer_mlx.vec.zoo.vec import ZooVec
 
 pytest.importorskip("gymnasium")
@@ -254,8 +256,54 @@ def test_one_in_turns_is_refused():
     class Turns(zoo_relay.Relay):
         agent_selection = "runner_0"
 
-    with pytest.raises(UserError, match=r"it made a .*Turns, expected a pettingzoo\.ParallelEnv"):
+    with pytest.raises(UserError, match=r"take turns \(AEC\), expected a parallel one") as caught:
         make(Turns)
+    assert "returns pettingzoo.utils.aec_to_parallel(env)" in caught.value.hint
+
+
+def test_one_in_turns_by_its_factory_is_refused(here):
+    """It is no Gymnasium environment either, which is what it would be told."""
+    (here / "in_turns.py").write_text(
+        "from zoo_relay import Relay\n\nclass Turns(Relay):\n    agent_selection = 'runner_0'\n"
+    )
+    with pytest.raises(UserError, match=r"in_turns:Turns: its agents take turns \(AEC\)"):
+        vec.make(c.load("in_turns:Turns", []), 1)
+
+
+def test_the_closest_names(monkeypatch, tmp_path):
+    """PettingZoo's messages have its whole registry."""
+    pettingzoo = types.SimpleNamespace(
+        parallel_registry={"classic/rps-v2": 0, "sisl/pursuit-v5": 0},
+        aec_registry={"classic/rps-v2": 0, "classic/chess-v6": 0},
+        make=None,
+        spec=lambda kind, name: 1 / 0,
+    )
+    monkeypatch.setitem(sys.modules, "pettingzoo", pettingzoo)
+    for name, said, hint in (
+        ("classic/rsp_v2", "PettingZoo has no such parallel", "pettingzoo:classic/rps-v2"),
+        ("classic/chess_v6", "its agents take turns", "name a function of yours that returns "),
+        ("quite/other_v1", "PettingZoo has no such parallel", "puffer-mlx list has what is "),
+    ):
+        with pytest.raises(UserError, match=said) as caught:
+            find(name)
+        assert caught.value.hint.startswith(hint) and len(caught.value.message) < 150
+
+
+def test_names_are_read_from_folders(monkeypatch, tmp_path):
+    """Neither PettingZoo nor its environments are imported for them."""
+    package = tmp_path / "pettingzoo"
+    (package / "sisl").mkdir(parents=True)
+    (package / "__init__.py").write_text("1 / 0\n")
+    (package / "sisl" / "pursuit_v5.py").write_text("from .pursuit import env, parallel_env\n")
+    (package / "sisl" / "chess_v6.py").write_text("from .chess import env\n")
+    (package / "sisl" / "parallel_env.py").write_text("parallel_env = 1 / 0\n")
+    (tmp_path / "mpe2").mkdir()
+    (tmp_path / "mpe2" / "simple_v3.py").write_text("def parallel_env(): ...\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "pettingzoo", raising=False)
+    monkeypatch.delitem(sys.modules, "mpe2", raising=False)
+    assert parallel_names() == {"mpe2": ["mpe2.simple_v3"], "sisl": ["sisl.pursuit_v5"]}
+    assert needs("sisl") == "pettingzoo[sisl]" and needs("mpe2") == ""
 
 
 def test_what_is_no_vectorised_form():
@@ -290,14 +338,17 @@ def test_it_is_trained():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", ["classic/rps_v2", "classic.rps_v2"])
 def test_pettingzoos_own(name: str):
-    pytest.importorskip("pettingzoo")
+    package = pytest.importorskip("pettingzoo")
+    if "/" in name and not hasattr(package, "make"):
+        pytest.skip("this PettingZoo has no IDs")
     with vec.make(c.load(f"pettingzoo:{name}", ["--vec.total-agents", "4", *WORDS[2:]]), 1) as made:
         assert made.num_environments == 2 and made.spec.action.sizes == (3,)
         rows = started(made)
         ends = [np.array(step(made, rows).finals).tolist() for _ in range(20)]
         assert [L] * 4 in ends and made.log()["episode_length"] == 15
     for wrong, said in (
-        ("classic/chess_v6", "pettingzoo:classic/chess_v6: .*not found"),
+        ("classic/chess_v6", "pettingzoo:classic/chess_v6: (its agents take|.*knows no IDs)"),
+        ("sisl.prsuit_v5", "No module named .*prsuit_v5'\n.*pettingzoo:sisl.pursuit_v"),
         ("nothing", "pettingzoo:nothing: there is no module nothing"),
         ("zoo_relay", "zoo_relay has no parallel_env"),
     ):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.gym.make import MAKING, Recipe, gymnasium
+from puffer_mlx.vec.gym.make import MAKING, Recipe
 from puffer_mlx.vec.processes import ROUND_TRIP, cores
 from puffer_mlx.vec.python_faults import RAISED, Fault, told
 from puffer_mlx.vec.step_speed import step_seconds
@@ -69,14 +69,15 @@ def build(recipe: Recipe, n: int, backend: str, finals: bool, timeout: float) ->
     """
     if backend == "vector":
         return recipe.vector(n)
-    vector = gymnasium().vector
-    mode = vector.AutoresetMode.NEXT_STEP if finals else vector.AutoresetMode.SAME_STEP
+    from puffer_mlx.vec.gym.vectors import AutoresetMode, SyncVectorEnv
+
+    mode = AutoresetMode.NEXT_STEP if finals else AutoresetMode.SAME_STEP
     if backend == "async":
         from puffer_mlx.vec.gym.workers import Workers
 
         return Workers([recipe] * n, mode, timeout)
     try:
-        return vector.SyncVectorEnv([recipe] * n, copy=False, autoreset_mode=mode)
+        return SyncVectorEnv([recipe] * n, copy=False, autoreset_mode=mode)
     except RuntimeError as error:
         raise Fault(MAKING, told(error)) from None
 
@@ -87,7 +88,8 @@ def tells_finals(name: str, vector: Any) -> bool:
     Raises:
         UserError: it doesn't begin the next episode by itself, or doesn't say when.
     """
-    modes = gymnasium().vector.AutoresetMode
+    from puffer_mlx.vec.gym.vectors import AutoresetMode as modes
+
     found = vector.metadata.get("autoreset_mode")
     if found in (modes.NEXT_STEP, modes.NEXT_STEP.value):
         return True

@@ -14,28 +14,13 @@ from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import SUCCESSOR, to_install
 from puffer_mlx.vec.gym import families, wrapping
+from puffer_mlx.vec.gym.installed import gymnasium, has_own_vector_forms, need_newer
 from puffer_mlx.vec.python_faults import RAISED, Fault, told, undrawable
 
-__all__ = ["MAKING", "Recipe", "gymnasium", "quiet"]
+__all__ = ["MAKING", "Recipe", "quiet"]
 
 MAKING = "failed when it was made"
 _KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
-
-
-def gymnasium() -> Any:
-    """The package.
-
-    Raises:
-        UserError: it isn't installed.
-    """
-    try:
-        import gymnasium
-        import gymnasium.vector
-    except ImportError as error:
-        raise UserError(
-            f"Gymnasium can't be imported: {error}", "pip install 'puffer-mlx[gym]'"
-        ) from None
-    return gymnasium
 
 
 @dataclass
@@ -63,6 +48,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         gymnasium()
+        for key in wrapping.changed(self.wrap):
+            need_newer(f"{self.name}: wrap.{key}")
         if isinstance(self.make, str):
             with _explained(self):
                 specification = _specification(self.make)
@@ -87,7 +74,8 @@ class Recipe:
                 made = families.make(_specification(self.make), **arguments)
             else:
                 made = self.make(**self._arguments())
-            if isinstance(made, gymnasium().Env):
+            gym = gymnasium()  # VectorEnv is an Env, too, in 0.29
+            if isinstance(made, gym.Env) and not isinstance(made, gym.vector.VectorEnv):
                 return wrapping.wrapped(self.name, made, self.wrap)
         close = getattr(made, "close", None)
         if callable(close):
@@ -132,6 +120,8 @@ class Recipe:
 
         The latter is "" if it is there and does.
         """
+        if not has_own_vector_forms():
+            return "", f"Gymnasium {gymnasium().__version__} has none that say when episodes begin"
         form: Any = self.make
         if isinstance(form, str):
             specification = _specification(form)
@@ -195,6 +185,8 @@ def _specification(name: str) -> Any:
     elif name.startswith("MiniGrid-") and importlib.util.find_spec("minigrid"):
         importlib.import_module("minigrid")
     elif name not in gym.registry and importlib.util.find_spec("ale_py"):
+        if name.startswith("ALE/"):
+            need_newer(name)
         ale = importlib.import_module("ale_py")  # Atari's
         gym.register_envs(ale)
         ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # else each process greets

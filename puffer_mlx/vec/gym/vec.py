@@ -28,7 +28,8 @@ from puffer_mlx.vec.finite import check_finite
 from puffer_mlx.vec.gym.backends import build, choose, tells_finals
 from puffer_mlx.vec.gym.episode_ends import EpisodeEnds
 from puffer_mlx.vec.gym.infos import MASK, Masks, ended_infos
-from puffer_mlx.vec.gym.make import Recipe, gymnasium, quiet
+from puffer_mlx.vec.gym.installed import gymnasium
+from puffer_mlx.vec.gym.make import Recipe, quiet
 from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import RAISED, Fault, locate, undrawable
 from puffer_mlx.vec.python_vec import PythonVec

@@ -19,10 +19,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from gymnasium import Env, Wrapper
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
-from gymnasium.vector.async_vector_env import _async_worker
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.vec.gym.vectors import AsyncVectorEnv, AutoresetMode, async_worker
 from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, no_main_module
 from puffer_mlx.vec.python_faults import RAISED, Fault, failed, form_fault, locate, misfit, told
 
@@ -235,7 +234,7 @@ def _work(
         return
     pipe.send((None, True))
     try:
-        _async_worker(index, lambda: env, pipe, parent_pipe, memory, errors, *rest)
+        async_worker(index, lambda: env, pipe, parent_pipe, memory, errors, *rest)
     except OSError:  # the parent is gone
         errors.cancel_join_thread()
 

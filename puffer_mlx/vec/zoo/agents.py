@@ -22,7 +22,7 @@ from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.puffer.buffers import Buffers
 from puffer_mlx.vec.spaces import kind_of
 
-__all__ = ["Agents", "Spaces", "looks_parallel"]
+__all__ = ["Agents", "Spaces", "looks_parallel", "takes_turns"]
 
 SEEN = "observation"  # beside the mask, in observations of PettingZoo that have one
 
@@ -30,8 +30,15 @@ SEEN = "observation"  # beside the mask, in observations of PettingZoo that have
 def looks_parallel(made: Any) -> bool:
     """Whether an object is a parallel environment."""
     has = ("possible_agents", "observation_space", "action_space", "reset", "step")
-    turns = hasattr(made, "agent_selection")
-    return all(hasattr(made, name) for name in has) and not turns
+    return all(hasattr(made, name) for name in has) and not takes_turns(made)
+
+
+def takes_turns(made: Any) -> bool:
+    """Whether an object is an environment of PettingZoo's other kind, AEC."""
+    has = ("possible_agents", "observation_space", "action_space", "reset", "step")
+    if not all(hasattr(type(made), name) or hasattr(made, name) for name in has):
+        return False
+    return any(hasattr(made, name) for name in ("agent_selection", "agent_iter"))
 
 
 class Spaces:

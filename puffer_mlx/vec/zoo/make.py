@@ -7,6 +7,7 @@ and steps with a dictionary of their actions.
 import importlib.machinery
 import importlib.util
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,15 +18,21 @@ from typing import Any, NamedTuple
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import load_object, to_install
+from puffer_mlx.vec.nearest import nearest
 from puffer_mlx.vec.puffer.buffers import Buffers
 from puffer_mlx.vec.python_faults import RAISED, Fault, told
-from puffer_mlx.vec.zoo.agents import Agents, looks_parallel
+from puffer_mlx.vec.zoo.agents import Agents, looks_parallel, takes_turns
+from puffer_mlx.vec.zoo.names import parallel_names
 
 __all__ = ["ParallelFactory", "ZooRecipe", "find", "makes_parallel"]
 
 PREFIX = "pettingzoo:"
 _KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
-_TURNS = "pettingzoo.utils.aec_to_parallel(env) makes one that all agents step in at once"
+_TURNS = "its agents take turns (AEC), expected a parallel one, in which all act at once"
+_CONVERT = (
+    "name a function of yours that returns pettingzoo.utils.aec_to_parallel(env); that is for"
+    " environments whose agents could as well act at once"
+)
 
 
 class ParallelFactory(NamedTuple):
@@ -57,34 +64,77 @@ def find(name: str) -> ParallelFactory:
             )
         try:
             pettingzoo.spec("parallel", name)
-        except Exception as error:
-            raise UserError(f"{PREFIX}{name}: {error}", "pettingzoo.pprint_registry()") from None
+        except Exception:
+            raise _unknown(name, pettingzoo) from None
         return ParallelFactory(partial(pettingzoo.make, "parallel", name))
     top = name.partition(".")[0]
     if not _is_there(top):
         if importlib.util.find_spec(f"pettingzoo.{top}") is None:
+            near = _near(name)
             raise UserError(
                 f"{PREFIX}{name}: there is no module {top}",
-                f"{PREFIX}mpe2.simple_spread_v3 (pip install mpe2), for example; or an ID,"
+                near
+                or f"{PREFIX}mpe2.simple_spread_v3 (pip install mpe2), for example; or an ID,"
                 f" {PREFIX}classic/rps_v2",
             )
         name = f"pettingzoo.{name}"
     with _quiet():
-        return ParallelFactory(load_object(f"{name}:parallel_env"))
+        return ParallelFactory(_parallel_env(name))
 
 
-def makes_parallel(make: Any, keywords: dict[str, Any]) -> bool:
-    """Whether a function makes a parallel environment, by having it make one."""
+def _parallel_env(module: str) -> Any:
+    """A module's ``parallel_env``."""
+    short = module.removeprefix("pettingzoo.")
+    try:
+        return load_object(f"{module}:parallel_env")
+    except UserError as error:
+        found = sys.modules.get(module)
+        if hasattr(found, "env"):  # what PettingZoo's modules of both kinds have
+            raise UserError(f"{PREFIX}{short}: {_TURNS}", _CONVERT) from None
+        near = "" if found or _is_module(module) else _near(short)
+        raise UserError(error.message, near or error.hint) from None
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # nor is the package that it would be in
+        return False
+
+
+def _unknown(name: str, pettingzoo: Any) -> UserError:
+    """An ID that PettingZoo's registry of parallel environments hasn't."""
+    plain = name.replace("_v", "-v")
+    if plain in pettingzoo.aec_registry:
+        return UserError(f"{PREFIX}{name}: {_TURNS}", _CONVERT)
+    near = nearest(plain, pettingzoo.parallel_registry, PREFIX)
+    hint = near or "puffer-mlx list has what is installed"
+    return UserError(f"{PREFIX}{name}: PettingZoo has no such parallel environment", hint)
+
+
+def _near(name: str) -> str:
+    known = [each for group in parallel_names().values() for each in group]
+    return nearest(name, known, PREFIX)
+
+
+def makes_parallel(name: str, make: Any, keywords: dict[str, Any]) -> bool:
+    """Whether a function makes a parallel environment, by having it make one.
+
+    Raises:
+        UserError: it makes one of PettingZoo's whose agents take turns.
+    """
     if not callable(make):
         return False
     try:
         made = make(**keywords)
     except RAISED:
         return False
-    found = looks_parallel(made)
+    found, turns = looks_parallel(made), takes_turns(made)
     close = getattr(made, "close", None)
     if callable(close):
         close()
+    if turns:
+        raise UserError(f"{name}: {_TURNS}", _CONVERT)
     return found
 
 
@@ -137,10 +187,12 @@ class ZooRecipe:
             ) from error
         if looks_parallel(made):
             return made
+        if takes_turns(made):
+            raise UserError(f"{self.name}: {_TURNS}", _CONVERT)
         raise UserError(
             f"{self.name}: it made a {type(made).__module__}.{type(made).__qualname__}, expected a"
             " pettingzoo.ParallelEnv",
-            _TURNS if hasattr(made, "agent_selection") else "return one",
+            "return one",
         )
 
     def __call__(

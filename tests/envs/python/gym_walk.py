@@ -9,7 +9,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
+
+from puffer_mlx.vec.gym.vectors import AutoresetMode
 
 
 class Walk(gymnasium.Env):

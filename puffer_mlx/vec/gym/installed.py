@@ -1,0 +1,60 @@
+"""Which Gymnasium is installed: 1.1 or newer, or 0.29, which PufferLib 3 needs.
+
+Both have what this room uses, with few exceptions: vector environments (``vectors.py``), and what
+only 1.1 has, which ``need_newer`` refuses in words.
+"""
+
+import re
+from typing import Any
+
+from puffer_mlx.errors import UserError
+
+__all__ = ["gymnasium", "has_own_vector_forms", "need_newer"]
+
+_NEWER = "pip install 'gymnasium>=1.1'; in an environment without PufferLib 3, which needs 0.29"
+
+
+def gymnasium() -> Any:
+    """The package.
+
+    Raises:
+        UserError: it isn't installed, or in a version that doesn't do.
+    """
+    try:
+        import gymnasium
+        import gymnasium.vector
+    except ImportError as error:
+        raise UserError(
+            f"Gymnasium can't be imported: {error}", "pip install 'puffer-mlx[gym]'"
+        ) from None
+    version = _version(gymnasium)
+    if version < (0, 29) or version == (1, 0):
+        raise UserError(
+            f"Gymnasium {gymnasium.__version__} is installed, expected 0.29, or 1.1 or newer",
+            "pip install --upgrade 'puffer-mlx[gym]'",
+        )
+    return gymnasium
+
+
+def has_own_vector_forms() -> bool:
+    """Whether environments' own vectorised forms say when the next episode begins (1.1)."""
+    return _version(gymnasium()) >= (1, 1)
+
+
+def need_newer(what: str) -> None:
+    """Refuse what 0.29 lacks.
+
+    Args:
+        what: is asked for, as in "wrap.grayscale".
+
+    Raises:
+        UserError: Gymnasium is older than 1.1.
+    """
+    found = gymnasium()
+    if _version(found) < (1, 1):
+        text = f"{what} needs Gymnasium 1.1 or newer, {found.__version__} is installed"
+        raise UserError(text, _NEWER)
+
+
+def _version(package: Any) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", package.__version__)[:2]))

@@ -1,0 +1,77 @@
+"""PufferLib 3.x's own environments by their names: ``pufferlib:puffer_breakout``.
+
+Their names are read from its table without importing it, which takes seconds, has PyTorch along,
+and leaves a link ``resources`` in the working folder. What a name stands for is looked up here, as
+``env_creator`` of PufferLib 3.0 gives a text where an environment's C isn't compiled.
+"""
+
+import ast
+import importlib
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.nearest import nearest
+from puffer_mlx.vec.python_faults import RAISED, told
+
+__all__ = ["PREFIX", "find", "names"]
+
+PREFIX = "pufferlib:"
+_BEGINNING = "puffer_"  # of its names
+_TABLE = "MAKE_FUNCTIONS"  # in the module
+_MODULE = "pufferlib.ocean.environment"
+
+
+def names() -> list[str]:
+    """Those of the PufferLib that is installed, ``puffer_breakout``; none if it isn't."""
+    spec = importlib.util.find_spec("pufferlib")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        path = Path(folder, "ocean", "environment.py")
+        if path.is_file():
+            return sorted(_BEGINNING + key for key in _keys(path.read_text(encoding="utf-8")))
+    return []
+
+
+def find(name: str) -> Callable[..., Any]:
+    """What makes the environment ``pufferlib:NAME``: a class, or a function of its emulation.
+
+    Args:
+        name: NAME, ``puffer_breakout``.
+
+    Raises:
+        UserError: PufferLib isn't installed, has no such environment, or can't import it.
+    """
+    known = names()
+    if not known:
+        raise UserError(
+            f"{PREFIX}{name}: PufferLib 3 isn't installed",
+            "pip install 'puffer-mlx[pufferlib]', in an environment of its own: docs/install.md",
+        )
+    if name not in known:
+        whole = name if name.startswith(_BEGINNING) else _BEGINNING + name
+        near = nearest(whole, known, PREFIX) or f"{PREFIX}{known[0]}, say: puffer-mlx list has all"
+        raise UserError(f"{PREFIX}{name}: PufferLib has no such environment", near)
+    key = name.removeprefix(_BEGINNING)
+    try:
+        found = getattr(importlib.import_module(_MODULE), _TABLE)[key]
+        if isinstance(found, str):
+            found = getattr(importlib.import_module(f"pufferlib.ocean.{key}.{key}"), found)
+    except RAISED as error:
+        raise UserError(
+            f"{PREFIX}{name} can't be imported: {told(error)}",
+            "its C is compiled when PufferLib is installed: did that succeed?",
+        ) from None
+    return found
+
+
+def _keys(text: str) -> list[str]:
+    """The keys of the table in a module's text."""
+    for node in ast.parse(text).body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
+            continue
+        if any(isinstance(to, ast.Name) and to.id == _TABLE for to in node.targets):
+            keys = [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
+            return [key for key in keys if isinstance(key, str)]
+    return []

@@ -1,0 +1,108 @@
+"""PufferLib 3's own environments by name: with a package that looks like it, and with the real one.
+
+The real one is installed where ``make test-oldest`` or a person put it.
+"""
+
+import sys
+
+import numpy as np
+import pytest
+
+from puffer_mlx import config as c
+from puffer_mlx import vec
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.puffer import ocean
+from puffer_mlx.vec.puffer.make import is_puffer_env
+from puffer_mlx.vec.rows import allocate_rows, random_actions
+
+TABLE = """
+import pufferlib
+
+def make_spaces(buf=None, **keywords): ...
+
+MAKE_FUNCTIONS = {'breakout': 'Breakout', 'go': 'Go', 'pong': 'Pong', 'spaces': make_spaces}
+"""
+BREAKOUT = """
+class Breakout:
+    def __init__(self, num_envs=1, buf=None, seed=0): ...
+"""
+GO = "from pufferlib.ocean.go import binding\n"
+
+
+@pytest.fixture
+def pretended(tmp_path, monkeypatch):
+    """A package with PufferLib's folders, beside which there is no other."""
+    for name in [n for n in sys.modules if n.partition(".")[0] == "pufferlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    for folder, file, text in (
+        ("", "__init__.py", "IMPORTED = True\n"),
+        ("ocean", "__init__.py", ""),
+        ("ocean", "environment.py", TABLE),
+        ("ocean/breakout", "breakout.py", BREAKOUT),
+        ("ocean/go", "go.py", GO),
+    ):
+        path = tmp_path / "pufferlib" / folder
+        path.mkdir(parents=True, exist_ok=True)
+        (path / file).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in [n for n in sys.modules if n.partition(".")[0] == "pufferlib"]:
+        del sys.modules[name]
+
+
+def test_names_are_read_without_an_import(pretended):
+    assert ocean.names() == ["puffer_breakout", "puffer_go", "puffer_pong", "puffer_spaces"]
+    assert "pufferlib" not in sys.modules
+
+
+def test_a_name_is_a_class_or_a_function(pretended):
+    for name, found in (("puffer_breakout", "Breakout"), ("puffer_spaces", "make_spaces")):
+        made = vec.python_factory(c.load(f"pufferlib:{name}", []))
+        assert made.__name__ == found and is_puffer_env(made)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "hint"),
+    [
+        ("puffer_brekout", "PufferLib has no such environment", "pufferlib:puffer_breakout"),
+        ("pong", "PufferLib has no such environment", "pufferlib:puffer_pong"),
+        ("quite_another", "PufferLib has no such environment", "pufferlib:puffer_breakout, say: "),
+        ("puffer_go", "can't be imported: ImportError: cannot import name 'binding'", "its C is"),
+        ("puffer_pong", "can't be imported: ModuleNotFoundError: .*ocean.pong'", "its C is "),
+    ],
+)
+def test_one_message(pretended, name: str, said: str, hint: str):
+    with pytest.raises(UserError, match=f"pufferlib:{name}:? {said}") as caught:
+        ocean.find(name)
+    assert caught.value.hint.startswith(hint)
+
+
+def test_without_pufferlib(monkeypatch):
+    monkeypatch.setattr(ocean.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pufferlib:puffer_go: PufferLib 3 isn't inst") as caught:
+        ocean.find("puffer_go")
+    assert caught.value.hint.startswith("pip install 'puffer-mlx[pufferlib]'")
+    assert ocean.names() == []
+
+
+# ---- The real package ----------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", ["puffer_spaces", "puffer_multiagent", "puffer_breakout"])
+def test_pufferlibs_own(here, name: str):
+    """Two of its emulation, Gymnasium's and PettingZoo's; and one in C, where that was compiled."""
+    pytest.importorskip("pufferlib")
+    if name == "puffer_breakout":
+        pytest.importorskip("pufferlib.ocean.breakout.binding", exc_type=ImportError)
+    words = ["--vec.total-agents", "4", "--vec.num-buffers", "1", "--vec.backend", "sync"]
+    words[-1] = "vector" if name == "puffer_breakout" else "sync"
+    with vec.make(c.load(f"pufferlib:{name}", [*words, "--family", "discrete"]), 1) as made:
+        rows = allocate_rows(made, 4)
+        made.reset(rows)
+        rng, seen = np.random.default_rng(0), []
+        for _ in range(40):
+            made.send(0, random_actions(made, 4, rng), rows)
+            made.wait(0)
+            seen.append(rows.observations.copy())
+    assert np.isfinite(seen).all() and not (seen[0] == seen[-1]).all()
