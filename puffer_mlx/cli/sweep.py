@@ -6,6 +6,7 @@ import importlib.util
 import json
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -63,7 +64,7 @@ def main(argv: list[str]) -> int:
     if importlib.util.find_spec("optuna") is None:
         raise UserError("a sweep needs Optuna", "pip install 'puffer-mlx[sweep]'")
     own, words = own_options(argv[1:])
-    with ended_by_sigterm():
+    with ended_by_signals():
         return sweep(argv[0], words, own, find(config, own))
 
 
@@ -95,8 +96,8 @@ def sweep(env: str, words: list[str], own: Own, found: Found) -> int:
     from puffer_mlx.sweep.engine.samplers import make_sampler
     from puffer_mlx.sweep.engine.trainings import Trainings
 
+    opened = storage.open_storage(found.storage, must_exist=found.there)
     with storage.reported(found.storage):
-        opened = storage.open_storage(found.storage, must_exist=found.there)
         name = f"{found.folder.parent.name}-{found.name}"
         before = study.about(opened, name)
         if before is None and found.there:
@@ -153,6 +154,10 @@ def drive(made: Any, trainings: Any, own: Own, found: Found) -> int:
         limits = Limits(settings.max_runs)
         try:
             Driver(made, trainings.start, where, limits, records, judges).run()
+        except KeyboardInterrupt:
+            again = f"{program.command('sweep')} {trainings.env} --resume {found.name}"
+            voice.note(f"the runs under way were ended; {again} goes on", error=True)
+            raise
         finally:
             records.conclude()
     return say_result(made, found, settings.metric)
@@ -200,22 +205,23 @@ def gpus_of(config: Config, most: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM, which batch systems send, end the sweep as Ctrl-C does."""
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM, which batch systems send, and a closed terminal end it as Ctrl-C does."""
 
     def end(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        signal.signal(signal.SIGTERM, end)
-    except ValueError:  # not the main thread
-        yield
-        return
+    mine = threading.current_thread() is threading.main_thread()
+    numbers = [signal.SIGTERM, signal.SIGHUP] if mine else []
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

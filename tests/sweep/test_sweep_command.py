@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,14 @@ import pytest
 pytest.importorskip("optuna", reason="pip install 'puffer-mlx[sweep]'")
 
 import optuna
-from running import command, files, learned, only, run, started
+from optuna.trial import FrozenTrial, TrialState
+from running import Process, command, files, learned, only, run, started
 
 from puffer_mlx import config
 from puffer_mlx.cli import sweep
-from puffer_mlx.sweep.engine.storage import open_storage
+from puffer_mlx.errors import UserError
+from puffer_mlx.sweep.child import Identity
+from puffer_mlx.sweep.engine.storage import open_storage, reported
 
 TINY = """
 [base]
@@ -93,6 +97,7 @@ def test_records_are_what_upstreams_viewer_reads(whole):
         made = json.loads(path.read_text())
         assert {"train", "metric", "downsample"} <= made["sweep"].keys()
         assert made["sweep"]["train"]["gamma"]["max"] == 0.9999
+        assert made["sweep"]["policy"].keys() == {"hidden_size", "num_layers"}  # aren't swept
         lengths = {len(values) for values in made["metrics"].values()}
         assert len(lengths) == 1 and {"env/score", "uptime", "agent_steps"} <= {*made["metrics"]}
     assert len({tuple(sorted(json.loads(p.read_text())["metrics"])) for p in paths}) == 1
@@ -112,23 +117,42 @@ def test_a_run_is_what_its_trial_says(whole):
     }
 
 
-def test_a_sweep_that_was_stopped_goes_on(tiny):
-    """A run is under way: it is ended, and begins again with the same values."""
-    more = "--sweep.max-runs", "3", "--train.total-timesteps", "100_000_000", "--name", "two"
-    words = command("sweep", "tiny.ini", *more)
-    with started(words, tiny) as process:
-        process.wait_for("sweep two of squared")
-        path = tiny / "sweeps/squared/two"
-        while not list(path.glob("runs/0000/logs/*/*.jsonl")):
+LONG = "--train.total-timesteps", "100_000_000", "--name", "two"
+
+
+def under_way(folder: Path, process: Process) -> Path:
+    """The log of the first run, once it is there."""
+    while not (logs := list(folder.glob("sweeps/squared/two/runs/0000/logs/*/*.jsonl"))):
+        assert process.popen.poll() is None
+        time.sleep(0.05)
+    return logs[0]
+
+
+def first_run(folder: Path) -> FrozenTrial:
+    opened = open_storage(str(folder / "sweeps/squared/two/journal.log"))
+    return optuna.load_study(study_name="squared-two", storage=opened).trials[0]
+
+
+def test_a_sweep_that_was_ended_goes_on(tiny):
+    """Killed, it leaves a process, which --resume ends; asked to end, it leaves none."""
+    with started(command("sweep", "tiny.ini", *LONG), tiny) as process:
+        log = under_way(tiny, process)
+        process.popen.kill()
+    orphan = Identity(*first_run(tiny).user_attrs["process"])
+    assert orphan.find()
+    with started(command("sweep", "tiny.ini", "--resume"), tiny) as process:
+        while log.exists():
             assert process.popen.poll() is None
+            time.sleep(0.05)
+        under_way(tiny, process)
         process.popen.send_signal(signal.SIGTERM)
-        code, _, err = process.end()
-    assert code == 130 and err.endswith("stopped\n")
-    (log,) = path.glob("runs/0000/logs/*/*.jsonl")
-    text = log.read_text()
-    assert text.count("\n") < 1_000_000  # it doesn't grow any more
-    assert log.read_text() == text
-    assert not (path / "best.ini").exists()
+        code, out, err = process.end()
+    assert code == 130 and err.endswith(" tiny.ini --resume two goes on\nstopped\n")
+    assert "unused" not in out
+    run = first_run(tiny)
+    assert run.state == TrialState.RUNNING and run.user_attrs["default"]
+    again = Identity(*run.user_attrs["process"])
+    assert again != orphan and not again.find() and not orphan.find()
 
 
 # ---- what is refused -----------------------------------------------------------------------------
@@ -190,3 +214,13 @@ def test_other_ranges_and_other_settings_are_another_sweep(whole, capsys, monkey
     assert "train.clip_coef was 0.2, and is 0.3" in said
     assert sweep.main(["tiny.ini", "--resume"]) == 0  # nothing is left to do
     assert "best: run " in capsys.readouterr().out
+
+
+def test_a_storage_that_is_gone(here):
+    path = str(here / "trials.log")
+    opened = open_storage(path)
+    (here / "trials.log").unlink()
+    with pytest.raises(UserError, match=r"can't be used: .*No such file"), reported(path):
+        opened.get_all_studies()
+    with pytest.raises(ValueError, match="a fault of ours"), reported(path):
+        raise ValueError("a fault of ours")

@@ -187,7 +187,9 @@ def test_runs_of_the_living_and_of_other_machines_are_theirs(here, monkeypatch):
         made.ask()
         monkeypatch.setattr("puffer_mlx.sweep.engine.driver.own_name", own("this machine", 1, 1.0))
         drive(open_study(path, how), how)
-        assert [run.state.name for run in made.runs()] == ["COMPLETE" if mine else "RUNNING"]
+        (run,) = made.runs()
+        assert run.state.name == ("COMPLETE" if mine else "RUNNING")
+        assert run.user_attrs["owner"] == (study.own_name() if mine else owner)
 
 
 KILLED = """

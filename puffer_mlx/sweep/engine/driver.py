@@ -140,6 +140,8 @@ class Driver:
                 self._watching.draw()
                 time.sleep(self._pause)
         finally:
+            for going in self._going.values():  # all are asked before one is waited for
+                going.run.stop("the sweep was ended")
             for going in self._going.values():
                 going.run.end()
 

@@ -24,7 +24,7 @@ def open_storage(where: str, must_exist: bool = False) -> BaseStorage:
     Raises:
         UserError: it can't be opened, or what it takes isn't installed.
     """
-    with reported(where):
+    with _opening(where):
         kind, colon, rest = where.partition("://")
         if not colon:
             return _journal(Path(where), must_exist)
@@ -61,8 +61,8 @@ def _need(module: str, where: str, packages: str = "") -> None:
 
 
 @contextlib.contextmanager
-def reported(where: str) -> Iterator[None]:
-    """Report what a storage raises in a block: locked, gone, no storage.
+def _opening(where: str) -> Iterator[None]:
+    """Report whatever a block raises that opens a storage: anything may be in a file.
 
     Raises:
         UserError: instead.
@@ -71,10 +71,25 @@ def reported(where: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (optuna.exceptions.OptunaError, OSError, ImportError, RuntimeError, ValueError) as error:
+    except Exception as error:
+        raise _refused(where, error) from None
+
+
+@contextlib.contextmanager
+def reported(where: str) -> Iterator[None]:
+    """Report what a storage raises in a block: it is locked, or gone.
+
+    Raises:
+        UserError: instead.
+    """
+    try:
+        yield
+    except optuna.exceptions.StorageInternalError as error:
         raise _refused(where, error) from None
     except Exception as error:
-        if not type(error).__module__.startswith(("sqlalchemy", "grpc", "redis")):
+        of_storage = type(error).__module__.startswith(("sqlalchemy", "grpc", "redis"))
+        of_file = isinstance(error, OSError) and str(error.filename).startswith(where)
+        if not (of_storage or of_file):
             raise
         raise _refused(where, error) from None
 

@@ -13,6 +13,7 @@ from puffer_mlx.config import Config, ini_text, load, load_saved
 from puffer_mlx.config.command_line import option
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.child import Child
+from puffer_mlx.sweep.default_ranges import default_ranges
 from puffer_mlx.sweep.engine.samplers import Values
 from puffer_mlx.sweep.engine.study import DEFAULT
 from puffer_mlx.sweep.places import Place
@@ -24,6 +25,7 @@ from puffer_mlx.tracking.run_log import RunLog
 
 BEST = "best.ini"
 FORMS = {"puffer5": "puffer5"}  # of the records that upstream's viewers read; else 4.0's
+OF_A_RANGE = "distribution", "min", "max", "scale"
 AGENTS, BUFFERS = "vec.total_agents", "vec.num_buffers"
 
 
@@ -85,15 +87,15 @@ class Trainings(NamedTuple):
         return config
 
     def sections(self) -> dict[str, dict[str, str]]:
-        """[sweep] and its sections, all that were not said by a file among them."""
+        """[sweep] and all its sections, also of ranges that no file says: viewers look for them."""
         made = {"sweep": {}} | {name: dict(keys) for name, keys in self.config.sweep.items()}
+        for name, spec in default_ranges(self.config).items():
+            made.setdefault(f"sweep.{name}", dict(zip(OF_A_RANGE, map(str, spec), strict=True)))
         for parameter in self.space.parameters:
-            made[f"sweep.{parameter.name}"] = {
-                "distribution": parameter.distribution,
-                "min": f"{parameter.low:g}",
-                "max": f"{parameter.high:g}",
-                "scale": f"{parameter.scale:g}",
-            }
+            spec = parameter.distribution, parameter.low, parameter.high, parameter.scale
+            written = made.setdefault(f"sweep.{parameter.name}", {})
+            for key, value in zip(OF_A_RANGE, spec, strict=True):
+                written.setdefault(key, str(value))
         return made
 
     def start(self, run: FrozenTrial, place: Place) -> Child:
