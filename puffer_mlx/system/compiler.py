@@ -2,9 +2,10 @@
 
 A shared library, or a program, is named by a hash of everything that decides its contents:
 sources, headers, flags, the compiler's version and the platform. It is written under another name,
-synced and renamed, so processes that compile the same thing at once don't disturb each other, and a
-killed one leaves no half library. Beside it lies a hash of what was written: a library that is cut
-off or damaged may end the process that loads it, so it is compiled again instead.
+synced and renamed, so a killed process leaves no half library; those that need the same one at the
+same time wait for the first, which compiles it. Beside it lies a hash of what was written: a
+library that is cut off or damaged may end the process that loads it, so it is compiled again
+instead.
 """
 
 import functools
@@ -25,7 +26,7 @@ from typing import NamedTuple, TypeVar
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import private_folders, voice
-from puffer_mlx.system.files import sync
+from puffer_mlx.system.files import alone, sync
 from puffer_mlx.system.install_hints import compiler_hint
 
 _SOURCE_SUFFIXES = {".c", ".cc", ".cpp", ".h", ".hh", ".hpp", ".inc", ".def"}
@@ -159,7 +160,11 @@ def _compiled(
     if again or not _is_whole(made):
         when = "again" if made.exists() else "for the first time"
         with _announced(name, f"{when}, which takes {usually}"):
-            _compile(name, command, sources, [*kind.flags, *search, *flags], further, made)
+            _make_folder(name, made.parent)
+            with alone(made.with_name(f".{made.name}.lock")):
+                if again or not _is_whole(made):  # else another process made it meanwhile
+                    every = [*kind.flags, *search, *flags]
+                    _compile(name, command, sources, every, further, made)
         _made.add(made)
     return made
 
@@ -248,6 +253,19 @@ def _why(error: OSError | subprocess.CalledProcessError) -> str:
     return lines[0] if lines else f"it ended with status {error.returncode}"
 
 
+def _make_folder(name: str, folder: Path) -> None:
+    """Make the cache's folder, if it isn't there, and see that it can be written to."""
+    try:
+        private_folders.make(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"{name}: can't write compiled libraries to {folder}: {error.strerror}",
+            "set PUFFER_MLX_CACHE to a folder you can write to",
+        ) from None
+
+
 def _compile(
     name: str,
     command: list[str],
@@ -256,15 +274,8 @@ def _compile(
     further: _PerSource,
     library: Path,
 ) -> None:
-    try:
-        private_folders.make(library.parent)
-        handle, partial = tempfile.mkstemp(".partial", f"{name}-", library.parent)
-        os.close(handle)
-    except OSError as error:
-        raise UserError(
-            f"{name}: can't write compiled libraries to {library.parent}: {error.strerror}",
-            "set PUFFER_MLX_CACHE to a folder you can write to",
-        ) from None
+    handle, partial = tempfile.mkstemp(".partial", f"{name}-", library.parent)
+    os.close(handle)
     late = [f for f in flags if f.startswith(("-l", "-Wl")) or f.endswith((".a", ".so"))]
     early = [*command, *(flag for flag in flags if flag not in late)]
     try:

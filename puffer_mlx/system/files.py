@@ -178,6 +178,41 @@ def locked(folder: Path, what: str) -> Iterator[bool]:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Run a block while no other process runs one for the same file; wait for those that do.
+
+    The lock is the kernel's, on a file that is there meanwhile: it ends with the process, however
+    that ends. Where there are no locks, or the file can't be made, nobody waits.
+    """
+    handle = _lock_of(path)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            path.unlink(missing_ok=True)  # before it is let go: whoever waits sees that it is gone
+            os.close(handle)
+
+
+def _lock_of(path: Path) -> int | None:
+    """A file that this process has locked; None where that can't be had."""
+    while True:
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except BaseException as error:  # Ctrl-C while it waits
+            os.close(handle)
+            if isinstance(error, OSError):
+                return None
+            raise
+        if _is_still(path, handle):  # else its holder has just removed it
+            return handle
+        os.close(handle)
+
+
 def _is_still(path: Path, handle: int) -> bool:
     """Whether a path is the file that was opened."""
     try:

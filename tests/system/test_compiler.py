@@ -217,6 +217,39 @@ exec cc "$@"
     assert returned(compiler.compile_shared("one", sources, [])) == 1
 
 
+def test_the_same_thing_is_compiled_once(source: Path, monkeypatch):
+    """By four processes that begin at the same time: the first ranks of a run, say."""
+    calls = source.with_name("calls")
+    slow = source.with_name("cc")
+    slow.write_text(
+        f"""#!/bin/sh
+case " $* " in *" -shared "*) echo >> {calls}; sleep 0.5;; esac
+exec cc "$@"
+"""
+    )
+    slow.chmod(0o755)
+    monkeypatch.setenv("CC", str(slow))
+    code = f"""
+from pathlib import Path
+from puffer_mlx.system.compiler import compile_shared
+print(compile_shared("one", [Path({str(source)!r})], []))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PUFFER_MLX_NO_CPU_OPS": "1"}
+    # the BLAS's shim is there before: it is compiled by the import
+    subprocess.run([sys.executable, "-c", "import puffer_mlx"], env=environment, check=True)
+    calls.unlink(missing_ok=True)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(4)
+    ]
+    said = {process.communicate()[0] for process in processes}
+    assert {process.returncode for process in processes} == {0} and len(said) == 1
+    assert calls.read_text() == "\n"
+    assert not [*compiler.cache_directory().glob(".*.lock")]
+
+
 # ---- What is said -------------------------------------------------------------------------------
 
 
