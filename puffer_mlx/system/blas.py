@@ -200,16 +200,23 @@ def _recognise(library: ctypes.CDLL) -> _OpenBlas | None:
 def _forward(blas: _OpenBlas) -> None:
     """Define MLX's BLAS functions globally, as calls of ``blas``."""
     integer = "int64_t" if blas.integer is ctypes.c_int64 else "int"
-    found = prebuilt.find(SHIM, shim_for(integer))
-    if found.path:
-        path, shim = found.path, ctypes.CDLL(str(found.path))
-    else:
-        make = functools.partial(compile_shim, integer)
-        path, shim = load_compiled(make, lambda path: (path, ctypes.CDLL(str(path))))
+    path, shim = _shim(integer)
     for name in GEMMS:
         target = ctypes.cast(blas.function(f"cblas_{name}"), ctypes.c_void_p)
         ctypes.c_void_p.in_dll(shim, f"puffer_mlx_{name}").value = target.value
     ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # only now that its targets are set
+
+
+def _shim(integer: str) -> tuple[Path, ctypes.CDLL]:
+    """The package's, if it is for this machine; else what a compiler makes here."""
+
+    def load(path: Path) -> tuple[Path, ctypes.CDLL]:
+        return path, ctypes.CDLL(str(path))
+
+    if path := prebuilt.find(SHIM, shim_for(integer)).path:
+        with contextlib.suppress(OSError):
+            return load(path)
+    return load_compiled(functools.partial(compile_shim, integer), load)
 
 
 def compile_shim(integer: str, again: bool = False) -> Path:
