@@ -16,9 +16,9 @@ from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import load
 from puffer_mlx.config.command_line import Parser
-from puffer_mlx.config.finding import find_config, known_envs, variants
 from puffer_mlx.config.folders import main_source
 from puffer_mlx.config.help_page import add_help
+from puffer_mlx.config.known_files import find_config, known_envs, variants
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.sources import environment_files, environments_folder, needs
 from puffer_mlx.vec.puffer import ocean

@@ -7,7 +7,7 @@ from puffer_mlx.cli.commands import COMMANDS
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.verbosity import WORDS
 from puffer_mlx.config.compatibility import closest
-from puffer_mlx.config.finding import known_words
+from puffer_mlx.config.known_files import known_words
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from puffer_mlx.config import Config
-from puffer_mlx.config.finding import plain_path
+from puffer_mlx.config.known_files import plain_path
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import voice

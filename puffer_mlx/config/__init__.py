@@ -1,6 +1,6 @@
 """What a run is told: keys, files, the command line, and what may be obeyed."""
 
-from puffer_mlx.config.finding import find_config, known_envs
+from puffer_mlx.config.known_files import find_config, known_envs
 from puffer_mlx.config.loading import (
     ALLOW_CODE,
     load,

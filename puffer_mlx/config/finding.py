@@ -23,21 +23,23 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from puffer_mlx.config.compatibility import closest
-from puffer_mlx.config.families import ASSUMED, AUTO, FAMILIES, FILES
+from puffer_mlx.config.families import ASSUMED, AUTO, FAMILIES
 from puffer_mlx.config.folders import folder_version, main_source
-from puffer_mlx.config.schema import KEYS, says_memory
-from puffer_mlx.config.versions import file_texts
+from puffer_mlx.config.known_files import (
+    PYTHON,
+    all_files,
+    env_names,
+    find_config,
+    is_whole,
+    last_said,
+    layer,
+    variants,
+)
+from puffer_mlx.config.schema import says_memory
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import program
-from puffer_mlx.system.files import read_text
-from puffer_mlx.system.package_data import shipped
 
 FAMILY = "base.family"
 NETWORK = "torch.network"
-PYTHON = "python.ini"  # what all Python environments begin with; then their family's files
-PUFFER5 = "puffer5.ini"  # what differs for PufferLib 5.0's trainer
-LAYERS = PYTHON, *FILES, PUFFER5  # files that no environment has for its own
 OCEAN = "ocean"  # PufferLib's folder of environments
 CONFIGS = "config", "configs"  # and of files, here and there
 
@@ -90,8 +92,8 @@ def resolve(word: str, wanted: Wanted = NOTHING) -> NamedEnvironment:
         path = find_config(word)
         return _beside(path) or resolve_file(path, wanted)
     if ":" in word:
-        several = [path for path in _all_files() if _is_one_of(word, path)]
-        own = [path for path in _all_files() if word in env_names(path)]
+        several = [path for path in all_files() if _is_one_of(word, path)]
+        own = [path for path in all_files() if word in env_names(path)]
         return _python(word, [*several[:1], *own[:1]], wanted)
     if "/" in word or word in (".", ".."):
         return _folder(word)
@@ -127,29 +129,6 @@ def _python(name: str, own: list[Path], wanted: Wanted) -> NamedEnvironment:
     layers = [path for file in (PYTHON, *chosen.files_for(memory)) for path in layer(file)]
     partly = frozenset(path for path in layers if path.name == chosen.partly)
     return NamedEnvironment(name, "", [*_defaults(), *layers, *own], family, True, partly)
-
-
-def last_said(key: str, files: Iterable[Path]) -> str:
-    """A key's text in the last of the files that has it; empty if none has."""
-    told = [_texts(path).get(key, "") for path in files]
-    return next((text for text in reversed(told) if text), "")
-
-
-def is_whole(path: Path) -> bool:
-    """Whether a file is a run's own configuration, saved with all the keys of its time.
-
-    That is assumed if it sets at least half of today's keys.
-    """
-    known = {f"{section}.{key}" for section, keys in KEYS.items() for key in keys}
-    return 2 * len(known & _texts(path).keys()) >= len(known)
-
-
-def _texts(path: Path) -> dict[str, str]:
-    """A file's keys and texts; none if it can't be read: reading its settings says why."""
-    try:
-        return file_texts(read_text(path, "replace"))
-    except OSError:
-        return {}
 
 
 def _beside(path: Path) -> NamedEnvironment | None:
@@ -193,16 +172,6 @@ def _folder(word: str) -> NamedEnvironment:
     return NamedEnvironment(folder.name, str(folder), _defaults())
 
 
-def variants() -> dict[str, Path]:
-    """Further files about an environment, named like ``breakout-a``, by these names."""
-    found: dict[str, Path] = {}
-    for path in _all_files():
-        name, dash, _ = path.stem.partition("-")
-        if dash and env_names(path) == [name]:
-            found.setdefault(path.stem, path)
-    return found
-
-
 def _is_one_of(name: str, path: Path) -> bool:
     """Whether a file is about several environments, this one among them."""
     return any("*" in several and fnmatchcase(name, several) for several in env_names(path))
@@ -211,71 +180,3 @@ def _is_one_of(name: str, path: Path) -> bool:
 def _defaults() -> list[Path]:
     """default.ini."""
     return layer("default.ini")
-
-
-def layer(name: str) -> list[Path]:
-    """The file of that name which counts; none if there is none."""
-    return [path for folder in config_folders() if (path := folder / name).is_file()][:1]
-
-
-def _all_files() -> list[Path]:
-    return [path for folder in config_folders() for path in sorted(folder.rglob("*.ini"))]
-
-
-def config_folders() -> list[Path]:
-    """The folders searched for environments: `./configs`, then the package's."""
-    return [folder for folder in (Path("configs"), shipped("configs")) if folder.is_dir()]
-
-
-def plain_path(path: Path) -> str:
-    """A file's path as messages show it: those that come with puffer_mlx are in ``configs``."""
-    for folder in config_folders():
-        if path.is_relative_to(folder):
-            return (Path("configs") / path.relative_to(folder)).as_posix()
-    return str(path)
-
-
-def env_names(path: Path) -> list[str]:
-    """The environments a file is about: the words of its [base] env_name, else its own name."""
-    try:
-        text = read_text(path, "replace")
-    except OSError:  # reading its settings will say what is wrong
-        return [path.stem]
-    found = re.search(r"^env_name[ \t]*[=:](.*)$", text, re.MULTILINE | re.IGNORECASE)
-    words = [word.strip("'\"") for word in re.split("[#;]", found[1])[0].split()] if found else []
-    return words if words and words != ["None"] else [path.stem]
-
-
-def known_envs() -> list[str]:
-    """Every environment that has a file."""
-    files = (path for path in _all_files() if path.name not in ("default.ini", *LAYERS))
-    return sorted({name for path in files for name in env_names(path)})
-
-
-def known_words() -> list[str]:
-    """All that may be named and has a file: environments, and variants of them."""
-    return sorted({*known_envs(), *variants()})
-
-
-def find_config(name: str) -> Path:
-    """The file of an environment, or of a path that ends in `.ini`.
-
-    As in PufferLib, a file that has the name among the words of its [base] env_name; NAME.ini
-    before others.
-
-    Raises:
-        UserError: there is none.
-    """
-    if name.endswith(".ini"):
-        if Path(name).is_file():
-            return Path(name)
-        raise UserError(f"there is no file {name}", "name an .ini file that exists")
-    for folder in config_folders():
-        for path in sorted(folder.rglob("*.ini"), key=lambda path: (path.stem != name, path)):
-            if name in env_names(path) and path.name not in LAYERS:
-                return path
-    known = known_words()
-    near = closest(name, known)
-    hint = f"did you mean {near}? " if near else ""
-    hint += f"`{program.COMMAND} list` shows them; or gym:ID, module:factory, a folder, a file"
-    raise UserError(f"no configuration has the environment {name!r}", hint)

@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from puffer_mlx.config.families import FILES
-from puffer_mlx.config.finding import PYTHON
+from puffer_mlx.config.known_files import PYTHON
 from puffer_mlx.config.schema import COMMAND_LINE, Config
 from puffer_mlx.config.validation import find_problems, multiples, raise_problems
 from puffer_mlx.errors import UserError

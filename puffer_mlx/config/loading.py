@@ -25,9 +25,6 @@ from puffer_mlx.config.finding import (
     NETWORK,
     NamedEnvironment,
     Wanted,
-    is_whole,
-    last_said,
-    plain_path,
     resolve,
     resolve_file,
 )
@@ -39,6 +36,7 @@ from puffer_mlx.config.fit import (
     typed,
 )
 from puffer_mlx.config.ini_files import Setting, relative_path
+from puffer_mlx.config.known_files import is_whole, last_said, plain_path
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS, Config
 from puffer_mlx.config.trainer_choice import Read, read_files, taken_over
 from puffer_mlx.config.trust import Allowed, code_names

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from puffer_mlx.config.families import OF_ACTIONS
-from puffer_mlx.config.finding import PUFFER5, layer, plain_path
 from puffer_mlx.config.folders import folder_version, main_source
 from puffer_mlx.config.ini_files import Setting, read_ini, relative_path
 from puffer_mlx.config.ini_files_5 import read_ini_5
+from puffer_mlx.config.known_files import PUFFER5, layer, plain_path
 from puffer_mlx.config.schema import Config
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.config.versions import ALGORITHM, FileVersion, file_version

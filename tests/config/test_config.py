@@ -9,7 +9,7 @@ import pytest
 
 from puffer_mlx import config as c
 from puffer_mlx.config.compatibility import ONLY, RENAMES, UNUSED
-from puffer_mlx.config.finding import LAYERS, env_names
+from puffer_mlx.config.known_files import LAYERS, env_names
 from puffer_mlx.config.schema import KEYS, SECTIONS
 from puffer_mlx.errors import UserError
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from puffer_mlx.config import Config, Policy, Torch, Train, Vec, load, memory_needs
-from puffer_mlx.config.finding import known_envs
+from puffer_mlx.config.known_files import known_envs
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.ppo import optimizers

@@ -15,7 +15,7 @@ from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import State
 from puffer_mlx.checkpoint.weight_files import save_safetensors
 from puffer_mlx.config import trust
-from puffer_mlx.config.finding import LAYERS, config_folders, env_names
+from puffer_mlx.config.known_files import LAYERS, config_folders, env_names
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.importing import inspect
 from puffer_mlx.policy.policy import configured_policy, make_policy
