@@ -11,7 +11,7 @@ import pytest
 
 from puffer_mlx.config import Base, Config, Policy, Train, Vec, validate
 from puffer_mlx.policy.networks.mingru import network as mingru
-from puffer_mlx.ppo import loss, update
+from puffer_mlx.ppo import advantage, loss
 from puffer_mlx.training import acting as ways_of_acting
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.make import find_environment
@@ -79,25 +79,25 @@ def test_squared_is_learned():
 
 
 def negate_advantages(monkeypatch):
-    real = update.advantages
-    monkeypatch.setattr(update, "advantages", lambda *args, **how: -real(*args, **how))
+    real = advantage.advantages
+    monkeypatch.setattr(advantage, "advantages", lambda *args, **how: -real(*args, **how))
 
 
 def flip_policy_gradient(monkeypatch):
     """The advantage also makes the value's target: only the normalised one is the policy's."""
     real = loss.normalise
-    monkeypatch.setattr(loss, "normalise", lambda adv: -real(adv))
+    monkeypatch.setattr(loss, "normalise", lambda *args: -real(*args))
 
 
 def credit_rewards_late(monkeypatch):
     """Credit a reward to the action after the one that earned it."""
-    real = update.advantages
+    real = advantage.advantages
 
     def late(values, rewards, *args, **how):
         shifted = mx.concatenate([mx.zeros_like(rewards[:1]), rewards[:-1]])
         return real(values, shifted, *args, **how)
 
-    monkeypatch.setattr(update, "advantages", late)
+    monkeypatch.setattr(advantage, "advantages", late)
 
 
 def forget(monkeypatch, acting: bool = True, training: bool = True):
