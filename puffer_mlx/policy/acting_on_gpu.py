@@ -156,6 +156,7 @@ class StepOnGPU:
         logprobs: mx.array,
         values: mx.array,
         seen: mx.array | None,
+        layout: Layout | None = None,
     ) -> mx.array:
         """Choose actions for one step of n agents, in one launch.
 
@@ -172,31 +173,14 @@ class StepOnGPU:
             logprobs: (n,) float32.
             values: (n,) float32.
             seen: (n, D), a copy of the observations; None if it isn't wanted.
+            layout: of the launch; None is the best one.
 
         Returns:
             The next states.
         """
-        found = choose_layout(self._policy, self._step, len(observations))
-        assert found is not None
-        read, written = (states, noise, observations, mask, terminals), (actions, logprobs, values)
-        return self.launch(found, weights, *read, *written, seen)
-
-    def launch(
-        self,
-        layout: Layout,
-        weights: mx.array,
-        states: mx.array,
-        noise: mx.array,
-        observations: mx.array,
-        mask: mx.array | None,
-        terminals: mx.array,
-        actions: mx.array,
-        logprobs: mx.array,
-        values: mx.array,
-        seen: mx.array | None,
-    ) -> mx.array:
-        """``act`` with a given layout."""
         n = len(observations)
+        layout = layout or choose_layout(self._policy, self._step, n)
+        assert layout is not None
         (after,) = launch(
             self._step.text,
             self._step.kernel,

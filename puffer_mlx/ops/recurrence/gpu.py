@@ -56,15 +56,17 @@ def rows_of_block(S: int, H: int, gates: int) -> int:
     return next((r for r in ROWS[launch.backend()] if r <= room and r * ENOUGH_BLOCKS <= S), 1)
 
 
-def launch_forward(
+def launch_recurrence(
     path: Path,
     name: str,
     inputs: dict[str, mx.array],
     outputs: dict[str, Shape],
     sizes: tuple[int, ...],
     gates: int,
+    *,
+    backward: bool,
 ) -> list[mx.array]:
-    """Run a kernel that multiplies each step's state (H) with weights of ``gates`` gates.
+    """Run a kernel that multiplies something of each step with weights of ``gates`` gates.
 
     Args:
         path: see ``launch``.
@@ -73,40 +75,17 @@ def launch_forward(
         outputs: see ``launch``.
         sizes: T, S, H, and the two that ``first_and_keep`` returns.
         gates: how many rows of the weight belong to a channel.
+        backward: a step's gradients (``gates`` H) are multiplied; else its state (H).
 
     Returns:
         The outputs.
     """
-    product = {"G": gates, "D": sizes[2], "U": CHUNK[launch.backend()]}
-    return _launch(path, name, inputs, outputs, sizes, gates, product)
-
-
-def launch_backward(
-    path: Path,
-    name: str,
-    inputs: dict[str, mx.array],
-    outputs: dict[str, Shape],
-    sizes: tuple[int, ...],
-    gates: int,
-) -> list[mx.array]:
-    """Run a kernel that multiplies each step's gradients (``gates`` H): see ``launch_forward``."""
-    product = {"G": 1, "D": gates * sizes[2], "U": 4 * CHUNK[launch.backend()]}
-    return _launch(path, name, inputs, outputs, sizes, gates, product)
-
-
-def _launch(
-    path: Path,
-    name: str,
-    inputs: dict[str, mx.array],
-    outputs: dict[str, Shape],
-    sizes: tuple[int, ...],
-    gates: int,
-    product: dict[str, int],
-) -> list[mx.array]:
-    """``product``: weights of one input for one channel, inputs, and how many are a chunk."""
     T, S, H, *steps = sizes
     R, block = rows_of_block(S, H, gates), min(launch.THREADS, -(-H // 32) * 32)
-    chunks = -(-product["D"] // product["U"])
-    shape = {"H": H, "R": R, "C": -(-H // block), "THREADS": block, "N": chunks, **product}
+    chunk = CHUNK[launch.backend()]
+    # weights of one input for one channel, inputs, and how many of them are a chunk
+    G, D, U = (1, gates * H, 4 * chunk) if backward else (gates, H, chunk)
+    shape = {"H": H, "R": R, "C": -(-H // block), "THREADS": block, "N": -(-D // U)}
     inputs = {**inputs, "sizes": numbers(T, S, *steps)}
-    return launch.launch(path, name, inputs, outputs, -(-S // R) * block, block, **shape)
+    threads = -(-S // R) * block
+    return launch.launch(path, name, inputs, outputs, threads, block, **shape, G=G, D=D, U=U)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.recurrence.gpu import first_and_keep, launch_backward, launch_forward
+from puffer_mlx.ops.recurrence.gpu import first_and_keep, launch_recurrence
 
 TEXT = Path(__file__).with_name("kernels.metal.h")
 
@@ -34,13 +34,14 @@ def gru_forward(
     """
     T, S, H = *z.shape[:2], weight_hh.shape[1]
     given, steps = first_and_keep({"h0": h0}, keep)
-    h, gates = launch_forward(
+    h, gates = launch_recurrence(
         TEXT,
         "gru_forward",
         {"z": z, "weight_hh": weight_hh.T, "bias_hh": bias_hh, **given},
         {"h": (T, S, H), "gates": (T, S, 4 * H)},
         (T, S, H, *steps),
         3,
+        backward=False,
     )
     return h, gates
 
@@ -69,12 +70,13 @@ def gru_backward(
     """
     T, S, H = h.shape
     given, steps = first_and_keep({"h0": h0}, keep)
-    dz, dhidden, dh0 = launch_backward(
+    dz, dhidden, dh0 = launch_recurrence(
         TEXT,
         "gru_backward",
         {"gates": gates, "weight_hh": weight_hh, **given, "h": h, "dh": dh},
         {"dz": (T, S, 3 * H), "dhidden": (T, S, 3 * H), "dh0": (1,) if h0 is None else (S, H)},
         (T, S, H, *steps),
         3,
+        backward=True,
     )
     return dz, dhidden, dh0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.recurrence.gpu import first_and_keep, launch_backward, launch_forward
+from puffer_mlx.ops.recurrence.gpu import first_and_keep, launch_recurrence
 
 TEXT = Path(__file__).with_name("kernels.metal.h")
 
@@ -35,13 +35,14 @@ def lstm_forward(
     """
     T, S, H = *z.shape[:2], weight_hh.shape[1]
     given, steps = first_and_keep({"h0": h0, "c0": c0}, keep)
-    h, c, gates = launch_forward(
+    h, c, gates = launch_recurrence(
         TEXT,
         "lstm_forward",
         {"z": z, "weight_hh": weight_hh.T, **given},
         {"h": (T, S, H), "c": (T, S, H), "gates": z.shape},
         (T, S, H, *steps),
         4,
+        backward=False,
     )
     return h, c, gates
 
@@ -75,12 +76,13 @@ def lstm_backward(
     T, S, H = c.shape
     given, steps = first_and_keep({"c0": c0}, keep)
     state = (1,) if c0 is None else (S, H)
-    dz, dh0, dc0 = launch_backward(
+    dz, dh0, dc0 = launch_recurrence(
         TEXT,
         "lstm_backward",
         {"gates": gates, "weight_hh": weight_hh, **given, "c": c, "dh": dh},
         {"dz": gates.shape, "dh0": state, "dc0": state},
         (T, S, H, *steps),
         4,
+        backward=True,
     )
     return dz, dh0, dc0
