@@ -327,3 +327,18 @@ def test_a_study_of_other_things_is_refused(here):
     with pytest.raises(UserError, match="theirs is no sweep of puffer_mlx"):
         study.about(opened, "theirs", patience=0)
     assert study.about(opened, "none") is None and ABOUT
+
+
+def test_a_study_that_another_process_has_just_begun(here, monkeypatch):
+    first = open_study("j.log", settings())
+    monkeypatch.setattr(study, "about", lambda storage, name: None if not seen else ABOUT)
+    seen: list[str] = []
+    begin = study.begin
+
+    def late(*how):
+        seen.append("tried")
+        return begin(*how)
+
+    monkeypatch.setattr(study, "begin", late)
+    second = open_study("j.log", settings())
+    assert seen and [run.number for run in second.runs()] == [run.number for run in first.runs()]

@@ -106,7 +106,7 @@ class Screen:
         parts = [f"run {run.number}: {_result(run)}"]
         if run.user_attrs.get(DEFAULT):
             parts.append("the configuration's own values")
-        else:
+        elif run.state != TrialState.FAIL:
             parts.append(_values(run.params, self._shown))
         done = len(self._study.runs(*FINISHED))
         if (best := self._study.best()) is not None:

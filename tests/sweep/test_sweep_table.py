@@ -1,0 +1,92 @@
+"""What a person sees of a sweep, in a terminal and on a pipe, and its pictures."""
+
+import io
+
+import pytest
+
+pytest.importorskip("optuna", reason="pip install 'puffer-mlx[sweep]'")
+
+from rich.console import Console
+from swept import Formula, drive, formula, open_study, settings
+
+from puffer_mlx.sweep.engine import report
+from puffer_mlx.sweep.engine.driver import Driver, Limits
+from puffer_mlx.sweep.engine.table import Screen
+from puffer_mlx.sweep.places import Place
+
+SHOWN = "total_timesteps", "gamma"
+
+
+def swept(terminal: bool):
+    """A sweep of six runs, the third failing and the fifth ended early; the last lines shown."""
+    numbers = iter(range(100))
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=120, height=40, no_color=True)
+
+    def start(run, place):
+        number = next(numbers)
+        return Formula(
+            run,
+            place,
+            fault="it [broke]" if number == 2 else "",
+            stopped="too little" if number == 4 else "",
+        )
+
+    made = open_study("j.log", settings(method="Random", max_runs=5))
+    with Screen(made, "a sweep", 5, 1, console, SHOWN) as screen:
+        judge = lambda: lambda points: ""  # noqa: E731
+        Driver(made, start, [Place()], Limits(5), screen, judge, pause=0.0).run()
+        picture = screen.picture()
+    if terminal:  # the same once more, without what a terminal obeys
+        assert "\x1b[" in file.getvalue()
+        file = io.StringIO()
+        Console(file=file, width=120).print(picture)
+    return made, file.getvalue().splitlines()
+
+
+def test_on_a_pipe_a_line_for_each_run(here):
+    made, lines = swept(terminal=False)
+    runs = made.runs()
+    assert lines[0] == "a sweep"
+    score, cost, steps = formula(runs[0].params)[-1]
+    assert lines[1] == (
+        f"run 0: score {score:.4g}, {cost:.1f} s, {steps / 1000:.1f}K steps"
+        f" | the configuration's own values | best {score:.4g} (run 0) | 1 of 5"
+    )
+    assert lines[3].startswith(f"run {runs[2].number}: failed: it [broke] | best ")
+    assert lines[3].endswith(" | 2 of 5")
+    assert ", ended early: too little | total_timesteps " in lines[5] and "gamma 0." in lines[5]
+    assert lines[6].endswith("5 of 5") and len(lines) == 7
+
+
+def test_in_a_terminal_a_table(here):
+    made, lines = swept(terminal=True)
+    assert lines[0] == "a sweep"
+    total = sum(run.values[1] for run in made.runs() if run.values)
+    total += next(r.user_attrs["last"][1] for r in made.runs() if "last" in r.user_attrs)
+    minutes, seconds = divmod(int(total), 60)
+    assert lines[1] == (f"5 of 5 runs, 1 ended early, 1 failed, {minutes}m {seconds}s of training")
+    assert lines[2].split() == ["run", "score", "seconds", "steps", *SHOWN]
+    best = made.best()
+    assert best and lines[3].split()[:3] == [str(best.number), "best", f"{best.values[0]:.4g}"]
+    front = [line.split()[0] for line in lines[4:] if " front " in line]
+    assert front == [str(run.number) for run in made.front()[::-1][1:]]
+    assert lines[-1].startswith(f"run {made.runs()[2].number} failed: it [broke]")
+
+
+def test_pictures_and_what_mattered(here, monkeypatch):
+    how = settings(method="Random", max_runs=8, num_random_samples=8)
+    made = open_study("j.log", how)
+    assert report.importances(made) == {}
+    drive(made, how)
+    known = report.importances(made)
+    assert sum(known.values()) == pytest.approx(1) and [*known.values()] == sorted(
+        known.values(), reverse=True
+    )
+    if report.can_draw():
+        assert [path.name for path in report.draw(made, here)] == ["front.png", "importances.png"]
+        assert all(
+            (here / name).read_bytes()[:4] == b"\x89PNG" for name in report.PICTURES.values()
+        )
+    monkeypatch.setattr(report, "can_draw", lambda: False)
+    assert report.draw(made, here) == []
