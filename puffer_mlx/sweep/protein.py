@@ -22,6 +22,7 @@ SHORTER = (1 / 2, 1 / 3)  # of the way to the shortest run: cheaper forms of the
 DEAREST = 97  # percentile of costs that counts as 1
 FEW = 100  # below so many successes failures count as the worst score
 ENOUGH = 9  # more successes and failures than that tell which vectors fail
+EXPLORATION = 0.5  # deviations, where the targets of costs don't lead to what is unknown
 BATCH = 4096  # candidates at a time
 
 
@@ -122,6 +123,8 @@ class Protein(Told):
         If all are, the cheapest is rated best.
         """
         scores = _in_batches(models.score.means, candidates)
+        if (more := self._exploration()) > 0:
+            scores = scores + more * _in_batches(models.score.deviations, candidates)
         costs = _in_batches(models.cost.means, candidates)
         ratings = np.maximum(scores, 0.0) + 1e-6 * scores
         if target is not None:
@@ -130,6 +133,12 @@ class Protein(Told):
         most = (math.log(self.settings.max_suggestion_cost) - models.least) / models.span
         affordable = costs < most
         return np.where(affordable, ratings, -np.inf) if affordable.any() else -costs
+
+    def _exploration(self) -> float:
+        """How many standard deviations count as score."""
+        if self.settings.exploration >= 0:
+            return self.settings.exploration
+        return EXPLORATION if self.space.cost is None else 0.0
 
     def _chances(self, candidates: np.ndarray) -> np.ndarray:
         """(n,): how probably each candidate doesn't fail; 1 while too little is known."""

@@ -182,6 +182,7 @@ _LIMITS = {
     "num_random_samples": (0, float("inf")),
     "num_keep_top_obs": (0, float("inf")),
     "gp_max_obs": (10, float("inf")),
+    "exploration": (-1, 100),
 }
 _READ: dict[str, Callable[[str, str, list[str]], Any]] = {
     "method": _read_method,

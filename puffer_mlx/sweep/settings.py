@@ -32,6 +32,8 @@ class SweepSettings:
         suggestions_per_pareto: candidates around each centre.
         gp_training_iter: Adam's steps for each fit of a Gaussian process.
         gp_max_obs: observations that a Gaussian process is fitted to.
+        exploration: how many standard deviations above the expected score a candidate's score may
+            be; -1: 0, PufferLib's, where runs' lengths are searched, and 0.5 where all are equal.
     """
 
     method: str = "Protein"
@@ -50,6 +52,7 @@ class SweepSettings:
     suggestions_per_pareto: int = 256
     gp_training_iter: int = 50
     gp_max_obs: int = 750
+    exploration: float = -1.0
 
     @property
     def sign(self) -> int:

@@ -7,6 +7,7 @@ import pytest
 
 from puffer_mlx.sweep.methods import make_method
 from puffer_mlx.sweep.observations import Observations, pareto_front, pruned
+from puffer_mlx.sweep.protein import Protein
 from puffer_mlx.sweep.settings import OURS, SweepSettings
 from puffer_mlx.sweep.space import COST, Parameter, Space
 
@@ -93,6 +94,18 @@ def test_all_runs_may_be_equally_long():
         vector = method.suggest()
         method.observe(vector, 1 - (vector[0] - 0.3) ** 2, 10.0)
     assert abs(vector[0] - 0.3) < 0.3
+
+
+def test_exploration_rates_higher_what_is_less_known():
+    near_and_far, ratings = np.array([[0.0, 0.3, 0.0], [0.0, 0.3, 1.0]]), []
+    for more in (0.0, 1.0):
+        method = Protein(SPACE, replace(SETTINGS, exploration=more), 5)
+        for vector in np.random.default_rng(1).uniform(-0.3, 0.3, (20, 3)):
+            method.observe(vector, *outcome(vector))
+        models = method.models(np.random.default_rng(0))
+        ratings.append(method.ratings(models, near_and_far, None))
+    gains = ratings[1] - ratings[0]
+    assert 0 < gains[0] < gains[1]
 
 
 def test_a_sweep_whose_runs_all_fail_goes_on():

@@ -33,13 +33,14 @@ def test_settings_are_read(swept):
         "[sweep]\nmethod = Random\nmetric = perf\nmetric_distribution = percentile\n"
         "goal = minimize\nmax_suggestion_cost = 120\nmax_runs = 7\ngpus = -1\ndownsample = 50\n"
         "prune_pareto = False\nearly_stop_quantile = 0.1\nsweep_only = gamma, lr\n"
-        "num_random_samples = 4\n"
+        "num_random_samples = 4\nexploration = 0.5\n"
     ).settings
     assert settings.method == "Random" and settings.metric == "env/perf" and settings.sign == -1
     assert settings.metric_distribution == "percentile" and settings.max_suggestion_cost == 120.0
     assert (settings.max_runs, settings.gpus, settings.downsample) == (7, 0, 50)
     assert not settings.prune_pareto and settings.early_stop_quantile == 0.1
     assert settings.sweep_only == ("gamma", "lr") and settings.num_random_samples == 4
+    assert settings.exploration == 0.5
 
 
 def test_a_files_range_wins_over_the_default_one_key_by_key(swept):

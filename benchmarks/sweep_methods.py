@@ -1,0 +1,283 @@
+#!/usr/bin/env python
+"""How good what a sweep finds is: python benchmarks/sweep_methods.py [--json FILE] [--help].
+
+Methods search surfaces that are made up, so that a run takes no time and its true score is known.
+Each has the same seconds to spend, for at most 120 runs, and begins with the same run. A run tells
+the score of three points of its curve, with noise. TPE is Optuna's and knows of no costs; with
+`costs` it is told them as a second aim, and of all three points. Of each sweep:
+
+- best: the true score of the run whose noisy score was best, among those within
+  max_suggestion_cost.
+- front: the mean of that, if a run might only have cost so much, over costs from a hundredth of
+  max_suggestion_cost to all of it, evenly on the logarithm.
+
+The surfaces: `curves`, saturating learning curves of 6 parameters that matter and 6 that don't,
+where larger networks learn more, cost more and want a smaller learning rate; `cliffs`, 19
+parameters of which 4 matter, with a second, lower peak, and a region where runs fail; `equal`, the
+first with runs that are all equally long.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from puffer_mlx.sweep.methods import make_method
+from puffer_mlx.sweep.settings import OURS, SweepSettings
+from puffer_mlx.sweep.space import COST, Parameter, Space
+from puffer_mlx.system.files import publish
+from puffer_mlx.system.version import version_text
+
+sys.path.insert(0, str(Path(__file__).parent))
+from sweep_upstream import UpstreamProtein
+
+POINTS = (0.25, 0.5, 1.0)  # of a run, at which it tells its score
+MOST_RUNS = 120
+GRID = np.geomspace(0.01, 1.0, 41)  # of max_suggestion_cost
+
+
+class Surface(NamedTuple):
+    """What runs come to, known beforehand.
+
+    Args:
+        space: what is searched.
+        score: (values by name, steps) -> the true score after so many; nan: the run fails.
+        seconds: values by name -> what a million steps cost.
+        most: max_suggestion_cost.
+        budget: seconds of a sweep.
+        noise: deviation of a run's scores.
+        steps: of every run, if they are all equally long.
+    """
+
+    space: Space
+    score: Callable[[dict[str, float], float], float]
+    seconds: Callable[[dict[str, float]], float]
+    most: float
+    budget: float
+    noise: float = 0.02
+    steps: float | None = None
+
+
+def _parameter(name: str, distribution: str, low: float, high: float, **more: Any) -> Parameter:
+    section, key = name.split(".")
+    return Parameter(section, key, distribution, low, high, **more)
+
+
+LENGTH = _parameter(COST, "log_normal", 3e7, 1e9, whole=True, default=5e7, scale=1 / 5.06)
+MATTER = (
+    _parameter("train.learning_rate", "log_normal", 1e-5, 0.1, default=1e-4),
+    _parameter("train.gamma", "logit_normal", 0.8, 0.9999, default=0.9),
+    _parameter("train.ent_coef", "log_normal", 1e-5, 0.2, default=0.05),
+    _parameter("train.clip_coef", "uniform", 0.01, 1.0, default=0.8),
+    _parameter("train.replay_ratio", "uniform", 0.25, 4.0, default=1.0),
+    _parameter("policy.hidden_size", "uniform_pow2", 32, 1024, whole=True, default=64),
+)
+REST = tuple(
+    _parameter(f"train.{key}", "uniform", 0.0, 1.0, default=0.5)
+    for key in (
+        "vf_coef",
+        "vf_clip_coef",
+        "max_grad_norm",
+        "prio_alpha",
+        "prio_beta0",
+        "gae_lambda",
+    )
+)
+MANY = tuple(_parameter(f"env.p{i}", "uniform", 0.0, 1.0, default=0.4) for i in range(14))
+
+
+def _curve(values: dict[str, float], steps: float) -> float:
+    """A learning curve, 0 to 1: the nearer to the best values, the sooner and the higher."""
+    wide = math.log2(values["policy.hidden_size"] / 128)
+    away = (math.log10(values["train.learning_rate"]) + 2.3 + 0.25 * wide) ** 2 / 0.8**2
+    away += (math.log10(1 - values["train.gamma"]) + 2.2) ** 2 / 0.6**2
+    away += (math.log10(values["train.ent_coef"]) + 2.6) ** 2 / 1.2**2
+    away += (values["train.clip_coef"] - 0.3) ** 2 / 0.5**2
+    top = (0.75 + 0.08 * wide - 0.01 * wide**2) * math.exp(-0.15 * away)
+    pace = 4e7 * math.exp(0.3 * away) / math.sqrt(values["train.replay_ratio"])
+    return top * (1 - math.exp(-((steps / pace) ** 0.6)))
+
+
+def _curve_seconds(values: dict[str, float]) -> float:
+    return 0.3 + 0.5 * values["train.replay_ratio"] * (0.5 + values["policy.hidden_size"] / 256)
+
+
+def _cliffs(values: dict[str, float], steps: float) -> float:
+    """Two peaks over two parameters, a ridge over two more, and runs that fail."""
+    rate = math.log10(values["train.learning_rate"])
+    p = [values[f"env.p{i}"] for i in range(4)]
+    if rate > -1.6 and p[0] > 0.5:
+        return math.nan
+    high = math.exp(-((rate + 2) ** 2) / 0.5 - (p[0] - 0.8) ** 2 / 0.06)
+    low = 0.7 * math.exp(-((rate + 3.5) ** 2) / 1.0 - (p[0] - 0.3) ** 2 / 0.12)
+    ridge = math.exp(-((p[1] - p[2]) ** 2) / 0.15 - (p[1] - 0.6) ** 2 / 0.4)
+    return max(high, low) * ridge * (1 - math.exp(-((steps / 5e7) ** 0.7)))
+
+
+def surfaces() -> dict[str, Surface]:
+    """All of them by name."""
+    curves = Surface(Space((LENGTH, *MATTER, *REST)), _curve, _curve_seconds, 600.0, 4000.0)
+    cliffs = Surface(Space((LENGTH, *MATTER[:4], *MANY)), _cliffs, lambda _: 1.0, 600.0, 4000.0)
+    equal = Surface(Space((*MATTER[:5], *REST)), _equal, lambda _: 1.0, 600.0, 40 * 100.0)
+    return {"curves": curves, "cliffs": cliffs, "equal": equal._replace(steps=1e8)}
+
+
+def _equal(values: dict[str, float], steps: float) -> float:
+    return _curve({**values, "policy.hidden_size": 128}, steps)
+
+
+class Point(NamedTuple):
+    """A point of a run's curve: noisy and true score, and seconds by then."""
+
+    seen: float
+    true: float
+    cost: float
+
+
+class Tpe:
+    """Optuna's TPE in the form of our methods.
+
+    Args:
+        space: what is searched.
+        seed: the sampler's.
+        costs: whether it is told of costs too, as a second aim, and of the points before the end.
+    """
+
+    def __init__(self, space: Space, seed: int, costs: bool) -> None:
+        import warnings
+
+        import optuna
+
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.space, self.costs = space, costs
+        aims: list[Any] = ["maximize", "minimize"] if costs else ["maximize"]
+        sampler = optuna.samplers.TPESampler(seed=seed)
+        self.study = optuna.create_study(directions=aims, sampler=sampler)
+        uniform = optuna.distributions.FloatDistribution(-1.0, 1.0)
+        self.ranges: dict[str, Any] = dict.fromkeys(space.names, uniform)
+
+    def suggest(self) -> np.ndarray:
+        trial = self.study.ask(self.ranges)
+        self.trial, self.vector = trial, np.array([trial.params[n] for n in self.space.names])
+        return self.space.as_run(self.vector[None])[0]
+
+    def observe(self, vector: np.ndarray, score: float, cost: float, failed: bool = False) -> None:
+        import optuna
+
+        values = [score, math.log(cost)] if self.costs else [score]
+        state = optuna.trial.TrialState.FAIL if failed else optuna.trial.TrialState.COMPLETE
+        params = dict(zip(self.space.names, np.clip(vector, -1, 1).tolist(), strict=True))
+        self.study.add_trial(
+            optuna.trial.create_trial(
+                state=state,
+                params=params,
+                distributions=self.ranges,
+                values=None if failed else values,
+            )
+        )
+
+
+METHODS = ("Protein", "Protein, 0.5", "upstream", "ParetoGenetic", "Random", "TPE", "TPE, costs")
+
+
+def make(name: str, surface: Surface, seed: int) -> Any:
+    """A method of ``METHODS`` on a surface."""
+    settings = SweepSettings(max_suggestion_cost=surface.most)
+    if name == "Protein, 0.5":  # it explores wherever
+        settings, name = replace(settings, exploration=0.5), "Protein"
+    if name == "upstream":
+        return UpstreamProtein(surface.space, settings, seed)
+    if name in OURS:
+        return make_method(surface.space, replace(settings, method=name), seed)
+    return Tpe(surface.space, seed, costs="costs" in name)
+
+
+def run(surface: Surface, vector: np.ndarray, draw: np.random.Generator) -> list[Point]:
+    """The points of one run's curve; none if it fails."""
+    values: dict[str, float] = dict(surface.space.to_values(vector))
+    steps = surface.steps or values[COST]
+    parts = [1.0] if surface.steps else POINTS
+    luck = surface.noise * draw.standard_normal()
+    points = []
+    for part in parts:
+        true = surface.score(values, part * steps)
+        seen = true + luck + 0.5 * surface.noise * draw.standard_normal()
+        points.append(Point(seen, true, part * steps * surface.seconds(values) / 1e6))
+    return points
+
+
+def sweep(name: str, surface: Surface, seed: int) -> dict[str, float]:
+    """One sweep until its seconds are spent: best, front, and how many runs it was."""
+    method, draw = make(name, surface, seed), np.random.default_rng([seed, 99])
+    space, found, spent, runs = surface.space, [], 0.0, 0
+    vector = space.as_run(space.default[None])[0]
+    while True:
+        points = run(surface, vector, draw)
+        spent += points[-1].cost
+        if spent > surface.budget or runs == MOST_RUNS:
+            break
+        runs += 1
+        failed = math.isnan(points[-1].true)
+        told = points[-1:] if failed or name == "TPE" else points
+        for point in told:
+            at = vector.copy()
+            if space.cost is not None:
+                part = point.cost / points[-1].cost * space.to_values(vector)[COST]
+                at[space.cost] = space.parameters[space.cost].to_unit(part)
+            method.observe(at, point.seen, point.cost, failed=failed)
+        found += [] if failed else points
+        vector = method.suggest()
+    return {"best": chosen(found, surface.most), "front": front(found, surface), "runs": runs}
+
+
+def chosen(points: list[Point], most: float) -> float:
+    """The true score of what seemed best for that cost; 0 without any."""
+    affordable = [point for point in points if point.cost <= most]
+    return max(affordable, key=lambda point: point.seen).true if affordable else 0.0
+
+
+def front(points: list[Point], surface: Surface) -> float:
+    """The mean of that over costs."""
+    return statistics.fmean(chosen(points, part * surface.most) for part in GRID)
+
+
+def main() -> None:
+    """Sweep all, print a table, and write it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--surfaces", nargs="+", default=list(surfaces()), choices=surfaces())
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--json", type=Path, help="write the numbers here")
+    options = parser.parse_args()
+    results: dict[str, dict[str, list[dict[str, float]]]] = {}
+    print("| surface | method | best: median (quartiles) | front: median (quartiles) | runs |")
+    print("| --- | --- | --- | --- | --- |")
+    for surface in options.surfaces:
+        for name in options.methods:
+            made = [sweep(name, surfaces()[surface], seed) for seed in range(options.seeds)]
+            results.setdefault(surface, {})[name] = made
+            best, line = (spread([each[key] for each in made]) for key in ("best", "front"))
+            runs = statistics.median(each["runs"] for each in made)
+            print(f"| {surface} | {name} | {best} | {line} | {runs:.0f} |", flush=True)
+    if options.json:
+        record = {"versions": version_text().splitlines(), "sweeps": results}
+        with publish(options.json) as path:
+            path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def spread(values: list[float]) -> str:
+    """Median and quartiles."""
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    return f"{middle:.3f} ({low:.3f}–{high:.3f})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The sweep benchmarks run, and what they are to show they show."""
+
+import importlib.util
+import json
+import math
+import re
+import statistics
+import subprocess
+import sys
+
+import pytest
+from running import ROOT
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def benchmarks(monkeypatch):
+    """The modules, which leave no trace."""
+    before, path = set(sys.modules), list(sys.path)
+    yield load("sweep_methods"), load("sweep_early_stop")
+    for name in set(sys.modules) - before:
+        if name.startswith("sweep_"):
+            del sys.modules[name]
+    sys.path[:] = path
+
+
+def test_ending_runs_early_saves_a_third_of_the_cost_and_not_the_best(benchmarks):
+    methods, early_stop = benchmarks
+    surface = methods.surfaces()["curves"]
+    pairs = [
+        [early_stop.sweep("Random", surface, seed, 60, quantile) for quantile in (0.0, 0.3)]
+        for seed in range(3)
+    ]
+    for plain, ended in pairs:
+        assert plain.ended == 0 < ended.ended < 40 and ended.best == plain.best
+    seconds = [sum(pair[k].seconds for pair in pairs) for k in (0, 1)]
+    assert seconds[1] < 0.7 * seconds[0]
+
+
+def test_what_is_chosen_is_what_seemed_best_and_is_affordable(benchmarks):
+    methods, _ = benchmarks
+    points = [methods.Point(0.5, 0.4, 10.0), methods.Point(0.9, 0.7, 20.0)]
+    assert methods.chosen(points, 15.0) == 0.4 and methods.chosen(points, 25.0) == 0.7
+    assert methods.chosen(points, 5.0) == 0.0
+
+
+def test_surfaces_are_best_where_they_say(benchmarks):
+    methods, _ = benchmarks
+    for name, surface in methods.surfaces().items():
+        values = surface.space.to_values(surface.space.default)
+        short, long = (surface.score(values, steps) for steps in (1e7, 1e9))
+        assert 0 < short < long < 1, name
+    cliffs = methods.surfaces()["cliffs"]
+    values |= cliffs.space.to_values(cliffs.space.default)
+    assert math.isnan(cliffs.score(values | {"train.learning_rate": 0.09, "env.p0": 0.8}, 1e8))
+
+
+def test_a_table_and_a_record(tmp_path):
+    words = ["--seeds", "2", "--surfaces", "equal", "--methods", "Random", "--json", "out.json"]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "sweep_methods.py"), *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "out.json").read_text())
+    made = record["sweeps"]["equal"]["Random"]
+    assert len(made) == 2 and {each["runs"] for each in made} == {40}
+    best = statistics.median(each["best"] for each in made)
+    assert re.search(rf"\| equal \| Random \| {best:.3f} \(", done.stdout), done.stdout
