@@ -227,7 +227,7 @@ def _try(module: ModuleType) -> None:
 
 def _without(reason: str, hint: str) -> None:
     print(
-        f"puffer_mlx: training on the CPU will be three times slower: {reason}; hint: {hint}",
+        f"puffer_mlx: training on the CPU will be several times slower: {reason}; hint: {hint}",
         file=sys.stderr,
     )
 
