@@ -38,8 +38,8 @@ def test_a_nanobind_of_another_kind_costs_one_line(monkeypatch, capfd):
     assert out == ""
     (line,) = err.splitlines()
     assert re.fullmatch(
-        r"puffer_mlx: training on the CPU will be several times slower: nanobind [\d.]+ isn't of the"
-        r" kind that MLX [\d.]+ uses; hint: pip install 'nanobind>=[^']+'.*",
+        r"puffer_mlx: training on the CPU will be several times slower: nanobind [\d.]+ isn't of"
+        r" the kind that MLX [\d.]+ uses; hint: pip install 'nanobind>=[^']+'.*",
         line,
     )
 
