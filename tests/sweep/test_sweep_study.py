@@ -14,13 +14,25 @@ import optuna
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 from running import ROOT
-from swept import ABOUT, SPACE, Formula, drive, formula, known, open_study, refuse, settings
+from swept import (
+    ABOUT,
+    SPACE,
+    Formula,
+    Nobody,
+    drive,
+    formula,
+    known,
+    never,
+    open_study,
+    refuse,
+    settings,
+)
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import curve
 from puffer_mlx.sweep.child import Identity
 from puffer_mlx.sweep.engine import samplers, storage, study
-from puffer_mlx.sweep.engine.driver import Limits
+from puffer_mlx.sweep.engine.driver import Driver, Limits
 from puffer_mlx.sweep.engine.informed import Judges
 from puffer_mlx.sweep.engine.samplers import make_sampler
 from puffer_mlx.sweep.engine.study import POINT, RUN
@@ -190,6 +202,20 @@ def test_runs_of_the_living_and_of_other_machines_are_theirs(here, monkeypatch):
         (run,) = made.runs()
         assert run.state.name == ("COMPLETE" if mine else "RUNNING")
         assert run.user_attrs["owner"] == (study.own_name() if mine else owner)
+
+
+def test_what_the_dead_have_left_is_taken_over_once(here, monkeypatch):
+    how = settings(method="Random", max_runs=2)
+    made = open_study("j.log", how)
+    with monkeypatch.context() as patch:
+        patch.setattr(samplers, "own_name", own(study.own_name()[0], *DEAD[1:]))
+        numbers = [made.ask().number for _ in range(2)]
+    drivers = [
+        Driver(open_study("j.log", how), Formula, [Place()], Limits(2), Nobody(), never)
+        for _ in range(2)
+    ]
+    left = [[run.number for run in driver.orphans()] for driver in drivers]
+    assert left == [numbers, []]
 
 
 KILLED = """

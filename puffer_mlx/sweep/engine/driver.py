@@ -148,7 +148,7 @@ class Driver:
     # ---- beginning -------------------------------------------------------------------------------
 
     def orphans(self) -> list[FrozenTrial]:
-        """Runs that a sweep on this machine left when it died; their processes are ended."""
+        """Runs that a sweep left here when it died, now this one's; their processes are ended."""
         host, left = own_name()[0], []
         for run in self._study.runs(TrialState.RUNNING):
             owner = run.user_attrs.get(OWNER)
@@ -156,6 +156,7 @@ class Driver:
                 continue  # somebody has it
             if not owner and _young(run):
                 continue  # somebody has just begun it
+            self._study.claim(run)  # before another process here looks
             if process := run.user_attrs.get(CHILD):
                 Identity(*process).end()
             left.append(run)
@@ -164,7 +165,7 @@ class Driver:
     def _begin(self, left: list[FrozenTrial]) -> bool:
         """Start a run, if there is to be one; False if not."""
         if left:
-            run = self._study.take_over(left.pop(0))
+            run = self._study.again(left.pop(0))
         elif len(self._study.runs(*FINISHED, TrialState.RUNNING)) < self._limits.runs:
             run = self._study.ask()
         else:

@@ -133,9 +133,12 @@ class Study:
         with _quiet():
             return self.find(self.optuna.ask(self._distributions).number)
 
-    def take_over(self, run: FrozenTrial) -> FrozenTrial:
-        """Begin a run again that a process which is no more had begun."""
+    def claim(self, run: FrozenTrial) -> None:
+        """Make a run this process's, which one that is no more had begun."""
         self._set(run, OWNER, own_name())
+
+    def again(self, run: FrozenTrial) -> FrozenTrial:
+        """Begin a run again, with the same values."""
         with _quiet():
             if run.params.keys() < self._distributions.keys():  # it died while that was suggested
                 trial = optuna.Trial(self.optuna, run._trial_id)
@@ -158,7 +161,7 @@ class Study:
         """Keep what came of a run: its points first, so that a run that is told has all of them."""
         if outcome.fault:
             self._set(run, FAULT, outcome.fault)
-            self.optuna.tell(run.number, state=TrialState.FAIL)
+            self.optuna.tell(run.number, state=TrialState.FAIL, skip_if_finished=True)
             return
         points = outcome.points if outcome.stopped else outcome.points[:-1]
         known = {
@@ -174,9 +177,9 @@ class Study:
         if outcome.stopped:
             self._set(run, STOPPED, outcome.stopped)
             self._set(run, LAST, [last.score, last.cost])
-            self.optuna.tell(run.number, state=TrialState.PRUNED)
+            self.optuna.tell(run.number, state=TrialState.PRUNED, skip_if_finished=True)
         else:
-            self.optuna.tell(run.number, [last.score, last.cost])
+            self.optuna.tell(run.number, [last.score, last.cost], skip_if_finished=True)
 
     def _add(self, run: FrozenTrial, i: int, point: Point) -> None:
         """Add a point; none that is outside of the range, where no run can be suggested."""
