@@ -33,6 +33,7 @@ from puffer_mlx.machines import joining, starting
 from puffer_mlx.machines.environments import make as make_part
 from puffer_mlx.machines.launched import rank_said, started
 from puffer_mlx.machines.ranks import Alone
+from puffer_mlx.machines.share import share
 from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.system import output, signals, voice
@@ -60,6 +61,14 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
     """
     select_device(config.base.device)
     ranks = joining.join(config, resumed.folder.name if resumed else "none")
+    with ranks.attended():
+        return train_part(config, options, resumed, ranks)
+
+
+def train_part(
+    config: Config, options: argparse.Namespace, resumed: Checkpoint | None, ranks: Alone
+) -> int:
+    """Train as one of several ranks, or as the only one: see ``train``."""
     kept = optimizers.kept(optimizers.find(config.train.optimizer))
     refuse_training(ranks.own(config), kept=kept)  # before environments, which may be as large
     if note := kernels_note():
@@ -83,7 +92,7 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
             trainer.weights = load_weights(path, trainer.weights)
         outside.trainer = trainer
         if ranks.rank:
-            return follow(trainer, outside)
+            return follow(trainer, outside, resumed)
         folder = resumed.folder.parent if resumed else stack.enter_context(new_run(config))
         keeper = checkpoint.CheckpointManager(folder, config, resumed.folder if resumed else None)
         logged = last_step(log_path(config, folder.name)) if resumed else None
@@ -106,6 +115,8 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
         evaluator = Evaluator(trainer, new_environments)
         before = state.numbers.get(EVALUATED) if state else None
         ending = RunEnding(trainer, keeper, log, evaluator, resumed.folder if resumed else None)
+        ranks.first(str(folder))
+        ranks.rescue_by(ending.rescue)
         trainer.stop = outside.stopped
         if while_training.reached(config, before):  # the run had ended there
             voice.note(reached_note(config, before))
@@ -122,8 +133,9 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
             videos = EpisodeVideos(trainer, folder, dashboard.message)
             for logs in trainer:
                 record.epoch()
-                logs |= evaluator.after_epoch()
-                logs |= videos.after_epoch()
+                with ranks.apart():
+                    logs |= evaluator.after_epoch()
+                    logs |= videos.after_epoch()
                 log.write(logs)
                 keeper.observe(logs)
                 if options.stop_at and trainer.global_step >= options.stop_at:
@@ -136,8 +148,10 @@ def train(config: Config, options: argparse.Namespace, resumed: Checkpoint | Non
                 dashboard.update(logs, last=trainer.stop or trainer.epoch == config.epochs)
                 due = checkpoint.is_due(config, trainer.epoch - 1) or keeper.improved
                 if ranks.any(due):
-                    ending.save()
-            ending.save()  # only here is it certain that the run stopped
+                    with ranks.apart():
+                        ending.save()
+            with ranks.apart():
+                ending.save()  # only here is it certain that the run stopped
             if trainer.fault:
                 raise trainer.fault
             trackers.done = trainer.epoch == config.epochs
@@ -281,6 +295,7 @@ def start(argv: list[str], resumed: Checkpoint | None, held: contextlib.ExitStac
 
 def start_here(config: Config, argv: list[str]) -> int:
     """Start ``train.gpus`` ranks of this command on this machine; the exit code."""
+    share(config, 0, config.train.gpus)  # it can be divided: said once, not by each
     loud = {voice.QUIET: ["-q"], voice.VERBOSE: ["-v"]}.get(voice.level(), [])
     on_gpus = starting.uses_gpus(config.base.device)
     return starting.start_ranks(

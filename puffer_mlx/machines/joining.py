@@ -1,8 +1,11 @@
 """Becoming a rank: what a launcher says, and whether all ranks were started alike."""
 
+import json
 import os
+import platform
 import sys
 import threading
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +18,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.machines import exchange
 from puffer_mlx.machines.launched import backend, rank_said
 from puffer_mlx.machines.ranks import ALONE, Alone, Ranks
+from puffer_mlx.system import voice
 from puffer_mlx.system.version import machine
 
 ALL_BY = 120.0  # seconds in which all ranks have to be there
@@ -62,7 +66,22 @@ def join(config: Config, resumed: str = "none") -> Alone:
             f"--train.gpus {ranks.size}, or leave it out",
         )
     ranks.own(config)  # it can be divided
+    _attend(ranks, [facts["host"] for facts in told])
     return ranks
+
+
+def _attend(ranks: Ranks, hosts: list[str]) -> None:
+    """Have ranks tell each other that they are there, beside MLX's collectives."""
+    attendance, where = ranks.attendance, {}
+    if not ranks.rank:
+        where = attendance.listen(ranks.size - 1, local=len(set(hosts)) == 1)
+    found = json.loads(ranks.first(json.dumps(where)))
+    if ranks.any(ranks.rank > 0 and not attendance.connect(found)) and not ranks.rank:
+        voice.note(
+            f"not all ranks reach port {found['port']} of rank 0: if one is lost, its number may"
+            " not be known",
+            error=True,
+        )
 
 
 def _facts(config: Config) -> dict[str, Any]:
@@ -75,16 +94,18 @@ def _facts(config: Config) -> dict[str, Any]:
         for key, value in keys.items()
     }
     kept = {name: text for name, text in settings.items() if name not in OF_A_MACHINE}
-    return {"env_name": config.env_name, **kept, **{name: versions[name] for name in VERSIONS}}
+    host = f"{platform.node()} {uuid.getnode()}"
+    named = {name: versions[name] for name in VERSIONS}
+    return {"env_name": config.env_name, **kept, **named, "host": host}
 
 
 def _first_difference(
     first: Mapping[str, Any], other: Mapping[str, Any]
 ) -> tuple[str, Any, Any] | None:
     """The first name that two sets of facts have other texts for."""
-    for name in {**first, **other}:
+    for name in dict.fromkeys([*first, *other]):
         here, there = first.get(name, "missing"), other.get(name, "missing")
-        if here != there:
+        if here != there and name != "host":
             return name, here, there
     return None
 

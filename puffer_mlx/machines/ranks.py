@@ -19,6 +19,7 @@ from mlx.utils import tree_map
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines import exchange
+from puffer_mlx.machines.attendance import Attendance
 from puffer_mlx.machines.share import share
 from puffer_mlx.machines.statistics import merged_means, merged_moments
 from puffer_mlx.ppo.loss import Minibatch
@@ -29,6 +30,8 @@ from puffer_mlx.vec.base import Remembers, VecEnv
 Step = Callable[..., Any]
 COMPARED = 10  # epochs from one comparison of the weights to the next
 LOST = re.compile(r"\[(ring|nccl|jaccl|mpi)\]|nccl|jaccl", re.IGNORECASE)  # in MLX's messages
+HEARD = 3.0  # seconds until it is known which one, where MLX has noticed first
+GOES_ON = "what it said tells why; --resume goes on from the last whole checkpoint"
 OTHERS = "ranks."  # before a rank's number: its part of a checkpoint's arrays
 
 
@@ -38,9 +41,11 @@ class Alone:
     Attributes:
         rank: this process's number.
         size: how many there are.
+        deputy: whether this one saves in place of the first, which is lost.
     """
 
     rank, size = 0, 1
+    deputy = False
 
     def own(self, config: Config) -> Config:
         """What this rank does of a run."""
@@ -110,8 +115,27 @@ class Alone:
         return arrays
 
     def guarded(self) -> contextlib.AbstractContextManager[object]:
-        """A block in which ranks exchange something: one that is lost is reported."""
+        """A block in which ranks exchange something: one that is lost is reported.
+
+        Raises:
+            UserError: another rank has ended, or hangs.
+        """
         return contextlib.nullcontext()
+
+    def apart(self) -> contextlib.AbstractContextManager[object]:
+        """A block in which this rank does something without the others."""
+        return contextlib.nullcontext()
+
+    def first(self, text: str) -> str:
+        """What the first rank says."""
+        return text
+
+    def attended(self) -> contextlib.AbstractContextManager[object]:
+        """All of a run: the others hear how it ends here."""
+        return contextlib.nullcontext()
+
+    def rescue_by(self, rescue: Callable[[], str]) -> None:
+        """Have something saved, from another thread, if others are lost and this one waits."""
 
 
 ALONE = Alone()
@@ -123,9 +147,13 @@ class Ranks(Alone):
     Args:
         group: MLX's.
         config: the run's; ``train.draw_from`` and the segments of a minibatch count.
+
+    Attributes:
+        attendance: tells who is there.
     """
 
     def __init__(self, group: mx.distributed.Group, config: Config) -> None:
+        self.attendance = Attendance(group.rank(), config.train.rank_timeout)
         self.group, self.together = group, config.train.draw_from == "all"
         self.rank, self.size = group.rank(), group.size()
         self._segments = config.segments
@@ -163,6 +191,7 @@ class Ranks(Alone):
 
     def _gradients(self, step: Step, weights, observations, actions, masks, keep, *rest) -> tuple:
         """Gradients and statistics are means over all ranks' samples."""
+        self.attendance.place.count += 1
         compared, *others = rest
         with building:
             if isinstance(compared, Minibatch):
@@ -235,6 +264,7 @@ class Ranks(Alone):
 
     def any(self, flag: bool) -> bool:
         """One number, and all ranks wait for it."""
+        self.attendance.place.count += 1
         with self.guarded():
             return mx.distributed.all_max(mx.array(int(flag)), group=self.group).item() == 1
 
@@ -247,6 +277,7 @@ class Ranks(Alone):
         listed = None if scores is None else scores.tolist()
         with self.guarded():
             all_told = exchange.all_objects(self.group, (crc, told, listed))
+        self.attendance.place.begun = True
         crcs, told, listed = zip(*all_told, strict=True)
         if others := [rank for rank, found in enumerate(crcs) if found != crcs[0]]:
             raise UserError(
@@ -302,9 +333,38 @@ class Ranks(Alone):
         except RuntimeError as error:
             if not LOST.search(str(error)):
                 raise
-            raise UserError(
-                f"rank {self.rank} has lost another one: {error}", "see what that one said"
-            ) from None
+            said = self.attendance.wait_lost(HEARD) or f"the ranks have lost each other: {error}"
+            raise UserError(said, GOES_ON) from None
+        if said := self.attendance.wait_lost(0):
+            raise UserError(said, GOES_ON)
+
+    def apart(self) -> contextlib.AbstractContextManager[object]:
+        """The others know that it takes a while."""
+        return self.attendance.alone()
+
+    def first(self, text: str) -> str:
+        """One message."""
+        with self.guarded():
+            return exchange.all_objects(self.group, text if not self.rank else "")[0]
+
+    @contextlib.contextmanager
+    def attended(self) -> Iterator[None]:
+        """It says why it ends, if it fails."""
+        try:
+            yield
+        except BaseException as error:
+            self.attendance.close((str(error).splitlines() or [type(error).__name__])[0])
+            raise
+        self.attendance.close()
+
+    @property
+    def deputy(self) -> bool:
+        """The second rank, if the first is the one that is lost."""
+        return self.rank == 1 and self.attendance.gone == 0
+
+    def rescue_by(self, rescue: Callable[[], str]) -> None:
+        """Kept for then."""
+        self.attendance.rescue = rescue
 
 
 def checksum(weights: Any) -> int:

@@ -186,3 +186,10 @@ class Train(Named):
         " PufferLib; all: from those of all ranks, as one process would. puffer_mlx only.",
         choices=("rank", "all"),
     )
+    rank_timeout: float = key(
+        20.0,
+        "With several ranks: how long the others wait for one that hangs, before they end. Five"
+        " minutes at least in the first epoch, in which each compiles. puffer_mlx only.",
+        unit="seconds",
+        above=0,
+    )
