@@ -18,6 +18,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.machines import exchange
 from puffer_mlx.machines.launched import backend, rank_said
 from puffer_mlx.machines.ranks import ALONE, Alone, Ranks
+from puffer_mlx.machines.starting import share_cores
 from puffer_mlx.system import voice
 from puffer_mlx.system.version import machine
 
@@ -67,7 +68,16 @@ def join(config: Config, resumed: str = "none") -> Alone:
         )
     ranks.own(config)  # it can be divided
     _attend(ranks, [facts["host"] for facts in told])
+    _share_cores(ranks.rank, told)
     return ranks
+
+
+def _share_cores(rank: int, told: list[dict[str, Any]]) -> None:
+    """Take a share of the cores, if ranks of this machine may all use the same ones."""
+    mine = told[rank]
+    here = [number for number, facts in enumerate(told) if facts["host"] == mine["host"]]
+    if all(told[number]["cores"] == mine["cores"] for number in here):
+        share_cores(0, here.index(rank), len(here))
 
 
 def _attend(ranks: Ranks, hosts: list[str]) -> None:
@@ -96,7 +106,9 @@ def _facts(config: Config) -> dict[str, Any]:
     kept = {name: text for name, text in settings.items() if name not in OF_A_MACHINE}
     host = f"{platform.node()} {uuid.getnode()}"
     named = {name: versions[name] for name in VERSIONS}
-    return {"env_name": config.env_name, **kept, **named, "host": host}
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    place = {"host": host, "cores": cores}
+    return {"env_name": config.env_name, **kept, **named, **place}
 
 
 def _first_difference(
@@ -105,7 +117,7 @@ def _first_difference(
     """The first name that two sets of facts have other texts for."""
     for name in dict.fromkeys([*first, *other]):
         here, there = first.get(name, "missing"), other.get(name, "missing")
-        if here != there and name != "host":
+        if here != there and name not in ("host", "cores"):
             return name, here, there
     return None
 

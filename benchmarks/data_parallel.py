@@ -1,0 +1,95 @@
+#!/usr/bin/env python
+"""Steps per second of several ranks against one: the same agents for each, so more in all.
+
+    python benchmarks/data_parallel.py                              # this CPU, by ring
+    python benchmarks/data_parallel.py --backend nccl --agents 8192 --minibatch 65536   # GPUs
+
+Each number is of ``puffer-mlx train`` in a folder of its own: the median of its epochs but for the
+first ones, the best of several runs. It needs nothing but this repository and MLX. Words behind
+``--`` are options of every run.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from puffer_mlx.machines import starting
+
+WARM = 3  # epochs that aren't counted
+
+
+def words(options: argparse.Namespace, ranks: int) -> list[str]:
+    """The command of a run."""
+    agents = options.agents * ranks
+    return starting.command(
+        [
+            *(
+                "train",
+                options.env,
+                "-q",
+                "--device",
+                "cpu" if options.backend == "ring" else "gpu",
+            ),
+            *("--vec.total-agents", str(agents), "--train.horizon", str(options.horizon)),
+            *("--train.minibatch-size", str(options.minibatch * ranks)),
+            *("--train.total-timesteps", str(options.epochs * agents * options.horizon)),
+            *("--train.draw-from", options.draw_from, "--checkpoint-interval", "0"),
+            *options.more,
+        ]
+    )
+
+
+def epochs(options: argparse.Namespace, ranks: int) -> list[float]:
+    """Steps per second of a run's epochs, but for the first ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        where = ["--checkpoint-dir", f"{folder}/checkpoints", "--log-dir", f"{folder}/logs"]
+        command = [*words(options, ranks), *where]
+        if ranks == 1:
+            code = subprocess.run(command).returncode
+        else:
+            code = starting.start_ranks(ranks, command, on_gpus=options.backend == "nccl")
+        if code:
+            raise SystemExit(f"{ranks} ranks ended with {code}")
+        (log,) = Path(folder).glob("logs/*/*.jsonl")
+        records = [json.loads(line) for line in log.read_text().splitlines()]
+    return [record["SPS"] for record in records if "SPS" in record][WARM:]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore
+    parser.add_argument("env", nargs="?", default="breakout")
+    parser.add_argument("--backend", choices=("ring", "nccl"), default="ring")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--agents", type=int, default=1024, help="of each rank")
+    parser.add_argument("--minibatch", type=int, default=8192, help="steps of each rank")
+    parser.add_argument("--horizon", type=int, default=64)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--draw-from", choices=("rank", "all"), default="rank")
+    parser.add_argument("--json", type=Path, help="write the numbers there, too")
+    argv, _, more = " ".join(sys.argv[1:]).partition(" -- ")
+    options = parser.parse_args(argv.split())
+    options.more = more.split()
+    found: dict[int, list[float]] = {}
+    for _ in range(options.runs):  # in turns: a machine's speed changes
+        for ranks in options.ranks:
+            found.setdefault(ranks, []).append(statistics.median(epochs(options, ranks)))
+    first = max(found[options.ranks[0]])
+    print(f"{options.env}, {options.agents} agents a rank, {options.backend}")
+    for ranks, speeds in found.items():
+        runs = ", ".join(f"{speed:,.0f}" for speed in speeds)
+        print(
+            f"{ranks} ranks: {max(speeds):,.0f} steps/s, ratio {max(speeds) / first:.2f} ({runs})"
+        )
+    if options.json:
+        options.json.write_text(json.dumps({"options": vars(options) | {"json": ""}, "SPS": found}))
+
+
+if __name__ == "__main__":
+    main()
