@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from puffer_mlx.checkpoint import branches
 from puffer_mlx.checkpoint.branches import Line
@@ -72,7 +73,9 @@ def write_weights(
         if bin_fault(policy) is None:
             save_bin(policy, weights, temporary / "weights.bin")
         if memory:
-            arrays = {name: mx.array(array, mx.float32) for name, array in memory.items()}
+            arrays = {
+                name: mx.array(np.asarray(array, np.float32)) for name, array in memory.items()
+            }
             save_safetensors(arrays, temporary / MEMORY, {"puffer_mlx": "1"})
         if state is not None:
             numbers = {"numbers": json.dumps(state.numbers), **record}

@@ -10,11 +10,13 @@ CRC is for accidents: whoever changes a file on purpose can make it fit. It was 
 (3 GB a second; cryptographic digests 1), since a run waits for its checkpoints.
 """
 
+import contextlib
 import json
 import math
 import os
+import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
@@ -68,6 +70,23 @@ class Header(NamedTuple):
     length: int
 
 
+_stuck = threading.local()  # whether this thread can't have MLX compute
+
+
+@contextlib.contextmanager
+def without_mlx() -> Iterator[None]:
+    """Write files in this thread meanwhile though MLX computes nothing any more.
+
+    All threads' evaluations wait while some are under way, which may be without end: of a message
+    from another process, say. Arrays that are evaluated can be written still.
+    """
+    _stuck.now = True
+    try:
+        yield
+    finally:
+        _stuck.now = False
+
+
 def write(path: Path, tensors: Mapping[str, mx.array], metadata: Mapping[str, str]) -> None:
     """Write tensors with metadata and a checksum, published by rename.
 
@@ -79,10 +98,34 @@ def write(path: Path, tensors: Mapping[str, mx.array], metadata: Mapping[str, st
     for name in sorted(tensors):
         crc = zlib.crc32(_bytes(tensors[name]).data, crc)
     with publish(path) as temporary:
+        about_all = {**metadata, CRC: f"{crc:08x}"}
+        if getattr(_stuck, "now", False):
+            _write_evaluated(temporary, tensors, about_all)
+            return
         try:
-            mx.save_safetensors(str(temporary), dict(tensors), {**metadata, CRC: f"{crc:08x}"})
+            mx.save_safetensors(str(temporary), dict(tensors), about_all)
         except RuntimeError as error:  # MLX's writer has no errno
             raise OSError(0, str(error)) from None
+
+
+def _write_evaluated(
+    path: Path, tensors: Mapping[str, mx.array], metadata: Mapping[str, str]
+) -> None:
+    """The same file, its tensors in the order of their names, by NumPy alone."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end, parts = 0, []
+    for name in sorted(tensors):
+        array, part = tensors[name], _bytes(tensors[name]).tobytes()
+        offsets = [end, end := end + len(part)]
+        header[name] = {
+            "dtype": NAMES[array.dtype],
+            "shape": [*array.shape],
+            "data_offsets": offsets,
+        }
+        parts.append(part)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(b"".join([len(text).to_bytes(8, "little"), text, *parts]))
 
 
 def read(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:

@@ -16,6 +16,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
+from puffer_mlx.checkpoint.tensor_files import without_mlx
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines import exchange
@@ -364,7 +365,12 @@ class Ranks(Alone):
 
     def rescue_by(self, rescue: Callable[[], str]) -> None:
         """Kept for then."""
-        self.attendance.rescue = rescue
+
+        def save() -> str:
+            with without_mlx():
+                return rescue()
+
+        self.attendance.rescue = save
 
 
 def checksum(weights: Any) -> int:

@@ -21,7 +21,7 @@ FLOORS = (
     "cli library",
     "check evaluation sweep display",
     "training export",
-    "rollout checkpoint machines",
+    "rollout machines checkpoint",
     "ppo policy vec",
     "ops profiling tracking",
     "config",
