@@ -1,12 +1,13 @@
 # One command each; the first makes $(VENV). Needs Python 3.11 or newer and a C compiler.
 #   make train ARGS="--train.total-timesteps 3_000_000"
 VENV ?= .venv
+OLDEST ?= .venv-oldest
 ARGS ?=
 TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 CANDIDATES = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
-.PHONY: train test test-fast lint check nightly site format clean help
+.PHONY: train test test-fast test-oldest lint check nightly site format clean help
 .NOTPARALLEL:
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -20,6 +21,16 @@ test: $(VENV)/.test
 # Those of one process that train and compile nothing of note: under a minute.
 test-fast: $(VENV)/.test
 	$(BIN)/python -m pytest -m fast $(ARGS)
+
+# The roads of Gymnasium, PettingZoo and PufferLib 3 with the oldest of what they need, in an
+# environment of its own ($(OLDEST)) with Python 3.11 or 3.12, which NumPy 1.26 has wheels for.
+OLDEST_TESTS = $(addprefix tests/, vec/test_gym.py vec/test_gym_faults.py vec/test_gym_installed.py \
+    vec/test_ocean.py vec/test_puffer.py vec/test_spaces.py vec/test_zoo.py system/test_blas.py \
+    export/test_pufferlib_policies.py)
+test-oldest: export PIP_CONSTRAINT := $(CURDIR)/tests/oldest.txt
+test-oldest:
+	$(MAKE) VENV=$(OLDEST) $(OLDEST)/.pufferlib
+	$(OLDEST)/bin/python -m pytest $(OLDEST_TESTS) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -44,13 +55,14 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(OLDEST) build dist .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 help:
 	@echo "make train       train breakout; ARGS= for options"
 	@echo "make test-fast   tests of one process, under a minute"
 	@echo "make test        all tests; ARGS= for pytest"
+	@echo "make test-oldest with the oldest Gymnasium and NumPy, and PufferLib 3"
 	@echo "make lint        ruff and pyright"
 	@echo "make check       what CI runs: lint and test"
 	@echo "make nightly     learn some of what benchmarks/learning/ says again: ten minutes of a core"
@@ -61,6 +73,13 @@ help:
 # This package, editable; $(VENV)/.test, $(VENV)/.dev: with that extra of pyproject.toml.
 $(VENV)/.run: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+# PufferLib 3.0's Python: its C would be fetched from GitHub, which needs more than pip.
+$(VENV)/.pufferlib: $(VENV)/.oldest
+	$(BIN)/python -m pip install --quiet setuptools wheel
+	NO_OCEAN=1 NO_TRAIN=1 PYTHONPATH=$(CURDIR)/tests/pufferlib_without_c \
+	    $(BIN)/python -m pip install --quiet --no-build-isolation pufferlib==3.0.0
 	@touch $@
 
 # torch comes first: what depends on it takes the one that is there.

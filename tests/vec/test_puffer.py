@@ -458,7 +458,7 @@ def pufferlib(here):
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("backend", ["vector", "async"])
 def test_squared_of_pufferlib(pufferlib, backend):
-    squared = pytest.importorskip("pufferlib.ocean.squared.squared")
+    squared = pytest.importorskip("pufferlib.ocean.squared.squared", exc_type=ImportError)
     assert is_puffer_env(squared.Squared)
     with make(squared.Squared, 16, backend=backend, env={"size": 5}, timeout=120) as vec:
         played = Played(vec)

@@ -35,10 +35,8 @@ def looks_parallel(made: Any) -> bool:
 
 def takes_turns(made: Any) -> bool:
     """Whether an object is an environment of PettingZoo's other kind, AEC."""
-    has = ("possible_agents", "observation_space", "action_space", "reset", "step")
-    if not all(hasattr(type(made), name) or hasattr(made, name) for name in has):
-        return False
-    return any(hasattr(made, name) for name in ("agent_selection", "agent_iter"))
+    names = "agent_selection", "agent_iter"  # wrappers have the former after a reset only
+    return hasattr(made, "possible_agents") and any(hasattr(made, name) for name in names)
 
 
 class Spaces:

@@ -1,0 +1,123 @@
+"""Policies of the real PufferLib 3, imported, exported, and compared on observations of its own.
+
+They are tested where PufferLib is installed: ``make test-oldest``.
+"""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from puffer_mlx.config import Config
+from puffer_mlx.errors import UserError
+from puffer_mlx.export import importing
+from puffer_mlx.export.formats.torch import save_torch
+from puffer_mlx.export.parity import Outputs, run
+from puffer_mlx.vec.puffer.vec import PufferVec
+from puffer_mlx.vec.rows import allocate_rows, random_actions
+
+torch: Any = pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("default")
+
+HIDDEN, AGENTS, STEPS = 32, 4, 12
+
+
+@pytest.fixture(autouse=True)
+def pufferlib(here):
+    """It leaves a link ``resources`` in the working directory."""
+    return pytest.importorskip("pufferlib")
+
+
+def emulated(environment: str):
+    """What makes an environment of Gymnasium's classic control in PufferLib's emulation."""
+    pufferlib = importlib.import_module("pufferlib")
+    emulation = importlib.import_module("pufferlib.emulation")
+    classic = importlib.import_module("gymnasium.envs.classic_control")
+
+    def make(buf=None, seed=0):
+        env = pufferlib.EpisodeStats(getattr(classic, environment)())
+        return emulation.GymnasiumPufferEnv(env=env, buf=buf, seed=seed)
+
+    return make
+
+
+def of_pufferlib(make) -> Any:
+    """Its LSTM around its default policy, with weights that aren't its first, which are simple."""
+    models = importlib.import_module("pufferlib.models")
+    env = make()
+    torch.manual_seed(3)
+    policy = models.LSTMWrapper(env, models.Default(env, HIDDEN), HIDDEN, HIDDEN)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter += 0.2 * torch.randn(parameter.shape)
+    return policy
+
+
+def played(make) -> tuple[Any, np.ndarray]:
+    """What agents see and do, and (T, N, D) observations of random play."""
+    with PufferVec(make, name="x", total_agents=AGENTS, backend="sync") as env:
+        rows, rng, seen = allocate_rows(env, AGENTS), np.random.default_rng(0), []
+        env.reset(rows)
+        for _ in range(STEPS):
+            seen.append(rows.observations.copy())
+            env.send(0, random_actions(env, AGENTS, rng), rows)
+            env.wait(0)
+        return env.spec, np.stack(seen)
+
+
+def its_outputs(policy: Any, observations: np.ndarray) -> Outputs:
+    """As ``parity.run`` gives ours: (T, N, A) each, values (T, N)."""
+    state, steps = {"lstm_h": None, "lstm_c": None}, []
+    with torch.no_grad():
+        for seen in torch.from_numpy(observations):
+            chosen, values = policy.forward_eval(seen, state)
+            if isinstance(chosen, torch.distributions.Normal):
+                found = {"mean": chosen.mean, "logstd": chosen.stddev.log()}
+            else:
+                found = {"logits": chosen}
+            steps.append({**found, "value": values[:, 0]})
+    return {name: torch.stack([step[name] for step in steps]).numpy() for name in steps[0]}
+
+
+def assert_alike(found: Outputs, expected: Outputs) -> None:
+    for name, theirs in expected.items():
+        np.testing.assert_allclose(found[name], theirs, rtol=0, atol=2e-5, err_msg=name)
+    assert np.std(expected["value"]) > 0.05  # it says something
+
+
+def read(path: Path, spec: Any) -> tuple[Any, Any]:
+    found, config = importing.inspect(path), Config("x")
+    for key, text in found.settings.items():
+        section, _, name = key.partition(".")
+        part = getattr(config, section)
+        setattr(part, name, type(getattr(part, name))(text))
+    return importing.weights_of(found, spec, config)
+
+
+@pytest.mark.parametrize("environment", ["CartPoleEnv", "PendulumEnv"])
+def test_there_and_back(here, environment: str):
+    make = emulated(environment)
+    theirs, (spec, observations) = of_pufferlib(make), played(make)
+    expected = its_outputs(theirs, observations)
+    torch.save(theirs.state_dict(), here / "theirs.pt")
+    policy, weights = read(here / "theirs.pt", spec)
+    assert_alike(run(policy, weights, observations), expected)
+
+    save_torch(policy, weights, here / "ours.pt")
+    again = of_pufferlib(make)
+    with torch.no_grad():
+        for parameter in again.parameters():
+            parameter.zero_()
+    again.load_state_dict(torch.load(here / "ours.pt"))  # all keys, and no others
+    assert_alike(its_outputs(again, observations), expected)
+
+
+def test_without_memory_is_refused(here):
+    """Its default policy alone isn't a form of ours: that is said, not taken for something else."""
+    models = importlib.import_module("pufferlib.models")
+    make = emulated("CartPoleEnv")
+    torch.save(models.Default(make(), HIDDEN).state_dict(), here / "default.pt")
+    with pytest.raises(UserError, match=r"default\.pt"):
+        read(here / "default.pt", played(make)[0])
