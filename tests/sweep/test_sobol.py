@@ -19,6 +19,14 @@ def test_axes_are_not_one_another():
     assert np.abs(np.corrcoef(found.T) - np.eye(35)).max() < 0.99
 
 
+def test_two_axes_together_are_filled_evenly():
+    """Of polynomials of degrees 1 and 2: 64 points, 2 in each box of a 32nd, whatever its shape."""
+    x, y = sobol(64, 3, np.random.default_rng(1))[:, 1:].T
+    for wide in range(6):
+        boxes = (x * 2**wide).astype(int) * 2 ** (5 - wide) + (y * 2 ** (5 - wide)).astype(int)
+        assert np.bincount(boxes, minlength=32).tolist() == [2] * 32
+
+
 def test_another_seed_is_another_sequence_and_the_first_points_stay():
     one = sobol(8, 5, np.random.default_rng(1))
     assert np.array_equal(sobol(16, 5, np.random.default_rng(1))[:8], one)

@@ -73,8 +73,42 @@ def test_protein_finds_the_smallest_value_of_a_goal_that_is_minimized():
 
 def test_what_would_cost_too_much_is_not_suggested():
     method = make_method(SPACE, replace(SETTINGS, max_suggestion_cost=60.0), 5)
-    costs = [outcome(vector)[1] for vector in run(method, 40)]
+    costs = [outcome(vector)[1] for vector in run(method, 24)]
     assert max(costs[4:]) < 100 and max(costs) > 25
+
+
+def rated(most, vectors=40):
+    """A method that knows runs of all lengths, its models, and ratings from short to long."""
+    method = Protein(SPACE, replace(SETTINGS, max_suggestion_cost=most), 5)
+    for vector in np.random.default_rng(1).uniform(-1, 1, (vectors, 3)):
+        method.observe(vector, *outcome(vector))
+    lengths = np.column_stack([np.linspace(-1, 1, 9), np.full((9, 2), 0.3)])
+    return method.ratings(method.models(np.random.default_rng(0)), lengths, target=1.0)
+
+
+def test_too_dear_is_excluded_and_not_only_rated_low():
+    ratings = rated(most=100.0)  # a run of coordinate 0
+    assert np.isinf(ratings[5:]).all() and np.isfinite(ratings[:4]).all()
+
+
+def test_if_everything_is_too_dear_the_cheapest_is_taken():
+    assert np.argmax(rated(most=1.0)[::-1]) == 8
+
+
+def test_few_failures_count_as_the_worst_score():
+    """At one end; fewer than teach which vectors fail."""
+    found = []
+    for failures in (0, 6):
+        method = Protein(SPACE, SETTINGS, 5)
+        for vector in np.random.default_rng(1).uniform(-0.5, 0.5, (20, 3)):
+            method.observe(vector, *outcome(vector))
+        for vector in np.random.default_rng(2).uniform(
+            [-0.2, 0.2, 0.7], [0.2, 0.4, 1], (failures, 3)
+        ):
+            method.observe(vector, 0.0, 0.0, failed=True)
+        models = method.models(np.random.default_rng(0))
+        found.append(models.score.means(np.array([[0.0, 0.3, 0.9]]))[0])
+    assert found[1] < found[0] - 0.2
 
 
 def test_what_fails_is_left_alone():
@@ -149,5 +183,5 @@ def test_pruning_by_hand():
     scores, costs = np.array([0.0, 0.985, 0.99, 1.0]), np.array([0.0, 10.0, 20.0, 100.0])
     front = pareto_front(scores, costs)
     assert pruned(front).costs.tolist() == [0.0, 10.0]
-    steep = pareto_front(np.array([0.0, 0.5, 1.0]), np.array([1.0, 2.0, 100.0]))
+    steep = pareto_front(np.array([0.0, 0.6, 1.0]), np.array([1.0, 2.0, 100.0]))
     assert pruned(steep).costs.tolist() == [1.0, 2.0, 100.0]
