@@ -139,6 +139,8 @@ class Child:
         """What came of it; None while it is going on."""
         if (code := self._process.poll()) is None:
             return None
+        with suppress(ProcessLookupError, PermissionError):  # workers that it has left
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._log.news()
         points = self._log.points(self._points)
         asked = self._until is not None

@@ -81,6 +81,23 @@ def ended(run: Child) -> Outcome:
     return outcome
 
 
+def inner(here: Path) -> Identity:
+    """The process that a run has started, whose number it printed."""
+    deadline = time.monotonic() + 60
+    while not (text := (here / "run" / "output.txt").read_text().strip()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return Identity.of(int(text))
+
+
+def gone(process: Identity) -> bool:
+    """Whether it ends; a signal takes a moment."""
+    deadline = time.monotonic() + 60
+    while process.find() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return process.find() is None
+
+
 def test_a_run_that_ends_well(here, monkeypatch):
     run = started(here, monkeypatch, 'echo "$@"', GOOD)
     assert ended(run) == Outcome(CURVE)
@@ -111,22 +128,21 @@ def test_a_run_that_hangs_is_ended(here, monkeypatch):
 
 
 def test_a_run_that_is_ended_early_keeps_its_curve(here, monkeypatch):
-    run = started(here, monkeypatch, "trap 'exit 0' TERM; sleep 1000 & wait", GOOD)
+    script = "trap 'exit 0' TERM; sleep 1000 & echo $!; wait"
+    run = started(here, monkeypatch, script, GOOD)
+    worker = inner(here)
     run.look()
     run.stop("too little")
     assert ended(run) == Outcome(CURVE, "", "too little")
+    assert gone(worker)
 
 
 def test_what_a_run_has_started_ends_with_it(here, monkeypatch):
     run = started(here, monkeypatch, "sleep 1000 & echo $!; wait")
-    deadline = time.monotonic() + 60
-    while not (text := (here / "run" / "output.txt").read_text().strip()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    inner = Identity.of(int(text))
-    assert inner.find() and run.identity.find()
+    worker = inner(here)
+    assert worker.find() and run.identity.find()
     run.end()
-    assert inner.find() is None and run.identity.find() is None
+    assert gone(worker) and run.identity.find() is None
 
 
 def test_a_number_may_be_another_process():
