@@ -143,7 +143,7 @@ def _build() -> ModuleType:
         other = found.made_for.get("MLX")
         if not other or other == version("mlx"):
             raise
-        hint = f"{compiler_hint(cpp=True)}; or pip install 'mlx=={other}', for which it came along"
+        hint = f"{compiler_hint(cpp=True)}; or pip install 'mlx=={other}', which needs none"
         raise UserError(error.message, hint) from None
 
 
