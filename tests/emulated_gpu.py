@@ -108,6 +108,8 @@ static int run_blocks(uint threads, uint size, uint turn, Kernel kernel) {
 #define __device__
 #define __shared__ static
 #define __syncthreads() meet()
+#define fmaf(a, b, c) ((a) * (b) + (c))  // in software it takes long
+#define fma(a, b, c) ((a) * (b) + (c))
 static uint3 blockDim;
 static thread_local uint3 blockIdx, threadIdx;
 static uint16_t round_to_bfloat(float x) {

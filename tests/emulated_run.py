@@ -24,6 +24,8 @@ import puffer_mlx
 from puffer_mlx.ops.gpu import text
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.system.compiler import compile_shared
+from puffer_mlx.vec.native.gpu_rules import gpu_rules
+from puffer_mlx.vec.native.make import find_environment, open_environment, read_spec
 
 PACKAGE = Path(puffer_mlx.__file__).parent
 
@@ -38,9 +40,24 @@ def _texts() -> dict[str, text.Kernel]:
     return named
 
 
+@functools.cache
+def _text(name: str) -> text.Kernel:
+    """A kernel's; that of a rollout is made of its network's and its environment's."""
+    if not name.startswith("rollout_"):
+        return _texts()[name]
+    _, network, environment = name.split("_", 2)
+    layers = PACKAGE / "policy" / "networks" / network / "layers.metal.h"
+    folder = find_environment(environment)
+    library = open_environment(folder)
+    rules = gpu_rules(folder, library, read_spec(folder, library))
+    assert rules is not None
+    return text.rollout(layers, text.Rules(*rules[:3]), "cuda")
+
+
 def _written(name: str) -> set[str]:
     """The inputs that a kernel writes to."""
-    return set(re.findall(r"WRITTEN\(\w+, (\w+)\)", _texts()[name].body))
+    kernel = _text(name)
+    return set(re.findall(r"WRITTEN\(\w+, (\w+)\)", kernel.body)) & set(kernel.inputs)
 
 
 class Emulator:
@@ -63,7 +80,7 @@ class Emulator:
         run = self._function(name, given)
         assert run(pointers, given["grid"][0], given["threadgroup"][0], 0)
         found = arrays[len(memory) :]
-        for key, array, after in zip(_texts()[name].inputs, inputs, arrays, strict=False):
+        for key, array, after in zip(_text(name).inputs, inputs, arrays, strict=False):
             if key in _written(name):  # memory that MLX knows as an input
                 np.asarray(array)[...] = after[:-1].reshape(array.shape)
         return [
@@ -86,7 +103,7 @@ def _plain(array: mx.array) -> mx.array:
 
 def _compiled(name: str, given: dict[str, Any]) -> Any:
     """The C++ function of a kernel."""
-    kernel = _texts()[name]
+    kernel = _text(name)
     call = {
         **given,
         "input_names": list(kernel.inputs),

@@ -8,8 +8,35 @@
 #define OBS_TENSOR_T FloatTensor
 #define MY_OBS_FULL  // every step writes all 118 numbers
 #define MY_STATE_PLAIN
+#define MY_GPU "breakout.h"  // its rules compile for a GPU, too: vecenv.h
 #define Env Breakout
 #include "vecenv.h"
+
+// The constants that follow from the parameters.
+static void derive_constants(Env* env) {
+    const float angle = (float)(3.14159265358979323846 / 3.25);
+    env->launch_vx = sinf(angle) * env->initial_ball_speed / 60.0f;
+    env->launch_vy = cosf(angle) * env->initial_ball_speed / 60.0f;
+    env->paddle_step = env->paddle_speed / 60.0f;
+    env->nudge = env->max_ball_speed * 1.1f / 60.0f;
+    env->bricks_bottom = (float)(BRICKS_TOP + env->brick_rows * env->brick_height);
+    env->wall_score = 0.0f;
+    for (int row = 0; row < env->brick_rows; row++) {
+        env->wall_score += (float)(env->brick_cols * points_of_row(row));
+    }
+    const float width = (float)env->width;
+    const float height = (float)env->height;
+    const float scale[10] = {
+        width,  height,       // paddle
+        width,  height,       // ball
+        512.0f, 512.0f,       // its velocity
+        5.0f,                 // fired
+        2.0f * env->wall_score,
+        (float)SPARE_BALLS,
+        env->full_paddle_width,
+    };
+    memcpy(env->scale, scale, sizeof(scale));
+}
 
 // initial_paddle_width and num_agents are in upstream's configuration too, and are not used.
 void my_init(Env* env, Dict* kwargs) {
@@ -42,7 +69,7 @@ void my_init(Env* env, Dict* kwargs) {
         dict_reject(kwargs, "brick_cols", "at least 1, and at most 108 bricks in all");
     }
 #endif
-    init_breakout(env);
+    derive_constants(env);
 }
 
 void my_log(Log* log, Dict* out) {

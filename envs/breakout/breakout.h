@@ -7,17 +7,20 @@
 // Collisions are found before the ball moves: of all edges its path crosses in one frame, the one
 // it reaches first wins; the ball is put there, reflected, and the rest of the frame is dropped.
 
+#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
+#define RULE static inline
+#define OWN
+#define ROW(type) type*
+#endif
 
 #define MAX_BRICKS 108    // rows * columns; fixed by the size of the observation
 #define BRICKS_TOP 50     // y of the first row
 #define SPARE_BALLS 5
 #define SHORT_PADDLE 31   // width after the ball has touched the ceiling
-#define LAUNCH_ANGLE (3.14159265358979323846 / 3.25)
 #define PI 3.14159265358979323846f
 
 enum { NOOP, LEFT, RIGHT };
@@ -31,10 +34,10 @@ typedef struct {
 } Log;
 
 typedef struct {
-    float* observations;  // (118,)
-    float* actions;       // (1,)
-    float* rewards;       // (1,)
-    float* terminals;     // (1,)
+    ROW(float) observations;  // (118,)
+    ROW(float) actions;       // (1,)
+    ROW(float) rewards;       // (1,)
+    ROW(float) terminals;     // (1,)
 
     union {
         struct {
@@ -56,7 +59,7 @@ typedef struct {
     int tick;               // frames since the episode began
     uint64_t destroyed[2];  // bit i: brick i is gone
 
-    // Constant after init_breakout.
+    // Constant after my_init, which derives those from launch_vx on.
     int frameskip;
     int width;
     int height;
@@ -86,49 +89,23 @@ typedef struct {
 } Breakout;
 
 // The C library's fminf and fmaxf look for NaN, and are calls.
-static inline float smaller(float a, float b) {
+RULE float smaller(float a, float b) {
     return a < b ? a : b;
 }
 
-static inline float larger(float a, float b) {
+RULE float larger(float a, float b) {
     return a > b ? a : b;
 }
 
 // ---- State --------------------------------------------------------------------------------------
 
 // Rows are worth 7, 7, 4, 4, 1, 1 from the top.
-static inline int points_of_row(int row) {
+RULE int points_of_row(int row) {
     return 7 - 3 * (row / 2);
 }
 
-// Derive the constants from the parameters. Call it once, when they are set.
-static void init_breakout(Breakout* env) {
-    const float angle = (float)LAUNCH_ANGLE;
-    env->launch_vx = sinf(angle) * env->initial_ball_speed / 60.0f;
-    env->launch_vy = cosf(angle) * env->initial_ball_speed / 60.0f;
-    env->paddle_step = env->paddle_speed / 60.0f;
-    env->nudge = env->max_ball_speed * 1.1f / 60.0f;
-    env->bricks_bottom = (float)(BRICKS_TOP + env->brick_rows * env->brick_height);
-    env->wall_score = 0.0f;
-    for (int row = 0; row < env->brick_rows; row++) {
-        env->wall_score += (float)(env->brick_cols * points_of_row(row));
-    }
-    const float width = (float)env->width;
-    const float height = (float)env->height;
-    const float scale[10] = {
-        width,  height,       // paddle
-        width,  height,       // ball
-        512.0f, 512.0f,       // its velocity
-        5.0f,                 // fired
-        2.0f * env->wall_score,
-        (float)SPARE_BALLS,
-        env->full_paddle_width,
-    };
-    memcpy(env->scale, scale, sizeof(scale));
-}
-
 // After a lost ball: everything but bricks, score and time.
-static void reset_round(Breakout* env) {
+RULE void reset_round(Breakout OWN* env) {
     env->fired = 0.0f;
     env->hits = 0;
     env->ball_speed = env->initial_ball_speed;
@@ -141,12 +118,12 @@ static void reset_round(Breakout* env) {
     env->ball_vy = 0.0f;
 }
 
-static void restore_bricks(Breakout* env) {
+RULE void restore_bricks(Breakout OWN* env) {
     env->destroyed[0] = 0;
     env->destroyed[1] = 0;
 }
 
-static void reset_episode(Breakout* env) {
+RULE void reset_episode(Breakout OWN* env) {
     env->score = 0.0f;
     env->balls = SPARE_BALLS;
     env->tick = 0;
@@ -154,22 +131,16 @@ static void reset_episode(Breakout* env) {
     reset_round(env);
 }
 
-// Bricks are kept as bits and written four at a time: an environment then fits in five cache lines
-// instead of eleven.
-static void write_observations(Breakout* env) {
-    static const float FOUR[16][4] = {
-        {0, 0, 0, 0}, {1, 0, 0, 0}, {0, 1, 0, 0}, {1, 1, 0, 0}, {0, 0, 1, 0}, {1, 0, 1, 0},
-        {0, 1, 1, 0}, {1, 1, 1, 0}, {0, 0, 0, 1}, {1, 0, 0, 1}, {0, 1, 0, 1}, {1, 1, 0, 1},
-        {0, 0, 1, 1}, {1, 0, 1, 1}, {0, 1, 1, 1}, {1, 1, 1, 1},
-    };
-    float* to = env->observations;
+// Bricks are kept as bits: an environment then fits in five cache lines instead of eleven.
+RULE void write_observations(Breakout OWN* env) {
     for (int i = 0; i < 10; i++) {
-        to[i] = env->seen[i] / env->scale[i];
+        env->observations[i] = env->seen[i] / env->scale[i];
     }
-    to += 10;
-    for (int brick = 0; brick < MAX_BRICKS; brick += 4) {
-        uint64_t four = env->destroyed[brick / 64] >> (brick % 64) & 15;
-        memcpy(to + brick, FOUR[four], sizeof(FOUR[four]));
+    for (int brick = 0; brick < 64; brick++) {
+        env->observations[10 + brick] = (float)(env->destroyed[0] >> brick & 1);
+    }
+    for (int brick = 64; brick < MAX_BRICKS; brick++) {
+        env->observations[10 + brick] = (float)(env->destroyed[1] >> (brick - 64) & 1);
     }
 }
 
@@ -190,19 +161,19 @@ typedef struct {
 // Can an edge `distance` away be reached within a frame? Rounding is monotonic, so this is exactly
 // "0 < distance / velocity <= 1" without the division, save for quotients that underflow to 0; the
 // functions below divide and look again.
-static inline bool reaches(float distance, float velocity) {
+RULE bool reaches(float distance, float velocity) {
     return velocity > 0.0f ? distance > 0.0f && distance <= velocity
                            : distance < 0.0f && distance >= velocity;
 }
 
-static inline bool better(const Hit* best, float time, float overlap) {
+RULE bool better(const Hit OWN* best, float time, float overlap) {
     return overlap > 0.0f && time > 0.0f && time <= 1.0f &&
            (time < best->time || (time == best->time && overlap > best->overlap));
 }
 
 // A vertical segment at x from `top`, `length` long, against the ball's edge at edge_x (its left or
 // right side), which begins at ball y. The hit's x is the edge's.
-static inline bool hit_vertical(const Breakout* env, Hit* best, float x, float top, float length,
+RULE bool hit_vertical(const Breakout OWN* env, Hit OWN* best, float x, float top, float length,
                                 float edge_x) {
     const float distance = x - edge_x;
     const float vx = env->ball_vx;
@@ -216,12 +187,13 @@ static inline bool hit_vertical(const Breakout* env, Hit* best, float x, float t
     if (!better(best, time, overlap)) {
         return false;
     }
-    *best = (Hit){time, overlap, x, env->ball_y + vy * time, -vx, vy, best->what};
+    const Hit hit = {time, overlap, x, env->ball_y + vy * time, -vx, vy, best->what};
+    *best = hit;
     return true;
 }
 
 // The same for a horizontal segment at y from `left` and the ball's top or bottom edge.
-static inline bool hit_horizontal(const Breakout* env, Hit* best, float y, float left, float length,
+RULE bool hit_horizontal(const Breakout OWN* env, Hit OWN* best, float y, float left, float length,
                                   float edge_y) {
     const float distance = y - edge_y;
     const float vx = env->ball_vx;
@@ -235,15 +207,16 @@ static inline bool hit_horizontal(const Breakout* env, Hit* best, float y, float
     if (!better(best, time, overlap)) {
         return false;
     }
-    *best = (Hit){time, overlap, env->ball_x + vx * time, y, vx, -vy, best->what};
+    const Hit hit = {time, overlap, env->ball_x + vx * time, y, vx, -vy, best->what};
+    *best = hit;
     return true;
 }
 
-static inline bool is_destroyed(const Breakout* env, int brick) {
+RULE bool is_destroyed(const Breakout OWN* env, int brick) {
     return env->destroyed[brick / 64] >> (brick % 64) & 1;
 }
 
-static void hit_brick(const Breakout* env, Hit* best, int brick, float x, float y) {
+RULE void hit_brick(const Breakout OWN* env, Hit OWN* best, int brick, float x, float y) {
     const float width = (float)env->brick_width;
     const float height = (float)env->brick_height;
     const float right = env->ball_x + (float)env->ball_width;
@@ -269,7 +242,7 @@ static void hit_brick(const Breakout* env, Hit* best, int brick, float x, float 
 }
 
 // Only the bricks in the rectangle that the ball sweeps.
-static void hit_bricks(const Breakout* env, Hit* best) {
+RULE void hit_bricks(const Breakout OWN* env, Hit OWN* best) {
     const float width = (float)env->brick_width;
     const float height = (float)env->brick_height;
     const float x = env->ball_x;
@@ -300,7 +273,7 @@ static void hit_bricks(const Breakout* env, Hit* best) {
 }
 
 // There is no floor.
-static void hit_walls(const Breakout* env, Hit* best) {
+RULE void hit_walls(const Breakout OWN* env, Hit OWN* best) {
     const float height = (float)env->height;
     const float right = env->ball_x + (float)env->ball_width;
     if (env->ball_vx < 0.0f && hit_vertical(env, best, 0.0f, 0.0f, height, env->ball_x)) {
@@ -318,7 +291,7 @@ static void hit_walls(const Breakout* env, Hit* best) {
 
 // Where on the paddle the ball lands decides the angle it leaves at, from -45 to +45 degrees. The
 // ball stays where it is for this frame. Every fourth hit makes the ball faster, from the next on.
-static void hit_paddle(Breakout* env, Hit* best) {
+RULE void hit_paddle(Breakout OWN* env, Hit OWN* best) {
     const float bottom = env->ball_y + (float)env->ball_height;
     if (bottom + env->ball_vy < env->paddle_y ||
         !hit_horizontal(env, best, env->paddle_y, env->paddle_x, env->paddle_width, bottom)) {
@@ -339,7 +312,7 @@ static void hit_paddle(Breakout* env, Hit* best) {
     }
 }
 
-static void destroy_brick(Breakout* env, int brick) {
+RULE void destroy_brick(Breakout OWN* env, int brick) {
     const int row = brick / env->brick_cols;
     env->score += (float)points_of_row(row);
     env->rewards[0] += (float)points_of_row(row);
@@ -351,7 +324,7 @@ static void destroy_brick(Breakout* env, int brick) {
 
 // Could the ball touch anything in this frame? Most frames it can't, and this finds out with a few
 // comparisons: `true` may be wrong, `false` never is (|distance| <= |velocity| whenever reaches()).
-static inline bool is_near_anything(const Breakout* env) {
+RULE bool is_near_anything(const Breakout OWN* env) {
     const float vx = fabsf(env->ball_vx);
     const float vy = fabsf(env->ball_vy);
     const float right = env->ball_x + (float)env->ball_width;
@@ -362,8 +335,8 @@ static inline bool is_near_anything(const Breakout* env) {
 }
 
 // Put the ball at the first thing in its way, or move it by a frame.
-static void collide(Breakout* env) {
-    Hit best = {.time = 2.0f, .overlap = -1.0f, .what = HIT_NOTHING};
+RULE void collide(Breakout OWN* env) {
+    Hit best = {2.0f, -1.0f, 0.0f, 0.0f, 0.0f, 0.0f, HIT_NOTHING};
     hit_bricks(env, &best);
     hit_walls(env, &best);
     hit_paddle(env, &best);
@@ -386,7 +359,7 @@ static void collide(Breakout* env) {
     }
 }
 
-static inline void move_ball(Breakout* env) {
+RULE void move_ball(Breakout OWN* env) {
     if (is_near_anything(env)) {
         collide(env);
     } else {
@@ -397,7 +370,7 @@ static inline void move_ball(Breakout* env) {
 
 // ---- Time ---------------------------------------------------------------------------------------
 
-static void end_episode(Breakout* env) {
+RULE void end_episode(Breakout OWN* env) {
     env->terminals[0] = 1.0f;
     env->log.perf += env->score / (2.0f * env->wall_score);
     env->log.score += env->score;
@@ -408,7 +381,7 @@ static void end_episode(Breakout* env) {
 }
 
 // One frame in which the paddle moves by `shift` pixels.
-static inline void step_frame(Breakout* env, float shift) {
+RULE void step_frame(Breakout OWN* env, float shift) {
     if (env->fired == 0.0f) {
         env->fired = 1.0f;
         env->ball_vy = env->launch_vy;
@@ -440,13 +413,13 @@ static inline void step_frame(Breakout* env, float shift) {
     }
 }
 
-void c_reset(Breakout* env) {
+RULE void c_reset(Breakout OWN* env) {
     reset_episode(env);
     write_observations(env);
 }
 
 // An episode that ends between two frames goes on as the next one, with the same action.
-void c_step(Breakout* env) {
+RULE void c_step(Breakout OWN* env) {
     float shift = 0.0f;
     if (env->continuous) {
         shift = env->actions[0] * env->paddle_speed / 60.0f;
@@ -463,10 +436,10 @@ void c_step(Breakout* env) {
 }
 
 // Pictures are made in Python from the observation.
-void c_render(Breakout* env) {
+RULE void c_render(Breakout OWN* env) {
     (void)env;
 }
 
-void c_close(Breakout* env) {
+RULE void c_close(Breakout OWN* env) {
     (void)env;
 }

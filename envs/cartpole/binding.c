@@ -14,6 +14,7 @@
 #define OBS_TENSOR_T FloatTensor
 #define MY_OBS_FULL
 #define MY_STATE_PLAIN  // the struct points at nothing of its own
+#define MY_GPU "../cartpole/cartpole.h"  // its rules compile for a GPU; from where this is included
 #define Env Cartpole
 #include "vecenv.h"
 

@@ -12,14 +12,19 @@
 //     right only if every environment finished exactly one episode; look at score instead.
 // Everything is float arithmetic in the order written, without fused multiply-add.
 
+#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#define RULE static inline
+#define OWN
+#define ROW(type) type*
+#endif
 
-#define X_LIMIT 2.4f                                              // m
-#define POLE_LIMIT (12.0 * 2.0 * 3.14159265358979323846 / 360.0)  // rad; compared as double
+#define X_LIMIT 2.4f             // m
+#define POLE_LIMIT 0.209439501f  // rad, 12 degrees: the largest float that isn't more
 #define MAX_STEPS 200
-#define START_WIDTH 0.08f             // each number of the state begins within half of this
+#define START_WIDTH 0.08f        // each number of the state begins within half of this
 #define RANDOM_LARGEST 2147483647.0f  // of rand_r
 
 typedef struct {
@@ -34,10 +39,10 @@ typedef struct {
 
 typedef struct {
     Log log;
-    float* observations;  // (4,): x, x_dot, theta, theta_dot
-    float* actions;       // (1,): above 0.5 is right, else left; continuous: -1 to 1
-    float* rewards;       // (1,)
-    float* terminals;     // (1,)
+    ROW(float) observations;  // (4,): x, x_dot, theta, theta_dot
+    ROW(float) actions;       // (1,): above 0.5 is right, else left; continuous: -1 to 1
+    ROW(float) rewards;       // (1,)
+    ROW(float) terminals;     // (1,)
     int num_agents;
     unsigned int rng;
 
@@ -58,18 +63,18 @@ typedef struct {
     bool continuous;
 } Cartpole;
 
-static void write_observations(Cartpole* env) {
+RULE void write_observations(Cartpole OWN* env) {
     env->observations[0] = env->x;
     env->observations[1] = env->x_dot;
     env->observations[2] = env->theta;
     env->observations[3] = env->theta_dot;
 }
 
-static inline float draw_start(Cartpole* env) {
+RULE float draw_start(Cartpole OWN* env) {
     return (float)rand_r(&env->rng) / RANDOM_LARGEST * START_WIDTH - START_WIDTH / 2.0f;
 }
 
-static void reset_episode(Cartpole* env) {
+RULE void reset_episode(Cartpole OWN* env) {
     env->x = draw_start(env);
     env->x_dot = draw_start(env);
     env->theta = draw_start(env);
@@ -79,8 +84,8 @@ static void reset_episode(Cartpole* env) {
 }
 
 // What the action pushes with, N. A continuous action that is no number doesn't push.
-static inline float force_of(const Cartpole* env, float action) {
-    if (!isfinite(action)) {
+RULE float force_of(const Cartpole OWN* env, float action) {
+    if (!(action - action == 0.0f)) {  // NaN or infinite
         action = 0.0f;
     }
     if (!env->continuous) {
@@ -92,7 +97,7 @@ static inline float force_of(const Cartpole* env, float action) {
 // Advance the state by dt. The textbook (Florian 2007, "Correct equations for the dynamics of the
 // cart-pole system", without friction) has pole_mass * pole_length for `inertia`, and pole_mass
 // where the denominator below has the mass of both, which then cancels.
-static inline void accelerate(Cartpole* env, float force) {
+RULE void accelerate(Cartpole OWN* env, float force) {
     const float sine = sinf(env->theta);
     const float cosine = cosf(env->theta);
     const float mass = env->cart_mass + env->pole_mass;
@@ -107,7 +112,7 @@ static inline void accelerate(Cartpole* env, float force) {
     env->theta_dot += env->dt * theta_acc;
 }
 
-static void end_episode(Cartpole* env, bool off, bool fallen) {
+RULE void end_episode(Cartpole OWN* env, bool off, bool fallen) {
     env->log.perf = env->episode_return / MAX_STEPS;  // not +=, as upstream
     env->log.episode_length += (float)env->tick;
     env->log.score += (float)env->tick;
@@ -118,12 +123,12 @@ static void end_episode(Cartpole* env, bool off, bool fallen) {
     reset_episode(env);
 }
 
-void c_reset(Cartpole* env) {
+RULE void c_reset(Cartpole OWN* env) {
     reset_episode(env);
     write_observations(env);
 }
 
-void c_step(Cartpole* env) {
+RULE void c_step(Cartpole OWN* env) {
     accelerate(env, force_of(env, env->actions[0]));
     env->tick += 1;
     // Written so that a state that is no number, which absurd parameters can lead to, ends it too.
@@ -140,10 +145,10 @@ void c_step(Cartpole* env) {
 }
 
 // Pictures are made in Python from the observation.
-void c_render(Cartpole* env) {
+RULE void c_render(Cartpole OWN* env) {
     (void)env;
 }
 
-void c_close(Cartpole* env) {
+RULE void c_close(Cartpole OWN* env) {
     (void)env;
 }

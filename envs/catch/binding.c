@@ -8,6 +8,7 @@
 #define ACT_SIZES {3}
 #define OBS_TENSOR_T ByteTensor
 #define MY_STATE_PLAIN  // the struct points at nothing of its own
+#define MY_GPU "catch.h"  // its rules compile for a GPU, too
 #define Env Catch
 #include "vecenv.h"
 

@@ -6,9 +6,13 @@
 //
 // The agent sees pixels; how the ball moves to the side can't be told from one picture.
 
+#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
+#define RULE static inline
+#define OWN
+#define ROW(type) type*
+#endif
 
 #define SIZE 36  // pixels a side: what NatureEncoder's convolutions fit without a rest
 #define BALL_SIZE 3
@@ -28,10 +32,10 @@ typedef struct {
 
 typedef struct {
     Log log;
-    unsigned char* observations;  // (36, 36, 1) pixels, row by row from the top
-    float* actions;               // (1,)
-    float* rewards;               // (1,)
-    float* terminals;             // (1,)
+    ROW(unsigned char) observations;  // (36, 36, 1) pixels, row by row from the top
+    ROW(float) actions;               // (1,)
+    ROW(float) rewards;               // (1,)
+    ROW(float) terminals;             // (1,)
     int num_agents;
     unsigned int rng;
 
@@ -51,29 +55,31 @@ typedef struct {
     int tick;
 } Catch;
 
-static void fill(Catch* env, int x, int y, int width, int height, unsigned char pixel) {
+RULE void fill(Catch OWN* env, int x, int y, int width, int height, unsigned char pixel) {
     for (int row = y; row < y + height; row++) {
-        memset(&env->observations[row * SIZE + x], pixel, (size_t)width);
+        for (int col = x; col < x + width; col++) {
+            env->observations[row * SIZE + col] = pixel;
+        }
     }
 }
 
-static void paint_ball(Catch* env, unsigned char pixel) {
+RULE void paint_ball(Catch OWN* env, unsigned char pixel) {
     fill(env, env->ball_x, env->ball_y, BALL_SIZE, BALL_SIZE, pixel);
 }
 
-static void paint_paddle(Catch* env, unsigned char pixel) {
+RULE void paint_paddle(Catch OWN* env, unsigned char pixel) {
     fill(env, env->paddle_x, PADDLE_TOP, env->paddle_width, PADDLE_HEIGHT, pixel);
 }
 
-static void launch_ball(Catch* env) {
+RULE void launch_ball(Catch OWN* env) {
     env->ball_x = rand_r(&env->rng) % (SIZE - BALL_SIZE + 1);
     env->ball_y = 0;
     env->drift = rand_r(&env->rng) % (2 * env->max_drift + 1) - env->max_drift;
     paint_ball(env, BALL);
 }
 
-void c_reset(Catch* env) {
-    memset(env->observations, DARK, SIZE * SIZE);
+RULE void c_reset(Catch OWN* env) {
+    fill(env, 0, 0, SIZE, SIZE, DARK);
     env->paddle_x = (SIZE - env->paddle_width) / 2;
     env->dropped = 0;
     env->caught = 0;
@@ -82,7 +88,7 @@ void c_reset(Catch* env) {
     launch_ball(env);
 }
 
-static void end_episode(Catch* env) {
+RULE void end_episode(Catch OWN* env) {
     env->terminals[0] = 1.0f;
     env->log.perf += (float)env->caught / (float)env->balls;
     env->log.score += (float)env->caught;
@@ -92,7 +98,7 @@ static void end_episode(Catch* env) {
     c_reset(env);
 }
 
-static void move_paddle(Catch* env) {
+RULE void move_paddle(Catch OWN* env) {
     const float action = env->actions[0];
     const int shift = action == (float)LEFT    ? -env->paddle_speed
                       : action == (float)RIGHT ? env->paddle_speed
@@ -106,7 +112,7 @@ static void move_paddle(Catch* env) {
 }
 
 // A wall turns back what is left of the way to the side.
-static void move_ball(Catch* env) {
+RULE void move_ball(Catch OWN* env) {
     const int rightmost = SIZE - BALL_SIZE;
     env->ball_y += env->ball_speed;
     env->ball_x += env->drift;
@@ -117,7 +123,7 @@ static void move_ball(Catch* env) {
 }
 
 // Only the pixels that change are written; the rest is as the last step left it.
-void c_step(Catch* env) {
+RULE void c_step(Catch OWN* env) {
     env->tick += 1;
     move_paddle(env);
     paint_ball(env, DARK);
@@ -139,10 +145,10 @@ void c_step(Catch* env) {
 }
 
 // Pictures are made in Python from the observation.
-void c_render(Catch* env) {
+RULE void c_render(Catch OWN* env) {
     (void)env;
 }
 
-void c_close(Catch* env) {
+RULE void c_close(Catch OWN* env) {
     (void)env;
 }

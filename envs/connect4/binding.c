@@ -10,6 +10,7 @@
 #define OBS_TENSOR_T ByteTensor  // three planes of bytes are less memory than one of floats
 #define MY_ACTION_MASK 7         // a byte for each choice of each head
 #define MY_STATE_PLAIN           // the struct points at nothing of its own
+#define MY_GPU "connect4.h"      // its rules compile for a GPU, too
 #define Env Connect4
 #include "vecenv.h"
 

@@ -7,10 +7,15 @@
 // A move into a full column, or into none, loses the game. The mask never allows it; only a caller
 // who ignores the mask can do it.
 
+#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
+#define RULE static inline
+#define OWN
+#define ROW(type) type*
+#endif
 
 #define ROWS 6
 #define COLUMNS 7
@@ -29,12 +34,12 @@ typedef struct {
 
 typedef struct {
     Log log;
-    unsigned char* observations;  // (3, 6, 7) zeros and ones, the top row first: the agent's stones,
-                                  // the opponent's, and the cells where the next ones would land
-    float* actions;               // (1,) a column
-    float* rewards;               // (1,)
-    float* terminals;             // (1,)
-    unsigned char* action_mask;   // (7,) 0 where the column is full
+    ROW(unsigned char) observations;  // (3, 6, 7) zeros and ones, the top row first: the agent's
+                                      // stones, the opponent's, and where the next would land
+    ROW(float) actions;               // (1,) a column
+    ROW(float) rewards;               // (1,)
+    ROW(float) terminals;             // (1,)
+    ROW(unsigned char) action_mask;   // (7,) 0 where the column is full
     int num_agents;
     unsigned int rng;
 
@@ -46,31 +51,31 @@ typedef struct {
                            // Every seventh bit stays 0, so no line goes on in the next column.
 } Connect4;
 
-static inline uint64_t cell_bit(int column, int row) {
+RULE uint64_t cell_bit(int column, int row) {
     return (uint64_t)1 << (column * (ROWS + 1) + row);
 }
 
-static inline bool has_four(uint64_t board) {
-    static const int STEPS[4] = {1, ROWS, ROWS + 1, ROWS + 2};  // up, down right, right, up right
-    for (int i = 0; i < 4; i++) {
-        const uint64_t pairs = board & board >> STEPS[i];
-        if (pairs & pairs >> 2 * STEPS[i]) {
-            return true;
-        }
-    }
-    return false;
+// Whether there are four in a line, each so many bits on: up, down right, right, up right.
+RULE bool lines(uint64_t board, int step) {
+    const uint64_t pairs = board & board >> step;
+    return (pairs & pairs >> 2 * step) != 0;
 }
 
-static inline bool is_full(const Connect4* env, int column) {
+RULE bool has_four(uint64_t board) {
+    return lines(board, 1) || lines(board, ROWS) || lines(board, ROWS + 1) ||
+           lines(board, ROWS + 2);
+}
+
+RULE bool is_full(const Connect4 OWN* env, int column) {
     return env->heights[column] == ROWS;
 }
 
-static inline unsigned char* seen_cell(Connect4* env, int plane, int column, int row) {
-    return &env->observations[plane * CELLS + (ROWS - 1 - row) * COLUMNS + column];
+RULE void show(Connect4 OWN* env, int plane, int column, int row, unsigned char stone) {
+    env->observations[plane * CELLS + (ROWS - 1 - row) * COLUMNS + column] = stone;
 }
 
 // A column where a stone of this player would make four, or -1.
-static int find_four(const Connect4* env, int player) {
+RULE int find_four(const Connect4 OWN* env, int player) {
     for (int column = 0; column < COLUMNS; column++) {
         const uint64_t cell = cell_bit(column, env->heights[column]);
         if (!is_full(env, column) && has_four(env->boards[player] | cell)) {
@@ -80,7 +85,7 @@ static int find_four(const Connect4* env, int player) {
     return -1;
 }
 
-static int random_column(Connect4* env) {
+RULE int random_column(Connect4 OWN* env) {
     int open[COLUMNS];
     int count = 0;
     for (int column = 0; column < COLUMNS; column++) {
@@ -92,8 +97,9 @@ static int random_column(Connect4* env) {
 }
 
 // Win if possible, else keep the agent from winning, else anything.
-static int choose_column(Connect4* env) {
-    if ((double)rand_r(&env->rng) / 2147483648.0 < env->opponent_skill) {
+RULE int choose_column(Connect4 OWN* env) {
+    const float looks = env->opponent_skill * 2147483648.0f;  // of so many draws
+    if ((unsigned int)rand_r(&env->rng) < (unsigned int)ceilf(looks)) {
         int column = find_four(env, OPPONENT);
         column = column < 0 ? find_four(env, AGENT) : column;
         if (column >= 0) {
@@ -104,36 +110,39 @@ static int choose_column(Connect4* env) {
 }
 
 // Put a stone into a column that isn't full.
-static void drop(Connect4* env, int player, int column) {
+RULE void drop(Connect4 OWN* env, int player, int column) {
     const int row = env->heights[column];
     env->boards[player] |= cell_bit(column, row);
     env->heights[column] += 1;
     env->stones += 1;
-    *seen_cell(env, player, column, row) = 1;
-    *seen_cell(env, LANDING, column, row) = 0;
+    show(env, player, column, row, 1);
+    show(env, LANDING, column, row, 0);
     if (is_full(env, column)) {
         env->action_mask[column] = 0;
     } else {
-        *seen_cell(env, LANDING, column, row + 1) = 1;
+        show(env, LANDING, column, row + 1, 1);
     }
 }
 
-void c_reset(Connect4* env) {
-    memset(env->observations, 0, 3 * CELLS);
-    memset(env->action_mask, 1, COLUMNS);
-    memset(env->heights, 0, sizeof(env->heights));
-    memset(env->boards, 0, sizeof(env->boards));
+RULE void c_reset(Connect4 OWN* env) {
+    for (int i = 0; i < 3 * CELLS; i++) {
+        env->observations[i] = 0;
+    }
+    env->boards[AGENT] = 0;
+    env->boards[OPPONENT] = 0;
     env->stones = 0;
     env->tick = 0;
     for (int column = 0; column < COLUMNS; column++) {
-        *seen_cell(env, LANDING, column, 0) = 1;
+        env->heights[column] = 0;
+        env->action_mask[column] = 1;
+        show(env, LANDING, column, 0, 1);
     }
     if (rand_r(&env->rng) % 2 == 1) {
         drop(env, OPPONENT, choose_column(env));
     }
 }
 
-static void end_episode(Connect4* env, float reward) {
+RULE void end_episode(Connect4 OWN* env, float reward) {
     env->rewards[0] = reward;
     env->terminals[0] = 1.0f;
     env->log.perf += (1.0f + reward) / 2.0f;
@@ -147,7 +156,7 @@ static void end_episode(Connect4* env, float reward) {
 
 // A player's move into an open column. True if it ended the game, in which `reward` is the agent's
 // for a win of this player.
-static bool move_ends(Connect4* env, int player, int column, float reward) {
+RULE bool move_ends(Connect4 OWN* env, int player, int column, float reward) {
     drop(env, player, column);
     const bool won = has_four(env->boards[player]);
     if (!won && env->stones < CELLS) {
@@ -157,7 +166,7 @@ static bool move_ends(Connect4* env, int player, int column, float reward) {
     return true;
 }
 
-void c_step(Connect4* env) {
+RULE void c_step(Connect4 OWN* env) {
     env->tick += 1;
     const float action = env->actions[0];
     const bool exists = action >= 0.0f && action < (float)COLUMNS;  // false for NaN too
@@ -171,10 +180,10 @@ void c_step(Connect4* env) {
 }
 
 // Pictures are made in Python from the observation.
-void c_render(Connect4* env) {
+RULE void c_render(Connect4 OWN* env) {
     (void)env;
 }
 
-void c_close(Connect4* env) {
+RULE void c_close(Connect4 OWN* env) {
     (void)env;
 }

@@ -12,10 +12,15 @@
 // are four lines, and every operation below is on all of them. No cell exceeds 17: to merge two
 // tiles of 2^17, one would have to grow in the 15 cells beside the other, which hold 2^16 at most.
 
+#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
+#define RULE static inline
+#define OWN
+#define ROW(type) type*
+#define TABLE static const
+#endif
 
 enum { UP, DOWN, LEFT, RIGHT };
 
@@ -29,7 +34,7 @@ enum { UP, DOWN, LEFT, RIGHT };
 // What merging into 2^k is worth: 0.05, from 2^7 on plus 0.03 times (k - 6)^1.5, as upstream rounds
 // it. Upstream's table ends at 17. 0 is for cells that didn't merge.
 #define BONUS(x) (0.05f + (x) * 0.03f)
-static const float MERGE_REWARD[LARGEST_EXPONENT + 1] = {
+TABLE float MERGE_REWARD[LARGEST_EXPONENT + 1] = {
     0.0f,          0.05f,         0.05f,         0.05f,         0.05f,
     0.05f,         0.05f,         BONUS(1.0f),   BONUS(2.83f),  BONUS(5.20f),
     BONUS(8.0f),   BONUS(11.18f), BONUS(14.70f), BONUS(18.52f), BONUS(22.63f),
@@ -52,10 +57,10 @@ typedef struct {
 
 typedef struct {
     Log log;
-    unsigned char* observations;  // (16,) the board row by row
-    float* actions;               // (1,)
-    float* rewards;               // (1,)
-    float* terminals;             // (1,)
+    ROW(unsigned char) observations;  // (16,) the board row by row
+    ROW(float) actions;               // (1,)
+    ROW(float) rewards;               // (1,)
+    ROW(float) terminals;             // (1,)
     int num_agents;
     unsigned int rng;
 
@@ -75,17 +80,17 @@ typedef struct {
 // ---- Four bytes at a time, each less than 128 ---------------------------------------------------
 
 // 0x80 in every byte that is 0.
-static inline uint32_t zeros(uint32_t word) {
+RULE uint32_t zeros(uint32_t word) {
     return (0x80808080u - word) & 0x80808080u;
 }
 
 // 0x7F in every byte that has 0x80.
-static inline uint32_t mask_of(uint32_t flags) {
+RULE uint32_t mask_of(uint32_t flags) {
     return flags - (flags >> 7);
 }
 
-// Byte i of word j becomes byte j of word i.
-static inline void transpose(const uint32_t in[SIZE], uint32_t out[SIZE]) {
+// Of SIZE words: byte i of word j becomes byte j of word i.
+RULE void transpose(const uint32_t OWN* in, uint32_t OWN* out) {
     const uint32_t even = 0x00FF00FFu;
     const uint32_t odd = 0xFF00FF00u;
     const uint32_t a = (in[0] & even) | (in[1] & even) << 8;
@@ -101,15 +106,16 @@ static inline void transpose(const uint32_t in[SIZE], uint32_t out[SIZE]) {
 // ---- Sliding ------------------------------------------------------------------------------------
 
 // Where near is 0, far moves there.
-static inline void close_gap(uint32_t* near, uint32_t* far) {
+RULE void close_gap(uint32_t OWN* near, uint32_t OWN* far) {
     const uint32_t gap = mask_of(zeros(*near));
     *near |= *far & gap;
     *far &= ~gap;
 }
 
-// Slide and merge towards line[0]. merged[i] gets the new exponents where cells i and i + 1 merged,
-// and 0 elsewhere. What has merged isn't compared again.
-static inline void slide(uint32_t line[SIZE], uint32_t merged[SIZE - 1]) {
+// Slide and merge the SIZE words of a line towards line[0]. Of the SIZE - 1 words of merged, word i
+// gets the new exponents where cells i and i + 1 merged, and 0 elsewhere. What has merged isn't
+// compared again.
+RULE void slide(uint32_t OWN* line, uint32_t OWN* merged) {
     for (int end = SIZE - 1; end > 0; end--) {  // bubble sort: gaps to the end, tiles in order
         for (int i = 0; i < end; i++) {
             close_gap(&line[i], &line[i + 1]);
@@ -128,7 +134,7 @@ static inline void slide(uint32_t line[SIZE], uint32_t merged[SIZE - 1]) {
 }
 
 // Count what merged and return its reward: line by line, and along each, because it is a float sum.
-static inline float count_merges(G2048* env, const uint32_t merged[SIZE - 1]) {
+RULE float count_merges(G2048 OWN* env, const uint32_t OWN* merged) {
     const uint32_t any = merged[0] | merged[1] | merged[2];
     float reward = 0.0f;
     for (int line = 0; line < 32; line += 8) {
@@ -146,14 +152,14 @@ static inline float count_merges(G2048* env, const uint32_t merged[SIZE - 1]) {
 }
 
 // Make a move. True if anything changed; then its merges are added to *reward.
-static inline bool move(G2048* env, int action, float* reward) {
+RULE bool move(G2048 OWN* env, int action, float OWN* reward) {
     const bool across = action >= LEFT;
     const bool backwards = action == DOWN || action == RIGHT;
     uint32_t turned[SIZE];
     uint32_t line[SIZE];
     uint32_t merged[SIZE - 1];
     transpose(env->rows, turned);
-    const uint32_t* from = across ? turned : env->rows;
+    const uint32_t OWN* from = across ? turned : env->rows;
     for (int i = 0; i < SIZE; i++) {
         line[i] = from[backwards ? SIZE - 1 - i : i];
     }
@@ -170,7 +176,9 @@ static inline bool move(G2048* env, int action, float* reward) {
     if (across) {
         transpose(back, env->rows);
     } else {
-        memcpy(env->rows, back, sizeof(back));
+        for (int row = 0; row < SIZE; row++) {
+            env->rows[row] = back[row];
+        }
     }
     *reward += count_merges(env, merged);
     return true;
@@ -181,12 +189,12 @@ static inline bool move(G2048* env, int action, float* reward) {
 #define ONES 0x0101010101010101u
 
 // 1 in every byte of two rows that is 0.
-static inline uint64_t empty_cells(uint32_t first, uint32_t second) {
+RULE uint64_t empty_cells(uint32_t first, uint32_t second) {
     return ((uint64_t)zeros(second) << 32 | zeros(first)) >> 7;
 }
 
 // How many bytes of sums are n or less; all are at most 16.
-static inline int count_up_to(uint64_t sums, int n) {
+RULE int count_up_to(uint64_t sums, int n) {
     const uint64_t flags = (((uint64_t)n * ONES | 0x80 * ONES) - sums) & 0x80 * ONES;
     return (int)((flags >> 7) * ONES >> 56);
 }
@@ -196,7 +204,7 @@ static inline int count_up_to(uint64_t sums, int n) {
 //
 // Multiplied by ONES, byte i becomes the sum of bytes 0 to i: here the number of empty cells up to
 // cell i. The n-th empty cell, counted from 0, is the first whose number exceeds n.
-static int spawn(G2048* env, int exponent) {
+RULE int spawn(G2048 OWN* env, int exponent) {
     const uint64_t top = empty_cells(env->rows[0], env->rows[1]);
     const uint64_t bottom = empty_cells(env->rows[2], env->rows[3]);
     const int above = (int)(top * ONES >> 56);
@@ -213,13 +221,13 @@ static int spawn(G2048* env, int exponent) {
 }
 
 // 2 in nine of ten times, else 4.
-static inline int draw_tile(G2048* env) {
+RULE int draw_tile(G2048 OWN* env) {
     return rand_r(&env->rng) % 10 == 0 ? 2 : 1;
 }
 
 // The large tiles grow with what the environment has reached. (A comment of upstream's says that
 // they start at 8192; its code, as this, starts at 4096.)
-static void spawn_scaffold(G2048* env) {
+RULE void spawn_scaffold(G2048 OWN* env) {
     if (env->lifetime_max < 14) {
         const int exponent = 12 + rand_r(&env->rng) % 5;
         spawn(env, exponent > env->lifetime_max ? exponent : env->lifetime_max);
@@ -236,14 +244,16 @@ static void spawn_scaffold(G2048* env) {
 
 // ---- Episodes -----------------------------------------------------------------------------------
 
-static inline void write_observations(G2048* env) {
+RULE void write_observations(G2048 OWN* env) {
     for (int cell = 0; cell < SIZE * SIZE; cell++) {
         env->observations[cell] = (unsigned char)(env->rows[cell / SIZE] >> 8 * (cell % SIZE));
     }
 }
 
-static void reset_episode(G2048* env) {
-    memset(env->rows, 0, sizeof(env->rows));
+RULE void reset_episode(G2048 OWN* env) {
+    for (int row = 0; row < SIZE; row++) {
+        env->rows[row] = 0;
+    }
     env->tick = 0;
     env->max_ticks = SHORTEST;
     env->score = 0;
@@ -260,7 +270,7 @@ static void reset_episode(G2048* env) {
     }
 }
 
-static void add_log(G2048* env) {
+RULE void add_log(G2048 OWN* env) {
     env->lifetime_max = env->max_tile > env->lifetime_max ? env->max_tile : env->lifetime_max;
     const float tile = (float)(1 << env->max_tile);
     const float perf = 0.8f * tile / 65536.0f;
@@ -278,7 +288,7 @@ static void add_log(G2048* env) {
 }
 
 // Is there a pair of equal neighbours on a full board?
-static bool can_merge(const G2048* env) {
+RULE bool can_merge(const G2048 OWN* env) {
     uint32_t pairs = 0;
     for (int row = 0; row < SIZE; row++) {
         const uint32_t cells = env->rows[row];
@@ -289,17 +299,17 @@ static bool can_merge(const G2048* env) {
 }
 
 // The time limit of an environment that once reached 2^10 or more, or has a high score.
-static int time_limit(const G2048* env) {
+RULE int time_limit(const G2048 OWN* env) {
     const int grown = SHORTEST * (env->lifetime_max > 9 ? env->lifetime_max - 8 : 1);
     return grown > env->score / 4 ? grown : env->score / 4;
 }
 
-void c_reset(G2048* env) {
+RULE void c_reset(G2048 OWN* env) {
     reset_episode(env);
     write_observations(env);
 }
 
-void c_step(G2048* env) {
+RULE void c_step(G2048 OWN* env) {
     float reward = 0.0f;
     bool over = false;  // without a spawn it stays so: a board without moves ended its episode
     env->tick += 1;
@@ -324,10 +334,10 @@ void c_step(G2048* env) {
 }
 
 // Pictures are made in Python from the observation.
-void c_render(G2048* env) {
+RULE void c_render(G2048 OWN* env) {
     (void)env;
 }
 
-void c_close(G2048* env) {
+RULE void c_close(G2048 OWN* env) {
     (void)env;
 }

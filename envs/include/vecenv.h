@@ -47,6 +47,7 @@
 //                          is valid only inside c_reset and c_step
 //     MY_OBS_SHAPE {h, w, c}   ours: observations are images, flat in the order height, width,
 //                          channels; the product is OBS_SIZE
+//     MY_GPU "NAME.h"      ours: the header's rules compile for a GPU, too; see below
 //     MY_STATE_PLAIN, MY_STATE   ours: training can be resumed in the middle of episodes; see below
 //
 // State. A run that is resumed goes on with the bits it would have had, if its environments can be
@@ -66,6 +67,20 @@
 //
 // With neither, environments start anew when training is resumed. Constants from the configuration
 // needn't be saved: the state is refused if they, num_agents, or the sources have changed.
+//
+// A GPU steps environments itself, together with the policy, if their rules compile there. What they
+// may use is what C, Metal and CUDA have in common:
+//
+//     RULE                 begins every function, OWN follows the type that a pointer to the struct
+//                          or to a local variable points to (Name OWN* env), ROW(float) and
+//                          ROW(unsigned char) are the types of observations, actions, rewards,
+//                          terminals and action_mask. The header defines the three for a CPU, and
+//                          includes what it includes, inside #ifndef RULE
+//     MY_STATE_PLAIN       the struct is its own state: no pointers but the rows
+//     num_agents           1
+//     TABLE                begins an array of constants, outside of functions
+//     no double, no static variables, no library but rand_r, fabsf, sinf,
+//     cosf, sqrtf, expf, logf, floorf, ceilf; no compound literals or designated initialisers
 //
 // What differs from upstream: a missing key doesn't abort (dict_get), a bad value can be refused
 // (dict_reject), counts that don't add up are errors, and threads step environments without OpenMP,

@@ -7,7 +7,12 @@
 // Upstream draws cues with the C library's rand(), one generator for all threads; these come from
 // env->rng, so that the same seed gives the same episodes.
 
+#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <stdlib.h>
+#define RULE static inline
+#define OWN
+#define ROW(type) type*
+#endif
 
 typedef struct {
     float score;  // 1 for the right answer, 0 otherwise
@@ -16,10 +21,10 @@ typedef struct {
 
 typedef struct {
     Log log;
-    float* observations;  // (1,)
-    float* actions;       // (1,)
-    float* rewards;       // (1,)
-    float* terminals;     // (1,)
+    ROW(float) observations;  // (1,)
+    ROW(float) actions;       // (1,)
+    ROW(float) rewards;       // (1,)
+    ROW(float) terminals;     // (1,)
     int num_agents;
     unsigned int rng;
 
@@ -28,13 +33,13 @@ typedef struct {
     int tick;
 } Memory;
 
-void c_reset(Memory* env) {
+RULE void c_reset(Memory OWN* env) {
     env->cue = rand_r(&env->rng) % 2 == 0 ? -1 : 1;
     env->observations[0] = (float)env->cue;
     env->tick = 0;
 }
 
-void c_step(Memory* env) {
+RULE void c_step(Memory OWN* env) {
     env->tick += 1;
     env->observations[0] = 0.0f;
     if (env->tick < env->length) {
@@ -49,10 +54,10 @@ void c_step(Memory* env) {
 }
 
 // Pictures are made in Python from the observation.
-void c_render(Memory* env) {
+RULE void c_render(Memory OWN* env) {
     (void)env;
 }
 
-void c_close(Memory* env) {
+RULE void c_close(Memory OWN* env) {
     (void)env;
 }

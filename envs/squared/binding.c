@@ -12,6 +12,7 @@
 #define MY_STATE_PLAIN           // the struct has no pointers of its own, so that saving its bytes
                                  // and the rows saves the game; with memory of your own, see
                                  // MY_STATE in vecenv.h
+#define MY_GPU "squared.h"       // its rules compile for a GPU, too
 #define Env Squared
 #include "vecenv.h"
 

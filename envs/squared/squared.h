@@ -7,9 +7,13 @@
 // This file is a plain C library: it knows nothing of the stepper. binding.c connects the two, and
 // ../include/vecenv.h is the contract in full.
 
+#ifndef RULE  // for a CPU; where a GPU runs these rules, its compiler is told otherwise
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
+#define RULE static inline
+#define OWN
+#define ROW(type) type*
+#endif
 
 enum { STAY, DOWN, UP, LEFT, RIGHT };
 enum { EMPTY, AGENT, TARGET };  // values of a cell, and so of an observation element
@@ -27,10 +31,10 @@ typedef struct {
 typedef struct {
     // What every environment has. The pointers are set after my_init and stay the same for squared.
     Log log;
-    unsigned char* observations;  // size * size cells, row by row; the rest stays 0
-    float* actions;               // (1,)
-    float* rewards;               // (1,)
-    float* terminals;             // (1,)
+    ROW(unsigned char) observations;  // size * size cells, row by row; the rest stays 0
+    ROW(float) actions;               // (1,)
+    ROW(float) rewards;               // (1,)
+    ROW(float) terminals;             // (1,)
     int num_agents;
     unsigned int rng;  // the only source of randomness: same seed, same trajectory
 
@@ -42,10 +46,12 @@ typedef struct {
 } Squared;
 
 // Begin an episode and write its first observation. Called by the stepper once, and by c_step.
-void c_reset(Squared* env) {
+RULE void c_reset(Squared OWN* env) {
     const int cells = env->size * env->size;
     const int centre = cells / 2;
-    memset(env->observations, EMPTY, (size_t)cells);
+    for (int cell = 0; cell < cells; cell++) {
+        env->observations[cell] = EMPTY;
+    }
     env->row = env->size / 2;
     env->col = env->size / 2;
     env->tick = 0;
@@ -59,7 +65,7 @@ void c_reset(Squared* env) {
 
 // What to do when an episode ends: report it, add it to the log, and begin the next one, so that
 // the observation the agent gets with terminal = 1 is already one it can act on.
-static void end_episode(Squared* env, float reward) {
+RULE void end_episode(Squared OWN* env, float reward) {
     env->rewards[0] = reward;
     env->terminals[0] = 1.0f;
     env->log.perf += reward > 0.0f ? 1.0f : 0.0f;
@@ -72,7 +78,7 @@ static void end_episode(Squared* env, float reward) {
 
 // One step. Rewards and terminals are 0 when it begins. Observations still hold what the last step
 // left, so only the cells that change are written.
-void c_step(Squared* env) {
+RULE void c_step(Squared OWN* env) {
     env->tick += 1;
     env->observations[env->row * env->size + env->col] = EMPTY;
 
@@ -92,20 +98,20 @@ void c_step(Squared* env) {
         end_episode(env, -1.0f);
         return;
     }
-    unsigned char* cell = &env->observations[env->row * env->size + env->col];
-    if (*cell == TARGET) {
+    const int cell = env->row * env->size + env->col;
+    if (env->observations[cell] == TARGET) {
         end_episode(env, 1.0f);
         return;
     }
-    *cell = AGENT;
+    env->observations[cell] = AGENT;
 }
 
 // Upstream draws a window here. Pictures are made in Python from the observation, so this is empty.
-void c_render(Squared* env) {
+RULE void c_render(Squared OWN* env) {
     (void)env;
 }
 
 // Free what my_init allocated: nothing. The rows behind the pointers are the stepper's.
-void c_close(Squared* env) {
+RULE void c_close(Squared OWN* env) {
     (void)env;
 }

@@ -258,6 +258,14 @@ static void puffer_close_envs(StaticVec* vec) {
     vec->envs = NULL;
 }
 
+#if defined(MY_GPU) && defined(MY_STATE_PLAIN)  // a GPU gets an environment as its struct's bytes
+#define PUFFER_TEXT(macro) PUFFER_LITERAL(macro)
+#define PUFFER_LITERAL(text) #text
+#define PUFFER_GPU PUFFER_TEXT(Env) " " MY_GPU
+#else
+#define PUFFER_GPU NULL
+#endif
+
 PufferOps puffer_ops = {
     .release = PUFFER_RELEASE,
     .obs_size = (OBS_SIZE),
@@ -273,6 +281,8 @@ PufferOps puffer_ops = {
     .uses_rand = PUFFER_USES_RAND,
     .log_bytes = sizeof(Log),
     .env_bytes = sizeof(Env),
+    .log_at = offsetof(Env, log),
+    .gpu = PUFFER_GPU,
     .create = puffer_create_envs,
     .num_agents = puffer_env_agents,
     .bind = puffer_bind_env,

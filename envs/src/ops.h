@@ -36,6 +36,8 @@ typedef struct {
     bool uses_rand;        // environments call rand, so vec->random is part of their state
     size_t log_bytes;      // sizeof(Log)
     size_t env_bytes;      // sizeof(Env)
+    size_t log_at;         // offsetof(Env, log)
+    const char* gpu;       // MY_GPU: "Env rules.h"; NULL if the rules compile for a CPU alone
 
     // Create vec->envs and vec->size. False if that failed; the dictionaries may say why.
     bool (*create)(StaticVec* vec, unsigned int seed, Dict* vec_kwargs, Dict* env_kwargs);

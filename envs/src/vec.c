@@ -188,6 +188,58 @@ int puffer_load(PufferVec* self, const void* from, int64_t size, char* text_at, 
     return loaded ? 0 : -1;
 }
 
+const char* puffer_gpu_rules(int numbers[3]) {
+    numbers[0] = (int)puffer_ops.env_bytes;
+    numbers[1] = (int)puffer_ops.log_at;
+    numbers[2] = (int)(puffer_ops.log_bytes / sizeof(float));
+    return puffer_ops.gpu;
+}
+
+int puffer_take_structs(PufferVec* self, void* to) {
+    if (self->vec.size != self->vec.total_agents) {
+        return -1;
+    }
+    hold_all(self);
+    memset(to, 0, (size_t)self->vec.size * puffer_ops.env_bytes);
+    for (int e = 0; e < self->vec.size; e++) {
+        puffer_ops.save(&self->vec, e, (char*)to + (size_t)e * puffer_ops.env_bytes);
+    }
+    release_all(self);
+    return 0;
+}
+
+void puffer_give_structs(PufferVec* self, const void* structs, const float* actions,
+                         const void* observations, const float* rewards, const float* terminals,
+                         const unsigned char* masks) {
+    StaticVec* vec = &self->vec;
+    const size_t n = (size_t)vec->total_agents;
+    const size_t row = (size_t)puffer_ops.obs_size * (size_t)puffer_ops.own_obs_bytes;
+    hold_all(self);
+    for (size_t e = 0; e < n; e++) {
+        char* env = (char*)vec->envs + e * puffer_ops.env_bytes;
+        const char* from = (const char*)structs + e * puffer_ops.env_bytes;
+        puffer_ops.load(vec, (int)e, from, puffer_ops.env_bytes);
+        memset(env + puffer_ops.log_at, 0, puffer_ops.log_bytes);
+    }
+    memcpy(vec->actions, actions, n * (size_t)puffer_ops.num_atns * sizeof(float));
+    memcpy(vec->observations, observations, n * row);
+    memcpy(vec->rewards, rewards, n * sizeof(float));
+    memcpy(vec->terminals, terminals, n * sizeof(float));
+    if (puffer_ops.mask_size > 0) {
+        memcpy(vec->action_mask, masks, n * (size_t)puffer_ops.mask_size);
+    }
+    release_all(self);
+}
+
+void puffer_add_log(PufferVec* self, const float* log) {
+    hold_all(self);
+    float* own = (float*)((char*)self->vec.envs + puffer_ops.log_at);
+    for (size_t i = 0; i < puffer_ops.log_bytes / sizeof(float); i++) {
+        own[i] += log[i];
+    }
+    release_all(self);
+}
+
 int puffer_can_render(void) {
 #ifdef PUFFER_WINDOW
     return 1;

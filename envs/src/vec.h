@@ -8,7 +8,7 @@
 
 #include "ops.h"
 
-#define PUFFER_ABI 8  // changes with any signature below; c_functions.py has it
+#define PUFFER_ABI 9  // changes with any signature below; c_functions.py has it
 #define PUFFER_EXPORT __attribute__((visibility("default")))
 
 typedef struct PufferVec PufferVec;
@@ -120,6 +120,24 @@ PUFFER_EXPORT int64_t puffer_save(PufferVec* vec, void* to, int64_t capacity);
 // refused, after which the environments must be reset.
 PUFFER_EXPORT int puffer_load(PufferVec* vec, const void* from, int64_t size, char* text,
                               size_t text_size);
+
+// What a GPU that steps the environments itself must know of them: "Env rules.h", the struct's name and
+// its header, in the binding's folder; NULL if the rules compile for a CPU alone (MY_GPU). Written
+// to `numbers`: bytes of the struct, bytes before its log, floats of its log.
+PUFFER_EXPORT const char* puffer_gpu_rules(int numbers[3]);
+
+// Copy all structs to `to`, with zeros for pointers, between two steps of every group. 0, or -1 if an
+// environment has several agents.
+PUFFER_EXPORT int puffer_take_structs(PufferVec* vec, void* to);
+
+// Go on from structs that were stepped elsewhere, and the rows of their last step: actions
+// (N, heads) and what arrived. Logs are cleared. masks may be NULL for an environment without.
+PUFFER_EXPORT void puffer_give_structs(PufferVec* vec, const void* structs, const float* actions,
+                                       const void* observations, const float* rewards,
+                                       const float* terminals, const unsigned char* masks);
+
+// Add a log that was made elsewhere to the environments' own: what puffer_log reports next.
+PUFFER_EXPORT void puffer_add_log(PufferVec* vec, const float* log);
 
 // 1 if the library is linked with the real raylib, so that there can be a window; else 0.
 PUFFER_EXPORT int puffer_can_render(void);

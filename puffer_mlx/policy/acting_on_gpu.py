@@ -37,7 +37,7 @@ FEWEST = 8  # numbers of an array, and agents: Metal has fewer in a place that c
 
 
 @functools.cache
-def _nothing(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
+def nothing(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
     """In place of an array that there is none of: zeros, kept."""
     array = mx.array([0] * size, dtype)
     mx.eval(array)
@@ -55,15 +55,15 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """Shared memory; what a network may need for sums over features included."""
-        return 16 * (self.room + self.agents)
+        """Shared memory."""
+        return 16 * self.room
 
 
 def layout(policy: Policy, step: GPUStep, agents: int) -> Layout:
     """That of a policy, for so many agents in a block."""
     D, H, A = policy.encoder.inputs, policy.network.hidden, policy.decoder.action.logits  # type: ignore
     chunk, groups = min(D, max(H, SEEN)), agents // TOGETHER
-    width = A + 1 + H + max(chunk, H) + step.memory * H
+    width = A + 1 + H + max(chunk, H) + step.memory * H + TOGETHER  # for sums over features, too
     threads = min(256, max(64, -(-H * groups // 32) * 32))
     return Layout(agents, chunk, groups * width, threads)
 
@@ -119,7 +119,7 @@ class StepOnGPU:
         heads = (
             [decoder] if type(policy.decoder) is Fused else [decoder["actions"], decoder["value"]]
         )
-        zeros = functools.partial(_nothing, mx.float32)
+        zeros = functools.partial(nothing, mx.float32)
         arrays = [encoder["weight"].T, encoder.get("bias", zeros(H))]
         arrays.append(mx.concatenate([head["weight"] for head in heads]).T)
         arrays += [head.get("bias", zeros(len(head["weight"]))) for head in heads]
@@ -136,7 +136,7 @@ class StepOnGPU:
         """
         arrays = [array for own in zip(*map(leaves, groups), strict=True) for array in own]
         shape = len(self._names), -1, self._policy.network.hidden
-        return pack(arrays)[0].reshape(shape) if arrays else _nothing(mx.float32)
+        return pack(arrays)[0].reshape(shape) if arrays else nothing(mx.float32)
 
     def state_after(self, states: mx.array) -> State:
         """The network's state of what ``act`` returned."""
@@ -187,15 +187,15 @@ class StepOnGPU:
             {
                 "observations": observations,
                 "terminals": terminals,
-                "mask": _nothing(mx.uint8) if mask is None else mask,
+                "mask": nothing(mx.uint8) if mask is None else mask,
                 "noise": noise,
                 "states": states,
                 "weights": weights,
-                "sizes": self._sizes(layout, n, mask is not None, seen is not None),
+                "sizes": self.sizes(layout, n, mask is not None, seen is not None),
                 "actions": actions,
                 "logprobs": logprobs,
                 "values": values,
-                "seen": _nothing(observations.dtype) if seen is None else seen,
+                "seen": nothing(observations.dtype) if seen is None else seen,
             },
             {"after": states.shape},
             threads=-(-n // layout.agents) * layout.threads,
@@ -207,8 +207,8 @@ class StepOnGPU:
         )
         return after
 
-    def _sizes(self, layout: Layout, n: int, masked: bool, copied: bool) -> mx.array:
-        """The kernel's ``sizes``: see ``ops/gpu/acting/functions.metal.h``."""
+    def sizes(self, layout: Layout, n: int, masked: bool, copied: bool) -> mx.array:
+        """The kernels' ``sizes``: see ``ops/gpu/acting/functions.metal.h``."""
         policy = self._policy
         action, H = policy.decoder.action, policy.network.hidden
         D, L = policy.encoder.inputs, policy.network.layers  # type: ignore

@@ -190,6 +190,11 @@ class RolloutBuffer:
         """What environments write, of all T + 1 steps."""
         return Rows(self._observations, self._rewards, self._terminals, self._masks, self._finals)
 
+    @property
+    def last_rows(self) -> np.ndarray | None:
+        """Which rows hold an episode's last observation: ``finals``, for NumPy."""
+        return self._finals
+
     def _rows(self, t: int, agents: slice = slice(None)) -> Rows:
         return self.rows.part(t, agents)
 

@@ -1,4 +1,4 @@
-"""The one place that decides how a policy acts: in C, by one kernel, or through MLX."""
+"""The one place that decides how a policy acts: in C, by kernels, or through MLX."""
 
 from typing import Any
 
@@ -19,6 +19,7 @@ from puffer_mlx.rollout.acting_in_mlx import (
     few_parts,
 )
 from puffer_mlx.rollout.compiled_step import make_actor
+from puffer_mlx.rollout.on_gpu import EnvironmentsOnGPU, RolloutsOnGPU
 from puffer_mlx.system.backend import backend_of
 from puffer_mlx.vec.base import WholeRollouts
 
@@ -43,6 +44,8 @@ def choose_acting(
         streams: gives those that acting through MLX takes; in C the environments' threads act.
         timer: gets the phases ``eval_*``.
     """
+    if isinstance(environments, EnvironmentsOnGPU):
+        return RolloutsOnGPU(environments.kernel, streams, timer)
     whole = isinstance(environments, WholeRollouts)
     if device == mx.cpu and precision == "fp32" and whole and (actor := make_actor(policy)):
         return ActingInC(actor, timer)

@@ -33,12 +33,14 @@ from puffer_mlx.ppo.precision import lower
 from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU
 from puffer_mlx.system.devices import building, for_cpu
 from puffer_mlx.training.acting import choose_acting
 from puffer_mlx.training.placement import Placement, rollout_cores
 from puffer_mlx.training.streams import acting_streams, learner_width
 from puffer_mlx.training.worker import worker
 from puffer_mlx.vec.base import TellsScores, VecEnv
+from puffer_mlx.vec.native.vec import NativeVec
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Collector:
 
     Attributes:
         acting: how it acts; another way may be put in its place while nothing is under way.
+        vec: the environments; where a GPU steps them itself, what stands for them there.
         cores: of a CPU, for acting through MLX; as ``acting``.
         buffers: one, or two with overlap, filled in turns.
         buffer: that the last rollout filled; its row T is where the next one begins.
@@ -94,6 +97,9 @@ class Collector:
         ranks: Alone = ALONE,
     ) -> None:
         self._ranks = ranks
+        if placement.whole is not None:
+            assert isinstance(vec, NativeVec)
+            vec = EnvironmentsOnGPU(vec, placement.whole)
         self.config, self.vec, self.policy, self.placement = config, vec, policy, placement
         self.overlap = placement.overlap
         self._timer = timer
@@ -105,8 +111,9 @@ class Collector:
         streams = lambda: acting_streams(device, self.cores, vec.num_groups)  # noqa: E731
         self.acting = choose_acting(device, precision, policy, run, vec, streams, timer)
         shape = (config.train.horizon, vec.num_agents, vec.num_groups)
-        self.buffers = [
-            RolloutBuffer(vec.spec, *shape, vec.finals) for _ in range(2 if self.overlap else 1)
+        Buffer = RolloutBuffer if placement.whole is None else BufferOnGPU
+        self.buffers: list[Any] = [
+            Buffer(vec.spec, *shape, vec.finals) for _ in range(2 if self.overlap else 1)
         ]
         self.buffer = self.buffers[0]
         self.buffer.reset(vec)

@@ -134,7 +134,7 @@ class Learner:
         submitted: Submitted,
     ) -> TrainState:
         """All of PPO's minibatches in one operation: ``ppo/small_networks``."""
-        learned = _learned_from(rollout.buffer.rows.finals, *fields["actions"].shape[:2])
+        learned = _learned_from(rollout.buffer.last_rows, *fields["actions"].shape[:2])
         adv = steps.targets(fields, fields["values"], None)
         orders = [*self._orders(learned, keys)]
         with building:
@@ -166,7 +166,7 @@ class Learner:
         states, K = self.reader.first_states(rollout), self._config.minibatches
         if self._config.train.algorithm == "puffer5":
             return _in_order(steps.split(fields, states), K)
-        finals = self._ranks.finals(rollout.buffer.rows.finals, fields)
+        finals = self._ranks.finals(rollout.buffer.last_rows, fields)
         return islice(self._shuffled(steps, fields, states, finals, draws), K)
 
     def _shuffled(

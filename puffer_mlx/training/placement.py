@@ -7,6 +7,7 @@ measured: the rollout's own code, on both devices, with environments that stand 
 
 import hashlib
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -21,12 +22,20 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.policy.acting_on_gpu import step_on_gpu
+from puffer_mlx.policy.acting_on_gpu import FEWEST, SHARED_BYTES, step_on_gpu
 from puffer_mlx.policy.policy import Policy
+from puffer_mlx.policy.rollout_on_gpu import RolloutOnGPU
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.rollout.on_gpu import (
+    BufferOnGPU,
+    EnvironmentsOnGPU,
+    RolloutsOnGPU,
+    game_of,
+    rollouts_in_one_launch,
+)
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.compiler import cache_directory
 from puffer_mlx.system.devices import building, for_cpu, has_gpu, kind
@@ -34,15 +43,17 @@ from puffer_mlx.system.files import publish
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.acting import choose_acting
 from puffer_mlx.training.streams import acting_streams
-from puffer_mlx.vec.base import Collected
+from puffer_mlx.vec.base import Collected, VecEnv
 from puffer_mlx.vec.rollout_loop import ACT, PART
 
 STEPS = 4  # of one measurement
-WAYS = 2  # grows when a device acts in another way: what was measured before is measured again
+WAYS = 3  # grows when a device acts in another way: what was measured before is measured again
 BUDGET = 0.8  # seconds for each device, kernels compiled
 # Overlapped, acting on the CPU costs nothing while it is the shorter half; a GPU that acts has no
 # time to train. So there the CPU may be slower by this factor, a guess at training's share.
 PATIENCE = 2.0
+WHOLE = "gpu-kernel"  # of train.rollout_device
+IN_ONE_LAUNCH = "rollouts and environments on the GPU, in one launch"
 
 
 @dataclass
@@ -56,6 +67,7 @@ class Placement:
         precision: what the policy is trained in.
         reason: why it acts there, one line; empty where there was no choice.
         one_kernel: whether a GPU acts by one kernel, which knows fp32 alone.
+        whole: the kernel of whole rollouts, environments included; None: the environments are C's.
     """
 
     learner: mx.Device
@@ -64,6 +76,12 @@ class Placement:
     precision: str = "fp32"
     reason: str = ""
     one_kernel: bool = False
+    whole: RolloutOnGPU | None = None
+
+    @property
+    def rollout_device(self) -> str:
+        """What ``train.rollout_device`` would ask for this."""
+        return WHOLE if self.whole else kind(self.rollout)
 
     @property
     def acting_precision(self) -> str:
@@ -82,7 +100,7 @@ class Placement:
 
 def place(
     config: Config,
-    spec: EnvSpec,
+    vec: VecEnv,
     policy: Policy,
     run: Executables,
     weights: Any,
@@ -92,7 +110,7 @@ def place(
 
     Args:
         config: a valid configuration.
-        spec: of the environments.
+        vec: the environments.
         policy: what acts.
         run: its compiled functions.
         weights: evaluated.
@@ -106,11 +124,14 @@ def place(
     kernel = step_on_gpu(policy) is not None
     found = Placement(learner, learner, overlap, config.train.precision, one_kernel=kernel)
     wanted = config.train.rollout_device
-    if wanted == "gpu" and not has_gpu():
+    if wanted in ("gpu", WHOLE) and not has_gpu():
         raise UserError(
-            "train.rollout_device is gpu, but this build of MLX has no GPU",
+            f"train.rollout_device is {wanted}, but this build of MLX has no GPU",
             "--train.rollout-device cpu, or auto",
         )
+    whole = rollouts_in_one_launch(policy, vec, config.train.horizon)
+    if wanted == WHOLE:
+        _refuse_without(whole, learner, policy, vec)
     if wanted == "auto" and learner == mx.gpu and "rollout_device" in before:
         wanted = before["rollout_device"]
         found.reason = f"rollouts on the {wanted.upper()}, as before"
@@ -118,12 +139,42 @@ def place(
         found.rollout = mx.Device(mx.cpu)
     elif wanted == "gpu":
         found.rollout = mx.Device(mx.gpu)
+    elif wanted == WHOLE:
+        found.rollout, found.whole = mx.Device(mx.gpu), whole
     else:
-        measure = partial(_calibrate, config, spec, policy, run, weights)
-        seconds, cached = _cached(config, spec, measure)
+        measure = partial(_calibrate, config, vec, policy, run, weights, whole)
+        seconds, cached = _cached(config, vec.spec, measure)
         found.rollout, found.reason = _choose(seconds, overlap)
         found.reason += " (measured before)" if cached else ""
+        found.whole = whole if found.reason.startswith(IN_ONE_LAUNCH) else None
     return found
+
+
+def _refuse_without(
+    whole: RolloutOnGPU | None, learner: mx.Device, policy: Policy, vec: VecEnv
+) -> None:
+    """Nothing if whole rollouts can be one kernel, and training reads them there.
+
+    Raises:
+        UserError: they can't be.
+    """
+    asked, hint = f"train.rollout_device is {WHOLE}, but", "--train.rollout-device auto"
+    if learner != mx.gpu:
+        raise UserError(f"{asked} training is on the CPU", f"--base.device gpu, or {hint}")
+    if whole is not None:
+        return
+    if game_of(vec) is None:
+        raise UserError(
+            f"{asked} the rules of {vec.spec.name} compile for a CPU alone",
+            f"{hint}; docs/writing_envs.md says what such rules look like",
+        )
+    if step_on_gpu(policy) is None:
+        raise UserError(f"{asked} no kernel knows this policy", hint)
+    raise UserError(
+        f"{asked} a step of this policy and {vec.spec.name} needs more than the"
+        f" {SHARED_BYTES} bytes that a GPU's threads share, or there are less than {FEWEST} agents",
+        f"a smaller policy.hidden_size, more agents, or {hint}",
+    )
 
 
 def overlaps(config: Config) -> bool:
@@ -172,7 +223,13 @@ def notes(config: Config, placement: Placement) -> list[str]:
 
 
 def _choose(seconds: dict[str, float], overlap: bool) -> tuple[mx.Device, str]:
-    """The device to act on, and why, from the seconds of a step on each."""
+    """The device to act on, and why, from the seconds of a step on each.
+
+    With its environments, if one kernel of the GPU takes less time for both than others for acting.
+    """
+    if seconds.get(WHOLE, math.inf) <= min(seconds["cpu"], seconds["gpu"]):
+        took = 1000 * seconds[WHOLE]
+        return mx.Device(mx.gpu), f"{IN_ONE_LAUNCH}: a step of all agents takes {took:.3f} ms"
     cpu, gpu = seconds["cpu"], seconds["gpu"]
     chosen = "cpu" if cpu <= gpu * (PATIENCE if overlap else 1.0) else "gpu"
     other = "gpu" if chosen == "cpu" else "cpu"
@@ -212,15 +269,20 @@ class _Still:
 
 
 def _calibrate(
-    config: Config, spec: EnvSpec, policy: Policy, run: Executables, weights: Any
+    config: Config,
+    vec: VecEnv,
+    policy: Policy,
+    run: Executables,
+    weights: Any,
+    whole: RolloutOnGPU | None = None,
 ) -> dict[str, float]:
     """Seconds of one step of all agents on each device, medians; a few steps, compiled before."""
     agents, groups = config.vec.total_agents, config.vec.num_buffers
-    buffer = RolloutBuffer(spec, STEPS, agents, groups)
+    buffer = RolloutBuffer(vec.spec, STEPS, agents, groups)
     timer = PhaseTimer("", enabled=False)
     found = {}
     with ThreadPoolExecutor(rollout_threads(config, rollout_cores(config))) as pool:
-        vec: Any = _Still(agents, groups, pool)
+        still: Any = _Still(agents, groups, pool)
         for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
             there = Placement(
                 mx.default_device(),
@@ -232,14 +294,34 @@ def _calibrate(
             home = device == mx.default_device()
             acting = lower(weights if home else for_cpu(weights), precision)
             streams = partial(acting_streams, device, threads(), groups)
-            way = choose_acting(device, precision, policy, run, vec, streams, timer)
+            way = choose_acting(device, precision, policy, run, still, streams, timer)
             with building, mx.stream(device):
                 states = [policy.initial_state(agents // groups) for _ in range(groups)]
                 noise = policy.distribution.noise(mx.random.key(0), (STEPS, agents))
             mx.eval(acting, states, noise)
-            rollout = partial(way.collect, buffer, vec, acting, states, noise)
+            rollout = partial(way.collect, buffer, still, acting, states, noise)
             found[kind(device)] = _median_seconds(rollout) / STEPS
+    if whole is not None:
+        found[WHOLE] = _seconds_of_whole(whole, config, vec, policy, weights)
     return found
+
+
+def _seconds_of_whole(
+    whole: RolloutOnGPU, config: Config, vec: Any, policy: Policy, weights: Any
+) -> float:
+    """Of one step of all agents and their environments, which begin where they are.
+
+    They are stepped on the GPU alone: the host's stay where they are.
+    """
+    T, agents = config.train.horizon, config.vec.total_agents
+    environments, buffer = EnvironmentsOnGPU(vec, whole), BufferOnGPU(vec.spec, T, agents, 1)
+    streams = partial(acting_streams, mx.Device(mx.gpu), threads(), 1)
+    way = RolloutsOnGPU(whole, streams, PhaseTimer("", enabled=False))
+    with building:
+        states = [policy.initial_state(agents)]
+        noise = policy.distribution.noise(mx.random.key(0), (T, agents))
+    mx.eval(weights, states, noise)
+    return _median_seconds(partial(way.collect, buffer, environments, weights, states, noise)) / T
 
 
 def _median_seconds(work: Callable[[], object]) -> float:
@@ -272,7 +354,8 @@ def _cached(
     path = cache_directory() / f"rollout_device-{digest}.json"
     try:
         found = json.loads(path.read_text())
-        return {"cpu": float(found["cpu"]), "gpu": float(found["gpu"])}, True
+        seconds = {way: float(found[way]) for way in ("cpu", "gpu")}
+        return seconds | ({WHOLE: float(found[WHOLE])} if WHOLE in found else {}), True
     except (OSError, ValueError, KeyError, TypeError):
         found = measure()
     try:

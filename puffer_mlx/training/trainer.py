@@ -21,7 +21,7 @@ from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import Profiler
-from puffer_mlx.system.devices import building, kind
+from puffer_mlx.system.devices import building
 from puffer_mlx.system.mlx_cache import choose_cache_limit
 from puffer_mlx.training import resume
 from puffer_mlx.training.collector import Collector, Rollout
@@ -111,7 +111,7 @@ class Trainer:
         self._acts_next: Any = None  # the next rollout's weights, where they aren't the newest
         run = compile_update(self.policy, own.train)
         before = like.numbers if like else {}
-        self.placement = place(own, vec.spec, self.policy, run, weights, before)
+        self.placement = place(own, vec, self.policy, run, weights, before)
         self.profiler = Profiler(bool(config.base.profile))
         timer = self.profiler.rollout
         ranks.begin(vec)
@@ -238,7 +238,7 @@ class Trainer:
         """
         begun = self.pending.rollout.start if self.pending else self.collector.begun
         begun = begun if self.placement.overlap else None
-        environments = begun.environments if begun else self.vec.state()
+        environments = begun.environments if begun else self.collector.vec.state()
         buffer = self.collector.buffer
         own: dict[str, Any] = {  # of this process's agents
             "recurrent": begun.states if begun else self.collector.states,
@@ -263,7 +263,7 @@ class Trainer:
             "epoch": self.epoch,
             "global_step": self.global_step,
             "uptime": self.epoch_logs.uptime,
-            "rollout_device": kind(self.placement.rollout),
+            "rollout_device": self.placement.rollout_device,
             "optimizer": self.config.train.optimizer,
             **self.ranks.numbers(),
         }
@@ -287,7 +287,7 @@ class Trainer:
         optimizers.refuse_another(self.config.train.optimizer, state.numbers)
         state = State(self.ranks.taken(state.arrays, state.numbers), state.numbers)
         environments, scores = state.arrays.get("environments"), state.arrays.get("scores")
-        going_on = environments is not None and self.vec.state() is not None
+        going_on = environments is not None and self.collector.vec.state() is not None
         now, collector = self.train_state, self.collector
         mine = {**optimizers.stored(now.optimizer), "key": self._key, "scaler": now.scaler}
         if going_on:
@@ -296,7 +296,7 @@ class Trainer:
             mine["acting"] = now.weights
         found = resume.take(state, mine)
         if going_on:
-            self.vec.restore(np.asarray(environments))
+            self.collector.vec.restore(np.asarray(environments))
             self.ranks.begin(self.vec)
         optimizer = optimizers.recovered(found, now.optimizer)
         self.train_state = TrainState(weights, optimizer, found["scaler"])

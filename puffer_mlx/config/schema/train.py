@@ -155,9 +155,10 @@ class Train(Named):
     )
     rollout_device: str = key(
         "auto",
-        "Where the policy acts while it is trained on base.device; auto measures both once."
-        " puffer_mlx only.",
-        choices=("auto", "cpu", "gpu"),
+        "Where the policy acts while it is trained on base.device; gpu-kernel: whole rollouts, with"
+        " the environments, as one launch, for those whose rules compile for a GPU; auto measures"
+        " them all once. puffer_mlx only.",
+        choices=("auto", "cpu", "gpu", "gpu-kernel"),
     )
     overlap: bool | str = key(
         False,

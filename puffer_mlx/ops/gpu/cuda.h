@@ -5,6 +5,7 @@
 #define IN_DEVICE
 #define IN_SHARED
 #define IN_THREAD
+#define MULTIPLY_ADD(a, b, c) fmaf(a, b, c)
 #define BARRIER __syncthreads();
 #define DEVICE_BARRIER __syncthreads();
 using uint = unsigned int;

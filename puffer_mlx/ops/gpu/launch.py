@@ -41,21 +41,25 @@ def numbers(*values: float) -> mx.array:
     return array
 
 
+def _kernel(path: Path, name: str, rules: text.Rules | None, backend: str) -> text.Kernel:
+    return text.rollout(path, rules, backend) if rules else text.kernels(path, backend)[name]
+
+
 @functools.cache
-def compiled(path: Path, name: str, backend: str):
-    """What launches a kernel of a text: see ``text.kernels``.
+def compiled(path: Path, name: str, rules: text.Rules | None, backend: str):
+    """What launches a kernel: see ``launch``.
 
     On CUDA it is NVRTC that compiles it, without MLX's headers (``nvrtc.py``); elsewhere MLX. Which
     keeps compiled CUDA kernels on disk under their names: a hash makes another text another name,
     so that a newer version of this package never runs an older one's kernel.
     """
-    kernel = text.kernels(path, backend)[name]
+    kernel = _kernel(path, name, rules, backend)
     library = nvrtc.library() if backend == "cuda" else None
     if library is not None:
         return nvrtc.CompiledKernel(library, kernel)
     digest = hashlib.sha256((kernel.before + kernel.body).encode()).hexdigest()[:8]
     return getattr(mx.fast, backend + "_kernel")(
-        name=f"{name}_{digest}",
+        name=f"{kernel.name}_{digest}",
         input_names=list(kernel.inputs),
         output_names=list(kernel.outputs),
         header=kernel.before,
@@ -70,6 +74,7 @@ def launch(
     outputs: dict[str, Shape],
     threads: int,
     block: int = THREADS,
+    rules: text.Rules | None = None,
     **sizes: int,
 ) -> list[mx.array]:
     """Run a kernel of ``threads`` threads, ``block`` to a block.
@@ -84,18 +89,23 @@ def launch(
         outputs: shapes of the arrays that it writes, likewise.
         threads: how many there are in all.
         block: how many of them meet at barriers.
+        rules: of the environment that a rollout's kernel steps, ``path`` being the text of its
+            network's layers: see ``text.rollout``.
         **sizes: numbers by their names in the text's template.
 
     Returns:
         The outputs, in the text's order.
     """
     kind = backend()
-    kernel = text.kernels(path, kind)[name]
+    kernel = _kernel(path, name, rules, kind)
     low = next((a.dtype for key, a in inputs.items() if kernel.inputs[key] == "Low"), mx.float32)
     dtypes = {"Low": low, **DTYPES}
     template = {"Low": low, **sizes}
     instead = stand_in()
-    call = compiled(path, name, kind) if instead is None else functools.partial(instead, name)
+    if instead is None:
+        call = compiled(path, name, rules, kind)
+    else:
+        call = functools.partial(instead, kernel.name)
     return call(
         inputs=[inputs[key].astype(dtypes[type_]) for key, type_ in kernel.inputs.items()],
         template=[(key, template[key]) for key in kernel.template],

@@ -38,6 +38,7 @@ class Program(NamedTuple):
 
     name: str  # of the kernel in it: of this text alone, as MLX keeps kernels by name
     text: str
+    options: tuple[str, ...] = ()  # of the compiler
 
 
 @functools.cache
@@ -66,7 +67,8 @@ def program(kernel: Kernel, template: dict[str, Any]) -> Program:
     before = Path(__file__).with_name("without_headers.h").read_text() + kernel.before
     body = f"({', '.join(parameters)}) {{\n{constants}{kernel.body}}}\n"
     name = f"{kernel.name}_{hashlib.sha256((before + body).encode()).hexdigest()[:16]}"
-    return Program(name, f'{before}\nextern "C" __global__ void {name}{body}')
+    options = ("--fmad=false",) if kernel.exact else ()
+    return Program(name, f'{before}\nextern "C" __global__ void {name}{body}', options)
 
 
 def _constant(given: tuple[str, Any]) -> str:
@@ -84,7 +86,7 @@ def machine_code(nvrtc: Any, made: Program, architecture: str) -> bytes:
         made: the program.
         architecture: ``sm_90``, say.
     """
-    decides = f"{made.text}\0{architecture}\0{_version(nvrtc)}"
+    decides = "\0".join([made.text, architecture, _version(nvrtc), *made.options])
     digest = hashlib.sha256(decides.encode()).hexdigest()[:24]
     path = cache_directory() / f"{made.name.rpartition('_')[0]}-{digest}.cubin"
     with contextlib.suppress(OSError):
@@ -110,8 +112,9 @@ def _compile(nvrtc: Any, made: Program, architecture: str) -> bytes:
     if failed:
         raise RuntimeError(f"NVRTC made no program of {made.name}: error {failed}")
     try:
-        options = (ctypes.c_char_p * 1)(f"--gpu-architecture={architecture}".encode())
-        failed = nvrtc.nvrtcCompileProgram(handle, 1, options)
+        texts = [f"--gpu-architecture={architecture}", *made.options]
+        options = (ctypes.c_char_p * len(texts))(*(text.encode() for text in texts))
+        failed = nvrtc.nvrtcCompileProgram(handle, len(texts), options)
         if failed:
             log = _read(handle, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
             said = log.rstrip(b"\0").decode(errors="replace")

@@ -9,6 +9,7 @@ parameters.
 
 import functools
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ _KERNEL = re.compile(
 )
 _INCLUDE = re.compile(r'^#include "(.*)"\n', re.MULTILINE)
 _ONCE = "#pragma once\n"
+_DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
+_WORDS = {"RULE", "OWN", "ROW", "TABLE"}  # that rules are written with: a GPU has its own
 
 
 class Kernel(NamedTuple):
@@ -33,14 +36,23 @@ class Kernel(NamedTuple):
     template: tuple[str, ...]  # names: Low, and numbers; a kernel may do without
     inputs: dict[str, str]  # names and types of the arrays that are read: see launch.py
     outputs: dict[str, str]  # and of those that are written
+    exact: bool = False  # whether products and sums are rounded one by one, as on a CPU
+
+
+class Rules(NamedTuple):
+    """An environment's rules, as its ``binding.c`` names them: MY_GPU of envs/include/vecenv.h."""
+
+    header: Path
+    struct: str
+    masked: bool
 
 
 def expand(path: Path) -> str:
     """A file's text, with those in place that it includes: from beside it, or from ``ops/``."""
-    return _expand(path, set())
+    return _expand(path, set(), {})
 
 
-def _expand(path: Path, seen: set[Path]) -> str:
+def _expand(path: Path, seen: set[Path], given: Mapping[str, str]) -> str:
     text = path.read_text()
     if _ONCE in text:
         if path in seen:
@@ -49,8 +61,10 @@ def _expand(path: Path, seen: set[Path]) -> str:
         text = text.replace(_ONCE, "")
 
     def included(found: re.Match[str]) -> str:
+        if found[1] in given:
+            return given[found[1]]
         beside = path.parent / found[1]
-        return _expand(beside if beside.is_file() else INCLUDED_FROM / found[1], seen)
+        return _expand(beside if beside.is_file() else INCLUDED_FROM / found[1], seen, given)
 
     return _INCLUDE.sub(included, text)
 
@@ -62,6 +76,35 @@ def kernels(path: Path, backend: str) -> dict[str, Kernel]:
     text = expand(path)
     before += _KERNEL.sub("", text)
     return {found["name"]: _kernel(found, before, begin) for found in _KERNEL.finditer(text)}
+
+
+@functools.cache
+def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
+    """The kernel of whole rollouts: see ``acting/rollout.kernel.h``.
+
+    Args:
+        layers: the text of the network's layers, ``layers.metal.h`` of its folder.
+        rules: the environment's.
+        backend: ``metal`` or ``cuda``.
+    """
+    given = {"layers.metal.h": expand(layers), "rules": _in_namespace(rules)}
+    text = _expand(FOLDER / "acting" / "rollout.kernel.h", set(), given)
+    before, begin = _head(backend)
+    found = _KERNEL.search(text)
+    assert found
+    kernel = _kernel(found, before + _KERNEL.sub("", text), begin)
+    name = f"rollout_{layers.parent.name}_{rules.header.stem}"
+    return kernel._replace(name=name, exact=True)
+
+
+def _in_namespace(rules: Rules) -> str:
+    """An environment's header where its names can't meet the kernel's; its macros end with it."""
+    text = expand(rules.header)
+    ends = "".join(f"#undef {name}\n" for name in sorted(set(_DEFINED.findall(text)) - _WORDS))
+    masked = "#define MASKED\n" if rules.masked else ""
+    contract = "#ifdef __METAL_VERSION__\n#pragma METAL fp contract(fast)\n#endif\n"
+    game = f"using Game = game::{rules.struct};\n"
+    return f"namespace game {{\n{text}}}\n{ends}{contract}{masked}{game}"
 
 
 def _head(backend: str) -> tuple[str, str]:

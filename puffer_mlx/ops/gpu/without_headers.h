@@ -2,6 +2,8 @@
 // made of a float, and becomes one, by itself, as theirs.
 
 typedef unsigned char uint8_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
 
 struct float16 {
   unsigned short bits;

@@ -86,6 +86,11 @@ class GPUStep:
     memory: int = 0
     """How many H numbers of each agent threads share beside a layer's input and output."""
 
+    @property
+    def layers(self) -> Path:
+        """The text of the layers: a part of the step, and of whole rollouts."""
+        return self.text.with_name("layers.metal.h")
+
 
 @dataclass(frozen=True)
 class Forms:

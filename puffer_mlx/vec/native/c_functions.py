@@ -12,7 +12,7 @@ from typing import Any
 
 from puffer_mlx.errors import UserError
 
-ABI = 8  # PUFFER_ABI in envs/src/vec.h
+ABI = 9  # PUFFER_ABI in envs/src/vec.h
 TEXT_BYTES = 4096  # of a message
 _MAX_LOG_KEYS = 256
 
@@ -77,6 +77,10 @@ def load(path: Path) -> ctypes.CDLL:
         ("next_log", number, [pointer, ctypes.POINTER(number), strings, doubles, number]),
         ("save", long, [pointer, pointer, long]),
         ("load", number, [pointer, pointer, long, *text]),
+        ("gpu_rules", ctypes.c_char_p, [pointer]),
+        ("take_structs", number, [pointer, pointer]),
+        ("give_structs", None, [pointer] * 7),
+        ("add_log", None, [pointer, pointer]),
         ("can_render", number, []),
         ("render", number, [pointer, number]),
         ("set_bot_policy", number, [pointer, number]),

@@ -21,6 +21,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Collected, PreparedStep, Rows
 from puffer_mlx.vec.native.c_arrays import FLOAT32, address, addresses, shapes
 from puffer_mlx.vec.native.c_functions import TEXT_BYTES, Span, numbers, read_means
+from puffer_mlx.vec.native.gpu_rules import GPUSide, gpu_rules
 from puffer_mlx.vec.native.make import create, open_environment, read_spec
 from puffer_mlx.vec.native.open_handle import OpenHandle
 from puffer_mlx.vec.native.raylib import INSTALL
@@ -50,6 +51,7 @@ class NativeVec:
         can_render: whether ``render`` opens a window: the environment draws with raylib, and it is
             installed.
         description: how they are stepped, one line.
+        gpu_side: for a GPU that steps them itself; None if their rules compile for a CPU alone.
 
     Raises:
         UserError: compilation failed (see ``compile_environment``), keys are missing or have
@@ -87,6 +89,9 @@ class NativeVec:
             version,
         )
         self._handle = OpenHandle(self._library, self.spec.name, at, num_buffers + 1)
+        rules = gpu_rules(folder, self._library, self.spec)
+        side = self._library, self._handle, self.spec, total_agents
+        self.gpu_side = GPUSide(rules, *side) if rules else None
         given = dict(env) if version == "5.0" else numbers(env)
         read = set(given) - unread
         common = ENV_OF_5 if version == "5.0" else {}  # which few of them read

@@ -1,4 +1,4 @@
-// Last part of a kernel that acts: the decoder's outputs of the features x, and what is chosen by them.
+// Last part of a step: the decoder's outputs of the features x, and what is chosen by them.
   for (uint unit = me; unit < (A + 1) * GROUPS; unit += THREADS) {
     IN_DEVICE const float* weight = decoder + unit % (A + 1);
     Sums<1, R> sums = multiply<1, R>(weight, 0, A + 1, x + unit / (A + 1) * H, H);

@@ -1,16 +1,6 @@
-// First part of a kernel that acts: sizes, and the encoder's features in x. What is behind the features is the network's
-// own, from `own` on.
-  SHARED Rows<R> room[ROOM];
-  uint D = (uint)sizes[0], H = (uint)sizes[1], L = (uint)sizes[2], A = (uint)sizes[3], heads = (uint)sizes[4];
-  uint n = (uint)sizes[5], chunk = (uint)sizes[6];
-  uint first = block * R * GROUPS, units = H * GROUPS;
-  IN_SHARED Rows<R>* outputs = room;                // (GROUPS, A + 1)
-  IN_SHARED Rows<R>* x = outputs + (A + 1) * GROUPS;  // (GROUPS, H), a layer's input
-  IN_SHARED Rows<R>* y = x + units;                 // (GROUPS, H), its output; a part of the observations before
-  IN_SHARED Rows<R>* own = y + (chunk > H ? chunk : H) * GROUPS;
-  IN_DEVICE const float* decoder = weights + (D + 1) * H;
-  IN_DEVICE const float* logstd = decoder + (H + 1) * (A + 1);
-  IN_DEVICE const float* network = logstd + heads;
+// First part of a step: the encoder's features of the observations, whose row `observed` is that of the block's first agent.
+  IN_SHARED Rows<R>* x = features;   // (GROUPS, H), a layer's input
+  IN_SHARED Rows<R>* y = x + units;  // (GROUPS, H), its output; a part of the observations before
   for (uint from = 0; from < D; from += chunk) {
     uint width = D - from < chunk ? D - from : chunk, numbers = width * R * GROUPS;
     BARRIER  // the part before has been read
@@ -18,8 +8,9 @@
       float part[8];  // on their way together: they may come from the host
 #pragma unroll
       for (int v = 0; v < 8; ++v) {
-        uint k = start + v * THREADS, agent = first + k / width;
-        part[v] = k < numbers && agent < n ? (float)observations[agent * D + from + k % width] : 0.0f;
+        uint k = start + v * THREADS, agent = k / width;
+        bool in = k < numbers && first + agent < n;
+        part[v] = in ? (float)observations[(observed + agent) * D + from + k % width] : 0.0f;
       }
 #pragma unroll
       for (int v = 0; v < 8; ++v) {

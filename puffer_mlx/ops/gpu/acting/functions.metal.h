@@ -1,5 +1,6 @@
 // What the kernels of a rollout's step call. A kernel is a whole step of a policy; each network has its own, in act.metal.h
-// of its folder, made of encode.metal.h, its layers and choose.metal.h. What it computes is Policy.act of policy/policy.py.
+// of its folder, made of encode.metal.h, its layers (layers.metal.h) and choose.metal.h. What it computes is Policy.act of
+// policy/policy.py. A whole rollout, environments included, is made of the same parts: rollout.kernel.h.
 //
 // A block acts for R GROUPS agents. In shared memory are rows of features (GROUPS, H), each of R agents beside each other:
 // a thread owns one channel of R agents at a time, so what it reads of the weights serves all of them, and its
@@ -56,7 +57,8 @@ FUNCTION Sums<V, R> multiply(IN_DEVICE const float* weight, uint apart, uint str
       if (k + u >= K) continue;
       Rows<R> row = rows[k + u];
 #pragma unroll
-      for (uint v = 0; v < V * R; ++v) sums.of[v / R][v % R] += now[u][v / R] * row.of[v % R];
+      for (uint v = 0; v < V * R; ++v)
+        sums.of[v / R][v % R] = MULTIPLY_ADD(now[u][v / R], row.of[v % R], sums.of[v / R][v % R]);
     }
   }
   return sums;

@@ -1,6 +1,4 @@
-// A rollout's step with GRU layers, and the norm behind them: ops/gpu/acting/functions.metal.h. A layer: cell.h. Its weights
-// (H, 3H) of the input and of h, then biases (4H,): of r and u both together, of n the input's and the state's. Behind the
-// layers is the norm's weight (H,). states, after (L, n, H).
+// A rollout's step with GRU: ops/gpu/acting/functions.metal.h.
 
 #pragma once
 
@@ -11,68 +9,9 @@ kernel void gru_act(device const Low* observations, device const float* terminal
                     device const float* noise, device const float* states, device const float* weights,
                     device const int* sizes, device const float* actions, device const float* logprobs,
                     device const float* values, device const Low* seen, device float* after, uint me, uint block) {
-  SHARED float squares[4 * R * GROUPS];
+#include "gpu/acting/sizes.metal.h"
+  uint observed = first;
 #include "gpu/acting/encode.metal.h"
-  IN_SHARED Rows<R>* residual = own + units;  // what the first layer gets
-  for (uint unit = me; unit < units; unit += THREADS) {
-#pragma unroll
-    for (int r = 0; r < R; ++r) residual[unit].of[r] = x[unit].of[r];
-  }
-  for (uint layer = 0; layer < L; ++layer) {
-    IN_DEVICE const float* weight = network + layer * (6 * H + 4) * H;
-    for (uint unit = me; unit < units; unit += THREADS) {
-      uint agent = first + unit / H * R, k = (layer * n + agent) * H + unit % H;
-#pragma unroll
-      for (int r = 0; r < R; ++r) {
-        bool in = agent + r < n;
-        float h = in ? states[k + r * H] : 0.0f;
-        own[unit].of[r] = in && sizes[7] > 0 ? h * (1.0f - terminals[agent + r]) : h;
-      }
-    }
-    BARRIER
-    for (uint unit = me; unit < units; unit += THREADS) {
-      uint channel = unit % H, agent = first + unit / H * R, k = (layer * n + agent) * H + channel;
-      Sums<3, R> sums = multiply<3, R>(weight + channel, H, 3 * H, x + unit - channel, H);
-      Sums<3, R> more = multiply<3, R>(weight + 3 * H * H + channel, H, 3 * H, own + unit - channel, H);
-      IN_DEVICE const float* bias = weight + 6 * H * H + channel;
-#pragma unroll
-      for (int r = 0; r < R; ++r) {
-        float reset = logistic(bias[0] + sums.of[0][r] + more.of[0][r]);
-        float u = logistic(bias[H] + sums.of[1][r] + more.of[1][r]);
-        float candidate = squash(bias[2 * H] + sums.of[2][r] + reset * (bias[3 * H] + more.of[2][r]));
-        float h = candidate + u * (own[unit].of[r] - candidate);
-        y[unit].of[r] = h;
-        if (agent + r < n) after[k + r * H] = h;
-      }
-    }
-    BARRIER
-    IN_SHARED Rows<R>* other = x;
-    x = y;
-    y = other;
-  }
-  // Four threads share an agent's sum of squares, whatever the block's size.
-  constexpr uint agents = R * GROUPS;
-  if (me < 4 * agents) {
-    float square = 0.0f;
-    for (uint channel = me / agents; channel < H; channel += 4) {
-      uint r = me % R, k = me % agents / R * H + channel;
-      float v = x[k].of[r] + residual[k].of[r];
-      square += v * v;
-    }
-    squares[me] = square;
-  }
-  BARRIER
-  if (me < agents) {
-    float square = squares[me] + squares[me + agents] + squares[me + 2 * agents] + squares[me + 3 * agents];
-    squares[me] = 1.0f / sqrt(square / (float)H + 1.1920929e-7f);  // EPSILON of ops/norm/operation.py
-  }
-  BARRIER
-  for (uint unit = me; unit < units; unit += THREADS) {
-    float scale = network[L * (6 * H + 4) * H + unit % H];
-#pragma unroll
-    for (int r = 0; r < R; ++r)
-      x[unit].of[r] = (x[unit].of[r] + residual[unit].of[r]) * squares[unit / H * R + r] * scale;
-  }
-  BARRIER
+#include "layers.metal.h"
 #include "gpu/acting/choose.metal.h"
 }

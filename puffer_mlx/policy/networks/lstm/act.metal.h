@@ -1,5 +1,4 @@
-// A rollout's step with LSTM layers: ops/gpu/acting/functions.metal.h. A layer: cell.h. Its weights (H, 4H) of the input and
-// of h, then the sum of both biases (4H,): i, f, g, o. states, after (2L, n, H): of each layer h, then c.
+// A rollout's step with LSTM: ops/gpu/acting/functions.metal.h.
 
 #pragma once
 
@@ -10,49 +9,9 @@ kernel void lstm_act(device const Low* observations, device const float* termina
                      device const float* noise, device const float* states, device const float* weights,
                      device const int* sizes, device const float* actions, device const float* logprobs,
                      device const float* values, device const Low* seen, device float* after, uint me, uint block) {
+#include "gpu/acting/sizes.metal.h"
+  uint observed = first;
 #include "gpu/acting/encode.metal.h"
-  for (uint layer = 0; layer < L; ++layer) {
-    IN_DEVICE const float* weight = network + layer * (8 * H + 4) * H;
-    for (uint unit = me; unit < units; unit += THREADS) {
-      uint agent = first + unit / H * R, k = (2 * layer * n + agent) * H + unit % H;
-#pragma unroll
-      for (int r = 0; r < R; ++r) {
-        bool in = agent + r < n;
-        float h = in ? states[k + r * H] : 0.0f;
-        own[unit].of[r] = in && sizes[7] > 0 ? h * (1.0f - terminals[agent + r]) : h;
-      }
-    }
-    BARRIER
-    for (uint unit = me; unit < units; unit += THREADS) {
-      uint channel = unit % H, agent = first + unit / H * R, k = (2 * layer * n + agent) * H + channel;
-      float before[R];
-#pragma unroll
-      for (int r = 0; r < R; ++r) {
-        bool in = agent + r < n;
-        before[r] = in ? states[k + (n + r) * H] : 0.0f;
-        if (in && sizes[7] > 0) before[r] *= 1.0f - terminals[agent + r];
-      }
-      Sums<4, R> sums = multiply<4, R>(weight + channel, H, 4 * H, x + unit - channel, H);
-      Sums<4, R> more = multiply<4, R>(weight + 4 * H * H + channel, H, 4 * H, own + unit - channel, H);
-      IN_DEVICE const float* bias = weight + 8 * H * H + channel;
-#pragma unroll
-      for (int r = 0; r < R; ++r) {
-        float gates[4];
-#pragma unroll
-        for (int v = 0; v < 4; ++v) gates[v] = bias[v * H] + sums.of[v][r] + more.of[v][r];
-        float c = logistic(gates[1]) * before[r] + logistic(gates[0]) * squash(gates[2]);
-        float h = logistic(gates[3]) * squash(c);
-        y[unit].of[r] = h;
-        if (agent + r < n) {
-          after[k + r * H] = h;
-          after[k + (n + r) * H] = c;
-        }
-      }
-    }
-    BARRIER
-    IN_SHARED Rows<R>* other = x;
-    x = y;
-    y = other;
-  }
+#include "layers.metal.h"
 #include "gpu/acting/choose.metal.h"
 }

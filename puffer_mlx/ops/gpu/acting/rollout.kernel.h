@@ -1,0 +1,106 @@
+// A whole rollout as one kernel: T steps of a policy, and of the environments between them. A block takes its agents through
+// all of them; nobody waits for the host, or for another block. Made for a network and an environment: text.py.
+//
+// What a step reads and writes is as functions.metal.h says, of each of T steps. SEEN, HEADS and LEGAL are the sizes of a row
+// of observations, of actions, and of a mask (1 without); an environment is WORDS words, of which LOGS from LOG on are its
+// log, which is emptied first. `first_*` (n, ...) is what arrived before the rollout. Observations (T, n, D) are those that
+// actions are chosen from, last_observations (n, D) the ones behind them; rewards, terminals and masks have T + 1 rows.
+//
+// An agent's environment is stepped by one thread; neighbours in that are far apart, so that they take different ways at
+// the same time.
+
+#include "gpu/acting/functions.metal.h"
+#include "gpu/acting/rules.kernel.h"
+#include "rules"
+
+template <typename Low, int R, int GROUPS, int THREADS, int ROOM, int SEEN, int HEADS, int LEGAL, int WORDS, int LOG, int LOGS>
+kernel void rollout(device const Low* first_observations, device const float* first_rewards,
+                    device const float* first_terminals, device const uint8_t* first_masks, device const int* games,
+                    device const float* states_before, device const float* all_noise, device const float* weights,
+                    device const int* sizes, device const int* horizon, device Low* all_observations,
+                    device Low* last_observations, device float* all_rewards, device float* all_terminals,
+                    device uint8_t* all_masks, device float* all_actions, device float* all_logprobs,
+                    device float* all_values, device int* games_after, device float* after, uint me, uint block) {
+#include "gpu/acting/sizes.metal.h"
+  constexpr uint AGENTS = R * GROUPS, APART = THREADS / AGENTS;
+  static_assert(sizeof(Game) == 4 * WORDS, "a GPU lays the environment's struct out in another way");
+  SHARED Low rows[AGENTS * SEEN];
+  SHARED float acted[AGENTS * HEADS];
+  SHARED float rewarded[AGENTS];
+  SHARED float ended[AGENTS];
+  SHARED uint8_t legal[AGENTS * LEGAL];
+  uint observed = 0, T = (uint)horizon[0];
+  uint mine = me / APART, player = first + mine;  // whose environment this thread steps
+  bool steps = me % APART == 0 && mine < AGENTS && player < n;
+  union Held {
+    int words[WORDS];
+    Game env;
+  } held;
+
+  for (uint k = me; k < AGENTS * SEEN; k += THREADS) {
+    bool in = first + k / SEEN < n;
+    rows[k] = in ? first_observations[first * SEEN + k] : (Low)0;
+  }
+  if (steps) {
+    for (uint word = 0; word < WORDS; ++word) held.words[word] = games[player * WORDS + word];
+    for (uint word = LOG; word < LOG + LOGS; ++word) held.words[word] = 0;
+    held.env.observations.at = rows + mine * SEEN;
+    held.env.actions.at = acted + mine * HEADS;
+    held.env.rewards.at = rewarded + mine;
+    held.env.terminals.at = ended + mine;
+    all_rewards[player] = first_rewards[player];
+    all_terminals[player] = first_terminals[player];
+#ifdef MASKED
+    held.env.action_mask.at = legal + mine * LEGAL;
+    for (uint k = 0; k < LEGAL; ++k) {
+      uint8_t own = first_masks[player * LEGAL + k];
+      legal[mine * LEGAL + k] = own;
+      all_masks[player * LEGAL + k] = own;
+    }
+#endif
+  }
+  DEVICE_BARRIER
+
+  for (uint t = 0; t < T; ++t) {
+    IN_SHARED const Low* observations = rows;
+    IN_DEVICE const float* terminals = all_terminals + t * n;
+    IN_DEVICE const uint8_t* mask = all_masks + t * n * LEGAL;
+    IN_DEVICE const float* noise = all_noise + t * n * HEADS;
+    IN_DEVICE const float* states = t == 0 ? states_before : (IN_DEVICE const float*)after;
+    IN_DEVICE float* actions = all_actions + t * n * HEADS;
+    IN_DEVICE float* logprobs = all_logprobs + t * n;
+    IN_DEVICE float* values = all_values + t * n;
+    IN_DEVICE Low* seen = all_observations + t * n * SEEN;
+#include "gpu/acting/encode.metal.h"
+#include "layers.metal.h"
+#include "gpu/acting/choose.metal.h"
+    DEVICE_BARRIER
+    if (steps) {
+      for (uint k = 0; k < HEADS; ++k) acted[mine * HEADS + k] = actions[player * HEADS + k];
+      rewarded[mine] = 0.0f;
+      ended[mine] = 0.0f;
+      game::c_step(&held.env);
+      uint next = (t + 1) * n + player;
+      all_rewards[next] = rewarded[mine];
+      all_terminals[next] = ended[mine];
+#ifdef MASKED
+      for (uint k = 0; k < LEGAL; ++k) all_masks[next * LEGAL + k] = legal[mine * LEGAL + k];
+#endif
+    }
+    DEVICE_BARRIER
+  }
+
+  for (uint k = me; k < AGENTS * SEEN; k += THREADS) {
+    if (first + k / SEEN < n) last_observations[first * SEEN + k] = rows[k];
+  }
+  if (steps) {
+    held.env.observations.at = 0;
+    held.env.actions.at = 0;
+    held.env.rewards.at = 0;
+    held.env.terminals.at = 0;
+#ifdef MASKED
+    held.env.action_mask.at = 0;
+#endif
+    for (uint word = 0; word < WORDS; ++word) games_after[player * WORDS + word] = held.words[word];
+  }
+}

@@ -1,0 +1,233 @@
+"""Rollouts that stay on a GPU: environments, rows and the policy, in one launch each.
+
+The kernel (``policy/rollout_on_gpu.py``) makes a rollout's arrays anew, in the GPU's own memory,
+and training reads them there. Environments come from the host once, and go back when somebody asks
+for their state: a checkpoint is the same wherever they were stepped.
+"""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from puffer_mlx.ops.gpu.text import Rules
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.policy.rollout_on_gpu import Arrived, Game, RolloutOnGPU, rollout_on_gpu
+from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.acting import State
+from puffer_mlx.rollout.acting_in_mlx import Streams, divided
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.system.devices import building
+from puffer_mlx.vec.base import Rows, VecEnv
+from puffer_mlx.vec.native.vec import NativeVec
+
+
+def game_of(environments: VecEnv) -> Game | None:
+    """What a GPU steps; None where these environments' rules compile for a CPU alone."""
+    side = environments.gpu_side if isinstance(environments, NativeVec) else None
+    if side is None or environments.num_environments != environments.num_agents:
+        return None
+    rules = side.rules
+    text = Rules(rules.header, rules.struct, rules.masked)
+    return Game(text, rules.words, rules.log, rules.logs)
+
+
+def rollouts_in_one_launch(
+    policy: Policy, environments: VecEnv, horizon: int
+) -> RolloutOnGPU | None:
+    """The kernel of a policy's rollouts in environments; None where they need several launches."""
+    game = game_of(environments)
+    kernel = game and rollout_on_gpu(policy, environments.spec, game)
+    return kernel if kernel and kernel.fits(horizon, environments.num_agents) else None
+
+
+class EnvironmentsOnGPU:
+    """Native environments that a GPU steps; a ``VecEnv`` between two rollouts.
+
+    Args:
+        vec: the environments. They have the newest state only after ``state``.
+        kernel: what steps them.
+
+    Attributes:
+        kernel: as given.
+    """
+
+    def __init__(self, vec: NativeVec, kernel: RolloutOnGPU) -> None:
+        assert vec.gpu_side is not None
+        self.kernel = kernel
+        self._vec, self._side = vec, vec.gpu_side
+        self.spec, self.num_agents, self.num_groups = vec.spec, vec.num_agents, vec.num_groups
+        self.num_environments, self.finals, self.unread = vec.num_environments, False, vec.unread
+        self.description = "C, on the GPU"
+        self._structs: mx.array | None = None  # None: the host has the newest
+        self._last: tuple[mx.array, Arrived] | None = None  # actions, and what arrived with them
+        self._log: mx.array | None = None
+
+    @property
+    def structs(self) -> mx.array:
+        """All environments, (N, words) int32."""
+        if self._structs is None:
+            taken = self._side.take()
+            assert taken is not None
+            self._structs = mx.array(taken)
+        return self._structs
+
+    def stepped(self, structs: mx.array, log: mx.array, actions: mx.array, last: Arrived) -> None:
+        """Go on from here.
+
+        Args:
+            structs: as the attribute.
+            log: sums of their logs, (logs,) float32.
+            actions: (N, heads), the last.
+            last: what arrived with them.
+        """
+        self._structs, self._log, self._last = structs, log, (actions, last)
+
+    def reset(self, out: Rows) -> None:
+        """See ``VecEnv``."""
+        self._vec.reset(out)
+        self._structs = self._last = self._log = None
+
+    def send(self, group: int, actions: np.ndarray, out: Rows) -> None:
+        """Nobody steps them one by one."""
+        raise RuntimeError("these environments are stepped by a GPU, whole rollouts at a time")
+
+    def wait(self, group: int) -> None:
+        """See ``send``: no step is ever under way."""
+
+    def log(self) -> dict[str, float]:
+        """See ``VecEnv``."""
+        if self._log is not None:
+            self._side.add_log(np.array(self._log))
+            self._log = None
+        return self._vec.log()
+
+    def state(self) -> np.ndarray | None:
+        """See ``VecEnv``."""
+        if self._structs is not None and self._last is not None:
+            actions, last = self._last
+            rows = (None if each is None else np.array(each) for each in last)
+            self._side.give(np.array(self._structs), np.array(actions), Rows(*rows))  # type: ignore
+            self._last = None
+        return self._vec.state()
+
+    def restore(self, state: np.ndarray) -> None:
+        """See ``VecEnv``."""
+        self._vec.restore(state)
+        self._structs = self._last = self._log = None
+
+    def busy_seconds(self) -> float:
+        """Of the host's threads: none of a GPU's time."""
+        return self._vec.busy_seconds()
+
+    def close(self) -> None:
+        """See ``VecEnv``."""
+        self._vec.close()
+
+
+class BufferOnGPU:
+    """The arrays of one rollout on a GPU: what ``RolloutBuffer`` has, in nobody else's memory.
+
+    Args:
+        spec: the environment's observations and actions.
+        horizon: T.
+        agents: N.
+        groups: Q, which only recurrent states are divided into.
+        finals: False: environments in C have no last observations of their own.
+    """
+
+    last_rows = None
+
+    def __init__(
+        self, spec: EnvSpec, horizon: int, agents: int, groups: int, finals: bool = False
+    ) -> None:
+        assert not finals
+        self.horizon, self._spec, self._agents = horizon, spec, agents
+        dtype = mx.uint8 if spec.observation_dtype == np.uint8 else mx.float32
+        self.observations = mx.zeros((horizon, agents, spec.observation_size), dtype)
+        self._fields: dict[str, mx.array | None] = {}
+        self.first = self.last = self._nothing(dtype)
+
+    def _nothing(self, dtype: mx.Dtype) -> Arrived:
+        N, spec = self._agents, self._spec
+        masks = mx.zeros((N, spec.mask_size), mx.uint8) if spec.mask_size else None
+        return Arrived(mx.zeros((N, spec.observation_size), dtype), mx.zeros(N), mx.zeros(N), masks)
+
+    def reset(self, vec: VecEnv) -> None:
+        """Start all environments; the rollout that begins next continues from here."""
+        N, spec = self._agents, self._spec
+        masks = np.zeros((N, spec.mask_size), np.uint8) if spec.mask_size else None
+        rows = Rows(
+            np.zeros((N, spec.observation_size), spec.observation_dtype),
+            np.zeros(N, np.float32),
+            np.zeros(N, np.float32),
+            masks,
+        )
+        vec.reset(rows)
+        self.last = Arrived(*(None if each is None else mx.array(each) for each in rows[:4]))  # type: ignore
+
+    def begin(self, previous: "BufferOnGPU") -> None:
+        """The rollout that comes next begins with what arrived last in the previous one."""
+        self.first = previous.last
+
+    def fill(self, fields: dict[str, mx.array | None], last: Arrived) -> None:
+        """Take a rollout: ``fields`` by name, and what arrived last."""
+        self._fields, self.last = fields, last
+        observations = fields["observations"]
+        assert observations is not None
+        self.observations = observations
+
+    def carry(self, row: int = -1) -> dict[str, mx.array]:
+        """What arrived last, which the next rollout begins with; with row 0 what arrived first."""
+        found = (self.last if row else self.first)._asdict()
+        return {name: array for name, array in found.items() if array is not None}
+
+    def restore(self, carry: dict[str, mx.array]) -> None:
+        """Go on from what ``carry`` gave, of a buffer of the same shapes."""
+        self.last = Arrived(**{"masks": None, **carry})
+
+    @property
+    def fields(self) -> dict[str, mx.array | None]:
+        """What training reads, by name: see ``RolloutBuffer``; masks may be None, finals are."""
+        return self._fields
+
+
+class RolloutsOnGPU:
+    """Acts and steps the environments by one launch a rollout; see ``Acting``.
+
+    Args:
+        kernel: the policy's and the environments'.
+        streams: gives the GPU's stream, in the thread that collects.
+        timer: gets the phase ``eval_act``, which is all of it.
+    """
+
+    in_c = False
+
+    def __init__(self, kernel: RolloutOnGPU, streams: Streams, timer: PhaseTimer) -> None:
+        self._kernel, self._streams, self._timer = kernel, streams, timer
+
+    def collect(
+        self,
+        buffer: Any,
+        environments: EnvironmentsOnGPU,
+        weights: Any,
+        states: list[State],
+        noise: mx.array,
+    ) -> list[State]:
+        """See ``Acting``; the buffer is a ``BufferOnGPU``."""
+        step, game, first = self._kernel.step, self._kernel.game, buffer.first
+        with building, mx.stream(self._streams()[0]):
+            packed, held = step.weights(weights), step.state(*states)
+            given = packed, held, noise, environments.structs, first
+            found = self._kernel.launch(buffer.horizon, *given)
+            log = found.structs[:, game.log : game.log + game.logs].view(mx.float32).sum(0)
+            masks = None if found.masks is None else found.masks[-1]
+            arrived = found.last_observations, found.rewards[-1], found.terminals[-1], masks
+            last, actions = Arrived(*arrived), found.actions[-1]
+            after = divided(step.state_after(found.states), len(states))
+        mx.eval(*(each for each in found if each is not None), log, after, actions, *arrived[:3])
+        environments.stepped(found.structs, log, actions, last)
+        names = ["observations", "actions", "logprobs", "rewards", "terminals", "masks", "values"]
+        buffer.fill({**{name: getattr(found, name) for name in names}, "finals": None}, last)
+        self._timer.lap("eval_act")
+        return after

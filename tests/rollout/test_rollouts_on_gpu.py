@@ -1,0 +1,295 @@
+"""Whole rollouts in one launch, which runs as C++, beside environments and policies of the host."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from emulated_gpu import Compiled, recording
+from emulated_run import emulated_gpu
+from oracles import named
+
+from puffer_mlx import config
+from puffer_mlx.config import Policy, Torch, Train
+from puffer_mlx.errors import UserError
+from puffer_mlx.policy import rollout_on_gpu as kernels
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.policy.rollout_on_gpu import Arrived
+from puffer_mlx.ppo.update import compile_update
+from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.rollout.on_gpu import (
+    BufferOnGPU,
+    EnvironmentsOnGPU,
+    RolloutsOnGPU,
+    rollouts_in_one_launch,
+)
+from puffer_mlx.training import placement, trainer
+from puffer_mlx.training.acting import choose_acting
+from puffer_mlx.training.placement import Placement
+from puffer_mlx.vec.native.make import find_environment
+from puffer_mlx.vec.native.vec import NativeVec
+
+CPU = mx.Device(mx.cpu)
+N, T, GROUPS = 18, 24, 2  # a block that isn't full
+TIMER = PhaseTimer("", enabled=False)
+SETTINGS = {  # that let episodes end soon; of breakout, that the ball falls at once
+    "squared": {"size": 5},
+    "memory": {"length": 3},
+    "g2048": {},
+    "connect4": {"opponent_skill": 0.7},
+    "catch": {"balls": 1, "ball_speed": 8},
+    "cartpole": {},
+    "cartpole_continuous": {},
+    "breakout": {"frameskip": 40},
+}
+
+
+def opened(name: str, agents: int, groups: int, env: dict[str, Any]) -> NativeVec:
+    folder = find_environment(name)
+    return NativeVec(
+        folder, total_agents=agents, num_buffers=groups, num_threads=1, env=env, seed=7
+    )
+
+
+def environments(name: str) -> NativeVec:
+    return opened(name, N, GROUPS, {**config.load(name).env, **SETTINGS[name]})
+
+
+def streams() -> list[Any]:
+    return [mx.default_stream(mx.cpu)]
+
+
+class Run:
+    """Environments, a policy, and a way of acting: in one launch, or through MLX on the host."""
+
+    def __init__(self, name: str, whole: bool, network: str = "MinGRU") -> None:
+        vec = environments(name)
+        settings = Policy(hidden_size=8, num_layers=2, reset_on_terminal=True)
+        self.policy = make_policy(vec.spec, settings, Torch(network=network))
+        self.weights = self.policy.init(mx.random.key(0))
+        kernel = rollouts_in_one_launch(self.policy, vec, T)
+        assert kernel is not None
+        self.vec: Any = EnvironmentsOnGPU(vec, kernel) if whole else vec
+        buffer = BufferOnGPU if whole else RolloutBuffer
+        self.buffer: Any = buffer(vec.spec, T, N, GROUPS)
+        self.buffer.reset(self.vec)
+        self.states = [self.policy.initial_state(N // GROUPS) for _ in range(GROUPS)]
+        update = compile_update(self.policy, Train(horizon=T))
+        given = self.policy, update, self.vec, streams, TIMER
+        self.way: Any = choose_acting(CPU, "fp32", *given)
+        assert isinstance(self.way, RolloutsOnGPU) == whole
+
+    def rollout(self, seed: int) -> dict[str, np.ndarray]:
+        """The rollout's fields, of T steps."""
+        self.buffer.begin(self.buffer)
+        noise = self.policy.distribution.noise(mx.random.key(seed), (T, N))
+        mx.eval(noise, self.states)
+        given = self.buffer, self.vec, self.weights, self.states, noise
+        self.states = self.way.collect(*given)
+        fields = self.buffer.fields.items()
+        return {name: np.array(a)[:T] for name, a in fields if a is not None}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_rollouts_are_the_hosts(name):
+    ours, host = Run(name, True), Run(name, False)
+    ends = 0.0
+    for seed in range(10 if name == "g2048" else 2):  # a game takes some 150 steps
+        with emulated_gpu() as gpu:
+            found = ours.rollout(seed)
+        expected = host.rollout(seed)
+        assert {each for each in gpu.names if each.startswith("rollout_")} and len(gpu.names) <= 2
+        ends += found["terminals"].sum()
+        for field in ("actions", "observations", "rewards", "terminals", "masks"):
+            rounded = name == "cartpole_continuous"  # actions are rounded as features are
+            if field in expected and rounded:
+                np.testing.assert_allclose(found[field], expected[field], 0, 1e-4, err_msg=field)
+            elif field in expected:
+                np.testing.assert_array_equal(found[field], expected[field], field)
+        for field in ("logprobs", "values"):
+            np.testing.assert_allclose(found[field], expected[field], 0, 2e-4, err_msg=field)
+        for state, other in zip(named(ours.states), named(host.states), strict=True):
+            np.testing.assert_allclose(state[1], other[1], 0, 2e-4)
+        assert ours.vec.log() == pytest.approx(host.vec.log(), rel=1e-5)
+    assert ends > 0, "no episode ended"
+    if name != "cartpole_continuous":
+        np.testing.assert_array_equal(ours.vec.state(), host.vec.state())
+
+
+@pytest.mark.parametrize("network", ["LSTM", "GRU", "MLP"])
+def test_networks(network):
+    ours, host = (Run("connect4", whole, network) for whole in (True, False))
+    for seed in range(2):
+        with emulated_gpu():
+            found = ours.rollout(seed)
+        expected = host.rollout(seed)
+        np.testing.assert_array_equal(found["observations"], expected["observations"])
+        for field in ("logprobs", "values"):
+            np.testing.assert_allclose(found[field], expected[field], 0, 2e-4, err_msg=field)
+
+
+@pytest.mark.parametrize("backend", ["metal", "cuda"])
+@pytest.mark.parametrize("name", ["breakout", "connect4"])
+def test_texts(backend, name, tmp_path):
+    """Each back-end's text, a block's threads in two orders: see ``Compiled.run``."""
+    run, host = Run(name, True), Run(name, False)
+    kernel = run.way._kernel
+
+    def launch(weights, states, noise, structs, *arrived):
+        first = Arrived(*arrived, *([None] if len(arrived) == 3 else []))
+        return [
+            a for a in kernel.launch(T, weights, states, noise, structs, first) if a is not None
+        ]
+
+    noise = run.policy.distribution.noise(mx.random.key(0), (T, N))
+    packed = kernel.step.weights(run.weights), kernel.step.state(*run.states)
+    arrived = [array for array in run.buffer.last if array is not None]
+    given = *packed, noise, run.vec.structs, *arrived
+    with recording(backend) as recorder:
+        calls = recorder.record_all(launch, *given)
+    played = Compiled(recorder, tmp_path).play(calls, launch, *given)
+    expected = host.rollout(0)
+    np.testing.assert_array_equal(np.array(played[0]), expected["observations"])
+    assert len(played) == (10 if name == "connect4" else 9)
+
+
+# ---- Training ------------------------------------------------------------------------------------
+
+OPTIONS = """
+    --device cpu --policy.hidden-size 8 --policy.num-layers 1 --vec.total-agents 16
+    --vec.num-buffers 2 --train.horizon 8 --train.minibatch-size 64 --train.replay-ratio 1
+    --train.learning-rate 0.02 --reset-state 0
+"""
+EPOCHS = 4
+
+
+def configured(name: str = "connect4"):
+    steps = str(EPOCHS * 16 * 8)
+    return config.load(name, [*OPTIONS.split(), "--train.total-timesteps", steps])
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """Trainers roll out in one launch, on a GPU that is the CPU."""
+
+    def place(given, vec, policy, *_):
+        return Placement(CPU, CPU, whole=rollouts_in_one_launch(policy, vec, given.train.horizon))
+
+    monkeypatch.setattr(trainer, "place", place)
+
+
+def make_trainer(name: str = "connect4") -> trainer.Trainer:
+    given = configured(name)
+    return trainer.Trainer(given, opened(name, 16, 2, given.env))
+
+
+def test_training_is_the_hosts(on_gpu, monkeypatch):
+    with emulated_gpu():
+        ours = make_trainer()
+        logs = [*ours]
+    monkeypatch.undo()
+    host = make_trainer()
+    expected = [*host]
+    theirs = dict(named(host.weights))
+    for name, array in named(ours.weights):
+        np.testing.assert_allclose(np.array(array), np.array(theirs[name]), 0, 3e-4, err_msg=name)
+    for record, other in zip(logs, expected, strict=True):
+        keys = {key for key in other if key.startswith("env/")}
+        assert keys and {key: record[key] for key in keys} == pytest.approx(
+            {key: other[key] for key in keys}, rel=1e-5
+        )
+
+
+def test_resume_is_exact(on_gpu):
+    with emulated_gpu():
+        whole = make_trainer()
+        for _ in whole:
+            pass
+        first = make_trainer()
+        first.step()
+        first.step()
+        weights, state = first.weights, first.state()
+        second = make_trainer()
+        assert second.restore(weights, state)
+        for _ in second:
+            pass
+    theirs = dict(named(whole.weights))
+    for name, array in named(second.weights):
+        np.testing.assert_array_equal(np.array(array), np.array(theirs[name]), name)
+    for name, array in second.state().arrays.items():
+        np.testing.assert_array_equal(np.array(array), np.array(whole.state().arrays[name]), name)
+
+
+def test_a_checkpoint_goes_to_the_host_and_back(on_gpu, monkeypatch):
+    with emulated_gpu():
+        first = make_trainer()
+        first.step()
+        weights, state = first.weights, first.state()
+    monkeypatch.undo()
+    host = make_trainer()
+    assert host.restore(weights, state)
+    host.step()
+    expected = np.array(host.collector.buffer.observations)[:8]
+    with emulated_gpu():
+        first.step()
+    np.testing.assert_array_equal(np.array(first.collector.buffer.observations), expected)
+
+
+# ---- What can't be -------------------------------------------------------------------------------
+
+
+def refused(name: str, *options: str) -> str:
+    asked = "--train.rollout-device", "gpu-kernel", *options
+    given = config.load(name, [*OPTIONS.split(), *asked])
+    with opened(name, 16, 1, given.env) as vec:
+        policy = trainer.configured_policy(vec.spec, given)
+        with pytest.raises(UserError) as caught:
+            placement.place(given, vec, policy, None, None, {})  # type: ignore
+    return str(caught.value)
+
+
+def test_no_gpu():
+    assert "train.rollout_device is gpu-kernel, but this build of MLX has no GPU" in refused(
+        "squared"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("target", [], "the rules of target compile for a CPU alone"),
+        ("squared", ["--policy.hidden-size", "512"], "no kernel knows this policy"),
+        ("catch", [], "no kernel knows this policy"),
+    ],
+)
+def test_what_no_kernel_does(name, options, said, monkeypatch):
+    monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    assert said in refused(name, *options)
+
+
+def test_training_on_the_cpu_reads_no_rollout_of_a_gpu(monkeypatch):
+    monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    assert "training is on the CPU" in refused("squared")
+
+
+def test_a_step_that_needs_too_much_memory(monkeypatch):
+    monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    monkeypatch.setattr(kernels, "SHARED_BYTES", 1000)
+    assert "needs more than the 32768 bytes that a GPU's threads share" in refused("squared")
+
+
+def test_a_kernel_counts_in_32_bits(monkeypatch):
+    with environments("squared") as vec:
+        policy = make_policy(vec.spec, Policy(hidden_size=8), Torch())
+        assert rollouts_in_one_launch(policy, vec, T)
+        monkeypatch.setattr(kernels, "MOST_NUMBERS", (T + 1) * N * 121)
+        assert rollouts_in_one_launch(policy, vec, T) is None
+
+
+def test_nobody_steps_them_one_by_one():
+    run = Run("squared", True)
+    with pytest.raises(RuntimeError, match="whole rollouts at a time"):
+        run.vec.send(0, np.zeros((9, 1), np.float32), run.buffer)
