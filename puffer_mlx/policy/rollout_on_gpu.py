@@ -14,7 +14,6 @@ import mlx.core as mx
 from puffer_mlx.ops.gpu.launch import launch, numbers
 from puffer_mlx.ops.gpu.text import Rules
 from puffer_mlx.policy.acting_on_gpu import (
-    BLOCKS,
     ENOUGH_BLOCKS,
     FEWEST,
     SHARED_BYTES,
@@ -29,6 +28,7 @@ from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 
+BLOCKS = (8, 4)  # agents of a block to choose from: for all networks within a tenth of the best
 MOST_NUMBERS = 2**31  # of an array that the kernel writes: it counts in 32 bits
 
 

@@ -112,6 +112,18 @@ def test_all_that_decides_is_in_the_name(cache):
     assert library.compiled == 4 == len(list(cache.iterdir()))
 
 
+def test_how_a_kernel_is_to_be_compiled(cache):
+    library = Library()
+    nvrtc.machine_code(library, made(), "sm_90")
+    kernel = text.kernels(gelu.TEXT, "cuda")["gelu_forward"]._replace(exact=True, resident=512)
+    exact = nvrtc.program(kernel, {"Low": mx.float32, "THREADS": 128})
+    assert exact.options == ("--fmad=false",) and "__launch_bounds__(128, 4) " in exact.text
+    nvrtc.machine_code(library, exact, "sm_90")
+    plain = exact._replace(options=())
+    nvrtc.machine_code(library, plain, "sm_90")  # other options, other code
+    assert library.compiled == 3 == len(list(cache.iterdir()))
+
+
 def test_a_cache_that_cannot_be_written_costs_time_alone(cache):
     cache.rmdir()
     cache.write_text("no folder")
@@ -167,7 +179,7 @@ def test_without_the_library_mlx_compiles(monkeypatch):
     monkeypatch.setattr(nvrtc, "library", lambda: None)
     monkeypatch.setattr(mx.fast, "cuda_kernel", lambda **given: given["name"])
     launch.compiled.cache_clear()
-    name: Any = launch.compiled(gelu.TEXT, "gelu_forward", "cuda")
+    name: Any = launch.compiled(gelu.TEXT, "gelu_forward", None, "cuda")
     assert name.startswith("gelu_forward_")
     launch.compiled.cache_clear()
 

@@ -55,12 +55,12 @@ class Fake(SimpleNamespace):
 def parts(trainer: Any) -> Any:
     """What ``place`` and ``_calibrate`` get of a trainer."""
     run = compile_update(trainer.policy, trainer.config.train)
-    return trainer.config, trainer.vec.spec, trainer.policy, run, trainer.weights
+    return trainer.config, trainer.vec, trainer.policy, run, trainer.weights
 
 
 def placed(arguments: Any, before: dict[str, Any] | None = None) -> Placement:
-    c, spec, policy, run, weights = arguments
-    return place(c, spec, policy, run, weights, before or {})
+    c, vec, policy, run, weights = arguments
+    return place(c, vec, policy, run, weights, before or {})
 
 
 # ---- what is asked for ---------------------------------------------------------------------------

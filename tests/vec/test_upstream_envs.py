@@ -258,7 +258,7 @@ void my_setup_perm(StaticVec* vec, Env* env, int slot_base) {
 
 def test_what_environments_share_under_openmp_is_protected(tmp_path: Path):
     folder = squared(tmp_path / "sharing")
-    edit(folder / "squared.h", "void c_step(", "static int shared;\n\nvoid c_step(")
+    edit(folder / "squared.h", "RULE void c_step(", "static int shared;\n\nRULE void c_step(")
     edit(
         folder / "squared.h",
         "    env->tick += 1;\n    env->obs",
@@ -291,8 +291,13 @@ FOREIGN = {  # file, text, its replacement, what is said
     "3.0": ("binding.c", '#include "vecenv.h"', '#include "../env_binding.h"', "PufferLib 3.0"),
     "CUDA": ("binding.c", '#include "vecenv.h"', "#include <cuda_runtime.h>", "needs CUDA"),
     "reset": ("binding.c", "#define Env", "#define MY_VEC_RESET x\n#define Env", "MY_VEC_RESET"),
-    "double": ("squared.h", "float* actions", "double* actions", "actions must be float"),
-    "bytes": ("squared.h", "float* terminals", "bool* terminals", "terminals must be float"),
+    "double": ("squared.h", "ROW(float) actions", "ROW(double) actions", "actions must be float"),
+    "bytes": (
+        "squared.h",
+        "ROW(float) terminals",
+        "ROW(bool) terminals",
+        "terminals must be float",
+    ),
     "int": ("binding.c", "ByteTensor", "IntTensor", "ByteTensor or FloatTensor"),
     "raylib": (
         "squared.h",
@@ -334,7 +339,7 @@ def test_raylib_is_named_where_it_may_be_at_fault(tmp_path: Path, what: str, mon
     monkeypatch.setenv("RAYLIB_PATH", "none")
     folder = squared(tmp_path / "foreign", "GetRandomValue(0, 120)")
     text = {**NOT_RAYLIBS, **RAYLIBS}[what]
-    edit(folder / "squared.h", "void c_step(", f"{text}\nvoid c_step(")
+    edit(folder / "squared.h", "RULE void c_step(", f"{text}\nRULE void c_step(")
     with pytest.raises(UserError) as caught:
         NativeVec(folder, total_agents=1, env={"size": 5})
     assert ("belongs to raylib" in str(caught.value)) == (what in RAYLIBS), str(caught.value)

@@ -18,6 +18,7 @@ from puffer_mlx.check.gpu import (
     placement,
     precisions,
     upkeep,
+    whole,
 )
 from puffer_mlx.check.gpu.tools import Effort, Failed, Skipped, need_gpu
 from puffer_mlx.errors import UserError
@@ -84,6 +85,7 @@ ITEMS = (
     Item("loss", "the loss and its gradients by closed form as on the CPU", loss.closed_form),
     Item("steps", "steps of a policy are its scan", arithmetic.steps_and_scan),
     Item("acting", "a rollout's step as one kernel, against the CPU", arithmetic.acting),
+    Item("one-launch", "rollouts and environments in one launch", whole.one_launch),
     Item("gradients", "a policy's gradients, against float32 on the CPU", arithmetic.gradients),
     Item("round-trip", "arrays from CPU to GPU and back", placement.round_trip),
     Item("where-to-act", "auto finds the device to act on", placement.where_to_act),

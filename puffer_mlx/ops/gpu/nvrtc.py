@@ -68,7 +68,11 @@ def program(kernel: Kernel, template: dict[str, Any]) -> Program:
     body = f"({', '.join(parameters)}) {{\n{constants}{kernel.body}}}\n"
     name = f"{kernel.name}_{hashlib.sha256((before + body).encode()).hexdigest()[:16]}"
     options = ("--fmad=false",) if kernel.exact else ()
-    return Program(name, f'{before}\nextern "C" __global__ void {name}{body}', options)
+    bounds = ""
+    if kernel.resident:
+        threads = template["THREADS"]
+        bounds = f"__launch_bounds__({threads}, {max(1, kernel.resident // threads)}) "
+    return Program(name, f'{before}\nextern "C" __global__ void {bounds}{name}{body}', options)
 
 
 def _constant(given: tuple[str, Any]) -> str:

@@ -24,6 +24,7 @@ _KERNEL = re.compile(
 _INCLUDE = re.compile(r'^#include "(.*)"\n', re.MULTILINE)
 _ONCE = "#pragma once\n"
 _DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
+RESIDENT = 512  # of rollouts: with more they spill registers, with fewer they wait (H200)
 _WORDS = {"RULE", "OWN", "ROW", "TABLE"}  # that rules are written with: a GPU has its own
 
 
@@ -37,6 +38,7 @@ class Kernel(NamedTuple):
     inputs: dict[str, str]  # names and types of the arrays that are read: see launch.py
     outputs: dict[str, str]  # and of those that are written
     exact: bool = False  # whether products and sums are rounded one by one, as on a CPU
+    resident: int = 0  # threads that a core of CUDA holds at a time, by few enough registers each
 
 
 class Rules(NamedTuple):
@@ -94,7 +96,7 @@ def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
     assert found
     kernel = _kernel(found, before + _KERNEL.sub("", text), begin)
     name = f"rollout_{layers.parent.name}_{rules.header.stem}"
-    return kernel._replace(name=name, exact=True)
+    return kernel._replace(name=name, exact=True, resident=RESIDENT)
 
 
 def _in_namespace(rules: Rules) -> str:

@@ -1,0 +1,111 @@
+"""The same actions, for environments that a GPU steps and for those that the host steps."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from puffer_mlx.config import Policy as Settings
+from puffer_mlx.config import Torch
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.on_gpu import (
+    BufferOnGPU,
+    EnvironmentsOnGPU,
+    RolloutsOnGPU,
+    rollouts_in_one_launch,
+)
+from puffer_mlx.vec.rows import allocate_rows
+
+HORIZON = 64  # steps of a launch
+HIDDEN = 32
+
+
+@dataclass
+class Compared:
+    """What became of trajectories.
+
+    Attributes:
+        agents: how many there are.
+        equal: those whose every row was the host's, to the bit.
+        steps: of each agent.
+        difference: the largest number's, of any row before the agent's first that differed in
+            more than rounding; 1 and more is another course of events.
+        first: the step at which the first of them differed; None: none did.
+        ends: episodes that ended.
+        seconds: of a launch's step of all agents, the median.
+    """
+
+    agents: int
+    equal: int
+    steps: int
+    difference: float
+    first: int | None
+    ends: int
+    seconds: float
+
+
+def compare(make: Callable[[], AbstractContextManager[Any]], launches: int) -> Compared | None:
+    """Step two sets of environments with the actions that a fresh policy draws.
+
+    Args:
+        make: makes one set of ``NativeVec``, in one group; always the same.
+        launches: of ``HORIZON`` steps each.
+
+    Returns:
+        What was found; None if they need several launches: ``rollouts_in_one_launch``.
+    """
+    with make() as ours, make() as host:
+        spec, N = host.spec, host.num_agents
+        policy = make_policy(spec, Settings(hidden_size=HIDDEN, num_layers=1), Torch())
+        kernel = rollouts_in_one_launch(policy, ours, HORIZON)
+        if kernel is None:
+            return None
+        weights, states = policy.init(mx.random.key(0)), [policy.initial_state(N)]
+        there, buffer = EnvironmentsOnGPU(ours, kernel), BufferOnGPU(spec, HORIZON, N, 1)
+        device = mx.default_device()
+        timer = PhaseTimer("", enabled=False)
+        way = RolloutsOnGPU(kernel, lambda: [mx.default_stream(device)], timer)
+        buffer.reset(there)
+        rows = allocate_rows(host, N)
+        host.reset(rows)
+        same, times = np.ones(N, bool), []
+        found = Compared(N, N, launches * HORIZON, 0.0, None, 0, 0.0)
+        for launch in range(launches):
+            buffer.begin(buffer)
+            noise = policy.distribution.noise(mx.random.key(launch), (HORIZON, N))
+            mx.eval(weights, states, noise)
+            began = time.perf_counter()
+            states = way.collect(buffer, there, weights, states, noise)
+            times.append(time.perf_counter() - began)
+            fields = {k: np.array(a) for k, a in buffer.fields.items() if a is not None}
+            for t in range(HORIZON):
+                apart = _apart([fields[k][t] for k in NAMES if k in fields], rows)
+                found.difference = max(found.difference, float(np.where(same, apart, 0).max()))
+                same &= apart == 0
+                if not same.all() and found.first is None:
+                    found.first = launch * HORIZON + t
+                host.send(0, np.ascontiguousarray(fields["actions"][t]), rows)
+                host.wait(0)
+            found.ends += int(fields["terminals"].sum())
+        found.equal, found.seconds = int(same.sum()), float(np.median(times)) / HORIZON
+        return found
+
+
+NAMES = ("observations", "rewards", "terminals", "masks")
+
+
+def _apart(ours: list[np.ndarray], rows: tuple) -> np.ndarray:
+    """How far each agent's numbers are apart at most, (N,) float64; infinite where one is NaN."""
+    theirs = [array for array in rows[:4] if array is not None]
+    worst = np.zeros(len(theirs[1]))
+    for one, other in zip(ours, theirs, strict=True):
+        with np.errstate(invalid="ignore"):
+            difference = np.abs(one.astype(np.float64) - other.astype(np.float64))
+        difference = np.where(one == other, 0, np.nan_to_num(difference, nan=np.inf))
+        worst = np.maximum(worst, difference.reshape(len(worst), -1).max(1))
+    return worst
