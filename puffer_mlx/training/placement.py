@@ -147,6 +147,8 @@ def place(
         found.rollout, found.reason = _choose(seconds, overlap)
         found.reason += " (measured before)" if cached else ""
         found.whole = whole if found.reason.startswith(IN_ONE_LAUNCH) else None
+    if found.whole and config.train.overlap == "auto":
+        found.overlap = False  # one GPU does both halves: they would take turns
     return found
 
 

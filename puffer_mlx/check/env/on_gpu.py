@@ -21,7 +21,8 @@ OBSTACLES = {  # what a GPU's compiler doesn't take, in a header of rules
     r"\b(?:memcpy|memset|memmove|printf|fprintf)\s*\(": "functions of the C library (memcpy …)",
     r"^\s*static\s+(?!const|inline)[\w\s*]+\b\w+(\[[^\]]*\])*\s*(=[^;]*)?;": "static variables",
     r"^\s+static\s+const": "tables inside functions",
-    r"=\s*\{\s*\.\w|(?:[=,(]|\breturn)\s*\(\w+\)\s*\{": "compound literals or designated initialisers",
+    r"(?:[=,(]|\breturn)\s*\(\w+\)\s*\{": "compound literals: (Name){…}",
+    r"=\s*\{\s*\.\w": "designated initialisers: {.name = …}",
 }
 _DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
