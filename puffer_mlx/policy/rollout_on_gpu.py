@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import launch, numbers
+from puffer_mlx.ops.gpu.launch import launch_rollout, numbers
 from puffer_mlx.ops.gpu.text import Rules
 from puffer_mlx.policy.acting_on_gpu import (
     ENOUGH_BLOCKS,
@@ -148,9 +148,9 @@ class RolloutOnGPU:
         gpu_step = forms_of(self._policy.network).gpu_step
         assert gpu_step is not None
         row = {"all_rewards": (T + 1, N), "all_terminals": (T + 1, N)}
-        found = launch(
+        found = launch_rollout(
             gpu_step.layers,
-            "rollout",
+            game.rules,
             {
                 "first_observations": arrived.observations,
                 "first_rewards": arrived.rewards,
@@ -176,7 +176,6 @@ class RolloutOnGPU:
             },
             threads=-(-N // chosen.agents) * chosen.threads,
             block=chosen.threads,
-            rules=game.rules,
             R=TOGETHER,
             GROUPS=chosen.agents // TOGETHER,
             THREADS=chosen.threads,

@@ -47,7 +47,7 @@ def _kernel(path: Path, name: str, rules: text.Rules | None, backend: str) -> te
 
 @functools.cache
 def compiled(path: Path, name: str, rules: text.Rules | None, backend: str):
-    """What launches a kernel: see ``launch``.
+    """What launches a kernel: see ``launch`` and ``launch_rollout``.
 
     On CUDA it is NVRTC that compiles it, without MLX's headers (``nvrtc.py``); elsewhere MLX. Which
     keeps compiled CUDA kernels on disk under their names: a hash makes another text another name,
@@ -74,7 +74,6 @@ def launch(
     outputs: dict[str, Shape],
     threads: int,
     block: int = THREADS,
-    rules: text.Rules | None = None,
     **sizes: int,
 ) -> list[mx.array]:
     """Run a kernel of ``threads`` threads, ``block`` to a block.
@@ -89,28 +88,54 @@ def launch(
         outputs: shapes of the arrays that it writes, likewise.
         threads: how many there are in all.
         block: how many of them meet at barriers.
-        rules: of the environment that a rollout's kernel steps, ``path`` being the text of its
-            network's layers: see ``text.rollout``.
         **sizes: numbers by their names in the text's template.
 
     Returns:
         The outputs, in the text's order.
     """
+    return _launch((path, name, None), inputs, outputs, (threads, block), sizes)
+
+
+def launch_rollout(
+    layers: Path,
+    rules: text.Rules,
+    inputs: dict[str, mx.array],
+    outputs: dict[str, Shape],
+    threads: int,
+    block: int,
+    **sizes: int,
+) -> list[mx.array]:
+    """Run the kernel of whole rollouts: see ``text.rollout``, and ``launch`` for the others.
+
+    Args:
+        layers: the text of the network's layers.
+        rules: the environment's.
+    """
+    return _launch((layers, "rollout", rules), inputs, outputs, (threads, block), sizes)
+
+
+def _launch(
+    which: tuple[Path, str, text.Rules | None],
+    inputs: dict[str, mx.array],
+    outputs: dict[str, Shape],
+    threads: tuple[int, int],
+    sizes: dict[str, int],
+) -> list[mx.array]:
     kind = backend()
-    kernel = _kernel(path, name, rules, kind)
+    kernel = _kernel(*which, kind)
     low = next((a.dtype for key, a in inputs.items() if kernel.inputs[key] == "Low"), mx.float32)
     dtypes = {"Low": low, **DTYPES}
     template = {"Low": low, **sizes}
     instead = stand_in()
     if instead is None:
-        call = compiled(path, name, rules, kind)
+        call = compiled(*which, kind)
     else:
         call = functools.partial(instead, kernel.name)
     return call(
         inputs=[inputs[key].astype(dtypes[type_]) for key, type_ in kernel.inputs.items()],
         template=[(key, template[key]) for key in kernel.template],
-        grid=(threads, 1, 1),
-        threadgroup=(block, 1, 1),
+        grid=(threads[0], 1, 1),
+        threadgroup=(threads[1], 1, 1),
         output_shapes=[outputs[key] for key in kernel.outputs],
         output_dtypes=[dtypes[type_] for type_ in kernel.outputs.values()],
     )
