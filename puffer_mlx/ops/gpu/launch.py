@@ -105,11 +105,19 @@ def launch_rollout(
     block: int,
     **sizes: int,
 ) -> list[mx.array]:
-    """Run the kernel of whole rollouts: see ``text.rollout``, and ``launch`` for the others.
+    """Run the kernel of whole rollouts: see ``text.rollout``.
 
     Args:
         layers: the text of the network's layers.
         rules: the environment's.
+        inputs: as for ``launch``, and the rest, too.
+        outputs: shapes.
+        threads: how many there are in all.
+        block: how many of them meet at barriers.
+        **sizes: numbers of the template.
+
+    Returns:
+        The outputs, in the text's order.
     """
     return _launch((layers, "rollout", rules), inputs, outputs, (threads, block), sizes)
 
@@ -127,10 +135,7 @@ def _launch(
     dtypes = {"Low": low, **DTYPES}
     template = {"Low": low, **sizes}
     instead = stand_in()
-    if instead is None:
-        call = compiled(*which, kind)
-    else:
-        call = functools.partial(instead, kernel.name)
+    call = functools.partial(instead, kernel.name) if instead else compiled(*which, kind)
     return call(
         inputs=[inputs[key].astype(dtypes[type_]) for key, type_ in kernel.inputs.items()],
         template=[(key, template[key]) for key in kernel.template],
