@@ -162,6 +162,7 @@ def test_a_closed_terminal_ends_the_run_after_its_epoch(tmp_path):
     words = command("train", *LONG)
 
     def own() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
         ioctl(0, termios.TIOCSCTTY, 0)
 
     ends = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)

@@ -129,7 +129,15 @@ def test_a_second_one_is_a_keyboard_interrupt(capsys):
     watch.handle()  # once is enough: what is saved now isn't interrupted again
 
 
-def test_handlers_are_as_before_afterwards():
+@pytest.fixture
+def terminal():
+    """SIGHUP is what a terminal's programs have it be, also under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_handlers_are_as_before_afterwards(terminal):
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     before = [signal.getsignal(number) for number in numbers]
     threads = threading.active_count()
