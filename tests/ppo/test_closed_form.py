@@ -46,6 +46,7 @@ class Case:
     parts: int = 256
     headless: bool = False  # the last head has no legal action: float32 is too coarse about -1e4
     live: bool = False
+    known: bool = False  # what advantages are normalised by: they are a part of a minibatch
     limit: float = math.inf  # of means; then some are beyond it, and actions beside it
     arrays: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -73,6 +74,7 @@ class Case:
             "old_value": f64(self.arrays["y"])[-1] + rng.normal(size=n) * 0.3,
             "adv": rng.normal(size=n) * 1.5 + 0.5,
             "weight": None if self.live else rng.random(n) + 0.5,
+            "moments": np.array([0.3, 1.2]) if self.known else None,
         }
         for name, array in self.arrays.items():
             if array is not None:
@@ -148,7 +150,10 @@ def expected(case):
     value = f64(case.arrays["y"])[-1]
     old_logprob, old_value, adv, *weights = (f64(a) for a in case.batch() if a is not None)
     clip, vf, vf_clip = COEFFICIENTS
-    gain = adv if case.live else weights[0] * (adv - adv.mean()) / (adv.std(ddof=1) + 1e-8)
+    gain = adv
+    if not case.live:
+        mean, deviation = weights[1] if case.known else (adv.mean(), adv.std(ddof=1))
+        gain = weights[0] * (adv - mean) / (deviation + 1e-8)
     ret = (value if case.live else old_value) + adv
     targets = old_logprob, old_value, gain, ret
     coefficients = {**COEFFICIENTS._asdict(), "ent_coef": ENT_COEF}
@@ -203,6 +208,7 @@ CASES = {
     "fewer parts": Case((2,), n=600, parts=2),
     "many blocks": Case((1, 1, 1), n=700 * 256 - 3),
     "two samples": Case((2,), n=2),
+    "known moments": Case((3, 2), known=True),
     "live": Case((4,), live=True),
     "live masked": Case((3, 2, 5), n=257, masked=True, live=True),
     "live continuous": Case((1, 1, 1), live=True),
@@ -232,7 +238,8 @@ class Kernels:
 
     def _record(self, name: str, case: Case) -> None:
         space, settings, y = case.space(), case.settings(), case.low("y")
-        parts = None if case.live else mx.zeros((3, min(case.parts, -(-case.n // 256))))
+        groups = 1 if case.known else min(case.parts, -(-case.n // 256))
+        parts = None if case.live else mx.zeros((3, groups))
         sums = gpu.TERMS + (case.action.logits if case.action.continuous else 1)
         partial_sums = mx.zeros((sums, -(-case.n // 256)))
         steps = {
@@ -242,7 +249,7 @@ class Kernels:
             "logprobs": lambda: gpu.logprobs(space, y),
         }
         for step, function in steps.items():
-            if case.live and step == "moments":
+            if (case.live or case.known) and step == "moments":
                 continue
             self.numbers[name, step] = self.recorder.record(partial(_listed, function))
 
@@ -257,8 +264,12 @@ class Kernels:
         return dict(zip(call["output_names"], outputs, strict=True))
 
     def loss(self, name: str, **arrays) -> dict[str, np.ndarray]:
-        """All launches of the loss: three, of live advantages two."""
-        moments = {} if CASES[name].live else self.run(name, "moments", **arrays)
+        """All launches of the loss: three, of live advantages and known moments two."""
+        case, moments = CASES[name], {}
+        if case.known:
+            moments = {"moments": np.array(gpu.moments(case.given("adv"), case.given("moments")))}
+        elif not case.live:
+            moments = self.run(name, "moments", **arrays)
         found = self.run(name, "samples", **moments, **arrays)
         partial_sums = found.pop("partial")
         return {**found, **self.run(name, "finish", partial=partial_sums, **arrays)}
@@ -452,7 +463,7 @@ def kernels_are_plain(monkeypatch):
     plain_losses = operation._plain
     monkeypatch.setattr(operation, "kernel_on_gpu", lambda launch: launch)
     monkeypatch.setattr(operation, "_plain", None)  # nobody takes it by accident
-    monkeypatch.setattr(gpu, "moments", lambda adv: adv)
+    monkeypatch.setattr(gpu, "moments", lambda adv, known: adv)
     monkeypatch.setattr(gpu, "samples", samples)
     monkeypatch.setattr(gpu, "finish", finish)
     monkeypatch.setattr(gpu, "logprobs", logprobs)
@@ -576,6 +587,6 @@ def test_the_item_passes(a_gpu):
 
 def test_the_item_fails(a_gpu, monkeypatch):
     real = gpu.moments
-    monkeypatch.setattr(gpu, "moments", lambda adv: 1.001 * real(adv))
+    monkeypatch.setattr(gpu, "moments", lambda adv, known: 1.001 * real(adv, known))
     with pytest.raises(Failed, match="discrete, fp32: "):
         item.closed_form(QUICK)
