@@ -20,6 +20,7 @@ __device__ float exp(float x);
 __device__ float log(float x);
 __device__ float sqrt(float x);
 __device__ float pow(float x, float y);
+__device__ float fmaf(float x, float y, float z);
 
 // As CUDA's types of 16 bits: they convert both ways.
 struct __half {

@@ -21,6 +21,7 @@ float exp(float x);
 float log(float x);
 float sqrt(float x);
 float pow(float x, float y);
+float fma(float x, float y, float z);
 
 // As Metal's bfloat: made of a float by a cast alone. A value that has no name yet is in generic memory to clang.
 struct bfloat {
