@@ -92,7 +92,7 @@ def _add_own(group: Any) -> None:
         metavar="SECONDS",
         type=number(float, 1),
         default=HANG,
-        help=f"a run without a new record for so long has failed (default {HANG:g})",
+        help=f"a run that nothing is heard of for so long has failed (default {HANG:g})",
     )
     group.add_argument(
         "--dir", default="sweeps", help="folder of sweeps: DIR/ENV/NAME (default sweeps)"

@@ -112,7 +112,7 @@ def train_part(
         facts, total = summary(trainer, folder.name), config.epochs * config.batch_size
         if options.stop_at:
             total = min(total, -(-options.stop_at // config.batch_size) * config.batch_size)
-        evaluator = Evaluator(trainer, new_environments)
+        evaluator = Evaluator(trainer, new_environments, alive=log.touch)
         before = state.numbers.get(EVALUATED) if state else None
         ending = RunEnding(trainer, keeper, log, evaluator, resumed.folder if resumed else None)
         ranks.first(str(folder))

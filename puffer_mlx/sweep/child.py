@@ -77,7 +77,8 @@ class Child:
         place: cores or GPUs.
         metric: its score's name in a record.
         points: of its curve.
-        hang: seconds without a new record after which it counts as hanging.
+        hang: seconds without a new record, or a sign of life during an evaluation, after which it
+            counts as hanging.
     """
 
     def __init__(
@@ -109,10 +110,10 @@ class Child:
 
     def look(self) -> list[Point]:
         """Points of the epochs since the last call; ends a run that hangs, or learns NaN."""
-        length = self._log.length
+        before = self._log.changed
         found = self._log.news()
         now = time.monotonic()
-        if self._log.length > length:
+        if self._log.changed != before:
             self._moved = now
         if self._until is None and self._log.bad:
             self._fault = self._log.bad

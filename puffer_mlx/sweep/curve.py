@@ -6,6 +6,7 @@ what it prints.
 
 import json
 import math
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -54,10 +55,12 @@ class Log:
     Attributes:
         bad: where the score wasn't a finite number; empty if it always was.
         length: bytes read.
+        changed: when something last happened to the file, by its own time in nanoseconds: a record,
+            or a sign of life (``JsonLines.touch``). 0: there is none.
     """
 
     def __init__(self, folder: Path, metric: str) -> None:
-        self.bad, self.length = "", 0
+        self.bad, self.length, self.changed = "", 0, 0
         self._folder, self._metric = folder, metric
         self._path: Path | None = None
         self._last: Record = {}
@@ -71,6 +74,7 @@ class Log:
         if self._path is None:
             return []
         with open(self._path, "rb") as file:
+            self.changed = os.fstat(file.fileno()).st_mtime_ns
             file.seek(self.length)
             whole = file.read().rpartition(b"\n")[0]
         if not whole:

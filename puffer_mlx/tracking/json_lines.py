@@ -5,13 +5,17 @@ epoch), util/*. The last record may be of the evaluation after training: agent_s
 What isn't a finite number is ``null``: JSON has no NaN and no infinity.
 """
 
+import contextlib
 import os
+import time
 from pathlib import Path
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import shown
 from puffer_mlx.system.json_text import json_text
+
+TOUCHED = 1.0  # seconds between two signs of life
 
 
 class JsonLines:
@@ -32,6 +36,7 @@ class JsonLines:
 
     def __init__(self, path: Path, position: int | None = None) -> None:
         self.path, self.note = path, ""
+        self._touched = 0.0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if position is None or not path.exists():  # a log that was removed begins anew
@@ -85,6 +90,17 @@ class JsonLines:
             os.ftruncate(self._file.fileno(), end)
             self._file.seek(end)
             raise self._error(error) from None
+
+    def touch(self) -> None:
+        """Say that the run goes on, though it has nothing to record yet: by the file's time.
+
+        A sweep ends a run whose log nothing happens to, and an evaluation may take long. Costs
+        nothing if it is called again within a second.
+        """
+        if (now := time.monotonic()) - self._touched >= TOUCHED:
+            self._touched = now
+            with contextlib.suppress(OSError):  # training matters more
+                os.utime(self._file.fileno())
 
     def close(self) -> None:
         """Close the file."""

@@ -33,11 +33,16 @@ class Evaluator:
     Args:
         trainer: whose weights; evaluated between two of its steps.
         make: new environments of a configuration, which are closed here.
-
+        alive: called often while an evaluation goes on, which tells nothing until its end.
     """
 
-    def __init__(self, trainer: Trainer, make: Callable[[Config], Environments]) -> None:
-        self._trainer, self._make = trainer, make
+    def __init__(
+        self,
+        trainer: Trainer,
+        make: Callable[[Config], Environments],
+        alive: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._trainer, self._make, self._alive = trainer, make, alive
         self._found: Logs = {}
         self._evaluated = -1  # the epoch after which that was found
 
@@ -69,7 +74,9 @@ class Evaluator:
         """The last weights' evaluation: see ``evaluation.evaluate``."""
         trainer = self._trainer
         if not trainer.config.base.eval_interval:
-            yield from evaluation.evaluate(trainer, self._make)
+            for found in evaluation.evaluate(trainer, self._make):
+                self._alive()
+                yield found
         elif not trainer.stop:
             found = {f"env/{n.removeprefix(EVALUATION)}": x for n, x in self._now().items()}
             yield {"agent_steps": trainer.global_step, **found}
@@ -78,7 +85,7 @@ class Evaluator:
         """What the present weights are worth; they are evaluated once."""
         trainer = self._trainer
         if self._evaluated != trainer.epoch:
-            self._found = logs_of(_play(trainer, self._make), trainer.config)
+            self._found = logs_of(_play(trainer, self._make, self._alive), trainer.config)
             self._evaluated = trainer.epoch
         return self._found
 
@@ -149,7 +156,9 @@ def logs_of(scores: Scores, config: Config) -> Logs:
     return logs
 
 
-def _play(trainer: Trainer, make: Callable[[Config], Environments]) -> Scores:
+def _play(
+    trainer: Trainer, make: Callable[[Config], Environments], alive: Callable[[], object]
+) -> Scores:
     config = trainer.config
     with contextlib.closing(make(settings(config, trainer.vec))) as environments:
         share(trainer.vec, environments)
@@ -161,4 +170,5 @@ def _play(trainer: Trainer, make: Callable[[Config], Environments]) -> Scores:
             seed=config.base.seed,
             greedy=config.base.eval_greedy,
             max_steps=MAX_STEPS,
+            progress=lambda *_: alive(),
         )

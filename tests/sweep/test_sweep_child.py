@@ -127,6 +127,22 @@ def test_a_run_that_hangs_is_ended(here, monkeypatch):
     assert run.identity.find() is None
 
 
+def test_a_run_whose_log_is_touched_does_not_hang(here, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(child.time, "monotonic", lambda: now[0])
+    run = started(here, monkeypatch, "exec sleep 1000", GOOD, hang=10)
+    asked = []
+    monkeypatch.setattr(run, "_ask", lambda: asked.append(now[0]))
+    log = here / "run" / "logs" / "1.jsonl"
+    for now[0] in (0.0, 9.0, 18.0, 27.0, 36.0, 38.0):
+        if now[0] < 30:
+            os.utime(log, (now[0] + 1, now[0] + 1))  # as an evaluation does, which records nothing
+        run.look()
+    run.end()
+    outcome = run.outcome()
+    assert asked == [38.0] and outcome and outcome.fault.startswith("it hangs")
+
+
 def test_a_run_that_is_ended_early_keeps_its_curve(here, monkeypatch):
     script = "trap 'exit 0' TERM; sleep 1000 & echo $!; wait"
     run = started(here, monkeypatch, script, GOOD)

@@ -2,9 +2,11 @@
 
 import json
 import math
+import os
 
 import pytest
 
+from puffer_mlx.tracking import json_lines
 from puffer_mlx.tracking.json_lines import JsonLines
 
 RECORDS = [{"epoch": 1, "env/score": 0.5}, {"epoch": 2, "env/score": 1.5}, {"epoch": 3}]
@@ -48,6 +50,18 @@ def test_what_is_no_number_is_null(tmp_path, wrong):
 def test_going_on_cuts_what_comes_again(path):
     position = len(path.read_text().splitlines(keepends=True)[0])
     assert go_on(path, position) == ("", [RECORDS[0], {"epoch": 9}])
+
+
+def test_a_sign_of_life_is_the_file_s_time_alone(path, monkeypatch):
+    log, seconds = JsonLines(path, path.stat().st_size), [100.0]
+    monkeypatch.setattr(json_lines.time, "monotonic", lambda: seconds[0])
+    seen = []
+    for seconds[0] in (100.0, 100.9, 101.1):
+        os.utime(path, (1, 1))
+        log.touch()
+        seen.append(path.stat().st_mtime > 1)
+    log.close()
+    assert seen == [True, False, True] and strict(path.read_text()) == RECORDS
 
 
 @pytest.mark.parametrize("lost", [1, 5])

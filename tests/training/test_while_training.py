@@ -208,6 +208,21 @@ def test_statistics_are_as_they_are_and_stay(seen, monkeypatch):
         np.testing.assert_array_equal(after[name], array)
 
 
+@pytest.mark.parametrize("more", [EVALUATED, []])
+def test_an_evaluation_says_all_along_that_it_goes_on(more):
+    config = configure(*SQUARED, *more)
+    with make(config) as environments:
+        trainer, signs = Trainer(config, environments), []
+        evaluator = Evaluator(trainer, make, lambda: signs.append(trainer.epoch))
+        for _ in trainer:
+            evaluator.after_epoch()
+        while_training, rollouts = len(signs), len(list(evaluator.after_training()))
+    if more:
+        assert while_training > 10 and {*signs} == {2, 4}  # each of their steps
+    else:
+        assert while_training == 0 < rollouts == len(signs)
+
+
 def test_episodes_that_do_not_end(monkeypatch):
     monkeypatch.setattr(while_training, "MAX_STEPS", 3)
     config = configure("gym:CartPole-v1", *EVALUATED, "--vec.backend", "vector")

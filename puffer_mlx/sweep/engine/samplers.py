@@ -19,11 +19,11 @@ from optuna.trial import FrozenTrial
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.engine.informed import Informed
 from puffer_mlx.sweep.engine.study import DEFAULT, OWNER, distributions, is_run, own_name
+from puffer_mlx.sweep.fit import Values
 from puffer_mlx.sweep.methods import make_method
 from puffer_mlx.sweep.settings import OURS, SweepSettings
 from puffer_mlx.sweep.space import Space
 
-Values = dict[str, int | float]
 Settle = Callable[[Values], Values]
 NEEDS = {"GP": ("scipy", "torch")}  # what Optuna's own methods import besides NumPy
 

@@ -14,8 +14,8 @@ from puffer_mlx.config.command_line import option
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.child import Child
 from puffer_mlx.sweep.default_ranges import default_ranges
-from puffer_mlx.sweep.engine.samplers import Values
 from puffer_mlx.sweep.engine.study import DEFAULT
+from puffer_mlx.sweep.fit import AGENTS, Values, fit
 from puffer_mlx.sweep.places import Place
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Space
@@ -26,7 +26,7 @@ from puffer_mlx.tracking.run_log import RunLog
 BEST = "best.ini"
 FORMS = {"puffer5": "puffer5"}  # of the records that upstream's viewers read; else 4.0's
 OF_A_RANGE = "distribution", "min", "max", "scale"
-AGENTS, BUFFERS = "vec.total_agents", "vec.num_buffers"
+BUFFERS = "vec.num_buffers"
 
 
 class Trainings(NamedTuple):
@@ -39,7 +39,7 @@ class Trainings(NamedTuple):
         space: what is swept.
         settings: how.
         folder: the sweep's.
-        hang: seconds without a new record after which a run counts as hanging.
+        hang: seconds in which nothing happens to a run's log after which it counts as hanging.
     """
 
     env: str
@@ -51,7 +51,19 @@ class Trainings(NamedTuple):
     hang: float
 
     def settle(self, values: Values) -> Values:
-        """Suggested values that fit one another: groups of agents are of equal size."""
+        """Suggested values that fit one another: groups of equal size, minibatches in an epoch.
+
+        What can be run stays as it was suggested, and what no moving of sizes helps, too: that is a
+        failed trial, which says why.
+        """
+        for sizes in (dict, lambda found: fit(found, self.space, self.config)):
+            made = self._in_equal_groups(sizes(values))
+            with contextlib.suppress(UserError):
+                _loaded(self._words(made))
+                return made
+        return self._in_equal_groups(values)
+
+    def _in_equal_groups(self, values: Values) -> Values:
         if BUFFERS not in values:
             return values
         agents = int(values.get(AGENTS, self.config.vec.total_agents))
@@ -64,15 +76,19 @@ class Trainings(NamedTuple):
 
     def words_of(self, run: FrozenTrial) -> list[str]:
         """The words of a run's command line that say what is trained, from ENV on."""
-        words = [self.env, *self.words]
-        if self.config.python and "--family" not in " ".join(words):
-            words += ["--family", self.config.base.family]
         if run.user_attrs.get(DEFAULT):  # the files' values, by the files' rules
             known = {p.name for p in self.space.parameters if p.default is not None}
         else:
             known = set()
-        given = (name for name in self.space.names if name not in known)
-        return [*words, *(f"{option(*n.split('.', 1))}={run.params[n]}" for n in given)]
+        return self._words(
+            {name: run.params[name] for name in self.space.names if name not in known}
+        )
+
+    def _words(self, values: Values) -> list[str]:
+        words = [self.env, *self.words]
+        if self.config.python and "--family" not in " ".join(words):
+            words += ["--family", self.config.base.family]
+        return [*words, *(f"{option(*name.split('.', 1))}={x}" for name, x in values.items())]
 
     def config_of(self, run: FrozenTrial) -> Config:
         """A run's configuration, with what is swept in its [sweep] sections.
@@ -80,9 +96,7 @@ class Trainings(NamedTuple):
         Raises:
             UserError: its values can't be run.
         """
-        env, *words = self.words_of(run)
-        config = load(env, words)
-        vec.settle_family(config)
+        config = _loaded(self.words_of(run))
         config.sweep = self.sections()
         return config
 
@@ -154,6 +168,13 @@ class Trainings(NamedTuple):
         with publish(path) as temporary:
             temporary.write_text(head + ini_text(config), encoding="utf-8")
         return path
+
+
+def _loaded(words: list[str]) -> Config:
+    """The configuration of a command line from ENV on; UserError if it can't be run."""
+    config = load(words[0], words[1:])
+    vec.settle_family(config)
+    return config
 
 
 def _says(words: Sequence[str], name: str) -> bool:

@@ -1,0 +1,80 @@
+"""Suggested sizes that give way to one another, so that a run with them can begin.
+
+Methods choose each number on its own, and many of their first suggestions don't fit together: a
+minibatch larger than an epoch, training that is shorter than one. What is swept is moved to where
+it fits, as the configuration moves what its files say (``config/fit.py``), within its range.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from puffer_mlx.config import Config
+from puffer_mlx.sweep.space import COST, Space
+
+Values = dict[str, int | float]
+AGENTS, HORIZON = "vec.total_agents", "train.horizon"
+MINIBATCH, REPLAY = "train.minibatch_size", "train.replay_ratio"
+
+
+class Move(NamedTuple):
+    """How numbers come to fit.
+
+    Args:
+        misfit: of all sizes by name, whether these don't fit.
+        ways: keys and what they are multiplied by, until it fits; of the first that is swept and
+            not at the end of its range.
+    """
+
+    misfit: Callable[[Mapping[str, float]], bool]
+    ways: tuple[tuple[str, float], ...]
+
+
+# A key only ever moves in one direction, so that this ends.
+MOVES = (
+    Move(
+        lambda size: size[MINIBATCH] > size[AGENTS] * size[HORIZON],
+        ((MINIBATCH, 1 / 2), (HORIZON, 2), (AGENTS, 2)),
+    ),
+    Move(
+        lambda size: size[REPLAY] * size[AGENTS] * size[HORIZON] < size[MINIBATCH],
+        ((MINIBATCH, 1 / 2), (REPLAY, 5 / 4), (HORIZON, 2), (AGENTS, 2)),
+    ),
+    Move(lambda size: size[COST] < size[AGENTS] * size[HORIZON], ((COST, 5 / 4),)),
+)
+
+
+def fit(values: Values, space: Space, config: Config) -> Values:
+    """Values whose sizes fit one another, as far as their ranges allow.
+
+    Args:
+        values: of what is swept, by name.
+        space: their ranges.
+        config: what isn't swept.
+    """
+    made = dict(values)
+    ranges = {p.name: p for p in space.parameters}
+
+    def moved(name: str, factor: float) -> bool:
+        if name not in made:
+            return False
+        found = ranges[name].to_value(ranges[name].to_unit(made[name] * factor))
+        changed = found > made[name] if factor > 1 else found < made[name]
+        made[name] = found if changed else made[name]
+        return changed
+
+    while misfits := [move for move in MOVES if move.misfit(_sizes(made, config))]:
+        if not any(moved(*way) for move in misfits for way in move.ways):
+            break
+    return made
+
+
+def _sizes(values: Values, config: Config) -> dict[str, float]:
+    """All sizes of a run, those that aren't swept too."""
+    plain = {
+        AGENTS: config.vec.total_agents,
+        HORIZON: config.train.horizon,
+        MINIBATCH: config.train.minibatch_size,
+        REPLAY: config.train.replay_ratio,
+        COST: config.train.total_timesteps,
+    }
+    return plain | {name: values[name] for name in plain if name in values}
