@@ -170,11 +170,13 @@ def configured(name: str = "connect4"):
 
 
 @pytest.fixture
-def on_gpu(monkeypatch):
-    """Trainers roll out in one launch, on a GPU that is the CPU."""
+def on_gpu(monkeypatch, request):
+    """Trainers roll out in one launch, on a GPU that is the CPU; the parameter: overlapped."""
+    overlap = getattr(request, "param", False)
 
     def place(given, vec, policy, *_):
-        return Placement(CPU, CPU, whole=rollouts_in_one_launch(policy, vec, given.train.horizon))
+        whole = rollouts_in_one_launch(policy, vec, given.train.horizon)
+        return Placement(CPU, CPU, overlap, whole=whole)
 
     monkeypatch.setattr(trainer, "place", place)
 
@@ -201,6 +203,7 @@ def test_training_is_the_hosts(on_gpu, monkeypatch):
         )
 
 
+@pytest.mark.parametrize("on_gpu", [False, True], indirect=True)
 def test_resume_is_exact(on_gpu):
     with emulated_gpu():
         whole = make_trainer()
