@@ -5,6 +5,7 @@ Each call of theirs that exchanges something with the first rank stands beside o
 """
 
 import sys
+import threading
 from pathlib import Path
 
 from puffer_mlx.checkpoint import Checkpoint, CheckpointManager
@@ -51,6 +52,7 @@ class Deputy:
     def __init__(self, trainer: Trainer, folder: Path, resumed: Path | None) -> None:
         self._trainer, self._folder, self._resumed = trainer, folder, resumed
         self._saved = trainer.epoch
+        self._lock = threading.Lock()
 
     def part(self) -> None:
         """Give this rank's part to a checkpoint of the first one, unless it has it."""
@@ -60,15 +62,25 @@ class Deputy:
 
     def rescue(self) -> str:
         """Save the last epoch's weights if nobody else does, from any thread; the line."""
-        trainer = self._trainer
-        if trainer.ranks.deputy and trainer.epoch != self._saved:
-            self._saved = trainer.epoch
-            keeper = CheckpointManager(self._folder, trainer.config, self._resumed)
-            about = trainer.vec.spec, trainer.policy, trainer.weights, None
-            step = trainer.epoch * trainer.config.batch_size
-            found = keeper.save(step, *about, gathered_statistics(trainer.vec))
-            return f"saved {found} (weights only: --load-model-path {found})"
-        return f"rank {trainer.ranks.rank} has ended"
+        ranks = self._trainer.ranks
+        try:
+            with self._lock, ranks.rescuing():
+                if ranks.deputy and self._trainer.epoch != self._saved:
+                    found = self._save()
+                    return f"saved {found} (weights only: --load-model-path {found})"
+        except Exception as error:
+            return f"not saved: {(str(error).splitlines() or [type(error).__name__])[0]}"
+        return f"rank {ranks.rank} has ended"
+
+    def _save(self) -> Path:
+        """Save the weights alone; where they are."""
+        trainer, epoch = self._trainer, self._trainer.epoch
+        keeper = CheckpointManager(self._folder, trainer.config, self._resumed)
+        about = trainer.vec.spec, trainer.policy, trainer.weights, None
+        step = epoch * trainer.config.batch_size
+        found = keeper.save(step, *about, gathered_statistics(trainer.vec))
+        self._saved = epoch
+        return found
 
     def __enter__(self) -> "Deputy":
         return self

@@ -76,7 +76,8 @@ class RunEnding:
     def rescue(self) -> str:
         """Save weights where the training doesn't end by itself, from any thread; the line."""
         try:
-            self.save(whole=False)
+            with self._trainer.ranks.rescuing():
+                self.save(whole=False)
         except Exception as error:
             return self._lost(error)
         return self.line()

@@ -14,11 +14,13 @@ Whoever hears of one raises it where ranks exchange something next. A thread tha
 since a collective never returns, is left behind: what can be saved is saved, and the process ends.
 """
 
+import atexit
 import contextlib
 import json
 import os
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,11 +30,11 @@ from typing import Any
 import psutil
 
 BEAT = 0.5  # seconds from one sign of life to the next
-SILENT = 10.0  # seconds without one
+SILENT = 10.0  # seconds without one, if its patience isn't shorter
 FIRST = 300.0  # seconds that a rank may take longer than others in its first epoch: it compiles
 GRACE = 4.0  # seconds that the main thread has to end by itself
 RESCUE = 15.0  # seconds that saving may take without it
-SAVING = 60.0  # seconds more, if it is about to
+SAVING = 20.0  # seconds more, if it is about to
 CONNECTING = 5.0  # seconds for each address
 LONGEST = 4000  # characters of a line
 LOCAL = "127.0.0.1"
@@ -64,6 +66,7 @@ class Attendance:
 
     def __init__(self, rank: int, patience: float) -> None:
         self.rank, self._patience = rank, patience
+        self._silent = min(SILENT, max(patience, 4 * BEAT))
         self.place = Place()
         self.lost: str | None = None
         self.gone: int | None = None
@@ -186,8 +189,8 @@ class Attendance:
             for rank in [*self._places]:
                 self._send(rank, count=place.count, busy=place.busy, begun=place.begun)
             for rank, other in [*self._places.items()]:
-                if now - other.heard > SILENT:
-                    self._lose(rank, f"rank {rank} hasn't answered for {SILENT:.0f} s")
+                if now - other.heard > self._silent:
+                    self._lose(rank, f"rank {rank} hasn't answered for {self._silent:.0f} s")
             if self.rank:  # the first one judges who hangs
                 continue
             places = {0: place, **self._places}
@@ -212,9 +215,14 @@ class Attendance:
         self._start(self._end)
 
     def _end(self) -> None:
-        """End the process, unless the main thread does."""
+        """End the process, unless the main thread does.
+
+        Which may still wait without end when all is saved, for threads that MLX's messages hold.
+        """
         if self._closed.wait(GRACE) or (self.raising and self._closed.wait(SAVING)):
-            return
+            atexit.register(_leave)
+            time.sleep(GRACE)
+            _leave()
         write(f"error: {self.lost}")
         helper = threading.Thread(target=self._rescue, daemon=True)
         helper.start()
@@ -226,6 +234,14 @@ class Attendance:
             write(self.rescue())
         except Exception as error:
             write(f"not saved: {error}")
+
+
+def _leave() -> None:
+    """End the process now, with what it has said."""
+    for stream in sys.stdout, sys.stderr:
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(2)
 
 
 def write(line: str) -> None:

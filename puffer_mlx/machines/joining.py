@@ -3,8 +3,8 @@
 import json
 import os
 import platform
+import subprocess
 import sys
-import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,9 +20,12 @@ from puffer_mlx.machines.launched import backend, rank_said
 from puffer_mlx.machines.ranks import ALONE, Alone, Ranks
 from puffer_mlx.machines.starting import share_cores
 from puffer_mlx.system import voice
+from puffer_mlx.system.devices import kind
 from puffer_mlx.system.version import machine
+from puffer_mlx.vec import source_folder
+from puffer_mlx.vec.native.sources import sources_digest
 
-ALL_BY = 120.0  # seconds in which all ranks have to be there
+ALL_BY = 120.0  # seconds in which all ranks have to be there, unless ``join`` is told otherwise
 OF_A_MACHINE = {  # settings that ranks need not have in common: what they compute doesn't depend on
     *("base.checkpoint_dir", "base.log_dir", "vec.num_threads", "vec.max_threads"),
     *("vec.backend", "vec.timeout", "base.profile"),
@@ -30,12 +33,13 @@ OF_A_MACHINE = {  # settings that ranks need not have in common: what they compu
 VERSIONS = ("puffer_mlx", "MLX")
 
 
-def join(config: Config, resumed: str = "none") -> Alone:
+def join(config: Config, resumed: str = "none", patience: float = ALL_BY) -> Alone:
     """This process's place among the ranks that a launcher started; ``ALONE`` without one.
 
     Args:
         config: the run's, which all ranks must have in common.
         resumed: the name of the checkpoint that it goes on from.
+        patience: seconds in which all ranks have to be there; else the process ends.
 
     Raises:
         UserError: ranks can't be reached, or they were started with other settings or versions.
@@ -43,7 +47,7 @@ def join(config: Config, resumed: str = "none") -> Alone:
     name = backend()
     if name is None:
         return ALONE
-    with _all_come(name):
+    with _all_come(name, patience):
         try:
             group = mx.distributed.init(strict=True, backend=name)
         except (RuntimeError, ValueError) as error:
@@ -108,7 +112,13 @@ def _facts(config: Config) -> dict[str, Any]:
     named = {name: versions[name] for name in VERSIONS}
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     place = {"host": host, "cores": cores}
-    return {"env_name": config.env_name, **kept, **named, **place}
+    alike = {"device": kind(mx.default_device()), "environment sources": _sources(config)}
+    return {"env_name": config.env_name, **kept, **named, **alike, **place}
+
+
+def _sources(config: Config) -> str:
+    """A hash of an environment's C sources; of one in Python, and none, empty."""
+    return "" if config.python else sources_digest(source_folder(config))
 
 
 def _first_difference(
@@ -139,22 +149,30 @@ def _hint(name: str) -> str:
     return f"this build of MLX has no {name} here: mlx.launch --backend ring works everywhere"
 
 
+WATCH = """
+import os, select, signal, sys
+seconds, parent, said = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+if not select.select([0], [], [], seconds)[0]:
+    os.write(2, said.encode())
+    os.kill(parent, signal.SIGKILL)
+"""
+
+
 @contextmanager
-def _all_come(name: str) -> Iterator[None]:
-    """End the process if the ranks don't find each other: MLX would wait without end."""
+def _all_come(name: str, patience: float) -> Iterator[None]:
+    """End the process if the ranks don't find each other: MLX would wait without end.
 
-    def end() -> None:
-        sys.stderr.write(
-            f"error: rank {rank_said()} has waited {ALL_BY:.0f} s for the others ({name})\n"
-            "  hint: was each rank started, and do its addresses lead to it?\n"
-        )
-        sys.stderr.flush()
-        os._exit(2)
-
-    timer = threading.Timer(ALL_BY, end)
-    timer.daemon = True
-    timer.start()
+    It waits with Python's lock in its hands, so no thread of this process could: another one does.
+    """
+    said = (
+        f"error: rank {rank_said()} has waited {patience:g} s for the others ({name})\n"
+        "  hint: was each rank started, and do its addresses lead to it?\n"
+    )
+    words = [sys.executable, "-S", "-E", "-c", WATCH, str(patience), str(os.getpid()), said]
+    watch = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    assert watch.stdin is not None
     try:
         yield
     finally:
-        timer.cancel()
+        watch.stdin.close()  # which it waits for
+        watch.wait()

@@ -138,6 +138,10 @@ class Alone:
     def rescue_by(self, rescue: Callable[[], str]) -> None:
         """Have something saved, from another thread, if others are lost and this one waits."""
 
+    def rescuing(self) -> contextlib.AbstractContextManager[object]:
+        """A block that saves what there is though others may be lost."""
+        return contextlib.nullcontext()
+
 
 ALONE = Alone()
 
@@ -157,7 +161,7 @@ class Ranks(Alone):
         self.attendance = Attendance(group.rank(), config.train.rank_timeout)
         self.group, self.together = group, config.train.draw_from == "all"
         self.rank, self.size = group.rank(), group.size()
-        self._segments = config.segments
+        self._segments, self._last = config.segments, config.epochs - 1
         self._measured: dict[str, np.ndarray] = {}  # what environments had, the same on all ranks
 
     def own(self, config: Config) -> Config:
@@ -272,11 +276,11 @@ class Ranks(Alone):
     def meet(
         self, epoch: int, weights: Any, logs: dict[str, float], scores: Any
     ) -> tuple[dict[str, float], Any]:
-        """One message for each rank; the weights' checksum in some epochs."""
-        crc = checksum(weights) if epoch % COMPARED == 0 else 0
+        """One message for each rank; the weights' checksum in some epochs, and in the last."""
+        crc = checksum(weights) if epoch % COMPARED == 0 or epoch == self._last else 0
         told = {name: float(value) for name, value in logs.items()}
         listed = None if scores is None else scores.tolist()
-        with self.guarded():
+        with self._reported():
             all_told = exchange.all_objects(self.group, (crc, told, listed))
         self.attendance.place.begun = True
         crcs, told, listed = zip(*all_told, strict=True)
@@ -287,6 +291,7 @@ class Ranks(Alone):
                 "all ranks need the same kind of device and the same versions; --resume goes on"
                 " from the last checkpoint",
             )
+        self._all_there()  # after what all ranks find alike: one may have ended by it already
         if scores is not None:
             scores = np.array([one for some in listed for one in some]).reshape(-1, 2)
         return merged_means(told), scores
@@ -328,6 +333,13 @@ class Ranks(Alone):
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
+        """Asks afterwards, too."""
+        with self._reported():
+            yield
+        self._all_there()
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
         """MLX's error becomes a message."""
         try:
             yield
@@ -336,6 +348,8 @@ class Ranks(Alone):
                 raise
             said = self.attendance.wait_lost(HEARD) or f"the ranks have lost each other: {error}"
             raise UserError(said, GOES_ON) from None
+
+    def _all_there(self) -> None:
         if said := self.attendance.wait_lost(0):
             raise UserError(said, GOES_ON)
 
@@ -365,12 +379,11 @@ class Ranks(Alone):
 
     def rescue_by(self, rescue: Callable[[], str]) -> None:
         """Kept for then."""
+        self.attendance.rescue = rescue
 
-        def save() -> str:
-            with without_mlx():
-                return rescue()
-
-        self.attendance.rescue = save
+    def rescuing(self) -> contextlib.AbstractContextManager[object]:
+        """MLX may wait for messages of the lost ones, and evaluate nothing meanwhile."""
+        return without_mlx()
 
 
 def checksum(weights: Any) -> int:

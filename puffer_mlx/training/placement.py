@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ import mlx.core as mx
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.errors import UserError
+from puffer_mlx.machines.ranks import Alone
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.acting_on_gpu import FEWEST, SHARED_BYTES, step_on_gpu
 from puffer_mlx.policy.policy import Policy
@@ -96,6 +97,31 @@ class Placement:
     def away(self) -> bool:
         """Whether acting and training round differently: another device, or another type."""
         return self.rollout != self.learner or self.acting_precision != self.precision
+
+
+def as_on_first(ranks: Alone, config: Config, place: Callable[[Config], Placement]) -> Placement:
+    """A placement that the first of several ranks finds, for all of them.
+
+    Each would measure something else, and some the other way round; on one machine they would
+    measure each other.
+
+    Args:
+        ranks: of which this process is one.
+        config: this rank's part.
+        place: finds the placement that a configuration asks for.
+
+    Raises:
+        UserError: as ``place``; also where this rank can't act as the first one does.
+    """
+    found = None if ranks.rank else place(config)
+    if found and ranks.size == 1:
+        return found
+    asked = found and {"rollout_device": found.rollout_device, "overlap": found.overlap}
+    told = json.loads(ranks.first(json.dumps(asked)))
+    if found is None:
+        return place(replace(config, train=replace(config.train, **told)))
+    found.reason += f", measured by rank 0 for all {ranks.size}" if found.reason else ""
+    return found
 
 
 def place(

@@ -34,7 +34,7 @@ from puffer_mlx.training.epoch_logs import (
 )
 from puffer_mlx.training.learner import Learner
 from puffer_mlx.training.observers import FirstRatios, Observer, SampledPhases
-from puffer_mlx.training.placement import place
+from puffer_mlx.training.placement import as_on_first, place
 from puffer_mlx.training.train_state import Scheduled, TrainState
 from puffer_mlx.trees import named
 from puffer_mlx.vec.base import VecEnv
@@ -111,7 +111,9 @@ class Trainer:
         self._acts_next: Any = None  # the next rollout's weights, where they aren't the newest
         run = compile_update(self.policy, own.train)
         before = like.numbers if like else {}
-        self.placement = place(own, vec, self.policy, run, weights, before)
+        self.placement = as_on_first(
+            ranks, own, lambda own: place(own, vec, self.policy, run, weights, before)
+        )
         self.profiler = Profiler(bool(config.base.profile))
         timer = self.profiler.rollout
         ranks.begin(vec)

@@ -4,18 +4,26 @@ import contextlib
 import json
 import os
 import re
+import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
+from puffer_mlx.config import load
+from puffer_mlx.machines import joining
+from puffer_mlx.machines.ranks import ALONE
 from puffer_mlx.machines.starting import command, free_ports
+from puffer_mlx.vec.native.sources import environments_folder, sources_digest
 
 EPOCHS, T, N = 10, 8, 24
 SMALL = f"""
@@ -27,56 +35,120 @@ SMALL = f"""
 TOGETHER = "--train.draw-from", "all"
 WAITS = 300  # seconds for a run of a few, on a machine that does other things, too
 LINE = re.compile(r"[\d,]+ of [\d,]+ steps")
+SERVING = [sys.executable, str(Path(__file__).with_name("serving_ranks.py"))]
 
 
 @contextlib.contextmanager
-def ranks(
-    count: int, folder: Path, *words: str, of: dict[int, list[str]] | None = None
+def started(
+    commands: list[list[str]], folder: Path, **how: Any
 ) -> Iterator[list[subprocess.Popen]]:
-    """Processes of one command on ports that the system picks; gone afterwards.
+    """A process of each command, ranks on ports that the system picks; gone afterwards.
 
-    ``of`` has further words of some ranks. Standard output and error are files, ``out0`` say.
+    Standard error, and output unless ``how`` says otherwise, are files, ``out0`` say.
     """
     hosts = folder / "hosts.json"
-    hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in free_ports(count)]))
+    hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in free_ports(len(commands))]))
     processes = []
-    for rank in range(count):
-        own = command([*SMALL, *words, *(of or {}).get(rank, [])])
+    for rank, words in enumerate(commands):
         said = {"MLX_RANK": str(rank), "MLX_HOSTFILE": str(hosts)}
         with open(folder / f"out{rank}", "w") as out:
-            how = {"stdout": out, "stderr": out, "cwd": folder, "env": {**os.environ, **said}}
-            processes.append(subprocess.Popen(own, **how))
+            own = {"stdout": out, "stderr": out, "cwd": folder, "env": {**os.environ, **said}}
+            processes.append(subprocess.Popen(words, **{**own, **how}))
     try:
         yield processes
     finally:
         for process in processes:
-            if process.poll() is None:
-                process.kill()
+            process.kill()
+        for process in processes:
             process.wait()
+            for pipe in filter(None, (process.stdin, process.stdout)):
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def ranks(count: int, folder: Path, *words: str):
+    """Processes of their own that train."""
+    return started([command([*SMALL, *words])] * count, folder)
+
+
+class Serving:
+    """Ranks that train again and again: see ``serving_ranks.py``."""
+
+    def __init__(self, count: int, folder: Path) -> None:
+        self.count, self._folder, self._stack = count, folder, contextlib.ExitStack()
+        self._processes: list[subprocess.Popen] = []
+
+    def run(self, folder: Path, words: list[str], fault: str = "", of: dict | None = None):
+        """Exit codes of a run; ``of`` has further words of some ranks."""
+        for _ in range(3):  # another program takes a port now and then
+            codes = self._run(folder, words, fault, of or {})
+            if not any("can't join" in text(folder, rank) for rank in range(self.count)):
+                break
+            self.close()
+        if fault and any(codes):  # ranks that have lost others end, whatever else they would do
+            self.close()
+        return codes
+
+    def _run(self, folder: Path, words: list[str], fault: str, of: dict) -> list[int]:
+        if not self._processes:
+            pipes: dict = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            self._processes = self._stack.enter_context(
+                started([SERVING] * self.count, self._folder, **pipes)
+            )
+        for rank, process in enumerate(self._processes):
+            own = [*SMALL[1:], *words, *of.get(rank, [])]
+            asked = {"folder": str(folder), "words": own, "fault": fault}
+            process.stdin.write(json.dumps(asked) + "\n")  # type: ignore
+            process.stdin.flush()  # type: ignore
+        found = []
+        for rank, process in enumerate(self._processes):
+            assert select.select([process.stdout], [], [], WAITS)[0], text(folder, rank)  # type: ignore
+            line = process.stdout.readline()  # type: ignore
+            assert line, text(self._folder, rank) + text(folder, rank)
+            found.append(int(line))
+        return found
+
+    def close(self) -> None:
+        self._processes = []
+        self._stack.close()
 
 
 def text(folder: Path, rank: int = 0) -> str:
-    return (folder / f"out{rank}").read_text()
+    path = folder / f"out{rank}"
+    return path.read_text() if path.exists() else ""
 
 
-def train(count: int, folder: Path, *words: str, of: dict | None = None) -> str:
-    """Train to the end; what the first rank said. Another's port is taken now and then: again."""
-    for _ in range(3):
-        with ranks(count, folder, *words, of=of) as processes:
-            codes = [process.wait(WAITS) for process in processes]
-        said = "".join(text(folder, rank) for rank in range(count))
-        if codes == [0] * count:
-            return text(folder)
-        assert "can't join" in said, said
-    raise AssertionError(said)
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory):
+    with contextlib.closing(Serving(2, tmp_path_factory.mktemp("two"))) as two:
+        yield two
 
 
-def train_alone(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        command([*SMALL, *words]), cwd=folder, capture_output=True, text=True, timeout=WAITS
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def train(serving):
+    """Train on two ranks, or as many, to the end; what the first rank said."""
+
+    def run(folder: Path, *words: str, fault: str = "", count: int = 2) -> str:
+        found = serving
+        with contextlib.ExitStack() as stack:
+            if count != 2:
+                found = stack.enter_context(contextlib.closing(Serving(count, folder)))
+            codes = found.run(folder, [*words], fault)
+        assert codes == [0] * count, [text(folder, rank) for rank in range(count)]
+        return text(folder)
+
+    return run
+
+
+@pytest.fixture
+def train_alone(script, monkeypatch):
+    """Train in this process."""
+
+    def run(folder: Path, *words: str) -> None:
+        monkeypatch.chdir(folder)
+        assert script.main([*SMALL[1:], *words]) == 0
+
+    return run
 
 
 def newest(folder: Path) -> Path:
@@ -121,10 +193,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_ranks_train_what_one_process_trains(case, two_folders):
+def test_ranks_train_what_one_process_trains(case, two_folders, train, train_alone):
     alone, several = two_folders
     train_alone(alone, *CASES[case])
-    train(3 if "three" in case else 2, several, *CASES[case], *TOGETHER)
+    train(several, *CASES[case], *TOGETHER, count=3 if "three" in case else 2)
     assert differ(alone, several) < 2e-6
     pairs = list(zip(records(alone), records(several), strict=True))
     assert len(pairs) >= EPOCHS
@@ -136,40 +208,53 @@ def test_ranks_train_what_one_process_trains(case, two_folders):
         )
 
 
-def test_each_ranks_own_minibatches_learn_something_else(two_folders):
+def test_each_ranks_own_minibatches_learn_something_else(two_folders, train, train_alone):
     """As PufferLib's: the same agents act, but others are drawn."""
     alone, several = two_folders
     train_alone(alone)
-    said = train(2, several)
+    said = train(several)
     assert differ(alone, several) > 1e-4
     assert len(LINE.findall(said)) >= 1 and not text(several, 1)
     one, other = (records(folder)[0] for folder in two_folders)
     assert one["env/score"] == pytest.approx(other["env/score"])  # they act by the same weights
 
 
-def test_a_run_that_goes_on_is_the_run(two_folders):
+def test_a_run_that_goes_on_is_the_run(two_folders, train):
     whole, stopped = two_folders
-    train(2, whole, "--vec.normalize-observations", "1")
+    train(whole, "--vec.normalize-observations", "1")
     half = ["--vec.normalize-observations", "1", "--stop-at", str(5 * T * N)]
-    train(2, stopped, *half)
+    train(stopped, *half)
     assert records(stopped)[-1]["epoch"] == 5
-    train(2, stopped, "--resume", "latest")
+    train(stopped, "--resume", "latest")
     assert differ(whole, stopped) == 0
     assert "ranks.1" in state(stopped)
 
 
-def test_another_number_of_ranks_does_not_go_on(tmp_path):
-    train(2, tmp_path, "--stop-at", str(T * N))
-    words = command([*SMALL, "--resume", "latest"])
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=WAITS)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: the run's state is of 2 ranks, and this is one process")
+def test_another_number_of_ranks_does_not_go_on(tmp_path, train, script, monkeypatch, capsys):
+    train(tmp_path, "--stop-at", str(T * N))
+    monkeypatch.chdir(tmp_path)
+    assert script.main([*SMALL[1:], "--resume", "latest"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: the run's state is of 2 ranks, and this is one process")
 
 
-def test_ranks_are_started_here(tmp_path):
+def test_ranks_are_started_here(tmp_path, train_alone):
     train_alone(tmp_path, *TOGETHER, "--train.gpus", "2")
     assert "gpus = 2" in (newest(tmp_path) / "config.ini").read_text()
     assert "ranks.1" in state(tmp_path)
+
+
+def test_rollouts_in_one_launch_are_the_hosts(two_folders, train, train_alone):
+    """On each rank's GPU, of its own environments; and they go on from a checkpoint."""
+    alone, several = two_folders
+    words = [*TOGETHER, "--train.total-timesteps", str(4 * T * N)]
+    train_alone(alone, *words)
+    train(several, *words, "--stop-at", str(2 * T * N), fault="on_gpu")
+    train(several, *words, "--resume", "latest", fault="on_gpu")
+    assert differ(alone, several) < 3e-4
+    for one, other in zip(records(alone), records(several), strict=True):
+        for name in (name for name in one if name.startswith("env/")):
+            assert one[name] == pytest.approx(other[name], rel=1e-5), name
 
 
 LONG = (
@@ -188,6 +273,7 @@ LONG = (
         (1, signal.SIGKILL, "rank 1 has died"),
         (1, signal.SIGSTOP, r"rank 1 (hangs: the others have waited|hasn't answered for)"),
         (0, signal.SIGKILL, "rank 0 has died"),
+        (0, signal.SIGSTOP, "rank 0 hasn't answered for 5 s"),
     ],
 )
 def test_a_rank_that_is_lost_is_named(lost, number, said, tmp_path):
@@ -211,12 +297,37 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_ranks_that_were_started_otherwise(case, tmp_path):
+def test_ranks_that_were_started_otherwise(case, tmp_path, serving):
     words, message = BAD[case]
-    with ranks(2, tmp_path, of={1: words}) as processes:
-        assert [process.wait(WAITS) for process in processes] == [2, 2]
+    assert serving.run(tmp_path, [], of={1: words}) == [2, 2]
     for rank in range(2):
         assert f"error: {message}" in text(tmp_path, rank)
+
+
+def test_environments_of_other_sources(tmp_path, serving):
+    """Their C may differ where the versions of the package don't."""
+    folders = [tmp_path / name / "squared" for name in ("here", "there")]
+    for folder in folders:
+        shutil.copytree(environments_folder() / "squared", folder)
+    assert sources_digest(folders[0]) == sources_digest(folders[1])
+    (header,) = folders[1].glob("squared.h")
+    header.write_text(header.read_text() + "// another one\n")
+    configs = [joining._facts(replace(load("squared"), source=str(f))) for f in folders]
+    assert joining._first_difference(*configs) == (
+        "environment sources",
+        *(sources_digest(folder) for folder in folders),
+    )
+
+
+def test_waiting_for_ranks_that_never_come(tmp_path):
+    code = "import puffer_mlx\nfrom puffer_mlx.config import load\n"
+    code += "from puffer_mlx.machines.joining import join\njoin(load('squared'), patience=0.5)"
+    words = [sys.executable, "-c", code]
+    with started([words, ["true"]], tmp_path) as processes:
+        assert processes[0].wait(WAITS) == -signal.SIGKILL
+    assert text(tmp_path).startswith(
+        "error: rank 0 has waited 0.5 s for the others (ring)\n  hint:"
+    )
 
 
 @pytest.mark.parametrize(
@@ -227,28 +338,36 @@ def test_ranks_that_were_started_otherwise(case, tmp_path):
         ('[["127.0.0.1:5000"]]', "[ring]"),
     ],
 )
-def test_a_wrong_host_file_is_one_message(hosts, said, tmp_path):
+def test_a_wrong_host_file_is_one_message(hosts, said, here, script, monkeypatch, capsys):
     if hosts is not None:
-        (tmp_path / "hosts.json").write_text(hosts)
-    settings = {**os.environ, "MLX_RANK": "3", "MLX_HOSTFILE": "hosts.json"}
-    done = subprocess.run(
-        command(SMALL), cwd=tmp_path, capture_output=True, text=True, env=settings, timeout=WAITS
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: rank 3 can't join: {said}")
-    assert "Traceback" not in done.stderr
+        (here / "hosts.json").write_text(hosts)
+    monkeypatch.setenv("MLX_RANK", "3")
+    monkeypatch.setenv("MLX_HOSTFILE", "hosts.json")
+    assert script.main(SMALL[1:]) == 2
+    found = capsys.readouterr().err
+    assert found.startswith(f"error: rank 3 can't join: {said}") and found.count("error") == 1
 
 
-def test_what_cannot_be_divided_is_one_message(tmp_path):
-    words = command([*SMALL, "--train.gpus", "2", "--train.minibatch-size", str(3 * T)])
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=WAITS)
-    assert done.returncode == 2
+def test_what_cannot_be_divided_is_one_message(here, script, capsys):
+    words = "--train.gpus", "2", "--train.minibatch-size", str(3 * T)
+    assert script.main([*SMALL[1:], *words]) == 2
+    found = capsys.readouterr().err
     message = "error: train.minibatch_size 24 is not a multiple of 2 ranks x train.horizon 8"
-    assert done.stderr.startswith(message) and done.stderr.count("error") == 1
+    assert found.startswith(message) and found.count("error") == 1
 
 
 def test_the_first_process_asks_for_no_machine_of_others():
     """Without a launcher nothing of it is made."""
-    code = "from puffer_mlx.machines.joining import join; import sys\n"
-    code += "from puffer_mlx.machines.ranks import ALONE\nsys.exit(join(None) is not ALONE)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert joining.join(load("squared")) is ALONE
+
+
+@pytest.mark.parametrize(
+    ("fault", "epoch"), [("other_weights", EPOCHS), ("own_gradients", 1)], ids=str
+)
+def test_weights_that_differ_are_noticed(fault, epoch, tmp_path, serving):
+    """Of one rank after its second epoch; of both, which never heard of the other's gradients."""
+    assert serving.run(tmp_path, [], fault) == [2, 2]
+    for rank in range(2):
+        said = text(tmp_path, rank)
+        assert f"error: after epoch {epoch} the weights of ranks [1] differ from those of" in said
+        assert said.count("error: ") == 1

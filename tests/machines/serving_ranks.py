@@ -1,0 +1,90 @@
+"""A rank that trains again and again: a process that tests start once.
+
+It reads a line of JSON for each run (``folder``, ``words``, ``fault``), trains in that folder with
+its output in a file there, ``out0`` say, and answers with the exit code.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import puffer_mlx  # noqa: F401  before MLX
+
+# isort: split
+import mlx.core as mx
+from emulated_run import emulated_gpu
+from mlx.utils import tree_map
+
+from puffer_mlx.cli.train import main
+from puffer_mlx.machines import exchange
+from puffer_mlx.rollout.on_gpu import rollouts_in_one_launch
+from puffer_mlx.training import trainer
+from puffer_mlx.training.learner import Learner
+from puffer_mlx.training.placement import Placement
+
+RANK = int(os.environ["MLX_RANK"])
+
+
+@contextlib.contextmanager
+def other_weights() -> Iterator[None]:
+    """The last rank has weights of its own after its second epoch."""
+    real, epochs = Learner.train, iter(range(1000))
+
+    def train(self, *given):
+        after, losses = real(self, *given)
+        if RANK and next(epochs) == 1:
+            after = replace(after, weights=tree_map(lambda w: w * (1 + 1e-6), after.weights))
+            mx.eval(after.weights)
+        return after, losses
+
+    with mock.patch.object(Learner, "train", train):
+        yield
+
+
+@contextlib.contextmanager
+def own_gradients() -> Iterator[None]:
+    """No rank hears of the others' gradients."""
+    with mock.patch.object(exchange, "mean_of_ranks", lambda group, *trees: [*trees]):
+        yield
+
+
+@contextlib.contextmanager
+def on_gpu() -> Iterator[None]:
+    """A GPU that is the CPU computes all, rollouts in one launch."""
+    cpu = mx.Device(mx.cpu)
+
+    def place(given, vec, policy, *_):
+        if RANK:  # what the first rank told
+            assert (given.train.rollout_device, given.train.overlap) == ("gpu-kernel", False)
+        return Placement(cpu, cpu, whole=rollouts_in_one_launch(policy, vec, given.train.horizon))
+
+    with mock.patch.object(trainer, "place", place), emulated_gpu() as gpu:
+        yield
+    assert any(name.startswith("rollout_") for name in gpu.names)
+
+
+def train(folder: str, words: list[str], fault: str | None) -> int:
+    """One run; its exit code."""
+    os.chdir(folder)
+    out = os.open(f"out{RANK}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.close(out)
+    with globals()[fault]() if fault else contextlib.nullcontext():
+        code = main(words)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+if __name__ == "__main__":
+    answers = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        print(train(**json.loads(line)), file=answers, flush=True)
