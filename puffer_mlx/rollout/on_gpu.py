@@ -225,7 +225,8 @@ class RolloutsOnGPU:
             arrived = found.last_observations, found.rewards[-1], found.terminals[-1], masks
             last, actions = Arrived(*arrived), found.actions[-1]
             after = divided(step.state_after(found.states), len(states))
-        mx.eval(*(each for each in found if each is not None), log, after, actions, *arrived[:3])
+        made = *found, *arrived, log, actions  # all of them: another thread may read them
+        mx.eval(after, *(each for each in made if each is not None))
         environments.stepped(found.structs, log, actions, last)
         names = ["observations", "actions", "logprobs", "rewards", "terminals", "masks", "values"]
         buffer.fill({**{name: getattr(found, name) for name in names}, "finals": None}, last)
