@@ -1,11 +1,21 @@
 #!/usr/bin/env python
 """What ending runs early saves: python benchmarks/sweep_early_stop.py [--json FILE] [--help].
 
-Runs of sweep_methods.py's surfaces log their score, with noise, at 40 points of their curves. The
-same sweep is made twice: once all runs go on to their ends, once `EarlyStop` watches them, with a
-threshold out of the runs before. Of each: the seconds that all runs cost, and the true score of the
-run whose noisy score was best at its end. `Random` suggests the same runs both times; `Protein`
-learns from the points that a run has come to.
+Runs of sweep_methods.py's surfaces log their score, with noise, at 40 points of their curves. Each
+method has the same seconds to spend in several forms, and in each begins with the same run:
+
+- to their ends: all runs go on to their ends.
+- as shipped: `EarlyStop` watches them as in `puffer-mlx sweep`, with a threshold out of the runs
+  before. Where a method's default is to end none this is the same as the first.
+- dear too: the quantile's line, and above the front's cost only what is near the best goes on.
+- line: the quantile's line alone.
+
+After each run the best so far is the true score of the run whose noisy score was best at its end.
+The table has its mean over the seeds after a half, 70 % and all of the seconds. What was saved is
+how much sooner that mean came to where runs that go on to their ends came at last.
+
+`Random` suggests the same runs in all forms, further on in some; `Protein` and `ParetoGenetic`
+learn from the points that a run has come to.
 """
 
 import argparse
@@ -32,80 +42,167 @@ from sweep_methods import Surface, surfaces
 
 LOGGED = 40  # points of a run
 TOLD = 4  # of them its observations
+QUANTILE = 0.3  # of the forms that aren't a method's own
+BUDGETS = {"Random": 30_000.0, "Protein": 4000.0, "ParetoGenetic": 4000.0}  # seconds
+PARTS = 0.5, 0.7, 1.0  # of a budget, at which the table tells of the best
+
+
+class Rule(NamedTuple):
+    """How runs are ended.
+
+    Args:
+        quantile: ``early_stop_quantile``; 0: none is.
+        spares_dear: see ``threshold``.
+    """
+
+    quantile: float
+    spares_dear: bool
 
 
 class Sweep(NamedTuple):
-    """One sweep: the true score of what seemed best, seconds in all, runs that were ended."""
+    """One sweep.
 
-    best: float
-    seconds: float
+    Args:
+        curve: after each run: seconds in all, and the true score of what seems best.
+        runs: how many there were.
+        ended: how many of them early.
+    """
+
+    curve: list[tuple[float, float]]
+    runs: int
     ended: int
 
+    def best(self, seconds: float) -> float:
+        """The true score of what seemed best after so many seconds; 0 before any run ended."""
+        return next((best for spent, best in reversed(self.curve) if spent <= seconds), 0.0)
 
-def sweep(method: str, surface: Surface, seed: int, runs: int, quantile: float) -> Sweep:
-    """A sweep of so many runs; with ``quantile`` 0 none is ended."""
+
+def rules(method: str) -> dict[str, Rule]:
+    """The forms of a method, by their names in the table."""
+    shipped = SweepSettings(method=method)
+    return {
+        "to their ends": Rule(0.0, False),
+        "as shipped": Rule(shipped.stop_quantile, shipped.spares_dear),
+        "dear too": Rule(QUANTILE, False),
+        "line": Rule(QUANTILE, True),
+    }
+
+
+def sweep(method: str, surface: Surface, seed: int, budget: float, rule: Rule) -> Sweep:
+    """A sweep until its seconds are spent."""
     settings = replace(SweepSettings(max_suggestion_cost=surface.most), method=method)
     space, seen = surface.space, Observations(settings)
     chooser = make_method(space, settings, seed)
-    best, spent, ended = (-math.inf, 0.0), 0.0, 0
-    for number in range(runs):
+    best, spent, ended, number = (-math.inf, 0.0), 0.0, 0, 0
+    made: list[tuple[float, float]] = []
+    while spent < budget:
         draw = np.random.default_rng([seed, number, 7])
         vector = chooser.suggest() if number else space.as_run(space.default[None])[0]
+        number += 1
         values: dict[str, float] = dict(space.to_values(vector))
         steps, luck = values[COST], surface.noise * draw.standard_normal()
-        watch, curve = EarlyStop(threshold(seen, quantile)), []
+        watch = EarlyStop(threshold(seen, rule.quantile, rule.spares_dear))
+        curve, stopped = [], False
         for part in np.arange(1, LOGGED + 1) / LOGGED:
             true = surface.score(values, part * steps)
             score = true + luck + 0.5 * surface.noise * draw.standard_normal()
             cost = part * steps * surface.seconds(values) / 1e6
             curve.append((score, cost, part, true))
-            if quantile and part < 1 and watch.should_stop(cost, score):
-                ended += 1
+            if not math.isfinite(true):
+                break
+            if rule.quantile and part < 1 and watch.should_stop(cost, score):
+                stopped = True
                 break
         spent += curve[-1][1]
-        if math.isfinite(curve[-1][3]):
+        if not math.isfinite(curve[-1][3]):
+            chooser.observe(vector, math.nan, 0.0, failed=True)
+            continue
+        ended += stopped
+        if not stopped:
             best = max(best, (curve[-1][0], curve[-1][3]))
+        made.append((float(spent), float(best[1])))
         for score, cost, part, _ in curve[:: -LOGGED // TOLD][::-1]:
             at = vector.copy()
             at[space.cost] = space.parameters[space.cost or 0].to_unit(part * steps)
             for tell in (seen.add, chooser.observe):
                 tell(at, score, cost)
-    return Sweep(best[1], spent, ended)
+    return Sweep(made, number, ended)
+
+
+def mean_best(made: list[Sweep], seconds: float) -> float:
+    """Over the seeds."""
+    return statistics.fmean(each.best(seconds) for each in made)
+
+
+def saved(plain: list[Sweep], ended: list[Sweep], budget: float) -> float:
+    """The part of the seconds that runs which are ended early need less for the same mean best.
+
+    -inf if they don't come to it at all.
+    """
+    level = mean_best(plain, budget)
+    return 1 - seconds_to(ended, level, budget) / seconds_to(plain, level, budget)
+
+
+def seconds_to(made: list[Sweep], level: float, budget: float) -> float:
+    """After how many seconds the mean best is at a level; inf if it never is."""
+    times = sorted({spent for each in made for spent, _ in each.curve if spent <= budget})
+    return next((at for at in times if mean_best(made, at) >= level - 1e-9), math.inf)
 
 
 def main() -> None:
     """Sweep all, print a table, and write it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--runs", type=int, default=60)
-    parser.add_argument("--quantile", type=float, default=SweepSettings.early_stop_quantile)
-    parser.add_argument("--methods", nargs="+", default=["Random", "Protein"])
-    parser.add_argument("--surfaces", nargs="+", default=["curves", "cliffs"])
+    parser.add_argument("--methods", nargs="+", default=["Random", "Protein"], choices=BUDGETS)
+    parser.add_argument("--surfaces", nargs="+", default=["curves"], choices=["curves", "cliffs"])
     parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
-    made: dict[str, list[tuple[Sweep, Sweep]]] = {}
-    print("| surface | method | best to the ends | best, ended early | cost saved | runs ended |")
+    found: dict[str, dict[str, list[Sweep]]] = {}
+    print("| surface | method | runs go on | best after 50, 70, 100 % | saved | ended of runs |")
     print("| --- | --- | --- | --- | --- | --- |")
     for surface in options.surfaces:
         for method in options.methods:
-            pairs = []
-            for seed in range(options.seeds):
-                on = surfaces()[surface]
-                plain = sweep(method, on, seed, options.runs, 0.0)
-                pairs.append((plain, sweep(method, on, seed, options.runs, options.quantile)))
-            made[f"{surface}, {method}"] = pairs
-            best = [statistics.median(pair[k].best for pair in pairs) for k in (0, 1)]
-            saved = statistics.median(1 - pair[1].seconds / pair[0].seconds for pair in pairs)
-            ended = statistics.median(pair[1].ended for pair in pairs)
-            scores = f"{best[0]:.3f} | {best[1]:.3f}"
-            print(f"| {surface} | {method} | {scores} | {saved:.0%} | {ended:.0f} |", flush=True)
+            budget, forms = BUDGETS[method], {}
+            known: dict[Rule, list[Sweep]] = {}
+            for name, rule in rules(method).items():
+                if rule not in known:
+                    on = surfaces()[surface]
+                    seeds = range(options.seeds)
+                    known[rule] = [sweep(method, on, seed, budget, rule) for seed in seeds]
+                forms[name] = known[rule]
+                print(row(surface, method, name, forms, budget), flush=True)
+            found[f"{surface}, {method}"] = forms
     if options.json:
-        found = {
-            name: [[s._asdict() for s in pair] for pair in pairs] for name, pairs in made.items()
-        }
-        record = {"versions": version_text().splitlines(), "runs": options.runs, "sweeps": found}
-        with publish(options.json) as path:
-            path.write_text(json.dumps(record, indent=1) + "\n")
+        write(options.json, found)
+
+
+def row(surface: str, method: str, name: str, forms: dict[str, list[Sweep]], budget: float) -> str:
+    """A line of the table."""
+    made = forms[name]
+    best = ", ".join(f"{mean_best(made, part * budget):.3f}" for part in PARTS)
+    less = f"{saved(forms['to their ends'], made, budget):.0%}"
+    ended, runs = (
+        statistics.fmean(x) for x in zip(*((m.ended, m.runs) for m in made), strict=True)
+    )
+    return f"| {surface} | {method} | {name} | {best} | {less} | {ended:.1f} of {runs:.1f} |"
+
+
+def write(path: Path, found: dict[str, dict[str, list[Sweep]]]) -> None:
+    """Write all sweeps; of their curves where the best became another, and the end."""
+
+    def written(each: Sweep) -> dict[str, object]:
+        points = [(round(spent, 1), round(best, 4)) for spent, best in each.curve]
+        before = [None, *(best for _, best in points[:-1])]
+        kept = [p for p, best in zip(points, before, strict=True) if p[1] != best]
+        return {**each._asdict(), "curve": kept, "seconds": points[-1][0]}
+
+    sweeps = {
+        name: {form: [written(each) for each in made] for form, made in forms.items()}
+        for name, forms in found.items()
+    }
+    record = {"versions": version_text().splitlines(), "budgets": BUDGETS, "sweeps": sweeps}
+    with publish(path) as temporary:
+        temporary.write_text(json.dumps(record) + "\n")
 
 
 if __name__ == "__main__":

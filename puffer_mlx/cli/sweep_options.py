@@ -22,7 +22,7 @@ SECTION = {  # of [sweep]: what help says
     "max_runs": "runs that finish",
     "max_suggestion_cost": "no run is suggested that is expected to cost more; seconds",
     "downsample": "points of its curve that a run tells",
-    "early_stop_quantile": "runs below it are ended early; 0: none is",
+    "early_stop_quantile": "runs below it are ended early; 0, as with Protein: none is",
     "gpus": "how many are used; 0: all",
     "sweep_only": "words with commas: only keys with one of them are swept",
 }

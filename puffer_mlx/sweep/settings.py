@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-OURS = ("Protein", "ParetoGenetic", "Random")  # of this room
+PROTEIN = "Protein"
+OURS = (PROTEIN, "ParetoGenetic", "Random")  # of this room
 OPTUNAS = ("TPE", "GP", "NSGAII")  # of the engine
 METHODS = (*OURS, *OPTUNAS)
 LINEAR, PERCENTILE = "linear", "percentile"
@@ -24,7 +25,7 @@ class SweepSettings:
         downsample: of how many points of its curve a run tells.
         prune_pareto: leave out the front's expensive points that bring little.
         early_stop_quantile: a run whose score is below this quantile of what its cost bought in
-            others is ended; 0: none is.
+            others is ended; 0: none is; -1: ``stop_quantile`` says.
         gpus: how many the runs share; 0 is all.
         sweep_only: only parameters whose names contain one of these words are swept; empty: all.
         num_random_samples: points of a Sobol sequence that are tried first.
@@ -36,7 +37,7 @@ class SweepSettings:
             be; -1: 0, PufferLib's, where runs' lengths are searched, and 0.5 where all are equal.
     """
 
-    method: str = "Protein"
+    method: str = PROTEIN
     metric: str = "env/score"
     metric_distribution: str = LINEAR
     goal: str = MAXIMIZE
@@ -44,7 +45,7 @@ class SweepSettings:
     max_runs: int = 1200
     downsample: int = 5
     prune_pareto: bool = True
-    early_stop_quantile: float = 0.3
+    early_stop_quantile: float = -1.0
     gpus: int = 0
     sweep_only: tuple[str, ...] = ()
     num_random_samples: int = 10
@@ -53,6 +54,26 @@ class SweepSettings:
     gp_training_iter: int = 50
     gp_max_obs: int = 750
     exploration: float = -1.0
+
+    @property
+    def stop_quantile(self) -> float:
+        """``early_stop_quantile``; unless it is given 0.3, PufferLib's, and with Protein 0.
+
+        Protein chooses how long runs are, by what their curves taught it: ending them saved none of
+        the cost of a score (docs/decisions/0024-protein.md).
+        """
+        if self.early_stop_quantile >= 0:
+            return self.early_stop_quantile
+        return 0.0 if self.method == PROTEIN else 0.3
+
+    @property
+    def spares_dear(self) -> bool:
+        """Whether runs that cost more than the front's are ended like all others.
+
+        Protein's are there to find out whether more cost buys more. Ended unless they are near the
+        best, they kept its front from growing.
+        """
+        return self.method == PROTEIN
 
     @property
     def sign(self) -> int:

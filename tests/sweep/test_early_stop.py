@@ -50,6 +50,28 @@ def test_threshold_by_hand():
     assert LINE.at(1201.0) == 9.0
 
 
+def test_dear_runs_are_spared_where_they_are_to_find_out_what_more_cost_buys():
+    spared = LINE._replace(near_best=-np.inf)
+    assert spared.at(1201.0) == pytest.approx(np.log(1201.0))
+    assert spared.at(311.0) == LINE.at(311.0) and spared.at(309.0) == -np.inf
+    seen, draw = Observations(SweepSettings()), np.random.default_rng(1)
+    for _ in range(40):
+        seen.add(draw.uniform(-1, 1, 3), draw.uniform(), draw.uniform(1, 100))
+    plain, without = threshold(seen, 0.3), threshold(seen, 0.3, spares_dear=True)
+    assert plain and plain.near_best > 0.8 and without == plain._replace(near_best=-np.inf)
+
+
+def test_protein_ends_no_run_unless_it_is_asked_to():
+    assert SweepSettings(method="Protein").stop_quantile == 0
+    assert SweepSettings(method="Random").stop_quantile == 0.3
+    for asked in 0.0, 0.2:
+        for method in "Protein", "Random":
+            assert SweepSettings(method=method, early_stop_quantile=asked).stop_quantile == asked
+    assert (
+        SweepSettings(method="Protein").spares_dear and not SweepSettings(method="TPE").spares_dear
+    )
+
+
 def test_a_run_below_the_line_ends_and_one_above_goes_on():
     stop = EarlyStop(LINE)
     assert not stop.should_stop(100.0, -50.0)

@@ -34,15 +34,31 @@ def benchmarks(monkeypatch):
 
 def test_ending_runs_early_saves_a_third_of_the_cost_and_not_the_best(benchmarks):
     methods, early_stop = benchmarks
-    surface = methods.surfaces()["curves"]
-    pairs = [
-        [early_stop.sweep("Random", surface, seed, 60, quantile) for quantile in (0.0, 0.3)]
-        for seed in range(3)
-    ]
-    for plain, ended in pairs:
-        assert plain.ended == 0 < ended.ended < 40 and ended.best == plain.best
-    seconds = [sum(pair[k].seconds for pair in pairs) for k in (0, 1)]
-    assert seconds[1] < 0.7 * seconds[0]
+    surface, rules = methods.surfaces()["curves"], early_stop.rules("Random")
+    forms = "to their ends", "as shipped"
+    plain, ended = (early_stop.sweep("Random", surface, 3, 15_000, rules[name]) for name in forms)
+    assert plain.ended == 0 < ended.ended < ended.runs - plain.runs / 2
+    # The same runs: what they cost when as many of them were begun, ended early or not.
+    runs = plain.runs
+    assert ended.runs > runs and ended.curve[runs - 1][0] < 0.7 * plain.curve[-1][0]
+    assert ended.curve[runs - 1][1] == plain.curve[-1][1] > 0
+
+
+def test_saved_seconds_by_hand(benchmarks):
+    _, early_stop = benchmarks
+    plain = [early_stop.Sweep([(10.0, 0.2), (50.0, 0.4), (90.0, 0.4)], 3, 0)]
+    sooner = [early_stop.Sweep([(10.0, 0.2), (30.0, 0.4), (120.0, 0.9)], 3, 1)]
+    never = [early_stop.Sweep([(10.0, 0.2), (110.0, 0.9)], 2, 1)]
+    assert [plain[0].best(x) for x in (9, 10, 60, 100)] == [0.0, 0.2, 0.4, 0.4]
+    assert early_stop.saved(plain, sooner, 100.0) == pytest.approx(0.4)
+    assert early_stop.saved(plain, never, 100.0) == -math.inf
+    assert early_stop.saved(plain, plain, 100.0) == 0
+
+
+def test_the_benchmark_s_forms_are_the_methods_own(benchmarks):
+    _, early_stop = benchmarks
+    shipped = {name: early_stop.rules(name)["as shipped"] for name in ("Random", "Protein")}
+    assert shipped == {"Random": (0.3, False), "Protein": (0.0, True)}
 
 
 def test_what_is_chosen_is_what_seemed_best_and_is_affordable(benchmarks):

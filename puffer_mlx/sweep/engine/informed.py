@@ -90,7 +90,8 @@ class Judges:
     def __call__(self) -> Callable[[Sequence[Point]], str]:
         """A judge of one run: why it is to end, empty while it isn't."""
         seen = self._informed.of(self._study.trials()).observations
-        stop = EarlyStop(threshold(seen, self._settings.early_stop_quantile))
+        settings = self._settings
+        stop = EarlyStop(threshold(seen, settings.stop_quantile, settings.spares_dear))
 
         def judge(points: Sequence[Point]) -> str:
             for point in points:
