@@ -14,11 +14,12 @@ from oracles import named
 
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
+from puffer_mlx.machines.ranks import Alone
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.training import acting, placement
 from puffer_mlx.training import trainer as trainer_module
-from puffer_mlx.training.placement import PATIENCE, Placement, notes, place
+from puffer_mlx.training.placement import PATIENCE, Placement, as_on_first, notes, place
 from puffer_mlx.training.trainer import Trainer
 
 CPU, GPU = mx.Device(mx.cpu), mx.Device(mx.gpu)
@@ -513,3 +514,32 @@ def test_recomputing_in_bf16_is_a_scan_in_bf16(monkeypatch, network):
     # products of other sizes may sum in another order: less than half a step of bf16
     np.testing.assert_allclose(found, np.array(expected).reshape(T, N), rtol=0, atol=2e-3)
     assert 1e-5 < np.abs(found - stored["logprobs"]).max() < 0.1
+
+
+def test_the_first_of_several_ranks_decides():
+    """Another one would have found something else, and doesn't ask."""
+    said: list[str] = []
+
+    class One(Alone):
+        size = 2
+
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+        def first(self, text: str) -> str:
+            said.append(text)
+            return said[0]
+
+    def on_first(asked: config.Config) -> Placement:
+        assert (asked.train.rollout_device, asked.train.overlap) == ("auto", "auto")
+        return Placement(GPU, CPU, overlap=True, reason="rollouts on the CPU")
+
+    def on_other(asked: config.Config) -> Placement:
+        assert (asked.train.rollout_device, asked.train.overlap) == ("cpu", True)
+        return Placement(GPU, CPU, overlap=True)
+
+    own = configure("--train.overlap", "auto", "--train.rollout-device", "auto")
+    found = [as_on_first(One(0), own, on_first), as_on_first(One(1), own, on_other)]
+    assert found[0].reason == "rollouts on the CPU, measured by rank 0 for all 2"
+    assert not found[1].reason
+    assert as_on_first(Alone(), own, on_first).reason == "rollouts on the CPU"
