@@ -84,6 +84,12 @@ def find(config: Config, own: Own) -> Found:
     folder = above / name
     if name != folder.name or name.startswith("."):
         raise UserError(f"{name!r} is no name of a sweep", "a word, without a slash")
+    if own.resume and not own.storage and not folder.is_dir():
+        there = sorted(path.parent.name for path in above.glob(f"*/{WHERE}"))
+        hint = (
+            f"those there are: {', '.join(there[-3:])}" if there else "without --resume one begins"
+        )
+        raise UserError(f"there is no sweep {name} in {above}", hint)
     storage = own.storage or str(folder / "journal.log")
     with contextlib.suppress(OSError, ValueError, KeyError):
         storage = own.storage or json.loads((folder / WHERE).read_text())["storage"]

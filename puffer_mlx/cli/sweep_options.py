@@ -11,6 +11,7 @@ from puffer_mlx.config.command_line import spelled
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.default_ranges import OF_4, OF_5
+from puffer_mlx.sweep.reading import method_named
 from puffer_mlx.sweep.settings import METHODS, SweepSettings
 
 HANG = 600.0
@@ -101,8 +102,21 @@ def _add_own(group: Any) -> None:
 
 def _add_key(group: Any, name: str, text: str) -> None:
     option = "--" + name.replace("_", "-")
-    metavar = "VALUE"
-    group.add_argument(option, dest=name, default=argparse.SUPPRESS, metavar=metavar, help=text)
+    group.add_argument(
+        option,
+        dest=name,
+        default=argparse.SUPPRESS,
+        metavar="VALUE",
+        type=_method if name == "sweep.method" else str,
+        help=text,
+    )
+
+
+def _method(text: str) -> str:
+    """What was typed can be typed again; a file's unknown method is a note (``reading``)."""
+    if method_named(text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not among {', '.join(METHODS)}")
+    return text
 
 
 def own_options(words: Sequence[str]) -> tuple[Own, list[str]]:

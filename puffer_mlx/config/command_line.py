@@ -4,6 +4,7 @@ import argparse
 import re
 import textwrap
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from puffer_mlx.config.compatibility import RENAMES, SWEEP, UNUSED, closest
@@ -254,8 +255,12 @@ def _unknown(
         for word, action in parser._option_string_actions.items()
         if word.startswith("--") and ("." not in action.dest or obeys(obeyed, action.dest))
     ]
-    near = closest(name[2:], options)
-    hint = f"did you mean --{near}?" if near else "--help all explains every option"
-    if name.startswith("--sweep"):
+    hint = "--help all explains every option"
+    if name.startswith("--sweep."):  # whose last words, min and max, are no keys' names
+        near = "".join(get_close_matches(name[2:], options, n=1, cutoff=0.8))
         hint = "name a key that the environment's file has in a [sweep] section, or PufferLib's own"
+    else:
+        near = closest(name[2:], options)
+    if near:
+        hint = f"did you mean --{near}?"
     return UserError(f"unknown option {name} {value}".rstrip() + f" ({COMMAND_LINE})", hint)

@@ -75,8 +75,8 @@ def fit_evaluations(config: Config) -> None:
     """
     if config.base.eval_interval and config.base.eval_episodes > WHILE_TRAINING:
         usual, config.base.eval_episodes = config.base.eval_episodes, WHILE_TRAINING
-        said = f"{EVAL_EPISODES} is {WHILE_TRAINING:,} with base.eval_interval, without {usual:,}"
-        config.notes.append(f"{said}; --eval-episodes sets it")
+        said = f"each evaluation while training plays {WHILE_TRAINING:,} episodes, not {usual:,}"
+        config.notes.append(f"{said}: --eval-episodes says another number")
 
 
 def fit_agents(config: Config, counts: Sequence[int]) -> None:

@@ -108,7 +108,7 @@ class Alone:
         """
         if (found := numbers.get("ranks", 1)) != self.size:
             words = "one process" if self.size == 1 else f"{self.size} ranks"
-            hint = "without mlx.launch" if found == 1 else f"mlx.launch -n {found}, or --train.gpus"
+            hint = "in one process" if found == 1 else f"with --train.gpus {found}, or mlx.launch"
             raise UserError(
                 f"the run's state is of {found} ranks, and this is {words}",
                 f"go on {hint}; or begin a new run from its weights: --load-model-path",

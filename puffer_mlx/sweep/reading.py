@@ -121,9 +121,14 @@ def _take_old_cost(given: dict[str, str], notes: list[str]) -> None:
         notes.append("[sweep] max_cost is no key of a sweep, and is read as max_suggestion_cost")
 
 
-def _read_method(key: str, text: str, notes: list[str]) -> str:
+def method_named(text: str) -> str | None:
+    """The method that a text means, also in small letters or with underscores; None: none."""
     plain = {name.lower(): name for name in METHODS}
-    name = plain.get(text.lower().replace("_", "").replace("-", ""))
+    return plain.get(text.lower().replace("_", "").replace("-", ""))
+
+
+def _read_method(key: str, text: str, notes: list[str]) -> str:
+    name = method_named(text)
     if name is None:
         known = ", ".join(METHODS)
         notes.append(f"[sweep] {key} {text} does not exist, Protein is taken ({known})")

@@ -253,7 +253,8 @@ def sync(path: Path) -> None:
 def _unwritable(path: Path, error: OSError) -> UserError:
     return UserError(
         f"can't write {shown(path)}: {error.strerror or error}",
-        "free some space, or choose a folder you can write to (--checkpoint-dir, --log-dir)",
+        "free some space, or choose a folder you can write to (--checkpoint-dir, --log-dir, or the"
+        " option that names this file)",
     )
 
 

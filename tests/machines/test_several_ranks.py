@@ -236,6 +236,7 @@ def test_another_number_of_ranks_does_not_go_on(tmp_path, train, script, monkeyp
     assert script.main([*SMALL[1:], "--resume", "latest"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: the run's state is of 2 ranks, and this is one process")
+    assert "hint: go on with --train.gpus 2" in said
 
 
 def test_ranks_are_started_here(tmp_path, train_alone):

@@ -170,7 +170,7 @@ def test_bad_input_is_one_message(tiny, capsys):
     (tiny / "text").write_text("something\nelse\n")
     for words, said in (
         (["--resume"], "there is no sweep in sweeps/squared"),
-        (["--resume", "x"], "there is no sweep's journal sweeps/squared/x/journal.log"),
+        (["--resume", "x"], "there is no sweep x in sweeps/squared"),
         (["--resume", "--name", "x"], "--name and --resume are given"),
         (["--name", "a/b"], "'a/b' is no name of a sweep"),
         (["--storage", "folder"], "folder is a folder"),
@@ -183,6 +183,10 @@ def test_bad_input_is_one_message(tiny, capsys):
         (["--parallel", "999"], "--parallel 999 runs don't fit"),
         (["--sweep.goal", "more"], "goal is 'more'"),
         (["--sweep.train.gamma.min", "2"], "min 2 is not below max 0.9999"),
+        (["--sweep.method", "TP"], "'TP' is not among Protein, ParetoGenetic, Random, TPE"),
+        (["--sweep.max-rns", "3"], "did you mean --sweep.max-runs?"),
+        (["--sweep.train.gama.min", "0.9"], "did you mean --sweep.train.gamma.min?"),
+        (["--sweep.nothing-like-it", "3"], "name a key that the environment's file has"),
         (["--sweep.method", "GP"], "the method GP needs scipy"),
     ):
         if "scipy" in said and importlib.util.find_spec("scipy"):
