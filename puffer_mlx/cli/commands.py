@@ -38,6 +38,7 @@ COMMANDS = {
     "train": Command("train", "ENV", "Train a policy."),
     "sweep": Command("sweep", "ENV", "Search for a good configuration with many runs."),
     "evaluate": Command("evaluate", "ENV PATH", "Score a trained policy, or watch it play."),
+    "match": Command("match", "ENV A B ...", "Have policies play against each other."),
     "export": Command(
         "export", "PATH --to KIND", "Carry a policy to PyTorch, ONNX or PufferLib.", False
     ),

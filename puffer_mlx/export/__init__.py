@@ -1,4 +1,4 @@
-"""Policies to the files of other programs and back, each compared with ours."""
+"""Policies to other programs' files and back, each compared with ours."""
 
 from puffer_mlx.export.exporting import DIALECTS, SUFFIXES, Format, Report, export
 

@@ -16,7 +16,7 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.mlx_cache import choose_cache_limit
-from puffer_mlx.vec.base import ScoredVec, VecEnv
+from puffer_mlx.vec.base import Rows, ScoredVec, VecEnv
 from puffer_mlx.vec.rows import allocate_rows
 
 MAX_STEPS = 100_000  # of every agent, by which its episodes have usually ended
@@ -109,14 +109,44 @@ def headline(names: Iterable[str]) -> str | None:
     return next((name for name in (*SCORES, *told) if name in told), None)
 
 
+class Actor:
+    """A policy that acts for n agents, and remembers what it saw of them.
+
+    Args:
+        policy: as it was trained.
+        weights: its weights.
+        n: agents.
+        seed: of the actions.
+        greedy: take the most probable action instead of drawing one.
+    """
+
+    def __init__(self, policy: Policy, weights: Any, n: int, seed: int, greedy: bool) -> None:
+        choose_cache_limit()
+        self._policy, self._weights, self._n = policy, weights, n
+        self._key = None if greedy else mx.random.key(seed)
+        self._state = policy.initial_state(n)
+
+    def choose(self, rows: Rows) -> np.ndarray:
+        """Actions (n, heads) float32, C-contiguous."""
+        noise = None
+        if self._key is not None:
+            self._key, key = mx.random.split(self._key)
+            noise = self._policy.distribution.noise(key, (self._n,))
+        mask = None if rows.masks is None else mx.array(rows.masks)
+        keep = self._policy.keep(mx.array(rows.terminals))
+        actions, _, _, self._state = self._policy.act(
+            self._weights, mx.array(rows.observations), self._state, noise, mask, keep
+        )
+        mx.eval(actions, self._state)
+        return np.ascontiguousarray(actions)  # MLX's may be a view of columns
+
+
 class Player:
     """Steps all agents at once; ``rows`` is what they see and got."""
 
     def __init__(self, policy: Policy, weights: Any, vec: VecEnv, seed: int, greedy: bool) -> None:
-        choose_cache_limit()
-        self._policy, self._weights, self._vec = policy, weights, vec
-        self._key = None if greedy else mx.random.key(seed)
-        self._state = policy.initial_state(vec.num_agents)
+        self._actor = Actor(policy, weights, vec.num_agents, seed, greedy)
+        self._vec = vec
         n = vec.num_agents // vec.num_groups
         self._groups = [slice(g * n, (g + 1) * n) for g in range(vec.num_groups)]
         self.rows = allocate_rows(vec, vec.num_agents)
@@ -124,19 +154,9 @@ class Player:
 
     def step(self) -> None:
         """Act once, and wait for the outcome."""
-        rows, noise = self.rows, None
-        if self._key is not None:
-            self._key, key = mx.random.split(self._key)
-            noise = self._policy.distribution.noise(key, (self._vec.num_agents,))
-        mask = None if rows.masks is None else mx.array(rows.masks)
-        keep = self._policy.keep(mx.array(rows.terminals))
-        actions, _, _, self._state = self._policy.act(
-            self._weights, mx.array(rows.observations), self._state, noise, mask, keep
-        )
-        mx.eval(actions, self._state)
-        chosen = np.ascontiguousarray(actions)  # MLX's may be a view of columns
+        chosen = self._actor.choose(self.rows)
         for group, agents in enumerate(self._groups):
-            self._vec.send(group, chosen[agents], rows.part(agents))
+            self._vec.send(group, chosen[agents], self.rows.part(agents))
         for group in range(len(self._groups)):
             self._vec.wait(group)
 

@@ -501,7 +501,7 @@ def test_configurations_name_code_in_few_places():
 
 
 @pytest.mark.parametrize(
-    "script", ["train", "evaluate", "export", "import_", "check_env", "bench", "sweep"]
+    "script", ["train", "evaluate", "export", "import_", "check_env", "bench", "sweep", "match"]
 )
 def test_every_script_has_the_option(script, capsys):
     with pytest.raises(SystemExit):

@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).parents[2] / "puffer_mlx"
 FLOORS = (
     "cli library",
     "check evaluation sweep display",
-    "training export",
+    "training export match",
     "rollout machines checkpoint",
     "ppo policy vec",
     "ops profiling tracking",

@@ -318,7 +318,8 @@ def test_episodes_add_up_to_the_log(name: str):
         play(Stepper(vec), actions)
         play(Stepper(twin), actions)
         records, log = vec.episodes(), twin.log()
-        assert vec.num_environments * {"relay": 2, "target": 8}.get(name, 1) == AGENTS
+        agents = {"relay": 2, "target": 8, "connect4_two": 2}.get(name, 1)
+        assert vec.num_environments * agents == AGENTS
         numbers = [record["env"] for record in records]
         assert numbers == sorted(set(numbers)) and set(numbers) <= set(range(vec.num_environments))
         weights = np.array([record["n"] for record in records])

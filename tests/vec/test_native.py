@@ -32,6 +32,7 @@ SHAPES = {  # D, dtype, head sizes, mask bytes
     "cartpole_continuous": (4, np.float32, (1,), 0),
     "catch": (36 * 36, np.uint8, (3,), 0),
     "connect4": (126, np.uint8, (7,), 7),
+    "connect4_two": (126, np.uint8, (7,), 7),
     "g2048": (16, np.uint8, (4,), 0),
     "memory": (1, np.float32, (2,), 0),
     "relay": (4, np.uint8, (3, 2), 5),
@@ -364,7 +365,8 @@ def test_arrays_are_checked():
 def test_seeds(name: str):
     """Environment i of seed s is environment i + s of seed 0."""
     agents, rng = 4 * GROUP, np.random.default_rng(0)
-    shift = {"relay": 1 + 2 + 3, "target": 3 * 8}.get(name, 3)  # agents of three environments
+    of_three = {"relay": 1 + 2 + 3, "target": 3 * 8, "connect4_two": 3 * 2}
+    shift = of_three.get(name, 3)  # agents of three environments
     columns = slice(3, 4) if name == "relay" else slice(None)  # relay's draw; the rest tell who
     differ = False
     with make(name, total_agents=agents) as base, make(name, total_agents=agents, seed=3) as moved:

@@ -1,0 +1,53 @@
+"""connect4's scripted opponent (../connect4/connect4.h, choose_column), for many boards at once."""
+
+import numpy as np
+
+ROWS, COLUMNS = 6, 7
+DIRECTIONS = (0, 1), (1, 0), (1, 1), (1, -1)  # rows down and columns right, from stone to stone
+STARTS = [  # the first stone of each of the 69 lines, and its direction
+    (row, column, down, right)
+    for down, right in DIRECTIONS
+    for row in range(ROWS - 3 * down)
+    for column in range(COLUMNS)
+    if 0 <= column + 3 * right < COLUMNS
+]
+LINES = np.array(  # (69, 4) cells of a flat board
+    [[(r + i * down) * COLUMNS + c + i * right for i in range(4)] for r, c, down, right in STARTS]
+)
+
+
+def fours(stones: np.ndarray, landing: np.ndarray) -> np.ndarray:
+    """Columns where another stone makes four, (n, 7) bool.
+
+    Args:
+        stones: (n, 42) bool, a player's.
+        landing: (n, 42) bool, where the next stone of each column would land.
+    """
+    in_line = stones[:, LINES]  # (n, 69, 4)
+    missing = ~in_line & (in_line.sum(axis=2) == 3)[:, :, None]  # the fourth of three in a line
+    wanted = np.zeros_like(stones)
+    board, line, place = np.nonzero(missing)
+    wanted[board, LINES[line, place]] = True
+    return (wanted & landing).reshape(-1, ROWS, COLUMNS).any(axis=1)
+
+
+def choose(
+    observations: np.ndarray, masks: np.ndarray, skill: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Win if possible, else keep the other from winning, else any open column.
+
+    Args:
+        observations: (n, 126) uint8, of connect4_two.
+        masks: (n, 7), not 0 where a choice is legal.
+        skill: probability that it looks for fours before it moves.
+        rng: what is drawn.
+
+    Returns:
+        Columns (n, 1); of several that make four, the leftmost.
+    """
+    own, others, landing = np.moveaxis(observations.reshape(-1, 3, ROWS * COLUMNS) != 0, 1, 0)
+    wishes = np.where(masks != 0, rng.random(masks.shape), -1.0)
+    looks = (rng.random(len(masks)) < skill)[:, None]
+    wishes[fours(others, landing) & looks] = 2.0
+    wishes[fours(own, landing) & looks] = 3.0
+    return wishes.argmax(axis=1)[:, None]

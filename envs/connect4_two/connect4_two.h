@@ -1,0 +1,157 @@
+// connect4_two: four in a row, two agents against each other. The environment to copy for games in
+// which agents take turns.
+//
+// Both agents act in every step, but only one of them moves: the other waits. Its mask then allows
+// one choice, WAITS, and whatever it chooses does nothing. Who begins a game is drawn. Four stones in
+// a line win: +1 for who has them, -1 for the other, 0 for both if the board is full. The game is
+// over for both in the same step.
+//
+// Each agent sees the board from its own side, as in ../connect4: its stones, the other's, and where
+// its next stone would land. That last plane is empty while it waits, which tells it whose turn it
+// is. So a policy that was trained in one of the two environments can play in the other.
+//
+// A move into a full column, or into none, loses the game. The mask never allows it.
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#define ROWS 6
+#define COLUMNS 7
+#define CELLS (ROWS * COLUMNS)
+#define SEATS 2
+#define WAITS 0  // the choice of who doesn't move
+
+enum { OWN_STONES, OTHERS_STONES, LANDING, PLANES };  // of an observation
+
+typedef struct {
+    float score;           // 1, 0, -1 for agent 0
+    float slot_0_score;    // 1 for a win of agent 0, 0.5 for a draw, 0 for a loss
+    float slot_1_score;    // the same of agent 1
+    float draw_rate;       // 1 for a draw
+    float episode_length;  // moves of both
+    float n;
+} Log;
+
+typedef struct {
+    Log log;
+    unsigned char* observations;  // (2, 3, 6, 7) zeros and ones, the top row first
+    float* actions;               // (2, 1) a column
+    float* rewards;               // (2,)
+    float* terminals;             // (2,)
+    unsigned char* action_mask;   // (2, 7) 0 where the column is full, or it isn't this agent's turn
+    int num_agents;
+    unsigned int rng;
+
+    int mover;             // whose turn it is
+    int stones;            // on the board
+    int heights[COLUMNS];  // stones of each column
+    uint64_t boards[SEATS];  // bit 7 * column + row, as in ../connect4
+} Connect4Two;
+
+static uint64_t cell_bit(int column, int row) {
+    return (uint64_t)1 << (column * (ROWS + 1) + row);
+}
+
+// Whether there are four in a line, each so many bits on: up, down right, right, up right.
+static bool lines(uint64_t board, int step) {
+    const uint64_t pairs = board & board >> step;
+    return (pairs & pairs >> 2 * step) != 0;
+}
+
+static bool has_four(uint64_t board) {
+    return lines(board, 1) || lines(board, ROWS) || lines(board, ROWS + 1) ||
+           lines(board, ROWS + 2);
+}
+
+static bool is_full(const Connect4Two* env, int column) {
+    return env->heights[column] == ROWS;
+}
+
+static void show(Connect4Two* env, int seat, int plane, int column, int row, unsigned char is) {
+    const int cell = (ROWS - 1 - row) * COLUMNS + column;
+    env->observations[(seat * PLANES + plane) * CELLS + cell] = is;
+}
+
+// Masks and landing cells of both: they depend on whose turn it is.
+static void show_turn(Connect4Two* env) {
+    for (int seat = 0; seat < SEATS; seat++) {
+        const bool moves = seat == env->mover;
+        for (int column = 0; column < COLUMNS; column++) {
+            const bool open = !is_full(env, column);
+            env->action_mask[seat * COLUMNS + column] = moves ? open : column == WAITS;
+            if (open) {
+                show(env, seat, LANDING, column, env->heights[column], moves);
+            }
+        }
+    }
+}
+
+static void drop(Connect4Two* env, int column) {
+    const int row = env->heights[column];
+    env->boards[env->mover] |= cell_bit(column, row);
+    env->heights[column] += 1;
+    env->stones += 1;
+    for (int seat = 0; seat < SEATS; seat++) {
+        show(env, seat, seat == env->mover ? OWN_STONES : OTHERS_STONES, column, row, 1);
+        show(env, seat, LANDING, column, row, 0);
+    }
+}
+
+void c_reset(Connect4Two* env) {
+    for (int i = 0; i < SEATS * PLANES * CELLS; i++) {
+        env->observations[i] = 0;
+    }
+    for (int seat = 0; seat < SEATS; seat++) {
+        env->boards[seat] = 0;
+    }
+    for (int column = 0; column < COLUMNS; column++) {
+        env->heights[column] = 0;
+    }
+    env->stones = 0;
+    env->mover = rand_r(&env->rng) % SEATS;
+    show_turn(env);
+}
+
+// The end of a game that is worth this much to agent 0, and as much less to agent 1.
+static void end_episode(Connect4Two* env, float reward) {
+    for (int seat = 0; seat < SEATS; seat++) {
+        env->rewards[seat] = seat == 0 ? reward : -reward;
+        env->terminals[seat] = 1.0f;
+    }
+    env->log.score += reward;
+    env->log.slot_0_score += (1.0f + reward) / 2.0f;
+    env->log.slot_1_score += (1.0f - reward) / 2.0f;
+    env->log.draw_rate += reward == 0.0f ? 1.0f : 0.0f;
+    env->log.episode_length += (float)env->stones;
+    env->log.n += 1.0f;
+    c_reset(env);
+}
+
+void c_step(Connect4Two* env) {
+    const float win = env->mover == 0 ? 1.0f : -1.0f;  // the mover's, for agent 0
+    const float action = env->actions[env->mover];
+    const bool exists = action >= 0.0f && action < (float)COLUMNS;  // false for NaN too
+    if (!exists || is_full(env, (int)action)) {
+        end_episode(env, -win);
+        return;
+    }
+    drop(env, (int)action);
+    if (has_four(env->boards[env->mover])) {
+        end_episode(env, win);
+    } else if (env->stones == CELLS) {
+        end_episode(env, 0.0f);
+    } else {
+        env->mover = 1 - env->mover;
+        show_turn(env);
+    }
+}
+
+// Pictures are made in Python from the observation.
+void c_render(Connect4Two* env) {
+    (void)env;
+}
+
+void c_close(Connect4Two* env) {
+    (void)env;
+}

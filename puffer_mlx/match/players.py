@@ -1,0 +1,108 @@
+"""Who can play: a policy, random choices, and an environment's scripted player, its ``bot.py``."""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.rollout.whole_episodes import Actor
+from puffer_mlx.spec import ActionSpec
+from puffer_mlx.vec.base import Rows
+
+Choose = Callable[[Rows], np.ndarray]  # rows of n agents -> their actions (n, heads) float32
+
+
+class Player(NamedTuple):
+    """One that can play.
+
+    Args:
+        name: for people.
+        sit_down: takes n boards and a seed, and returns what chooses there, step by step; each call
+            begins anew, so that two of the same player share nothing.
+    """
+
+    name: str
+    sit_down: Callable[[int, int], Choose]
+
+
+def policy_player(name: str, policy: Policy, weights: Any, greedy: bool) -> Player:
+    """A policy.
+
+    Args:
+        name: for people.
+        policy: as it was trained.
+        weights: its weights.
+        greedy: take the most probable action instead of drawing one.
+    """
+
+    def sit_down(n: int, seed: int) -> Choose:
+        return Actor(policy, weights, n, seed, greedy).choose
+
+    return Player(name, sit_down)
+
+
+def random_player(action: ActionSpec) -> Player:
+    """Draws among the legal choices, each as probable; N(0, 1) for continuous actions."""
+
+    def sit_down(n: int, seed: int) -> Choose:
+        rng = np.random.default_rng(seed)
+
+        def choose(rows: Rows) -> np.ndarray:
+            if action.continuous:
+                return rng.standard_normal((n, action.heads), np.float32)
+            wishes = rng.random((n, action.logits))
+            if rows.masks is not None:
+                wishes[rows.masks == 0] = -1.0
+            heads = np.split(wishes, np.cumsum(action.sizes)[:-1], axis=1)
+            return np.stack([head.argmax(axis=1) for head in heads], axis=1).astype(np.float32)
+
+        return choose
+
+    return Player("random", sit_down)
+
+
+SCRIPT = "bot.py"
+SCRIPTED = "choose(observations (n, D), masks (n, A) or None, skill, rng) -> actions (n, heads)"
+
+
+def scripted_player(name: str, folder: Path, skill: float, heads: int) -> Player:
+    """The function ``choose`` of an environment's ``bot.py``.
+
+    Args:
+        name: for people.
+        folder: the environment's.
+        skill: 0 to 1; what it means, the script says.
+        heads: of an action.
+
+    Raises:
+        UserError: there is none; later, from the function itself: what it returned are no actions.
+    """
+    path = folder / SCRIPT
+    if not path.is_file():
+        raise UserError(f"{folder.name} has no scripted player: {path} doesn't exist", SCRIPTED)
+    spec = importlib.util.spec_from_file_location(f"puffer_mlx_bot_{folder.name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    scripted = getattr(module, "choose", None)
+    if not callable(scripted):
+        raise UserError(f"{path} defines no function choose", SCRIPTED)
+
+    def sit_down(n: int, seed: int) -> Choose:
+        rng = np.random.default_rng(seed)
+
+        def choose(rows: Rows) -> np.ndarray:
+            found = np.asarray(scripted(rows.observations, rows.masks, skill, rng), np.float32)
+            if found.shape != (n, heads):
+                raise UserError(
+                    f"{path}: choose returned {found.shape}, not {(n, heads)}", SCRIPTED
+                )
+            return found
+
+        return choose
+
+    return Player(name, sit_down)

@@ -1,0 +1,176 @@
+"""connect4_two against the rules of the game: test_connect4's, for two agents that take turns."""
+
+import runpy
+
+import numpy as np
+import pytest
+from native_envs import Stepper, folder_of, legal_actions, make
+from test_connect4 import COLUMNS, ROWS, dropped, has_four
+
+WAITS = 0
+
+
+def planes(observation: np.ndarray) -> np.ndarray:
+    """Own stones, the other's, and landing cells: (3, 6, 7) bool; all empty for who waits first."""
+    assert observation.dtype == np.uint8 and observation.max() <= 1
+    return observation.reshape(3, ROWS, COLUMNS) == 1
+
+
+def movers(stepper: Stepper) -> np.ndarray:
+    """Whose turn it is in each environment (E,): landing cells tell."""
+    landing = stepper.rows.observations.reshape(-1, 2, 3, ROWS, COLUMNS)[:, :, 2].any(axis=(2, 3))
+    assert (landing.sum(axis=1) == 1).all(), "one of two moves"
+    return landing.argmax(axis=1)
+
+
+def check_views(own: np.ndarray, other: np.ndarray, masks: np.ndarray) -> None:
+    """What the mover and the other see (3, 6, 7) is the same board; their masks (2, 7)."""
+    np.testing.assert_array_equal(own[0], other[1])
+    np.testing.assert_array_equal(own[1], other[0])
+    stones = own[0] | own[1]
+    assert not (own[0] & own[1]).any()
+    assert (stones[:-1] <= stones[1:]).all(), "a stone hangs in the air"
+    resting = np.vstack([stones[1:], np.ones((1, COLUMNS), bool)])
+    np.testing.assert_array_equal(own[2], resting & ~stones)
+    assert not other[2].any()
+    np.testing.assert_array_equal(masks[0] != 0, ~stones[0])
+    np.testing.assert_array_equal(np.flatnonzero(masks[1]), [WAITS])
+
+
+def test_games_are_the_rules():
+    """Random games, judged one by one; the log is their mean."""
+    E, rng = 24, np.random.default_rng(0)
+    ends = []  # (reward of agent 0, stones)
+    with make("connect4_two", total_agents=2 * E) as vec:
+        stepper = Stepper(vec)
+        for _ in range(150):
+            turn, rows = movers(stepper), stepper.rows
+            masks = np.array(rows.masks).reshape(E, 2, COLUMNS)
+            before = rows.observations.copy().reshape(E, 2, 126)
+            actions = legal_actions(stepper, rng)
+            stepper.step(actions)
+            after = rows.observations.reshape(E, 2, 126)
+            rewards, terminals = rows.rewards.reshape(E, 2), rows.terminals.reshape(E, 2)
+            for e, m in enumerate(turn):
+                own, other = planes(before[e, m]), planes(before[e, 1 - m])
+                check_views(own, other, masks[e, [m, 1 - m]])
+                stones = own[0] | own[1]
+                board = dropped(own[0], stones, int(actions[2 * e + m, 0]))
+                won, full = has_four(board), (board | own[1]).all()
+                assert (terminals[e] == (won or full)).all()
+                assert rewards[e, m] == won and rewards[e, 1 - m] == -won
+                if won or full:
+                    ends.append((rewards[e, 0], stones.sum() + 1))
+                    assert not after[e].reshape(2, 3, 42)[:, :2].any()
+                else:
+                    np.testing.assert_array_equal(planes(after[e, 1 - m])[1], board)
+                    assert planes(after[e, 1 - m])[2].any(), "they take turns"
+        log = vec.log()
+    results, lengths = np.array(ends).T
+    assert log["n"] == len(ends) > 100
+    assert log["score"] == log["episode_return"] == pytest.approx(results.mean())
+    assert log["slot_0_score"] == log["perf"] == pytest.approx((1 + results.mean()) / 2)
+    assert log["slot_1_score"] == pytest.approx((1 - results.mean()) / 2)
+    assert log["draw_rate"] == pytest.approx((results == 0).mean())
+    assert log["episode_length"] == pytest.approx(lengths.mean())
+
+
+def test_a_full_board_is_a_draw():
+    """About one random game in 400."""
+    rng = np.random.default_rng(1)
+    drawn = 0
+    with make("connect4_two", total_agents=256) as vec:
+        stepper = Stepper(vec)
+        for _ in range(300):
+            stones = stepper.rows.observations[:, :84].sum(axis=1)
+            rows = stepper.step(legal_actions(stepper, rng))
+            even = (rows.terminals == 1) & (rows.rewards == 0)
+            assert (stones[even] == 41).all()
+            log = vec.log()
+            assert log.get("draw_rate", 0) * log.get("n", 0) == pytest.approx(even.sum() / 2)
+            drawn += even.sum() / 2
+    assert drawn > 2
+
+
+def test_who_begins_is_drawn():
+    with make("connect4_two", total_agents=800) as vec:
+        assert 150 < movers(Stepper(vec)).sum() < 250
+
+
+def test_who_waits_does_nothing():
+    """Whatever it chooses, legal or not."""
+    seen = []
+    for waiting in 0.0, 5.0, -1.0, np.nan:
+        with make("connect4_two", total_agents=2) as vec:
+            stepper = Stepper(vec)
+            for column in 3, 3, 2, 5, 6:
+                actions = np.full((2, 1), waiting, np.float32)
+                actions[movers(stepper)[0]] = column
+                stepper.step(actions)
+            assert not stepper.rows.terminals.any()
+            seen.append(stepper.rows.observations.copy())
+    for other in seen[1:]:
+        np.testing.assert_array_equal(other, seen[0])
+
+
+@pytest.mark.parametrize("action", [-1.0, 7.0, np.nan, np.inf, 1e30])
+def test_no_such_column_loses(action):
+    with make("connect4_two", total_agents=2) as vec:
+        stepper = Stepper(vec)
+        mover = movers(stepper)[0]
+        rows = stepper.step(np.full((2, 1), action, np.float32))
+        assert (rows.rewards[mover], rows.rewards[1 - mover]) == (-1, 1)
+        assert (rows.terminals == 1).all()
+
+
+def test_a_full_column_loses():
+    with make("connect4_two", total_agents=2) as vec:
+        stepper = Stepper(vec)
+        for _ in range(ROWS):
+            assert not stepper.step(np.full((2, 1), 4, np.float32)).terminals.any()
+        mover = movers(stepper)[0]
+        rows = stepper.step(np.full((2, 1), 4, np.float32))
+        assert (rows.rewards[mover], rows.terminals[mover]) == (-1, 1)
+
+
+def test_who_moves_sees_what_connect4_shows():
+    """A policy of one plays in the other: its own turn looks the same there."""
+    with make("connect4_two", total_agents=2) as two, make("connect4", total_agents=64) as one:
+        alone, both = Stepper(one).rows, Stepper(two)
+        empty = alone.observations[~alone.observations[:, 42:84].any(axis=1)][0]
+        np.testing.assert_array_equal(both.rows.observations[movers(both)[0]], empty)
+        reply = next(row for row in alone.observations if row[42:84].any())
+        column = int(planes(reply)[1].any(axis=0).argmax())
+        both.step(np.full((2, 1), column, np.float32))
+        np.testing.assert_array_equal(both.rows.observations[movers(both)[0]], reply)
+
+
+def test_the_scripted_player_is_connect4s():
+    """The leftmost winning column, else the leftmost that stops the other, else any open one."""
+    choose = runpy.run_path(str(folder_of("connect4_two") / "bot.py"))["choose"]
+    rng, counts = np.random.default_rng(2), np.zeros(3, int)
+    with make("connect4_two", total_agents=128) as vec:
+        stepper = Stepper(vec)
+        for _ in range(60):
+            rows = stepper.rows
+            assert rows.masks is not None
+            found = choose(rows.observations, rows.masks, 1.0, rng)
+            blind = choose(rows.observations, rows.masks, 0.0, rng)
+            for i, (observation, mask) in enumerate(
+                zip(rows.observations, rows.masks, strict=True)
+            ):
+                assert mask[int(found[i, 0])] and mask[int(blind[i, 0])]
+                own, others, landing = planes(observation)
+                if not landing.any():
+                    continue
+                stones = own | others
+                winning, threats = (
+                    [c for c in range(COLUMNS) if mask[c] and has_four(dropped(board, stones, c))]
+                    for board in (own, others)
+                )
+                wanted = winning or threats
+                counts += [bool(winning), bool(threats and not winning), not wanted]
+                if wanted:
+                    assert found[i, 0] == wanted[0]
+            stepper.step(legal_actions(stepper, rng))
+    assert (counts > 100).all()

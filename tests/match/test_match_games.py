@@ -1,0 +1,231 @@
+"""Games of two: who sits where, what counts as a win, and that players share nothing."""
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from native_envs import folder_of, make
+from small_policies import weights_of
+
+from puffer_mlx import config
+from puffer_mlx.errors import UserError
+from puffer_mlx.match.games import PairResult, Tally, play_pair, watch
+from puffer_mlx.match.players import Player, policy_player, random_player, scripted_player
+from puffer_mlx.policy.policy import make_policy
+from puffer_mlx.spec import ActionSpec, EnvSpec
+from puffer_mlx.vec.base import Environments
+
+SPEC = EnvSpec("duel", 2, np.dtype(np.float32), ActionSpec((9,)))
+
+
+class Duel:
+    """Environment e has games of e + 1 steps; the larger choice of the last step wins.
+
+    An agent sees its seat and the step of its game. ``lone``: an episode ends for agent 0 alone.
+    """
+
+    spec, finals, num_groups = SPEC, False, 1
+
+    def __init__(self, count: int, agents: int = 2, lone: bool = False) -> None:
+        self.num_environments, self.num_agents, self.lone = count, agents * count, lone
+
+    def reset(self, out) -> None:
+        self.step = np.zeros(self.num_environments, int)
+        self._show(out)
+
+    def _show(self, out) -> None:
+        out.observations[:, 0] = np.arange(self.num_agents) % 2
+        out.observations[:, 1] = self.step.repeat(2)
+
+    def send(self, group, actions, out) -> None:
+        choices = actions.reshape(-1, 2)
+        self.step += 1
+        over = self.step > np.arange(self.num_environments)
+        won = np.sign(choices[:, 0] - choices[:, 1]) * over
+        out.rewards[:] = np.stack([won, -won], 1).ravel()
+        out.terminals[:] = over.repeat(2)
+        if self.lone:
+            out.terminals[1::2] = 0
+        self.step[over] = 0
+        self._show(out)
+
+    def wait(self, group) -> None:
+        pass
+
+
+def duel(first: Player, second: Player, count=4, each=3, seed=0, **how: Any) -> PairResult:
+    keywords = {key: how.pop(key) for key in ("agents", "lone") if key in how}
+    vec = cast(Environments, Duel(count, **keywords))
+    return play_pair(first, second, vec, each, seed, **how)
+
+
+def constant(choice: float) -> Player:
+    return Player(f"{choice}", lambda n, _: lambda rows: np.full((n, 1), choice, np.float32))
+
+
+SEAT = Player("its seat", lambda n, _: lambda rows: rows.observations[:, :1])
+
+
+def count_up() -> Player:
+    """Chooses how often it was asked since it sat down."""
+
+    def sit_down(n, seed):
+        asked = iter(range(10**6))
+        return lambda rows: np.full((n, 1), next(asked), np.float32)
+
+    return Player("count", sit_down)
+
+
+def test_every_environment_plays_as_many_games():
+    seen = []
+    found = duel(constant(2), constant(1), progress=seen.append)
+    assert found.seats == (Tally(6, 0, 0), Tally(6, 0, 0)) and found.total == Tally(12, 0, 0)
+    assert found.steps == len(seen) == 12  # the slowest: three games of four steps
+    assert seen[-1] == 12 and seen == sorted(seen) and seen[0] == 1
+
+
+def test_who_wins_who_loses_and_draws():
+    assert duel(constant(1), constant(2)).total == Tally(0, 0, 12)
+    assert duel(constant(2), constant(2)).total == Tally(0, 12, 0)
+
+
+def test_seats():
+    """Who chooses its seat beats 0.5 in seat 1 and loses in seat 0, whoever is named first."""
+    half = constant(0.5)
+    assert duel(SEAT, half).seats == (Tally(0, 0, 6), Tally(6, 0, 0))
+    assert duel(half, SEAT).seats == (Tally(0, 0, 6), Tally(6, 0, 0))
+    assert duel(SEAT, SEAT).seats == (Tally(0, 0, 6), Tally(6, 0, 0))
+
+
+def test_a_player_against_itself_shares_nothing():
+    player = count_up()
+    assert duel(player, player).total == Tally(0, 12, 0)
+    assert duel(player, player).total == Tally(0, 12, 0)
+
+
+def test_rewards_of_a_whole_episode_count():
+    class Early(Duel):
+        """Pays 1 to agent 0 at the start of each game, and 0.5 to agent 1 at its end."""
+
+        def send(self, group, actions, out) -> None:
+            begins = self.step == 0
+            super().send(group, actions, out)
+            out.rewards[0::2] = begins
+            out.rewards[1::2] = 0.5 * out.terminals[1::2]
+
+    vec = cast(Environments, Early(4))
+    found = play_pair(constant(0), constant(0), vec, 3, 0)
+    assert found.seats == (Tally(6, 0, 0), Tally(0, 0, 6))
+
+
+def test_rewards_of_the_game_before_do_not_count():
+    """Environment 0 has games of one step, whose choices are 0, 1 and 2."""
+    assert duel(count_up(), constant(0.5)).total == Tally(11, 0, 1)
+
+
+def test_players_draw_from_the_seed_each_its_own():
+    seeds = []
+
+    def sit_down(n, seed):
+        seeds.append(seed)
+        return constant(0).sit_down(n, seed)
+
+    player = Player("", sit_down)
+    for seed in 0, 0, 1:
+        duel(player, player, seed=seed)
+    assert seeds[:2] == seeds[2:4] and len(set(seeds)) == 4
+
+
+def test_what_no_match_can_be_played_in():
+    one = constant(1)
+    with pytest.raises(
+        UserError, match=r"duel has 3 agents an environment\n  hint: .*connect4_two"
+    ):
+        duel(one, one, agents=3)
+    with pytest.raises(UserError, match="ended for one of its two agents alone"):
+        duel(one, one, lone=True)
+    with pytest.raises(UserError, match=r"3 of 4 environments .* 3 games after 5 steps"):
+        duel(one, one, max_steps=5)
+
+
+# ---- connect4_two --------------------------------------------------------------------------------
+
+
+def play(first: Player, second: Player, games: int = 256, seed: int = 0) -> PairResult:
+    with make("connect4_two", total_agents=2 * games) as vec:
+        return play_pair(first, second, vec, 1, seed)
+
+
+def small(H: int, network: str, seed: int, greedy: bool = False) -> Player:
+    with make("connect4_two", total_agents=2) as vec:
+        spec = vec.spec
+    policy = make_policy(spec, config.Policy(H, 1), config.Torch(network=network))
+    return policy_player(f"{network} {H}", policy, weights_of(policy, seed), greedy)
+
+
+RANDOM = random_player(ActionSpec((7,)))
+
+
+def bot(skill: float) -> Player:
+    return scripted_player("bot", folder_of("connect4_two"), skill, 1)
+
+
+def test_the_scripted_player_beats_random_choices():
+    """0.961 of many games, as the opponent in C does; without skill it is random itself."""
+    at_0, at_1 = play(bot(1), RANDOM).seats
+    assert at_0.games == at_1.games == 128
+    assert min(at_0.score, at_1.score) > 0.88
+    assert 0.38 < play(bot(0), RANDOM).total.score < 0.62
+
+
+def test_policies_of_different_sizes_and_networks():
+    """Each sees its own side: a result is the same to the game with the names turned round."""
+    one, other = small(8, "MinGRU", 1, greedy=True), small(16, "LSTM", 2, greedy=True)
+    forth, back = play(one, other), play(other, one)
+    assert forth.total.games == 256 and forth.total.score != 0.5
+    assert forth.total.score == pytest.approx(1 - back.total.score, abs=0.15)
+
+
+def test_a_policy_against_itself():
+    """It draws its choices, so games differ; about half of them are won."""
+    player = small(16, "MinGRU", 3)
+    result = play(player, player)
+    assert 0.38 < result.total.score < 0.62
+    assert result == play(player, player)
+    assert result != play(player, player, seed=1)
+
+
+def test_one_game_to_look_at():
+    with make("connect4_two", total_agents=2) as vec:
+        seen = list(watch(bot(1), RANDOM, vec, 0))
+    stones = [int(observation[:84].sum()) for observation in seen]
+    assert stones == list(range(len(seen))) and 7 <= len(seen) <= 42
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "defines no function choose"),
+        ("def choose(*_): return [1]", r"choose returned \(1,\), not \(256, 1\)"),
+    ],
+)
+def test_a_script_that_is_none(tmp_path, text, said):
+    with pytest.raises(UserError, match="has no scripted player"):
+        scripted_player("bot", tmp_path, 1, 1)
+    (tmp_path / "bot.py").write_text(text)
+    with pytest.raises(UserError, match=said):
+        play(scripted_player("bot", tmp_path, 1, 1), RANDOM)
+
+
+def test_random_choices_are_legal_and_even():
+    """Of two heads, one masked."""
+    choose = random_player(ActionSpec((2, 3))).sit_down(3000, 0)
+    masks = np.tile(np.array([1, 1, 0, 1, 1], np.uint8), (3000, 1))
+    rows = cast(Any, type("", (), {"masks": masks}))
+    actions = choose(rows)
+    assert actions.shape == (3000, 2) and actions.dtype == np.float32
+    for head, legal in enumerate(([0, 1], [1, 2])):
+        values, counts = np.unique(actions[:, head], return_counts=True)
+        assert values.tolist() == legal and counts.min() > 1350
+    continuous = random_player(ActionSpec((1, 1))).sit_down(5, 0)(rows)
+    assert continuous.shape == (5, 2) and continuous.dtype == np.float32
