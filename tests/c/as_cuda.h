@@ -3,6 +3,7 @@
 #define __device__ __attribute__((device))
 #define __global__ __attribute__((global))
 #define __shared__ __attribute__((shared))
+#define __constant__ __attribute__((constant))
 
 struct Place {
   unsigned x;
@@ -13,6 +14,8 @@ struct Place {
 
 typedef __SIZE_TYPE__ size_t;
 typedef unsigned char uint8_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
 
 __device__ unsigned int __float_as_uint(float x);
 __device__ float __uint_as_float(unsigned int x);
@@ -21,6 +24,10 @@ __device__ float log(float x);
 __device__ float sqrt(float x);
 __device__ float pow(float x, float y);
 __device__ float fmaf(float x, float y, float z);
+__device__ float fabsf(float x);
+__device__ float sinf(float x);
+__device__ float cosf(float x);
+__device__ float ceilf(float x);
 
 // As CUDA's types of 16 bits: they convert both ways.
 struct __half {

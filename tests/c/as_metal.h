@@ -1,6 +1,7 @@
 // What a kernel's text finds on Metal, in C++ for OpenCL without generic pointers: the language of a compiler that
 // anyone can have whose rules for address spaces are Metal's. Declarations alone, nothing is run.
 
+#define __METAL_VERSION__ 310
 #define device __global
 #define threadgroup __local
 #define thread __private
@@ -11,6 +12,8 @@
 typedef unsigned int uint;
 typedef __SIZE_TYPE__ size_t;
 typedef unsigned char uint8_t;
+typedef unsigned int uint32_t;
+typedef unsigned long uint64_t;
 typedef uint uint3 __attribute__((ext_vector_type(3)));
 
 namespace mem_flags {
@@ -22,6 +25,10 @@ float log(float x);
 float sqrt(float x);
 float pow(float x, float y);
 float fma(float x, float y, float z);
+float fabs(float x);
+float sin(float x);
+float cos(float x);
+float ceil(float x);
 
 // As Metal's bfloat: made of a float by a cast alone. A value that has no name yet is in generic memory to clang.
 struct bfloat {

@@ -9,6 +9,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import mlx.core as mx
@@ -16,6 +17,8 @@ import pytest
 
 import puffer_mlx
 from puffer_mlx.ops.gpu import nvrtc, text
+from puffer_mlx.vec.native.gpu_rules import gpu_rules
+from puffer_mlx.vec.native.make import find_environment, open_environment, read_spec
 
 PACKAGE = Path(puffer_mlx.__file__).parent
 HEADERS = Path(__file__).parents[1] / "c"
@@ -40,6 +43,7 @@ METAL = [
 FRONT_ENDS = {"cuda": CUDA, "metal": METAL}
 KERNEL = {"cuda": "__global__ void", "metal": "__kernel void"}
 LOW = {"cuda": ("float", "__half"), "metal": ("float", "bfloat")}
+ON_GPU = ("breakout", "cartpole", "catch", "connect4", "g2048", "memory", "squared")
 CASES = [(backend, low) for backend in LOW for low in LOW[backend]]
 # Metal copies a struct from any memory, and returns one; here it must be said.
 COPIED = {
@@ -69,7 +73,7 @@ def kernels(backend: str) -> list[text.Kernel]:
     return [kernel for path in paths for kernel in text.kernels(path, backend).values()]
 
 
-def program(kernel: text.Kernel, backend: str, low: str) -> str:
+def program(kernel: text.Kernel, backend: str, low: str, given: Mapping[str, int] = SIZES) -> str:
     """The kernel in a namespace of its own, of one type and one choice of sizes."""
     before, space = kernel.before, ""
     if backend == "metal":
@@ -78,7 +82,7 @@ def program(kernel: text.Kernel, backend: str, low: str) -> str:
             before = before.replace(plain, copied)
     arrays = [f"{space}const {type_}* {name}" for name, type_ in kernel.inputs.items()]
     arrays += [f"{space}{type_}* {name}" for name, type_ in kernel.outputs.items()]
-    sizes = (f"constexpr int {name} = {SIZES.get(name, 3)};" for name in kernel.template)
+    sizes = (f"constexpr int {name} = {given.get(name, 3)};" for name in kernel.template)
     constants = "".join(line for line in sizes if " Low " not in line)
     return (
         f"namespace of_{kernel.name} {{\nusing Low = {low};\n{before}\n{KERNEL[backend]} "
@@ -86,11 +90,11 @@ def program(kernel: text.Kernel, backend: str, low: str) -> str:
     )
 
 
-def messages(folder: Path, backend: str, source: str) -> str:
-    """What the front end says."""
+def messages(folder: Path, backend: str, source: str, *but: str) -> str:
+    """What the front end says; ``but``: options that follow the others."""
     path = folder / "kernels.txt"
     path.write_text(source)
-    command = [sys.executable, "-m", "ziglang", "clang", *FRONT_ENDS[backend], *WARNINGS]
+    command = [sys.executable, "-m", "ziglang", "clang", *FRONT_ENDS[backend], *WARNINGS, *but]
     output = [] if backend == "metal" else ["-o", str(folder / "kernels.ptx")]
     done = subprocess.run([*command, str(path), *output], capture_output=True, text=True)
     assert (done.returncode == 0) == (not done.stderr), done.stderr
@@ -107,6 +111,76 @@ def test_texts(tmp_path, backend, low):
         ptx = (tmp_path / "kernels.ptx").read_text()
         assert ptx.count(".entry") == len(every)
         assert ".shared" in ptx and ".f64" not in ptx
+
+
+ROLLOUTS = [
+    *((environment, "mingru") for environment in ON_GPU),
+    *(("connect4", network) for network in ("lstm", "gru", "mlp")),
+]
+# The union needs a constructor here; where there are no masks nobody reads them; Metal's pragma.
+UNION = "    Game env;\n  } held;", "    Game env;\n    Held() {}\n  } held;"
+ALLOWED = "-Wno-unused-parameter", "-Wno-unknown-pragmas"
+
+
+def rollout(environment: str, network: str, backend: str) -> str:
+    """The program of whole rollouts with an environment's rules, of its own sizes."""
+    folder = find_environment(environment)
+    library = open_environment(folder)
+    spec = read_spec(folder, library)
+    rules = gpu_rules(folder, library, spec)
+    assert rules is not None
+    layers = PACKAGE / "policy" / "networks" / network / "layers.metal.h"
+    kernel = text.rollout(layers, text.Rules(*rules[:3]), backend)
+    assert UNION[0] in kernel.body
+    if backend == "metal":
+        kernel = kernel._replace(body=kernel.body.replace(*UNION))
+    block = {"R": 4, "GROUPS": 2, "THREADS": 128, "ROOM": 300}
+    row = {"SEEN": spec.observation_size, "HEADS": spec.action.heads}
+    game = {"LEGAL": max(1, spec.mask_size), "WORDS": rules.words, "LOG": rules.log}
+    sizes = {**block, **row, **game, "LOGS": rules.logs}
+    low = "float" if spec.observation_dtype.itemsize == 4 else "uint8_t"
+    return program(kernel, backend, low, sizes)
+
+
+@pytest.mark.parametrize("backend", FRONT_ENDS)
+@pytest.mark.parametrize(("environment", "network"), ROLLOUTS)
+def test_whole_rollouts(tmp_path, environment, network, backend):
+    source = rollout(environment, network, backend)
+    assert messages(tmp_path, backend, source, *ALLOWED) == ""
+
+
+RULES = {  # text, its replacement, what is said for CUDA (None: nothing) and for Metal
+    "a row for the thread's own": (
+        "    int open[COLUMNS];\n",
+        "    int open[COLUMNS];\n    unsigned char OWN* row = &env->observations[0];\n"
+        "    *row = 1;\n",
+        None,
+        "cannot initialize a variable of type '.*private unsigned char",
+    ),
+    "a struct that is laid out in another way": (
+        "    int stones; ",
+        "    int stones, more[2]; ",
+        "a GPU lays the environment's struct out in another way",
+        "a GPU lays the environment's struct out in another way",
+    ),
+    "a number in double": (
+        "const float looks = env->opponent_skill * 2147483648.0f;",
+        "const float looks = env->opponent_skill * 2147483648.0;",
+        "-Wdouble-promotion",
+        "double",
+    ),
+}
+
+
+@pytest.mark.parametrize("backend", FRONT_ENDS)
+@pytest.mark.parametrize("fault", RULES)
+def test_faults_of_rules_are_found(tmp_path, fault, backend):
+    old, new, *said = RULES[fault]
+    source = rollout("connect4", "mingru", backend)
+    assert old in source
+    expected = dict(zip(FRONT_ENDS, said, strict=True))[backend]
+    found = messages(tmp_path, backend, source.replace(old, new), *ALLOWED)
+    assert re.search(expected, found) if expected else found == ""
 
 
 @pytest.mark.parametrize("low", [mx.float32, mx.float16, mx.bfloat16])

@@ -28,10 +28,10 @@ kernel void rollout(device const Low* first_observations, device const float* fi
   SHARED float acted[AGENTS * HEADS];
   SHARED float rewarded[AGENTS];
   SHARED float ended[AGENTS];
-  SHARED uint8_t legal[AGENTS * LEGAL];
+  SHARED uint8_t allowed[AGENTS * LEGAL];
   uint observed = 0, T = (uint)horizon[0];
-  uint mine = me / APART, player = first + mine;  // whose environment this thread steps
-  bool steps = me % APART == 0 && mine < AGENTS && player < n;
+  uint slot = me / APART, player = first + slot;  // whose environment this thread steps
+  bool steps = me % APART == 0 && slot < AGENTS && player < n;
   union Held {
     int words[WORDS];
     Game env;
@@ -44,18 +44,18 @@ kernel void rollout(device const Low* first_observations, device const float* fi
   if (steps) {
     for (uint word = 0; word < WORDS; ++word) held.words[word] = games[player * WORDS + word];
     for (uint word = LOG; word < LOG + LOGS; ++word) held.words[word] = 0;
-    held.env.observations.at = rows + mine * SEEN;
-    held.env.actions.at = acted + mine * HEADS;
-    held.env.rewards.at = rewarded + mine;
-    held.env.terminals.at = ended + mine;
+    held.env.observations.at = rows + slot * SEEN;
+    held.env.actions.at = acted + slot * HEADS;
+    held.env.rewards.at = rewarded + slot;
+    held.env.terminals.at = ended + slot;
     all_rewards[player] = first_rewards[player];
     all_terminals[player] = first_terminals[player];
 #ifdef MASKED
-    held.env.action_mask.at = legal + mine * LEGAL;
+    held.env.action_mask.at = allowed + slot * LEGAL;
     for (uint k = 0; k < LEGAL; ++k) {
-      uint8_t own = first_masks[player * LEGAL + k];
-      legal[mine * LEGAL + k] = own;
-      all_masks[player * LEGAL + k] = own;
+      uint8_t before = first_masks[player * LEGAL + k];
+      allowed[slot * LEGAL + k] = before;
+      all_masks[player * LEGAL + k] = before;
     }
 #endif
   }
@@ -76,15 +76,15 @@ kernel void rollout(device const Low* first_observations, device const float* fi
 #include "gpu/acting/choose.metal.h"
     DEVICE_BARRIER
     if (steps) {
-      for (uint k = 0; k < HEADS; ++k) acted[mine * HEADS + k] = actions[player * HEADS + k];
-      rewarded[mine] = 0.0f;
-      ended[mine] = 0.0f;
+      for (uint k = 0; k < HEADS; ++k) acted[slot * HEADS + k] = actions[player * HEADS + k];
+      rewarded[slot] = 0.0f;
+      ended[slot] = 0.0f;
       game::c_step(&held.env);
       uint next = (t + 1) * n + player;
-      all_rewards[next] = rewarded[mine];
-      all_terminals[next] = ended[mine];
+      all_rewards[next] = rewarded[slot];
+      all_terminals[next] = ended[slot];
 #ifdef MASKED
-      for (uint k = 0; k < LEGAL; ++k) all_masks[next * LEGAL + k] = legal[mine * LEGAL + k];
+      for (uint k = 0; k < LEGAL; ++k) all_masks[next * LEGAL + k] = allowed[slot * LEGAL + k];
 #endif
     }
     DEVICE_BARRIER
