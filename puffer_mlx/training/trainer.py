@@ -34,7 +34,7 @@ from puffer_mlx.training.epoch_logs import (
 )
 from puffer_mlx.training.learner import Learner
 from puffer_mlx.training.observers import FirstRatios, Observer, SampledPhases
-from puffer_mlx.training.placement import as_on_first, place
+from puffer_mlx.training.placing import as_on_first, place
 from puffer_mlx.training.train_state import Scheduled, TrainState
 from puffer_mlx.trees import named
 from puffer_mlx.vec.base import VecEnv

@@ -24,7 +24,7 @@ from puffer_mlx.rollout.on_gpu import (
     RolloutsOnGPU,
     rollouts_in_one_launch,
 )
-from puffer_mlx.training import placement, trainer
+from puffer_mlx.training import placing, trainer
 from puffer_mlx.training.acting import choose_acting
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.vec.native.make import find_environment
@@ -248,7 +248,7 @@ def refused(name: str, *options: str) -> str:
     with opened(name, 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
         with pytest.raises(UserError) as caught:
-            placement.place(given, vec, policy, None, None, {})  # type: ignore
+            placing.place(given, vec, policy, None, None, {})  # type: ignore
     return str(caught.value)
 
 
@@ -267,18 +267,18 @@ def test_no_gpu():
     ],
 )
 def test_what_no_kernel_does(name, options, said, monkeypatch):
-    monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    monkeypatch.setattr(placing, "has_gpu", lambda: True)
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     assert said in refused(name, *options)
 
 
 def test_training_on_the_cpu_reads_no_rollout_of_a_gpu(monkeypatch):
-    monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    monkeypatch.setattr(placing, "has_gpu", lambda: True)
     assert "training is on the CPU" in refused("squared")
 
 
 def test_a_step_that_needs_too_much_memory(monkeypatch):
-    monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    monkeypatch.setattr(placing, "has_gpu", lambda: True)
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     monkeypatch.setattr(kernels, "SHARED_BYTES", 1000)
     assert "needs more than the 32768 bytes that a GPU's threads share" in refused("squared")

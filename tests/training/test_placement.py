@@ -17,9 +17,10 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.machines.ranks import Alone
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.ppo.update import compile_update
-from puffer_mlx.training import acting, placement
+from puffer_mlx.training import acting, placement, placing
 from puffer_mlx.training import trainer as trainer_module
-from puffer_mlx.training.placement import PATIENCE, Placement, as_on_first, notes, place
+from puffer_mlx.training.placement import Placement, notes
+from puffer_mlx.training.placing import PATIENCE, as_on_first, place
 from puffer_mlx.training.trainer import Trainer
 
 CPU, GPU = mx.Device(mx.cpu), mx.Device(mx.gpu)
@@ -72,8 +73,8 @@ def test_without_a_gpu_it_acts_on_the_cpu_and_measures_nothing(monkeypatch, want
     def measured(*_):
         raise AssertionError("measured")
 
-    monkeypatch.setattr(placement, "_calibrate", measured)
-    monkeypatch.setattr(placement, "_cached", measured)
+    monkeypatch.setattr(placing, "_calibrate", measured)
+    monkeypatch.setattr(placing, "_cached", measured)
     found = start(f"--train.rollout-device={wanted}").placement
     assert (found.learner, found.rollout, found.reason) == (CPU, CPU, "")
     assert not found.away and not found.overlap and notes(configure(), found) == []
@@ -124,8 +125,9 @@ def on_a_gpu(monkeypatch):
     """A GPU that is MLX's default device, as far as ``place`` knows; nothing is computed there."""
 
     arguments = parts(start())
+    monkeypatch.setattr(placing, "mx", Fake(gpu=mx.gpu, default_device=lambda: GPU))
     monkeypatch.setattr(placement, "mx", Fake(gpu=mx.gpu, default_device=lambda: GPU))
-    monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    monkeypatch.setattr(placing, "has_gpu", lambda: True)
     seconds: dict[str, float] = {"cpu": 0.001, "gpu": 0.003}
     calls = []
 
@@ -133,7 +135,7 @@ def on_a_gpu(monkeypatch):
         calls.append(1)
         return seconds, False
 
-    monkeypatch.setattr(placement, "_cached", measured)
+    monkeypatch.setattr(placing, "_cached", measured)
     return arguments, seconds, calls
 
 
@@ -255,7 +257,7 @@ def test_switches_that_can_not_help_are_noted(monkeypatch, learner, rollout, mor
 )
 def test_the_device_of_less_seconds(cpu, gpu, overlap, chosen):
     seconds = {"cpu": cpu / 1000, "gpu": gpu / 1000}
-    device, reason = placement._choose(seconds, overlap)
+    device, reason = placing._choose(seconds, overlap)
     assert device == {"cpu": CPU, "gpu": GPU}[chosen]
     other = {"cpu": "gpu", "gpu": "cpu"}[chosen]
     expected = (
@@ -269,7 +271,7 @@ def test_the_device_of_less_seconds(cpu, gpu, overlap, chosen):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(placement, "cache_directory", lambda: tmp_path / "cache")
+    monkeypatch.setattr(placing, "cache_directory", lambda: tmp_path / "cache")
     (tmp_path / "cache").mkdir()
     return tmp_path / "cache"
 
@@ -290,8 +292,8 @@ SPEC = oracles.SmallVec(N, 2).spec
 
 def test_a_measurement_is_made_once_for_each_configuration(cache, monkeypatch):
     measure, calls = measurements()
-    assert placement._cached(configure(), SPEC, measure) == ({"cpu": 1.0, "gpu": 0.5}, False)
-    assert placement._cached(configure(), SPEC, measure) == ({"cpu": 1.0, "gpu": 0.5}, True)
+    assert placing._cached(configure(), SPEC, measure) == ({"cpu": 1.0, "gpu": 0.5}, False)
+    assert placing._cached(configure(), SPEC, measure) == ({"cpu": 1.0, "gpu": 0.5}, True)
     others = [
         (configure("--policy.hidden-size", "16"), SPEC),
         (configure("--vec.num-buffers", "1"), SPEC),
@@ -300,14 +302,14 @@ def test_a_measurement_is_made_once_for_each_configuration(cache, monkeypatch):
         (configure(), oracles.SmallVec(N, 2, (3, 2)).spec),
     ]
     for count, (c, spec) in enumerate(others, 2):
-        found, cached = placement._cached(c, spec, measure)
+        found, cached = placing._cached(c, spec, measure)
         assert (found["cpu"], cached) == (count, False)
-    monkeypatch.setattr(placement, "threads", lambda: 99)  # another machine
-    assert not placement._cached(configure(), SPEC, measure)[1]
-    monkeypatch.setattr(placement, "version_text", lambda: "of tomorrow")
-    assert not placement._cached(configure(), SPEC, measure)[1]
+    monkeypatch.setattr(placing, "threads", lambda: 99)  # another machine
+    assert not placing._cached(configure(), SPEC, measure)[1]
+    monkeypatch.setattr(placing, "version_text", lambda: "of tomorrow")
+    assert not placing._cached(configure(), SPEC, measure)[1]
     # what doesn't matter: learning, and how long
-    assert placement._cached(configure("--train.gamma", "0.5", "--seed", "9"), SPEC, measure)[1]
+    assert placing._cached(configure("--train.gamma", "0.5", "--seed", "9"), SPEC, measure)[1]
     assert len(calls) == len(others) + 3
     names = [path.name for path in cache.iterdir()]
     assert len(names) == len(calls) and all(name.endswith(".json") for name in names)
@@ -318,10 +320,10 @@ def test_a_measurement_is_made_once_for_each_configuration(cache, monkeypatch):
 )
 def test_a_damaged_measurement_is_made_again(cache, text):
     measure, calls = measurements()
-    placement._cached(configure(), SPEC, measure)
+    placing._cached(configure(), SPEC, measure)
     (path,) = cache.iterdir()
     path.write_text(text)
-    assert placement._cached(configure(), SPEC, measure) == ({"cpu": 2.0, "gpu": 0.5}, False)
+    assert placing._cached(configure(), SPEC, measure) == ({"cpu": 2.0, "gpu": 0.5}, False)
     assert json.loads(path.read_text()) == {"cpu": 2.0, "gpu": 0.5}
     assert len(calls) == 2
 
@@ -330,10 +332,10 @@ def test_a_measurement_of_another_way_to_act_is_made_again(cache, monkeypatch):
     def measure() -> dict[str, float]:
         return {"cpu": 1.0, "gpu": 0.5}
 
-    assert not placement._cached(configure(), SPEC, measure)[1]
-    assert placement._cached(configure(), SPEC, measure)[1]
-    monkeypatch.setattr(placement, "WAYS", placement.WAYS + 1)
-    assert not placement._cached(configure(), SPEC, measure)[1]
+    assert not placing._cached(configure(), SPEC, measure)[1]
+    assert placing._cached(configure(), SPEC, measure)[1]
+    monkeypatch.setattr(placing, "WAYS", placing.WAYS + 1)
+    assert not placing._cached(configure(), SPEC, measure)[1]
 
 
 def test_a_cache_that_can_not_be_written_costs_a_measurement(cache):
@@ -341,7 +343,7 @@ def test_a_cache_that_can_not_be_written_costs_a_measurement(cache):
     cache.write_text("a file")
     measure, calls = measurements()
     for _ in range(2):
-        found, cached = placement._cached(configure(), SPEC, measure)
+        found, cached = placing._cached(configure(), SPEC, measure)
         assert found["gpu"] == 0.5 and not cached
     assert len(calls) == 2 and cache.read_text() == "a file"
 
@@ -350,8 +352,8 @@ def test_a_cache_that_can_not_be_written_costs_a_measurement(cache):
 def two(monkeypatch):
     """Both devices are the CPU; the second is taken for a GPU."""
     names = iter(("cpu", "gpu") * 9)
-    monkeypatch.setattr(placement, "mx", Fake(gpu=mx.cpu, default_device=lambda: GPU))
-    monkeypatch.setattr(placement, "kind", lambda _: next(names))
+    monkeypatch.setattr(placing, "mx", Fake(gpu=mx.cpu, default_device=lambda: GPU))
+    monkeypatch.setattr(placing, "kind", lambda _: next(names))
 
 
 @pytest.mark.parametrize("in_c", [True, False])
@@ -363,11 +365,11 @@ def test_measuring_both_devices_changes_nothing_else(two, monkeypatch, in_c):
     environments, key = trainer.vec.state(), np.array(random[0])
     before = [np.array(a) for a in trainer.collector.buffer.fields.values()]
     began = time.perf_counter()
-    seconds = placement._calibrate(*parts(trainer))
+    seconds = placing._calibrate(*parts(trainer))
     wall = time.perf_counter() - began
     assert set(seconds) == {"cpu", "gpu"}
     assert min(seconds.values()) > 0
-    assert placement.STEPS * sum(seconds.values()) < wall < 2 * (placement.BUDGET + 1)
+    assert placing.STEPS * sum(seconds.values()) < wall < 2 * (placing.BUDGET + 1)
     np.testing.assert_array_equal(trainer.vec.state(), environments)
     np.testing.assert_array_equal(random[0], key)
     for array, kept in zip(trainer.collector.buffer.fields.values(), before, strict=True):
@@ -387,7 +389,8 @@ def test_auto_measures_once_and_then_remembers(cache, monkeypatch):
         return {"cpu": 0.001, "gpu": 0.003}
 
     c, *rest = parts(start())
-    monkeypatch.setattr(placement, "_calibrate", calibrate)
+    monkeypatch.setattr(placing, "_calibrate", calibrate)
+    monkeypatch.setattr(placing, "mx", Fake(gpu=mx.gpu, default_device=lambda: GPU))
     monkeypatch.setattr(placement, "mx", Fake(gpu=mx.gpu, default_device=lambda: GPU))
     found = placed((c, *rest))
     assert (found.learner, found.rollout) == (GPU, CPU) and found.away

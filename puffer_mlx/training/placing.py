@@ -1,0 +1,308 @@
+"""Finding the place of a run: what its configuration asks for, or what ``auto`` measures.
+
+Acting is many small steps, each of which the host waits for. A GPU takes them in less time from
+some number of agents on, which depends on the machine, the policy and the groups; so it is
+measured: the rollout's own code, on both devices, with environments that stand still, and whole
+rollouts of a GPU where one kernel makes them.
+"""
+
+import hashlib
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+
+from puffer_mlx.config import Config
+from puffer_mlx.config.fit import rollout_threads
+from puffer_mlx.errors import UserError
+from puffer_mlx.machines.ranks import Alone
+from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.policy.acting_on_gpu import FEWEST, SHARED_BYTES, step_on_gpu
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.policy.rollout_on_gpu import RolloutOnGPU
+from puffer_mlx.ppo.precision import lower
+from puffer_mlx.ppo.update import Executables
+from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.rollout.on_gpu import (
+    BufferOnGPU,
+    EnvironmentsOnGPU,
+    RolloutsOnGPU,
+    game_of,
+    rollouts_in_one_launch,
+)
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.system.compiler import cache_directory
+from puffer_mlx.system.devices import building, for_cpu, has_gpu, kind
+from puffer_mlx.system.files import publish
+from puffer_mlx.system.version import version_text
+from puffer_mlx.training.acting import choose_acting
+from puffer_mlx.training.placement import WHOLE, Placement, overlaps, rollout_cores
+from puffer_mlx.training.streams import acting_streams
+from puffer_mlx.vec.base import Collected, VecEnv
+from puffer_mlx.vec.rollout_loop import ACT, PART
+
+STEPS = 4  # of one measurement
+WAYS = 3  # grows when a device acts in another way: what was measured before is measured again
+BUDGET = 0.8  # seconds for each device, kernels compiled
+# Overlapped, acting on the CPU costs nothing while it is the shorter half; a GPU that acts has no
+# time to train. So there the CPU may be slower by this factor, a guess at training's share.
+PATIENCE = 2.0
+IN_ONE_LAUNCH = "rollouts and environments on the GPU, in one launch"
+
+
+def as_on_first(ranks: Alone, config: Config, place: Callable[[Config], Placement]) -> Placement:
+    """A placement that the first of several ranks finds, for all of them.
+
+    Each would measure something else, and some the other way round; on one machine they would
+    measure each other.
+
+    Args:
+        ranks: of which this process is one.
+        config: this rank's part.
+        place: finds the placement that a configuration asks for.
+
+    Raises:
+        UserError: as ``place``; also where this rank can't act as the first one does.
+    """
+    found = None if ranks.rank else place(config)
+    if found and ranks.size == 1:
+        return found
+    asked = found and {"rollout_device": found.rollout_device, "overlap": found.overlap}
+    told = json.loads(ranks.first(json.dumps(asked)))
+    if found is None:
+        return place(replace(config, train=replace(config.train, **told)))
+    found.reason += f", measured by rank 0 for all {ranks.size}" if found.reason else ""
+    return found
+
+
+def place(
+    config: Config,
+    vec: VecEnv,
+    policy: Policy,
+    run: Executables,
+    weights: Any,
+    before: Mapping[str, Any],
+) -> Placement:
+    """The placement that a configuration asks for; measured if it leaves that open.
+
+    Args:
+        config: a valid configuration.
+        vec: the environments.
+        policy: what acts.
+        run: its compiled functions.
+        weights: evaluated.
+        before: of the run that goes on, ``rollout_device``: what ``auto`` was.
+
+    Raises:
+        UserError: acting on a GPU was asked for, and this MLX has none.
+    """
+    learner = mx.default_device()
+    overlap = overlaps(config)
+    kernel = step_on_gpu(policy) is not None
+    found = Placement(learner, learner, overlap, config.train.precision, one_kernel=kernel)
+    wanted = config.train.rollout_device
+    if wanted in ("gpu", WHOLE) and not has_gpu():
+        raise UserError(
+            f"train.rollout_device is {wanted}, but this build of MLX has no GPU",
+            "--train.rollout-device cpu, or auto",
+        )
+    whole = rollouts_in_one_launch(policy, vec, config.train.horizon)
+    if wanted == WHOLE:
+        _refuse_without(whole, learner, policy, vec)
+    if wanted == "auto" and learner == mx.gpu and "rollout_device" in before:
+        wanted = before["rollout_device"]
+        found.reason = f"rollouts on the {wanted.upper()}, as before"
+    if wanted == "cpu" or (learner == mx.cpu and wanted == "auto"):
+        found.rollout = mx.Device(mx.cpu)
+    elif wanted == "gpu":
+        found.rollout = mx.Device(mx.gpu)
+    elif wanted == WHOLE:
+        found.rollout, found.whole = mx.Device(mx.gpu), whole
+    else:
+        measure = partial(_calibrate, config, vec, policy, run, weights, whole)
+        seconds, cached = _cached(config, vec.spec, measure)
+        found.rollout, found.reason = _choose(seconds, overlap)
+        found.reason += " (measured before)" if cached else ""
+        found.whole = whole if found.reason.startswith(IN_ONE_LAUNCH) else None
+    if found.whole and config.train.overlap == "auto":
+        found.overlap = False  # one GPU does both halves: they would take turns
+    return found
+
+
+def _refuse_without(
+    whole: RolloutOnGPU | None, learner: mx.Device, policy: Policy, vec: VecEnv
+) -> None:
+    """Nothing if whole rollouts can be one kernel, and training reads them there.
+
+    Raises:
+        UserError: they can't be.
+    """
+    asked, hint = f"train.rollout_device is {WHOLE}, but", "--train.rollout-device auto"
+    if learner != mx.gpu:
+        raise UserError(f"{asked} training is on the CPU", f"--base.device gpu, or {hint}")
+    if whole is not None:
+        return
+    if game_of(vec) is None:
+        raise UserError(
+            f"{asked} the rules of {vec.spec.name} compile for a CPU alone",
+            f"{hint}; docs/writing_envs.md says what such rules look like",
+        )
+    if step_on_gpu(policy) is None:
+        raise UserError(f"{asked} no kernel knows this policy", hint)
+    raise UserError(
+        f"{asked} a step of this policy and {vec.spec.name} needs more than the"
+        f" {SHARED_BYTES} bytes that a GPU's threads share, or there are less than {FEWEST} agents",
+        f"a smaller policy.hidden_size, more agents, or {hint}",
+    )
+
+
+def _choose(seconds: dict[str, float], overlap: bool) -> tuple[mx.Device, str]:
+    """The device to act on, and why, from the seconds of a step on each.
+
+    With its environments, if one kernel of the GPU takes less time for both than others for acting.
+    """
+    if seconds.get(WHOLE, math.inf) <= min(seconds["cpu"], seconds["gpu"]):
+        took = 1000 * seconds[WHOLE]
+        return mx.Device(mx.gpu), f"{IN_ONE_LAUNCH}: a step of all agents takes {took:.3f} ms"
+    cpu, gpu = seconds["cpu"], seconds["gpu"]
+    chosen = "cpu" if cpu <= gpu * (PATIENCE if overlap else 1.0) else "gpu"
+    other = "gpu" if chosen == "cpu" else "cpu"
+    reason = (
+        f"rollouts on the {chosen.upper()}: a step of all agents takes"
+        f" {1000 * seconds[chosen]:.2f} ms, on the {other.upper()} {1000 * seconds[other]:.2f} ms"
+    )
+    if overlap and gpu < cpu <= gpu * PATIENCE:
+        reason += ", which overlaps with training"
+    return mx.Device(getattr(mx, chosen)), reason
+
+
+class _Still:
+    """Environments that don't move: a rollout of them is acting alone."""
+
+    def __init__(self, num_agents: int, num_groups: int, pool: ThreadPoolExecutor) -> None:
+        self.num_agents, self.num_groups, self._pool = num_agents, num_groups, pool
+
+    def send(self, group: int, actions: Any, out: Any) -> None:
+        pass
+
+    def wait(self, group: int) -> None:
+        pass
+
+    def collect(
+        self, steps: int, act: tuple[int, int], actions: Any, out: Any, spans: int = 0
+    ) -> Collected:
+        """Each part of the agents acts ``steps`` times, on any thread."""
+        function = ACT(act[0])
+
+        def part(first: int) -> None:
+            for t in range(steps):
+                function(act[1], t, first, min(PART, self.num_agents - first))
+
+        list(self._pool.map(part, range(0, self.num_agents, PART)))
+        return Collected(0.0, 0.0, [])
+
+
+def _calibrate(
+    config: Config,
+    vec: VecEnv,
+    policy: Policy,
+    run: Executables,
+    weights: Any,
+    whole: RolloutOnGPU | None = None,
+) -> dict[str, float]:
+    """Seconds of one step of all agents on each device, medians; a few steps, compiled before."""
+    agents, groups = config.vec.total_agents, config.vec.num_buffers
+    buffer = RolloutBuffer(vec.spec, STEPS, agents, groups)
+    timer = PhaseTimer("", enabled=False)
+    found = {}
+    with ThreadPoolExecutor(rollout_threads(config, rollout_cores(config))) as pool:
+        still: Any = _Still(agents, groups, pool)
+        for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
+            there = Placement(
+                mx.default_device(),
+                device,
+                precision=config.train.precision,
+                one_kernel=step_on_gpu(policy) is not None,
+            )
+            precision = there.acting_precision
+            home = device == mx.default_device()
+            acting = lower(weights if home else for_cpu(weights), precision)
+            streams = partial(acting_streams, device, threads(), groups)
+            way = choose_acting(device, precision, policy, run, still, streams, timer)
+            with building, mx.stream(device):
+                states = [policy.initial_state(agents // groups) for _ in range(groups)]
+                noise = policy.distribution.noise(mx.random.key(0), (STEPS, agents))
+            mx.eval(acting, states, noise)
+            rollout = partial(way.collect, buffer, still, acting, states, noise)
+            found[kind(device)] = _median_seconds(rollout) / STEPS
+    if whole is not None:
+        found[WHOLE] = _seconds_of_whole(whole, config, vec, policy, weights)
+    return found
+
+
+def _seconds_of_whole(
+    whole: RolloutOnGPU, config: Config, vec: Any, policy: Policy, weights: Any
+) -> float:
+    """Of one step of all agents and their environments, which begin where they are.
+
+    They are stepped on the GPU alone: the host's stay where they are.
+    """
+    T, agents = config.train.horizon, config.vec.total_agents
+    environments, buffer = EnvironmentsOnGPU(vec, whole), BufferOnGPU(vec.spec, T, agents, 1)
+    streams = partial(acting_streams, mx.Device(mx.gpu), threads(), 1)
+    way = RolloutsOnGPU(whole, streams, PhaseTimer("", enabled=False))
+    with building:
+        states = [policy.initial_state(agents)]
+        noise = policy.distribution.noise(mx.random.key(0), (T, agents))
+    mx.eval(weights, states, noise)
+    return _median_seconds(partial(way.collect, buffer, environments, weights, states, noise)) / T
+
+
+def _median_seconds(work: Callable[[], object]) -> float:
+    """Of up to five calls within ``BUDGET``, after one that compiles."""
+    work()
+    times: list[float] = []
+    end = time.perf_counter() + BUDGET
+    while not times or (len(times) < 5 and time.perf_counter() < end):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def _cached(
+    config: Config, spec: EnvSpec, measure: Callable[[], dict[str, float]]
+) -> tuple[dict[str, float], bool]:
+    """The measurement for this machine and configuration, made unless it was made before."""
+    facts = {
+        "spec": spec.to_json(),
+        "versions": version_text(),
+        "ways": WAYS,
+        "cores": threads(),
+        "gpu": str(mx.device_info(mx.gpu).get("device_name", "")),
+        "agents": [config.vec.total_agents, config.vec.num_buffers],
+        "threads": rollout_threads(config, rollout_cores(config)),
+        "policy": [vars(config.policy), vars(config.torch), config.train.precision],
+    }
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+    path = cache_directory() / f"rollout_device-{digest}.json"
+    try:
+        found = json.loads(path.read_text())
+        seconds = {way: float(found[way]) for way in ("cpu", "gpu")}
+        return seconds | ({WHOLE: float(found[WHOLE])} if WHOLE in found else {}), True
+    except (OSError, ValueError, KeyError, TypeError):
+        found = measure()
+    try:
+        with publish(path) as temporary:
+            temporary.write_text(json.dumps(found))
+    except UserError:  # a cache that can't be written costs the next start a measurement
+        pass
+    return found, False
