@@ -25,7 +25,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -40,13 +40,18 @@ def main() -> None:
     """Serve; the process ends without a word of what the tracker has registered for its end."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    serve(find(sys.argv[1]).make(), sys.stdin, answers)
+    serve(find(sys.argv[1]).make(), sys.stdin, answers, lambda: _end_in(PATIENCE))
     answers.close()
     os._exit(0)
 
 
-def serve(tracker: Tracker, lines: Iterable[str], answers: TextIO) -> None:
-    """Do what the lines say, up to the first fault."""
+def serve(
+    tracker: Tracker,
+    lines: Iterable[str],
+    answers: TextIO,
+    finishing: Callable[[], object] = lambda: None,
+) -> None:
+    """Do what the lines say, up to the first fault; call ``finishing`` before the tracker does."""
     known: dict[str, Any] = {}
     kept = Path()
 
@@ -75,7 +80,7 @@ def serve(tracker: Tracker, lines: Iterable[str], answers: TextIO) -> None:
             else:
                 ending = Ending(**said["finish"])
                 break
-        _end_in(PATIENCE)
+        finishing()
         tracker.finish(ending._replace(scores=_finite(ending.scores)))
     except BaseException as error:  # a tracker may exit, too
         end = {"fault": _words(error)}

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -144,8 +145,11 @@ def test_one_that_shows_no_videos_is_not_asked(tmp_path):
     about = TrackedRun("7", "x", ".", "p", "g", "none", {}, {}, "")._asdict()
     start = {"start": about, "keep": str(tmp_path / "kept")}
     lines = [start, {"step": 1, "metrics": {}, "video": "x.gif"}]
-    answers = io.StringIO()
-    serve(Plain(), map(json.dumps, lines), answers)
+    answers, finishing = io.StringIO(), []
+    serve(Plain(), map(json.dumps, lines), answers, lambda: finishing.append(1))
+    assert finishing == [1]
+    # what ends a tracker's process must not run in this one
+    assert not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
     assert [json.loads(line) for line in answers.getvalue().splitlines()] == [
         {"started": "here"},
         {"finished": True},
