@@ -103,7 +103,8 @@ WRONG_OPTIONS = [  # option, value, what the message names, what the hint offers
     ("--base.sed", "3", "unknown option --sed 3", "did you mean --seed?"),
     ("--env.frameskp", "3", "unknown option --env.frameskp 3", "did you mean --env.frameskip?"),
     ("--env.frameskip", "four", "env.frameskip four is not a number", "for example 1"),
-    ("--sweep.gamma.max", "1", "unknown option --sweep.gamma.max 1", "a [sweep] section"),
+    ("--sweep.gamma.max", "1", "unknown option --sweep.gamma.max 1", "--sweep.train.gamma.max?"),
+    ("--sweep.zebra.max", "1", "unknown option --sweep.zebra.max 1", "a [sweep] section"),
     ("--sweep.train.gamma.max", "high", "sweep.train.gamma.max high is not a number", "0.5"),
 ]
 
