@@ -33,8 +33,8 @@ class Compared:
         agents: how many there are.
         equal: those whose every row was the host's, to the bit.
         steps: of each agent.
-        difference: the largest number's, of any row before the agent's first that differed in
-            more than rounding; 1 and more is another course of events.
+        difference: how far numbers were apart at most, each agent's up to the first row that wasn't
+            equal: after that its game may take another course.
         first: the step at which the first of them differed; None: none did.
         ends: episodes that ended.
         seconds: of a launch's step of all agents, the median.

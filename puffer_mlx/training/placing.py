@@ -55,7 +55,6 @@ BUDGET = 0.8  # seconds for each device, kernels compiled
 # Overlapped, acting on the CPU costs nothing while it is the shorter half; a GPU that acts has no
 # time to train. So there the CPU may be slower by this factor, a guess at training's share.
 PATIENCE = 2.0
-IN_ONE_LAUNCH = "rollouts and environments on the GPU, in one launch"
 
 
 def as_on_first(ranks: Alone, config: Config, place: Callable[[Config], Placement]) -> Placement:
@@ -131,7 +130,7 @@ def place(
         seconds, cached = _cached(config, vec.spec, measure)
         found.rollout, found.reason = _choose(seconds, overlap)
         found.reason += " (measured before)" if cached else ""
-        found.whole = whole if found.reason.startswith(IN_ONE_LAUNCH) else None
+        found.whole = whole if _one_launch_wins(seconds) else None
     if found.whole and config.train.overlap == "auto":
         found.overlap = False  # one GPU does both halves: they would take turns
     return found
@@ -164,14 +163,22 @@ def _refuse_without(
     )
 
 
+def _one_launch_wins(seconds: dict[str, float]) -> bool:
+    """Whether one kernel acts and steps the environments in less time than others act in."""
+    return seconds.get(WHOLE, math.inf) <= min(seconds["cpu"], seconds["gpu"])
+
+
 def _choose(seconds: dict[str, float], overlap: bool) -> tuple[mx.Device, str]:
     """The device to act on, and why, from the seconds of a step on each.
 
     With its environments, if one kernel of the GPU takes less time for both than others for acting.
     """
-    if seconds.get(WHOLE, math.inf) <= min(seconds["cpu"], seconds["gpu"]):
+    if _one_launch_wins(seconds):
         took = 1000 * seconds[WHOLE]
-        return mx.Device(mx.gpu), f"{IN_ONE_LAUNCH}: a step of all agents takes {took:.3f} ms"
+        return mx.Device(mx.gpu), (
+            "rollouts and environments on the GPU, in one launch: a step of all agents takes"
+            f" {took:.3f} ms"
+        )
     cpu, gpu = seconds["cpu"], seconds["gpu"]
     chosen = "cpu" if cpu <= gpu * (PATIENCE if overlap else 1.0) else "gpu"
     other = "gpu" if chosen == "cpu" else "cpu"

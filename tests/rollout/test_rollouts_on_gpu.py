@@ -272,6 +272,22 @@ def test_what_no_kernel_does(name, options, said, monkeypatch):
     assert said in refused(name, *options)
 
 
+@pytest.mark.parametrize(("seconds", "whole"), [(1.0, True), (1.1, False)])
+def test_auto_takes_one_launch_where_it_is_faster(monkeypatch, seconds, whole):
+    measured = {"cpu": 2.0, "gpu": 1.0, placing.WHOLE: seconds}
+    monkeypatch.setattr(placing, "has_gpu", lambda: True)
+    monkeypatch.setattr(placing, "_cached", lambda *_: (measured, False))
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
+    given = config.load("squared", [*OPTIONS.split(), "--train.overlap", "auto"])
+    with opened("squared", 16, 1, given.env) as vec:
+        policy = trainer.configured_policy(vec.spec, given)
+        found = placing.place(given, vec, policy, None, None, {})  # type: ignore
+    assert (found.whole is not None) == whole == (not found.overlap)
+    assert found.rollout == mx.gpu or not whole
+    assert found.rollout_device == ("gpu-kernel" if whole else "cpu")
+    assert ("in one launch" in found.reason) == whole
+
+
 def test_training_on_the_cpu_reads_no_rollout_of_a_gpu(monkeypatch):
     monkeypatch.setattr(placing, "has_gpu", lambda: True)
     assert "training is on the CPU" in refused("squared")
