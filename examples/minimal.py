@@ -40,7 +40,7 @@ import numpy as np
 
 OBEYED = (
     *("base.seed", "base.device", "base.family", "base.reset_state"),
-    *("vec", "policy", "torch", "train"),
+    *("vec", "policy", "torch", "train", "selfplay.enabled"),
 )
 LEFT_OUT = {  # of [train]
     **{"algorithm": "puffer4", "overlap": False, "precision": "fp32", "rollout_device": "auto"},
@@ -116,6 +116,8 @@ def train(config, environments):
     """Train from the seed to the end, a line for each epoch; returns the weights."""
     if others := [key for key, value in LEFT_OUT.items() if getattr(config.train, key) != value]:
         raise UserError(f"not on this page: train.{others[0]}", "scripts/train.py has it")
+    if config.selfplay.enabled:
+        raise UserError("not on this page: selfplay.enabled", "scripts/train.py has it")
     settings, E, K, S = config.train, config.epochs, config.minibatches, config.segments
     T, N = settings.horizon, config.vec.total_agents
     policy = configured_policy(environments.spec, config)

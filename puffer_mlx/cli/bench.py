@@ -41,7 +41,7 @@ EVERY = 5.0  # seconds between two lines of progress at least
 
 TRAINING = (  # keys that the training of a benchmark obeys
     *("base.seed", "base.device", "base.reset_state", "base.profile"),
-    *("vec", "wrap", "policy", "torch", "train"),
+    *("vec", "wrap", "policy", "torch", "train", "selfplay"),
 )
 STEPPING = "vec", "wrap", "train.bootstrap_truncated"  # and those that --env-only does
 EPOCHS = {"epochs": 20, "warm_up": 3}  # defaults of options for training

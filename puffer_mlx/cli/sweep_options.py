@@ -32,7 +32,7 @@ Keys of [sweep] and of what is searched are options, too: --sweep.method TPE,
 --sweep.max-runs 50, --sweep.sweep-only gamma,learning_rate,
 --sweep.train.gamma.min 0.9. --help all explains those of [sweep]."""
 OBEYED = (  # keys and sections that a sweep's runs obey
-    *("vec", "wrap", "policy", "torch", "train", "sweep"),
+    *("vec", "wrap", "policy", "torch", "train", "selfplay", "sweep"),
     *(f"base.{key}" for key in KEYS["base"] if key not in ("checkpoint_dir", "log_dir")),
 )
 KEEPS = "--checkpoint-dir", "--log-dir"

@@ -9,7 +9,7 @@ from puffer_mlx.config.loading import (
     take_notes,
     unused_note,
 )
-from puffer_mlx.config.schema import Base, Config, Policy, Torch, Train, Vec
+from puffer_mlx.config.schema import Base, Config, Policy, Selfplay, Torch, Train, Vec
 from puffer_mlx.config.validation import validate
 from puffer_mlx.config.writing import DEFAULT_HEADER, ini_text, to_dict, write_ini
 
@@ -19,6 +19,7 @@ __all__ = [
     "Base",
     "Config",
     "Policy",
+    "Selfplay",
     "Torch",
     "Train",
     "Vec",

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 _OLD = "a key of PufferLib 3.0; 4.0 ignores it too"
 _LOADED = "--load-model-path on the command line names weights to begin from"
-_SELFPLAY = "there is no self-play here"
+_MATCH = "`puffer-mlx match` takes two policies' files"
 _UNUSED = (  # keys in PufferLib's own files that mean nothing here: why, section, keys
     ("MLX has no CUDA graphs", "base", "cudagraphs"),
     ("mlx.launch or train.gpus starts ranks", "base", "rank world_size gpu_id nccl_id"),
@@ -14,15 +14,7 @@ _UNUSED = (  # keys in PufferLib's own files that mean nothing here: why, sectio
     ("PufferLib 4.0 reads it from [sweep]", "base", "max_suggestion_cost"),
     ("PufferLib 4.0 reads it from [base]", "train", "checkpoint_interval"),
     ("the key is train.ent_coef", "train", "entropy_coef"),
-    (_SELFPLAY, "selfplay", "enabled max_size swap_winrate min_games seed elo_init elo_k"),
-    (_SELFPLAY, "selfplay", "snapshot_interval opp_timeout_steps"),
-    (_SELFPLAY, "vec", "num_frozen_banks frozen_bank_pct"),
-    (_SELFPLAY, "vec", "frozen_bank_hidden_size frozen_bank_num_layers"),
-    (_SELFPLAY, "selfplay", "eval_pool_size eval_games"),
-    (_SELFPLAY, "selfplay", "eval_bot_games eval_bots eval_bot_envs eval_bot_threads"),
-    (_SELFPLAY, "vec", "num_policies hist_policy_percent"),
-    (_SELFPLAY, "vec", "hist_policy_hidden_size hist_policy_num_layers"),
-    (_SELFPLAY, "base", "load_enemy_model_path"),
+    (_MATCH, "base", "load_enemy_model_path"),
     (_LOADED, "base", "load_model_path"),
     ("a run is called after the time when it began", "base", "run_id"),
     ("base.device says where MLX computes", "base", "gpu_offset"),
@@ -92,10 +84,6 @@ ONLY = {  # unused keys whose other values ask for something that does not exist
     "base.load_model_path": NOTHING,
     "base.load_enemy_model_path": NOTHING,
     "train.verb_eps": 0,
-    "selfplay.enabled": 0,
-    "vec.num_frozen_banks": 0,
-    "vec.num_policies": 1,
-    "vec.hist_policy_percent": 0,
 }
 ENV_OF_5 = {"dr": 0.0, "num_agents": 1.0, "num_bots": 0.0}  # what each of 5.0's environments gets
 _SWEPT = (  # what PufferLib 5.0's default.ini searches

@@ -20,6 +20,7 @@ from puffer_mlx.config.ini_files import Setting, read_ini, relative_path
 from puffer_mlx.config.ini_files_5 import read_ini_5
 from puffer_mlx.config.known_files import PUFFER5, layer, plain_path
 from puffer_mlx.config.schema import Config
+from puffer_mlx.config.schema.selfplay import OF_4, OF_5
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.config.versions import ALGORITHM, FileVersion, file_version
 from puffer_mlx.system.files import reading
@@ -33,6 +34,16 @@ UNREAD = {  # keys that a trainer doesn't obey
     "puffer5": _DRAWN,
     "ppo": ("base.eval_agents", *_DRAWN, *_WEIGHED),
 }
+_BANKS = "vec.num_frozen_banks", "vec.frozen_bank_pct"
+_POLICIES = "vec.num_policies", "vec.hist_policy_percent"
+_OF_GAMES = "selfplay.swap_winrate", "selfplay.min_games"  # and of pools that take snapshots:
+_OF_POOLS = *_OF_GAMES, "selfplay.snapshot_interval"
+UNREAD_RULES = {OF_4: _POLICIES, OF_5: (*_BANKS, *_OF_POOLS)}  # and that its opponents' rules don't
+_OF_ALL = "rules", "max_size", "elo_init", "elo_k", "seed", "opp_timeout_steps"
+WITHOUT_OPPONENTS = (
+    *(*_BANKS, *_POLICIES, *_OF_POOLS, "selfplay.train_on_opponents"),
+    *(f"selfplay.{key}" for key in _OF_ALL),
+)
 
 
 class Choice(NamedTuple):
@@ -128,8 +139,10 @@ def trainer_note(config: Config) -> str:
 
 
 def unread(config: Config) -> list[str]:
-    """Keys that were given and that the run's trainer doesn't obey."""
+    """Keys that were given and that the run's trainer, or its self-play, doesn't obey."""
     names = UNREAD.get(config.train.algorithm, ())
+    on = config.selfplay.enabled
+    names += UNREAD_RULES[config.selfplay_rules] if on else WITHOUT_OPPONENTS
     adaptive = config.train.lr_schedule == "adaptive"
     names = *names, "train.min_lr_ratio" if adaptive else "train.desired_kl"
     given = [key for key in names if key in config.origins]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from puffer_mlx.config.key import INT_MAX
 from puffer_mlx.config.schema import KEYS, Config, minibatches
+from puffer_mlx.config.selfplay_checks import selfplay_faults
 from puffer_mlx.errors import UserError
 
 
@@ -106,6 +107,9 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
         message += f" train.algorithm is {train.algorithm}"
         hint = "--train.algorithm ppo, or --train.target-kl 0"
         report(("train.target_kl", "train.algorithm"), message, hint)
+    if config.selfplay.enabled and not faulty:
+        for names, message, hint in selfplay_faults(config):
+            report(names, message, hint)
     return problems
 
 

@@ -1,7 +1,7 @@
 """Which PufferLib a file is of, told by its keys: how it is to be read, and whose trainer it wants.
 
 A file may also say it: ``algorithm`` in its [train]. Such a file is one of puffer_mlx's own, a
-run's ``config.ini`` say, and is read by 4.0's rules unless keys of 5.0 alone are in it.
+run's ``config.ini`` say, and is read by 4.0's rules unless keys are in it that only 5.0 has.
 """
 
 from collections.abc import Set
@@ -15,9 +15,10 @@ from puffer_mlx.config.values import unquoted
 from puffer_mlx.system.files import read_text
 
 VTRACE, ALGORITHM = "train.vtrace", "train.algorithm"
+SHARED = VTRACE, "vec.num_policies", "vec.hist_policy_*", "selfplay.eval_*"  # 5.0's, and ours
 NEW = (  # keys that 4.0 doesn't have
-    *(VTRACE, "train.momentum", "base.async", "base.reset_every_horizon"),
-    *("vec.num_policies", "vec.hist_policy_*", "selfplay.eval_*"),
+    *SHARED,
+    *("train.momentum", "base.async", "base.reset_every_horizon"),
 )
 OLD = (  # and that 5.0 doesn't have
     *("train.beta1", "train.beta2", "train.eps", "train.prio_alpha", "train.prio_beta0"),
@@ -53,8 +54,9 @@ def file_version(path: Path) -> FileVersion:
         found = file_texts(read_text(path, "replace"))
     except OSError:  # reading its settings will say what is wrong
         return FileVersion()
-    told = _told_by(found.keys() - {VTRACE} if ALGORITHM in found else found.keys())
-    if ALGORITHM in found:
+    says = ALGORITHM in found
+    told = _told_by({name for name in found if not (says and _any({name}, SHARED))})
+    if says:
         told = FileVersion(told.rules or "4.0", found[ALGORITHM], f"says {ALGORITHM}", says=True)
     source = found.get("env.source", "")
     return told._replace(source=str((path.parent / source).resolve()) if source else "")

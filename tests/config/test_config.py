@@ -70,8 +70,11 @@ WRONG_OPTIONS = [  # option, value, what the message names, what the hint offers
     ("--train.gpus", "0", "train.gpus 0 is out of range", "at least 1"),
     ("--train.draw-from", "each", "train.draw_from each does not exist", "rank or all"),
     ("--world-size", "4", "base.world_size 4 is not supported", "hint: 1"),
-    ("--selfplay.enabled", "1", "selfplay.enabled 1 is not supported: there is no", "hint: 0"),
-    ("--vec.num-frozen-banks", "2", "vec.num_frozen_banks 2 is not supported", "hint: 0"),
+    ("--selfplay.enabled", "1", "1 needs opponents, and vec.num_frozen_banks 0", "banks 1 --vec"),
+    ("--selfplay.rules", "puffer3", "selfplay.rules puffer3 does not exist", "or puffer5"),
+    ("--selfplay.swap-winrate", "1.5", "selfplay.swap_winrate 1.5 is out of", "at most 1"),
+    ("--vec.num-frozen-banks", "9", "vec.num_frozen_banks 9 is out of range", "at most 8"),
+    ("--vec.num-policies", "10", "vec.num_policies 10 is out of range", "at most 9"),
     ("--vec.total-agents", "0", "vec.total_agents 0 is out of range", "at least 1"),
     ("--vec.total-agents", "1e12", "vec.total_agents 1000000000000", "at most 2_147_483_647"),
     ("--vec.num-buffers", "5", "4096 is not a multiple of vec.num_buffers 5", "num_buffers 4 or 8"),
@@ -140,7 +143,8 @@ WRONG_FILES = [  # text, what the message names, the line it names, what the hin
     ("[train]\n[vec]\n[train]", "section [train] begins twice", 3, "one header"),
     ("gamma = 0.9", "'gamma = 0.9' is before any section", 1, "[train]"),
     ("[train]\ngamma 0.9", "'gamma 0.9' has no value", 2, "key = value"),
-    ("[selfplay]\nenabled = True", "selfplay.enabled True is not supported", 2, "hint: 0"),
+    ("[selfplay]\nenabled = True", "selfplay.enabled 1 needs opponents", 2, "-banks 1"),
+    ("[selfplay]\nenabled = 2", "selfplay.enabled 2 is neither true nor false", 2, "true or"),
     ("[sweep.train.gamma]\nmin = low", "sweep.train.gamma.min low is not a number", 2, "0.5"),
     ("[env]\nsize = inf", "env.size inf is not a finite number", 2, "for example 1"),
     ("[base]\ncheckpoint_dir = None", "base.checkpoint_dir 'None'", 2, "checkpoints"),
@@ -290,11 +294,12 @@ def test_upstreams_default_file_says_what_the_declarations_say():
     assert config.base == c.Base()
     assert (config.vec, config.policy, config.torch) == (c.Vec(), c.Policy(), c.Torch())
     assert config.train == c.Train()
+    assert config.selfplay == c.Selfplay()
     assert config.sweep["sweep"]["match_enemy_model_path"] == "''"
     assert config.sweep["sweep.train.gamma"]["max"] == "0.9999"
     note = c.unused_note(config)
     assert note is not None
-    for name in ("base.cudagraphs", "base.nccl_id", "train.seed", "selfplay.elo_k"):
+    for name in ("base.cudagraphs", "base.nccl_id", "train.seed", "base.rank"):
         assert note.count(name) == 1
     assert "\n" not in note
 

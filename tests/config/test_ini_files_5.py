@@ -135,10 +135,10 @@ WRONG = [  # text, the message, the line it names, the hint
     ("[train]\nvtrace = 1\nGamma = 1", "unknown key train.Gamma 1", 3, "train.gamma?"),
     ("[train]\nvtrace = 1\ngamma = '1\x07'", "there is a control character", 3, "remove it"),
     ("[train]\nvtrace = 1\nverb_eps = 0.5", "train.verb_eps 0.5 is not supported", 3, "hint: 0"),
-    ("[vec]\nnum_policies = 2", "vec.num_policies 2 is not supported", 2, "hint: 1"),
-    ("[vec]\nhist_policy_percent = .5", "vec.hist_policy_percent .5 is not", 2, "hint: 0"),
+    ("[vec]\nnum_policies = 12", "vec.num_policies 12 is out of range", 2, "at most 9"),
+    ("[vec]\nhist_policy_percent = 1.5", "vec.hist_policy_percent 1.5 is", 2, "at most 1"),
     ("[train]\nvtrace = 0\ngpus = 0", "train.gpus 0 is out of range", 3, "at least 1"),
-    ("[train]\nvtrace=0\n[selfplay]\nenabled=True", "selfplay.enabled True is not", 4, "hint: 0"),
+    ("[train]\nvtrace=0\n[selfplay]\nenabled=True", "selfplay.enabled 1 needs", 4, "-policies 2"),
     (
         "[base]\nasync=1\nload_model_path=a.bin",
         "base.load_model_path a.bin is not",

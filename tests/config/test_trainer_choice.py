@@ -35,6 +35,8 @@ FILES = {  # text -> the trainer it selects, None: none; and the rules it is rea
     # It says so itself: the keys of 5.0 alone still tell the rules.
     "[train]\nalgorithm = puffer5\nprio_alpha = 0": ("puffer5", "4.0"),
     "[train]\nalgorithm = puffer5\nvtrace = 0": ("puffer5", "4.0"),
+    "[train]\nalgorithm = puffer5\n[vec]\nnum_policies = 2": ("puffer5", "4.0"),
+    "[train]\nalgorithm = puffer4\n[selfplay]\neval_games = 0": ("puffer4", "4.0"),
     "[train]\nalgorithm = 'puffer4'\nmomentum = 0.9 ; x": ("puffer4", "5.0"),
 }
 
@@ -166,7 +168,7 @@ def test_a_run_says_whose_trainer_it_has_and_what_that_does_not_read(here, scrip
     assert script.main(["squared", *words.split(), *small.split()]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "squared: PufferLib 5.0's trainer (--train.algorithm)"
-    assert lines[1] == "unused here: vec.num_policies, train.prio_alpha (--help all says why)"
+    assert lines[1] == "unused here: train.prio_alpha, vec.num_policies (--help all says why)"
     # Its own file says the rest, whatever the word before it is.
     longer = "--resume latest --base.checkpoint_dir=kept --train.total-timesteps 256"
     assert script.main(["squared", *longer.split()]) == 0

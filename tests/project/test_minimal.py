@@ -164,6 +164,12 @@ def test_what_the_page_has_not_is_refused(page, key):
         of_page(page, *SQUARED, f"--train.{key.replace('_', '-')}={REFUSED[key]}")
 
 
+def test_self_play_is_refused(page):
+    words = "--selfplay.enabled=1", "--vec.num-frozen-banks=1", "--vec.frozen-bank-pct=0.25"
+    with pytest.raises(UserError, match=r"not on this page: selfplay\.enabled"):
+        of_page(page, "connect4_two", *words)
+
+
 def test_a_learning_rate_that_depends_on_the_run_is_refused(page):
     with pytest.raises(UserError, match="lr_schedule adaptive needs the epochs before"):
         of_page(page, *SQUARED, "--train.lr-schedule", "adaptive")

@@ -14,6 +14,7 @@ only". 5.0's other defaults are in `configs/puffer5.ini`, its other names in `co
 | S | segments (T steps of one agent each) of a minibatch, M / T | `Config.segments` |
 | K | minibatches of an epoch | `Config.minibatches` |
 | E | epochs of the run | `Config.epochs` |
+| B | opponents at the same time in self-play | `Config.opponents` |
 """
 
 from puffer_mlx.config.schema.base import JSON_LINES, NO_TRACKER, Base
@@ -25,6 +26,7 @@ from puffer_mlx.config.schema.config import (
     minibatches,
 )
 from puffer_mlx.config.schema.policy import Policy
+from puffer_mlx.config.schema.selfplay import Selfplay
 from puffer_mlx.config.schema.torch import Torch, says_memory
 from puffer_mlx.config.schema.train import OPTIMIZERS, Train
 from puffer_mlx.config.schema.vec import Vec
@@ -40,6 +42,7 @@ __all__ = [
     "Base",
     "Config",
     "Policy",
+    "Selfplay",
     "Torch",
     "Train",
     "Vec",

@@ -11,6 +11,7 @@ from puffer_mlx.config.key import Key
 from puffer_mlx.config.schema.base import Base
 from puffer_mlx.config.schema.policy import Policy
 from puffer_mlx.config.schema.section import Named
+from puffer_mlx.config.schema.selfplay import AUTO, OF_4, OF_5, Selfplay
 from puffer_mlx.config.schema.torch import Torch, says_memory
 from puffer_mlx.config.schema.train import Train
 from puffer_mlx.config.schema.vec import Vec
@@ -25,6 +26,7 @@ SECTIONS: dict[str, type] = {
     "policy": Policy,
     "torch": Torch,
     "train": Train,
+    "selfplay": Selfplay,
 }
 KEYS: dict[str, dict[str, Key]] = {
     section: {item.name: item.metadata["key"] for item in fields(cls)}
@@ -38,7 +40,7 @@ class Config(Named):
 
     Args:
         env_name: the environment.
-        base: section [base]; likewise vec, wrap, policy, torch and train.
+        base: section [base]; likewise vec, wrap, policy, torch, train and selfplay.
         env: the environment's own parameters; floats, and for Python's also int, bool and str.
         source: the folder of its C sources, if it isn't one that comes with puffer_mlx.
         sweep: section name -> its keys and texts, for [sweep] and every [sweep.*].
@@ -66,6 +68,7 @@ class Config(Named):
     policy: Policy = field(default_factory=Policy)
     torch: Torch = field(default_factory=Torch)
     train: Train = field(default_factory=Train)
+    selfplay: Selfplay = field(default_factory=Selfplay)
     sweep: dict[str, dict[str, str]] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list, compare=False)
     origins: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
@@ -111,6 +114,33 @@ class Config(Named):
     def epochs(self) -> int:
         """E = total_timesteps / (N * T), rounded down: upstream's native rule."""
         return self.train.total_timesteps // self.batch_size
+
+    @property
+    def selfplay_rules(self) -> str:
+        """Whose rules the opponents are chosen by, ``OF_4`` or ``OF_5``; also if there are none.
+
+        ``auto``: of the release whose key says how many there are; of the trainer's if both do.
+        """
+        if self.selfplay.rules != AUTO:
+            return self.selfplay.rules
+        by_4, by_5 = self.vec.num_frozen_banks > 0, self.vec.num_policies > 1
+        if by_4 == by_5:
+            return OF_5 if self.train.algorithm == OF_5 else OF_4
+        return OF_4 if by_4 else OF_5
+
+    @property
+    def opponents(self) -> int:
+        """B: opponents of the learner's at the same time; 0 without self-play."""
+        if not self.selfplay.enabled:
+            return 0
+        by_5 = self.selfplay_rules == OF_5
+        return self.vec.num_policies - 1 if by_5 else self.vec.num_frozen_banks
+
+    @property
+    def opponents_part(self) -> float:
+        """By 4.0's rules one opponent's part of agents, by 5.0's all of them of environments."""
+        by_5 = self.selfplay_rules == OF_5
+        return self.vec.hist_policy_percent if by_5 else self.vec.frozen_bank_pct
 
 
 def minibatches(replay_ratio: float, batch_size: int, minibatch_size: int) -> int:

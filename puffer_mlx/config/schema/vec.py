@@ -68,3 +68,46 @@ class Vec(Named):
         "A continuous action's -1 to 1 is the low to high of its bounds, where both are finite; it"
         " is clipped to them then, as without. For environments in Python. puffer_mlx only.",
     )
+    num_frozen_banks: int = key(
+        0,
+        "Opponents at the same time in self-play by 4.0's rules, each with weights of its own.",
+        unit="opponents",
+        minimum=0,
+        maximum=8,
+    )
+    frozen_bank_pct: float = key(
+        0.0,
+        "Part of the agents that each of them has, rounded down to whole teams; all together less"
+        " than half.",
+        minimum=0,
+        maximum=1,
+    )
+    frozen_bank_hidden_size: int = key(
+        0,
+        "Their policy.hidden_size; 0 is the learner's, whose earlier weights they are.",
+        unit="units",
+        minimum=0,
+    )
+    frozen_bank_num_layers: int = key(
+        0, "Their policy.num_layers; 0 is the learner's.", unit="layers", minimum=0
+    )
+    num_policies: int = key(
+        1,
+        "The learner and its opponents at the same time, in self-play by 5.0's rules.",
+        unit="policies",
+        minimum=1,
+        maximum=9,
+    )
+    hist_policy_percent: float = key(
+        0.0,
+        "Part of the environments, 0 to 1, in which the learner meets them; in the others it plays"
+        " all seats.",
+        minimum=0,
+        maximum=1,
+    )
+    hist_policy_hidden_size: int = key(
+        0, "Their policy.hidden_size; 0 is the learner's.", unit="units", minimum=0
+    )
+    hist_policy_num_layers: int = key(
+        0, "Their policy.num_layers; 0 is the learner's.", unit="layers", minimum=0
+    )

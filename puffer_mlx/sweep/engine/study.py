@@ -252,7 +252,7 @@ def described(space: Space, settings: SweepSettings, config: Config) -> dict[str
     made["what is swept"] = ", ".join(space.names)
     for p in space.parameters:
         made[f"the range of {p.name}"] = f"{p.distribution} {p.low:g} to {p.high:g}"
-    for section in ("base", "vec", "wrap", "policy", "torch", "train", "env"):
+    for section in ("base", "vec", "wrap", "policy", "torch", "train", "selfplay", "env"):
         for key, value in plain[section].items():
             name = f"{section}.{key}"
             if name not in MAY_DIFFER and name not in space.names:

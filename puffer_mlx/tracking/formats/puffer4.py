@@ -20,8 +20,6 @@ from puffer_mlx.tracking.run_log import Record, RunLog, columns, means
 
 HERE: dict[str, dict[str, Any]] = {  # what 4.0's files say besides, and is so of every run here
     "base": {"rank": 0, "world_size": 1, "gpu_id": 0, "cudagraphs": -1},
-    "vec": {"num_frozen_banks": 0},
-    "selfplay": {"enabled": 0},
 }
 
 

@@ -24,7 +24,6 @@ RENAMED = {f"{ours.section}.{ours.key}": theirs for theirs, ours in NAMES_OF_5.i
 REMOVED = ("train.beta2", "train.eps", "train.prio_alpha", "train.prio_beta0")  # since 4.0
 UPSTREAM: dict[str, dict[str, Any]] = {  # what 5.0's files say besides, and is so of every run here
     "base": {"cudagraphs": -1, "gpu_offset": 0},
-    "vec": {"num_policies": 1, "hist_policy_percent": 0},
 }
 
 
@@ -86,7 +85,6 @@ def _plain(run: RunLog) -> Iterator[tuple[str, str, Any]]:
     for section in KEYS:
         for key, value in {**UPSTREAM.get(section, {}), **own[section]}.items():
             yield section, key, value
-    yield "selfplay", "enabled", 0
     source = {"source": own["source"]} if own["source"] else {}
     for section, keys in {"env": {**source, **own["env"]}, **own["sweep"]}.items():
         for key, value in keys.items():

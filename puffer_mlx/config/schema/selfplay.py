@@ -1,0 +1,103 @@
+"""Section [selfplay]: opponents out of the run's own past."""
+
+from dataclasses import dataclass
+
+from puffer_mlx.config.key import key
+from puffer_mlx.config.schema.section import Named
+
+AUTO, OF_4, OF_5 = "auto", "puffer4", "puffer5"  # whose rules
+LONGEST = 10**18  # steps
+
+
+@dataclass
+class Selfplay(Named):
+    """Opponents out of the run's own past: a pool of earlier weights."""
+
+    enabled: bool = key(
+        False,
+        "Part of the agents are opponents: they act by earlier weights of the learner's, out of a"
+        " pool, and aren't trained on.",
+    )
+    rules: str = key(
+        AUTO,
+        "puffer4: PufferLib 4.0's pool, whose opponents are replaced when they are beaten; puffer5:"
+        " 5.0's, drawn anew after opp_timeout_steps; auto: 5.0's where vec.num_policies says how"
+        " many there are, 4.0's where vec.num_frozen_banks does, else the trainer's. puffer_mlx"
+        " only.",
+        choices=(AUTO, OF_4, OF_5),
+    )
+    max_size: int = key(
+        16,
+        "The most weights in the pool. When there are more puffer4 drops every second one of the"
+        " older half, puffer5 the oldest.",
+        unit="entries",
+        minimum=1,
+    )
+    swap_winrate: float = key(
+        0.8,
+        "An opponent is replaced when the learner has won this part of min_games games against it."
+        " puffer4's alone.",
+        minimum=0,
+        maximum=1,
+    )
+    min_games: int = key(
+        2048,
+        "Games against an opponent before its win rate counts. puffer4's alone.",
+        unit="games",
+        minimum=0,
+    )
+    elo_init: float = key(0.0, "Elo rating of the first weights.")
+    elo_k: float = key(
+        16.0,
+        "How far a rating moves in an epoch, at most. Ratings are logged, and decide nothing.",
+        minimum=0,
+    )
+    seed: int = key(42, "Seed of the draws from the pool.", minimum=0)
+    snapshot_interval: int = key(
+        1_000_000_000,
+        "Steps, summed over agents, after which the learner's weights join the pool; 0: they don't,"
+        " but when an opponent is beaten. puffer4's alone: puffer5's join it every"
+        " base.checkpoint_interval epochs.",
+        unit="steps",
+        minimum=0,
+        maximum=LONGEST,
+    )
+    opp_timeout_steps: int = key(
+        500_000_000,
+        "Steps, summed over agents, after which an opponent is replaced though it wasn't beaten:"
+        " puffer4 as soon as its games have ended, puffer5 in the middle of them; 0: never.",
+        unit="steps",
+        minimum=0,
+        maximum=LONGEST,
+    )
+    train_on_opponents: bool = key(
+        False,
+        "Train on what the opponents did, too, as PufferLib 5.0 does: on actions that the learner"
+        " didn't choose. puffer_mlx only.",
+    )
+    eval_pool_size: int = key(
+        8,
+        "After training: the pool's oldest entries that the final weights play against.",
+        unit="entries",
+        minimum=0,
+    )
+    eval_games: int = key(
+        0,
+        "Games against each of them, whose mean score is the run's; 0: none.",
+        unit="games",
+        minimum=0,
+    )
+    eval_bot_games: int = key(
+        0,
+        "After training: games against each of the environment's scripted opponents, instead of"
+        " the pool; 0: none.",
+        unit="games",
+        minimum=0,
+    )
+    eval_bots: str = key("0", "The numbers of those opponents, 16 at most: 0, 1, 2.")
+    eval_bot_envs: int = key(
+        8192, "Agents of the environments that they are played in.", unit="agents", minimum=1
+    )
+    eval_bot_threads: int = key(
+        0, "Threads of these environments; 0: as the run's.", unit="threads", minimum=0
+    )
