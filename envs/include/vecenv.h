@@ -41,7 +41,9 @@
 //     MY_SHARED, MY_SHARED_CLOSE, MY_GET, MY_PUT    accepted; nothing here calls them, and nothing
 //                          in 4.0 does
 //     MY_USES_PERM         my_setup_perm is called once per environment (agent_perm stays NULL)
-//     MY_USES_TAGS         int tag is set to 0; int boundary_reached is left alone
+//     MY_USES_TAGS         int tag is set: in self-play to b where opponent b plays one of the teams, else
+//                          to 0. int boundary_reached is left alone: that an episode has ended, its
+//                          terminals say
 //     MY_OBS_FULL          ours: c_reset and c_step write every observation element every time, so
 //                          observations may point straight at the trainer's row (no copy); it
 //                          is valid only inside c_reset and c_step

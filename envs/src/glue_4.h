@@ -80,10 +80,21 @@ _Static_assert(_Generic(*((OBS_TENSOR_T*)0)->data, float: 1, unsigned char: 1, d
 #endif
 #define PUFFER_FIXED_MASK_SIZE PUFFER_MASK_SIZE
 #define PUFFER_SET_BOT NULL
+#define PUFFER_SEAT_POLICIES NULL
 
 // Whose chunk it is, is all that is known of who fails.
 #define PUFFER_ENTER()
 #define PUFFER_AT(env)
+
+#ifdef MY_USES_TAGS
+#define PUFFER_SET_TAG puffer_set_tag
+
+static void puffer_set_tag(StaticVec* vec, int env, int tag) {
+    ((Env*)vec->envs)[env].tag = tag;
+}
+#else
+#define PUFFER_SET_TAG NULL
+#endif
 
 static void puffer_bind_env(StaticVec* vec, int index, int agent) {
     Env* env = &((Env*)vec->envs)[index];

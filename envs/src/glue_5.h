@@ -47,6 +47,8 @@ _Static_assert(sizeof(PUFFER_OBS) == sizeof(obs_t), "MY_OBS_FULL can't be used w
 #else
 #define PUFFER_SET_BOT NULL
 #endif
+#define PUFFER_SEAT_POLICIES puffer_seat_policies
+#define PUFFER_SET_TAG puffer_set_tag
 
 // ---- Masks --------------------------------------------------------------------------------------
 //
@@ -88,8 +90,8 @@ static inline void puffer_check_agents(const Env* env) {
     }
 }
 
-// Without other policies, which only self-play has, every seat is the learner's, whatever its
-// agent's policy says, and rows are in the order of environments and seats: upstream's rule.
+// Rows are in the order of environments and seats, with other policies, too: who acts gathers theirs.
+// Upstream has its rows in the order of policies then.
 static void puffer_bind_env(StaticVec* vec, int index, int agent) {
     Env* env = &((Env*)vec->envs)[index];
     const size_t mask = PUFFER_OWN_MASK_SIZE;
@@ -178,6 +180,18 @@ static inline bool puffer_read_seats(Env* env, const char* from) {
         };
     }
     return true;
+}
+
+// Of the row that an agent has, wherever the environment keeps the agent.
+static void puffer_seat_policies(const StaticVec* vec, int index, int* policies) {
+    const Env* env = &((const Env*)vec->envs)[index];
+    for (int i = 0; i < env->num_agents; i++) {
+        policies[env->agents[i].rewards - vec->rewards] = env->agents[i].policy;
+    }
+}
+
+static void puffer_set_tag(StaticVec* vec, int index, int tag) {
+    ((Env*)vec->envs)[index].tag = tag;
 }
 
 // ---- The rest -----------------------------------------------------------------------------------

@@ -56,6 +56,11 @@ typedef struct {
     void (*render)(StaticVec* vec, int env);
     // Which scripted opponent it plays against. NULL if it has none.
     void (*set_bot)(StaticVec* vec, int env, int policy);
+    // Whose seats an environment's agents say they are, by their rows among all: policies (N,). NULL if
+    // they don't say.
+    void (*seat_policies)(const StaticVec* vec, int env, int* policies);
+    // Who plays in an environment, in self-play. NULL if it has no tag.
+    void (*set_tag)(StaticVec* vec, int env, int tag);
     // What an environment needs to go on, besides its rows. All NULL if it can't be saved. `to` has
     // room for state_size bytes, all 0; load is false, with the environment half loaded, if it
     // finds that the bytes don't fit.

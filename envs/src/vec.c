@@ -291,6 +291,31 @@ int puffer_set_bot_policy(PufferVec* self, int policy) {
     return 0;
 }
 
+int puffer_seats(const PufferVec* self, int* environments, int* policies) {
+    const StaticVec* vec = &self->vec;
+    for (int e = 0; e < vec->size; e++) {
+        for (int row = self->agents[e]; row < self->agents[e + 1]; row++) {
+            environments[row] = e;
+        }
+        if (puffer_ops.seat_policies != NULL) {
+            puffer_ops.seat_policies(vec, e, policies);
+        }
+    }
+    return puffer_ops.seat_policies == NULL ? -1 : 0;
+}
+
+int puffer_set_tags(PufferVec* self, const int* tags) {
+    if (puffer_ops.set_tag == NULL) {
+        return -1;
+    }
+    hold_all(self);
+    for (int e = 0; e < self->vec.size; e++) {
+        puffer_ops.set_tag(&self->vec, e, tags[e]);
+    }
+    release_all(self);
+    return 0;
+}
+
 double puffer_busy_seconds(PufferVec* self) {
     return puffer_pool_busy_seconds(self->pool);
 }

@@ -8,7 +8,7 @@
 
 #include "ops.h"
 
-#define PUFFER_ABI 9  // changes with any signature below; c_functions.py has it
+#define PUFFER_ABI 10  // changes with any signature below; c_functions.py has it
 #define PUFFER_EXPORT __attribute__((visibility("default")))
 
 typedef struct PufferVec PufferVec;
@@ -43,6 +43,14 @@ PUFFER_EXPORT PufferVec* puffer_create(int total_agents, int buffers, int thread
                                        char* text, size_t text_size);
 
 PUFFER_EXPORT int puffer_environments(const PufferVec* vec);
+
+// Of each row (N,) the environment whose agent has it and, of 5.0's environments, whose seat that agent
+// says it is: agents[i].policy. 0, or -1, and no policies, if environments don't say: those of 4.0.
+PUFFER_EXPORT int puffer_seats(const PufferVec* vec, int* environments, int* policies);
+
+// Tell environments, between two steps of every group, who plays in them: their `tag` (E,). 0, or -1 if
+// they have none.
+PUFFER_EXPORT int puffer_set_tags(PufferVec* vec, const int* tags);
 
 // Number of threads that step (at most one per environment).
 PUFFER_EXPORT int puffer_threads(const PufferVec* vec);

@@ -109,6 +109,26 @@ class TellsScores(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsSeats(Protocol):
+    """Environments that say which agents sit together, and are told who plays in self-play."""
+
+    def seats(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Of each agent (N,) int32 the number of its environment, and whose seat it has.
+
+        0: the learner's, b > 0: opponent b's, in an environment where others play too. None if the
+        environments don't say.
+        """
+        ...
+
+    def set_tags(self, tags: np.ndarray) -> None:
+        """Tell each environment the largest number of an opponent in it, (E,) int32; 0: none.
+
+        Environments that don't want to know aren't told. Waits for steps under way.
+        """
+        ...
+
+
 class VecEnv(Protocol):
     """N agents that step together. Created reset-able, closed once.
 

@@ -20,7 +20,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec import rollout_loop
-from puffer_mlx.vec.base import Collected, Environments, Rows, TellsScores
+from puffer_mlx.vec.base import Collected, Environments, KnowsSeats, Rows, TellsScores
 from puffer_mlx.vec.finite import not_finite
 
 LIMIT = 10.0  # deviations that a normalised observation is at most from the mean
@@ -114,6 +114,8 @@ class Normalized:
         self.busy_seconds = inner.busy_seconds
         if isinstance(inner, TellsScores):
             self.scores = inner.scores
+        if isinstance(inner, KnowsSeats):
+            self.seats, self.set_tags = inner.seats, inner.set_tags
         self._seen = Moments(spec.observation_size) if observations else None
         self._return = Moments(1) if rewards else None
         self._gamma, self._threads, self._frozen = gamma, threads, False

@@ -21,7 +21,7 @@ FLOORS = (
     "cli library",
     "check evaluation sweep display",
     "training export match",
-    "rollout machines checkpoint",
+    "rollout machines checkpoint selfplay",
     "ppo policy vec",
     "ops profiling tracking",
     "config",

@@ -18,8 +18,9 @@
 //     unsigned int rng       seeded before puf_init; the state of every rand_r
 //     Agent agents[..]       or a pointer to as many. The pointers in them lead to an agent's own row
 //                            each, and are set after puf_init; `policy` is puf_init's to set
-//     int tag                0
-//     int boundary_reached   0
+//     int tag                in self-play the largest `policy` among the seats where others than the
+//                            learner play; else 0
+//     int boundary_reached   0, and nobody reads it: that an episode has ended, its terminals say
 //
 // and the functions that are declared below. An agent's row of rewards and terminals is zero when
 // puf_step begins; action_mask, a byte for every choice of every head, is 1 until the environment
@@ -37,7 +38,8 @@
 // What differs from upstream: an environment that doesn't mention action_mask has none. Observations
 // of bf16 reach the policy as the same numbers in float32. An assertion that fails, exit and abort end
 // the run with a message, not the process. rand, rand_r, data files and raylib are as vecenv.h says.
-// There is no self-play: every seat is the learner's, whatever its `policy`.
+// In self-play an agent's rows stay where they are without: those of other policies aren't put behind
+// the learner's. Without self-play every seat is the learner's, whatever its `policy`.
 
 #ifndef PUFFER_ENV_H
 #define PUFFER_ENV_H

@@ -12,7 +12,7 @@ from typing import Any
 
 from puffer_mlx.errors import UserError
 
-ABI = 9  # PUFFER_ABI in envs/src/vec.h
+ABI = 10  # PUFFER_ABI in envs/src/vec.h
 TEXT_BYTES = 4096  # of a message
 _MAX_LOG_KEYS = 256
 
@@ -65,6 +65,8 @@ def load(path: Path) -> ctypes.CDLL:
             [number] * 3 + [ctypes.c_uint] + [keywords] * 2 + [pointer, number] + text,
         ),
         ("environments", number, [pointer]),
+        ("seats", number, [pointer] * 3),
+        ("set_tags", number, [pointer] * 2),
         ("threads", number, [pointer]),
         ("reset", number, [pointer, *rows]),
         ("send", number, [pointer, number, number, pointer, *rows]),

@@ -345,6 +345,20 @@ class NativeVec:
                 "an environment that has some defines PUF_HAS_BOT_POLICY and puf_set_bot_policy",
             )
 
+    def seats(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """See ``KnowsSeats``: PufferLib 5.0's environments say whose seats theirs are."""
+        environments, policies = np.zeros((2, self.num_agents), np.int32)
+        theirs = environments.ctypes.data, policies.ctypes.data
+        said = self._library.puffer_seats(self._handle.address(), *theirs) == 0
+        return environments, policies if said else None
+
+    def set_tags(self, tags: np.ndarray) -> None:
+        """See ``KnowsSeats``; 4.0's environments have a ``tag`` if they say MY_USES_TAGS."""
+        found = np.ascontiguousarray(tags, np.int32)
+        if found.shape != (self.num_environments,):
+            raise ValueError(f"tags: expected ({self.num_environments},), found {found.shape}")
+        self._library.puffer_set_tags(self._handle.address(), found.ctypes.data)
+
     def busy_seconds(self) -> float:
         """Thread-seconds spent inside environment steps since creation."""
         return float(self._library.puffer_busy_seconds(self._handle.address()))
