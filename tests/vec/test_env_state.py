@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from native_envs import GROUP, NAMES, RELAY, SHIPPED, Stepper, make, parameters
+from native_envs import AGENTS_OF, GROUP, NAMES, RELAY, SHIPPED, Stepper, make, parameters
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -318,7 +318,7 @@ def test_episodes_add_up_to_the_log(name: str):
         play(Stepper(vec), actions)
         play(Stepper(twin), actions)
         records, log = vec.episodes(), twin.log()
-        agents = {"relay": 2, "target": 8, "connect4_two": 2}.get(name, 1)
+        agents = {"relay": 2, **AGENTS_OF}.get(name, 1)
         assert vec.num_environments * agents == AGENTS
         numbers = [record["env"] for record in records]
         assert numbers == sorted(set(numbers)) and set(numbers) <= set(range(vec.num_environments))

@@ -1,0 +1,32 @@
+// Connects rock_paper_scissors.h to the batch stepper; ../squared/binding.c explains each line.
+
+#include "rock_paper_scissors.h"
+
+#define OBS_SIZE 22  // per agent
+#define NUM_ATNS 1
+#define ACT_SIZES {3}
+#define OBS_TENSOR_T ByteTensor
+#define MY_STATE_PLAIN  // the struct points at nothing of its own
+#define Env RockPaperScissors
+#include "vecenv.h"
+
+_Static_assert(OBS_SIZE == NUMBERS, "OBS_SIZE must be what an agent sees");
+
+// [env] has no keys.
+void my_init(Env* env, Dict* kwargs) {
+    (void)kwargs;
+    env->num_agents = SEATS;
+}
+
+void my_log(Log* log, Dict* out) {
+    dict_set(out, "perf", log->slot_0_score);
+    dict_set(out, "score", log->score);
+    dict_set(out, "episode_return", log->score);
+    dict_set(out, "episode_length", log->episode_length);
+    dict_set(out, "slot_0_score", log->slot_0_score);
+    dict_set(out, "slot_1_score", log->slot_1_score);
+    dict_set(out, "draw_rate", log->draw_rate);
+    dict_set(out, "rock", log->rock);
+    dict_set(out, "paper", log->paper);
+    dict_set(out, "scissors", log->scissors);
+}

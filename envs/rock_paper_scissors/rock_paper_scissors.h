@@ -1,0 +1,146 @@
+// rock_paper_scissors: four rounds of it, two agents who remember the earlier ones. The smallest game
+// on which a policy that plays only against itself goes round in circles.
+//
+// Both agents choose at once: rock, paper or scissors. Who wins a round with rock gets 1, who wins it
+// with another choice 0.5; the other one loses as much. An episode is four rounds, and over for both
+// in the same step. As a win with rock is worth twice as much, the choices that nothing beats are
+// rock 1/4, paper 1/2, scissors 1/4, whatever has been played: any other habit can be exploited by
+// who finds it out, and the rounds before are there to find it out.
+//
+// Each agent sees which round it is, and of every earlier round of the episode its own choice and
+// the other's. So a policy needs no memory of its own, and all that can happen is one of 9^3 pasts
+// before the last round: few enough to compute exactly how much a policy can lose
+// (benchmarks/cycling.py).
+//
+// An action that is none of the three loses the round as if the other had won with rock; if both
+// choose none, nobody wins.
+
+#include <stdbool.h>
+
+#define SEATS 2
+#define ROUNDS 4
+#define CHOICES 3
+#define PAST (SEATS * CHOICES)                // numbers about an earlier round: own choice, other's
+#define NUMBERS (ROUNDS + (ROUNDS - 1) * PAST)  // of an agent's observation
+#define NONE CHOICES                          // an action that is no choice
+
+enum { ROCK, PAPER, SCISSORS };
+
+typedef struct {
+    float score;           // agent 0's rewards
+    float slot_0_score;    // 1 if agent 0 got more in the episode, 0.5 for as much, 0 for less
+    float slot_1_score;    // the same of agent 1
+    float draw_rate;       // 1 if both got as much
+    float rock;            // part of both agents' choices
+    float paper;
+    float scissors;
+    float episode_length;  // rounds
+    float n;
+} Log;
+
+typedef struct {
+    Log log;
+    unsigned char* observations;  // (2, 22) zeros and ones: the round (4), then of each earlier
+                                  // one what it chose (3) and what the other did (3)
+    float* actions;               // (2, 1) rock, paper or scissors
+    float* rewards;               // (2,)
+    float* terminals;             // (2,)
+    int num_agents;
+    unsigned int rng;  // nothing is drawn
+
+    int round;                // 0 to 3
+    float won;                // by agent 0 in this episode
+    int chosen[CHOICES + 1];  // by both agents in this episode
+} RockPaperScissors;
+
+static int choice(const RockPaperScissors* env, int seat) {
+    const float action = env->actions[seat];
+    const bool exists = action >= 0.0f && action < (float)CHOICES;  // false for NaN too
+    return exists ? (int)action : NONE;
+}
+
+// What a round is worth to who chose the first; to the other it is the negative.
+static float worth(int own, int other) {
+    if (own == other) {
+        return 0.0f;
+    }
+    if (own == NONE || other == NONE) {
+        return own == NONE ? -1.0f : 1.0f;
+    }
+    const bool wins = own == (other + 1) % CHOICES;  // paper beats rock, scissors paper, rock scissors
+    const float stake = (wins ? own : other) == ROCK ? 1.0f : 0.5f;
+    return wins ? stake : -stake;
+}
+
+static void show_round(RockPaperScissors* env) {
+    for (int seat = 0; seat < SEATS; seat++) {
+        for (int round = 0; round < ROUNDS; round++) {
+            env->observations[seat * NUMBERS + round] = round == env->round;
+        }
+    }
+}
+
+static void show_choice(RockPaperScissors* env, int seat, int whose, int choice) {
+    if (choice != NONE) {
+        const int past = ROUNDS + env->round * PAST + whose * CHOICES;
+        env->observations[seat * NUMBERS + past + choice] = 1;
+    }
+}
+
+void c_reset(RockPaperScissors* env) {
+    for (int i = 0; i < SEATS * NUMBERS; i++) {
+        env->observations[i] = 0;
+    }
+    for (int i = 0; i <= CHOICES; i++) {
+        env->chosen[i] = 0;
+    }
+    env->round = 0;
+    env->won = 0.0f;
+    show_round(env);
+}
+
+static void end_episode(RockPaperScissors* env) {
+    const float choices = (float)(SEATS * ROUNDS);
+    const float result = env->won > 0.0f ? 1.0f : env->won < 0.0f ? 0.0f : 0.5f;
+    for (int seat = 0; seat < SEATS; seat++) {
+        env->terminals[seat] = 1.0f;
+    }
+    env->log.score += env->won;
+    env->log.slot_0_score += result;
+    env->log.slot_1_score += 1.0f - result;
+    env->log.draw_rate += result == 0.5f ? 1.0f : 0.0f;
+    env->log.rock += (float)env->chosen[ROCK] / choices;
+    env->log.paper += (float)env->chosen[PAPER] / choices;
+    env->log.scissors += (float)env->chosen[SCISSORS] / choices;
+    env->log.episode_length += (float)ROUNDS;
+    env->log.n += 1.0f;
+    c_reset(env);
+}
+
+void c_step(RockPaperScissors* env) {
+    const int choices[SEATS] = {choice(env, 0), choice(env, 1)};
+    for (int seat = 0; seat < SEATS; seat++) {
+        env->rewards[seat] = worth(choices[seat], choices[1 - seat]);
+        env->chosen[choices[seat]] += 1;
+    }
+    env->won += env->rewards[0];
+    if (env->round == ROUNDS - 1) {
+        end_episode(env);
+        return;
+    }
+    for (int seat = 0; seat < SEATS; seat++) {
+        show_choice(env, seat, 0, choices[seat]);
+        show_choice(env, seat, 1, choices[1 - seat]);
+    }
+    env->round += 1;
+    show_round(env);
+}
+
+// Pictures are made in Python from the observation.
+void c_render(RockPaperScissors* env) {
+    (void)env;
+}
+
+void c_close(RockPaperScissors* env) {
+    (void)env;
+}

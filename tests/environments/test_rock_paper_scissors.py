@@ -1,0 +1,108 @@
+"""rock_paper_scissors against its rules: payoffs, what each remembers, whole episodes, the bot."""
+
+import runpy
+
+import numpy as np
+import pytest
+from native_envs import Stepper, folder_of, make
+from test_draw import CYAN, RED, draw_of, where
+
+from puffer_mlx.vec.rows import random_actions
+
+ROUNDS, ROCK, PAPER, SCISSORS = 4, 0, 1, 2
+WORTH = np.array([[0, -0.5, 1], [0.5, 0, -0.5], [-1, 0.5, 0]])  # [own choice, the other's]
+
+
+def test_episodes_are_the_rules():
+    """Random play, judged choice by choice; the log is the episodes' mean."""
+    E, rng = 16, np.random.default_rng(0)
+    ends = []  # (rewards of agent 0, how often each choice was made)
+    with make("rock_paper_scissors", total_agents=2 * E) as vec:
+        stepper = Stepper(vec)
+        for _ in range(20):
+            seen = np.zeros((E, 2, 3, 2, 3), np.uint8)  # of the earlier rounds, by each agent
+            won, made = np.zeros(E), np.zeros((E, 3))
+            for now in range(ROUNDS):
+                shown = stepper.rows.observations.reshape(E, 2, 22)
+                np.testing.assert_array_equal(shown[..., :4], np.eye(4)[[[now] * 2] * E])
+                np.testing.assert_array_equal(shown[..., 4:].reshape(seen.shape), seen)
+                actions = random_actions(vec, 2 * E, rng)
+                rows = stepper.step(actions)
+                own = actions.reshape(E, 2).astype(int)
+                np.testing.assert_array_equal(rows.rewards.reshape(E, 2), WORTH[own, own[:, ::-1]])
+                assert (rows.terminals == (now == ROUNDS - 1)).all()
+                won += WORTH[own[:, 0], own[:, 1]]
+                made += np.eye(3)[own].sum(axis=1)
+                if now < ROUNDS - 1:
+                    seen[:, :, now, 0] = np.eye(3)[own]
+                    seen[:, :, now, 1] = np.eye(3)[own[:, ::-1]]
+            ends += zip(won, made / (2 * ROUNDS), strict=True)
+        log = vec.log()
+    results, parts = np.array([end[0] for end in ends]), np.mean([end[1] for end in ends], axis=0)
+    assert log["n"] == len(ends) == 20 * E and (results == 0).any()
+    assert log["score"] == log["episode_return"] == pytest.approx(results.mean())
+    assert log["slot_0_score"] == log["perf"] == pytest.approx((1 + np.sign(results)).mean() / 2)
+    assert log["slot_1_score"] == pytest.approx((1 - np.sign(results)).mean() / 2)
+    assert log["draw_rate"] == pytest.approx((results == 0).mean())
+    assert [log[name] for name in ("rock", "paper", "scissors")] == pytest.approx(list(parts))
+    assert log["episode_length"] == ROUNDS
+
+
+def test_what_nothing_beats():
+    """Against 1/4, 1/2, 1/4 all choices are worth 0, and against no other mix."""
+    values, vectors = np.linalg.eig(WORTH)
+    zero = np.abs(values) < 1e-9
+    assert zero.sum() == 1
+    mix = np.real(vectors[:, zero][:, 0])
+    bot = runpy.run_path(str(folder_of("rock_paper_scissors") / "bot.py"))
+    np.testing.assert_allclose(mix / mix.sum(), bot["EQUILIBRIUM"])
+
+
+@pytest.mark.parametrize("action", [-1.0, 3.0, np.nan, np.inf, 1e30])
+def test_what_is_no_choice_loses(action: float):
+    with make("rock_paper_scissors", total_agents=4) as vec:
+        stepper = Stepper(vec)
+        actions = np.array([action, SCISSORS, action, action], np.float32)[:, None]
+        rows = stepper.step(actions)
+        np.testing.assert_array_equal(rows.rewards, [-1, 1, 0, 0])
+        past = rows.observations[:, 4:10]
+        np.testing.assert_array_equal(past[0], [0, 0, 0, 0, 0, 1])
+        np.testing.assert_array_equal(past[1], [0, 0, 1, 0, 0, 0])
+        assert not past[2:].any()
+
+
+def chosen(skill: float, n: int = 4000) -> list[np.ndarray]:
+    """What the scripted player chooses in each round against rock, scissors, scissors, paper."""
+    bot = runpy.run_path(str(folder_of("rock_paper_scissors") / "bot.py"))["choose"]
+    rng, found = np.random.default_rng(1), []
+    with make("rock_paper_scissors", total_agents=2 * n) as vec:
+        stepper = Stepper(vec)
+        for other in ROCK, SCISSORS, SCISSORS, PAPER:
+            own = bot(stepper.rows.observations[0::2], None, skill, rng)
+            found.append(own[:, 0])
+            actions = np.full((n, 2), other, np.float32)
+            actions[:, :1] = own
+            stepper.step(actions.reshape(-1, 1))
+    return found
+
+
+def test_the_scripted_player_counts():
+    """First it draws; then it beats rock, rock (of two as frequent the first), scissors."""
+    first, *later = chosen(1.0)
+    np.testing.assert_allclose(np.bincount(first) / len(first), [0.25, 0.5, 0.25], atol=0.04)
+    for round_, answer in zip(later, (PAPER, PAPER, ROCK), strict=True):
+        assert (round_ == answer).all()
+
+
+def test_without_skill_it_draws():
+    for round_ in chosen(0.0):
+        np.testing.assert_allclose(np.bincount(round_) / len(round_), [0.25, 0.5, 0.25], atol=0.04)
+
+
+def test_pictures():
+    """A column a round: rock above, then paper below in the second; a disc, and a sheet."""
+    observation = np.zeros(22, np.uint8)
+    observation[[2, 4 + ROCK, 4 + 6 + 3 + PAPER]] = 1
+    picture = draw_of("rock_paper_scissors")(observation)
+    assert where(picture, CYAN) == (24 - 15, 24 - 15, 24 + 15, 24 + 15)
+    assert where(picture, RED) == (48 + 24 - 16, 48 + 24 - 12, 48 + 24 + 16, 48 + 24 + 12)
