@@ -25,8 +25,8 @@ UPSTREAM = ("convoy", "metro", "orbit")  # folders as PufferLib's repository has
 UPSTREAM_ROOT = OURS / "upstream"
 UPSTREAM_5 = ("glider", "locks", "peloton")  # the same in 5.0's form
 UPSTREAM_5_ROOT = OURS / "upstream_5"
-AGENTS_OF = {"connect4_two": 2, "rock_paper_scissors": 2, "target": 8}  # of others it is 1
-GROUP = 24  # agents, which environments of 1, of 8 (target) and of 1, 2, 3, 1, 2, ... (relay) fill
+AGENTS_OF = {"connect4_two": 2, "rock_paper_scissors": 2, "soccer": 4, "target": 8}  # others 1
+GROUP = 24  # agents, which environments of 1, of AGENTS_OF and of 1, 2, 3, 1, 2, ... (relay) fill
 
 
 def folder_of(name: str) -> Path:

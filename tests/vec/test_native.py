@@ -47,6 +47,7 @@ SHAPES = {  # D, dtype, head sizes, mask bytes
     "memory": (1, np.float32, (2,), 0),
     "relay": (4, np.uint8, (3, 2), 5),
     "rock_paper_scissors": (22, np.uint8, (3,), 0),
+    "soccer": (186, np.uint8, (6,), 0),
     "squared": (121, np.uint8, (5,), 0),
     "target": (28, np.float32, (9, 5), 0),
 }

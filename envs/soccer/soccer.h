@@ -1,0 +1,224 @@
+// soccer: two against two on a field of 5 x 9 cells, after Littman's game of one against one (1994).
+// The environment to copy for teams.
+//
+// Seats 0 and 1 are team 0, seats 2 and 3 are team 1: the first half of the seats against the second,
+// as self-play and matches have it. Each agent sees the field from its own side and plays towards the
+// right, whichever team it is in: so one policy can play every seat. A team has one fate. Its agents
+// get the same reward, the other team's get the negative, and an episode ends for all four at once.
+//
+// In every step all four choose, and move one after the other in an order that is drawn: stay, go
+// forward, back, left or right by one cell, or pass. One of them has the ball. Who carries it forward
+// out of the field, from one of the three middle rows, scores: +1 for its team, -1 for the other.
+// Without a goal in 60 steps it is a draw, 0 for all. A cell holds one agent; who walks into a taken
+// one stays where it is, and if two of different teams meet like that and one of them has the ball,
+// the other one has it then. A pass gives the ball to the team-mate, if it is at most three rows and
+// three columns away. Whoever hasn't the ball and passes, stays.
+//
+// An episode begins with each team somewhere in its own half, and the ball with one of the four.
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+#define TEAMS 2
+#define TEAM 2  // agents of a team
+#define SEATS (TEAMS * TEAM)
+#define ROWS 5
+#define COLUMNS 9
+#define CELLS (ROWS * COLUMNS)
+#define HALF 4        // columns of a team's own half; nobody begins in the middle one
+#define GOAL_TOP 1    // rows of both goals
+#define GOAL_BOTTOM 3
+#define REACH 3       // of a pass, in rows and in columns
+#define LIMIT 60      // steps of an episode
+#define CLOCK 6       // parts of that time, of which an agent sees the one that it is
+#define NUMBERS (PLANES * CELLS + CLOCK)  // of an agent's observation
+
+enum { STAY, FORWARD, BACK, LEFT, RIGHT, PASS, CHOICES };
+enum { SELF, MATE, OTHERS, BALL, PLANES };  // of an observation
+
+typedef struct {
+    float score;           // 1, 0, -1 for team 0
+    float slot_0_score;    // 1 for a win of team 0, 0.5 for a draw, 0 for a loss
+    float slot_1_score;    // the same of team 1
+    float draw_rate;       // 1 for a draw
+    float episode_length;  // steps
+    float n;
+} Log;
+
+// Where an agent stands: rows from the top, columns from team 0's end.
+typedef struct {
+    int row;
+    int column;
+} Cell;
+
+typedef struct {
+    Log log;
+    unsigned char* observations;  // (4, 186) zeros and ones: four planes (5, 9), then the time (6)
+    float* actions;               // (4, 1), see above
+    float* rewards;               // (4,)
+    float* terminals;             // (4,)
+    int num_agents;
+    unsigned int rng;
+
+    Cell cells[SEATS];
+    int holder;  // the seat that has the ball
+    int tick;    // steps of this episode
+} Soccer;
+
+static int team_of(int seat) {
+    return seat / TEAM;
+}
+
+// What is ahead of a team: more columns for team 0, fewer for team 1.
+static int ahead(int team) {
+    return team == 0 ? 1 : -1;
+}
+
+// A cell as a team sees it. Team 1 sees the field turned by half a circle.
+static int seen_cell(Cell cell, int team) {
+    const int index = cell.row * COLUMNS + cell.column;
+    return team == 0 ? index : CELLS - 1 - index;
+}
+
+// Everything, for all four: agents of a team see the same but for who they are.
+static void write_observations(Soccer* env) {
+    for (int i = 0; i < SEATS * NUMBERS; i++) {
+        env->observations[i] = 0;
+    }
+    for (int seat = 0; seat < SEATS; seat++) {
+        unsigned char* own = &env->observations[seat * NUMBERS];
+        const int team = team_of(seat);
+        for (int other = 0; other < SEATS; other++) {
+            const int plane = other == seat ? SELF : team_of(other) == team ? MATE : OTHERS;
+            own[plane * CELLS + seen_cell(env->cells[other], team)] = 1;
+        }
+        own[BALL * CELLS + seen_cell(env->cells[env->holder], team)] = 1;
+        own[PLANES * CELLS + env->tick * CLOCK / LIMIT] = 1;
+    }
+}
+
+// Who stands there, or -1.
+static int standing(const Soccer* env, Cell cell) {
+    for (int seat = 0; seat < SEATS; seat++) {
+        if (env->cells[seat].row == cell.row && env->cells[seat].column == cell.column) {
+            return seat;
+        }
+    }
+    return -1;
+}
+
+void c_reset(Soccer* env) {
+    for (int seat = 0; seat < SEATS; seat++) {
+        env->cells[seat] = (Cell){-1, -1};
+    }
+    for (int seat = 0; seat < SEATS; seat++) {
+        Cell cell;
+        do {
+            const int depth = rand_r(&env->rng) % HALF;
+            cell.row = rand_r(&env->rng) % ROWS;
+            cell.column = team_of(seat) == 0 ? depth : COLUMNS - 1 - depth;
+        } while (standing(env, cell) >= 0);
+        env->cells[seat] = cell;
+    }
+    env->holder = rand_r(&env->rng) % SEATS;
+    env->tick = 0;
+    write_observations(env);
+}
+
+// The end of an episode that is worth this much to team 0, and as much less to team 1.
+static void end_episode(Soccer* env, float reward) {
+    for (int seat = 0; seat < SEATS; seat++) {
+        env->rewards[seat] = team_of(seat) == 0 ? reward : -reward;
+        env->terminals[seat] = 1.0f;
+    }
+    env->log.score += reward;
+    env->log.slot_0_score += (1.0f + reward) / 2.0f;
+    env->log.slot_1_score += (1.0f - reward) / 2.0f;
+    env->log.draw_rate += reward == 0.0f ? 1.0f : 0.0f;
+    env->log.episode_length += (float)env->tick;
+    env->log.n += 1.0f;
+    c_reset(env);
+}
+
+static bool in_reach(Cell one, Cell other) {
+    return abs(one.row - other.row) <= REACH && abs(one.column - other.column) <= REACH;
+}
+
+static void pass_ball(Soccer* env, int seat) {
+    const int mate = team_of(seat) * TEAM + (seat + 1) % TEAM;  // TEAM is 2
+    if (env->holder == seat && in_reach(env->cells[seat], env->cells[mate])) {
+        env->holder = mate;
+    }
+}
+
+// One cell on, as the agent's team sees it. True if that is a goal.
+static bool walk(Soccer* env, int seat, int action) {
+    const int forward = ahead(team_of(seat));
+    Cell to = env->cells[seat];
+    to.column += action == FORWARD ? forward : action == BACK ? -forward : 0;
+    to.row += action == RIGHT ? forward : action == LEFT ? -forward : 0;
+    const bool before_goal = to.row >= GOAL_TOP && to.row <= GOAL_BOTTOM;
+    if (to.column < 0 || to.column >= COLUMNS) {
+        return action == FORWARD && before_goal && env->holder == seat;
+    }
+    if (to.row < 0 || to.row >= ROWS) {
+        return false;
+    }
+    const int other = standing(env, to);
+    if (other < 0) {
+        env->cells[seat] = to;
+    } else if (team_of(other) != team_of(seat)) {  // they meet
+        if (env->holder == seat) {
+            env->holder = other;
+        } else if (env->holder == other) {
+            env->holder = seat;
+        }
+    }
+    return false;
+}
+
+// An order of the four, each as probable: each place is changed with one of those behind it.
+static void draw_order(Soccer* env, int* order) {
+    for (int i = 0; i < SEATS; i++) {
+        order[i] = i;
+    }
+    for (int i = 0; i < SEATS - 1; i++) {
+        const int j = i + rand_r(&env->rng) % (SEATS - i);
+        const int seat = order[i];
+        order[i] = order[j];
+        order[j] = seat;
+    }
+}
+
+// An action that isn't one of the six is like STAY.
+void c_step(Soccer* env) {
+    int order[SEATS];
+    draw_order(env, order);
+    env->tick += 1;
+    for (int i = 0; i < SEATS; i++) {
+        const int seat = order[i];
+        const float action = env->actions[seat];
+        const bool exists = action > 0.0f && action < (float)CHOICES;  // false for NaN too
+        const int choice = exists ? (int)action : STAY;
+        if (choice == PASS) {
+            pass_ball(env, seat);
+        } else if (choice != STAY && walk(env, seat, choice)) {
+            end_episode(env, team_of(seat) == 0 ? 1.0f : -1.0f);
+            return;
+        }
+    }
+    if (env->tick == LIMIT) {
+        end_episode(env, 0.0f);
+        return;
+    }
+    write_observations(env);
+}
+
+// Pictures are made in Python from the observation.
+void c_render(Soccer* env) {
+    (void)env;
+}
+
+void c_close(Soccer* env) {
+    (void)env;
+}

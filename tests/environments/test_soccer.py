@@ -1,0 +1,180 @@
+"""soccer against its rules, written again in Python: two teams, one ball, one fate for a team."""
+
+import runpy
+
+import numpy as np
+import pytest
+from native_envs import Stepper, folder_of, make, rand_r
+from test_draw import CYAN, GOLD, RED, WHITE, draw_of, where
+
+from puffer_mlx.vec.rows import random_actions
+
+ROWS, COLUMNS, LIMIT = 5, 9, 60
+STAY, FORWARD, BACK, LEFT, RIGHT, PASS = range(6)
+MOVES = {FORWARD: (0, 1), BACK: (0, -1), LEFT: (-1, 0), RIGHT: (1, 0)}  # rows, columns of team 0
+
+
+class Game:
+    """One game; the rules one by one."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = seed
+        self.results: list[tuple[int, int]] = []  # of team 0, after so many steps
+        self.changes = self.passes = self.early = 0
+        self.begin()
+
+    def draw(self, n: int) -> int:
+        self.rng, number = rand_r(self.rng)
+        return number % n
+
+    def begin(self) -> None:
+        self.places: list[tuple[int, int]] = []
+        for seat in range(4):
+            while True:
+                depth, row = self.draw(4), self.draw(ROWS)
+                place = row, depth if seat < 2 else 8 - depth
+                if place not in self.places:
+                    break
+            self.places.append(place)
+        self.holder, self.tick = self.draw(4), 0
+
+    def order(self) -> list[int]:
+        seats = [0, 1, 2, 3]
+        for i in range(3):
+            j = i + self.draw(4 - i)
+            seats[i], seats[j] = seats[j], seats[i]
+        return seats
+
+    def step(self, actions: np.ndarray) -> tuple[int, bool]:
+        """Actions (4,) -> what it is worth to team 0, and whether the game is over."""
+        self.tick += 1
+        for turn, seat in enumerate(self.order()):
+            if self.act(seat, int(actions[seat])):
+                self.early += turn < 3
+                return self.end(1 if seat < 2 else -1)
+        return self.end(0) if self.tick == LIMIT else (0, False)
+
+    def end(self, result: int) -> tuple[int, bool]:
+        self.results.append((result, self.tick))
+        self.begin()
+        return result, True
+
+    def act(self, seat: int, action: int) -> bool:
+        (row, column), mate = self.places[seat], seat ^ 1
+        if action == PASS and self.holder == seat:
+            away = np.abs(np.subtract(self.places[seat], self.places[mate]))
+            if away.max() <= 3:
+                self.holder = mate
+                self.passes += 1
+        if action not in MOVES:
+            return False
+        down, on = np.multiply(MOVES[action], 1 if seat < 2 else -1)
+        to = int(row + down), int(column + on)
+        if to[1] == (COLUMNS if seat < 2 else -1):
+            return self.holder == seat and row in (1, 2, 3)
+        if to in self.places:
+            other = self.places.index(to)
+            if other != mate and self.holder in (seat, other):
+                self.holder = other if self.holder == seat else seat
+                self.changes += 1
+        elif 0 <= to[0] < ROWS and 0 <= to[1] < COLUMNS:
+            self.places[seat] = to
+        return False
+
+    def seen(self, seat: int) -> np.ndarray:
+        """What an agent sees (186,)."""
+        planes = np.zeros((4, ROWS, COLUMNS), np.uint8)
+        for other, place in enumerate(self.places):
+            plane = 0 if other == seat else 1 if other == seat ^ 1 else 2
+            planes[(plane, *place)] = 1
+        planes[(3, *self.places[self.holder])] = 1
+        if seat >= 2:
+            planes = planes[:, ::-1, ::-1]
+        clock = np.arange(6) == self.tick // 10
+        return np.concatenate([planes.ravel(), clock])
+
+
+def eager(vec, rng: np.random.Generator) -> np.ndarray:
+    """Random actions, of which more go forward: so there are goals."""
+    actions = random_actions(vec, vec.num_agents, rng)
+    return np.where(rng.random(actions.shape) < 0.3, np.float32(FORWARD), actions)
+
+
+def test_games_are_the_rules():
+    """Environment i begins with seed i."""
+    E, rng = 12, np.random.default_rng(0)
+    games = [Game(seed) for seed in range(E)]
+    with make("soccer", total_agents=4 * E) as vec:
+        stepper = Stepper(vec)
+        for _ in range(400):
+            expected = np.array([[game.seen(seat) for seat in range(4)] for game in games])
+            np.testing.assert_array_equal(stepper.rows.observations.reshape(E, 4, -1), expected)
+            actions = eager(vec, rng)
+            rows = stepper.step(actions)
+            for game, chosen, rewards, terminals in zip(
+                games,
+                actions.reshape(E, 4),
+                rows.rewards.reshape(E, 4),
+                rows.terminals.reshape(E, 4),
+                strict=True,
+            ):
+                result, over = game.step(chosen)
+                np.testing.assert_array_equal(rewards, [result, result, -result, -result])
+                assert (terminals == over).all()
+        log = vec.log()
+    results, lengths = np.array([end for game in games for end in game.results]).T
+    assert min((results == result).sum() for result in (-1, 0, 1)) > 5
+    assert min(sum(getattr(game, n) for game in games) for n in ("changes", "passes", "early")) > 10
+    assert log["n"] == len(results)
+    assert log["score"] == log["episode_return"] == pytest.approx(results.mean())
+    assert log["slot_0_score"] == log["perf"] == pytest.approx((1 + results.mean()) / 2)
+    assert log["slot_1_score"] == pytest.approx((1 - results.mean()) / 2)
+    assert log["draw_rate"] == pytest.approx((results == 0).mean())
+    assert log["episode_length"] == pytest.approx(lengths.mean())
+
+
+def test_what_is_no_action_stays():
+    seen = []
+    for action in STAY, -1.0, 6.0, np.nan, np.inf, 1e30:
+        with make("soccer", total_agents=8) as vec:
+            stepper = Stepper(vec)
+            stepper.step(np.full((8, 1), action, np.float32))
+            seen.append(stepper.rows.observations.copy())
+    for other in seen[1:]:
+        np.testing.assert_array_equal(other, seen[0])
+
+
+def test_the_scripted_player_scores():
+    """Two of it against two who choose at random, on either side."""
+    bot = runpy.run_path(str(folder_of("soccer") / "bot.py"))["choose"]
+    for team in 0, 1:
+        rng = np.random.default_rng(2)
+        with make("soccer", total_agents=4 * 100) as vec:
+            stepper = Stepper(vec)
+            ours = np.arange(400) // 2 % 2 == team
+            for _ in range(200):
+                actions = random_actions(vec, 400, rng)
+                actions[ours] = bot(stepper.rows.observations[ours], None, 1.0, rng)
+                stepper.step(actions)
+            assert vec.log()[f"slot_{team}_score"] > 0.9
+
+
+def test_without_skill_it_chooses_at_random():
+    bot = runpy.run_path(str(folder_of("soccer") / "bot.py"))["choose"]
+    with make("soccer", total_agents=4000) as vec:
+        seen = Stepper(vec).rows.observations
+        found = bot(seen, None, 0.0, np.random.default_rng(3))
+    assert np.bincount(found[:, 0], minlength=6).min() > 550
+
+
+def test_pictures():
+    """The agent in the top left corner with the ball, its mate, and another at the right end."""
+    observation = np.zeros(186, np.uint8)
+    planes = observation[:180].reshape(4, ROWS, COLUMNS)
+    planes[0, 0, 0] = planes[3, 0, 0] = planes[1, 4, 2] = planes[2, 2, 8] = 1
+    picture = draw_of("soccer")(observation)
+    assert where(picture, WHITE) == (4, 10 + 4, 26, 10 + 26)
+    assert where(picture, GOLD) == (10, 10 + 10, 20, 10 + 20)
+    assert where(picture, CYAN) == (4 * 30 + 4, 10 + 64, 4 * 30 + 26, 10 + 86)
+    assert where(picture, RED) == (2 * 30 + 4, 10 + 8 * 30 + 4, 2 * 30 + 26, 10 + 8 * 30 + 26)
+    assert where(picture, (90, 110, 110)) == (30, 0, 120, 290)  # both goals
