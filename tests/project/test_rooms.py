@@ -33,6 +33,7 @@ PLACE = {room: place for place, room in enumerate(reversed(" ".join(FLOORS).spli
 NUMPY_ONLY = {"vec", "config"}
 MLX_ONLY = {"policy", "ppo", "ops"}
 BOTH = {"rollout", "checkpoint", "profiling", "machines"}  # memory, files, costs, messages
+BOTH |= {"selfplay"}  # weights, and draws
 GUESTS = {"torch", "pufferlib", "wandb", "tensorboard", "optuna", "matplotlib", "gymnasium"}
 GUESTS |= {"trackio", "imageio", "imageio_ffmpeg", "PIL", "IPython", "onnx", "onnxruntime"}
 HOSTS = {  # modules made of a guest's classes: they are imported inside functions themselves

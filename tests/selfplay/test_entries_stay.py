@@ -1,0 +1,44 @@
+"""What a pool rests on: training replaces arrays, and never writes into those it replaced."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from running import TINY
+
+from puffer_mlx import config, vec
+from puffer_mlx.ppo import small_networks
+from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.trees import named
+
+WAYS = {
+    "puffer4, Muon": (),
+    "puffer5, LSTM": ("--train.algorithm", "puffer5", "--torch.network", "LSTM"),
+    "Adam, beside rollouts": ("--train.optimizer", "adam", "--train.overlap", "1"),
+    "ppo, all minibatches one operation": (
+        *("--train.algorithm", "ppo", "--torch.network", "MLP", "--train.optimizer", "adam"),
+        *("--policy.dialect", "sb3"),
+    ),
+    "bf16": ("--train.precision", "bf16"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_weights_of_before_are_what_they_were(way):
+    name, *words = TINY
+    settings = config.load(name, [*words, *WAYS[way]])
+    with vec.make(settings, threads=2) as environments:
+        trainer = Trainer(settings, environments)
+        assert small_networks.fits(trainer.policy, settings.train) == ("one operation" in way)
+        kept = [(trainer.weights, copies(trainer.weights))]
+        for _ in trainer:
+            kept.append((trainer.weights, copies(trainer.weights)))
+    assert len(kept) > 2
+    for weights, before in kept:
+        for (key, array), copy in zip(named(weights), before, strict=True):
+            np.testing.assert_array_equal(np.array(array), copy, err_msg=key)
+    assert any(not np.array_equal(*pair) for pair in zip(kept[0][1], kept[-1][1], strict=True))
+
+
+def copies(weights: object) -> list[np.ndarray]:
+    mx.eval([array for _, array in named(weights)])
+    return [np.array(array, copy=True) for _, array in named(weights)]
