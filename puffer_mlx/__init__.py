@@ -3,8 +3,8 @@
 Each folder is a room; its ``__init__.py`` says what belongs there. To read: ``examples/minimal.py``
 (4.0's algorithm on one page), then ``rollout``, ``policy``, ``ppo``, ``training``.
 
-``train``, ``Trainer``, ``Policy``, ``evaluate`` and ``play`` are what programs and notebooks call
-(docs/library.md); each is imported when it is first asked for.
+``train``, ``Trainer``, ``Policy``, ``evaluate``, ``play`` and ``play_match`` are what programs and
+notebooks call (docs/library.md); each is imported when it is first asked for.
 
 Importing the package imports neither MLX nor NumPy. It does choose MLX's BLAS, how it
 submits work to a GPU (on Macs the size of command buffers, on CUDA no graphs), and where MLX keeps
@@ -25,11 +25,22 @@ if TYPE_CHECKING:
     from puffer_mlx.config import Config
     from puffer_mlx.errors import UserError
     from puffer_mlx.library.evaluating import evaluate, play
+    from puffer_mlx.library.matches import play_match
     from puffer_mlx.library.policy import Policy
     from puffer_mlx.library.trainer import Trainer, train
 
 __version__ = "0.1.0"
-__all__ = ["Config", "Policy", "Trainer", "UserError", "__version__", "evaluate", "play", "train"]
+__all__ = [
+    "Config",
+    "Policy",
+    "Trainer",
+    "UserError",
+    "__version__",
+    "evaluate",
+    "play",
+    "play_match",
+    "train",
+]
 
 _HOMES = {  # where the names at the top are
     "Config": "config",
@@ -38,6 +49,7 @@ _HOMES = {  # where the names at the top are
     "UserError": "errors",
     "evaluate": "library.evaluating",
     "play": "library.evaluating",
+    "play_match": "library.matches",
     "train": "library.trainer",
 }
 

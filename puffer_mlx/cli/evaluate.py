@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from puffer_mlx import vec
+from puffer_mlx.cli.evaluate_against import play_against
 from puffer_mlx.cli.evaluate_options import (
     OBEYED,
     OBEYED_IN_PYTHON,
@@ -73,6 +74,9 @@ def evaluate(argv: list[str]) -> None:
     select_device(config.base.device)
     player = load(argv, config, options.load_model_path)
     voice.detail(f"policy {player.source}")
+    if options.against:
+        play_against(argv, player, options)
+        return
     draw = None
     if (options.gif or options.mp4 or options.terminal) and not config.python:
         draw = frames.find_draw(vec.source_folder(config))

@@ -5,10 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from puffer_mlx.cli.commands import introduce
+from puffer_mlx.cli.match_options import (
+    GAMES,
+    GAMES_IN_PYTHON,
+    PLAYERS,
+    note_idle,
+    usual_games,
+)
 from puffer_mlx.cli.option_types import number
 from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import Config, parse_command_line
-from puffer_mlx.config.fit import typed
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 from puffer_mlx.rollout.whole_episodes import MAX_STEPS
@@ -32,7 +38,7 @@ FPS = 15.0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     introduce(parser, "evaluate")
-    parser.usage = "%(prog)s ENV PATH [options]"
+    parser.usage = "%(prog)s ENV PATH [--against PLAYER ...] [options]"
     group = parser.add_argument_group("this evaluation")
     group.add_argument(
         "--load-model-path",
@@ -94,6 +100,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=number(int, 1, 64),
         help="pixels a side for each pixel of a file (default 1)",
     )
+    opponents = parser.add_argument_group("against others, instead of scores", PLAYERS)
+    opponents.add_argument(
+        "--against",
+        nargs="+",
+        default=[],
+        metavar="PLAYER",
+        help="have it play against each of these; of the options above go --greedy, --max-steps,"
+        " --json, and --gif, --fps and --scale: a game against the first of them",
+    )
+    opponents.add_argument(
+        "--games",
+        type=number(int, 2, 1e9),
+        metavar="N",
+        help="games against each, at least, half of them on either side"
+        f" (default {GAMES}, {GAMES_IN_PYTHON} in Python)",
+    )
     add_verbosity(parser)
 
 
@@ -103,9 +125,7 @@ def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, ar
     config, options = parse_command_line(
         spelled_out(argv), add_options, files, obeyed=obeyed, training=False
     )
-    idle = [name for name in OBEYED_IN_PYTHON if typed(config, name) and not config.python]
-    if idle:
-        config.notes.append(f"unused here: {', '.join(idle)} (for Python)")
+    note_idle(config, OBEYED_IN_PYTHON)
     return config, options
 
 
@@ -135,6 +155,11 @@ def settle(options: argparse.Namespace, config: Config) -> None:
             "--load-model-path is missing: what is to be evaluated?",
             "--load-model-path latest, or a run's or a checkpoint's folder",
         )
+    if options.against:
+        settle_against(options, config)
+        return
+    if options.games is not None:
+        raise UserError("--games does nothing without --against", "--episodes, or --against random")
     files = options.gif or options.mp4
     shown = options.shown = files or options.terminal or options.window
     if shown and options.headless:
@@ -155,3 +180,21 @@ def settle(options: argparse.Namespace, config: Config) -> None:
     options.fps = options.fps or FPS
     if options.seconds:
         options.steps = max(1, round(options.seconds * options.fps))
+
+
+def settle_against(options: argparse.Namespace, config: Config) -> None:
+    """The same for games against others.
+
+    Raises:
+        UserError: as ``settle``.
+    """
+    for name in ("episodes", "mp4", "terminal", "window", "steps", "seconds"):
+        if getattr(options, name):
+            raise UserError(
+                f"--{name} does nothing with --against",
+                "--games says how many, and --gif FILE shows one",
+            )
+    for name in ("fps", "scale"):
+        if getattr(options, name) and not options.gif:
+            raise UserError(f"--{name} does nothing without --gif", "add it")
+    options.games = options.games or usual_games(config)

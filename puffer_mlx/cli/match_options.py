@@ -8,6 +8,7 @@ from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.option_types import number
 from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import Config, parse_command_line
+from puffer_mlx.config.fit import typed
 from puffer_mlx.errors import UserError
 from puffer_mlx.rollout.whole_episodes import MAX_STEPS
 
@@ -16,8 +17,12 @@ OBEYED = (  # keys that a match depends on: it doesn't train
     *("vec.num_threads", "vec.max_threads"),
     "train.algorithm",  # of a file without a configuration: whether states end with episodes
 )
+OBEYED_IN_PYTHON = (  # those that environments in C don't have
+    *("base.family", "vec.total_agents", "vec.backend", "vec.timeout", "vec.rescale_actions"),
+)
 GAMES = 4096  # PufferLib's number
-FPS = 2.0
+GAMES_IN_PYTHON = 256
+FPS = 2.0  # of a GIF of a game
 PLAYERS = """\
 PLAYER: a checkpoint's or a run's folder, a RUN_ID, latest, a file of a policy (.safetensors, .bin,
 .pt, .onnx: whatever puffer-mlx import reads), random, or bot:SKILL, the environment's scripted
@@ -38,9 +43,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--games",
         type=number(int, 2, 1e9),
-        default=GAMES,
         metavar="N",
-        help=f"games of each pair, at least, half of them in either seat (default {GAMES})",
+        help="games of each pair, at least, half of them on either side"
+        f" (default {GAMES}, {GAMES_IN_PYTHON} in Python)",
     )
     group.add_argument(
         "--greedy",
@@ -73,9 +78,12 @@ def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
     Raises:
         UserError: anything wrong with them.
     """
+    obeyed = (*OBEYED, *OBEYED_IN_PYTHON)
     config, options = parse_command_line(
-        spelled_out(argv), add_options, obeyed=OBEYED, training=False
+        spelled_out(argv), add_options, obeyed=obeyed, training=False
     )
+    note_idle(config, OBEYED_IN_PYTHON)
+    options.games = options.games or usual_games(config)
     if options.fps and not options.gif:
         raise UserError("--fps does nothing without --gif", "add it")
     if len(options.players) < 2:
@@ -84,6 +92,18 @@ def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
             "two words behind ENV: latest random, say",
         )
     return config, options
+
+
+def note_idle(config: Config, keys: Sequence[str]) -> None:
+    """Have the configuration say which keys for environments in Python do nothing in C."""
+    idle = [name for name in keys if typed(config, name) and not config.python]
+    if idle:
+        config.notes.append(f"unused here: {', '.join(idle)} (for Python)")
+
+
+def usual_games(config: Config) -> int:
+    """Of each pair, where nobody says how many."""
+    return GAMES_IN_PYTHON if config.python else GAMES
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:

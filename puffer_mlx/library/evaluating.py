@@ -16,6 +16,7 @@ from puffer_mlx.library.environments import Given, given, with_environment
 from puffer_mlx.library.policy import Policy
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.rollout.whole_episodes import MAX_STEPS, environments_for
+from puffer_mlx.spec import EnvSpec
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.training.while_training import ENVIRONMENTS
 from puffer_mlx.vec.base import Environments, Remembers
@@ -96,7 +97,7 @@ def _environments(
 ) -> Environments:
     """Environments for so many episodes, which show and take what the policy knows."""
     one = None if env is None else given(env)
-    config = _played(player.config, one)
+    config = played(player.config, one)
     count = agents = 1
     if one is None or not one.alone:
         with vec.probe(config) as probe:
@@ -108,8 +109,8 @@ def _environments(
         stack.callback(made.close)
         if replace(made.spec, name="") != replace(player.spec, name=""):
             raise UserError(
-                f"the policy sees {_described(player.spec)}, {config.env_name}"
-                f" shows {_described(made.spec)}",
+                f"the policy sees {described(player.spec)}, {config.env_name}"
+                f" shows {described(made.spec)}",
                 f"an environment like {player.config.env_name}",
             )
         if isinstance(made, Remembers) and normalization.normalises(made.memory()):
@@ -118,7 +119,7 @@ def _environments(
     return made
 
 
-def _played(config: Config, one: Given | None) -> Config:
+def played(config: Config, one: Given | None) -> Config:
     """The policy's configuration in the environment that it is to play in."""
     config = replace(config, notes=[], origins={}, again=None)
     if one is not None and one.factory is None and one.name != config.env_name:
@@ -126,7 +127,8 @@ def _played(config: Config, one: Given | None) -> Config:
     return with_environment(config, one)
 
 
-def _described(spec: Any) -> str:
+def described(spec: EnvSpec) -> str:
+    """What an environment shows and takes, in words."""
     action = "continuous actions" if spec.action.continuous else "choices"
     shape = spec.observation_shape or spec.observation_size
     return f"{shape} numbers of {spec.observation_dtype} and {spec.action.sizes} {action}"

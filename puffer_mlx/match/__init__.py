@@ -1,5 +1,6 @@
-"""Policies against each other: players, games of two, intervals and Elo ratings of the results.
+"""Policies against each other: players, games of two sides, intervals and Elo ratings.
 
-`players.py` has those that can play; `games.play_pair` has two of them play in an environment of
-two agents, `standings.py` makes intervals and Elo ratings of the results.
+`players.py` has those that can play; `games.play_pair` has two of them play, each for half of an
+environment's agents; `playing.py` has several pairs play; `tally.py` counts, and tells intervals;
+`standings.py` makes Elo ratings.
 """

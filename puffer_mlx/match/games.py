@@ -1,82 +1,68 @@
-"""Games of two players, each half of them in either seat.
+"""Games of two players, each half of them on either side.
 
-A seat is an agent's number in its environment, 0 or 1; of N = 2 E agents, number 2 e + s is seat s
-of environment e. Who got more reward in an episode has won it.
+A seat is an agent's number in its environment; of N = A E agents, number A e + s is seat s of
+environment e. The first half of the seats is side 0, the second half side 1, and a player acts for
+all agents of its side. The side whose agents got more reward in an episode has won it.
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.match.players import Player
+from puffer_mlx.match.tally import PairResult, Tally
 from puffer_mlx.rollout.whole_episodes import MAX_STEPS
 from puffer_mlx.vec.base import Environments
 from puffer_mlx.vec.rows import allocate_rows
 
-SEATS = 2
+SIDES = 2
 
 
-class Tally(NamedTuple):
-    """What games came to, for one of two players."""
-
-    wins: int
-    draws: int
-    losses: int
-
-    @property
-    def games(self) -> int:
-        """How many there were."""
-        return sum(self)
-
-    @property
-    def score(self) -> float:
-        """The part that was won; a draw is half a win."""
-        return (self.wins + self.draws / 2) / self.games
-
-
-class PairResult(NamedTuple):
-    """What two players' games came to, for the first of them.
+def refuse_odd(name: str, agents: float) -> None:
+    """Refuse environments whose agents are no two sides of the same size.
 
     Args:
-        seats: one for its games in seat 0, one for those in seat 1; as many games are in both.
-        steps: of an environment, all its games together.
+        name: of the environment.
+        agents: of one.
+
+    Raises:
+        UserError: they are an odd number, or not the same number in each environment.
     """
-
-    seats: tuple[Tally, Tally]
-    steps: int
-
-    @property
-    def total(self) -> Tally:
-        """Of both seats."""
-        return Tally(*map(sum, zip(*self.seats, strict=True)))
+    if agents < SIDES or agents % SIDES:
+        raise UserError(
+            f"{name} has {agents:g} agents an environment, and a match is between two sides",
+            "an environment of 2, 4, 6 … agents, as connect4_two: half of them are each player's",
+        )
 
 
 class Boards:
     """Environments where two players sit, and all of them step at once.
 
     Args:
-        vec: E environments of two agents, in one group; they are reset.
+        vec: E environments of A agents, in one group; they are reset.
         players: the first and the second.
-        seats: (E,), where the first one sits.
+        sides: (E,), which one the first has.
         seed: of both players' choices; each has its own numbers.
+
+    Attributes:
+        rows: what arrived last, of all agents.
     """
 
     def __init__(
-        self, vec: Environments, players: tuple[Player, Player], seats: np.ndarray, seed: int
+        self, vec: Environments, players: tuple[Player, Player], sides: np.ndarray, seed: int
     ) -> None:
         E = vec.num_environments
-        if vec.num_agents != SEATS * E or vec.num_groups != 1:
-            raise UserError(
-                f"{vec.spec.name} has {vec.num_agents / E:g} agents an environment",
-                "matches are between the two of an environment that has two, as connect4_two",
-            )
-        self._vec = vec
-        self._agents = [SEATS * np.arange(E) + seats, SEATS * np.arange(E) + 1 - seats]
-        seeds = np.random.SeedSequence(seed).generate_state(SEATS)
+        refuse_odd(vec.spec.name, vec.num_agents / E)
+        assert vec.num_groups == 1, "an environment's agents are all in one step"
+        self._vec, self._shape = vec, (E, vec.num_agents // E)
+        side = np.arange(self._shape[1]) >= self._shape[1] // SIDES  # of each seat
+        self._firsts = side == sides[:, None]  # (E, A)
+        self._agents = [np.flatnonzero(own) for own in (self._firsts, ~self._firsts)]
+        seeds = np.random.SeedSequence(seed).generate_state(SIDES)
         self._choose = [
-            player.sit_down(E, int(own)) for player, own in zip(players, seeds, strict=True)
+            player.sit_down(len(agents), int(own))
+            for player, agents, own in zip(players, self._agents, seeds, strict=True)
         ]
         self._actions = np.zeros((vec.num_agents, vec.spec.action.heads), np.float32)
         self.rows = allocate_rows(vec, vec.num_agents)
@@ -89,9 +75,31 @@ class Boards:
         self._vec.send(0, self._actions, self.rows)
         self._vec.wait(0)
 
-    def of_first(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of agents (N,) as those of the first player and of the second, each (E,)."""
-        return values[self._agents[0]], values[self._agents[1]]
+    def ahead(self) -> np.ndarray:
+        """Rewards of the first's agents less those of the second's, (E,) float64."""
+        rewards = self.rows.rewards.reshape(self._shape).astype(np.float64)
+        return np.where(self._firsts, rewards, -rewards).sum(axis=1)
+
+    def over(self) -> np.ndarray:
+        """Where a game has just ended, (E,) bool.
+
+        Where last observations have rows of their own, agents may leave before others do: a game
+        ends with the last of them.
+
+        Raises:
+            UserError: an episode ended for some of an environment's agents alone.
+        """
+        finals = self.rows.finals
+        told = self.rows.terminals if finals is None else finals
+        ended = told.reshape(self._shape) != 0
+        over = ended.all(axis=1)
+        if finals is None and (ended.any(axis=1) != over).any():
+            raise UserError(
+                f"an episode of {self._vec.spec.name} ended for some of an environment's"
+                f" {self._shape[1]} agents alone",
+                "a match needs an environment whose games end for all at once: terminals of all",
+            )
+        return over
 
 
 def play_pair(
@@ -110,23 +118,23 @@ def play_pair(
     Args:
         first: whose wins are counted.
         second: the other one.
-        vec: E environments of two agents, E even: in every second one they change seats.
+        vec: E environments, E even: in every second one they change sides.
         each: games of every environment.
         seed: of the players' choices.
         max_steps: of an environment, for its games.
         progress: called after each step with the number of games that are over.
 
     Raises:
-        UserError: these are no environments of two, an episode doesn't end for both at once, or
-            games don't end.
+        UserError: these are no environments of two sides, an episode doesn't end for all at once,
+            or games don't end.
     """
     E = vec.num_environments
-    assert E % 2 == 0, "half of the environments for each seat"
-    seats = np.arange(E) % SEATS
-    boards = Boards(vec, (first, second), seats, seed)
+    assert E % SIDES == 0, "half of the environments for each side"
+    sides = np.arange(E) % SIDES
+    boards = Boards(vec, (first, second), sides, seed)
     left = np.full(E, each)
     won = np.zeros(E)  # rewards of the first less those of the second, of the games under way
-    counts = np.zeros((SEATS, 3), int)  # seat of the first; its wins, draws and losses
+    counts = np.zeros((SIDES, 3), int)  # side of the first; its wins, draws and losses
     steps = 0
     while left.any():
         if steps == max_steps:
@@ -137,16 +145,10 @@ def play_pair(
             )
         boards.step()
         steps += 1
-        mine, theirs = boards.of_first(boards.rows.rewards)
-        won += mine.astype(np.float64) - theirs
-        over, also = (ended != 0 for ended in boards.of_first(boards.rows.terminals))
-        if (over != also).any():
-            raise UserError(
-                f"an episode of {vec.spec.name} ended for one of its two agents alone",
-                "a match needs an environment whose games end for both at once: terminals of both",
-            )
+        won += boards.ahead()
+        over = boards.over()
         counted = over & (left > 0)
-        np.add.at(counts, (seats[counted], 1 - np.sign(won[counted]).astype(int)), 1)
+        np.add.at(counts, (sides[counted], 1 - np.sign(won[counted]).astype(int)), 1)
         won[over] = 0.0
         left[counted] -= 1
         if progress is not None:
@@ -156,19 +158,22 @@ def play_pair(
 
 
 def watch(first: Player, second: Player, vec: Environments, seed: int) -> Iterator[np.ndarray]:
-    """What seat 0, where the first player sits, sees of one game: observations (D,).
+    """What seat 0, which is the first player's, sees of one game: observations (D,).
 
-    The last one is of the position before the last move: what follows is the next game's first.
+    Of environments in C the last one is of the position before the last move: what follows is the
+    next game's first.
 
     Args:
-        first: in seat 0.
-        second: in seat 1.
-        vec: one environment of two agents.
+        first: on side 0.
+        second: on side 1.
+        vec: one environment.
         seed: of the players' choices.
     """
     boards = Boards(vec, (first, second), np.zeros(1, int), seed)
     for _ in range(MAX_STEPS):
         yield boards.rows.observations[0].copy()
         boards.step()
-        if boards.rows.terminals[0]:
+        if boards.over()[0]:
+            if boards.rows.finals is not None:
+                yield boards.rows.observations[0].copy()
             return

@@ -7,11 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from puffer_mlx.checkpoint import normalization
+from puffer_mlx.checkpoint.normalization import Memory
+from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.rollout.whole_episodes import Actor
-from puffer_mlx.spec import ActionSpec
+from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.base import Rows
+from puffer_mlx.vec.from_config import source_folder
 
 Choose = Callable[[Rows], np.ndarray]  # rows of n agents -> their actions (n, heads) float32
 
@@ -21,15 +25,17 @@ class Player(NamedTuple):
 
     Args:
         name: for people.
-        sit_down: takes n boards and a seed, and returns what chooses there, step by step; each call
-            begins anew, so that two of the same player share nothing.
+        sit_down: takes a number n of agents and a seed, and returns what chooses for them, step by
+            step; each call begins anew, so that two of the same player share nothing.
     """
 
     name: str
     sit_down: Callable[[int, int], Choose]
 
 
-def policy_player(name: str, policy: Policy, weights: Any, greedy: bool) -> Player:
+def policy_player(
+    name: str, policy: Policy, weights: Any, greedy: bool, memory: Memory | None = None
+) -> Player:
     """A policy.
 
     Args:
@@ -37,10 +43,17 @@ def policy_player(name: str, policy: Policy, weights: Any, greedy: bool) -> Play
         policy: as it was trained.
         weights: its weights.
         greedy: take the most probable action instead of drawing one.
+        memory: the statistics that its observations are normalised by; None or empty: they aren't.
     """
 
     def sit_down(n: int, seed: int) -> Choose:
-        return Actor(policy, weights, n, seed, greedy).choose
+        actor = Actor(policy, weights, n, seed, greedy)
+
+        def choose(rows: Rows) -> np.ndarray:
+            seen = normalization.apply(memory or {}, rows.observations)
+            return actor.choose(rows._replace(observations=seen))
+
+        return choose
 
     return Player(name, sit_down)
 
@@ -106,3 +119,45 @@ def scripted_player(name: str, folder: Path, skill: float, heads: int) -> Player
         return choose
 
     return Player(name, sit_down)
+
+
+RANDOM, BOT = "random", "bot"
+
+
+def player_without_policy(word: str, config: Config, spec: EnvSpec) -> Player | None:
+    """``random``, or ``bot`` or ``bot:SKILL``, the environment's scripted player; else None.
+
+    Args:
+        word: as a person wrote it.
+        config: of the environment.
+        spec: of the environment.
+
+    Raises:
+        UserError: the environment has no scripted player, or there is no such skill.
+    """
+    if word == RANDOM:
+        return random_player(spec.action)
+    kind, colon, skill = word.partition(":")
+    if kind != BOT:
+        return None
+    if config.python:
+        raise UserError(
+            f"{word}: {config.env_name} is an environment in Python, and those have no scripted"
+            " players",
+            f"{RANDOM}, or a policy",
+        )
+    how_good = skill_of(word, skill if colon else "1")
+    return scripted_player(
+        f"{BOT}:{how_good:g}", source_folder(config), how_good, spec.action.heads
+    )
+
+
+def skill_of(word: str, text: str) -> float:
+    """The number behind ``bot:``."""
+    try:
+        skill = float(text)
+    except ValueError:
+        skill = -1.0
+    if not 0 <= skill <= 1:
+        raise UserError(f"{word}: {text!r} is no skill from 0 to 1", "bot:1, or bot:0.5")
+    return skill

@@ -1,33 +1,14 @@
-"""What results of games say: intervals of scores, and Elo ratings of all players."""
+"""What results of games say of all players: Elo ratings."""
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
 
-from puffer_mlx.match.games import Tally
+from puffer_mlx.match.tally import Tally
 
-Z = 1.959963984540054  # the normal distribution's 97.5 % quantile: 95 % lie within it on both sides
 ELO = 400.0  # points for odds of ten to one
 SWEEPS = 10_000
 CLOSE = 1e-7  # Elo points
-
-
-def wilson(tally: Tally) -> tuple[float, float]:
-    """The 95 % interval of a score, by Wilson's formula.
-
-    E. B. Wilson, Probable inference, the law of succession, and statistical inference, Journal of
-    the American Statistical Association 22 (1927). It is for wins and losses alone; draws vary
-    less, so with them the interval is rather too wide.
-
-    Args:
-        tally: of at least one game.
-    """
-    n, p = tally.games, tally.score
-    shrunk = 1 + Z**2 / n
-    middle = (p + Z**2 / (2 * n)) / shrunk
-    half = Z / shrunk * math.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def elo(results: Mapping[tuple[int, int], Tally], players: int) -> np.ndarray:

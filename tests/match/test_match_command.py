@@ -1,22 +1,26 @@
 """puffer-mlx match: who is named, what is said, and what is refused."""
 
 import json
+import shutil
 
 import mlx.core as mx
 import pytest
 from films import gif_pages
-from native_envs import make, parameters
+from native_envs import OURS, make, parameters
 
-from puffer_mlx import checkpoint, config
+from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint.flat_files import save_bin
+from puffer_mlx.cli import evaluate, match_output
 from puffer_mlx.cli import match as module
 from puffer_mlx.policy.policy import make_policy
+
+PYTHON = OURS / "python"
 
 
 @pytest.fixture
 def match(monkeypatch, here, capsys):
     """Runs it with a command line; the exit code, what was printed and what was said."""
-    monkeypatch.setattr(module, "threads", lambda: 1)
+    monkeypatch.setattr(match_output, "threads", lambda: 1)
 
     def run(line: str) -> tuple[int, str, str]:
         code = module.main(["connect4_two", *line.split()])
@@ -30,8 +34,8 @@ def save(run: str, H: int = 8, env: str = "connect4_two", seed: int = 1) -> str:
     """A checkpoint of a small policy."""
     settings = config.load(env, ["--policy.hidden-size", str(H), "--device", "cpu"])
     agents = 2 if env == "connect4_two" else 8
-    with make(env, total_agents=agents, env=parameters(env)) as vec:
-        spec = vec.spec
+    with make(env, total_agents=agents, env=parameters(env)) as made:
+        spec = made.spec
     policy = make_policy(spec, settings.policy, settings.torch)
     weights = policy.init(mx.random.key(seed))
     folder = checkpoint.run_folder(settings, run)
@@ -48,23 +52,28 @@ def test_tables_and_the_record(match, here):
     code, out, err = match("17 18 random bot:0.5 --games 40 --seed 3 --json x.json --greedy")
     assert (code, err) == (0, "")
     first, header, *rows = out.splitlines()
-    said = "connect4_two: 40 games of each pair, half in either seat; greedy, seed 3"
+    said = "connect4_two: 40 games of each pair, half on either side; greedy, seed 3"
     assert first == said
-    assert header.split() == ["against", "wins", "draws", "losses", "score", "95", "%"]
+    assert header.split() == ["wins", "draws", "losses", "score", "95", "%"]
     record = told(here)
     names = [player["name"] for player in record["players"]]
     assert names == ["17/0000000000000064", "18/0000000000000064", "random", "bot:0.5"]
     assert [(p["first"], p["second"]) for p in record["pairs"]] == [
         (one, other) for i, one in enumerate(names) for other in names[i + 1 :]
     ]
-    for row, pair in zip(rows, record["pairs"], strict=False):
-        assert row.split()[:5] == [
-            *(pair["first"], pair["second"]),
+    played = rows[: rows.index("")]
+    assert max(map(len, played)) < 80  # columns
+    heads = [row for row in played if row.endswith(" against")]
+    assert heads == [f"{name} against" for name in names[:-1]]
+    lines = [row for row in played if row not in heads]
+    for row, pair in zip(lines, record["pairs"], strict=True):
+        assert row.split()[:4] == [
+            pair["second"],
             *(str(pair[key]) for key in ("wins", "draws", "losses")),
         ]
         assert pair["low"] < pair["score"] <= pair["high"] <= 1
-        assert [sum(seat.values()) for seat in pair["seats"]] == [20, 20]
-    table = [row.split() for row in rows[len(record["pairs"]) + 2 :]]
+        assert [sum(side.values()) for side in pair["sides"]] == [20, 20]
+    table = [row.split() for row in rows[len(played) + 2 :]]
     ratings = [int(row[1]) for row in table]
     best = max(record["players"], key=lambda player: player["elo"])
     assert ratings == sorted(ratings, reverse=True) and len(ratings) == 4
@@ -138,14 +147,121 @@ def test_refused(match, line, said):
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ("squared", "squared has 1 agents an environment, and a match is between two"),
-        ("target", "target has 8 agents an environment, and a match is between two"),
-        ("gym:CartPole-v1", "is an environment in Python"),
+        ("squared", "squared has 1 agents an environment, and a match is between two sides"),
+        ("gym:CartPole-v1", "CartPole-v1 has 1 agents an environment"),
     ],
 )
 def test_environments_for_others(here, capsys, env, said):
     assert module.main([env, "random", "random"]) == 2
     assert said in capsys.readouterr().err
+
+
+# ---- PettingZoo's, and evaluate --against --------------------------------------------------------
+
+
+@pytest.fixture
+def duel(here) -> str:
+    """The name of an environment of four agents in Python, two on either side."""
+    shutil.copy(PYTHON / "zoo_duel.py", here / "zoo_duel.py")
+    return "pettingzoo:zoo_duel"
+
+
+def save_duel(name: str, run: str, seed: int = 1, told: str = "") -> str:
+    """A checkpoint of a small policy of it."""
+    line = "--policy.hidden-size 8 --device cpu --env.agents 4 --vec.total-agents 8"
+    settings = config.load(name, [*line.split(), *told.split()])
+    vec.settle_family(settings)
+    with vec.make(settings, 1) as made:
+        spec, memory = made.spec, getattr(made, "memory", dict)()
+    policy = make_policy(spec, settings.policy, settings.torch)
+    weights = policy.init(mx.random.key(seed))
+    folder = checkpoint.run_folder(settings, run)
+    return str(checkpoint.write_weights(folder, 64, settings, spec, policy, weights, memory=memory))
+
+
+def test_a_match_in_python(here, duel, capsys):
+    save_duel(duel, "17")
+    line = "17 random --env.agents 4 --games 20 --json x.json --gif x.gif --vec.backend sync"
+    assert module.main([duel, *line.split()]) == 0
+    out = capsys.readouterr().out
+    assert "pettingzoo:zoo_duel: 20 games of each pair" in out
+    (pair,) = told(here)["pairs"]
+    assert [sum(side.values()) for side in pair["sides"]] == [10, 10]
+    assert len(gif_pages((here / "x.gif").read_bytes())) == 4  # the reset and three steps
+    assert module.main([duel, "random", "bot"]) == 2
+    assert "have no scripted players" in capsys.readouterr().err
+
+
+@pytest.fixture
+def against(monkeypatch, here, capsys):
+    """Runs evaluate with a command line: as ``match``."""
+    monkeypatch.setattr(match_output, "threads", lambda: 1)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = evaluate.main([*words])
+        output = capsys.readouterr()
+        return code, output.out, output.err
+
+    return run
+
+
+def test_a_run_against_others_has_the_results_of_a_match(match, against, here):
+    save("17")
+    save("18", H=16)
+    line = "--games 40 --seed 3 --json x.json"
+    assert match(f"17 18 random {line}")[0] == 0
+    pairs = told(here)["pairs"][:2]
+    code, out, err = against("connect4_two", "17", "--against", "18", "random", *line.split())
+    assert (code, err) == (0, "")
+    record = told(here)
+    assert record["pairs"] == pairs and "players" not in record
+    first, header, name, *rows = out.splitlines()
+    assert first.startswith("connect4_two: 40 games against each, half on either side; stoch")
+    assert name == "17/0000000000000064 against" and "score" in header
+    assert [row.split()[0] for row in rows] == ["18/0000000000000064", "random"]
+
+
+def test_a_run_plays_in_its_own_environment(against, here, duel):
+    """With its own parameters, and observations normalised as it saw them."""
+    save_duel(duel, "17", told="--env.length 5 --vec.normalize-observations 1")
+    line = "--against 17 random --games 4 --json x.json --gif x.gif --fps 5 --scale 2"
+    assert against(duel, "17", *line.split())[0] == 0
+    pairs = told(here)["pairs"]
+    assert [pair["steps"] for pair in pairs] == [5 * 2 + 1] * 2  # two games on each of two
+    assert [pair["second"] for pair in pairs] == ["17/0000000000000064 (2)", "random"]
+    pages = gif_pages((here / "x.gif").read_bytes())
+    assert len(pages) == 6 and {delay for _, delay in pages} == {200}
+    assert pages[0][0].shape[:2] == (16, 16)
+
+
+def test_a_file_against_a_checkpoint(against, here):
+    """The file tells its size to both, wherever it is named."""
+    for H in 8, 16:
+        found = checkpoint.load(here / save(str(H), H), True)
+        save_bin(found.policy, found.weights, here / f"{H}.bin")
+    line = "--games 20 --json x.json"
+    results = []
+    for run, other in ("8", "16"), ("8", "16.bin"):
+        assert against("connect4_two", run, "--against", other, *line.split())[0] == 0
+        results.append([told(here)["pairs"][0][key] for key in ("wins", "losses")])
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--against random --episodes 4", "--episodes does nothing with --against"),
+        ("--against random --terminal", "--terminal does nothing with --against"),
+        ("--against random --fps 3", "--fps does nothing without --gif"),
+        ("--games 4", "--games does nothing without --against"),
+        ("--against nobody", "there is no checkpoint in nobody"),
+    ],
+)
+def test_refused_of_evaluations(against, line, said):
+    save("17")
+    code, out, err = against("connect4_two", "17", *line.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ") and said in err and "\n  hint: " in err
 
 
 def test_a_policy_for_something_else(match):

@@ -1,7 +1,11 @@
 """Games of two: who sits where, what counts as a win, and that players share nothing."""
 
+import importlib
+import sys
+from pathlib import Path
 from typing import Any, cast
 
+import mlx.core as mx
 import numpy as np
 import pytest
 from native_envs import folder_of, make
@@ -9,43 +13,52 @@ from small_policies import weights_of
 
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
-from puffer_mlx.match.games import PairResult, Tally, play_pair, watch
+from puffer_mlx.match.games import play_pair, watch
 from puffer_mlx.match.players import Player, policy_player, random_player, scripted_player
+from puffer_mlx.match.tally import PairResult, Tally
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.base import Environments
+from puffer_mlx.vec.zoo.vec import ZooVec
+
+pytest.importorskip("gymnasium")
+sys.path.append(str(Path(__file__).parents[1] / "envs" / "python"))
+Zoo = importlib.import_module("zoo_duel").Duel
 
 SPEC = EnvSpec("duel", 2, np.dtype(np.float32), ActionSpec((9,)))
 
 
 class Duel:
-    """Environment e has games of e + 1 steps; the larger choice of the last step wins.
+    """Environment e has games of e + 1 steps; the larger choices of the last step win.
 
-    An agent sees its seat and the step of its game. ``lone``: an episode ends for agent 0 alone.
+    Agents of the first half get how much larger their own were, those of the second half as much
+    less. An agent sees its seat and the step of its game. ``lone``: an episode ends for agent 0
+    alone.
     """
 
     spec, finals, num_groups = SPEC, False, 1
 
     def __init__(self, count: int, agents: int = 2, lone: bool = False) -> None:
         self.num_environments, self.num_agents, self.lone = count, agents * count, lone
+        self.agents = agents
 
     def reset(self, out) -> None:
         self.step = np.zeros(self.num_environments, int)
         self._show(out)
 
     def _show(self, out) -> None:
-        out.observations[:, 0] = np.arange(self.num_agents) % 2
-        out.observations[:, 1] = self.step.repeat(2)
+        out.observations[:, 0] = np.arange(self.num_agents) % self.agents
+        out.observations[:, 1] = self.step.repeat(self.agents)
 
     def send(self, group, actions, out) -> None:
-        choices = actions.reshape(-1, 2)
+        choices = actions.reshape(-1, 2, self.agents // 2)
         self.step += 1
         over = self.step > np.arange(self.num_environments)
-        won = np.sign(choices[:, 0] - choices[:, 1]) * over
+        won = (choices[:, 0] - choices[:, 1]) * over[:, None]
         out.rewards[:] = np.stack([won, -won], 1).ravel()
-        out.terminals[:] = over.repeat(2)
+        out.terminals[:] = over.repeat(self.agents)
         if self.lone:
-            out.terminals[1::2] = 0
+            out.terminals[1 :: self.agents] = 0
         self.step[over] = 0
         self._show(out)
 
@@ -79,7 +92,7 @@ def count_up() -> Player:
 def test_every_environment_plays_as_many_games():
     seen = []
     found = duel(constant(2), constant(1), progress=seen.append)
-    assert found.seats == (Tally(6, 0, 0), Tally(6, 0, 0)) and found.total == Tally(12, 0, 0)
+    assert found.sides == (Tally(6, 0, 0), Tally(6, 0, 0)) and found.total == Tally(12, 0, 0)
     assert found.steps == len(seen) == 12  # the slowest: three games of four steps
     assert seen[-1] == 12 and seen == sorted(seen) and seen[0] == 1
 
@@ -92,9 +105,41 @@ def test_who_wins_who_loses_and_draws():
 def test_seats():
     """Who chooses its seat beats 0.5 in seat 1 and loses in seat 0, whoever is named first."""
     half = constant(0.5)
-    assert duel(SEAT, half).seats == (Tally(0, 0, 6), Tally(6, 0, 0))
-    assert duel(half, SEAT).seats == (Tally(0, 0, 6), Tally(6, 0, 0))
-    assert duel(SEAT, SEAT).seats == (Tally(0, 0, 6), Tally(6, 0, 0))
+    assert duel(SEAT, half).sides == (Tally(0, 0, 6), Tally(6, 0, 0))
+    assert duel(half, SEAT).sides == (Tally(0, 0, 6), Tally(6, 0, 0))
+    assert duel(SEAT, SEAT).sides == (Tally(0, 0, 6), Tally(6, 0, 0))
+
+
+def test_teams():
+    """Each player acts for half of the seats, the first half or the second, and sees them alone."""
+    sat: list[tuple[int, ...]] = []
+
+    def sit_down(n, _):
+        def choose(rows):
+            sat.append(tuple(rows.observations[:, 0].astype(int)))
+            return np.full((n, 1), 0.5, np.float32)
+
+        return choose
+
+    quiet = Player("", sit_down)
+    found = duel(SEAT, quiet, agents=6)  # of 0 1 2 and 3 4 5, against halves
+    assert found.sides == (Tally(6, 0, 0), Tally(6, 0, 0)) and found.total.games == 12
+    assert set(sat) == {(3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 1, 2)}
+
+
+def test_what_all_of_a_team_got_counts():
+    """Of four agents: 0 + 1 against 2 + 3, and 3 alone is more than any other."""
+
+    def chooses(*choices: float) -> Player:
+        """What an agent chooses by its seat."""
+        table = np.array(choices, np.float32)
+        look = lambda rows: table[rows.observations[:, :1].astype(int)]  # noqa: E731
+        return Player("", lambda n, _: look)
+
+    one = chooses(2, 2, 2, 2)
+    assert duel(one, chooses(3, 0, 3, 0), agents=4).total == Tally(12, 0, 0)
+    assert duel(one, chooses(4, 1, 0, 3), agents=4).sides == (Tally(6, 0, 0), Tally(0, 0, 6))
+    assert duel(one, chooses(4, 0, 0, 4), agents=4).total == Tally(0, 12, 0)
 
 
 def test_a_player_against_itself_shares_nothing():
@@ -115,7 +160,7 @@ def test_rewards_of_a_whole_episode_count():
 
     vec = cast(Environments, Early(4))
     found = play_pair(constant(0), constant(0), vec, 3, 0)
-    assert found.seats == (Tally(6, 0, 0), Tally(0, 0, 6))
+    assert found.sides == (Tally(6, 0, 0), Tally(0, 0, 6))
 
 
 def test_rewards_of_the_game_before_do_not_count():
@@ -138,14 +183,70 @@ def test_players_draw_from_the_seed_each_its_own():
 
 def test_what_no_match_can_be_played_in():
     one = constant(1)
-    with pytest.raises(
-        UserError, match=r"duel has 3 agents an environment\n  hint: .*connect4_two"
-    ):
-        duel(one, one, agents=3)
-    with pytest.raises(UserError, match="ended for one of its two agents alone"):
+    for agents in 1, 3:
+        with pytest.raises(UserError, match=rf"duel has {agents} .*\n  hint: .*connect4_two"):
+            duel(one, one, agents=agents)
+    with pytest.raises(UserError, match="ended for some of an environment's 2 agents alone"):
         duel(one, one, lone=True)
     with pytest.raises(UserError, match=r"3 of 4 environments .* 3 games after 5 steps"):
         duel(one, one, max_steps=5)
+
+
+# ---- PettingZoo's --------------------------------------------------------------------------------
+
+
+def zoo(first: Player, second: Player, count: int = 4, each: int = 3, **env) -> PairResult:
+    agents = count * env.get("agents", 2)
+    with ZooVec(Zoo, name="duel", total_agents=agents, backend="sync", env=env) as vec:
+        return play_pair(first, second, vec, each, 0)
+
+
+def choosing(n: int) -> Player:
+    return constant(float(n))
+
+
+@pytest.mark.parametrize("agents", [2, 4])
+def test_games_in_python(agents):
+    """Last observations have rows of their own, in which nothing is won twice."""
+    found = zoo(choosing(2), choosing(1), agents=agents)
+    assert found.sides == (Tally(6, 0, 0), Tally(6, 0, 0))
+    assert found.steps == 3 * 3 + 2  # three games, and the first rows of two
+    assert zoo(choosing(0), choosing(1), agents=agents).total == Tally(0, 0, 12)
+    assert zoo(choosing(1), choosing(1), agents=agents).total == Tally(0, 12, 0)
+
+
+def test_who_leaves_before_the_game_is_over():
+    """Agent 1's choices count once then: 3 + 1 against 3 + 3, and 6 + 2 of who chooses twice it."""
+    one, two = choosing(1), choosing(2)
+    found = zoo(one, one, agents=4, leaves=True)
+    assert found.sides == (Tally(0, 0, 6), Tally(6, 0, 0))
+    assert zoo(two, one, agents=4, leaves=True).total == Tally(12, 0, 0)
+
+
+def test_each_policy_normalises_for_itself():
+    """The network sees what its statistics make of the rows; the other player sees them plain."""
+    seen = []
+
+    class Plain:
+        """In a policy's place."""
+
+        distribution, has_memory = None, False
+        initial_state = keep = staticmethod(lambda _: None)
+
+        def act(self, weights, observations, *_):
+            seen.append(np.array(observations))
+            return mx.zeros((len(observations), 1)), 0, 0, mx.zeros(1)
+
+    memory = {
+        "observations.mean": np.array([1.0, 0.0]),
+        "observations.variance": np.array([4.0, 1.0]),
+        "observations.count": np.array(9.0),
+    }
+    one = policy_player("", cast(Any, Plain()), None, True, memory)
+    other = policy_player("", cast(Any, Plain()), None, True)
+    zoo(one, other, count=2, each=1)
+    assert [rows[:, 0].tolist() for rows in seen[2:4]] == [[0.0, 0.0], [1.0, 1.0]]  # step 1
+    np.testing.assert_allclose(seen[0][:, 0], -0.5, rtol=1e-6)
 
 
 # ---- connect4_two --------------------------------------------------------------------------------
@@ -172,7 +273,7 @@ def bot(skill: float) -> Player:
 
 def test_the_scripted_player_beats_random_choices():
     """0.961 of many games, as the opponent in C does; without skill it is random itself."""
-    at_0, at_1 = play(bot(1), RANDOM).seats
+    at_0, at_1 = play(bot(1), RANDOM).sides
     assert at_0.games == at_1.games == 128
     assert min(at_0.score, at_1.score) > 0.88
     assert 0.38 < play(bot(0), RANDOM).total.score < 0.62

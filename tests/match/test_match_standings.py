@@ -5,14 +5,17 @@ import math
 import numpy as np
 import pytest
 
-from puffer_mlx.match.games import PairResult, Tally
-from puffer_mlx.match.standings import Z, elo, wilson
+from puffer_mlx.match.standings import elo
+from puffer_mlx.match.tally import PairResult, Tally, Z, wilson
 
 
 def test_score():
     tally = Tally(wins=3, draws=4, losses=1)
     assert (tally.games, tally.score) == (8, 5 / 8)
-    assert PairResult((tally, Tally(1, 1, 1)), 9).total == Tally(4, 5, 2)
+    result = PairResult((tally, Tally(1, 1, 1)), 9)
+    assert result.total == Tally(4, 5, 2)
+    low, high = wilson(result.total)
+    assert str(result) == f"4 wins, 5 draws, 2 losses: score 0.591 ({low:.3f} to {high:.3f})"
 
 
 def test_interval():

@@ -1,0 +1,138 @@
+"""What ``match.py`` and ``evaluate.py --against`` share: games with progress, tables, a picture."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+from puffer_mlx import vec
+from puffer_mlx.config import Config
+from puffer_mlx.display.episode_videos import drawing
+from puffer_mlx.display.frames import Frame, write_gif
+from puffer_mlx.evaluation import arena
+from puffer_mlx.match.games import watch
+from puffer_mlx.match.players import Player
+from puffer_mlx.match.playing import Games, Pair, Results, most_environments, play_pairs
+from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.system import voice
+from puffer_mlx.system.files import publish
+from puffer_mlx.system.json_text import json_text
+from puffer_mlx.vec.base import Environments
+
+
+def environments(config: Config, count: int, agents: int, render: bool = False) -> Environments:
+    """So many environments of so many agents each, the same ones for each pair."""
+    return vec.make(arena(config, count, agents, config.base.seed), threads(), render=render)
+
+
+def play_all(
+    players: Sequence[Player],
+    pairs: Sequence[Pair],
+    config: Config,
+    agents: int,
+    games: int,
+    max_steps: int,
+) -> Results:
+    """Have pairs play each other, with progress on a terminal."""
+    asked = Games(
+        make=lambda count: environments(config, count, agents),
+        games=games,
+        most=most_environments(config, agents),
+        seed=config.base.seed,
+        max_steps=max_steps,
+    )
+    with progress_bar() as bar:
+        task = bar.add_task("games", total=None)
+        return play_pairs(
+            players,
+            pairs,
+            asked,
+            lambda done, total: bar.update(task, completed=done, total=total),
+        )
+
+
+def progress_bar() -> Progress:
+    """On a terminal, and gone when it is done."""
+    console = Console(stderr=True)
+    return Progress(
+        *("games", *Progress.get_default_columns()[1:2]),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=voice.is_quiet() or not console.is_terminal,
+    )
+
+
+def record_pairs(
+    players: Sequence[Player], results: Results, config: Config, greedy: bool
+) -> dict[str, Any]:
+    """Results as JSON, of which the tables are made, too."""
+    pairs = []
+    for (i, j), result in results.items():
+        low, high = result.total.interval
+        pairs.append(
+            {
+                "first": players[i].name,
+                "second": players[j].name,
+                "games": result.total.games,
+                **result.total._asdict(),
+                "score": result.total.score,
+                "low": low,
+                "high": high,
+                "sides": [tally._asdict() for tally in result.sides],
+                "steps": result.steps,
+            }
+        )
+    return {
+        "environment": config.env_name,
+        "seed": config.base.seed,
+        "greedy": greedy,
+        "pairs": pairs,
+    }
+
+
+def pair_table(told: dict[str, Any], games: str = "games of each pair") -> list[str]:
+    """What was played, and below each player whom it played against: lines."""
+    pairs = told["pairs"]
+    how = "greedy" if told["greedy"] else "stochastic"
+    width = max(20, *(len(pair["second"]) for pair in pairs))
+    lines = [
+        f"{told['environment']}: {pairs[0]['games']:,} {games}, half on either side;"
+        f" {how}, seed {told['seed']}",
+        f"  {'':{width}}{'wins':>8}{'draws':>8}{'losses':>8}{'score':>8}  95 %",
+    ]
+    for first, own in itertools.groupby(pairs, lambda pair: pair["first"]):
+        lines.append(f"{first} against")
+        for pair in own:
+            numbers = "".join(f"{pair[key]:8,}" for key in ("wins", "draws", "losses"))
+            lines.append(
+                f"  {pair['second']:{width}}{numbers}"
+                f"{pair['score']:8.3f}  {pair['low']:.3f} to {pair['high']:.3f}"
+            )
+    return lines
+
+
+def write_json(told: dict[str, Any], path: Path) -> None:
+    """Write a record to a file."""
+    with publish(path) as temporary:
+        temporary.write_text(json_text(told, indent=1) + "\n")
+
+
+def write_game(
+    players: Sequence[Player], config: Config, agents: int, path: Path, fps: float, scale: int = 1
+) -> None:
+    """Write a GIF of a game of the first two players."""
+    with environments(config, 1, agents, render=True) as one:
+        write_gif(frames_of(players[0], players[1], one, config), path, fps, scale)
+    print(f"wrote {path}, {path.stat().st_size / 1000:,.0f} kB")
+
+
+def frames_of(first: Player, second: Player, one: Environments, config: Config) -> Iterator[Frame]:
+    """A game as agent 0 sees it, or as the environment draws itself."""
+    draw = drawing(config, one)
+    for step, seen in enumerate(watch(first, second, one, config.base.seed)):
+        yield Frame(draw(seen), step, 0, 0.0, 0.0, False)

@@ -1,0 +1,97 @@
+"""Two policies against each other, in environments that neither was trained in."""
+
+from dataclasses import replace
+from typing import Any
+
+from puffer_mlx import vec
+from puffer_mlx.config import Config
+from puffer_mlx.errors import UserError
+from puffer_mlx.evaluation import arena
+from puffer_mlx.library.environments import given
+from puffer_mlx.library.evaluating import described, played
+from puffer_mlx.library.policy import Policy
+from puffer_mlx.match.players import Player, player_without_policy, policy_player
+from puffer_mlx.match.playing import (
+    Games,
+    agents_of,
+    most_environments,
+    play_pairs,
+    without_statistics,
+)
+from puffer_mlx.match.tally import PairResult
+from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.rollout.whole_episodes import MAX_STEPS
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.training.trainer import Trainer
+
+Opponent = Policy | Trainer | str
+
+
+def play_match(
+    policy: Policy | Trainer,
+    against: Opponent,
+    env: Any = None,
+    games: int = 256,
+    *,
+    deterministic: bool = False,
+    seed: int | None = None,
+    max_steps: int = MAX_STEPS,
+) -> PairResult:
+    """Have two players play against each other: half of an environment's agents each.
+
+    ::
+
+        result = puffer_mlx.play_match(policy, "random", games=1000)
+        print(result, result.total.score, result.total.interval)
+
+    The same arguments give the same result, on a CPU to the game.
+
+    Args:
+        policy: whose wins are counted: a policy, or a trainer, whose newest weights play.
+        against: another one; ``random``; ``bot`` or ``bot:SKILL``, the environment's scripted
+            player.
+        env: an environment of 2, 4, 6 … agents: a name, a class or a function; None: what the
+            policy was trained in.
+        games: at least so many, half of them on either side.
+        deterministic: take the most probable actions; False draws.
+        seed: of environments and actions; None: the run's ``seed``.
+        max_steps: of an environment.
+
+    Raises:
+        UserError: the environment can't be made, or is of another kind than a policy's; it has no
+            two sides, or its games don't end.
+    """
+    if games < 2:
+        raise UserError(f"games is {games}", "2 or more: half of them are played on either side")
+    own = policy if isinstance(policy, Policy) else Policy(policy)
+    seed = own.config.base.seed if seed is None else seed
+    config = without_statistics(played(own.config, None if env is None else given(env)))
+    agents, spec = agents_of(config), vec.look_up_spec(config)
+    players = [_player(each, config, spec, greedy=deterministic) for each in (own, against)]
+    asked = Games(
+        make=lambda count: vec.make(arena(config, count, agents, seed), threads()),
+        games=games,
+        most=most_environments(config, agents),
+        seed=seed,
+        max_steps=max_steps,
+    )
+    return play_pairs(players, [(0, 1)], asked)[0, 1]
+
+
+def _player(found: Opponent, config: Config, spec: EnvSpec, greedy: bool) -> Player:
+    if isinstance(found, str):
+        if player := player_without_policy(found, config, spec):
+            return player
+        raise UserError(
+            f"{found!r} is no player",
+            "random, bot:SKILL, or a policy: puffer_mlx.Policy.load(path)",
+        )
+    policy = found if isinstance(found, Policy) else Policy(found)
+    if replace(spec, name="") != replace(policy.spec, name=""):
+        raise UserError(
+            f"a policy of {policy.config.env_name} sees {described(policy.spec)},"
+            f" {config.env_name} shows {described(spec)}",
+            f"an environment like {policy.config.env_name}",
+        )
+    name = policy.config.env_name
+    return policy_player(name, policy.architecture, policy.weights, greedy, policy.memory)
