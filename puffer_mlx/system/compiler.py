@@ -302,6 +302,7 @@ def _compile(
 def _run(name: str, compiler: list[str], calls: Sequence[Sequence[str]]) -> None:
     """Call a compiler, several times at once; UserError with its first errors if a call fails."""
     running: list[subprocess.Popen[str]] = []
+    lock, ended = threading.Lock(), False  # a thread may be starting a call while others are ended
 
     def errors_of(call: Sequence[str]) -> tuple[int, list[str]]:
         environment = {**os.environ, "LC_ALL": "C"}
@@ -313,7 +314,10 @@ def _run(name: str, compiler: list[str], calls: Sequence[Sequence[str]]) -> None
             errors="replace",
             env=environment,
         )
-        running.append(process)
+        with lock:
+            running.append(process)
+            if ended:
+                process.kill()
         _, said = process.communicate()
         return process.returncode, said.splitlines()
 
@@ -322,8 +326,10 @@ def _run(name: str, compiler: list[str], calls: Sequence[Sequence[str]]) -> None
             done = [*pool.map(errors_of, calls)]
         except BaseException:  # Ctrl-C, of this process alone
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in running:
-                process.kill()
+            with lock:
+                ended = True
+                for process in running:
+                    process.kill()
             raise
     if failed := [(status, lines) for status, lines in done if status != 0]:
         lines = [line for _, lines in failed for line in lines]

@@ -3,8 +3,10 @@
 import ctypes
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -346,3 +348,27 @@ def test_a_copy_lies_where_its_contents_say(source: Path):
     assert copied("two") == first and (first / "one.c").read_text() == "int two;\n"
     assert (folder / "one.c").read_text() == "int one;\n"
     assert not list(first.parents[1].glob("tmp*"))  # no copy half done
+
+
+def test_a_call_that_starts_while_others_are_ended_is_ended_too(monkeypatch):
+    """Ctrl-C ends what runs; a thread that is just starting a compiler mustn't leave it behind."""
+    start, first, late, begun = subprocess.Popen, [], [], []
+
+    def popen(call, **options):
+        if call == ["interrupted"]:
+            while not (first and begun):
+                time.sleep(0.001)
+            raise KeyboardInterrupt
+        if call == ["late"]:
+            begun.append(call)
+            while not first or first[0].poll() is None:  # until the running one has been killed
+                time.sleep(0.001)
+        process = start(["sleep", "60"], **options)
+        (late if call == ["late"] else first).append(process)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    with pytest.raises(KeyboardInterrupt):
+        compiler._run("three", ["cc"], [["interrupted"], ["running"], ["late"]])
+    assert [each.returncode for each in first + late] == [-signal.SIGKILL] * 2
