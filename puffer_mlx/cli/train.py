@@ -30,9 +30,9 @@ from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.episode_videos import EpisodeVideos, refuse_undrawable
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines import joining, starting
+from puffer_mlx.machines.alone import Alone
 from puffer_mlx.machines.environments import make as make_part
 from puffer_mlx.machines.launched import rank_said, started
-from puffer_mlx.machines.ranks import Alone
 from puffer_mlx.machines.share import share
 from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.ppo import optimizers

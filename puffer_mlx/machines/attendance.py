@@ -1,7 +1,7 @@
 """Who of the ranks is still there, told beside MLX's collectives, which may wait without end.
 
-The first rank listens on a port of its own, to which the others say every half second that they are
-there and how far they have come. Threads of their own do that, so it goes on while a rank computes.
+The others say to the first rank every half second that they are there and how far they have come
+(``connections.py``). Threads of their own do that, so it goes on while a rank computes.
 
 | what happens to a rank | how it is noticed |
 | --- | --- |
@@ -18,7 +18,6 @@ import atexit
 import contextlib
 import json
 import os
-import secrets
 import socket
 import sys
 import threading
@@ -27,7 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import psutil
+from puffer_mlx.machines.connections import LONGEST, Door, knock, welcome
 
 BEAT = 0.5  # seconds from one sign of life to the next
 SILENT = 10.0  # seconds without one, if its patience isn't shorter
@@ -35,9 +34,7 @@ FIRST = 300.0  # seconds that a rank may take longer than others in its first ep
 GRACE = 4.0  # seconds that the main thread has to end by itself
 RESCUE = 15.0  # seconds that saving may take without it
 SAVING = 20.0  # seconds more, if it is about to
-CONNECTING = 5.0  # seconds for each address
-LONGEST = 4000  # characters of a line
-LOCAL = "127.0.0.1"
+USES = BEATS, MESSAGES = "beats", "messages"  # what a rank's two connections are for
 
 
 @dataclass
@@ -62,6 +59,7 @@ class Attendance:
         lost: what has happened to another one; None if nothing has.
         gone: the number of that one.
         rescue: saves what can be saved, and returns a line; called in another thread.
+        messages: connections for them, by ranks (``post.py``); closed with this.
     """
 
     def __init__(self, rank: int, patience: float) -> None:
@@ -73,8 +71,10 @@ class Attendance:
         self.rescue: Callable[[], str] = str
         self.raising = False  # the main thread knows
         self._lost, self._closed = threading.Event(), threading.Event()
+        self.messages: dict[int, socket.socket] = {}
         self._peers: dict[int, socket.socket] = {}
         self._places: dict[int, Place] = {}
+        self._door: Door | None = None
         self._lock = threading.Lock()
 
     # ---- beginning and end -----------------------------------------------------------------------
@@ -86,31 +86,31 @@ class Attendance:
             count: of the others.
             local: all of them are on this machine.
         """
-        server = socket.create_server((LOCAL if local else "", 0))
-        token = secrets.token_hex(16)
-        self._start(self._accept, server, token, count)
+        door = self._door = Door(local)
+        self._start(self._accept, door, count)
         self._start(self._judge)
-        addresses = [LOCAL] if local else own_addresses()
-        return {"addresses": addresses, "port": server.getsockname()[1], "token": token}
+        return door.where
 
     def connect(self, where: dict[str, Any]) -> bool:
         """Another rank: say to the first one that this is there; whether that could be done."""
-        for address in where["addresses"]:
-            with contextlib.suppress(OSError):
-                peer = socket.create_connection((address, where["port"]), CONNECTING)
-                peer.settimeout(None)
-                self._peers[0], self._places[0] = peer, Place()
-                self._send(0, token=where["token"], rank=self.rank)
-                self._start(self._listen_to, 0, peer)
-                self._start(self._judge)
-                return True
-        return False
+        messages = knock(where, self.rank, MESSAGES)
+        peer = messages and knock(where, self.rank, BEATS)
+        if messages is None or peer is None:
+            return False
+        self.messages[0], self._peers[0], self._places[0] = messages, peer, Place()
+        self._start(self._listen_to, 0, peer)
+        self._start(self._judge)
+        return True
 
     def close(self, error: str = "") -> None:
         """Say that this rank ends, and why if it failed."""
         for rank in [*self._peers]:
             self._send(rank, left=error)
         self._closed.set()
+        if self._door:
+            self._door.close()
+        for peer in self.messages.values():
+            peer.close()
         for peer in self._peers.values():
             with contextlib.suppress(OSError):
                 peer.shutdown(socket.SHUT_WR)
@@ -141,23 +141,29 @@ class Attendance:
         with self._lock, contextlib.suppress(OSError):
             self._peers[to].sendall(json.dumps(what).encode() + b"\n")
 
-    def _accept(self, server: socket.socket, token: str, count: int) -> None:
-        with server:
-            while len(self._peers) < count and not self._closed.is_set():
-                peer, _ = server.accept()
-                self._start(self._welcome, peer, token, count)
+    def _accept(self, door: Door, count: int) -> None:
+        """Let ranks in until all are there."""
+        with contextlib.suppress(OSError):  # it was closed
+            while True:
+                self._start(self._welcome, door, door.accept(), count)
 
-    def _welcome(self, peer: socket.socket, token: str, count: int) -> None:
+    def _welcome(self, door: Door, peer: socket.socket, count: int) -> None:
         """Listen to a rank; hang up on anybody else."""
-        peer.settimeout(CONNECTING)
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            first = json.loads(_line(peer))
-            if secrets.compare_digest(str(first["token"]), token) and 0 < first["rank"] <= count:
-                peer.settimeout(None)
-                self._peers[first["rank"]], self._places[first["rank"]] = peer, Place()
-                self._listen_to(first["rank"], peer)
-                return
-        peer.close()
+        visitor = door.asked(peer)
+        if visitor is None:
+            return
+        rank, use = visitor
+        if not 0 < rank <= count or use not in USES:
+            peer.close()
+        elif use == MESSAGES:
+            self.messages[rank] = peer
+            welcome(peer)
+        elif welcome(peer):
+            self._peers[rank], self._places[rank] = peer, Place()
+        if len(self._peers) == len(self.messages) == count:
+            door.close()
+        if rank in self._peers and use == BEATS:
+            self._listen_to(rank, peer)
 
     def _listen_to(self, rank: int, peer: socket.socket) -> None:
         """Take what a rank says until it leaves."""
@@ -248,24 +254,3 @@ def write(line: str) -> None:
     """A line on standard error, whatever other threads hold."""
     with contextlib.suppress(OSError):
         os.write(2, f"{line}\n".encode())
-
-
-def own_addresses() -> list[str]:
-    """This machine's addresses of IPv4, by which other machines may reach it, and its own."""
-    found = [
-        address.address
-        for addresses in psutil.net_if_addrs().values()
-        for address in addresses
-        if address.family == socket.AF_INET
-    ]
-    return sorted(found, key=lambda address: address.startswith("127."))
-
-
-def _line(peer: socket.socket) -> bytes:
-    """A connection's first line, byte by byte: what follows it is left."""
-    found = b""
-    while len(found) < LONGEST and not found.endswith(b"\n"):
-        if not (byte := peer.recv(1)):
-            break
-        found += byte
-    return found

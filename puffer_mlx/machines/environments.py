@@ -2,7 +2,7 @@
 
 from puffer_mlx import vec
 from puffer_mlx.config import Config
-from puffer_mlx.machines.ranks import Alone
+from puffer_mlx.machines.alone import Alone
 from puffer_mlx.machines.share import seeded
 from puffer_mlx.vec.base import Environments
 

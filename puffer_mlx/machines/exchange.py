@@ -1,16 +1,19 @@
-"""What ranks exchange: sums of arrays for a graph, and small objects at once.
+"""What ranks exchange by MLX: arrays, for a graph.
 
-A group computes its collectives where its backend can: on a CPU's stream, but NCCL's on the GPU.
-Each rank must ask for the same ones in the same order.
+A group computes its collectives where its backend can: on a CPU's stream, but NCCL's on the GPU,
+where nobody waits for them. Each rank must ask for the same ones in the same order. ``post.py`` is
+for what the host has to know.
 """
 
-import json
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
+from puffer_mlx.ops import pack
+from puffer_mlx.ops.pack.gpu import unpack
+from puffer_mlx.ppo.closed_form import operation as closed_form
 from puffer_mlx.trees import leaves
 
 
@@ -20,11 +23,10 @@ def mean_of_ranks(group: mx.distributed.Group, *trees: Any) -> list[Any]:
     All of it is one message: a message costs about as much as a hundred thousand numbers.
     """
     arrays = [array for tree in trees for array in leaves(tree)]
-    total = mx.distributed.all_sum(mx.concatenate([a.reshape(-1) for a in arrays]), group=group)
-    total = total * (1 / group.size())
-    ends = np.cumsum([array.size for array in arrays])[:-1].tolist()
-    parts = iter(mx.split(total, ends))
-    return [tree_map(lambda array: next(parts).reshape(array.shape), tree) for tree in trees]
+    packed, _ = pack(arrays)
+    total = mx.distributed.all_sum(packed, group=group) * (1 / group.size())
+    parts = iter(unpack(total, [array.shape for array in arrays]))
+    return [tree_map(lambda _: next(parts), tree) for tree in trees]
 
 
 def joined(group: mx.distributed.Group, array: mx.array, axis: int = 0) -> mx.array:
@@ -35,18 +37,10 @@ def joined(group: mx.distributed.Group, array: mx.array, axis: int = 0) -> mx.ar
     return found.reshape(*shape[:axis], size * shape[axis], *shape[axis + 1 :])
 
 
-def moments(group: mx.distributed.Group, array: mx.array) -> mx.array:
-    """Mean and unbiased deviation of all ranks' arrays of this size together: (2,) float32.
-
-    Each rank tells its own mean and the sum of squares about it (Chan's parallel variance).
-    """
-    n, size = array.size, group.size()
-    mean = mx.mean(array)
-    own = mx.stack([mean, mx.sum(mx.square(array - mean))])
-    means, squares = mx.distributed.all_gather(own, group=group).reshape(size, 2).T
-    whole = mx.mean(means)
-    total = mx.sum(squares) + n * mx.sum(mx.square(means - whole))
-    return mx.stack([whole, mx.sqrt(total / (size * n - 1))])
+def moments(group: mx.distributed.Group, adv: mx.array) -> mx.array:
+    """What all ranks' advantages of this size are normalised by: see ``ppo.loss.Minibatch``."""
+    own = closed_form.moments(adv)
+    return mx.distributed.all_gather(own, group=group).reshape(group.size(), *own.shape)
 
 
 def all_bytes(group: mx.distributed.Group, data: bytes) -> list[bytes]:
@@ -58,8 +52,3 @@ def all_bytes(group: mx.distributed.Group, data: bytes) -> list[bytes]:
     found = mx.distributed.all_gather(mx.array(padded), group=group)
     rows = np.asarray(found).reshape(group.size(), longest)
     return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
-
-
-def all_objects(group: mx.distributed.Group, found: Any) -> list[Any]:
-    """Each rank's object, of what JSON can hold, in the order of the ranks."""
-    return [json.loads(text) for text in all_bytes(group, json.dumps(found).encode())]

@@ -15,9 +15,9 @@ import mlx.core as mx
 from puffer_mlx.config import Config
 from puffer_mlx.config.writing import to_dict
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines import exchange
+from puffer_mlx.machines.alone import ALONE, Alone
 from puffer_mlx.machines.launched import backend, rank_said
-from puffer_mlx.machines.ranks import ALONE, Alone, Ranks
+from puffer_mlx.machines.ranks import Ranks
 from puffer_mlx.machines.starting import share_cores
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import kind
@@ -56,8 +56,7 @@ def join(config: Config, resumed: str = "none", patience: float = ALL_BY) -> Alo
         if group.size() == 1:
             return ALONE
         ranks = Ranks(group, config)
-        with ranks.guarded():
-            told = exchange.all_objects(group, {**_facts(config), "checkpoint": resumed})
+        told = ranks.all_objects({**_facts(config), "checkpoint": resumed})
     for rank, facts in enumerate(told[1:], start=1):
         if different := _first_difference(told[0], facts):
             key, here, there = different
@@ -90,10 +89,12 @@ def _attend(ranks: Ranks, hosts: list[str]) -> None:
     if not ranks.rank:
         where = attendance.listen(ranks.size - 1, local=len(set(hosts)) == 1)
     found = json.loads(ranks.first(json.dumps(where)))
-    if ranks.any(ranks.rank > 0 and not attendance.connect(found)) and not ranks.rank:
+    if not ranks.any(ranks.rank > 0 and not attendance.connect(found)):
+        ranks.use_post()
+    elif not ranks.rank:
         voice.note(
             f"not all ranks reach port {found['port']} of rank 0: if one is lost, its number may"
-            " not be known",
+            " not be known, and on GPUs each epoch takes longer",
             error=True,
         )
 

@@ -27,8 +27,9 @@ TOLERANCE = 1.5  # of a KL beyond its target, as in Stable-Baselines3's PPO
 class Minibatch(NamedTuple):
     """Targets of a minibatch, all (T*S,) float32, time-major; live ones have no weight.
 
-    ``moments`` (2,) are the mean and deviation that the advantages are normalised by, where this is
-    a part of a larger minibatch; None: their own.
+    ``moments`` (R, 3, G) tell the mean and deviation that the advantages are normalised by, where
+    this is one of R equal parts of a larger minibatch: what ``closed_form.moments`` gives of each.
+    None: their own.
     """
 
     old_logprob: mx.array
@@ -61,11 +62,16 @@ def largest_kl(train: Train) -> float:
 def normalise(adv: mx.array, moments: mx.array | None = None) -> mx.array:
     """Return (adv - mean) / (std + 1e-8), unbiased, over all entries, the last steps' zeros too.
 
-    ``moments`` are another mean and deviation to take: see ``Minibatch``.
+    ``moments`` are those of a larger minibatch (``Minibatch``), put together as in Chan's parallel
+    variance.
     """
-    if moments is not None:
-        return (adv - moments[0]) / (moments[1] + 1e-8)
-    return (adv - mx.mean(adv)) / (mx.sqrt(mx.var(adv, ddof=1)) + 1e-8)
+    if moments is None:
+        return (adv - mx.mean(adv)) / (mx.sqrt(mx.var(adv, ddof=1)) + 1e-8)
+    count, mean, squares = mx.split(moments, 3, axis=1)
+    total = moments.shape[0] * adv.size
+    whole = mx.sum(count * mean) / total
+    variance = (mx.sum(squares) + mx.sum(count * mx.square(mean - whole))) / (total - 1)
+    return (adv - whole) / (mx.sqrt(variance) + 1e-8)
 
 
 def ppo_loss(

@@ -53,6 +53,8 @@ from puffer_mlx.ppo.sections import Sections
 from puffer_mlx.ppo.shuffle import Fields
 from puffer_mlx.system.backend import backend
 
+Step = Callable[..., Any]
+
 
 class Executables(NamedTuple):
     """The functions of a run, compiled where that pays; which ones an algorithm calls: see above.
@@ -75,11 +77,19 @@ class Executables(NamedTuple):
     epoch: Callable[..., Any]
 
 
-def compile_update(policy: Policy, train: Train) -> Executables:
+def compile_update(
+    policy: Policy, train: Train, summed: Callable[[Step], Step] = lambda step: step
+) -> Executables:
     """Make a run's functions; everything that is compiled is compiled here.
 
     Numbers that change during a run (schedules, random draws) are arguments; those that don't are
     constants of the compiled code.
+
+    Args:
+        policy: what is trained.
+        train: section [train].
+        summed: makes of a function that gives a minibatch's gradients one that gives those of
+            several processes' minibatches together.
     """
     sections, learning = Sections(policy, train), Gradients(policy, train)
     # On a CPU only what runs often on large arrays is compiled. A fused kernel takes the compiler
@@ -95,7 +105,7 @@ def compile_update(policy: Policy, train: Train) -> Executables:
         split=small(sections.split),
         shuffle=sections.shuffle,
         gather=small(sections.gather),
-        gradients=mx.compile(learning.gradients),
+        gradients=mx.compile(summed(learning.gradients)),
         optimise=small(partial(_optimise, optimizers.find(train.optimizer), train)),
         write_back=small(put_rows),
         logprobs=mx.compile(learning.logprobs),

@@ -26,7 +26,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.config import Config
-from puffer_mlx.machines.ranks import ALONE, Alone
+from puffer_mlx.machines.alone import ALONE, Alone
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.precision import lower

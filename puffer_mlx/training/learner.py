@@ -12,7 +12,7 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.config import Config
-from puffer_mlx.machines.ranks import ALONE, Alone
+from puffer_mlx.machines.alone import ALONE, Alone
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import small_networks
 from puffer_mlx.ppo.loss import METRICS, largest_kl

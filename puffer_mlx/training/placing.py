@@ -22,7 +22,7 @@ import mlx.core as mx
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.ranks import Alone
+from puffer_mlx.machines.alone import Alone
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.acting_on_gpu import FEWEST, SHARED_BYTES, step_on_gpu
 from puffer_mlx.policy.policy import Policy

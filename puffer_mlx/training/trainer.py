@@ -16,7 +16,7 @@ from puffer_mlx.checkpoint import State
 from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_training
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.ranks import ALONE, Alone
+from puffer_mlx.machines.alone import ALONE, Alone
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.update import compile_update
@@ -109,7 +109,7 @@ class Trainer:
         adaptive = config.train.lr_schedule == schedules.ADAPTIVE
         self._rate = config.train.learning_rate if adaptive else None  # else the schedule's
         self._acts_next: Any = None  # the next rollout's weights, where they aren't the newest
-        run = compile_update(self.policy, own.train)
+        run = compile_update(self.policy, own.train, ranks.summed)
         before = like.numbers if like else {}
         self.placement = as_on_first(
             ranks, own, lambda own: place(own, vec, self.policy, run, weights, before)

@@ -21,7 +21,7 @@ import pytest
 
 from puffer_mlx.config import load
 from puffer_mlx.machines import joining
-from puffer_mlx.machines.ranks import ALONE
+from puffer_mlx.machines.alone import ALONE
 from puffer_mlx.machines.starting import command, free_ports
 from puffer_mlx.vec.native.sources import environments_folder, sources_digest
 

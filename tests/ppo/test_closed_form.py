@@ -46,7 +46,7 @@ class Case:
     parts: int = 256
     headless: bool = False  # the last head has no legal action: float32 is too coarse about -1e4
     live: bool = False
-    known: bool = False  # what advantages are normalised by: they are a part of a minibatch
+    others: int = 0  # minibatches that advantages are normalised together with
     limit: float = math.inf  # of means; then some are beyond it, and actions beside it
     arrays: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -74,8 +74,12 @@ class Case:
             "old_value": f64(self.arrays["y"])[-1] + rng.normal(size=n) * 0.3,
             "adv": rng.normal(size=n) * 1.5 + 0.5,
             "weight": None if self.live else rng.random(n) + 0.5,
-            "moments": np.array([0.3, 1.2]) if self.known else None,
+            "moments": None,
         }
+        if self.others:
+            others = rng.normal(size=(self.others, n)) * 2 - 1
+            self.arrays["together"] = together = np.stack([self.arrays["adv"], *others])
+            self.arrays["moments"] = moments_of(together, min(self.parts, -(-n // 256)))
         for name, array in self.arrays.items():
             if array is not None:
                 self.arrays[name] = array.astype(np.uint8 if name == "masks" else np.float32)
@@ -105,6 +109,16 @@ class Case:
 
     def batch(self) -> Minibatch:
         return Minibatch(*(self.given(name) for name in TARGETS))
+
+
+def moments_of(minibatches, parts):
+    """Of each minibatch (n,) its parts' counts, means, squares, as kernels give them: (R, 3, G)."""
+    found = []
+    for adv in minibatches:
+        block = np.arange(len(adv)) // 256 % parts
+        own = [adv[block == part] for part in range(parts)]
+        found.append([[len(a), a.mean(), np.square(a - a.mean()).sum()] for a in own])
+    return np.swapaxes(found, 1, 2)
 
 
 def legal_masks(rng, n, sizes, actions):
@@ -152,7 +166,8 @@ def expected(case):
     clip, vf, vf_clip = COEFFICIENTS
     gain = adv
     if not case.live:
-        mean, deviation = weights[1] if case.known else (adv.mean(), adv.std(ddof=1))
+        whole = f64(case.arrays["together"]) if case.others else adv
+        mean, deviation = whole.mean(), whole.std(ddof=1)
         gain = weights[0] * (adv - mean) / (deviation + 1e-8)
     ret = (value if case.live else old_value) + adv
     targets = old_logprob, old_value, gain, ret
@@ -208,7 +223,9 @@ CASES = {
     "fewer parts": Case((2,), n=600, parts=2),
     "many blocks": Case((1, 1, 1), n=700 * 256 - 3),
     "two samples": Case((2,), n=2),
-    "known moments": Case((3, 2), known=True),
+    "with two others": Case((3, 2), n=600, others=2),
+    "with many others": Case((2,), n=600, others=99),
+    "one sample, with others": Case((2,), n=1, others=3),
     "live": Case((4,), live=True),
     "live masked": Case((3, 2, 5), n=257, masked=True, live=True),
     "live continuous": Case((1, 1, 1), live=True),
@@ -238,8 +255,8 @@ class Kernels:
 
     def _record(self, name: str, case: Case) -> None:
         space, settings, y = case.space(), case.settings(), case.low("y")
-        groups = 1 if case.known else min(case.parts, -(-case.n // 256))
-        parts = None if case.live else mx.zeros((3, groups))
+        parts = None if case.live else mx.zeros((3, min(case.parts, -(-case.n // 256))))
+        parts = case.given("moments") if case.others else parts
         sums = gpu.TERMS + (case.action.logits if case.action.continuous else 1)
         partial_sums = mx.zeros((sums, -(-case.n // 256)))
         steps = {
@@ -249,7 +266,7 @@ class Kernels:
             "logprobs": lambda: gpu.logprobs(space, y),
         }
         for step, function in steps.items():
-            if (case.live or case.known) and step == "moments":
+            if case.live and step == "moments":
                 continue
             self.numbers[name, step] = self.recorder.record(partial(_listed, function))
 
@@ -264,11 +281,9 @@ class Kernels:
         return dict(zip(call["output_names"], outputs, strict=True))
 
     def loss(self, name: str, **arrays) -> dict[str, np.ndarray]:
-        """All launches of the loss: three, of live advantages and known moments two."""
+        """All launches of the loss: three, of live advantages two."""
         case, moments = CASES[name], {}
-        if case.known:
-            moments = {"moments": np.array(gpu.moments(case.given("adv"), case.given("moments")))}
-        elif not case.live:
+        if not case.live and not case.others:
             moments = self.run(name, "moments", **arrays)
         found = self.run(name, "samples", **moments, **arrays)
         partial_sums = found.pop("partial")
@@ -328,6 +343,16 @@ def test_every_branch_is_taken(name):
     if case.masked:
         heads = np.split(case.arrays["masks"] != 0, np.cumsum(case.sizes)[:-1], axis=1)
         assert set(heads[0].sum(axis=1)) == {1, 2, 3}
+
+
+def test_moments_of_parts(compiled):
+    """What is summed of a minibatch's own advantages, on a GPU and in plain MLX."""
+    case = CASES["with two others"]
+    found, expected = compiled.run("with two others", "moments")["moments"], case.arrays["moments"]
+    np.testing.assert_allclose(found, expected[0], rtol=1e-5)
+    np.testing.assert_allclose(
+        operation.moments(case.given("adv")), moments_of(case.arrays["together"], 1)[0], rtol=1e-5
+    )
 
 
 def test_one_sample_has_no_deviation(compiled):
@@ -463,7 +488,7 @@ def kernels_are_plain(monkeypatch):
     plain_losses = operation._plain
     monkeypatch.setattr(operation, "kernel_on_gpu", lambda launch: launch)
     monkeypatch.setattr(operation, "_plain", None)  # nobody takes it by accident
-    monkeypatch.setattr(gpu, "moments", lambda adv, known: adv)
+    monkeypatch.setattr(gpu, "moments", lambda adv: None)
     monkeypatch.setattr(gpu, "samples", samples)
     monkeypatch.setattr(gpu, "finish", finish)
     monkeypatch.setattr(gpu, "logprobs", logprobs)
@@ -587,6 +612,6 @@ def test_the_item_passes(a_gpu):
 
 def test_the_item_fails(a_gpu, monkeypatch):
     real = gpu.moments
-    monkeypatch.setattr(gpu, "moments", lambda adv, known: 1.001 * real(adv, known))
+    monkeypatch.setattr(gpu, "moments", lambda adv: 1.001 * real(adv))
     with pytest.raises(Failed, match="discrete, fp32: "):
         item.closed_form(QUICK)

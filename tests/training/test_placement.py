@@ -14,7 +14,7 @@ from oracles import named
 
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.ranks import Alone
+from puffer_mlx.machines.alone import Alone
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.training import acting, placement, placing

@@ -96,15 +96,8 @@ class Finished(NamedTuple):
     """(1, A) of logstd's dtype: gradient of the scaled loss; None of a discrete space."""
 
 
-def moments(adv: mx.array, known: mx.array | None = None) -> mx.array:
-    """Of each of G parts of adv (n,): count, mean, sum of squares about it: (3, G) float32.
-
-    Where mean and deviation are ``known`` (2,), those of one part that has them.
-    """
-    if known is not None:
-        mean, deviation = known
-        n = mx.array(adv.size, mx.float32)
-        return mx.stack([n, mean, mx.square(deviation) * (n - 1)]).reshape(3, 1)
+def moments(adv: mx.array) -> mx.array:
+    """Of each of G parts of adv (n,): count, mean, sum of squares about it: (3, G) float32."""
     parts = min(PARTS, _blocks(adv.size))
     inputs = {"adv": adv, "shape": numbers(adv.size, parts)}
     shapes = {"moments": (3, parts)}
@@ -121,11 +114,14 @@ def samples(
         settings: of the loss.
         y: (A + 1, n) float32, bfloat16 or float16.
         batch: targets (n,).
-        parts: ``moments`` of the advantages; None of live ones, which have no weight either.
+        parts: ``moments`` of the advantages, or those of each of R minibatches of n samples that
+            they are normalised together with, (R, 3, G); None of live ones, which have no weight
+            either.
     """
     (rows, n), A = y.shape, space.action.logits
+    G, R = (0, 1) if parts is None else (parts.shape[-1], parts.size // (3 * parts.shape[-1]))
     inputs = {
-        **{"y": y, "shape": numbers(n, A, 0 if parts is None else parts.shape[1])},
+        **{"y": y, "shape": numbers(n, A, G, R)},
         **space.inputs(),
         **settings.inputs(),
         **batch._asdict(),

@@ -2,8 +2,9 @@
 //
 // n samples, one to a thread, in blocks of 256. y (A + 1, n) is the decoder's product: logits or means, and the value in
 // the last row. actions are (n, heads), masks (n, A); sizes are those of a discrete space's HEADS; shape is n, A (a
-// continuous space's number of dimensions) and G, the parts that advantages are summed in: 0 where they are of the values
-// in y, and count as they are, so that moments and weight aren't read. settings are 1 - clip_coef, 1 + clip_coef,
+// continuous space's number of dimensions), G, the parts that advantages are summed in, and R, the minibatches of n samples
+// that they are normalised together with, this one included; moments are (R, 3, G). G is 0 where advantages are of the
+// values in y, and count as they are, so that moments and weight aren't read. settings are 1 - clip_coef, 1 + clip_coef,
 // clip_coef, vf_coef and vf_clip_coef. Gradients are those of scale times the loss. What is summed over the samples has a
 // row in `partial`, and in that a number for each block; the order of a sum doesn't depend on when its blocks run.
 //

@@ -66,6 +66,18 @@ def losses(
     return Losses(total.reshape(()), metrics, ratio, value)
 
 
+def moments(adv: mx.array) -> mx.array:
+    """Of each of G parts of advantages (n,): count, mean, sum of squares about it: (3, G) float32.
+
+    On a CPU all of them are one part.
+    """
+    if (launch := kernel_on_gpu(gpu.moments)) is not None:
+        return launch(adv)
+    mean = mx.mean(adv)
+    count, squares = mx.array(adv.size, mx.float32), mx.sum(mx.square(adv - mean))
+    return mx.stack([count, mean, squares]).reshape(3, 1)
+
+
 def logprobs(
     decoder: Decoder, weights: Weights, y: mx.array, actions: mx.array, masks: mx.array | None
 ) -> mx.array:
@@ -95,7 +107,9 @@ def _fused(y, action, limit, logstd, actions, masks, coefficients, ent_coef, sca
     space = gpu.Space(action, limit, logstd, actions, masks)
     settings = gpu.Settings(Coefficients(*coefficients), ent_coef, scale)
     targets = Minibatch(*batch)
-    parts = None if targets.weight is None else gpu.moments(targets.adv, targets.moments)
+    parts = targets.moments
+    if parts is None and targets.weight is not None:
+        parts = gpu.moments(targets.adv)
     dy, ratio, value, partial = gpu.samples(space, settings, y, targets, parts)
     total, metrics, *dlogstd = gpu.finish(space, settings, y.shape[1], partial)
     return total, metrics, ratio, value, dy, *(() if logstd is None else dlogstd)
