@@ -169,7 +169,7 @@ class Attendance:
         """Take what a rank says until it leaves."""
         place = self._places[rank]
         try:
-            with peer.makefile("r") as lines:
+            with peer, peer.makefile("r") as lines:
                 while line := lines.readline(LONGEST):
                     said = json.loads(line)
                     place.heard = time.monotonic()

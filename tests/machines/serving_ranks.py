@@ -56,6 +56,20 @@ def own_gradients() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def few_collectives() -> Iterator[None]:
+    """Bytes go through MLX before there are connections, and for checkpoints; never in an epoch."""
+    real, sizes = exchange.all_bytes, []
+
+    def all_bytes(group, data):
+        sizes.append(len(data))
+        return real(group, data)
+
+    with mock.patch.object(exchange, "all_bytes", all_bytes):
+        yield
+    assert 3 <= len(sizes) < 10, sizes  # the beginning, and a few checkpoints; of ten epochs
+
+
+@contextlib.contextmanager
 def on_gpu() -> Iterator[None]:
     """A GPU that is the CPU computes all, rollouts in one launch."""
     cpu = mx.Device(mx.cpu)

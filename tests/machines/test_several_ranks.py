@@ -208,6 +208,11 @@ def test_ranks_train_what_one_process_trains(case, two_folders, train, train_alo
         )
 
 
+def test_an_epoch_sends_no_bytes_through_mlx(tmp_path, train):
+    """Nor would it through a GPU, which would stand still meanwhile."""
+    train(tmp_path, fault="few_collectives")
+
+
 def test_each_ranks_own_minibatches_learn_something_else(two_folders, train, train_alone):
     """As PufferLib's: the same agents act, but others are drawn."""
     alone, several = two_folders
