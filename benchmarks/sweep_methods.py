@@ -188,16 +188,16 @@ class Tpe:
 METHODS = ("Protein", "Protein, 0.5", "upstream", "ParetoGenetic", "Random", "TPE", "TPE, costs")
 
 
-def make(name: str, surface: Surface, seed: int) -> Any:
-    """A method of ``METHODS`` on a surface."""
-    settings = SweepSettings(max_suggestion_cost=surface.most)
+def make(name: str, space: Space, most: float, seed: int) -> Any:
+    """A method of ``METHODS`` for a space; ``most`` is max_suggestion_cost."""
+    settings = SweepSettings(max_suggestion_cost=most)
     if name == "Protein, 0.5":  # it explores wherever
         settings, name = replace(settings, exploration=0.5), "Protein"
     if name == "upstream":
-        return UpstreamProtein(surface.space, settings, seed)
+        return UpstreamProtein(space, settings, seed)
     if name in OURS:
-        return make_method(surface.space, replace(settings, method=name), seed)
-    return Tpe(surface.space, seed, costs="costs" in name)
+        return make_method(space, replace(settings, method=name), seed)
+    return Tpe(space, seed, costs="costs" in name)
 
 
 def run(surface: Surface, vector: np.ndarray, draw: np.random.Generator) -> list[Point]:
@@ -216,7 +216,7 @@ def run(surface: Surface, vector: np.ndarray, draw: np.random.Generator) -> list
 
 def sweep(name: str, surface: Surface, seed: int) -> dict[str, float]:
     """One sweep until its seconds are spent: best, front, and how many runs it was."""
-    method, draw = make(name, surface, seed), np.random.default_rng([seed, 99])
+    method, draw = make(name, surface.space, surface.most, seed), np.random.default_rng([seed, 99])
     space, found, spent, runs = surface.space, [], 0.0, 0
     vector = space.as_run(space.default[None])[0]
     while True:

@@ -10,7 +10,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.curve import Outcome, Point
-from puffer_mlx.sweep.engine import study as studies
+from puffer_mlx.sweep.engine import opening
 from puffer_mlx.sweep.engine.driver import Driver, Limits
 from puffer_mlx.sweep.engine.samplers import make_sampler
 from puffer_mlx.sweep.engine.storage import open_storage
@@ -53,6 +53,7 @@ class Formula:
 
     trial: FrozenTrial
     place: Place
+    seed: int = 0
     fault: str = ""
     stopped: str = ""
     ends: list[str] = field(default_factory=list)
@@ -80,9 +81,11 @@ class Nobody:
     def __init__(self) -> None:
         self.over: list[FrozenTrial] = []
 
-    def began(self, run: FrozenTrial) -> None: ...
+    def began(self, run: FrozenTrial, seed: int) -> None: ...
 
-    def news(self, run: FrozenTrial, points: Sequence[Point]) -> None: ...
+    def news(self, run: FrozenTrial, seed: int, points: Sequence[Point]) -> None: ...
+
+    def left(self, run: FrozenTrial, seed: int) -> None: ...
 
     def draw(self) -> None: ...
 
@@ -94,7 +97,7 @@ def open_study(path: Path | str, how: SweepSettings, seed: int = 1) -> Study:
     """The study in a journal, begun if it isn't there."""
     storage = open_storage(str(path))
     sampler = make_sampler(SPACE, how, seed, lambda values: values)
-    return studies.open_study(storage, "formula", SPACE, how, ABOUT, sampler)
+    return opening.open_study(storage, opening.Asked("formula", SPACE, how, ABOUT, sampler))
 
 
 def never() -> Callable[[Sequence[Point]], str]:
@@ -124,7 +127,7 @@ def known(study: Study) -> list[tuple]:
     ]
 
 
-def refuse(run: FrozenTrial, place: Place) -> Formula:
+def refuse(run: FrozenTrial, place: Place, seed: int) -> Formula:
     raise UserError("no such thing", "another")
 
 

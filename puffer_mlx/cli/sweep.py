@@ -24,12 +24,13 @@ from puffer_mlx.cli.sweep_options import (
     own_options,
     without_sweep,
 )
-from puffer_mlx.config import Config, parse_command_line, take_notes, unused_note
+from puffer_mlx.config import Config, load, parse_command_line, take_notes, unused_note
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.trainer_choice import trainer_note
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import places
 from puffer_mlx.sweep.reading import Sweep, read_sweep
+from puffer_mlx.sweep.space import Space
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.files import publish
 from puffer_mlx.tracking.tracked_run import refuse_missing
@@ -98,16 +99,16 @@ def find(config: Config, own: Own) -> Found:
 
 def sweep(env: str, words: list[str], own: Own, found: Found) -> int:
     """Sweep; the exit code."""
-    from puffer_mlx.sweep.engine import storage, study
+    from puffer_mlx.sweep.engine import opening, storage
     from puffer_mlx.sweep.engine.samplers import make_sampler
     from puffer_mlx.sweep.engine.trainings import Trainings
 
     opened = storage.open_storage(found.storage, must_exist=found.there)
     with storage.reported(found.storage):
         name = f"{found.folder.parent.name}-{found.name}"
-        before = study.about(opened, name)
+        before = opening.about(opened, name)
         if before is None and found.there:
-            there = ", ".join(study.names(opened)) or "none"
+            there = ", ".join(opening.names(opened)) or "none"
             raise UserError(f"{found.storage} has no sweep {name}", f"those there are: {there}")
         began_with = before["words"] if before else words
         said = [*began_with, *words] if before else words
@@ -117,8 +118,10 @@ def sweep(env: str, words: list[str], own: Own, found: Found) -> int:
             env, plain, config, swept.space, swept.settings, found.folder, own.hang
         )
         sampler = make_sampler(swept.space, swept.settings, config.base.seed, trainings.settle)
-        about = {"words": began_with, **study.described(swept.space, swept.settings, config)}
-        made = study.open_study(opened, name, swept.space, swept.settings, about, sampler)
+        about = {"words": began_with, **opening.described(swept.space, swept.settings, config)}
+        given = {} if before else {file: values_of(file, swept.space) for file in own.start_from}
+        asked = opening.Asked(name, swept.space, swept.settings, about, sampler, given)
+        made = opening.open_study(opened, asked)
         with publish(found.folder / WHERE) as temporary:
             temporary.write_text(json.dumps({"storage": found.storage, "study": name}))
         return drive(made, trainings, own, found)
@@ -139,6 +142,22 @@ def configured(env: str, words: Sequence[str]) -> tuple[Config, Sweep]:
     for line in swept.notes:
         voice.note(line)
     return config, swept
+
+
+def values_of(word: str, space: Space) -> dict[str, int | float]:
+    """The values of what is swept in another configuration, of ``--start-from``.
+
+    Raises:
+        UserError: it can't be read, or lacks one.
+    """
+    config = load(word, [])
+    values: dict[str, int | float] = {}
+    for p in space.parameters:
+        section = config.env if p.section == "env" else vars(getattr(config, p.section))
+        if not isinstance(found := section.get(p.key), int | float):
+            raise UserError(f"{word} has no number for {p.name}", "leave it out of --start-from")
+        values[p.name] = p.to_value(p.to_unit(found))
+    return values
 
 
 def drive(made: Any, trainings: Any, own: Own, found: Found) -> int:

@@ -20,6 +20,9 @@ SECTION = {  # of [sweep]: what help says
     "method": f"what chooses the next run: {', '.join(METHODS)}",
     "metric": "the number of a record that is a run's score",
     "goal": "maximize or minimize",
+    "target_score": "of runs that reach it the cheapest is best; none: more is always better",
+    "seeds": "runs of a suggestion, as long as it is promising",
+    "seeds_score": "their scores as one: mean, median or worst",
     "max_runs": "runs that finish",
     "max_suggestion_cost": "no run is suggested that is expected to cost more; seconds",
     "downsample": "points of its curve that a run tells",
@@ -47,6 +50,7 @@ class Own(NamedTuple):
     parallel: int
     hang: float
     dir: str
+    start_from: list[str]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -94,6 +98,13 @@ def _add_own(group: Any) -> None:
         type=number(float, 1),
         default=HANG,
         help=f"a run that nothing is heard of for so long has failed (default {HANG:g})",
+    )
+    group.add_argument(
+        "--start-from",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="try the values that another configuration has for what is swept; may be repeated",
     )
     group.add_argument(
         "--dir", default="sweeps", help="folder of sweeps: DIR/ENV/NAME (default sweeps)"

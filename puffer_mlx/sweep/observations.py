@@ -63,7 +63,8 @@ class Observations:
         return np.flatnonzero(distances < SAME)[:1]
 
     def entered(self, score: float) -> float:
-        """A run's score as it is kept: more is better."""
+        """A run's score as it is kept: more is better, as far as it counts."""
+        score = self._settings.sign * self._settings.worth(score)
         if self._settings.metric_distribution == PERCENTILE:
             part = min(max(score, 1e-9), 1 - 1e-9)
             score = min(max(math.log(part / (1 - part)), -5.0), 100.0)

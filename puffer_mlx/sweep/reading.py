@@ -19,9 +19,12 @@ from puffer_mlx.sweep.default_ranges import default_ranges
 from puffer_mlx.sweep.settings import (
     LINEAR,
     MAXIMIZE,
+    MEAN,
+    MEDIAN,
     METHODS,
     MINIMIZE,
     PERCENTILE,
+    WORST,
     SweepSettings,
 )
 from puffer_mlx.sweep.space import AUTO_SCALE, COST, DISTRIBUTIONS, Parameter, Space
@@ -157,6 +160,13 @@ def _one_of(words: dict[str, str]) -> Callable[[str, str, list[str]], str]:
     return read
 
 
+def _read_target(key: str, text: str, notes: list[str]) -> float:
+    number = math.inf if text == "none" else parse_number(text)
+    if number is None or math.isnan(number):
+        raise UserError(f"[sweep] {key} is {text!r}, not a number", f"{key} = none")
+    return float(number)
+
+
 def _read_words(key: str, text: str, notes: list[str]) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
@@ -195,6 +205,8 @@ _READ: dict[str, Callable[[str, str, list[str]], Any]] = {
     "metric_distribution": _one_of({LINEAR: LINEAR, PERCENTILE: PERCENTILE, "logit": PERCENTILE}),
     "goal": _one_of({MAXIMIZE: MAXIMIZE, MINIMIZE: MINIMIZE}),
     "sweep_only": _read_words,
+    "target_score": _read_target,
+    "seeds_score": _one_of({name: name for name in (MEAN, MEDIAN, WORST)}),
 }
 
 # ---- [sweep.SECTION.KEY] -------------------------------------------------------------------------

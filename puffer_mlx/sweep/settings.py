@@ -1,5 +1,6 @@
 """Section [sweep]: what a sweep makes large or small, what it may cost, and how it chooses."""
 
+import math
 from dataclasses import dataclass
 
 PROTEIN = "Protein"
@@ -8,6 +9,7 @@ OPTUNAS = ("TPE", "GP", "NSGAII")  # of the engine
 METHODS = (*OURS, *OPTUNAS)
 LINEAR, PERCENTILE = "linear", "percentile"
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
+MEAN, MEDIAN, WORST = "mean", "median", "worst"
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,11 @@ class SweepSettings:
         metric_distribution: ``linear``, or ``percentile`` for a score between 0 and 1, whose logit
             is compared then (PufferLib 5.0 calls it ``logit``).
         goal: ``maximize`` or ``minimize``.
+        target_score: a score that is enough: more counts for nothing, so that of the runs that
+            reach it the cheapest is best; inf: none is.
+        seeds: a suggestion is judged by so many runs, of ``base.seed``, ``base.seed + 1``, … (and
+            ``vec.seed`` likewise); those after the first only while it is promising.
+        seeds_score: their scores as one: ``mean``, ``median`` or ``worst``.
         max_suggestion_cost: a run that is expected to cost more isn't suggested; seconds.
         max_runs: runs of the sweep.
         downsample: of how many points of its curve a run tells.
@@ -41,6 +48,9 @@ class SweepSettings:
     metric: str = "env/score"
     metric_distribution: str = LINEAR
     goal: str = MAXIMIZE
+    target_score: float = math.inf
+    seeds: int = 1
+    seeds_score: str = MEAN
     max_suggestion_cost: float = 3600.0
     max_runs: int = 1200
     downsample: int = 5
@@ -79,3 +89,12 @@ class SweepSettings:
     def sign(self) -> int:
         """What a score is multiplied by so that more is better."""
         return -1 if self.goal == MINIMIZE else 1
+
+    @property
+    def enough(self) -> float:
+        """``target_score`` with the sign."""
+        return self.sign * self.target_score if math.isfinite(self.target_score) else math.inf
+
+    def worth(self, score: float) -> float:
+        """A score so that more is better, as far as more counts."""
+        return min(self.sign * float(score), self.enough)

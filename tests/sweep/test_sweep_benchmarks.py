@@ -94,3 +94,43 @@ def test_a_table_and_a_record(tmp_path):
     assert len(made) == 2 and {each["runs"] for each in made} == {40}
     best = statistics.median(each["best"] for each in made)
     assert re.search(rf"\| equal \| Random \| {best:.3f} \(", done.stdout), done.stdout
+
+
+def test_points_of_a_task_s_run_by_hand(benchmarks):
+    tasks = load("sweep_tasks")
+    # Steps, CPU-seconds, episodes, their mean score; windows end at 25, 50 and 100, 20 wide.
+    records = [(4, 1, 9, 9.0), (20, 2, 0, 0.0), (40, 3, 1, 3.0), (50, 4, 3, 7.0), (100, 9, 2, 8.0)]
+    assert tasks.points(records) == [[6.0, 4, 50], [8.0, 9, 100]]
+    assert tasks.points([*records[:-1], (100, 9, 0, 0.0)]) == []
+
+
+def test_what_a_task_s_sweep_found_by_hand(benchmarks):
+    tasks = load("sweep_tasks")
+    ends = [(2.0, 10.0), (5.0, 30.0), (4.0, 40.0), (9.0, 100.0)]
+    runs = [{"points": [[score, 1.0, 1]], "spent": spent} for score, spent in ends]
+    runs.insert(1, {"points": [], "spent": 20.0})
+    assert tasks.chosen(runs, 50.0) is runs[2] and tasks.chosen(runs, 5.0) is None
+    # Nothing for 10 s, 2 for 20 s, 5 for 20 s.
+    assert tasks.area(runs, 50.0) == pytest.approx((2 * 20 + 5 * 20) / 50)
+
+
+def test_sweeps_of_a_task(tmp_path):
+    words = ["--seeds", "1", "--tasks", "cartpole", "--methods", "Random", "TPE"]
+    words += ["--at-once", "1", "--budget", "0.05", "--json", "out.json"]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "sweep_tasks.py"), *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "out.json").read_text())
+    made = {each["method"]: each["runs"] for each in record["sweeps"]}
+    assert made.keys() == {"Random", "TPE"}
+    assert made["Random"][0]["values"] == made["TPE"][0]["values"]
+    assert made["Random"][0]["values"]["train.total_timesteps"] == 50_000
+    for runs in made.values():
+        assert runs[-1]["spent"] >= record["budgets"]["cartpole"] == pytest.approx(0.6)
+        assert any("again" in run for run in runs)
+    assert "| cartpole | TPE |" in done.stdout

@@ -117,6 +117,30 @@ def test_a_run_is_what_its_trial_says(whole):
     }
 
 
+def test_several_seeds_and_other_configurations(tiny):
+    (tiny / "other.ini").write_text(TINY.replace("= 640", "= 384\ngamma = 0.9"))
+    words = ["--sweep.seeds", "2", "--sweep.max-runs", "3", "--start-from", "other.ini"]
+    done = run("sweep", "tiny.ini", "--name", "one", *words, cwd=tiny)
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second = done.stdout.splitlines()[2:4]
+    assert ", seeds " in first and first.endswith("| 2 of 3")
+    assert second.startswith("run 1: ") and "the values of other.ini" in second
+    sweeps = tiny / "sweeps/squared/one"
+    one, two = (
+        config.load_saved(only(sweeps, f"runs/{name}/checkpoints/squared/*/config.ini"))
+        for name in ("0000", "0000-2")
+    )
+    assert (one.base.seed, two.base.seed) == (73, 74)
+    assert (one.vec.seed, two.vec.seed) == (0, 1000)
+    assert (one.train.gamma, one.policy) == (two.train.gamma, two.policy)
+    assert {path.stem for path in sweeps.glob("logs/squared/*")} >= {"0000", "0000-2", "0001"}
+    (other,) = sweeps.glob("runs/0001/checkpoints/squared/*/config.ini")
+    assert config.load_saved(other).train.gamma == 0.9
+    assert config.load_saved(other).train.total_timesteps == 384
+    done = run("sweep", "tiny.ini", "--start-from", "none.ini", cwd=tiny)
+    assert done.returncode and "none.ini" in done.stderr
+
+
 LONG = "--train.total-timesteps", "100_000_000", "--name", "two"
 
 

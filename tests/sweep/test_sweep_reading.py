@@ -32,11 +32,14 @@ def test_settings_are_read(swept):
     settings = swept(
         "[sweep]\nmethod = Random\nmetric = perf\nmetric_distribution = percentile\n"
         "goal = minimize\nmax_suggestion_cost = 120\nmax_runs = 7\ngpus = -1\ndownsample = 50\n"
+        "seeds = 3\nseeds_score = worst\ntarget_score = -2.5\n"
         "prune_pareto = False\nearly_stop_quantile = 0.1\nsweep_only = gamma, lr\n"
         "num_random_samples = 4\nexploration = 0.5\n"
     ).settings
     assert settings.method == "Random" and settings.metric == "env/perf" and settings.sign == -1
     assert settings.metric_distribution == "percentile" and settings.max_suggestion_cost == 120.0
+    assert (settings.seeds, settings.seeds_score) == (3, "worst")
+    assert settings.target_score == -2.5
     assert (settings.max_runs, settings.gpus, settings.downsample) == (7, 0, 50)
     assert not settings.prune_pareto and settings.early_stop_quantile == 0.1
     assert settings.sweep_only == ("gamma", "lr") and settings.num_random_samples == 4
@@ -132,6 +135,10 @@ WRONG = [
     ("[sweep]\ngoal = largest\n", "goal is 'largest'"),
     ("[sweep]\nmetric_distribution = log\n", "metric_distribution is 'log'"),
     ("[sweep]\nmax_runs = 1.5\n", "max_runs is '1.5', not a whole number of at least 1"),
+    ("[sweep]\nseeds = 0\n", "seeds is '0', not a whole number of at least 1"),
+    ("[sweep]\nseeds_score = best\n", "seeds_score is 'best', and should be mean or median or"),
+    ("[sweep]\ntarget_score = high\n", "target_score is 'high', not a number"),
+    ("[sweep]\ntarget_score = nan\n", "target_score is 'nan', not a number"),
     ("[sweep]\nearly_stop_quantile = 1\n", "not a number from 0 to 0.99"),
     ("[sweep]\nprune_pareto = perhaps\n", "neither true nor false"),
 ]

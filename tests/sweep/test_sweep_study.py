@@ -31,7 +31,7 @@ from swept import (
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import curve
 from puffer_mlx.sweep.child import Identity
-from puffer_mlx.sweep.engine import samplers, storage, study
+from puffer_mlx.sweep.engine import opening, samplers, storage, study
 from puffer_mlx.sweep.engine.driver import Driver, Limits
 from puffer_mlx.sweep.engine.informed import Judges
 from puffer_mlx.sweep.engine.samplers import make_sampler
@@ -105,7 +105,7 @@ def test_failures_are_kept_and_do_not_count(here):
     made = open_study("j.log", settings())
     numbers = iter(range(100))
 
-    def start(run, place):
+    def start(run, place, seed):
         return Formula(run, place, fault="broken" if next(numbers) % 2 else "")
 
     told = drive(made, settings(max_runs=3), start)
@@ -116,7 +116,7 @@ def test_failures_are_kept_and_do_not_count(here):
 def test_a_sweep_of_which_nothing_comes_ends(here):
     made = open_study("j.log", settings())
     with pytest.raises(UserError, match="the last 4 runs failed; run 3: broken"):
-        start = lambda run, place: Formula(run, place, fault="broken")  # noqa: E731
+        start = lambda run, place, seed: Formula(run, place, fault="broken")  # noqa: E731
         drive(made, settings(), start, limits=Limits(9, failures=4))
     assert len(made.runs(TrialState.FAIL)) == 4
 
@@ -224,7 +224,7 @@ sys.path[:0] = [sys.argv[1]]
 from swept import *
 how = settings(max_runs=6)
 starts = iter(range(100))
-def start(run, place):
+def start(run, place, seed):
     if next(starts) == 4:
         os.kill(os.getpid(), signal.SIGKILL)
     return Formula(run, place)
@@ -252,7 +252,7 @@ import sys, time
 sys.path[:0] = [sys.argv[1]]
 from swept import *
 how = settings(max_runs=12)
-def start(run, place):
+def start(run, place, seed):
     time.sleep(0.05)
     return Formula(run, place)
 drive(open_study("shared.log", how), how, start)
@@ -288,7 +288,7 @@ def test_runs_at_once_are_as_many_as_there_are_places(here):
             going.discard(self.place)
             return super().outcome()
 
-    def start(run, place):
+    def start(run, place, seed):
         assert place not in going
         going.add(place)
         most.append(len(going))
@@ -308,7 +308,7 @@ def test_what_is_under_way_is_ended_when_the_sweep_is(here):
                 raise KeyboardInterrupt
             return None
 
-    def start(run, place):
+    def start(run, place, seed):
         began.append(Endless(run, place))
         return began[-1]
 
@@ -343,28 +343,29 @@ def test_a_study_of_other_things_is_refused(here):
     how = settings()
     sampler = make_sampler(SPACE, how, 1, lambda values: values)
     opened = storage.open_storage("j.log")
-    study.begin(opened, "one", SPACE, how, {"env": "breakout", "train.gamma": 0.9}, sampler)
+    asked = opening.Asked("one", SPACE, how, {"env": "breakout", "train.gamma": 0.9}, sampler)
+    opening.begin(opened, asked)
     with pytest.raises(UserError, match=r"train\.gamma was 0\.9, and is 0\.5"):
         now = {"env": "breakout", "train.gamma": 0.5}
-        study.go_on(opened, "one", SPACE, how, now, sampler)
+        opening.go_on(opened, asked._replace(about=now))
     more = {"env": "breakout", "train.gamma": 0.9, "train.new": 1}  # a later version's key
-    assert study.go_on(opened, "one", SPACE, how, more, sampler).runs()
+    assert opening.go_on(opened, asked._replace(about=more)).runs()
     optuna.create_study(storage=opened, study_name="theirs")
     with pytest.raises(UserError, match="theirs is no sweep of puffer_mlx"):
-        study.about(opened, "theirs", patience=0)
-    assert study.about(opened, "none") is None and ABOUT
+        opening.about(opened, "theirs", patience=0)
+    assert opening.about(opened, "none") is None and ABOUT
 
 
 def test_a_study_that_another_process_has_just_begun(here, monkeypatch):
     first = open_study("j.log", settings())
-    monkeypatch.setattr(study, "about", lambda storage, name: None if not seen else ABOUT)
+    monkeypatch.setattr(opening, "about", lambda storage, name: None if not seen else ABOUT)
     seen: list[str] = []
-    begin = study.begin
+    begin = opening.begin
 
     def late(*how):
         seen.append("tried")
         return begin(*how)
 
-    monkeypatch.setattr(study, "begin", late)
+    monkeypatch.setattr(opening, "begin", late)
     second = open_study("j.log", settings())
     assert seen and [run.number for run in second.runs()] == [run.number for run in first.runs()]

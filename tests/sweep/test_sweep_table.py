@@ -23,7 +23,7 @@ def swept(terminal: bool):
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=120, height=40, no_color=True)
 
-    def start(run, place):
+    def start(run, place, seed):
         number = next(numbers)
         return Formula(
             run,

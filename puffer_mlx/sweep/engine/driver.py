@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from optuna.trial import FrozenTrial, TrialState
@@ -10,7 +10,15 @@ from optuna.trial import FrozenTrial, TrialState
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.child import Identity
 from puffer_mlx.sweep.curve import Outcome, Point
-from puffer_mlx.sweep.engine.study import CHILD, FAULT, FINISHED, OWNER, Study, own_name
+from puffer_mlx.sweep.engine.study import (
+    FAULT,
+    FINISHED,
+    OWNER,
+    Study,
+    curves,
+    own_name,
+    processes,
+)
 from puffer_mlx.sweep.places import Place
 
 FAILURES = 10  # in a row after which a sweep ends: nothing says that the next would be better
@@ -47,16 +55,20 @@ class Run(Protocol):
 class Watching(Protocol):
     """Who is told what happens."""
 
-    def began(self, run: FrozenTrial) -> None:
-        """A run was started."""
+    def began(self, run: FrozenTrial, seed: int) -> None:
+        """A run was started with one of its seeds."""
         ...
 
-    def news(self, run: FrozenTrial, points: Sequence[Point]) -> None:
+    def news(self, run: FrozenTrial, seed: int, points: Sequence[Point]) -> None:
         """A run told of itself."""
         ...
 
+    def left(self, run: FrozenTrial, seed: int) -> None:
+        """A run with one of its seeds is no longer under way."""
+        ...
+
     def ended(self, run: FrozenTrial) -> None:
-        """A run is over; the trial says how."""
+        """A run is over with all of its seeds; the trial says how."""
         ...
 
     def draw(self) -> None:
@@ -64,7 +76,8 @@ class Watching(Protocol):
         ...
 
 
-Start = Callable[[FrozenTrial, Place], Run]  # raises UserError if the run's values can't be run
+# Starts a run with the seed of that number; raises UserError if its values can't be run.
+Start = Callable[[FrozenTrial, Place, int], Run]
 Judge = Callable[[Sequence[Point]], str]  # why a run with these points is to end; "": it isn't
 
 
@@ -72,7 +85,7 @@ class Limits(NamedTuple):
     """When a sweep ends.
 
     Args:
-        runs: that finished.
+        runs: that finished, each of a suggestion's seeds being one; none is suggested after that.
         failures: in a row.
         invalid: suggestions in a row that can't be run.
     """
@@ -82,14 +95,15 @@ class Limits(NamedTuple):
     invalid: int = INVALID
 
 
-@dataclass
+@dataclass(eq=False)
 class _Going:
-    """A run that is under way here."""
+    """A run that is under way here, with one of its seeds."""
 
     trial: FrozenTrial
+    seed: int
     place: Place
     run: Run
-    points: list[Point] = field(default_factory=list)
+    judge: Judge
 
 
 class Driver:
@@ -118,8 +132,8 @@ class Driver:
         self._study, self._start, self._limits = study, start, limits
         self._watching, self._judge, self._pause = watching, judge, pause
         self._free = list(places)
-        self._going: dict[int, _Going] = {}
-        self._judges: dict[int, Judge] = {}
+        self._going: list[_Going] = []
+        self._open: dict[int, FrozenTrial] = {}  # runs here that may get further seeds
         self._failed = self._invalid = 0  # in a row
 
     def run(self) -> None:
@@ -135,14 +149,15 @@ class Driver:
                     pass
                 if not self._going:
                     return
-                for going in list(self._going.values()):
-                    self._look(going)
+                for going in list(self._going):
+                    if going in self._going:  # it goes with another one of its run that failed
+                        self._look(going)
                 self._watching.draw()
                 time.sleep(self._pause)
         finally:
-            for going in self._going.values():  # all are asked before one is waited for
+            for going in self._going:  # all are asked before one is waited for
                 going.run.stop("the sweep was ended")
-            for going in self._going.values():
+            for going in self._going:
                 going.run.end()
 
     # ---- beginning -------------------------------------------------------------------------------
@@ -157,58 +172,98 @@ class Driver:
             if not owner and _young(run):
                 continue  # somebody has just begun it
             self._study.claim(run)  # before another process here looks
-            if process := run.user_attrs.get(CHILD):
-                Identity(*process).end()
+            for process in processes(run):
+                process.end()
             left.append(run)
         return left
 
     def _begin(self, left: list[FrozenTrial]) -> bool:
         """Start a run, if there is to be one; False if not."""
-        if left:
-            run = self._study.again(left.pop(0))
-        elif len(self._study.runs(*FINISHED, TrialState.RUNNING)) < self._limits.runs:
-            run = self._study.ask()
+        if further := self._further():
+            run, seed = further
+        elif left:
+            run, seed = self._study.again(left.pop(0)), 0
+            if curves(run):  # it has come further than its first seed
+                self._open[run.number] = run
+                return True
+        elif self._study.trained(*FINISHED, TrialState.RUNNING) < self._limits.runs:
+            run, seed = self._study.ask(), 0
         else:
             return False
         try:
-            began = self._start(run, self._free[0])
+            began = self._start(run, self._free[0], seed)
         except UserError as error:
             self._invalid += 1
-            self._tell(run, Outcome([], f"not started: {_line(error)}"))
+            self._fail(run, f"not started: {_line(error)}")
             if self._invalid >= self._limits.invalid:
                 what = f"the last {self._invalid} suggestions can't be run"
                 raise _useless(what, self._study.find(run.number)) from None
             return True
         self._invalid = 0
-        self._going[run.number] = _Going(run, self._free.pop(0), began)
+        judge = self._judge() if seed == 0 else _never  # a promising run goes on to its end
+        self._going.append(_Going(run, seed, self._free.pop(0), began, judge))
         if began.identity:
-            self._study.note_process(run, began.identity)
-        self._judges[run.number] = self._judge()
-        self._watching.began(run)
+            self._study.note_process(run, began.identity, seed)
+        self._watching.began(run, seed)
         return True
+
+    def _further(self) -> tuple[FrozenTrial, int] | None:
+        """A run that is worth another seed, and which; those that are worth none are over."""
+        for number in list(self._open):
+            run = self._study.find(number)
+            under_way = [going.seed for going in self._going if going.trial.number == number]
+            lacking = {*range(self._study.seeds)} - curves(run).keys() - {*under_way}
+            if lacking and self._study.is_promising(run):
+                return run, min(lacking)
+            if not under_way:
+                del self._open[number]
+                self._tell(run, Outcome(self._study.combined(run)))
+        return None
 
     # ---- going on --------------------------------------------------------------------------------
 
     def _look(self, going: _Going) -> None:
-        number = going.trial.number
+        run = going.trial
         if news := going.run.look():
-            going.points += news
-            self._watching.news(going.trial, news)
-            if why := self._judges[number](news):
+            self._watching.news(run, going.seed, news)
+            if why := going.judge(news):
                 going.run.stop(why)
         if (outcome := going.run.outcome()) is None:
             return
-        del self._going[number], self._judges[number]
-        self._free = sorted([*self._free, going.place])
+        self._leave(going)
         self._failed = self._failed + 1 if outcome.fault else 0
-        self._tell(going.trial, outcome)
+        if outcome.fault:
+            whose = f"with its seed {going.seed + 1}: " if going.seed else ""
+            self._fail(run, whose + outcome.fault)
+        elif outcome.stopped or self._study.seeds == 1:
+            self._tell(run, outcome)
+        else:
+            self._study.note_seed(run, going.seed, outcome.points)
+            self._open[run.number] = run
         if self._failed >= self._limits.failures:
             what = f"the last {self._failed} runs failed"
-            raise _useless(what, self._study.find(number))
+            raise _useless(what, self._study.find(run.number))
+
+    def _leave(self, going: _Going) -> None:
+        self._going.remove(going)
+        self._free = sorted([*self._free, going.place])
+        self._watching.left(going.trial, going.seed)
+
+    def _fail(self, run: FrozenTrial, fault: str) -> None:
+        """Tell that a run failed; what is under way of it is ended."""
+        self._open.pop(run.number, None)
+        for other in [each for each in self._going if each.trial.number == run.number]:
+            other.run.end()
+            self._leave(other)
+        self._tell(run, Outcome([], fault))
 
     def _tell(self, run: FrozenTrial, outcome: Outcome) -> None:
         self._study.tell(run, outcome)
         self._watching.ended(self._study.find(run.number))
+
+
+def _never(points: Sequence[Point]) -> str:
+    return ""
 
 
 def _line(error: UserError) -> str:

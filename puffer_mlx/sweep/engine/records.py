@@ -6,7 +6,7 @@ from optuna.trial import FrozenTrial
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.curve import Point
-from puffer_mlx.sweep.engine.study import FINISHED, Study
+from puffer_mlx.sweep.engine.study import FINISHED, Study, curves
 from puffer_mlx.sweep.engine.table import Screen
 from puffer_mlx.sweep.engine.trainings import Trainings
 from puffer_mlx.system import voice
@@ -26,20 +26,25 @@ class Records:
         self._best = -1  # the run whose configuration is written
         self._faults: list[str] = []
 
-    def began(self, run: FrozenTrial) -> None:
-        """A run was started."""
-        self._screen.began(run)
+    def began(self, run: FrozenTrial, seed: int) -> None:
+        """A run was started with one of its seeds."""
+        self._screen.began(run, seed)
 
-    def news(self, run: FrozenTrial, points: Sequence[Point]) -> None:
+    def news(self, run: FrozenTrial, seed: int, points: Sequence[Point]) -> None:
         """A run told of itself."""
-        self._screen.news(run, points)
+        self._screen.news(run, seed, points)
+
+    def left(self, run: FrozenTrial, seed: int) -> None:
+        """A run with one of its seeds is no longer under way."""
+        self._screen.left(run, seed)
 
     def ended(self, run: FrozenTrial) -> None:
-        """A run is over."""
+        """A run is over with all of its seeds."""
         self._screen.ended(run)
         try:
             if run.state in FINISHED:
-                self._trainings.publish(run)
+                for seed in curves(run) or [0]:
+                    self._trainings.publish(run, seed)
             self._write_best()
         except UserError as error:  # the sweep matters more
             self._faults.append(str(error))

@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.engine.informed import Informed
-from puffer_mlx.sweep.engine.study import DEFAULT, OWNER, distributions, is_run, own_name
+from puffer_mlx.sweep.engine.study import DEFAULT, GIVEN, OWNER, distributions, is_run, own_name
 from puffer_mlx.sweep.fit import Values
 from puffer_mlx.sweep.methods import make_method
 from puffer_mlx.sweep.settings import OURS, SweepSettings
@@ -59,8 +59,8 @@ class Suggesting(BaseSampler):
         trial: FrozenTrial,
         search_space: dict[str, BaseDistribution],
     ) -> dict[str, Any]:
-        """Suggested values; none of a run that has the configuration's own."""
-        if trial.user_attrs.get(DEFAULT):
+        """Suggested values; none of a run that has the configuration's own, or a file's."""
+        if trial.user_attrs.keys() & {DEFAULT, GIVEN}:
             return {}
         return dict(self._settle(self.suggest(study, trial)))
 

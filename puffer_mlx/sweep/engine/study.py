@@ -10,37 +10,29 @@ Everything that is needed to go on is in the study: nothing is in a process's me
 """
 
 import contextlib
-import json
 import os
 import socket
-import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
-from optuna.samplers import BaseSampler
-from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from puffer_mlx.config import Config, to_dict
-from puffer_mlx.errors import UserError
+from puffer_mlx.sweep import seeds
 from puffer_mlx.sweep.child import Identity
 from puffer_mlx.sweep.curve import Outcome, Point
+from puffer_mlx.sweep.seeds import Judged
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import COST, Parameter, Space
 
-ABOUT = "puffer_mlx"  # the study's attribute that says what is swept
 RUN, POINT = "point_of", "point"  # a point's attributes: the number of its run, and which it is
 OWNER, CHILD = "owner", "process"  # a run's: the sweep that has it, and its own process
-FAULT, STOPPED, STEPS, LAST, DEFAULT = "fault", "stopped", "steps", "last", "default"
-MAY_DIFFER = {  # from one process of a sweep to another
-    *("base.device", "base.checkpoint_dir", "base.log_dir", "base.log_format", "base.profile"),
-    *("base.track", "base.wandb", "base.wandb_project", "base.wandb_group", "base.tag"),
-    *("vec.num_threads", "vec.max_threads", "base.checkpoint_interval", "base.checkpoint_keep"),
-}
+SEED = "seed"  # a run's, with a number: the curve of one of its seeds
+FAULT, STOPPED, STEPS, LAST = "fault", "stopped", "steps", "last"
+DEFAULT, GIVEN = "default", "given"  # of a run that nothing has suggested: whose values it has
 FINISHED = TrialState.COMPLETE, TrialState.PRUNED
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -70,11 +62,27 @@ def own_name() -> list[Any]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without warnings of what is experimental, and of values outside of their ranges."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+def curves(run: FrozenTrial) -> dict[int, list[Point]]:
+    """What is known of a run's seeds: empty where each run has one."""
+    found = {
+        int(name.removeprefix(SEED)): [Point(*point) for point in points]
+        for name, points in run.user_attrs.items()
+        if name.startswith(f"{SEED} ")
+    }
+    return dict(sorted(found.items()))
+
+
+def processes(run: FrozenTrial) -> list[Identity]:
+    """The processes that a run was."""
+    there = run.user_attrs.items()
+    return [Identity(*each) for name, each in there if name.partition(" ")[0] == CHILD]
 
 
 class Study:
@@ -109,28 +117,67 @@ class Study:
 
     def best(self) -> FrozenTrial | None:
         """The run with the best score, of equals the cheapest; None without any."""
-        runs = self.runs(TrialState.COMPLETE)
-        return min(runs, key=lambda run: (-self.sign * run.values[0], run.values[1]), default=None)
+        runs = self._compared()
+        return min(runs, key=lambda run: (-self._worth(run), run.values[1]), default=None)
 
     def front(self) -> list[FrozenTrial]:
         """Runs of which no other one is both as good and as cheap; the cheapest first."""
         made: list[FrozenTrial] = []
-        runs = self.runs(TrialState.COMPLETE)
-        for run in sorted(runs, key=lambda run: (run.values[1], -self.sign * run.values[0])):
-            if not made or self.sign * run.values[0] > self.sign * made[-1].values[0]:
+        for run in sorted(self._compared(), key=lambda run: (run.values[1], -self._worth(run))):
+            if not made or self._worth(run) > self._worth(made[-1]):
                 made.append(run)
         return made
 
+    def _worth(self, run: FrozenTrial) -> float:
+        return self._settings.worth(run.values[0])
+
+    def _compared(self) -> list[FrozenTrial]:
+        """Runs that one may be the best of: those with most seeds, as others weren't promising."""
+        runs = self.runs(TrialState.COMPLETE)
+        most = max((len(curves(run)) for run in runs), default=0)
+        return [run for run in runs if len(curves(run)) == most]
+
+    def trained(self, *states: TrialState) -> int:
+        """Runs in these states, those of further seeds counted too."""
+        return sum(max(1, len(curves(run))) for run in self.runs(*states))
+
+    # ---- seeds -----------------------------------------------------------------------------------
+
     @property
-    def sign(self) -> int:
-        """What a score is multiplied by so that more is better."""
-        return self._settings.sign
+    def seeds(self) -> int:
+        """Of each run that is promising."""
+        return self._settings.seeds
+
+    def note_seed(self, run: FrozenTrial, seed: int, points: Sequence[Point]) -> None:
+        """Keep what came of one of a run's seeds."""
+        self._set(run, f"{SEED} {seed}", [list(point) for point in points])
+
+    def combined(self, run: FrozenTrial) -> list[Point]:
+        """The curve of all seeds of a run that are known."""
+        how = self._settings.seeds_score
+        return seeds.combined(list(curves(run).values()), how, self._settings.sign)
+
+    def is_promising(self, run: FrozenTrial) -> bool:
+        """Whether a run of which a seed is known is worth another one."""
+        there = self.runs(TrialState.COMPLETE, TrialState.RUNNING)
+        rivals = [self._judged(each) for each in there if each.number != run.number]
+        known = [each for each in rivals if each]
+        one, how = self._judged(run), self._settings.seeds_score
+        return one is None or seeds.is_promising(one, known, how, self._settings.enough)
+
+    def _judged(self, run: FrozenTrial) -> Judged | None:
+        """What is known of a run's seeds; None if nothing is."""
+        ends = [curve[-1] for curve in curves(run).values()]
+        if not ends and run.state == TrialState.COMPLETE:  # of a time when there was one seed
+            ends = [Point(run.values[0], run.values[1], 0)]
+        scores = [self._settings.worth(end.score) for end in ends]
+        return Judged(scores, fmean(end.cost for end in ends)) if ends else None
 
     # ---- runs ------------------------------------------------------------------------------------
 
     def ask(self) -> FrozenTrial:
         """Begin a run: the next that waits, else one with values that the sampler suggests."""
-        with _quiet():
+        with quiet():
             return self.find(self.optuna.ask(self._distributions).number)
 
     def claim(self, run: FrozenTrial) -> None:
@@ -139,7 +186,7 @@ class Study:
 
     def again(self, run: FrozenTrial) -> FrozenTrial:
         """Begin a run again, with the same values."""
-        with _quiet():
+        with quiet():
             if run.params.keys() < self._distributions.keys():  # it died while that was suggested
                 trial = optuna.Trial(self.optuna, run._trial_id)
                 for name, distribution in self._distributions.items():
@@ -150,9 +197,9 @@ class Study:
         """A trial by its number."""
         return self.trials()[number]
 
-    def note_process(self, run: FrozenTrial, process: Sequence[float]) -> None:
+    def note_process(self, run: FrozenTrial, process: Sequence[float], seed: int = 0) -> None:
         """Keep which process a run is, lest it is forgotten when this one dies."""
-        self._set(run, CHILD, list(process))
+        self._set(run, f"{CHILD} {seed}" if seed else CHILD, list(process))
 
     def _set(self, run: FrozenTrial, name: str, value: Any) -> None:
         self.optuna._storage.set_trial_user_attr(run._trial_id, name, value)
@@ -198,129 +245,3 @@ class Study:
             user_attrs={RUN: run.number, POINT: i},
         )
         self.optuna.add_trial(trial)
-
-
-# ---- beginning, and finding again --------------------------------------------------------------
-
-
-def open_study(
-    storage: BaseStorage,
-    name: str,
-    space: Space,
-    settings: SweepSettings,
-    now: Mapping[str, Any],
-    sampler: BaseSampler,
-) -> Study:
-    """The study of that name, begun if it isn't there; arguments and errors as of the two below."""
-    how = storage, name, space, settings, now, sampler
-    if about(storage, name) is None:
-        with contextlib.suppress(optuna.exceptions.DuplicatedStudyError):
-            return begin(*how)
-    return go_on(*how)  # another process may have begun it just now
-
-
-def begin(
-    storage: BaseStorage,
-    name: str,
-    space: Space,
-    settings: SweepSettings,
-    about: Mapping[str, Any],
-    sampler: BaseSampler,
-) -> Study:
-    """A new study, whose first run has the configuration's own values.
-
-    Raises:
-        optuna.exceptions.DuplicatedStudyError: there is one of this name.
-    """
-    goal = "maximize" if settings.sign > 0 else "minimize"
-    with _quiet():
-        study = optuna.create_study(
-            storage=storage, study_name=name, directions=[goal, "minimize"], sampler=sampler
-        )
-        study.set_metric_names(["score", "cost"])
-        defaults = {p.name: p.default for p in space.parameters if p.default is not None}
-        study.enqueue_trial(defaults, user_attrs={DEFAULT: True})
-        study.set_user_attr(ABOUT, json.dumps(about))
-    return Study(study, space, settings)
-
-
-def described(space: Space, settings: SweepSettings, config: Config) -> dict[str, Any]:
-    """What has to be the same for trials to be of one sweep, by names for messages."""
-    plain = to_dict(config)
-    made: dict[str, Any] = {"env": config.env_name, "source": Path(plain["source"]).name}
-    made |= {"sweep.metric": settings.metric, "sweep.goal": settings.goal}
-    made["what is swept"] = ", ".join(space.names)
-    for p in space.parameters:
-        made[f"the range of {p.name}"] = f"{p.distribution} {p.low:g} to {p.high:g}"
-    for section in ("base", "vec", "wrap", "policy", "torch", "train", "selfplay", "env"):
-        for key, value in plain[section].items():
-            name = f"{section}.{key}"
-            if name not in MAY_DIFFER and name not in space.names:
-                made[name] = value
-    return made
-
-
-def about(storage: BaseStorage, name: str, patience: float = 10.0) -> dict[str, Any] | None:
-    """What a study that is there is about; None if there is none of this name.
-
-    Args:
-        storage: where it is.
-        name: the study's.
-        patience: seconds that another process may take to say so after it has begun it.
-
-    Raises:
-        UserError: it isn't a sweep's.
-    """
-    try:
-        number = storage.get_study_id_from_name(name)
-    except KeyError:
-        return None
-    until = time.monotonic() + patience
-    while (text := storage.get_study_user_attrs(number).get(ABOUT)) is None:
-        if time.monotonic() > until:
-            raise UserError(f"the study {name} is no sweep of puffer_mlx", "choose another --name")
-        time.sleep(0.05)
-    return json.loads(text)
-
-
-def go_on(
-    storage: BaseStorage,
-    name: str,
-    space: Space,
-    settings: SweepSettings,
-    now: Mapping[str, Any],
-    sampler: BaseSampler,
-) -> Study:
-    """A study that is there.
-
-    Args:
-        storage: where it is.
-        name: the study's.
-        space: what is swept now.
-        settings: how.
-        now: what this process's sweep is about, as ``described``.
-        sampler: of further runs.
-
-    Raises:
-        UserError: it is about something else.
-    """
-    if line := difference(about(storage, name) or {}, now):
-        hint = "go on with the options it began with, or begin another one with another --name"
-        raise UserError(f"the sweep {name} is about something else: {line}", hint)
-    with _quiet():
-        study = optuna.load_study(storage=storage, study_name=name, sampler=sampler)
-    return Study(study, space, settings)
-
-
-def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """The first thing that differs between what was swept and what is to be; empty if nothing."""
-    now = json.loads(json.dumps(now))
-    for name in (name for name in before if name in now):
-        if before[name] != now[name]:
-            return f"{name} was {before[name]}, and is {now[name]}"
-    return ""
-
-
-def names(storage: BaseStorage) -> list[str]:
-    """The studies of a storage."""
-    return [study.study_name for study in storage.get_all_studies()]

@@ -13,7 +13,17 @@ from rich.text import Text
 
 from puffer_mlx.display.run_view import abbreviate, duration
 from puffer_mlx.sweep.curve import Point
-from puffer_mlx.sweep.engine.study import DEFAULT, FAULT, FINISHED, LAST, STEPS, STOPPED, Study
+from puffer_mlx.sweep.engine.study import (
+    DEFAULT,
+    FAULT,
+    FINISHED,
+    GIVEN,
+    LAST,
+    STEPS,
+    STOPPED,
+    Study,
+    curves,
+)
 
 EVERY = 1.0  # seconds between two drawings
 FRONT, FAILED, RUNNING = 8, 3, 16  # rows at most
@@ -24,6 +34,7 @@ class _Now:
     """A run under way here."""
 
     trial: FrozenTrial
+    seed: int
     began: float
     last: Point | None = None
 
@@ -51,7 +62,7 @@ class Screen:
     ) -> None:
         self._study, self._title, self._runs, self._places = study, title, runs, places
         self._console, self._shown = console, shown
-        self._going: dict[int, _Now] = {}
+        self._going: dict[tuple[int, int], _Now] = {}
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._drawn = float("-inf")
         self._began = time.monotonic()
@@ -75,17 +86,20 @@ class Screen:
 
     # ---- what a Driver tells ---------------------------------------------------------------------
 
-    def began(self, run: FrozenTrial) -> None:
-        """A run was started."""
-        self._going[run.number] = _Now(run, time.monotonic())
+    def began(self, run: FrozenTrial, seed: int) -> None:
+        """A run was started with one of its seeds."""
+        self._going[run.number, seed] = _Now(run, seed, time.monotonic())
 
-    def news(self, run: FrozenTrial, points: Sequence[Point]) -> None:
+    def news(self, run: FrozenTrial, seed: int, points: Sequence[Point]) -> None:
         """A run told of itself."""
-        self._going[run.number].last = points[-1]
+        self._going[run.number, seed].last = points[-1]
+
+    def left(self, run: FrozenTrial, seed: int) -> None:
+        """A run with one of its seeds is no longer under way."""
+        del self._going[run.number, seed]
 
     def ended(self, run: FrozenTrial) -> None:
-        """A run is over."""
-        self._going.pop(run.number, None)
+        """A run is over with all of its seeds."""
         if not self._live:
             self._line(self.line(run))
 
@@ -106,9 +120,11 @@ class Screen:
         parts = [f"run {run.number}: {_result(run)}"]
         if run.user_attrs.get(DEFAULT):
             parts.append("the configuration's own values")
+        elif name := run.user_attrs.get(GIVEN):
+            parts.append(f"the values of {name}")
         elif run.state != TrialState.FAIL:
             parts.append(_values(run.params, self._shown))
-        done = len(self._study.runs(*FINISHED))
+        done = self._study.trained(*FINISHED)
         if (best := self._study.best()) is not None:
             parts.append(f"best {best.values[0]:.4g} (run {best.number})")
         return " | ".join([*parts, f"{done} of {self._runs}"])
@@ -118,10 +134,11 @@ class Screen:
         study = self._study
         failed = study.runs(TrialState.FAIL)
         stopped = study.runs(TrialState.PRUNED)
-        done = study.runs(TrialState.COMPLETE)
-        costs = [run.values[1] for run in done] + [_stopped_at(run)[1] for run in stopped]
-        left = max(0, self._runs - len(done) - len(stopped))
-        facts = [f"{len(done) + len(stopped)} of {self._runs} runs"]
+        done = study.trained(*FINISHED)
+        costs = [cost for run in study.runs(TrialState.COMPLETE) for cost in _costs(run)]
+        costs += [_stopped_at(run)[1] for run in stopped]
+        left = max(0, self._runs - done)
+        facts = [f"{done} of {self._runs} runs"]
         facts += [f"{len(stopped)} ended early"] * bool(stopped)
         facts += [f"{len(failed)} failed"] * bool(failed)
         facts.append(f"{duration(sum(costs))} of training")
@@ -144,7 +161,7 @@ class Screen:
             is_best = best is not None and run.number == best.number
             steps = run.user_attrs.get(STEPS, 0)
             cells = f"{run.values[0]:.4g}", f"{run.values[1]:.1f}", abbreviate(steps)
-            row = str(run.number), "best" if is_best else "front", *cells
+            row = _numbered(run), "best" if is_best else "front", *cells
             table.add_row(*row, *self._cells(run), style="green" if is_best else "")
         now = time.monotonic()
         for going in list(self._going.values())[:RUNNING]:
@@ -152,13 +169,25 @@ class Screen:
             seconds = last.cost if last else now - going.began
             score = f"{last.score:.4g}" if last else "…"
             cells = score, f"{seconds:.1f}", abbreviate(last.steps) if last else "0"
-            row = str(going.trial.number), "running", *cells
+            seed = f", seed {going.seed + 1}" if study.seeds > 1 else ""
+            row = str(going.trial.number), f"running{seed}", *cells
             table.add_row(*row, *self._cells(going.trial), style="cyan")
         return table
 
     def _cells(self, run: FrozenTrial) -> list[str]:
         names = {name.rpartition(".")[2]: name for name in run.params}
         return [_short(run.params[names[each]]) if each in names else "" for each in self._shown]
+
+
+def _costs(run: FrozenTrial) -> list[float]:
+    """Of the runs of all its seeds."""
+    return [curve[-1].cost for curve in curves(run).values()] or [run.values[1]]
+
+
+def _numbered(run: FrozenTrial) -> str:
+    """A run's number, and how many seeds it was judged by."""
+    of = curves(run)
+    return f"{run.number} ({len(of)} seeds)" if of else str(run.number)
 
 
 def _stopped_at(run: FrozenTrial) -> tuple[float, float]:
@@ -172,6 +201,8 @@ def _result(run: FrozenTrial) -> str:
         return f"failed: {run.user_attrs.get(FAULT)}"
     score, cost = _stopped_at(run) if run.state == TrialState.PRUNED else run.values
     text = f"score {score:.4g}, {cost:.1f} s, {abbreviate(run.user_attrs.get(STEPS, 0))} steps"
+    if of := [curve[-1].score for curve in curves(run).values()]:
+        text += f", seeds {' '.join(f'{each:.4g}' for each in of)}"
     return f"{text}, ended early: {run.user_attrs[STOPPED]}" if STOPPED in run.user_attrs else text
 
 

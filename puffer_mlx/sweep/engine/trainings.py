@@ -14,7 +14,7 @@ from puffer_mlx.config.command_line import option
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.child import Child
 from puffer_mlx.sweep.default_ranges import default_ranges
-from puffer_mlx.sweep.engine.study import DEFAULT
+from puffer_mlx.sweep.engine.study import DEFAULT, curves
 from puffer_mlx.sweep.fit import AGENTS, Values, fit
 from puffer_mlx.sweep.places import Place
 from puffer_mlx.sweep.settings import SweepSettings
@@ -70,19 +70,25 @@ class Trainings(NamedTuple):
         wanted = max(1, min(int(values[BUFFERS]), agents))
         return {**values, BUFFERS: next(q for q in range(wanted, 0, -1) if agents % q == 0)}
 
-    def folder_of(self, run: FrozenTrial) -> Path:
+    def folder_of(self, run: FrozenTrial, seed: int = 0) -> Path:
         """Where a run's files are."""
-        return self.folder / "runs" / f"{run.number:04d}"
+        return self.folder / "runs" / _name(run, seed)
 
-    def words_of(self, run: FrozenTrial) -> list[str]:
+    def words_of(self, run: FrozenTrial, seed: int = 0) -> list[str]:
         """The words of a run's command line that say what is trained, from ENV on."""
         if run.user_attrs.get(DEFAULT):  # the files' values, by the files' rules
             known = {p.name for p in self.space.parameters if p.default is not None}
         else:
             known = set()
-        return self._words(
-            {name: run.params[name] for name in self.space.names if name not in known}
-        )
+        found = {name: run.params[name] for name in self.space.names if name not in known}
+        return [*self._words(found), *self._seeds(seed)]
+
+    def _seeds(self, seed: int) -> list[str]:
+        """Options for one of a run's further seeds: other weights, and other environments."""
+        if not seed:
+            return []
+        vec = self.config.vec.seed + 1000 * seed  # environment i starts from this plus i
+        return [f"--base.seed={self.config.base.seed + seed}", f"--vec.seed={vec}"]
 
     def _words(self, values: Values) -> list[str]:
         words = [self.env, *self.words]
@@ -112,17 +118,17 @@ class Trainings(NamedTuple):
                 written.setdefault(key, str(value))
         return made
 
-    def start(self, run: FrozenTrial, place: Place) -> Child:
-        """Start a run's process.
+    def start(self, run: FrozenTrial, place: Place, seed: int) -> Child:
+        """Start a run's process, with one of its seeds.
 
         Raises:
             UserError: its values can't be run.
         """
         self.config_of(run)
-        folder = self.folder_of(run)
+        folder = self.folder_of(run, seed)
         with contextlib.suppress(FileNotFoundError):
             _forget(folder)
-        words = self.words_of(run)
+        words = self.words_of(run, seed)
         words += [
             "--checkpoint-dir",
             str(folder / "checkpoints"),
@@ -138,16 +144,16 @@ class Trainings(NamedTuple):
 
     # ---- what is left of a run -------------------------------------------------------------------
 
-    def publish(self, run: FrozenTrial) -> None:
+    def publish(self, run: FrozenTrial, seed: int = 0) -> None:
         """Put a run's record where upstream's viewer finds it: ``logs/ENV`` of the sweep."""
-        folder = self.folder_of(run)
+        folder = self.folder_of(run, seed)
         logs = sorted((folder / "logs").rglob("*.jsonl"))
         saved = sorted((folder / "checkpoints").rglob("config.ini"))
         if not logs or not saved:
             return
         config = load_saved(saved[-1])
         config.sweep = self.sections()
-        name = f"{run.number:04d}"
+        name = _name(run, seed)
         form = formats.find(FORMS.get(config.train.algorithm, "puffer4"))
         log = RunLog(config, name, logs[-1], overlap=config.train.overlap is True)
         if not any(log.metric in record for record in log.epochs()):
@@ -161,13 +167,21 @@ class Trainings(NamedTuple):
         config = replace(config, base=replace(config.base, family=self.config.base.family))
         path = self.folder / BEST
         score, cost = run.values
+        several = (
+            f", the {self.settings.seeds_score} of {len(of)} seeds" if (of := curves(run)) else ""
+        )
         head = (
             f"# Run {run.number} of the sweep {self.folder.name}: {self.settings.metric}"
-            f" {score:g} after {cost:.1f} s.\n\n"
+            f" {score:g} after {cost:.1f} s{several}.\n\n"
         )
         with publish(path) as temporary:
             temporary.write_text(head + ini_text(config), encoding="utf-8")
         return path
+
+
+def _name(run: FrozenTrial, seed: int) -> str:
+    """A run's name in its folder: its number, and which one of several seeds it is."""
+    return f"{run.number:04d}" + f"-{seed + 1}" * bool(seed)
 
 
 def _loaded(words: list[str]) -> Config:
