@@ -154,6 +154,8 @@ def found(folder: Path) -> list[dict[str, Any]]:
     from puffer_mlx.sweep.engine import opening, storage
     from puffer_mlx.sweep.engine.study import RUN, curves
 
+    if not (folder / "journal.log").exists():
+        return []
     opened = storage.open_storage(str(folder / "journal.log"))
     made = []
     for name in opening.names(opened):
@@ -256,6 +258,13 @@ def main() -> None:
     began = time.monotonic()
     search(folder, options.gpus, options.each, options.seconds, options.part)
     rows = found(folder)
+    left = options.seconds - (time.monotonic() - began)
+    if options.gpus and not rows and left > 0:  # its processes ended: MLX has no GPU, say
+        print((folder / "search-0.txt").read_text(errors="replace")[-2000:], flush=True)
+        folder = folder / "cores"
+        folder.mkdir()
+        search(folder, 0, 1, left, options.part)
+        rows = found(folder)
     with publish(options.out / "search.json") as path:
         path.write_text(json.dumps(rows, indent=1) + "\n")
     if (folder / "journal.log").exists():
