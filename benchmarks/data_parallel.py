@@ -5,8 +5,8 @@
     python benchmarks/data_parallel.py --backend nccl --agents 8192 --minibatch 65536   # GPUs
 
 Each number is of ``puffer-mlx train`` in a folder of its own: the median of its epochs but for the
-first ones, the best of several runs. It needs nothing but this repository and MLX. Words behind
-``--`` are options of every run.
+first ones, the best of several runs. ``--phases`` tells what the first rank's epochs were spent on.
+It needs nothing but this repository and MLX. Words behind ``--`` are options of every run.
 """
 
 import argparse
@@ -45,8 +45,8 @@ def words(options: argparse.Namespace, ranks: int) -> list[str]:
     )
 
 
-def epochs(options: argparse.Namespace, ranks: int) -> list[float]:
-    """Steps per second of a run's epochs, but for the first ones."""
+def epochs(options: argparse.Namespace, ranks: int) -> list[dict]:
+    """The records of a run's epochs, but for the first ones."""
     with tempfile.TemporaryDirectory() as folder:
         where = ["--checkpoint-dir", f"{folder}/checkpoints", "--log-dir", f"{folder}/logs"]
         command = [*words(options, ranks), *where]
@@ -58,7 +58,24 @@ def epochs(options: argparse.Namespace, ranks: int) -> list[float]:
             raise SystemExit(f"{ranks} ranks ended with {code}")
         (log,) = Path(folder).glob("logs/*/*.jsonl")
         records = [json.loads(line) for line in log.read_text().splitlines()]
-    return [record["SPS"] for record in records if "SPS" in record][WARM:]
+    return [record for record in records if "SPS" in record][WARM:]
+
+
+def median(records: list[dict], name: str) -> float:
+    """Of a number in records; 0 where it is in none."""
+    return statistics.median(record.get(name, 0.0) for record in records)
+
+
+def phases(found: dict[int, list[dict]]) -> str:
+    """A table of milliseconds: a row for each ``perf/*``, a column for each number of ranks."""
+    every = [record for records in found.values() for record in records]
+    names = dict.fromkeys(name for record in every for name in record if name.startswith("perf/"))
+    lines = [f"{'ms an epoch':26}" + "".join(f"{ranks:>8}" for ranks in found)]
+    for name in names:
+        row = [1e3 * median(records, name) for records in found.values()]
+        if max(row) >= 0.005:
+            lines.append(f"{name:26}" + "".join(f"{number:8.2f}" for number in row))
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -72,14 +89,18 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--draw-from", choices=("rank", "all"), default="rank")
+    parser.add_argument("--phases", action="store_true", help="print perf/*, medians of epochs")
     parser.add_argument("--json", type=Path, help="write the numbers there, too")
     argv, _, more = " ".join(sys.argv[1:]).partition(" -- ")
     options = parser.parse_args(argv.split())
     options.more = more.split()
     found: dict[int, list[float]] = {}
+    told: dict[int, list[dict]] = {}
     for _ in range(options.runs):  # in turns: a machine's speed changes
         for ranks in options.ranks:
-            found.setdefault(ranks, []).append(statistics.median(epochs(options, ranks)))
+            records = epochs(options, ranks)
+            found.setdefault(ranks, []).append(median(records, "SPS"))
+            told.setdefault(ranks, []).extend(records)
     first = max(found[options.ranks[0]])
     print(f"{options.env}, {options.agents} agents a rank, {options.backend}")
     for ranks, speeds in found.items():
@@ -87,6 +108,8 @@ def main() -> None:
         print(
             f"{ranks} ranks: {max(speeds):,.0f} steps/s, ratio {max(speeds) / first:.2f} ({runs})"
         )
+    if options.phases:
+        print(phases(told))
     if options.json:
         options.json.write_text(json.dumps({"options": vars(options) | {"json": ""}, "SPS": found}))
 
