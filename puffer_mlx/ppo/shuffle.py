@@ -30,11 +30,11 @@ class Pass(NamedTuple):
     """Passes of an epoch; the last one may end early."""
 
     @classmethod
-    def of(cls, config: Config, by_segment: bool) -> "Pass":
-        """The passes of a configuration."""
+    def of(cls, config: Config, by_segment: bool, agents: int) -> "Pass":
+        """The passes of a configuration, over so many agents' steps."""
         size = config.segments if by_segment else config.train.minibatch_size
-        whole = config.vec.total_agents if by_segment else config.batch_size
-        minibatches = whole // size
+        whole = agents if by_segment else agents * config.train.horizon
+        minibatches = max(1, whole // size)
         return cls(by_segment, minibatches, size, -(-config.minibatches // minibatches))
 
     def order(self, key: mx.array, numbers: mx.array) -> mx.array:

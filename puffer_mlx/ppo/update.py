@@ -32,7 +32,8 @@ or ``epoch``, all minibatches in one operation: ``ppo/small_networks``.
 
 ``ppo/sections.py`` makes the minibatches, ``ppo/gradients.py`` learns from one.
 
-``act`` is the rollout's; ``logprobs`` is the forward pass alone, for comparing the two.
+``act`` is the rollout's, ``act_by_seats`` that of several policies; ``logprobs`` is the forward
+pass alone, for comparing the two.
 """
 
 from collections.abc import Callable
@@ -40,6 +41,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+from mlx.utils import tree_map
 
 from puffer_mlx.config import Train
 from puffer_mlx.ops import put_rows
@@ -59,11 +61,13 @@ Step = Callable[..., Any]
 class Executables(NamedTuple):
     """The functions of a run, compiled where that pays; which ones an algorithm calls: see above.
 
-    ``act`` and ``step`` are for the rollout's device, the others for the learner's. Where another
-    thread builds graphs at the same time, ``devices.building`` is held during each call.
+    ``act``, ``act_by_seats`` and ``step`` are for the rollout's device, the others for the
+    learner's. Where another thread builds graphs at the same time, ``devices.building`` is held
+    during each call.
     """
 
     act: Callable[..., Any]
+    act_by_seats: Callable[..., Any]
     step: Callable[..., Any]
     targets: Callable[..., Any]
     draw: Callable[..., Any]
@@ -99,6 +103,7 @@ def compile_update(
     small = mx.compile if backend() != "cpu" else lambda function: function
     return Executables(
         act=mx.compile(partial(_act, policy)),
+        act_by_seats=mx.compile(partial(_act_by_seats, policy)),
         step=mx.compile(partial(_step, policy)),
         targets=small(partial(_targets, train)),
         draw=small(sections.draw),
@@ -123,6 +128,34 @@ def _act(policy: Policy, weights, observations, state, noise, mask, terminals):
     keep = policy.keep(terminals)
     actions, logprobs, values, state = policy.act(weights, observations, state, noise, mask, keep)
     return mx.concatenate([actions.T, logprobs[None], values[None]]), state
+
+
+def _act_by_seats(policy: Policy, weights, observations, state, noise, mask, terminals, rows, back):
+    """``_act`` of agents for whom several policies act.
+
+    Args:
+        policy: what all of them are.
+        weights: a list with the weights of each.
+        observations: (n, D) of all agents; likewise the next four.
+        state: the network's.
+        noise: (n, heads).
+        mask: (n, A) or None.
+        terminals: (n,).
+        rows: a list with the agents of each policy, int32; together all n.
+        back: (n,) int32, where each agent is when those of each policy are behind one another.
+
+    Returns:
+        As ``_act``, of all agents in their order.
+    """
+    found = []
+    for own, chosen in zip(weights, rows, strict=True):
+        given = [observations, state, noise, terminals]
+        seen, before, drawn, ended = tree_map(lambda a, chosen=chosen: a[chosen], given)
+        legal = None if mask is None else mask[chosen]
+        found.append(_act(policy, own, seen, before, drawn, legal, ended))
+    outputs, states = zip(*found, strict=True)
+    state = tree_map(lambda *parts: mx.concatenate([*parts])[back], *states)
+    return mx.concatenate([*outputs], axis=1)[:, back], state
 
 
 def _step(policy: Policy, weights, observations, state, terminals):

@@ -15,6 +15,7 @@ from puffer_mlx.profiling.timeline import ACTING
 from puffer_mlx.rollout.acting import State
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.compiled_step import Actor
+from puffer_mlx.rollout.several_actors import Actors
 from puffer_mlx.vec.base import WholeRollouts
 
 SPANS = 4096  # of threads, that a traced rollout notes at most
@@ -24,14 +25,14 @@ class ActingInC:
     """Acts and steps on the environments' threads; for weights in float32, on the CPU.
 
     Args:
-        actor: the policy's step.
+        actor: the policy's step; or those of several, whose weights are a list then.
         timer: gets the phases of ``ActingInMLX``; acting and environments share the call's time as
             they shared the threads'.
     """
 
     in_c = True
 
-    def __init__(self, actor: Actor, timer: PhaseTimer) -> None:
+    def __init__(self, actor: Actor | Actors, timer: PhaseTimer) -> None:
         self.actor, self.timer = actor, timer
 
     def collect(
@@ -52,6 +53,7 @@ class ActingInC:
         measured = environments.collect(
             buffer.horizon, address, buffer.views.actions, buffer.rows, spans
         )
+        actor.unbind()
         timer.lap("eval_act")
         sampling = actor.seconds()["sample"]
         parts = {"eval_act": measured.acting - sampling, "eval_sample": sampling}

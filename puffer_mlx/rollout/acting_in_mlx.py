@@ -14,6 +14,7 @@ from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
 from puffer_mlx.rollout.acting import State
 from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.selfplay.seats import Seats
 from puffer_mlx.system.devices import building
 from puffer_mlx.trees import leaves
 from puffer_mlx.vec.base import VecEnv
@@ -46,6 +47,8 @@ class ActingInMLX:
         timer: gets the phases ``eval_copy_in``, ``eval_act`` (acting), ``eval_copy_out``,
             ``eval_store`` and ``eval_env`` (waiting for environments).
         parts: how many parts so many groups make.
+        seats: of self-play: who acts for which agents. Then ``act`` is ``act_by_seats``, and
+            weights are a list: the learner's, and each opponent's.
     """
 
     in_c = False
@@ -56,8 +59,10 @@ class ActingInMLX:
         streams: Streams,
         timer: PhaseTimer,
         parts: Callable[[int], int] = each_group,
+        seats: Seats | None = None,
     ) -> None:
         self.act, self.streams, self.timer, self.parts = act, streams, timer, parts
+        self._seats = seats
 
     def collect(
         self,
@@ -76,6 +81,7 @@ class ActingInMLX:
         with building, mx.stream(streams[0]):
             held = [joined(states, of) for of in groups]
             noises = mx.split(noise.reshape(-1, noise.shape[-1]), T * P)  # views
+            acts = [self.act] * P if self._seats is None else self._by_seats(self._seats, P)
         mx.eval(noises, held)
         timer.lap("eval_copy_in")
 
@@ -112,7 +118,7 @@ class ActingInMLX:
                 arrive(t, p)
                 observations, mask, terminals, *_ = parts[t][p]
                 with building, mx.stream(streams[p % len(streams)]):
-                    chosen, held[p] = self.act(
+                    chosen, held[p] = acts[p](
                         weights, observations, held[p], noises[t * P + p], mask, terminals
                     )
                 mx.async_eval(chosen, held[p])
@@ -129,6 +135,21 @@ class ActingInMLX:
         mx.eval(after)
         timer.lap("eval_env")
         return after
+
+    def _by_seats(self, seats: Seats, parts: int) -> list[Callable[..., Any]]:
+        """Each part's step, by the policies that have agents in it."""
+        return [self._of_part(policies) for policies in np.split(seats.policy, parts)]
+
+    def _of_part(self, policies: np.ndarray) -> Callable[..., Any]:
+        present = np.unique(policies).tolist()
+        rows = [mx.array(np.flatnonzero(policies == p), mx.int32) for p in present]
+        order = np.argsort(policies, kind="stable")
+        back = mx.array(np.argsort(order), mx.int32)
+
+        def act(weights: list[Any], *seen: Any) -> Any:
+            return self.act([weights[p] for p in present], *seen, rows, back)
+
+        return act
 
 
 def joined(states: list[State], groups: range) -> State:

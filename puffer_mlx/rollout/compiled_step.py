@@ -55,7 +55,7 @@ class Actor:
         self._hidden = policy.network.hidden
         self._pack: Any = forms_of(policy.network).pack
         shape = self._inputs, self._hidden, list(action.sizes), action.continuous
-        self._native = extension.Actor(*shape, policy.decoder.limits.action)
+        self.native = extension.Actor(*shape, policy.decoder.limits.action)
         self._ready = False
         self._held: list[np.ndarray | None] = []  # what the native actor has addresses of
 
@@ -69,7 +69,7 @@ class Actor:
             ValueError: an array has another shape or dtype.
         """
         self._ready = False
-        native, policy = self._native, self._policy
+        native, policy = self.native, self._policy
         native.clear()
         action, decoder = policy.decoder.action, weights["decoder"]
         heads = _heads(policy, decoder)
@@ -93,25 +93,28 @@ class Actor:
 
     def _features(self, weights: Weights, prefix: str = "") -> None:
         """Add encoder and network; ``prefix``: of the weights' names, in messages."""
-        native, policy = self._native, self._policy
+        native, policy = self.native, self._policy
         code = CODES[encoder_activation(policy.encoder) or ""]
         shape = self._hidden, self._inputs
         _add(native, _affine(weights["encoder"], shape, f"{prefix}encoder"), code)
         self._pack(Layers(native, f"{prefix}network"), policy.network, weights["network"])
 
-    def bind(self, views: Any, noise: np.ndarray, states: Any) -> tuple[int, int]:
+    def bind(
+        self, views: Any, noise: np.ndarray, states: Any, rows: np.ndarray | None = None
+    ) -> tuple[int, int]:
         """Say what memory to act on; it is kept alive until the next call.
 
         Args:
             views: ``Views``, C-contiguous, with T or more rows of N agents. Observations
                 (float32 or uint8), terminals and masks are read, the others written.
             noise: (T, N, heads) float32, from ``distribution.noise``.
-            states: the network's, a tree of (N, ...) float32 arrays; replaced in place.
+            states: the network's, a tree of (n, ...) float32 arrays; replaced in place.
+            rows: (n,) int32, the agents that it acts for, ascending; all N if None.
 
         Returns:
             Addresses of ``void act(void* context, int t, int first, int count)``, which acts at
-            step t for agents [first, first + count), and of its context. Several threads may call
-            it at a time, each for other agents; it wants an agent's steps in order.
+            step t for its agents [first, first + count) of n, and of its context. Several threads
+            may call it at a time, each for other agents; it wants an agent's steps in order.
 
         Raises:
             ValueError: an array has another shape or dtype, isn't C-contiguous or can't be written.
@@ -133,15 +136,21 @@ class Actor:
         _check(views.actions, (T, N, action.heads), "actions", written=True)
         _check(views.logprobs, (T, N), "logprobs", written=True)
         _check(views.values, (T, N), "values", written=True)
-        state = self._states(states, N)
+        state = self._states(states, N if rows is None else len(rows))
+        if rows is not None:
+            _check_rows(rows, N)
 
         ends = views.terminals if self._policy.reset_on_terminal else None
         read = [views.observations, ends, views.masks, noise]
-        self._held = [*read, views.actions, views.logprobs, views.values, *state]
-        observed, *others = [_address(array) for array in self._held]
-        rows, states_at = others[:6], others[6:]
-        self._native.bind(N, observed, as_bytes, *rows, states_at)
-        return self._native.function(), self._native.context()
+        self._held = [rows, *read, views.actions, views.logprobs, views.values, *state]
+        own, observed, *others = [_address(array) for array in self._held]
+        rows_at, states_at = others[:6], others[6:]
+        self.native.bind(N, own, observed, as_bytes, *rows_at, states_at)
+        return self.native.function(), self.native.context()
+
+    def unbind(self) -> None:
+        """Forget the memory: nobody acts on it any more."""
+        self._held = []
 
     def _states(self, states: Any, N: int) -> list[np.ndarray]:
         """The states' arrays in the order in which layers number them."""
@@ -155,7 +164,7 @@ class Actor:
 
     def seconds(self) -> dict[str, float]:
         """Thread-seconds since ``bind``: the policy's (``act``), and choosing (``sample``)."""
-        return {"act": self._native.acting(), "sample": self._native.sampling()}
+        return {"act": self.native.acting(), "sample": self.native.sampling()}
 
 
 # ---- weights, in the order of the layers ---------------------------------------------------------
@@ -250,6 +259,13 @@ def _check(
     found += "" if array.flags.writeable else ", read-only"
     wanted = "writable and C-contiguous" if written else "C-contiguous"
     raise ValueError(f"{name}: expected {np.dtype(dtype)} {shape}, {wanted}; found {found}")
+
+
+def _check_rows(rows: np.ndarray, N: int) -> None:
+    """That an actor can have these of N agents."""
+    _check(rows, rows.shape[:1], "rows", np.int32, exact=True)
+    if len(rows) and (rows[0] < 0 or rows[-1] >= N or (rows[1:] <= rows[:-1]).any()):
+        raise ValueError(f"rows: expected some of 0 to {N - 1}, ascending; found {rows}")
 
 
 def _address(array: np.ndarray | None) -> int:

@@ -20,6 +20,8 @@ from puffer_mlx.rollout.acting_in_mlx import (
 )
 from puffer_mlx.rollout.compiled_step import make_actor
 from puffer_mlx.rollout.on_gpu import EnvironmentsOnGPU, RolloutsOnGPU
+from puffer_mlx.rollout.several_actors import make_actors
+from puffer_mlx.selfplay.seats import Seats
 from puffer_mlx.system.backend import backend_of
 from puffer_mlx.vec.base import WholeRollouts
 
@@ -32,6 +34,7 @@ def choose_acting(
     environments: Any,
     streams: Streams,
     timer: PhaseTimer,
+    seats: Seats | None = None,
 ) -> Acting:
     """How a policy acts on a device.
 
@@ -43,7 +46,11 @@ def choose_acting(
         environments: what it acts in.
         streams: gives those that acting through MLX takes; in C the environments' threads act.
         timer: gets the phases ``eval_*``.
+        seats: of self-play, where several policies act: then weights are a list of each one's.
+            There is no kernel for them: a GPU acts through MLX.
     """
+    if seats is not None:
+        return _for_several(device, precision, policy, run, environments, streams, timer, seats)
     if isinstance(environments, EnvironmentsOnGPU):
         return RolloutsOnGPU(environments.kernel, streams, timer)
     whole = isinstance(environments, WholeRollouts)
@@ -55,3 +62,25 @@ def choose_acting(
         return ActingInKernel(kernel, streams, timer)
     parts = few_parts if few else each_group
     return SampledActingInMLX(ActingInMLX(run.act, streams, timer, parts), run.step)
+
+
+def _for_several(
+    device: mx.Device,
+    precision: str,
+    policy: Policy,
+    run: Executables,
+    environments: Any,
+    streams: Streams,
+    timer: PhaseTimer,
+    seats: Seats,
+) -> Acting:
+    whole = isinstance(environments, WholeRollouts)
+    if (
+        device == mx.cpu
+        and precision == "fp32"
+        and whole
+        and (actors := make_actors(policy, seats))
+    ):
+        return ActingInC(actors, timer)
+    parts = few_parts if backend_of(device) != "cpu" else each_group
+    return ActingInMLX(run.act_by_seats, streams, timer, parts, seats)

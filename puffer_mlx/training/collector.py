@@ -16,14 +16,16 @@ What a rollout began from is kept with it. A checkpoint holds that, and not the 
 again from there gives the same one.
 """
 
-import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
 from puffer_mlx.machines.alone import ALONE, Alone
@@ -34,6 +36,7 @@ from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU
+from puffer_mlx.selfplay.seats import Seats
 from puffer_mlx.system.devices import building, for_cpu
 from puffer_mlx.training.acting import choose_acting
 from puffer_mlx.training.placement import Placement, rollout_cores
@@ -76,6 +79,7 @@ class Collector:
         placement: where it acts.
         timer: gets the phases ``eval_*``.
         ranks: the processes that have a part of the run's agents each.
+        seats: of self-play: who acts for which agents.
 
     Attributes:
         acting: how it acts; another way may be put in its place while nothing is under way.
@@ -95,8 +99,10 @@ class Collector:
         placement: Placement,
         timer: PhaseTimer,
         ranks: Alone = ALONE,
+        seats: Seats | None = None,
     ) -> None:
-        self._ranks = ranks
+        self._ranks, self._seats = ranks, seats
+        self._known: list[tuple[Any, Any]] = []  # opponents' weights, and what acts by them
         if placement.whole is not None:
             assert isinstance(vec, NativeVec)
             vec = EnvironmentsOnGPU(vec, placement.whole)
@@ -109,7 +115,7 @@ class Collector:
             learner_width(threads() - self.cores)
         device, precision = placement.rollout, placement.acting_precision
         streams = lambda: acting_streams(device, self.cores, vec.num_groups)  # noqa: E731
-        self.acting = choose_acting(device, precision, policy, run, vec, streams, timer)
+        self.acting = choose_acting(device, precision, policy, run, vec, streams, timer, seats)
         shape = (config.train.horizon, vec.num_agents, vec.num_groups)
         Buffer = RolloutBuffer if placement.whole is None else BufferOnGPU
         self.buffers: list[Any] = [
@@ -153,12 +159,20 @@ class Collector:
         """Whether a rollout is being collected now, by the other thread."""
         return isinstance(self._job, Future) and not self._job.done()
 
-    def begin(self, weights: Any, key: mx.array) -> mx.array:
+    def begin(
+        self,
+        weights: Any,
+        key: mx.array,
+        opponents: Sequence[Any] = (),
+        fresh: Collection[int] = (),
+    ) -> mx.array:
         """Begin a rollout with these weights.
 
         Args:
             weights: the learner's, evaluated.
             key: the trainer's, which the rollout's is drawn from.
+            opponents: of self-play, each one's weights, evaluated.
+            fresh: the opponents, from 1, whose recurrent states begin anew.
 
         Returns:
             The key to go on with.
@@ -166,16 +180,31 @@ class Collector:
         assert self._job is None, "the rollout before has not been taken"
         with building:
             after, mine = mx.random.split(key)
-            away = self.placement.rollout != self.placement.learner
-            acting = for_cpu(weights) if away else weights
-            acting = lower(acting, self.placement.acting_precision)
+            acting = self._to_act(weights)
+            if self._seats is not None:
+                acting = [acting, *self._opponents(opponents)]
             T, draw = self.buffer.horizon, self.policy.distribution.noise
             noise = self._ranks.columns(lambda N: draw(mine, (T, N)), self.vec.num_agents)
         mx.eval(after, noise, acting)
         buffer = self.buffers[(self.buffers.index(self.buffer) + 1) % len(self.buffers)]
-        self._work = functools.partial(self._collect, buffer, weights, acting, key, noise)
+        self._work = partial(self._collect, buffer, weights, acting, key, noise, fresh)
         self._job = worker().submit(self._work) if self.overlap else self._work
         return after
+
+    def _to_act(self, weights: Any) -> Any:
+        """Weights where they act, in the type in which they do."""
+        away = self.placement.rollout != self.placement.learner
+        acting = for_cpu(weights) if away else weights
+        return lower(acting, self.placement.acting_precision)
+
+    def _opponents(self, weights: Sequence[Any]) -> list[Any]:
+        """The same of opponents' weights, which are mostly those of the rollout before."""
+        before = self._known
+        self._known = [
+            next((known for known in before if known[0] is own), None) or (own, self._to_act(own))
+            for own in weights
+        ]
+        return [acting for _, acting in self._known]
 
     def take(self) -> Rollout:
         """The rollout that was begun: waits for it, or collects it now.
@@ -214,8 +243,26 @@ class Collector:
         if interrupt:
             raise interrupt
 
+    def _renewed(self, fresh: Collection[int]) -> list[Any]:
+        """The groups' recurrent states, those of these opponents as at the beginning."""
+        if self._seats is None or not fresh:
+            return self.states
+        theirs = np.isin(self._seats.policy, list(fresh))
+        with building, mx.stream(self.placement.rollout):
+            new = mx.split(mx.array(theirs[:, None].tolist()), len(self.states))
+            groups = zip(new, self._fresh, self.states, strict=True)
+            found = [tree_map(partial(mx.where, *each[:1]), *each[1:]) for each in groups]
+        mx.eval(found)
+        return found
+
     def _collect(
-        self, buffer: RolloutBuffer, weights: Any, acting: Any, key: mx.array, noise: mx.array
+        self,
+        buffer: RolloutBuffer,
+        weights: Any,
+        acting: Any,
+        key: mx.array,
+        noise: mx.array,
+        fresh: Collection[int],
     ):
         """The rollout's whole work, in the thread where it runs; returns the Rollout."""
         timer, began = self._timer, time.perf_counter()
@@ -223,7 +270,7 @@ class Collector:
             timer.lap("eval_idle")
         else:
             timer.start()
-        states = self._fresh if self.config.base.reset_state else self.states
+        states = self._fresh if self.config.base.reset_state else self._renewed(fresh)
         environments = self.vec.state() if self.overlap else None
         buffer.begin(self.buffer)
         self._start = start = RolloutStart(buffer, weights, states, key, environments)

@@ -22,6 +22,7 @@ from puffer_mlx.ppo.update import Executables
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.health import Health, Submitted
+from puffer_mlx.training.learned_rows import Learned
 from puffer_mlx.training.observers import Observer, locked, watched
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.training.reader import Reader
@@ -34,7 +35,7 @@ class Steps(NamedTuple):
     """What the learner calls: two steps for each rollout, and those that algorithms choose from.
 
     ``copy`` and ``recompute`` return their argument where acting and training compute in one place
-    (``reader.py``); the others are described in ``ppo/update.py``.
+    (``reader.py``) and all agents are trained on; the others are described in ``ppo/update.py``.
     """
 
     copy: Step
@@ -59,6 +60,7 @@ class Learner:
         placement: where it acts and is trained.
         policy: what is trained.
         ranks: the processes that train it together.
+        learned: whose rows are trained on; None: all agents'.
 
     Attributes:
         steps: what ``train`` calls. They may be replaced between two epochs: one by ``_replace``,
@@ -74,14 +76,17 @@ class Learner:
         placement: Placement,
         policy: Policy,
         ranks: Alone = ALONE,
+        learned: Learned | None = None,
     ) -> None:
         run = watched(run, locked)
-        self.reader = Reader(run, placement, ranks.own(config))
+        self.reader = Reader(run, placement, ranks.own(config), learned)
+        self._learned = learned
         self.health = Health(config)
         self._config = config = ranks.drawn(config)
         self._ranks = ranks
         if config.train.algorithm == "ppo":
-            self._pass = Pass.of(config, policy.has_memory)
+            agents = learned.agents if learned else config.vec.total_agents
+            self._pass = Pass.of(config, policy.has_memory, agents)
         self._largest_kl = largest_kl(config.train)
         in_one = placement.learner == mx.cpu and small_networks.fits(policy, config.train)
         self._at_once = in_one and ranks.size == 1
@@ -134,7 +139,7 @@ class Learner:
         submitted: Submitted,
     ) -> TrainState:
         """All of PPO's minibatches in one operation: ``ppo/small_networks``."""
-        learned = _learned_from(rollout.buffer.last_rows, *fields["actions"].shape[:2])
+        learned = _learned_from(self._finals(rollout), *fields["actions"].shape[:2])
         adv = steps.targets(fields, fields["values"], None)
         orders = [*self._orders(learned, keys)]
         with building:
@@ -145,6 +150,11 @@ class Learner:
         now = TrainState(*after)
         submitted.submit(now, adv, metrics, ok)
         return now
+
+    def _finals(self, rollout: Rollout) -> np.ndarray | None:
+        """Which rows hold an episode's last observation, of the agents that are trained on."""
+        finals = rollout.buffer.last_rows
+        return finals if self._learned is None else self._learned.finals(finals)
 
     def draws(self, key: mx.array) -> mx.array:
         """The random numbers that decide what an epoch's minibatches are made of.
@@ -166,7 +176,7 @@ class Learner:
         states, K = self.reader.first_states(rollout), self._config.minibatches
         if self._config.train.algorithm == "puffer5":
             return _in_order(steps.split(fields, states), K)
-        finals = self._ranks.finals(rollout.buffer.last_rows, fields)
+        finals = self._ranks.finals(self._finals(rollout), fields)
         return islice(self._shuffled(steps, fields, states, finals, draws), K)
 
     def _shuffled(

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
@@ -38,6 +39,7 @@ from puffer_mlx.rollout.on_gpu import (
     game_of,
     rollouts_in_one_launch,
 )
+from puffer_mlx.selfplay.seats import Seats
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.compiler import cache_directory
 from puffer_mlx.system.devices import building, for_cpu, has_gpu, kind
@@ -89,6 +91,7 @@ def place(
     run: Executables,
     weights: Any,
     before: Mapping[str, Any],
+    seats: Seats | None = None,
 ) -> Placement:
     """The placement that a configuration asks for; measured if it leaves that open.
 
@@ -99,13 +102,14 @@ def place(
         run: its compiled functions.
         weights: evaluated.
         before: of the run that goes on, ``rollout_device``: what ``auto`` was.
+        seats: of self-play; a GPU's kernels act by one policy alone.
 
     Raises:
         UserError: acting on a GPU was asked for, and this MLX has none.
     """
     learner = mx.default_device()
     overlap = overlaps(config)
-    kernel = step_on_gpu(policy) is not None
+    kernel = step_on_gpu(policy) is not None and seats is None
     found = Placement(learner, learner, overlap, config.train.precision, one_kernel=kernel)
     wanted = config.train.rollout_device
     if wanted in ("gpu", WHOLE) and not has_gpu():
@@ -113,7 +117,7 @@ def place(
             f"train.rollout_device is {wanted}, but this build of MLX has no GPU",
             "--train.rollout-device cpu, or auto",
         )
-    whole = rollouts_in_one_launch(policy, vec, config.train.horizon)
+    whole = rollouts_in_one_launch(policy, vec, config.train.horizon) if seats is None else None
     if wanted == WHOLE:
         _refuse_without(whole, learner, policy, vec)
     if wanted == "auto" and learner == mx.gpu and "rollout_device" in before:
@@ -126,8 +130,8 @@ def place(
     elif wanted == WHOLE:
         found.rollout, found.whole = mx.Device(mx.gpu), whole
     else:
-        measure = partial(_calibrate, config, vec, policy, run, weights, whole)
-        seconds, cached = _cached(config, vec.spec, measure)
+        measure = partial(_calibrate, config, vec, policy, run, weights, whole, seats)
+        seconds, cached = _cached(config, vec.spec, measure, seats)
         found.rollout, found.reason = _choose(seconds, overlap)
         found.reason += " (measured before)" if cached else ""
         found.whole = whole if _one_launch_wins(seconds) else None
@@ -224,6 +228,7 @@ def _calibrate(
     run: Executables,
     weights: Any,
     whole: RolloutOnGPU | None = None,
+    seats: Seats | None = None,
 ) -> dict[str, float]:
     """Seconds of one step of all agents on each device, medians; a few steps, compiled before."""
     agents, groups = config.vec.total_agents, config.vec.num_buffers
@@ -237,13 +242,14 @@ def _calibrate(
                 mx.default_device(),
                 device,
                 precision=config.train.precision,
-                one_kernel=step_on_gpu(policy) is not None,
+                one_kernel=step_on_gpu(policy) is not None and seats is None,
             )
             precision = there.acting_precision
             home = device == mx.default_device()
             acting = lower(weights if home else for_cpu(weights), precision)
             streams = partial(acting_streams, device, threads(), groups)
-            way = choose_acting(device, precision, policy, run, still, streams, timer)
+            acting = acting if seats is None else [acting] * (1 + seats.opponents)
+            way = choose_acting(device, precision, policy, run, still, streams, timer, seats)
             with building, mx.stream(device):
                 states = [policy.initial_state(agents // groups) for _ in range(groups)]
                 noise = policy.distribution.noise(mx.random.key(0), (STEPS, agents))
@@ -286,7 +292,10 @@ def _median_seconds(work: Callable[[], object]) -> float:
 
 
 def _cached(
-    config: Config, spec: EnvSpec, measure: Callable[[], dict[str, float]]
+    config: Config,
+    spec: EnvSpec,
+    measure: Callable[[], dict[str, float]],
+    seats: Seats | None = None,
 ) -> tuple[dict[str, float], bool]:
     """The measurement for this machine and configuration, made unless it was made before."""
     facts = {
@@ -299,6 +308,8 @@ def _cached(
         "threads": rollout_threads(config, rollout_cores(config)),
         "policy": [vars(config.policy), vars(config.torch), config.train.precision],
     }
+    if seats is not None:
+        facts["agents of each policy"] = np.bincount(seats.policy).tolist()
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_directory() / f"rollout_device-{digest}.json"
     try:

@@ -11,6 +11,7 @@ from puffer_mlx.ppo.update import Executables
 from puffer_mlx.rollout.acting_in_mlx import joined
 from puffer_mlx.system.devices import building, for_gpu
 from puffer_mlx.training.collector import Rollout
+from puffer_mlx.training.learned_rows import Learned
 from puffer_mlx.training.placement import Placement
 
 
@@ -26,9 +27,17 @@ class Reader:
         placement: where it acts and is trained.
         config: of which a minibatch's segments count, which are recomputed at a time, and whether
             every rollout begins from the initial states.
+        learned: whose rows are trained on; None: all agents'.
     """
 
-    def __init__(self, run: Executables, placement: Placement, config: Config) -> None:
+    def __init__(
+        self,
+        run: Executables,
+        placement: Placement,
+        config: Config,
+        learned: Learned | None = None,
+    ) -> None:
+        self._learned = learned
         self._run, self._away = run, placement.away
         self._segments = max(1, config.segments)  # shuffled samples may be fewer than a segment
         self._carries = not config.base.reset_state
@@ -36,7 +45,13 @@ class Reader:
         self._from_host = placement.rollout != placement.learner == mx.gpu
 
     def copy(self, fields: Fields) -> Fields:
-        """A rollout's arrays where the learner's device reads them fastest."""
+        """A rollout's arrays of the agents that are trained on.
+
+        Where the learner's device reads them fastest.
+        """
+        if self._learned is not None:
+            with building:
+                fields = self._learned.fields(fields)
         if not self._from_host:
             return fields
         with building:
@@ -58,14 +73,19 @@ class Reader:
                 parts.append(logprobs[:, begin - first :])
             mx.async_eval(parts[-1])
         with building:
-            return {**fields, "logprobs": mx.concatenate(parts, axis=1)}
+            found = mx.concatenate(parts, axis=1)
+            if self._learned is not None:
+                found = self._learned.of_learner(found, fields["logprobs"])
+            return {**fields, "logprobs": found}
 
     def first_states(self, rollout: Rollout) -> Any:
-        """Recurrent states (N, ...) of all agents when the rollout began; None: the first."""
+        """Recurrent states (N, ...) of the agents when the rollout began; None: the first."""
         if not self._carries:
             return None
         with building:
             states = joined(rollout.start.states, range(len(rollout.start.states)))
+            if self._learned is not None:
+                states = self._learned.states(states)
             return for_gpu(states) if self._from_host else states
 
     def behaviour(self, rollout: Rollout, states: Any, minibatch: tuple) -> Any:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import mlx.core as mx
 from mlx.utils import tree_unflatten
 
 from puffer_mlx.checkpoint import State
@@ -9,6 +10,16 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.trees import named
 
 COUNTED = ("epoch", "global_step", "uptime")
+
+
+def within(arrays: dict[str, mx.array], name: str) -> dict[str, mx.array]:
+    """The arrays of a state whose names begin with a name and a dot, by what follows."""
+    prefix = f"{name}."
+    return {
+        each.removeprefix(prefix): array
+        for each, array in arrays.items()
+        if each.startswith(prefix)
+    }
 
 
 def take(state: State, mine: dict[str, Any]) -> dict[str, Any]:

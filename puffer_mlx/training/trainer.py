@@ -6,7 +6,7 @@ for logs in trainer:
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import mlx.core as mx
@@ -23,7 +23,7 @@ from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.system.devices import building
 from puffer_mlx.system.mlx_cache import choose_cache_limit
-from puffer_mlx.training import resume
+from puffer_mlx.training import resume, self_play
 from puffer_mlx.training.collector import Collector, Rollout
 from puffer_mlx.training.epoch_logs import (
     EpochLogs,
@@ -32,6 +32,7 @@ from puffer_mlx.training.epoch_logs import (
     merge_means,
     phase_logs,
 )
+from puffer_mlx.training.learned_rows import Learned
 from puffer_mlx.training.learner import Learner
 from puffer_mlx.training.observers import FirstRatios, Observer, SampledPhases
 from puffer_mlx.training.placing import as_on_first, place
@@ -39,6 +40,7 @@ from puffer_mlx.training.train_state import Scheduled, TrainState
 from puffer_mlx.trees import named
 from puffer_mlx.vec.base import VecEnv
 
+SELF_PLAY = "selfplay"  # of a state: the opponents'
 RECORDED = 16  # agents whose last rollout a checkpoint keeps, for comparing exports
 
 
@@ -49,10 +51,14 @@ class Pending:
     Attributes:
         draws: the key that its minibatches are drawn by, once it is drawn itself: training that
             failed is repeated with the same ones.
+        before: of self-play, its state before the rollout's games were counted.
+        told: and what there is to log of them.
     """
 
     rollout: Rollout
     draws: mx.array | None = None
+    before: self_play.State | None = None
+    told: Logs = field(default_factory=dict)
 
 
 class Trainer:
@@ -82,6 +88,7 @@ class Trainer:
         train_state: what training changes.
         pending: the rollout that the next step trains on; None if it has to be collected first.
         epoch_logs: makes the records; knows the scores of the last episodes.
+        self_play: its opponents; None without.
     """
 
     def __init__(
@@ -111,14 +118,18 @@ class Trainer:
         self._acts_next: Any = None  # the next rollout's weights, where they aren't the newest
         run = compile_update(self.policy, own.train, ranks.summed)
         before = like.numbers if like else {}
+        self.self_play = self_play.begin_self_play(config, vec, weights, ranks)
+        seats = self.self_play and self.self_play.seats
         self.placement = as_on_first(
-            ranks, own, lambda own: place(own, vec, self.policy, run, weights, before)
+            ranks, own, lambda own: place(own, vec, self.policy, run, weights, before, seats)
         )
         self.profiler = Profiler(bool(config.base.profile))
         timer = self.profiler.rollout
         ranks.begin(vec)
-        self.collector = Collector(own, vec, self.policy, run, self.placement, timer, ranks)
-        self.learner = Learner(config, run, self.placement, self.policy, ranks)
+        about = own, vec, self.policy, run, self.placement, timer, ranks, seats
+        self.collector = Collector(*about)
+        learned = Learned(config, seats) if seats else None
+        self.learner = Learner(config, run, self.placement, self.policy, ranks, learned)
         self._phases = SampledPhases(self.profiler.train, run.logprobs)
         # puffer4 trains a segment from a zero state. If its rollout did too, and acted by the
         # weights that are trained, the first minibatch's ratios are 1 but for rounding.
@@ -174,7 +185,7 @@ class Trainer:
         self.profiler.begin(self.epoch)
         self.profiler.train.start()
         try:
-            pending = self.pending = self.pending or Pending(self._rollout())
+            pending = self.pending or self._next()
             with self.ranks.guarded():
                 pending, losses, seconds = self._train(pending)
         finally:
@@ -184,7 +195,7 @@ class Trainer:
             self.profiler.rollout.lap("eval_idle")  # nobody else uses the timer now
         self.profiler.train.lap("train_wait" if overlap else "train_misc")
         done = self.epoch, self.global_step, pending.rollout, losses
-        record = self.epoch_logs.record(*done, time.perf_counter() - began, seconds)
+        record = self.epoch_logs.record(*done, time.perf_counter() - began, seconds) | pending.told
         phases = phase_logs(self.profiler.take())
         return {**record, **phases, **self.epoch_logs.memory()}
 
@@ -219,7 +230,10 @@ class Trainer:
         """
         if weights is None:
             weights = self.weights if self._acts_next is None else self._acts_next
-        self._key, self._acts_next = self.collector.begin(weights, self._key), None
+        given: tuple = ()
+        if self.self_play is not None:
+            given = self.self_play.league.opponents, self.self_play.league.fresh
+        self._key, self._acts_next = self.collector.begin(weights, self._key, *given), None
         self.profiler.train.lap("train_copy")  # of weights and noise, to where they are used
 
     def scheduled(self) -> Scheduled:
@@ -271,6 +285,9 @@ class Trainer:
         }
         if self._rate is not None:
             numbers["learning_rate"] = self._rate
+        if self.self_play is not None:
+            again = self.pending.before if self.pending and begun else None
+            arrays[SELF_PLAY], numbers[SELF_PLAY] = again or self.self_play.state()
         return State(dict(named(arrays)), numbers)
 
     def restore(self, weights: Any, state: State) -> bool:
@@ -309,10 +326,24 @@ class Trainer:
         self.epoch, self.global_step = state.numbers["epoch"], state.numbers["global_step"]
         if self._rate is not None:  # a run may go on with another schedule than it began with
             self._rate = state.numbers.get("learning_rate", self._rate)
+        if self.self_play is not None:
+            opponents = resume.within(state.arrays, SELF_PLAY)
+            self.self_play.restore(opponents, state.numbers.get(SELF_PLAY))
+            if not going_on:
+                self.self_play.begin_anew()
         scores = None if scores is None else np.asarray(scores)
         self.epoch_logs.restore(state.numbers["uptime"], scores)
         mx.eval(weights, found)
         return going_on
+
+    def _next(self) -> Pending:
+        """A rollout to train on; its games are counted before the next one is begun."""
+        pending = self.pending = Pending(self._rollout())
+        if self.self_play is not None:
+            pending.before = self.self_play.state() if self.placement.overlap else None
+            given = pending.rollout, self.global_step, self.weights
+            pending.told = self.self_play.after(*given)
+        return pending
 
     def _rollout(self) -> Rollout:
         """The next rollout: the one that was begun beside the last training, or a new one."""
@@ -336,7 +367,8 @@ class Trainer:
         if self.placement.overlap and more and not self.collector.waiting:
             self.begin_rollout()
         observers: list[Observer] = []
-        if self._ratios.begin(pending.rollout, self.epoch):
+        own = not self.config.selfplay.train_on_opponents  # whose ratios would be no error
+        if own and self._ratios.begin(pending.rollout, self.epoch):
             observers.append(self._ratios)
         if self._phases.begin(sampled):
             observers.append(self._phases)  # outermost: it times what others do, too
@@ -344,7 +376,7 @@ class Trainer:
         after, losses = self.learner.train(*given, observers)
         rollout = pending.rollout
         told = self.ranks.meet(self.epoch, after.weights, rollout.logs, rollout.scores)
-        pending = Pending(replace(rollout, logs=told[0], scores=told[1]), pending.draws)
+        pending = replace(pending, rollout=replace(rollout, logs=told[0], scores=told[1]))
         losses |= self._ratios.found()
         if self._rate is not None:
             losses["learning_rate"] = self._rate

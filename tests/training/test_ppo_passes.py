@@ -62,7 +62,7 @@ def test_a_pass_has_every_sample_that_is_known(monkeypatch):
         minibatches, may = seen(Trainer(chosen, environments))
     assert len(may) < 57  # of 60 samples: an episode ended in this rollout, besides the last steps
     assert [len(one) for one in minibatches] == [8] * chosen.minibatches
-    each = Pass.of(chosen, by_segment=False)
+    each = Pass.of(chosen, False, chosen.vec.total_agents)
     assert (each.minibatches, each.count) == (7, 4)
     whole = {tuple(row) for row in may}
     passes = [list(chain(*minibatches[k : k + 7])) for k in range(0, 21, 7)]

@@ -14,10 +14,13 @@
 
 namespace puffer {
 
-inline void bind_rollout(Actor& actor, int64_t N, uintptr_t observations, bool bytes, uintptr_t terminals,
+inline const int32_t* rows_at(uintptr_t address) { return reinterpret_cast<const int32_t*>(address); }
+
+inline void bind_rollout(Actor& actor, int64_t N, uintptr_t rows, uintptr_t observations, bool bytes, uintptr_t terminals,
                          uintptr_t masks, uintptr_t noise, uintptr_t actions, uintptr_t logprobs, uintptr_t values,
                          const std::vector<uintptr_t>& states) {
   Rollout rollout{N,
+                  rows_at(rows),
                   reinterpret_cast<const void*>(observations),
                   bytes,
                   floats_at(terminals),
@@ -46,12 +49,20 @@ inline nanobind::class_<Actor> bind_actor(nanobind::module_& m) {
       .def("dense", dense, "weight"_a, "bias"_a, "outputs"_a, "inputs"_a, "activation"_a)
       .def("critic", &Actor::begin_critic)
       .def("logstd", logstd, "values"_a)
-      .def("bind", &bind_rollout, "agents"_a, "observations"_a, "bytes"_a, "terminals"_a, "masks"_a, "noise"_a,
+      .def("bind", &bind_rollout, "agents"_a, "rows"_a, "observations"_a, "bytes"_a, "terminals"_a, "masks"_a, "noise"_a,
            "actions"_a, "logprobs"_a, "values"_a, "states"_a)
-      .def("function", [](Actor&) { return reinterpret_cast<uintptr_t>(&actor_act); })
+      .def("function", [](Actor&) { return reinterpret_cast<uintptr_t>(&acting_function<Actor>); })
       .def("context", [](Actor& actor) { return reinterpret_cast<uintptr_t>(&actor); })
       .def("acting", &Actor::acting)
       .def("sampling", &Actor::sampling);
+  auto add = [](Actors& actors, Actor& one, int64_t N, uintptr_t rows, int64_t count) {
+    actors.add(&one, N, rows_at(rows), count);
+  };
+  nb::class_<Actors>(m, "Actors")
+      .def(nb::init<>())
+      .def("add", add, "actor"_a, "agents"_a, "rows"_a, "count"_a, nb::keep_alive<1, 2>())
+      .def("function", [](Actors&) { return reinterpret_cast<uintptr_t>(&acting_function<Actors>); })
+      .def("context", [](Actors& actors) { return reinterpret_cast<uintptr_t>(&actors); });
   return actor;
 }
 
