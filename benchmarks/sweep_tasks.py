@@ -48,6 +48,7 @@ AGAIN = 1000  # is added to a seed for the run's values once more
 DEAREST = 0.2  # of the budget: max_suggestion_cost
 OWN = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "VECLIB_MAXIMUM")}
 OWN["MLX_DISABLE_COMPILE"] = "1"  # a C++ compiler for each run would cost more than it saves
+EVERY = 20.0  # seconds in which what there is is written
 QUICK = ["--device", "cpu", "--vec.max-threads", "1", "--profile", "0", "--eval-episodes", "0"]
 
 
@@ -242,6 +243,7 @@ def main() -> None:
     ]
     made: dict[Sweep, Made] = {}
     going: dict[Sweep, Any] = {}
+    written = began
     while waiting or going:
         while waiting and len(going) < options.at_once:
             what = waiting.pop(0)
@@ -257,7 +259,9 @@ def main() -> None:
                 print(f"{what} ended with exit code {going.pop(what).exitcode}", file=sys.stderr)
         if over:
             going.pop(what).join()
+        if over or time.time() - written > EVERY:
             write(options, made, time.time() - began)
+            written = time.time()
     print(f"{time.time() - began:.0f} s", file=sys.stderr)
     table(options, made)
 
