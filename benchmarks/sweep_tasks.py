@@ -11,7 +11,7 @@ is Optuna's, of one aim, and told of ends alone. `upstream` is PufferLib's Prote
 description.
 
 - best: the score of the run that was best.
-- again: what that run's values come to with another seed, trained after the budget was spent.
+- again: the mean that its values come to with three other seeds, when the budget was spent.
 - area: the mean of the best so far, over the seconds that were spent.
 
 With `--seconds` all end by then; the table compares what everybody had spent.
@@ -44,7 +44,7 @@ from sweep_methods import _parameter, make, spread
 METHODS = ("Protein", "TPE", "Random", "upstream")
 POINTS = (0.25, 0.5, 1.0)  # of a run, at which it tells its score
 WINDOW = 0.2  # of a run, before a point: what ended there counts
-AGAIN = 1000  # is added to a seed for the run's values once more
+AGAIN = (1000, 2000, 3000)  # are added to a seed for the best run's values once more
 DEAREST = 0.2  # of the budget: max_suggestion_cost
 OWN = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "VECLIB_MAXIMUM")}
 OWN["MLX_DISABLE_COMPILE"] = "1"  # a C++ compiler for each run would cost more than it saves
@@ -69,11 +69,11 @@ class Task(NamedTuple):
 def tasks() -> dict[str, Task]:
     """All of them by name."""
     cartpole = ["cartpole", "--vec.total-agents", "64", "--train.minibatch-size", "512"]
-    breakout = ["breakout-fast", "--vec.total-agents", "256", "--train.minibatch-size", "2048"]
-    breakout += ["--train.horizon", "16"]
+    breakout = ["breakout-fast", "--vec.total-agents", "128", "--train.minibatch-size", "1024"]
+    breakout += ["--train.replay-ratio", "1"]
     return {
-        "cartpole": _task([*cartpole, f"--{COST}=50000"], 3e4, 2e5, 12.0),
-        "breakout": _task([*breakout, f"--{COST}=1000000"], 5e5, 3e6, 120.0),
+        "cartpole": _task([*cartpole, f"--{COST}=50000"], 3e4, 2e5, 60.0),
+        "breakout": _task([*breakout, f"--{COST}=1000000"], 3e5, 2e6, 240.0),
     }
 
 
@@ -192,8 +192,8 @@ def sweep(what: Sweep, budget: float, until: float, tell: Callable[[Made, bool],
         tell(runs, False)
         vector = method.suggest()
     if (best := chosen(runs, math.inf)) is not None:
-        again = train(words, best["values"], what.seed + AGAIN, until)
-        best["again"] = again[-1][0] if again else None
+        again = [train(words, best["values"], what.seed + more, until) for more in AGAIN]
+        best["again"] = [points[-1][0] for points in again if points]
     tell(runs, True)
 
 
@@ -298,7 +298,7 @@ def table(options: argparse.Namespace, made: dict[Sweep, Made]) -> None:
             best = [each for runs in found if (each := chosen(runs, spent))]
             if not best:
                 continue
-            again = [each["again"] for each in best if each.get("again") is not None]
+            again = [statistics.fmean(scores) for each in best if (scores := each.get("again"))]
             columns = (
                 [each["points"][-1][0] for each in best],
                 again,
