@@ -1,0 +1,74 @@
+"""A whole run with opponents, as a person starts it: what it logs, and killed at any moment."""
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+from running import command, learned, only, records, run
+
+from puffer_mlx import checkpoint
+
+AGENTS, T, EPOCHS = 64, 16, 60
+BATCH = AGENTS * T
+WORDS = f"""
+    connect4_two --device cpu --policy.hidden-size 8 --policy.num-layers 1 --train.overlap 1
+    --vec.total-agents {AGENTS} --vec.num-buffers 2 --train.horizon {T}
+    --train.minibatch-size {BATCH} --train.total-timesteps {EPOCHS * BATCH} --eval-episodes 0
+    --checkpoint-interval 1 --vec.num-frozen-banks 2 --vec.frozen-bank-pct 0.125
+    --selfplay.enabled 1 --selfplay.max-size 6 --selfplay.min-games 20
+    --selfplay.swap-winrate 0.5 --selfplay.snapshot-interval {3 * BATCH}
+    --selfplay.opp-timeout-steps {9 * BATCH}
+""".split()
+
+
+def final(folder: Path) -> dict[str, bytes]:
+    """All of the last checkpoint but times."""
+    last = only(folder, f"checkpoints/connect4_two/*/{EPOCHS * BATCH:016d}")
+    state = checkpoint.load_state(last)
+    del state.numbers["uptime"], state.numbers["log_position"]
+    arrays = {name: np.array(a).tobytes() for name, a in state.arrays.items()}
+    kept = {"weights": (last / "weights.safetensors").read_bytes()}
+    return {**arrays, **kept, "numbers": json.dumps(state.numbers).encode()}
+
+
+def test_a_run_that_is_killed_and_resumed_is_the_whole_one(tmp_path):
+    rng, kills = np.random.default_rng(0), 0
+    folder, whole = tmp_path / "killed", tmp_path / "whole"
+    for each in folder, whole:
+        each.mkdir()
+    done = run("train", *WORDS, cwd=whole)
+    assert (done.returncode, done.stderr) == (0, "")
+    line = command("train", *WORDS)
+    for attempt in range(9):
+        process = subprocess.Popen(line, cwd=folder, stdout=-1, stderr=-1, text=True)
+        try:
+            if attempt < 2 and process.stdout:
+                next((said for said in process.stdout if " steps | " in said), "")
+                time.sleep(rng.uniform(0, 0.2))
+                process.send_signal(signal.SIGKILL)
+            process.communicate(timeout=120)
+        finally:
+            process.kill()
+        kills += process.returncode == -signal.SIGKILL
+        if process.returncode == 0:
+            break
+        if list(folder.glob("checkpoints/*/*/0*/state.safetensors")):
+            line = command("train", "connect4_two", "--resume", "latest")
+        else:  # killed before anything was saved: the run begins anew
+            for name in "checkpoints", "logs":
+                shutil.rmtree(folder / name)
+    assert process.returncode == 0 and kills >= 1
+    found = [list(map(learned, records(each))) for each in (folder, whole)]
+    assert found[0] == found[1]
+    assert final(folder) == final(whole)
+    epochs = [record for record in records(whole) if "pool/size" in record]
+    assert len(epochs) == EPOCHS and max(record["pool/size"] for record in epochs) == 6
+    assert all(record["pool/num_banks"] == 2 for record in epochs)
+    assert epochs[-1]["pool/swaps"] > 6 and epochs[-1]["pool/epochs_to_align"] >= 1
+    assert {"pool/winrate_bank_0", "pool/opponent_elo_bank_1", "env/elo"} <= epochs[-1].keys()
+    for record in epochs:
+        assert all(0 <= value <= 1 for name, value in record.items() if "winrate" in name)
