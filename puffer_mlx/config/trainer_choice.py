@@ -127,7 +127,7 @@ def taken_over(read: Read, setting: Setting) -> bool:
 
 
 def trainer_note(config: Config) -> str:
-    """The first line of a run: whose trainer it has, and why.
+    """The first line of a run: whose trainer it has, and why; and whose rules for opponents.
 
     Args:
         config: a valid one, made by whatever means.
@@ -135,7 +135,15 @@ def trainer_note(config: Config) -> str:
     why = f" ({config.chosen_by})" if config.chosen_by else ""
     release = RELEASES.get(config.train.algorithm)
     whose = f"PufferLib {release}'s trainer" if release else "PPO as the field has it"
-    return f"{config.env_name}: {whose}{why}"
+    return f"{config.env_name}: {whose}{why}{_opponents(config)}"
+
+
+def _opponents(config: Config) -> str:
+    """A run's opponents in words; empty if it has none."""
+    if not (number := config.opponents):
+        return ""
+    several = "an opponent" if number == 1 else f"{number} opponents"
+    return f"; {several} by {RELEASES[config.selfplay_rules]}'s rules"
 
 
 def unread(config: Config) -> list[str]:

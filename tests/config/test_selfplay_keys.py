@@ -3,7 +3,7 @@
 import pytest
 
 from puffer_mlx import config as c
-from puffer_mlx.config.trainer_choice import unread
+from puffer_mlx.config.trainer_choice import trainer_note, unread
 from puffer_mlx.errors import UserError
 
 BY_4 = ["--selfplay.enabled=1", "--vec.num-frozen-banks=2", "--vec.frozen-bank-pct=0.2"]
@@ -102,6 +102,8 @@ def test_upstreams_files_with_self_play_load_unchanged(here, text, rules, oppone
 def test_whose_rules_they_are(words, rules, opponents):
     config = c.load("connect4_two", words)
     assert (config.selfplay_rules, config.opponents) == (rules, opponents)
+    said = f"; {opponents} opponents by {rules[-1]}.0's rules"
+    assert trainer_note(config).endswith(said) if opponents else "rules" not in trainer_note(config)
 
 
 def test_a_saved_configuration_reads_back(here):
