@@ -4,37 +4,15 @@ Takes a policy and its weights, never a trainer; ``rollout/whole_episodes.py`` s
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from puffer_mlx.config import Config
 from puffer_mlx.display.frames import Draw, Frame
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.rollout.whole_episodes import Episode, Player, Scores, Spread, score
+from puffer_mlx.rollout.whole_episodes import Episode, Player, Scores, Spread, arena, score
 from puffer_mlx.vec.base import VecEnv
 
 __all__ = ["Episode", "Scores", "Spread", "arena", "play", "score"]
-
-SEED_STRIDE = 1_000_003  # from one seed's environments to the next one's
-
-
-def arena(config: Config, environments: int, agents: int, seed: int) -> Config:
-    """The configuration of environments to evaluate in, whose seeds no other ``seed`` shares.
-
-    Args:
-        config: of the policy's run.
-        environments: how many.
-        agents: of one environment.
-        seed: of the evaluation.
-    """
-    vec = replace(
-        config.vec,
-        total_agents=environments * agents,
-        num_buffers=1,
-        seed=(config.vec.seed + SEED_STRIDE * seed) % 2**31,
-    )
-    return replace(config, vec=vec)
 
 
 def play(

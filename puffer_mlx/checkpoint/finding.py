@@ -38,7 +38,7 @@ def find(path: str, config: Config, holding: str = WEIGHTS) -> Path:
 
 def _find(path: str, config: Config, holding: str) -> Path:
     """As ``find``; a folder that can't be looked at is an OSError."""
-    root = Path(config.base.checkpoint_dir) / config.slug
+    root = home = Path(config.base.checkpoint_dir) / config.slug
     if path == "latest":
         found = branches.newest(root, holding)
     else:
@@ -54,12 +54,29 @@ def _find(path: str, config: Config, holding: str) -> Path:
             return root.parent / target.name
         found = next(reversed(branches.checkpoints(root, holding)), None)
     if found is None:
-        hint = f"train first, or {WHICH}"
-        runs = sorted(run.name for run in Path(config.base.checkpoint_dir).glob("*/*"))
-        if runs and path != "latest" and not root.is_dir():
-            hint = f"runs there are: {', '.join(runs[-3:])}"
-        raise UserError(f"there is no checkpoint in {root}", hint)
+        if path == "latest" or root.is_dir():
+            raise UserError(f"there is no checkpoint in {root}", f"train first, or {WHICH}")
+        raise UserError(*_nowhere(path, home))
     return found.folder
+
+
+def _nowhere(path: str, home: Path) -> tuple[str, str]:
+    """What to say of a name that is neither a folder nor a run of an environment's; and a hint.
+
+    Args:
+        path: the name.
+        home: the folder of the environment's runs.
+    """
+    message = f"there is no checkpoint in {path}"
+    if home / path != Path(path):
+        message += f": neither {path} nor {home / path} is a folder"
+    own = sorted(run.name for run in home.glob("*"))
+    others = sorted(f"{run.parent.name}/{run.name}" for run in home.parent.glob("*/*"))
+    if own:
+        return message, f"runs there are: {', '.join(own[-3:])}"
+    if others:
+        return message, f"{home.name} has no run yet; of others there are {', '.join(others[-3:])}"
+    return message, f"train first, or {WHICH}"
 
 
 def find_weights(path: str, config: Config) -> Path:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from puffer_mlx import vec
-from puffer_mlx.cli.evaluate_against import play_against
+from puffer_mlx.cli.evaluate_against import climb, play_against
 from puffer_mlx.cli.evaluate_options import (
     OBEYED,
     OBEYED_IN_PYTHON,
@@ -76,6 +76,9 @@ def evaluate(argv: list[str]) -> None:
     voice.detail(f"policy {player.source}")
     if options.against:
         play_against(argv, player, options)
+        return
+    if options.ladder:
+        climb(player, options)
         return
     draw = None
     if (options.gif or options.mp4 or options.terminal) and not config.python:

@@ -23,6 +23,7 @@ OBEYED = (  # keys that an evaluation depends on: it doesn't train
     *("base.seed", "base.device", "base.checkpoint_dir", "policy", "torch", "vec.seed"),
     *("vec.num_threads", "vec.max_threads"),
     *("vec.normalize_observations", "vec.normalize_rewards"),
+    *("selfplay.eval_bots", "selfplay.eval_bot_envs", "selfplay.eval_bot_threads"),  # --ladder
     "train.algorithm",  # of a file without a configuration: whether states end with episodes
 )
 OBEYED_IN_PYTHON = (  # those that environments in C don't have
@@ -110,6 +111,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         " --json, and --gif, --fps and --scale: a game against the first of them",
     )
     opponents.add_argument(
+        "--ladder",
+        action="store_true",
+        help="have it play against the environment's scripted opponents, one after another: its"
+        " bot.py at several skills, or those of selfplay.eval_bots, which an environment of"
+        " PufferLib 5.0's form plays itself; of the options above go --greedy and --json",
+    )
+    opponents.add_argument(
         "--games",
         type=number(int, 2, 1e9),
         metavar="N",
@@ -155,11 +163,13 @@ def settle(options: argparse.Namespace, config: Config) -> None:
             "--load-model-path is missing: what is to be evaluated?",
             "--load-model-path latest, or a run's or a checkpoint's folder",
         )
-    if options.against:
+    if options.against or options.ladder:
         settle_against(options, config)
         return
     if options.games is not None:
-        raise UserError("--games does nothing without --against", "--episodes, or --against random")
+        raise UserError(
+            "--games does nothing without --against or --ladder", "--episodes, or --against random"
+        )
     files = options.gif or options.mp4
     shown = options.shown = files or options.terminal or options.window
     if shown and options.headless:
@@ -188,12 +198,15 @@ def settle_against(options: argparse.Namespace, config: Config) -> None:
     Raises:
         UserError: as ``settle``.
     """
-    for name in ("episodes", "mp4", "terminal", "window", "steps", "seconds"):
+    if options.against and options.ladder:
+        raise UserError("--against and --ladder are given", "one of them")
+    how = "--against" if options.against else "--ladder"
+    idle = ["episodes", "mp4", "terminal", "window", "steps", "seconds"]
+    idle += [] if options.against else ["gif", "fps", "scale", "max_steps"]
+    for name in idle:
         if getattr(options, name):
-            raise UserError(
-                f"--{name} does nothing with --against",
-                "--games says how many, and --gif FILE shows one",
-            )
+            hint = "--games says how many" + (", --gif FILE shows one" * bool(options.against))
+            raise UserError(f"--{name.replace('_', '-')} does nothing with {how}", hint)
     for name in ("fps", "scale"):
         if getattr(options, name) and not options.gif:
             raise UserError(f"--{name} does nothing without --gif", "add it")

@@ -90,7 +90,12 @@ def described(spec: EnvSpec) -> str:
 def environments(player: Player, count: int, render: bool = False) -> Environments:
     """So many environments, whose seeds no other --seed shares; ``render``: to be drawn."""
     config = arena(player.config, count, player.agents, player.config.base.seed)
+    return ready(config, player.source, render)
+
+
+def ready(config: Config, source: Path, render: bool = False) -> Environments:
+    """Environments that show and take what the policy of a checkpoint or a file knows."""
     made = vec.make(config, threads(), render=render)
-    restore_statistics(made, player.source, frozen=True)
-    refuse_other_units(made, player.source)
+    restore_statistics(made, source, frozen=True)
+    refuse_other_units(made, source)
     return made

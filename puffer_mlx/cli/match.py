@@ -16,7 +16,14 @@ from puffer_mlx.cli.match_options import (
     parse,
     spelled_out,
 )
-from puffer_mlx.cli.match_output import pair_table, play_all, record_pairs, write_game, write_json
+from puffer_mlx.cli.match_output import (
+    games_of,
+    pair_table,
+    play_all,
+    record_pairs,
+    write_game,
+    write_json,
+)
 from puffer_mlx.cli.match_players import About, find_players, numbered
 from puffer_mlx.cli.verbosity import detail_config
 from puffer_mlx.config import take_notes
@@ -57,7 +64,8 @@ def match(argv: Sequence[str]) -> None:
     if options.gif:
         write_game(players, config, agents, options.gif, options.fps or FPS)
     pairs = list(itertools.combinations(range(len(players)), 2))
-    results = play_all(players, pairs, config, agents, options.games, options.max_steps)
+    games = games_of(config, agents, options.games, options.max_steps)
+    results = play_all(players, pairs, games)
     told = record_pairs(players, results, config, options.greedy)
     ratings = elo({pair: result.total for pair, result in results.items()}, len(players))
     told["players"] = [

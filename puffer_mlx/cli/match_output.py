@@ -1,7 +1,8 @@
 """What ``match.py`` and ``evaluate.py --against`` share: games with progress, tables, a picture."""
 
+import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ from puffer_mlx import vec
 from puffer_mlx.config import Config
 from puffer_mlx.display.episode_videos import drawing
 from puffer_mlx.display.frames import Frame, write_gif
-from puffer_mlx.evaluation import arena
 from puffer_mlx.match.games import watch
 from puffer_mlx.match.players import Player
 from puffer_mlx.match.playing import Games, Pair, Results, most_environments, play_pairs
 from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.rollout.whole_episodes import MAX_STEPS, arena
 from puffer_mlx.system import voice
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import json_text
@@ -28,43 +29,37 @@ def environments(config: Config, count: int, agents: int, render: bool = False) 
     return vec.make(arena(config, count, agents, config.base.seed), threads(), render=render)
 
 
-def play_all(
-    players: Sequence[Player],
-    pairs: Sequence[Pair],
-    config: Config,
-    agents: int,
-    games: int,
-    max_steps: int,
-) -> Results:
-    """Have pairs play each other, with progress on a terminal."""
-    asked = Games(
+def games_of(config: Config, agents: int, games: int, max_steps: int = MAX_STEPS) -> Games:
+    """So many games of a pair, in environments of so many agents."""
+    return Games(
         make=lambda count: environments(config, count, agents),
         games=games,
         most=most_environments(config, agents),
         seed=config.base.seed,
         max_steps=max_steps,
     )
-    with progress_bar() as bar:
-        task = bar.add_task("games", total=None)
-        return play_pairs(
-            players,
-            pairs,
-            asked,
-            lambda done, total: bar.update(task, completed=done, total=total),
-        )
 
 
-def progress_bar() -> Progress:
-    """On a terminal, and gone when it is done."""
+def play_all(players: Sequence[Player], pairs: Sequence[Pair], games: Games) -> Results:
+    """Have pairs play each other, with progress on a terminal."""
+    with progress_bar() as show:
+        return play_pairs(players, pairs, games, show)
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Callable[[int, int], None]]:
+    """What shows how many games are over, on a terminal; it is gone when all are."""
     console = Console(stderr=True)
-    return Progress(
+    with Progress(
         *("games", *Progress.get_default_columns()[1:2]),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=console,
         transient=True,
         disable=voice.is_quiet() or not console.is_terminal,
-    )
+    ) as bar:
+        task = bar.add_task("games", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def record_pairs(

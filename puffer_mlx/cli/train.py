@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -45,7 +46,7 @@ from puffer_mlx.tracking.json_lines import JsonLines, log_path
 from puffer_mlx.tracking.run_log import RunLog
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.tracking.tracked_run import Trackers, asked, last_step, refuse_missing
-from puffer_mlx.training import evaluation, placement, while_training
+from puffer_mlx.training import after_self_play, evaluation, placement, while_training
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.training.while_training import Evaluator
 from puffer_mlx.vec.base import Environments, TellsScores
@@ -156,7 +157,13 @@ def train_part(
                 raise trainer.fault
             trackers.done = trainer.epoch == config.epochs
             trackers.weights = ending.saved and ending.saved / checkpoint.WEIGHTS
-            if trackers.done and (last := evaluate(evaluator, trainer, dashboard)):
+            if not trackers.done:
+                last = {}
+            elif after_self_play.is_asked(config):
+                last = climb(trainer, dashboard, log.touch)
+            else:
+                last = evaluate(evaluator, trainer, dashboard)
+            if last:
                 log.write(last)
                 trackers.evaluated(last)
         return outside.status or (watch.status if watch.number == signal.SIGHUP else 0)
@@ -193,6 +200,7 @@ def introduce(config: Config, environments: Environments) -> None:
     say(config)
     evaluation.refuse_agents(config, environments)
     refuse_undrawable(config, environments)
+    after_self_play.refuse_unplayable(config, environments.spec, new_environments)
     if unused := vec.unused_keys(config, environments):
         voice.note(f"unused here: {', '.join(unused)}")
     if config.python:
@@ -245,6 +253,14 @@ def evaluate(evaluator: Evaluator, trainer: Trainer, dashboard: Dashboard) -> di
         if note := evaluation.short_note(trainer, record):
             dashboard.message(note)
     return record
+
+
+def climb(trainer: Trainer, dashboard: Dashboard, alive: Callable[[], object]) -> dict[str, float]:
+    """Have the final weights of a run with self-play play others; the record."""
+    ladder = after_self_play.climb(trainer, new_environments, alive)
+    for line in str(ladder).splitlines():
+        dashboard.message(line)
+    return after_self_play.logs_of(ladder, trainer)
 
 
 def option_parser() -> argparse.ArgumentParser:

@@ -6,11 +6,10 @@ Nothing is understood here: `values.py` gives a text its type, `loading.py` puts
 
 import configparser
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from puffer_mlx.config.compatibility import UNUSED, closest
+from puffer_mlx.config.compatibility import BOT_EVAL, UNUSED, closest
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import read_text
@@ -100,14 +99,14 @@ def read_ini_text(path: Path) -> str:
     return text
 
 
-def check_section(section: str, where: str, others: Sequence[str] = ()) -> None:
-    """Refuse a section that neither has keys here nor is one of ``others``.
+def check_section(section: str, where: str) -> None:
+    """Refuse a section that has no keys here.
 
     Raises:
         UserError: with the closest one.
     """
     unused = dict.fromkeys(name.partition(".")[0] for name in UNUSED)
-    known = [*KEYS, "env", "sweep", *unused, *others]
+    known = [*KEYS, "env", "sweep", BOT_EVAL, *unused]
     if section not in known and not section.startswith("sweep."):
         near = closest(section, known) or "train"
         raise UserError(f"unknown section [{section}] ({where})", f"did you mean [{near}]?")

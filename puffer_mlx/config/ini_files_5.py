@@ -20,7 +20,6 @@ from puffer_mlx.config.schema import KEYS
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
 
-SECTIONS = ("bot_eval",)  # that 4.0 doesn't have
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 HEXADECIMAL = re.compile(r"[+-]?0[xX]([\da-fA-F]+\.?[\da-fA-F]*|\.[\da-fA-F]+)([pP][+-]?\d+)?")
 
@@ -38,7 +37,7 @@ def read_ini_5(path: Path) -> list[Setting]:
         line, where = uncommented(line), f"{name}:{number}"
         if line.startswith("[") and line.endswith("]"):
             section = line[1:-1].strip()
-            check_section(section, where, SECTIONS)
+            check_section(section, where)
             continue
         key, equals, value = (part.strip() for part in line.partition("="))
         if not line:

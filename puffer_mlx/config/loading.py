@@ -18,7 +18,15 @@ from puffer_mlx.config.command_line import (
     parse_options,
     typed_text,
 )
-from puffer_mlx.config.compatibility import ENV_OF_5, NOTHING, ONLY, RENAMES, UNUSED, closest
+from puffer_mlx.config.compatibility import (
+    BOT_EVAL,
+    ENV_OF_5,
+    NOTHING,
+    ONLY,
+    RENAMES,
+    UNUSED,
+    closest,
+)
 from puffer_mlx.config.families import AUTO
 from puffer_mlx.config.finding import (
     FAMILY,
@@ -288,7 +296,9 @@ def _place(config: Config, setting: Setting, texts: bool) -> None:
         config.sweep.setdefault(section, {})[key] = text
         if origin == COMMAND_LINE:
             config.unused.append(f"{name} (nothing is swept)")
-    elif section == "bot_eval":
+    elif section == BOT_EVAL and texts and not config.python:
+        config.bot_eval[key] = parse_parameter(text)
+    elif section == BOT_EVAL:
         config.unused.append(name)
     elif name in UNUSED:
         if name in ONLY and ONLY[name] not in (unquoted(text), parse_number(text)):

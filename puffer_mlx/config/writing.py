@@ -17,7 +17,8 @@ NOT_SETTINGS = {
 def to_dict(config: Config) -> dict[str, Any]:
     """The configuration as plain nested dictionaries that JSON can hold."""
     plain = replace(config, factory=None)  # asdict would copy what it makes environments of
-    return {k: v for k, v in asdict(plain).items() if k not in NOT_SETTINGS}
+    told = {k: v for k, v in asdict(plain).items() if k not in NOT_SETTINGS}
+    return {k: v for k, v in told.items() if v or k != "bot_eval"}  # few have some
 
 
 def ini_text(config: Config, comments: bool = False) -> str:
@@ -41,6 +42,9 @@ def ini_text(config: Config, comments: bool = False) -> str:
     source = [f"source = {_text(config.source)}"] if config.source else []
     own = (f"{k} = {parameter_text(v, config.python)}" for k, v in config.env.items())
     blocks.append(["[env]", *source, *own])
+    if config.bot_eval:
+        others = (f"{k} = {parameter_text(v, False)}" for k, v in config.bot_eval.items())
+        blocks.append(["[bot_eval]", *others])
     for section, lines in config.sweep.items():
         texts = (f"{key} = {text}".replace("\n", "\n\t") for key, text in lines.items())
         blocks.append([f"[{section}]", *texts])

@@ -13,7 +13,7 @@ from rich.panel import Panel
 from puffer_mlx.display.bottleneck import Setting, advice
 from puffer_mlx.display.dashboard_layout import Picture
 from puffer_mlx.display.key_echo import control_keys_unshown
-from puffer_mlx.display.run_view import PHASES, Logs, View, abbreviate, duration
+from puffer_mlx.display.run_view import PHASES, RATING, Logs, View, abbreviate, duration
 from puffer_mlx.tracking.scores import SCORE
 
 __all__ = ["PHASES", "Dashboard", "Setting", "abbreviate", "duration"]
@@ -28,6 +28,7 @@ LINE = {  # what a plain line shows, the first there is of a name
     "env/episode_return": "return",
     "env/episode_length": "length",
     "eval/score": "evaluation",
+    RATING: "elo",
     "loss/total": "loss",
     "loss/entropy": "entropy",
 }

@@ -1,6 +1,7 @@
 """The dashboard's picture: lines that fit a terminal of any size.
 
-What matters most is there first, whole: the score, the steps and the speed. Then as much as there
+What matters most is there first, whole: the score, the steps and the speed, and of a run with
+self-play its ratings. Then as much as there
 is room for: what an episode's other numbers are, why it is slow, facts of the run, where the time
 goes and the losses.
 """
@@ -20,6 +21,7 @@ GAP = 3  # columns between two things side by side
 PHASES = 12  # lines of phases, before blank lines are worth more
 
 ENVIRONMENT = "Environment, per episode"
+SELF_PLAY = "Self-play"
 
 Pairs = Iterable[tuple[str, str]]
 
@@ -45,7 +47,10 @@ class Picture:
     def lines(self, width: int, height: int) -> list[Text]:
         """All of it, ``height`` lines at most, each of ``width`` columns at most."""
         view = self._view
-        head = _flow(view.headline().items(), width, "bold")[:height]
+        head = _flow(view.headline().items(), width, "bold")
+        if play := view.self_play():
+            head += _flow([(SELF_PLAY, ""), *play.items()], width)
+        head = head[:height]
         room = height - len(head)
         columns = [self._phases(PHASES), self._losses(PHASES), self._column()]
         beside = _fit(columns, width) and len(columns[2]) <= PHASES < height
@@ -111,7 +116,7 @@ def _flow(pairs: Pairs, width: int, style: str = "") -> list[Text]:
     """Names and values one after the other, a new line where one has no room."""
     lines: list[Text] = []
     for name, value in pairs:
-        item = Text.assemble((name, "cyan"), " " if name else "", (value, style))
+        item = Text.assemble((name, "cyan"), " " if name and value else "", (value, style))
         if lines and lines[-1].cell_len + GAP + item.cell_len <= width:
             lines[-1] = Text.assemble(lines[-1], " " * GAP, item)
         else:

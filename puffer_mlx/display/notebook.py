@@ -32,6 +32,7 @@ ALT = "the agent plays"  # for who can't see it
 NAMED = 0.005  # of an epoch's time: phases that took less aren't in the legend
 LONGEST = 30  # characters of a fact
 SIZE, DPI = (10.0, 6.0), 90  # inches, dots per inch
+RATED = ("Elo", "win rate", "pool")  # of self-play, above its curve
 COLOURS = {"rollout": "Blues", "train": "Oranges"}  # of a phase's parts: matplotlib's colour maps
 
 
@@ -184,12 +185,16 @@ def png_bytes(view: View) -> bytes:
     figure_class, canvas_class, colormaps = _matplotlib()
     figure = figure_class(figsize=SIZE, dpi=DPI, layout="constrained")
     canvas_class(figure)
+    curves = ["score", "rating", "speed"] if view.plays else ["score", "speed"]
     axes = figure.subplot_mosaic(
-        [["score", "speed"], ["time", "time"], ["text", "text"]],
+        [curves, ["time"] * len(curves), ["text"] * len(curves)],
         height_ratios=(5, 1.4, 4),
     )
     what = "score, mean of 100 episodes" if SCORE in view.logs else "score per episode"
     _curve(axes["score"], what, view.score_curve(), view.total_steps)
+    if play := view.self_play():
+        told = ", ".join(f"{name} {play[name]}" for name in RATED if name in play)
+        _curve(axes["rating"], told, view.rating_curve(), view.total_steps)
     _curve(axes["speed"], "steps per second", view.speed_curve(), view.total_steps)
     _time(axes["time"], view, colormaps)
     _text(axes["text"], view)

@@ -38,6 +38,7 @@ PHASES = (
 MISC = {"rollout": "eval_misc", "train": "train_misc"}
 
 SCORES = (SCORE, "env/score", "env/episode_return")  # the first there is makes the curve
+RATING, POOL = "env/elo", "pool/size"  # of runs with self-play
 POINTS = 512  # of the history at most, an even number; then neighbours are merged
 
 
@@ -78,6 +79,7 @@ class Point(NamedTuple):
     score: float  # sum over the episodes that ended in it
     episodes: float
     records: int
+    rating: float | None = None  # the learner's at its end, Elo points
 
     def and_then(self, later: "Point") -> "Point":
         """Both stretches as one."""
@@ -87,6 +89,7 @@ class Point(NamedTuple):
             self.score + later.score,
             self.episodes + later.episodes,
             self.records + later.records,
+            self.rating if later.rating is None else later.rating,
         )
 
 
@@ -126,7 +129,8 @@ class View:
         name = next((name for name in SCORES if name in logs), "")
         score, episodes = logs.get(name), 1.0 if name == SCORE else logs.get("env/n", 1.0)
         episodes = 0.0 if score is None else episodes
-        self._append(Point(logs["agent_steps"], seconds, (score or 0.0) * episodes, episodes, 1))
+        total, rating = (score or 0.0) * episodes, self.logs.get(RATING) if self.plays else None
+        self._append(Point(logs["agent_steps"], seconds, total, episodes, 1, rating))
 
     def measure(self) -> None:
         """Set the speed since the last measurement, from what the records say."""
@@ -243,12 +247,35 @@ class View:
         return {
             name: abbreviate(value) if name == "n" else f"{value:.3f}"
             for name, value in self._section("env").items()
+            if not (self.plays and f"env/{name}" == RATING)
         }
+
+    @property
+    def plays(self) -> bool:
+        """Whether the run has opponents: self-play."""
+        return POOL in self.logs
+
+    def self_play(self) -> dict[str, str]:
+        """Ratings, the learner's part of the games that it won, and the pool; else empty."""
+        shown = {
+            "Elo": (RATING, "+.0f"),
+            "opponents": ("pool/opponent_elo", "+.0f"),  # theirs, the mean
+            "win rate": ("pool/winrate", ".3f"),
+            "pool": (POOL, ".0f"),
+            "swaps": ("pool/swaps", ".0f"),
+        }
+        known = {label: how for label, how in shown.items() if self.plays and how[0] in self.logs}
+        return {label: f"{self.logs[name]:{form}}" for label, (name, form) in known.items()}
 
     def score_curve(self) -> tuple[list[float], list[float]]:
         """Steps, and the mean score of the episodes that ended up to there since the last point."""
         ended = [point for point in self._points if point.episodes]
         return [p.steps for p in ended], [p.score / p.episodes for p in ended]
+
+    def rating_curve(self) -> tuple[list[float], list[float]]:
+        """Steps, and the learner's Elo rating then; empty without self-play."""
+        rated = [(point.steps, point.rating) for point in self._points if point.rating is not None]
+        return [steps for steps, _ in rated], [rating for _, rating in rated]
 
     def speed_curve(self) -> tuple[list[float], list[float]]:
         """Steps, and steps per second since the last point; the first is left out: it compiles.

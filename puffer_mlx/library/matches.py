@@ -6,7 +6,6 @@ from typing import Any
 from puffer_mlx import vec
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation import arena
 from puffer_mlx.library.environments import given
 from puffer_mlx.library.evaluating import described, played
 from puffer_mlx.library.policy import Policy
@@ -20,7 +19,7 @@ from puffer_mlx.match.playing import (
 )
 from puffer_mlx.match.tally import PairResult
 from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.rollout.whole_episodes import MAX_STEPS
+from puffer_mlx.rollout.whole_episodes import MAX_STEPS, arena
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.training.trainer import Trainer
 

@@ -1,8 +1,9 @@
 """Games of two players, each half of them on either side.
 
 A seat is an agent's number in its environment; of N = A E agents, number A e + s is seat s of
-environment e. The first half of the seats is side 0, the second half side 1, and a player acts for
-all agents of its side. The side whose agents got more reward in an episode has won it.
+environment e. The first half of the seats is side 0, the second half side 1, unless the environment
+says otherwise; a player acts for all agents of its side. The side whose agents got more reward in
+an episode has won it.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,27 +14,41 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.match.players import Player
 from puffer_mlx.match.tally import PairResult, Tally
 from puffer_mlx.rollout.whole_episodes import MAX_STEPS
-from puffer_mlx.vec.base import Environments
+from puffer_mlx.vec.base import Environments, KnowsSeats, VecEnv
 from puffer_mlx.vec.rows import allocate_rows
 
 SIDES = 2
 
 
-def refuse_odd(name: str, agents: float) -> None:
-    """Refuse environments whose agents are no two sides of the same size.
+def sides_of(vec: VecEnv) -> np.ndarray:
+    """Which side each seat is on, (E, A) bool: False side 0, True side 1.
+
+    Environments of PufferLib 5.0's form say it, where any of their seats is for an opponent in
+    self-play (``agents[i].policy``); of others side 1 is the second half of the seats.
 
     Args:
-        name: of the environment.
-        agents: of one.
+        vec: E environments of A agents.
 
     Raises:
-        UserError: they are an odd number, or not the same number in each environment.
+        UserError: their agents are no two sides.
     """
-    if agents < SIDES or agents % SIDES:
-        raise UserError(
-            f"{name} has {agents:g} agents an environment, and a match is between two sides",
-            "an environment of 2, 4, 6 … agents, as connect4_two: half of them are each player's",
-        )
+    E = vec.num_environments
+    A, policies = vec.num_agents // E, None
+    uneven = vec.num_agents % E > 0
+    if isinstance(vec, KnowsSeats):
+        environments, policies = vec.seats()
+        uneven = (np.bincount(environments, minlength=E) != A).any()
+    if policies is not None and policies.any() and not uneven:
+        sides = policies.reshape(E, A) > 0
+        if sides.any(axis=1).all() and not sides.all(axis=1).any():
+            return sides
+    elif not uneven and A % SIDES == 0:
+        return np.tile(np.arange(A) >= A // SIDES, (E, 1))
+    raise UserError(
+        f"{vec.spec.name} has {vec.num_agents / E:g} agents an environment, and a match is between"
+        " two sides",
+        "an environment of 2, 4, 6 … agents, as connect4_two: half of them are each player's",
+    )
 
 
 class Boards:
@@ -47,18 +62,21 @@ class Boards:
 
     Attributes:
         rows: what arrived last, of all agents.
+        shown: the first of the first player's agents.
     """
 
     def __init__(
         self, vec: Environments, players: tuple[Player, Player], sides: np.ndarray, seed: int
     ) -> None:
         E = vec.num_environments
-        refuse_odd(vec.spec.name, vec.num_agents / E)
         assert vec.num_groups == 1, "an environment's agents are all in one step"
-        self._vec, self._shape = vec, (E, vec.num_agents // E)
-        side = np.arange(self._shape[1]) >= self._shape[1] // SIDES  # of each seat
-        self._firsts = side == sides[:, None]  # (E, A)
+        self._vec = vec
+        self._firsts = sides_of(vec) == sides[:, None]  # (E, A)
+        self._shape = self._firsts.shape
+        if isinstance(vec, KnowsSeats):
+            vec.set_tags(np.ones(E, np.int32))  # not only the learner plays, in any of them
         self._agents = [np.flatnonzero(own) for own in (self._firsts, ~self._firsts)]
+        self.shown = int(self._agents[0][0])
         seeds = np.random.SeedSequence(seed).generate_state(SIDES)
         self._choose = [
             player.sit_down(len(agents), int(own))
@@ -158,7 +176,7 @@ def play_pair(
 
 
 def watch(first: Player, second: Player, vec: Environments, seed: int) -> Iterator[np.ndarray]:
-    """What seat 0, which is the first player's, sees of one game: observations (D,).
+    """What the first player's first agent sees of one game: observations (D,).
 
     Of environments in C the last one is of the position before the last move: what follows is the
     next game's first.
@@ -171,9 +189,9 @@ def watch(first: Player, second: Player, vec: Environments, seed: int) -> Iterat
     """
     boards = Boards(vec, (first, second), np.zeros(1, int), seed)
     for _ in range(MAX_STEPS):
-        yield boards.rows.observations[0].copy()
+        yield boards.rows.observations[boards.shown].copy()
         boards.step()
         if boards.over()[0]:
             if boards.rows.finals is not None:
-                yield boards.rows.observations[0].copy()
+                yield boards.rows.observations[boards.shown].copy()
             return

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from puffer_mlx import vec
 from puffer_mlx.config import Config
-from puffer_mlx.match.games import PairResult, play_pair, refuse_odd
+from puffer_mlx.match.games import PairResult, play_pair, sides_of
 from puffer_mlx.match.players import Player
 from puffer_mlx.rollout.whole_episodes import MAX_STEPS
 from puffer_mlx.vec.base import Environments
@@ -55,13 +55,13 @@ def without_statistics(config: Config) -> Config:
 
 
 def agents_of(config: Config) -> int:
-    """How many agents sit in an environment, half of them on either side.
+    """How many agents sit in an environment.
 
     Raises:
         UserError: they are no two sides; or as ``vec.make``.
     """
     with vec.probe(config) as made:
-        refuse_odd(config.env_name, made.num_agents / made.num_environments)
+        sides_of(made)
         return made.num_agents // made.num_environments
 
 

@@ -7,12 +7,13 @@ and the same seed give the same result, bit for bit on a CPU.
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
 
+from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.mlx_cache import choose_cache_limit
@@ -20,6 +21,7 @@ from puffer_mlx.vec.base import Rows, ScoredVec, VecEnv
 from puffer_mlx.vec.rows import allocate_rows
 
 MAX_STEPS = 100_000  # of every agent, by which its episodes have usually ended
+SEED_STRIDE = 1_000_003  # from one seed's environments to the next one's
 PER_AGENT = 10  # episodes at least of each of several agents, on average
 
 SCORES = "score", "episode_return", "perf"
@@ -159,6 +161,24 @@ class Player:
             self._vec.send(group, chosen[agents], self.rows.part(agents))
         for group in range(len(self._groups)):
             self._vec.wait(group)
+
+
+def arena(config: Config, environments: int, agents: int, seed: int) -> Config:
+    """The configuration of environments to evaluate in, whose seeds no other ``seed`` shares.
+
+    Args:
+        config: of the policy's run.
+        environments: how many.
+        agents: of one environment.
+        seed: of the evaluation.
+    """
+    vec = replace(
+        config.vec,
+        total_agents=environments * agents,
+        num_buffers=1,
+        seed=(config.vec.seed + SEED_STRIDE * seed) % 2**31,
+    )
+    return replace(config, vec=vec)
 
 
 def environments_for(episodes: int, most: int, agents: int) -> int:

@@ -355,7 +355,11 @@ def test_finding(config, tmp_path):
 
     with pytest.raises(UserError, match="no checkpoint in 3") as caught:
         checkpoint.find("3", config)
+    home = tmp_path / "checkpoints" / "squared"
+    assert f"no checkpoint in 3: neither 3 nor {home / '3'} is a folder" in str(caught.value)
     assert "runs there are: 1, 2" in str(caught.value)
+    with pytest.raises(UserError, match="no run yet; of others there are squared/1, squared/2"):
+        checkpoint.find("3", Config("breakout", base=config.base))
     with pytest.raises(UserError, match="no checkpoint"):
         checkpoint.find("latest", Config("breakout", base=config.base))
 

@@ -67,7 +67,7 @@ def test_upstreams_files_with_self_play_load_unchanged(here, text, rules, oppone
     assert (config.train.algorithm, config.selfplay_rules) == (f"puffer{rules}",) * 2
     assert (config.opponents, config.opponents_part) == (opponents, part)
     assert unread(config) == []
-    assert config.unused == ([] if rules == 4 else ["bot_eval.opponent"])
+    assert config.unused == ([] if rules == 4 else ["bot_eval.opponent"])  # toy is no folder of C
     play = config.selfplay
     assert (play.max_size, play.seed) == ((32, 7) if rules == 4 else (8, 7))
     if rules == 4:

@@ -298,6 +298,43 @@ def test_what_matters_is_whole_in_any_terminal(which):
             assert any(word in line for line in lines), (word, width, height)
 
 
+SELF_PLAY = {
+    **{"env/elo": 123.4, "pool/size": 12, "pool/num_banks": 2, "pool/swaps": 7.0},
+    **{"pool/winrate": 0.725, "pool/opponent_elo": -80.0, "pool/winrate_bank_0": 0.7},
+}
+
+
+def test_ratings_of_self_play():
+    """A line of their own, whole in any terminal; nothing of it without self-play."""
+    dashboard = Dashboard({"Environment": "toy"}, 1000)
+    dashboard.view.take(full(**{"env/elo": 5.0}))
+    dashboard.view.measure()
+    assert not any("Self-play" in line for line in drawn(dashboard, 80, 24))
+    assert any("elo" in line and "5.000" in line for line in drawn(dashboard, 80, 50))
+    dashboard.view.take(full(**SELF_PLAY))
+    line = "Self-play   Elo +123   opponents -80   win rate 0.725   pool 12   swaps 7"
+    assert sum(line in shown for shown in drawn(dashboard, 80, 24)) == 1
+    for width, height in SIZES:
+        lines = drawn(dashboard, width, height)
+        assert len(lines) <= height and {len(line) for line in lines} == {width}
+        words = " ".join(" ".join(lines).replace("│", " ").split())
+        assert "Self-play Elo +123 opponents -80 win rate 0.725 pool 12 swaps 7" in words
+        assert " elo " not in words
+
+
+def test_the_rating_curve_keeps_its_shape():
+    shown = view(*(record(i, **{**SELF_PLAY, "env/elo": float(i)}) for i in range(1, 2 * POINTS)))
+    steps, ratings = shown.rating_curve()
+    assert POINTS / 2 <= len(steps) <= POINTS and ratings == [step / 100 for step in steps]
+    assert view(record(1, score=2.0, **{"env/elo": 3.0})).rating_curve() == ([], [])
+
+
+def test_a_plain_line_has_the_rating():
+    dashboard = Dashboard({"Environment": "toy"}, 1000, Console(file=io.StringIO()))
+    dashboard.view.take(full(**SELF_PLAY))
+    assert " | elo 123.400" in dashboard.line()
+
+
 def test_more_room_shows_more():
     """From score, steps and speed alone to every phase, loss and number of the environment."""
     dashboard = Dashboard({"Environment": "toy"}, 10**6, setting=SETTING)

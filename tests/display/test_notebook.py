@@ -54,6 +54,12 @@ def picture(data: bytes) -> np.ndarray:
         return np.asarray(image.convert("RGB")).astype(int)
 
 
+SELF_PLAY = {
+    **{"env/elo": 1234.5, "pool/size": 12, "pool/num_banks": 2, "pool/swaps": 7.0},
+    **{"pool/winrate": 0.725, "pool/opponent_elo": 1180.0, "pool/winrate_bank_0": 0.7},
+}
+TOLD = ["Elo +1234, win rate 0.725, pool 12"]
+
 # ---- the figure ----------------------------------------------------------------------------------
 
 
@@ -109,7 +115,8 @@ def test_side_by_side_there_are_two_bars():
     assert axes.get_title("left") == "time of an epoch: 400 ms, rollout 75 %, train 100 %"
 
 
-def test_the_figures_parts_have_room():
+@pytest.mark.parametrize("plays", [False, True])
+def test_the_figures_parts_have_room(plays):
     """Everything there is, named at length: nothing is cut off, nothing lies on anything else."""
     from matplotlib.figure import Figure
 
@@ -122,7 +129,7 @@ def test_the_figures_parts_have_room():
         parts = {f"perf/{name}": 0.05 for name, _, parent in run_view.PHASES if parent}
         logs = record(10, **EPISODES, **parts, **{"perf/rollout": 0.4, "perf/train": 0.6})
         logs |= {f"loss/{name}": -123.4567 for name in ("first_ratio_error", "skipped_steps")}
-        shown = view(logs)
+        shown = view(logs | (SELF_PLAY if plays else {}))
         shown.summary = {"Environment": "/a/long/path/to/some/file.py:Environment", "Run": "1" * 13}
         png_bytes(shown)
     (figure,) = drawn
@@ -131,11 +138,38 @@ def test_the_figures_parts_have_room():
     bar, text = figure.axes[-2:]
     assert bar.get_window_extent(canvas).width > 0.9 * whole.width
     legend = bar.get_legend().get_window_extent(canvas)
-    boxes = [legend, *(item.get_window_extent(canvas) for item in text.texts)]
+    titles = [axes._left_title for axes in figure.axes[:-2]]
+    assert [title.get_text() for title in titles[1:-1]] == TOLD * plays
+    items = [*titles, *text.texts]
+    boxes = [legend, *(item.get_window_extent(canvas) for item in items)]
     for box in boxes:
         assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
     assert len(bar.get_legend().get_texts()) == len(parts)
+
+
+def test_ratings_over_time():
+    """A curve of its own, of a run with self-play alone."""
+    from matplotlib.figure import Figure
+
+    drawn = []
+    with pytest.MonkeyPatch.context() as patch:
+        real = Figure.savefig
+        patch.setattr(
+            Figure, "savefig", lambda self, *a, **k: (drawn.append(self), real(self, *a, **k))
+        )
+        played = [{**SELF_PLAY, "env/elo": elo} for elo in (0.0, 12.5, -3.0)]
+        png_bytes(view(*(record(1 + i, **more) for i, more in enumerate(played))))
+        png_bytes(view(record(1, **EPISODES, **{"env/elo": 3.0})))
+    score, rating, speed, *_ = drawn[0].axes
+    assert rating.lines[0].get_xydata().tolist() == [[100, 0], [200, 12.5], [300, -3]]
+    assert rating.get_title("left") == "Elo -3, win rate 0.725, pool 12"
+    assert (score.get_title("left")[:5], speed.get_title("left")[:5]) == ("score", "steps")
+    assert len(drawn[1].axes) == len(drawn[0].axes) - 1
+    words = "\n".join(text.get_text() for text in drawn[1].axes[-1].texts)
+    assert "elo    3.000" in words  # an environment's own number
+    words = "\n".join(text.get_text() for text in drawn[0].axes[-1].texts)
+    assert "elo " not in words
 
 
 def test_phases_that_took_next_to_nothing_have_no_name():

@@ -8,7 +8,8 @@ from typing import Any, cast
 import mlx.core as mx
 import numpy as np
 import pytest
-from native_envs import folder_of, make
+from kept import edit, kept_copy
+from native_envs import UPSTREAM_5_ROOT, folder_of, make, parameters
 from small_policies import weights_of
 
 from puffer_mlx import config
@@ -19,6 +20,7 @@ from puffer_mlx.match.tally import PairResult, Tally
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.base import Environments
+from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.zoo.vec import ZooVec
 
 pytest.importorskip("gymnasium")
@@ -190,6 +192,48 @@ def test_what_no_match_can_be_played_in():
         duel(one, one, lone=True)
     with pytest.raises(UserError, match=r"3 of 4 environments .* 3 games after 5 steps"):
         duel(one, one, max_steps=5)
+
+
+# ---- PufferLib 5.0's, which say whose seats theirs are -------------------------------------------
+
+
+def peloton(folder: Path, first: Player, second: Player) -> PairResult:
+    """Three riders: the first against the two others, says the environment."""
+    with NativeVec(folder, total_agents=12, env=parameters("peloton")) as vec:
+        return play_pair(first, second, vec, 1, 0)
+
+
+def test_seats_that_an_environment_gives():
+    """Of a folder of 5.0 whose first seat is the learner's; two agents get more than one does."""
+    sat: list[int] = []
+
+    def sit_down(n, _):
+        sat.append(n)
+        return lambda rows: np.full((n, 1), 2, np.float32)
+
+    found = peloton(folder_of("peloton"), Player("", sit_down), constant(2))
+    assert found.sides == (Tally(0, 0, 2), Tally(2, 0, 0))
+    assert sat == [2 * 1 + 2 * 2]  # in two environments the one, in two the other two
+
+
+def test_who_plays_is_told_to_environments_that_want_to_know():
+    tagged = "env->agents[i].rewards[0] = env->agents[i].policy == (env->tag == 1);"
+    folder = edited_peloton("env->agents[i].rewards[0] = 0.1f * (float)speed;", tagged)
+    assert peloton(folder, constant(0), constant(0)).sides == (Tally(0, 0, 2), Tally(2, 0, 0))
+
+
+def test_seats_that_are_no_two_sides():
+    for own in "0", "1":
+        folder = edited_peloton("env->agents[i].policy = i > 0;", f"env->agents[i].policy = {own};")
+        with pytest.raises(UserError, match="peloton has 3 agents an environment, and a match"):
+            peloton(folder, constant(0), constant(0))
+
+
+def edited_peloton(old: str, new: str) -> Path:
+    def change(root: Path) -> None:
+        edit(root / "ocean" / "peloton" / "peloton.h", old, new)
+
+    return kept_copy(UPSTREAM_5_ROOT, change) / "ocean" / "peloton"
 
 
 # ---- PettingZoo's --------------------------------------------------------------------------------

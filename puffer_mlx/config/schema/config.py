@@ -42,6 +42,7 @@ class Config(Named):
         env_name: the environment.
         base: section [base]; likewise vec, wrap, policy, torch, train and selfplay.
         env: the environment's own parameters; floats, and for Python's also int, bool and str.
+        bot_eval: section [bot_eval]: those that are others in games against its scripted opponents.
         source: the folder of its C sources, if it isn't one that comes with puffer_mlx.
         sweep: section name -> its keys and texts, for [sweep] and every [sweep.*].
         unused: names of keys that were given, are accepted and do nothing here.
@@ -69,6 +70,7 @@ class Config(Named):
     torch: Torch = field(default_factory=Torch)
     train: Train = field(default_factory=Train)
     selfplay: Selfplay = field(default_factory=Selfplay)
+    bot_eval: dict[str, Any] = field(default_factory=dict)
     sweep: dict[str, dict[str, str]] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list, compare=False)
     origins: dict[str, str] = field(default_factory=dict, compare=False, repr=False)

@@ -86,7 +86,8 @@ def _plain(run: RunLog) -> Iterator[tuple[str, str, Any]]:
         for key, value in {**UPSTREAM.get(section, {}), **own[section]}.items():
             yield section, key, value
     source = {"source": own["source"]} if own["source"] else {}
-    for section, keys in {"env": {**source, **own["env"]}, **own["sweep"]}.items():
+    others = {"bot_eval": own["bot_eval"]} if "bot_eval" in own else {}
+    for section, keys in {"env": {**source, **own["env"]}, **others, **own["sweep"]}.items():
         for key, value in keys.items():
             yield _section(section), key, value
 
