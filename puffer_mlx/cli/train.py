@@ -200,7 +200,7 @@ def introduce(config: Config, environments: Environments) -> None:
     say(config)
     evaluation.refuse_agents(config, environments)
     refuse_undrawable(config, environments)
-    after_self_play.refuse_unplayable(config, environments.spec, new_environments)
+    after_self_play.refuse(config, environments.spec)
     if unused := vec.unused_keys(config, environments):
         voice.note(f"unused here: {', '.join(unused)}")
     if config.python:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from puffer_mlx import vec
 from puffer_mlx.config import Config
 from puffer_mlx.config.folders import folder_version
 from puffer_mlx.errors import UserError
@@ -159,10 +160,10 @@ def play_bots(
         UserError: the environment has no such opponents, shows something else when it plays them,
             or its games don't end.
     """
-    count = environments_for(games, config.selfplay.eval_bot_envs, 1)
-    with make(arena(against_bots(config), count, 1, seed)) as environments:
-        refuse_other(environments.spec, spec)
-        numbers, rungs = bots_of(config), []
+    own, numbers, rungs = against_bots(config), bots_of(config), []
+    agents = refuse_unplayable(own, spec)
+    count = environments_for(games, max(1, config.selfplay.eval_bot_envs // agents), agents)
+    with make(arena(own, count, agents, seed)) as environments:
         what = PERF
         for done, number in enumerate(numbers):
             set_bot(environments, number)
@@ -248,19 +249,30 @@ def set_bot(environments: Environments, number: int) -> None:
     native.set_bot_policy(number)
 
 
-def refuse_other(shown: EnvSpec, known: EnvSpec) -> None:
-    """Refuse to have a policy play where it sees something else than it learned.
+def refuse_unplayable(config: Config, spec: EnvSpec) -> int:
+    """Refuse environments that have no such opponents, or show something else when they play them.
+
+    Args:
+        config: of ``against_bots``.
+        spec: what the policy knows.
+
+    Returns:
+        How many agents there are in an environment: one, of most.
 
     Raises:
-        UserError: it does.
+        UserError: see above.
     """
-    if replace(shown, name="") != replace(known, name=""):
+    with vec.probe(config) as made:
+        set_bot(made, bots_of(config)[0])
+        shown, agents = made.spec, made.num_agents // made.num_environments
+    if replace(shown, name="") != replace(spec, name=""):
         raise UserError(
-            f"{shown.name} shows {shown.observation_size} numbers and takes"
-            f" {shown.action.sizes} when it plays its scripted opponents, and the policy knows"
-            f" {known.observation_size} and {known.action.sizes}",
+            f"{shown.name} shows {shown.observation_size} numbers and takes {shown.action.sizes}"
+            f" when it plays its scripted opponents, and the policy knows {spec.observation_size}"
+            f" and {spec.action.sizes}",
             "[bot_eval] says what of [env] is different then",
         )
+    return agents
 
 
 def _rung(name: str, found: Scores, config: Config) -> tuple[str, Rung]:

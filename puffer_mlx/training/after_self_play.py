@@ -14,13 +14,11 @@ from puffer_mlx.config import Config
 from puffer_mlx.match.ladder import (
     Ladder,
     against_bots,
-    bots_of,
     play_bots,
     play_each,
     play_skills,
     plays_bots_itself,
-    refuse_other,
-    set_bot,
+    refuse_unplayable,
 )
 from puffer_mlx.match.players import Player, policy_player
 from puffer_mlx.match.playing import Games, agents_of, most_environments, without_statistics
@@ -43,22 +41,19 @@ def is_asked(config: Config) -> bool:
     return play.enabled and (play.eval_bot_games > 0 or pool)
 
 
-def refuse_unplayable(config: Config, spec: EnvSpec, make: Make) -> None:
+def refuse(config: Config, spec: EnvSpec) -> None:
     """Refuse games that can't be played, before a run is trained for them.
 
     Args:
         config: of the run.
         spec: of its environments.
-        make: new environments of a configuration.
 
     Raises:
         UserError: the environment has no scripted opponents, or can't play them.
     """
-    if not (is_asked(config) and config.selfplay.eval_bot_games and plays_bots_itself(config)):
-        return
-    with make(arena(against_bots(config), 1, 1, 0)) as environments:
-        refuse_other(environments.spec, spec)
-        set_bot(environments, bots_of(config)[0])
+    bots = is_asked(config) and config.selfplay.eval_bot_games
+    if bots and plays_bots_itself(config):
+        refuse_unplayable(against_bots(config), spec)
 
 
 def climb(trainer: Trainer, make: Make, alive: Callable[[], object] = lambda: None) -> Ladder:
@@ -93,7 +88,10 @@ def climb(trainer: Trainer, make: Make, alive: Callable[[], object] = lambda: No
         return play_skills(player, config, spec, games, progress)
     assert trainer.self_play is not None, "is_asked"
     pool = trainer.self_play.league.table.pool[: play.eval_pool_size]
-    others = [_player(f"step {entry.step:,}", trainer, entry.weights) for entry in pool]
+    others = [
+        _player(f"pool {number} (step {entry.step:,})", trainer, entry.weights)
+        for number, entry in enumerate(pool)
+    ]
     return play_each(player, others, config, _games(config, make, play.eval_games), progress)
 
 
@@ -106,8 +104,8 @@ def logs_of(ladder: Ladder, trainer: Trainer) -> Logs:
 
 
 def key_of(name: str) -> str:
-    """A rung's name as part of a key: ``bot_0.5``, ``step_1048576``."""
-    return name.replace(",", "").replace(" ", "_").replace(":", "_")
+    """A rung's name as part of a key: ``bot_0.5``, ``pool_3``."""
+    return name.partition(" (")[0].replace(" ", "_").replace(":", "_")
 
 
 def _player(name: str, trainer: Trainer, weights: object) -> Player:

@@ -1,0 +1,130 @@
+"""puffer-mlx train with self-play: whom the last weights play, what is said and logged of it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from native_envs import OURS, folder_of
+
+from puffer_mlx import config, vec
+from puffer_mlx.match.games import play_pair
+from puffer_mlx.match.players import policy_player
+from puffer_mlx.training import after_self_play
+from puffer_mlx.training.trainer import Trainer
+
+AGENTS, T, EPOCHS = 32, 4, 4
+SMALL = f"""
+    --device cpu --policy.hidden-size 8 --policy.num-layers 1 --vec.total-agents {AGENTS}
+    --vec.num-buffers 2 --train.horizon {T} --train.minibatch-size 64 --train.learning-rate 0.05
+    --train.total-timesteps {EPOCHS * AGENTS * T} --train.algorithm puffer4
+    --selfplay.enabled 1 --vec.num-frozen-banks 1 --vec.frozen-bank-pct 0.25
+    --selfplay.snapshot-interval {AGENTS * T}
+""".split()
+
+
+def records(here: Path) -> list[dict]:
+    (log,) = here.glob("logs/*/*.jsonl")
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def test_the_ladder_after_training(script, here, capsys):
+    """Instead of the evaluation, and its mean is the score."""
+    assert script.main(["connect4_two", *SMALL, "--selfplay.eval-bot-games", "20"]) == 0
+    *epochs, last = records(here)
+    rungs = [f"env/ladder/bot_{skill}" for skill in ("0", "0.25", "0.5", "0.75", "1")]
+    assert list(last) == ["agent_steps", "env/score", "env/n", *rungs]
+    assert last["env/score"] == pytest.approx(sum(last[name] for name in rungs) / 5)
+    assert (last["agent_steps"], last["env/n"]) == (EPOCHS * AGENTS * T, 5 * 20)
+    assert len(epochs) == EPOCHS and "env/elo" in epochs[-1]
+    lines = capsys.readouterr().out.splitlines()
+    first = lines.index("ladder of connect4_two, 20 games on each rung")
+    names = [line.split()[0] for line in lines[first + 2 : first + 8]]
+    assert names == ["bot:0", "bot:0.25", "bot:0.5", "bot:0.75", "bot:1", "mean"]
+    assert not any("evaluation of the final weights" in line for line in lines)
+
+
+def test_the_pools_oldest_after_training(script, here, capsys):
+    """Each in a match of its own."""
+    line = "--selfplay.eval-games 40 --selfplay.eval-pool-size 2"
+    assert script.main(["rock_paper_scissors", *SMALL, *line.split()]) == 0
+    last = records(here)[-1]
+    assert list(last)[3:] == ["env/ladder/pool_0", "env/ladder/pool_1"]
+    assert last["env/n"] == 2 * 40
+    out = capsys.readouterr().out
+    assert "  pool 0 (step 0)  " in out and f"  pool 1 (step {AGENTS * T})  " in out
+
+
+def test_rungs_of_the_pool_are_matches_with_its_weights():
+    words = "--selfplay.eval-games 40 --selfplay.eval-pool-size 2 --vec.seed 5"
+    settings = config.load("rock_paper_scissors", [*SMALL, *words.split()])
+    with vec.make(settings, 1) as environments:
+        trainer = Trainer(settings, environments)
+        for _ in trainer:
+            pass
+        alive = []
+        found = after_self_play.climb(
+            trainer, lambda own: vec.make(own, 1), lambda: alive.append(0)
+        )
+        assert trainer.self_play is not None
+        pool = trainer.self_play.league.table.pool
+        assert len(pool) == EPOCHS and len(alive) > 2  # a call for each step
+        players = [
+            policy_player("", trainer.policy, weights, False)
+            for weights in (trainer.weights, pool[0].weights, pool[1].weights)
+        ]
+        seed = settings.base.seed
+        for rung, other in zip(found.rungs, players[1:], strict=True):
+            own = after_self_play.arena(settings, 40, 2, seed)
+            with vec.make(own, 1) as boards:
+                result = play_pair(players[0], other, boards, 1, seed)
+            assert rung.tally == result.total and rung.games == 40
+
+
+def test_bots_of_an_environment_after_training(script, here, capsys):
+    line = f"""
+        --vec.total-agents 36 --train.minibatch-size 48 --train.algorithm puffer5
+        --train.total-timesteps {EPOCHS * 36 * T} --selfplay.rules puffer5 --vec.num-policies 2
+        --vec.hist-policy-percent 0.5 --selfplay.eval-bot-games 6 --selfplay.eval-bots=0,1
+    """
+    assert script.main([str(folder_of("peloton")), *SMALL, *line.split()]) == 0
+    last = records(here)[-1]
+    assert list(last)[3:] == ["env/ladder/bot_0", "env/ladder/bot_1"]
+    assert "ladder of peloton" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        (str(folder_of("locks")), "locks has no scripted opponents"),
+        ("pettingzoo:zoo_duel", "zoo_duel has no scripted opponents"),
+    ],
+)
+def test_no_bots_are_refused_before_training(script, here, capsys, env, said):
+    shutil.copy(OURS / "python" / "zoo_duel.py", here / "zoo_duel.py")
+    assert script.main([env, *SMALL, "--selfplay.eval-bot-games", "20"]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(here.glob("checkpoints/*/*"))
+
+
+def test_without_games_the_run_ends_as_others_do(script, here):
+    assert script.main(["connect4_two", *SMALL]) == 0
+    assert not any(name.startswith("env/ladder") for name in records(here)[-1])
+
+
+def test_self_play_in_python(script, here, capsys):
+    """PettingZoo's: teams of two, one of whom leaves early; at the end a match with the pool."""
+    shutil.copy(OURS / "python" / "zoo_duel.py", here / "zoo_duel.py")
+    line = "--env.agents 4 --env.leaves True --vec.backend sync --selfplay.eval-games 8"
+    assert script.main(["pettingzoo:zoo_duel", *SMALL, *line.split()]) == 0
+    *epochs, last = records(here)
+    assert epochs[-1]["pool/size"] == EPOCHS
+    played = [record for record in epochs if "pool/winrate" in record]
+    assert played and 0 <= played[-1]["pool/winrate"] <= 1
+    rungs = [last[name] for name in last if name.startswith("env/ladder/")]
+    assert len(rungs) == EPOCHS and last["env/score"] == pytest.approx(sum(rungs) / len(rungs))
+    capsys.readouterr()
+    line = f"--env.agents 3 --vec.total-agents 36 --train.total-timesteps {EPOCHS * 36 * T}"
+    odd = [*SMALL, *line.split(), "--train.minibatch-size", "48"]
+    assert script.main(["pettingzoo:zoo_duel", *odd]) == 2
+    assert "self-play is between two equal teams" in capsys.readouterr().err
