@@ -1,14 +1,12 @@
 #!/usr/bin/env python
 """A Breakout for two cores that every seed learns: python benchmarks/sweep_breakout.py [--help].
 
-First a search: `puffer-mlx sweep` around `breakout-fast`, judging by the worst of several seeds
-with 860 as the score that is enough, begun from what was found before. With `--gpus N` it runs on
-GPUs, several processes on each with one study for all of them: what is learned for how many steps
-is the same there, and a run takes seconds. With 0 it runs on cores, two for each run.
+First a search: `puffer-mlx sweep` around `breakout-fast` with few agents, which learn from few
+steps, judging by the worst of several seeds with 860 as the score that is enough. One core for each
+run, `--each 2`: two; or with `--gpus N` on GPUs, several processes on each with one study for all.
 
 Then the cheapest that all seeds reached 860 with are trained again, with other seeds, on two cores
-each. What a run costs two cores is taken from its steps and passes. Written to --out: search.json,
-verified.json, the sweep's journal and what its processes said.
+each. Written to --out: search.json, verified.json, the sweep's journal and what its processes said.
 """
 
 import argparse
@@ -27,40 +25,37 @@ from typing import Any
 
 from puffer_mlx import config as configs
 from puffer_mlx.config import ini_text
+from puffer_mlx.sweep.space import COST
 from puffer_mlx.system.files import publish
 
 sys.path.insert(0, str(Path(__file__).parent))
 from time_to_score import reached
 
-ENOUGH, SEEDS = 860.0, 4
-ONE, C = "run 67", "C"  # of the search before: the cheapest with its own seed, and of its front
-GIVEN: dict[str, dict[str, float]] = {
-    ONE: {"horizon": 16, "minibatch_size": 16384, "learning_rate": 0.09, "gamma": 0.94859}
-    | {"gae_lambda": 0.96697, "replay_ratio": 1.88, "vf_clip_coef": 2.59, "ent_coef": 0.00138}
-    | {"clip_coef": 0.793, "vf_coef": 4.97},
-    C: {"gamma": 0.95892, "gae_lambda": 0.97937, "replay_ratio": 1.5652, "vf_clip_coef": 4.134}
-    | {"ent_coef": 0.00295, "clip_coef": 0.69274, "vf_coef": 4.571},
-}
-STARTS = [  # whose values, and millions of steps
-    (C, 38.2),
-    (ONE, 30),
-    (C, 48),
-    (ONE, 42),
-    (C, 60),
-    (ONE, 56),
+ENOUGH, SEEDS = 860.0, 3
+FEW = {"train.total_timesteps": 16e6, "vec.total_agents": 256, "train.minibatch_size": 2048}
+FEW |= {"train.replay_ratio": 1, "train.horizon": 32}
+STARTS: list[dict[str, float]] = [  # differences from FEW, which the first run has
+    {"train.total_timesteps": 24e6},
+    {"train.total_timesteps": 11e6},
+    {"train.total_timesteps": 11e6, "train.replay_ratio": 2},
+    {"train.total_timesteps": 20e6, "vec.total_agents": 512, "train.minibatch_size": 4096},
+    {"train.total_timesteps": 11e6, "vec.total_agents": 128, "train.minibatch_size": 1024},
+    {"train.total_timesteps": 20e6, "train.minibatch_size": 4096},
+    {"train.total_timesteps": 16e6, "train.replay_ratio": 0.7},
 ]
 RANGES = {  # distribution, least, most
-    "total_timesteps": ("log_normal", 2.4e7, 8.7e7),
-    "learning_rate": ("log_normal", 0.02, 0.15),
-    "gamma": ("logit_normal", 0.94, 0.975),
-    "gae_lambda": ("logit_normal", 0.94, 0.985),
-    "replay_ratio": ("uniform", 1, 2.2),
-    "ent_coef": ("log_normal", 5e-4, 6e-3),
-    "clip_coef": ("uniform", 0.5, 1),
-    "vf_coef": ("uniform", 1.5, 5),
-    "vf_clip_coef": ("uniform", 1, 5),
-    "minibatch_size": ("uniform_pow2", 8192, 32768),
-    "horizon": ("uniform_pow2", 16, 32),
+    "train.total_timesteps": ("log_normal", 6e6, 3e7),
+    "vec.total_agents": ("uniform_pow2", 128, 512),
+    "train.minibatch_size": ("uniform_pow2", 1024, 4096),
+    "train.horizon": ("uniform_pow2", 16, 64),
+    "train.learning_rate": ("log_normal", 0.015, 0.12),
+    "train.gamma": ("logit_normal", 0.94, 0.98),
+    "train.gae_lambda": ("logit_normal", 0.92, 0.985),
+    "train.replay_ratio": ("uniform", 0.5, 2),
+    "train.ent_coef": ("log_normal", 5e-4, 6e-3),
+    "train.clip_coef": ("uniform", 0.5, 1),
+    "train.vf_coef": ("uniform", 1.5, 5),
+    "train.vf_clip_coef": ("uniform", 1, 5),
 }
 PUFFER = [sys.executable, "-m", "puffer_mlx"]
 
@@ -72,29 +67,28 @@ def settings(words: list[str]) -> str:
     return ini_text(config)
 
 
-def options_of(name: str, millions: float, part: float) -> list[str]:
-    """What one of ``STARTS`` has, as options."""
-    given = {**GIVEN[name], "total_timesteps": int(millions * part * 1e6)}
-    return [f"--train.{key}={value}" for key, value in given.items()]
+def options_of(values: dict[str, float], part: float = 1.0) -> list[str]:
+    """Values of ``FEW``, or others, as options."""
+    steps = values["train.total_timesteps"] * part
+    found = {**values, "train.total_timesteps": int(steps)}
+    return [f"--{name}={value}" for name, value in found.items()]
 
 
 def write_files(folder: Path, part: float) -> list[str]:
     """The configurations of the search: its words."""
-    kind, low, high = RANGES["total_timesteps"]
-    ranges = {**RANGES, "total_timesteps": (kind, low * part, high * part)}
+    kind, low, high = RANGES[COST]
+    ranges = {**RANGES, COST: (kind, low * part, high * part)}
     sections = "".join(
-        f"\n[sweep.train.{key}]\ndistribution = {kind}\nmin = {low}\nmax = {high}\nscale = auto\n"
-        for key, (kind, low, high) in ranges.items()
+        f"\n[sweep.{name}]\ndistribution = {kind}\nmin = {low}\nmax = {high}\nscale = auto\n"
+        for name, (kind, low, high) in ranges.items()
     )
     head = f"\n[sweep]\nsweep_only = {', '.join(RANGES)}\nmax_runs = 100000\nseeds = {SEEDS}\n"
     head += f"seeds_score = worst\ntarget_score = {ENOUGH:g}\nnum_random_samples = 0\n"
-    (folder / "search.ini").write_text(
-        settings([f"--train.total-timesteps={int(86e6 * part)}"]) + head + sections
-    )
+    (folder / "search.ini").write_text(settings(options_of(FEW, part)) + head + sections)
     words = [str(folder / "search.ini")]
-    for i, (name, millions) in enumerate(STARTS):
+    for i, start in enumerate(STARTS):
         path = folder / f"start-{i}.ini"
-        path.write_text(settings(options_of(name, millions, part)))
+        path.write_text(settings(options_of({**FEW, **start}, part)))
         words += ["--start-from", str(path)]
     return words
 
@@ -117,7 +111,7 @@ def search(folder: Path, gpus: int, each: int, seconds: float, part: float) -> N
         mine = cores[i * len(cores) // (gpus * each) : (i + 1) * len(cores) // (gpus * each)]
         where.append((on, {"CUDA_VISIBLE_DEVICES": str(i % gpus)}, mine))
     if not gpus:
-        on = ["--device", "cpu", "--parallel", str(max(1, len(cores) // 2))]
+        on = ["--device", "cpu", "--parallel", str(max(1, len(cores) // each))]
         where.append((on, {}, cores))
     for i, (on, variables, mine) in enumerate(where):
         with open(folder / f"search-{i}.txt", "wb") as output:
@@ -142,13 +136,8 @@ def search(folder: Path, gpus: int, each: int, seconds: float, part: float) -> N
             process.kill()
 
 
-def microseconds(values: dict[str, float]) -> float:
-    """What a step costs two cores: acting, and as much for each pass; by RESULTS.md's runs."""
-    return 0.05 + 0.81 * values["train.replay_ratio"]
-
-
 def found(folder: Path) -> list[dict[str, Any]]:
-    """All that was tried: values, the seeds' scores, modelled seconds; the best first."""
+    """All that was tried: values, the seeds' scores, seconds of a run; the best first."""
     from optuna.trial import TrialState
 
     from puffer_mlx.sweep.engine import opening, storage
@@ -160,11 +149,12 @@ def found(folder: Path) -> list[dict[str, Any]]:
     made = []
     for name in opening.names(opened):
         for trial in opened.get_all_trials(opened.get_study_id_from_name(name)):
-            scores = [curve[-1].score for curve in curves(trial).values()]
+            ends = [curve[-1] for curve in curves(trial).values()]
+            scores = [end.score for end in ends]
             if RUN in trial.user_attrs or not scores or trial.state == TrialState.FAIL:
                 continue
-            seconds = trial.params["train.total_timesteps"] * microseconds(trial.params) / 1e6
-            row = {"trial": trial.number, "scores": scores, "seconds": round(seconds, 1)}
+            seconds = round(statistics.fmean(end.cost for end in ends), 1)
+            row = {"trial": trial.number, "scores": scores, "seconds": seconds}
             made.append({**row, "values": trial.params})
 
     def order(row: dict[str, Any]) -> tuple[bool, float, float]:
@@ -246,9 +236,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of what is found")
     parser.add_argument("--gpus", type=int, default=0, help="that the search uses (0: cores)")
-    parser.add_argument("--each", type=int, default=3, help="runs at once on each GPU (3)")
-    parser.add_argument("--seconds", type=float, default=200, help="of the search (200)")
-    parser.add_argument("--verify", type=float, default=220, help="seconds after it (220)")
+    parser.add_argument(
+        "--each", type=int, default=1, help="runs on each GPU, or cores of each (1)"
+    )
+    parser.add_argument("--seconds", type=float, default=280, help="of the search (280)")
+    parser.add_argument("--verify", type=float, default=240, help="seconds after it (240)")
     parser.add_argument("--candidates", type=int, default=3, help="that are verified (3)")
     parser.add_argument("--seeds", type=int, default=5, help="of them (5)")
     parser.add_argument("--part", type=float, default=1.0, help="of all steps, to try it out (1)")

@@ -2,8 +2,9 @@
 
 One seed finds lucky seeds: the best of many runs is partly the luckiest. All seeds of every
 suggestion would cost as many times more, most of it for suggestions that nobody wants. So each has
-one seed at first, and the others as long as no rival, a run that costs no more, is better by more
-than seeds differ anyway: the noise seen.
+one seed at first, and the others unless it is beaten: a run that costs no more is better by more
+than seeds differ anyway, the noise seen. One with all of its seeds ends that; one that lacks some
+may be lucky, so it only has its turn before.
 """
 
 import math
@@ -66,14 +67,17 @@ def noise(known: Sequence[Judged]) -> float:
     return statistics.median(found) if found else 0.0
 
 
-def is_promising(one: Judged, rivals: Sequence[Judged], how: str, enough: float = math.inf) -> bool:
-    """Whether a suggestion is worth another seed.
+def is_beaten(
+    one: Judged, rivals: Sequence[Judged], how: str, noise: float, enough: float = math.inf
+) -> bool:
+    """Whether a suggestion isn't worth another seed.
 
     Args:
         one: the suggestion.
-        rivals: all others.
+        rivals: others.
         how: ``sweep.seeds_score``.
+        noise: how much seeds differ.
         enough: a score above which more counts for nothing.
     """
-    needed = min(one.score(how) + noise([one, *rivals]), enough)
-    return not any(each.cost <= one.cost and each.score(how) >= needed for each in rivals)
+    needed = min(one.score(how) + noise, enough)
+    return any(each.cost <= one.cost and each.score(how) >= needed for each in rivals)

@@ -133,7 +133,7 @@ class Driver:
         self._watching, self._judge, self._pause = watching, judge, pause
         self._free = list(places)
         self._going: list[_Going] = []
-        self._open: dict[int, FrozenTrial] = {}  # runs here that may get further seeds
+        self._open: set[int] = set()  # numbers of runs here that may get further seeds
         self._failed = self._invalid = 0  # in a row
 
     def run(self) -> None:
@@ -184,7 +184,7 @@ class Driver:
         elif left:
             run, seed = self._study.again(left.pop(0)), 0
             if curves(run):  # it has come further than its first seed
-                self._open[run.number] = run
+                self._open.add(run.number)
                 return True
         elif self._study.trained(*FINISHED, TrialState.RUNNING) < self._limits.runs:
             run, seed = self._study.ask(), 0
@@ -209,15 +209,20 @@ class Driver:
 
     def _further(self) -> tuple[FrozenTrial, int] | None:
         """A run that is worth another seed, and which; those that are worth none are over."""
-        for number in list(self._open):
-            run = self._study.find(number)
-            under_way = [going.seed for going in self._going if going.trial.number == number]
-            lacking = {*range(self._study.seeds)} - curves(run).keys() - {*under_way}
-            if lacking and self._study.is_promising(run):
-                return run, min(lacking)
-            if not under_way:
-                del self._open[number]
-                self._tell(run, Outcome(self._study.combined(run)))
+        while self._open:
+            over: FrozenTrial | None = None
+            for run, is_over, has_turn in self._study.promises([*self._open]):
+                under_way = {each.seed for each in self._going if each.trial.number == run.number}
+                lacking = {*range(self._study.seeds)} - curves(run).keys() - under_way
+                if lacking and has_turn and not is_over:
+                    return run, min(lacking)
+                if (is_over or not lacking) and not under_way:
+                    over = run
+                    break
+            if over is None:
+                return None
+            self._open.remove(over.number)
+            self._tell(over, Outcome(self._study.combined(over)))  # others may be over by that
         return None
 
     # ---- going on --------------------------------------------------------------------------------
@@ -239,7 +244,7 @@ class Driver:
             self._tell(run, outcome)
         else:
             self._study.note_seed(run, going.seed, outcome.points)
-            self._open[run.number] = run
+            self._open.add(run.number)
         if self._failed >= self._limits.failures:
             what = f"the last {self._failed} runs failed"
             raise _useless(what, self._study.find(run.number))
@@ -251,7 +256,7 @@ class Driver:
 
     def _fail(self, run: FrozenTrial, fault: str) -> None:
         """Tell that a run failed; what is under way of it is ended."""
-        self._open.pop(run.number, None)
+        self._open.discard(run.number)
         for other in [each for each in self._going if each.trial.number == run.number]:
             other.run.end()
             self._leave(other)

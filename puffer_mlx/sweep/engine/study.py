@@ -15,7 +15,7 @@ import socket
 import warnings
 from collections.abc import Iterator, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
@@ -34,6 +34,7 @@ SEED = "seed"  # a run's, with a number: the curve of one of its seeds
 FAULT, STOPPED, STEPS, LAST = "fault", "stopped", "steps", "last"
 DEFAULT, GIVEN = "default", "given"  # of a run that nothing has suggested: whose values it has
 FINISHED = TrialState.COMPLETE, TrialState.PRUNED
+ALIVE = TrialState.COMPLETE, TrialState.RUNNING
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -83,6 +84,20 @@ def processes(run: FrozenTrial) -> list[Identity]:
     """The processes that a run was."""
     there = run.user_attrs.items()
     return [Identity(*each) for name, each in there if name.partition(" ")[0] == CHILD]
+
+
+class Promise(NamedTuple):
+    """What a run that waits for another seed promises.
+
+    Args:
+        run: the run.
+        is_over: a run with all of its seeds is better, so that no more are trained.
+        has_turn: no other one that waits is better.
+    """
+
+    run: FrozenTrial
+    is_over: bool
+    has_turn: bool
 
 
 class Study:
@@ -157,13 +172,26 @@ class Study:
         how = self._settings.seeds_score
         return seeds.combined(list(curves(run).values()), how, self._settings.sign)
 
-    def is_promising(self, run: FrozenTrial) -> bool:
-        """Whether a run of which a seed is known is worth another one."""
-        there = self.runs(TrialState.COMPLETE, TrialState.RUNNING)
-        rivals = [self._judged(each) for each in there if each.number != run.number]
-        known = [each for each in rivals if each]
-        one, how = self._judged(run), self._settings.seeds_score
-        return one is None or seeds.is_promising(one, known, how, self._settings.enough)
+    def promises(self, waiting: Sequence[int]) -> list[Promise]:
+        """What runs that wait for another seed promise, the cheapest first.
+
+        Args:
+            waiting: their numbers; at least one of their seeds is known.
+        """
+        how, enough = self._settings.seeds_score, self._settings.enough
+        known = {run.number: self._judged(run) for run in self.runs(*ALIVE)}
+        judged = {number: one for number, one in known.items() if one}
+        noise = seeds.noise(list(judged.values()))
+        whole = [judged[run.number] for run in self._compared()]
+        before: list[Judged] = []
+        made = []
+        for number in sorted(waiting, key=lambda number: (judged[number].cost, number)):
+            one = judged[number]
+            is_over = seeds.is_beaten(one, whole, how, noise, enough)
+            has_turn = not seeds.is_beaten(one, before, how, noise, enough)
+            made.append(Promise(self.find(number), is_over, has_turn))
+            before += [] if is_over else [one]
+        return made
 
     def _judged(self, run: FrozenTrial) -> Judged | None:
         """What is known of a run's seeds; None if nothing is."""
