@@ -51,8 +51,9 @@ class CheckpointManager:
         elif self._metric == "env/score" and SCORE in logs:
             self._sum, self._episodes = logs[SCORE], 1.0
         elif self._metric in logs:
-            self._sum += logs[self._metric] * logs["env/n"]
-            self._episodes += logs["env/n"]
+            episodes = logs.get("env/n", 1.0)  # a rating is told in epochs without any, too
+            self._sum += logs[self._metric] * episodes
+            self._episodes += episodes
 
     @property
     def improved(self) -> bool:

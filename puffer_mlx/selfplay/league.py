@@ -91,7 +91,7 @@ class League:
         mx.eval(leaves(weights))  # an entry is no graph
         self.table.fresh = frozenset()
         self.table.count(results, self._k)
-        logs = _logs(self.table, results)
+        logs = _logs(self.table)
         self._rules.decide(self.table, self._tags, step, weights)
         return logs | {"pool/size": len(self.table.pool), "pool/swaps": self.table.swaps}
 
@@ -110,21 +110,20 @@ class League:
         self.table = restored(arrays, numbers, self.table, rules)
 
 
-def _logs(table: Table, results: Results) -> Logs:
+def _logs(table: Table) -> Logs:
     """What to log after a rollout; banks are counted from 0, as PufferLib does."""
     logs: Logs = {"env/elo": table.elo, "pool/num_banks": len(table.opponents)}
     found: dict[str, list[float]] = {}
     for b, opponent in enumerate(table.opponents):
-        games = int(results.games[b])
         told = {
-            "winrate": opponent.winrate,
-            "historical_winrate": float(results.score[b]) / games if games else None,
-            "winrate_at_swap": opponent.winrate_at_swap,
-            "epochs_to_align": opponent.epochs_to_align,
-            "opponent_elo": opponent.entry.elo,
+            "pool/winrate": opponent.winrate,
+            "env/historical_winrate": opponent.winrate,  # a metric for sweeps has to be the env's
+            "pool/winrate_at_swap": opponent.winrate_at_swap,
+            "pool/epochs_to_align": opponent.epochs_to_align,
+            "pool/opponent_elo": opponent.entry.elo,
         }
         for name, value in told.items():
             if value is not None:
-                logs[f"pool/{name}_bank_{b}"] = value
+                logs[f"{name}_bank_{b}"] = value
                 found.setdefault(name, []).append(value)
-    return logs | {f"pool/{name}": float(np.mean(values)) for name, values in found.items()}
+    return logs | {name: float(np.mean(values)) for name, values in found.items()}

@@ -9,7 +9,7 @@ from oracles import named
 from running import loaded
 
 from puffer_mlx import checkpoint
-from puffer_mlx.checkpoint import BEST, CheckpointManager, State
+from puffer_mlx.checkpoint import BEST, CheckpointManager, State, branches
 from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
@@ -202,6 +202,18 @@ def save(keeper, config, step, score=None, state: State | None = STATE):
 
 def kept(folder):
     return [int(path.name) for path in checkpoint.checkpoints(folder)]
+
+
+def test_a_rating_is_told_in_epochs_without_an_episode_too(config):
+    """(1 x 3 + 4) / (3 + 1) = 1.75: such an epoch counts as one episode."""
+    config.sweep = {"sweep": {"metric": "elo"}}
+    policy = make_policy(SPEC, config.policy)
+    keeper = CheckpointManager(checkpoint.prepare(config, "1"), config)
+    keeper.observe({"env/elo": 1.0, "env/n": 3.0})
+    keeper.observe({"env/elo": 4.0})
+    made = keeper.save(1, SPEC, policy, policy.init(mx.random.key(1)), STATE)
+    label = branches.label(made)
+    assert label is not None and label.score == 1.75
 
 
 def test_the_newest_and_the_best_are_kept(config):

@@ -81,9 +81,9 @@ def test_what_is_logged():
     made = league(rules="puffer4", **KEYS)
     made.after(0, result([1, 0, 2], [2, 0, 2]), weights(0))
     logs = made.after(EACH, result([2, 0, 0], [2, 0, 0]), weights(1))
-    assert logs["pool/winrate_bank_0"] == 0.75 and logs["pool/historical_winrate_bank_0"] == 1
-    assert logs["pool/winrate_bank_2"] == 1 and "pool/historical_winrate_bank_2" not in logs
-    assert (logs["pool/winrate"], logs["pool/historical_winrate"]) == (0.875, 1)
+    for name in "pool/winrate", "env/historical_winrate":
+        assert (logs[f"{name}_bank_0"], logs[f"{name}_bank_2"], logs[name]) == (0.75, 1, 0.875)
+        assert f"{name}_bank_1" not in logs
     assert (logs["pool/size"], logs["pool/num_banks"], logs["pool/swaps"]) == (1, B, 0)
     assert logs["env/elo"] == made.table.elo > KEYS["elo_init"] > logs["pool/opponent_elo_bank_1"]
     assert all(isinstance(value, float | int) for value in logs.values())
