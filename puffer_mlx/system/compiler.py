@@ -280,11 +280,11 @@ def _compile(
     early = [*command, *(flag for flag in flags if flag not in late)]
     try:
         if len(sources) == 1:
-            _run(name, command, [[*early, "-o", partial, str(sources[0]), *late]])
+            _run_all(name, command, [[*early, "-o", partial, str(sources[0]), *late]])
         else:
             with tempfile.TemporaryDirectory(".partial", f"{name}-", library.parent) as folder:
                 objects = [f"{folder}/{i}.o" for i in range(len(sources))]
-                _run(
+                _run_all(
                     name,
                     command,
                     [
@@ -292,14 +292,14 @@ def _compile(
                         for source, made in zip(sources, objects, strict=True)
                     ],
                 )
-                _run(name, command, [[*early, "-o", partial, *objects, *late]])
+                _run_all(name, command, [[*early, "-o", partial, *objects, *late]])
         os.chmod(partial, 0o755)
         _publish(Path(partial), library)
     finally:
         Path(partial).unlink(missing_ok=True)
 
 
-def _run(name: str, compiler: list[str], calls: Sequence[Sequence[str]]) -> None:
+def _run_all(name: str, compiler: list[str], calls: Sequence[Sequence[str]]) -> None:
     """Call a compiler, several times at once; UserError with its first errors if a call fails."""
     running: list[subprocess.Popen[str]] = []
     lock, ended = threading.Lock(), False  # a thread may be starting a call while others are ended

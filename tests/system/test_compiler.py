@@ -370,5 +370,5 @@ def test_a_call_that_starts_while_others_are_ended_is_ended_too(monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", popen)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     with pytest.raises(KeyboardInterrupt):
-        compiler._run("three", ["cc"], [["interrupted"], ["running"], ["late"]])
+        compiler._run_all("three", ["cc"], [["interrupted"], ["running"], ["late"]])
     assert [each.returncode for each in first + late] == [-signal.SIGKILL] * 2
