@@ -11,7 +11,7 @@ from puffer_mlx.config.command_line import spelled
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.default_ranges import OF_4, OF_5
-from puffer_mlx.sweep.reading import method_named
+from puffer_mlx.sweep.reading.of_settings import method_named
 from puffer_mlx.sweep.settings import METHODS, SweepSettings
 
 HANG = 600.0
