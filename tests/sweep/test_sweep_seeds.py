@@ -135,6 +135,17 @@ def test_with_one_seed_nothing_else_is_stored(here):
     assert "seed" not in Path("j.log").read_text()
 
 
+def test_a_sweep_of_one_seed_that_goes_on_with_three(here):
+    drive(open_study("j.log", seeded(seeds=1)), seeded(seeds=1, max_runs=4), Lucky)
+    made = open_study("j.log", seeded())
+    lucky = made.best()
+    drive(made, seeded(max_runs=9), Lucky)
+    counts = [len(curves(run)) for run in made.runs()]
+    assert counts[:5] == [0, 0, 0, 0, 3]  # none of the four ends it
+    best = made.best()
+    assert lucky and best and best.number != lucky.number and len(curves(best)) == 3
+
+
 def test_points_of_several_seeds_are_one_curve(here):
     how = seeded(max_runs=1, seeds_score="worst")
     made = open_study("j.log", how)

@@ -80,6 +80,11 @@ def curves(run: FrozenTrial) -> dict[int, list[Point]]:
     return dict(sorted(found.items()))
 
 
+def seeds_of(run: FrozenTrial) -> int:
+    """How many seeds a run has been trained with, or is being: at least one."""
+    return max(1, len(curves(run)))
+
+
 def processes(run: FrozenTrial) -> list[Identity]:
     """The processes that a run was."""
     there = run.user_attrs.items()
@@ -149,12 +154,12 @@ class Study:
     def _compared(self) -> list[FrozenTrial]:
         """Runs that one may be the best of: those with most seeds, as others weren't promising."""
         runs = self.runs(TrialState.COMPLETE)
-        most = max((len(curves(run)) for run in runs), default=0)
-        return [run for run in runs if len(curves(run)) == most]
+        most = max(map(seeds_of, runs), default=1)
+        return [run for run in runs if seeds_of(run) == most]
 
     def trained(self, *states: TrialState) -> int:
         """Runs in these states, those of further seeds counted too."""
-        return sum(max(1, len(curves(run))) for run in self.runs(*states))
+        return sum(map(seeds_of, self.runs(*states)))
 
     # ---- seeds -----------------------------------------------------------------------------------
 
@@ -182,7 +187,8 @@ class Study:
         known = {run.number: self._judged(run) for run in self.runs(*ALIVE)}
         judged = {number: one for number, one in known.items() if one}
         noise = seeds.noise(list(judged.values()))
-        whole = [judged[run.number] for run in self._compared()]
+        complete = self.runs(TrialState.COMPLETE)
+        whole = [judged[run.number] for run in complete if seeds_of(run) >= self.seeds]
         before: list[Judged] = []
         made = []
         for number in sorted(waiting, key=lambda number: (judged[number].cost, number)):
@@ -198,7 +204,7 @@ class Study:
         ends = [curve[-1] for curve in curves(run).values()]
         if not ends and run.state == TrialState.COMPLETE:  # of a time when there was one seed
             ends = [Point(run.values[0], run.values[1], 0)]
-        scores = [self._settings.worth(end.score) for end in ends]
+        scores = [self._settings.sign * end.score for end in ends]
         return Judged(scores, fmean(end.cost for end in ends)) if ends else None
 
     # ---- runs ------------------------------------------------------------------------------------
