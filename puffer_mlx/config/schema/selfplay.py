@@ -46,10 +46,12 @@ class Selfplay(Named):
         unit="games",
         minimum=0,
     )
-    elo_init: float = key(0.0, "Elo rating of the first weights.")
+    elo_init: float = key(0.0, "Elo rating of the first weights.", unit="points")
     elo_k: float = key(
         16.0,
-        "How far a rating moves in an epoch, at most. Ratings are logged, and decide nothing.",
+        "Points that an epoch's games against one opponent move a rating, at most. Ratings are"
+        " logged, and decide nothing.",
+        unit="points",
         minimum=0,
     )
     seed: int = key(42, "Seed of the draws from the pool.", minimum=0)
