@@ -49,13 +49,9 @@ class Reader:
 
         Where the learner's device reads them fastest.
         """
-        if self._learned is not None:
-            with building:
-                fields = self._learned.fields(fields)
-        if not self._from_host:
-            return fields
         with building:
-            return for_gpu(fields)
+            fields = for_gpu(fields) if self._from_host else fields
+            return fields if self._learned is None else self._learned.fields(fields)
 
     def recompute(self, fields: Fields, rollout: Rollout) -> Fields:
         """A rollout's arrays with log-probabilities (T, N) as training computes them."""
