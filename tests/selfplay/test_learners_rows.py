@@ -15,6 +15,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.selfplay.seats import Seats, seats_in_blocks
 from puffer_mlx.training.learned_rows import Learned
+from puffer_mlx.training.observers import watched
 from puffer_mlx.training.trainer import Trainer
 
 AGENTS, T = 64, 8
@@ -115,6 +116,24 @@ def test_sections_of_learners_go_round():
     assert Learned(settings, seats).rows.tolist() == learners
     settings.selfplay.train_on_opponents = True
     assert Learned(settings, seats).rows.tolist() == list(range(AGENTS))
+
+
+def test_a_pass_of_ppo_is_over_the_learners():
+    """56 learners in minibatches of 16: three of a pass, none of them twice; six in all."""
+    settings, orders = configure(*WAYS["ppo, segments"]), []
+
+    def observer(name: str, step: Any, *arguments: Any) -> Any:
+        if name == "shuffle":
+            orders.append(np.array(arguments[-1]))
+        return step(*arguments)
+
+    with vec.make(settings, 2) as environments:
+        trainer = Trainer(settings, environments)
+        trainer.learner.steps = watched(trainer.learner.steps, observer)
+        trainer.step()
+    assert [order.shape for order in orders] == [(3, 16), (3, 16)]
+    for order in orders:
+        assert len(np.unique(order)) == 48 and order.max() < 56
 
 
 def test_opponents_that_are_trained_on_begin_from_nothing():
