@@ -38,7 +38,7 @@ class Reader:
         learned: Learned | None = None,
     ) -> None:
         self._learned = learned
-        self._run, self._away = run, placement.away
+        self._compiled, self._away = run, placement.away
         self._segments = max(1, config.segments)  # shuffled samples may be fewer than a segment
         self._carries = not config.base.reset_state
         # Whether rollouts are the host's, which this device reads best after one copy.
@@ -64,7 +64,7 @@ class Reader:
             with building:
                 rows = mx.arange(first, min(first + S, N), dtype=mx.int32)
                 part = _of_agents(states, slice(first, first + S))
-            logprobs = self.behaviour(rollout, part, self._run.gather(fields, rows))
+            logprobs = self.behaviour(rollout, part, self._compiled.gather(fields, rows))
             with building:
                 parts.append(logprobs[:, begin - first :])
             mx.async_eval(parts[-1])
@@ -86,7 +86,7 @@ class Reader:
 
     def behaviour(self, rollout: Rollout, states: Any, minibatch: tuple) -> Any:
         """Log-probabilities (T, S) of rows by the weights that acted, from the rows' states."""
-        return self._run.logprobs(rollout.start.weights, *minibatch, states)
+        return self._compiled.logprobs(rollout.start.weights, *minibatch, states)
 
 
 def _of_agents(states: Any, agents: slice) -> Any:

@@ -1,0 +1,90 @@
+"""``puffer_mlx.play_match``: two policies, or a policy and who has none."""
+
+import importlib
+import sys
+from typing import Any
+
+import pytest
+from native_envs import OURS
+
+import puffer_mlx
+from puffer_mlx import config
+from puffer_mlx.errors import UserError
+from puffer_mlx.match.tally import Tally
+
+SMALL: dict[str, Any] = {
+    **{"total_agents": 16, "horizon": 8, "minibatch_size": 64, "total_timesteps": 256},
+    **{"hidden_size": 8, "device": "cpu"},
+}
+
+pytest.importorskip("gymnasium")
+sys.path.append(str(OURS / "python"))
+Duel = importlib.import_module("zoo_duel").Duel
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    with puffer_mlx.train("connect4_two", **SMALL) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def dueling():
+    with puffer_mlx.train(Duel, **{"env.agents": 4, "backend": "sync", **SMALL}) as made:
+        yield made
+
+
+def test_games_on_either_side(trainer):
+    found = puffer_mlx.play_match(trainer, "random", games=30)
+    assert [side.games for side in found.sides] == [15, 15]
+    assert found.total.games == 30 and 0 <= found.total.score <= 1
+    low, high = found.total.interval
+    assert str(found).endswith(f"score {found.total.score:.3f} ({low:.3f} to {high:.3f})")
+
+
+def test_the_same_seed_gives_the_same_games(trainer):
+    policy = puffer_mlx.Policy(trainer)
+
+    def played(**how):
+        return puffer_mlx.play_match(policy, "bot:0.5", games=40, **how)
+
+    assert played(seed=1) == played(seed=1) != played(seed=2)
+    assert played() == played(seed=trainer.config.base.seed)
+
+
+def test_a_better_player_wins(trainer):
+    """The scripted one beats a policy that has learned next to nothing, whoever is named first."""
+    assert puffer_mlx.play_match(trainer, "bot", games=60).total.score < 0.3
+    own = puffer_mlx.play_match(trainer, trainer, games=200).total
+    assert 0.35 < own.score < 0.65
+
+
+def test_an_environment_in_python(dueling):
+    """With the parameters that it was trained with, and as it saw them."""
+    assert dueling.config.vec.normalize_observations  # of Python's families
+    found = puffer_mlx.play_match(dueling, dueling, games=8, deterministic=True)
+    assert sum(found.total) == 8 and found.sides[0] == Tally(*reversed(found.sides[1]))
+    other = puffer_mlx.play_match(dueling, "random", env=Duel, games=8)
+    assert other.total.games == 8
+
+
+@pytest.mark.parametrize(
+    ("against", "how", "said"),
+    [
+        ("nobody", {}, "'nobody' is no player"),
+        ("bot:3", {}, "'3' is no skill"),
+        ("random", {"games": 1}, "games is 1"),
+        ("random", {"env": "connect4"}, "connect4 has 1 agents an environment"),
+        ("random", {"env": "soccer"}, "a policy of connect4_two sees"),
+        ("random", {"games": 8, "max_steps": 3}, "had not ended 1 games after 3 steps"),
+    ],
+)
+def test_refused(trainer, against, how, said):
+    with pytest.raises(UserError, match=said):
+        puffer_mlx.play_match(trainer, against, **how)
+
+
+def test_the_run_is_left_as_it_is(trainer):
+    before = config.to_dict(trainer.config)
+    puffer_mlx.play_match(trainer, "random", games=4)
+    assert config.to_dict(trainer.config) == before
