@@ -22,6 +22,7 @@ from puffer_mlx.match import ladder
 from puffer_mlx.match import players as match_players
 from puffer_mlx.match.playing import agents_of, without_statistics
 from puffer_mlx.rollout.whole_episodes import MAX_STEPS
+from puffer_mlx.system import voice
 from puffer_mlx.vec.base import Environments
 
 
@@ -52,6 +53,8 @@ def play_against(argv: list[str], player: Player, options: argparse.Namespace) -
 
 def climb(player: Player, options: argparse.Namespace) -> None:
     """Have it play against its environment's scripted opponents."""
+    if note := ladder.idle_note(player.config):
+        voice.note(note)
     if ladder.plays_bots_itself(player.config):
         found = against_its_own(player, options)
     else:

@@ -200,7 +200,8 @@ def introduce(config: Config, environments: Environments) -> None:
     say(config)
     evaluation.refuse_agents(config, environments)
     refuse_undrawable(config, environments)
-    after_self_play.refuse(config, environments.spec)
+    if note := after_self_play.prepare(config, environments.spec):
+        voice.note(note)
     if unused := vec.unused_keys(config, environments):
         voice.note(f"unused here: {', '.join(unused)}")
     if config.python:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from puffer_mlx import vec
 from puffer_mlx.config import Config
+from puffer_mlx.config.fit import typed
 from puffer_mlx.config.folders import folder_version
 from puffer_mlx.errors import UserError
 from puffer_mlx.match.players import BOT, SCRIPT, Player, player_without_policy
@@ -125,6 +126,15 @@ def plays_bots_itself(config: Config) -> bool:
         f"{config.env_name} has no scripted opponents",
         "a bot.py in its folder, or puf_set_bot_policy in one of PufferLib 5.0's form",
     )
+
+
+def idle_note(config: Config) -> str:
+    """The line that names keys which do nothing where a ``bot.py`` plays; empty without any."""
+    names = [f"selfplay.{key}" for key in ("eval_bots", "eval_bot_envs", "eval_bot_threads")]
+    idle = [name for name in names if typed(config, name)]
+    if not idle or plays_bots_itself(config):
+        return ""
+    return f"unused here: {', '.join(idle)} (of bots that an environment plays itself)"
 
 
 def bots_of(config: Config) -> list[int]:

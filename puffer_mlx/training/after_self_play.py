@@ -14,6 +14,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.match.ladder import (
     Ladder,
     against_bots,
+    idle_note,
     play_bots,
     play_each,
     play_skills,
@@ -41,19 +42,24 @@ def is_asked(config: Config) -> bool:
     return play.enabled and (play.eval_bot_games > 0 or pool)
 
 
-def refuse(config: Config, spec: EnvSpec) -> None:
+def prepare(config: Config, spec: EnvSpec) -> str:
     """Refuse games that can't be played, before a run is trained for them.
 
     Args:
         config: of the run.
         spec: of its environments.
 
+    Returns:
+        The line that names keys which do nothing; empty without any.
+
     Raises:
         UserError: the environment has no scripted opponents, or can't play them.
     """
-    bots = is_asked(config) and config.selfplay.eval_bot_games
-    if bots and plays_bots_itself(config):
+    if not (is_asked(config) and config.selfplay.eval_bot_games):
+        return ""
+    if plays_bots_itself(config):
         refuse_unplayable(against_bots(config), spec)
+    return idle_note(config)
 
 
 def climb(trainer: Trainer, make: Make, alive: Callable[[], object] = lambda: None) -> Ladder:

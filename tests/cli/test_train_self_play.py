@@ -30,7 +30,8 @@ def records(here: Path) -> list[dict]:
 
 def test_the_ladder_after_training(script, here, capsys):
     """Instead of the evaluation, and its mean is the score."""
-    assert script.main(["connect4_two", *SMALL, "--selfplay.eval-bot-games", "20"]) == 0
+    line = "--selfplay.eval-bot-games 20 --selfplay.eval-bots 1"
+    assert script.main(["connect4_two", *SMALL, *line.split()]) == 0
     *epochs, last = records(here)
     rungs = [f"env/ladder/bot_{skill}" for skill in ("0", "0.25", "0.5", "0.75", "1")]
     assert list(last) == ["agent_steps", "env/score", "env/n", *rungs]
@@ -38,6 +39,7 @@ def test_the_ladder_after_training(script, here, capsys):
     assert (last["agent_steps"], last["env/n"]) == (EPOCHS * AGENTS * T, 5 * 20)
     assert len(epochs) == EPOCHS and "env/elo" in epochs[-1]
     lines = capsys.readouterr().out.splitlines()
+    assert "unused here: selfplay.eval_bots (of bots that an environment plays itself)" in lines
     first = lines.index("ladder of connect4_two, 20 games on each rung")
     names = [line.split()[0] for line in lines[first + 2 : first + 8]]
     assert names == ["bot:0", "bot:0.25", "bot:0.5", "bot:0.75", "bot:1", "mean"]
@@ -90,7 +92,8 @@ def test_bots_of_an_environment_after_training(script, here, capsys):
     assert script.main([str(folder_of("peloton")), *SMALL, *line.split()]) == 0
     last = records(here)[-1]
     assert list(last)[3:] == ["env/ladder/bot_0", "env/ladder/bot_1"]
-    assert "ladder of peloton" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "ladder of peloton" in out and "unused here: selfplay" not in out
 
 
 @pytest.mark.parametrize(

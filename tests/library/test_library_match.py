@@ -74,7 +74,7 @@ def test_an_environment_in_python(dueling):
         ("nobody", {}, "'nobody' is no player"),
         ("bot:3", {}, "'3' is no skill"),
         ("random", {"games": 1}, "games is 1"),
-        ("random", {"env": "connect4"}, "connect4 has 1 agents an environment"),
+        ("random", {"env": "gym:CartPole-v1"}, "CartPole-v1 has 1 agents an environment"),
         ("random", {"env": "soccer"}, "a policy of connect4_two sees"),
         ("random", {"games": 8, "max_steps": 3}, "had not ended 1 games after 3 steps"),
     ],

@@ -16,6 +16,7 @@ from puffer_mlx.match import ladder
 from puffer_mlx.match.ladder import Ladder, Rung
 from puffer_mlx.match.tally import Tally
 from puffer_mlx.policy.policy import Policy, configured_policy
+from puffer_mlx.rollout.whole_episodes import Scores
 from puffer_mlx.spec import EnvSpec
 
 # ---- A folder with a bot.py ----------------------------------------------------------------------
@@ -172,19 +173,23 @@ def test_what_of_env_is_different_against_bots():
     assert ladder.against_bots(settings).env["num_agents"] == 4
 
 
-def test_interval_of_means():
-    """Episodes of one bot: mean ± 1.96 s / sqrt(n), of the environments' own numbers."""
+def test_interval_of_means(monkeypatch):
+    """Of 0, 0, 1 and 1: their deviation is sqrt(1/3), and the mean's half of that."""
+    episodes = [{"perf": float(i > 1), "score": 9.0, "env": i, "n": 1.0} for i in range(4)]
+    found = Scores(episodes, environments=4, each=1, unfinished=0, steps=32, seconds=0.0)
+    monkeypatch.setattr(ladder, "score", lambda *_, **__: found)
     settings = config.load(peloton(bot_eval="riders = 1"), [*BOTS, "--selfplay.eval-bots=0"])
-    (rung,) = played(settings, 64).rungs
-    assert rung.games == 64 and rung.low < rung.score < rung.high
-    assert rung.score - rung.low == pytest.approx(rung.high - rung.score)
-    assert rung.high - rung.low < 0.2 and rung.tally is None
+    (rung,) = played(settings, 4).rungs
+    half = 1.959964 / 2 / 3**0.5
+    assert rung[:3] == ("bot 0", 4, 0.5) and rung.tally is None
+    assert (rung.low, rung.high) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-6)
 
 
-def test_games_that_do_not_end(monkeypatch):
-    monkeypatch.setattr(ladder, "MAX_STEPS", 3)
+@pytest.mark.parametrize("steps", [3, 40])  # an episode has 32, and each environment plays two
+def test_games_that_do_not_end(monkeypatch, steps):
+    monkeypatch.setattr(ladder, "MAX_STEPS", steps)
     settings = config.load(peloton(bot_eval="riders = 1"), BOTS)
-    with pytest.raises(UserError, match="had not ended their games after 3 steps"):
+    with pytest.raises(UserError, match=f"had not ended their games after {steps} steps"):
         played(settings)
 
 

@@ -12,6 +12,7 @@ from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint.flat_files import save_bin
 from puffer_mlx.cli import evaluate, match_output
 from puffer_mlx.cli import match as module
+from puffer_mlx.match.playing import without_statistics
 from puffer_mlx.policy.policy import make_policy
 
 PYTHON = OURS / "python"
@@ -232,6 +233,13 @@ def test_a_run_plays_in_its_own_environment(against, here, duel):
     pages = gif_pages((here / "x.gif").read_bytes())
     assert len(pages) == 6 and {delay for _, delay in pages} == {200}
     assert pages[0][0].shape[:2] == (16, 16)
+
+
+def test_environments_show_plain_observations(here, duel):
+    settings = config.load(duel, ["--vec.normalize-observations", "1", "--vec.normalize-rewards=1"])
+    plain = without_statistics(settings).vec
+    assert not plain.normalize_observations and not plain.normalize_rewards
+    assert settings.vec.normalize_observations and settings.vec.normalize_rewards  # as it was
 
 
 def test_a_file_against_a_checkpoint(against, here):
