@@ -20,9 +20,9 @@ from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 
-PLACES = {  # shell -> where its script belongs, for --help
+PLACES = {  # shell -> where its script belongs, as it is typed
     "bash": "~/.local/share/bash-completion/completions/puffer-mlx",
-    "zsh": "a folder of fpath, as _puffer-mlx",
+    "zsh": "FOLDER/_puffer-mlx",
     "fish": "~/.config/fish/completions/puffer-mlx.fish",
 }
 FILES = ("FILE", "FILE.gputrace", "PATH")  # metavars of options that take a file
@@ -31,11 +31,12 @@ SHOWN = 70  # characters of an option's help beside its name
 
 
 def option_parser() -> Parser:
-    parser = Parser(usage="%(prog)s SHELL > FILE")
+    lines = [f"%(prog)s {shell} > {place}" for shell, place in PLACES.items()]
+    parser = Parser(usage="\n       ".join(lines))
     add_help(parser, {})
     introduce(parser, "completion")
-    where = "; ".join(f"{shell}: {place}" for shell, place in PLACES.items())
-    parser.add_argument("shell", choices=list(PLACES), help=f"FILE is for {where}")
+    about = "whose words are to be completed; FOLDER is one of zsh's fpath"
+    parser.add_argument("shell", choices=list(PLACES), metavar="SHELL", help=about)
     return parser
 
 

@@ -89,3 +89,13 @@ def test_without_shtab(monkeypatch, capsys):
 def test_another_shell(capsys):
     assert completion.main(["tcsh"]) == 2
     assert "invalid choice: 'tcsh'" in capsys.readouterr().err
+
+
+def test_help_has_whole_commands_to_copy(monkeypatch, capsys):
+    """No line is broken where a path has a hyphen."""
+    monkeypatch.setenv("COLUMNS", "60")
+    with pytest.raises(SystemExit):
+        completion.main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    for shell, place in completion.PLACES.items():
+        assert any(line.endswith(f"puffer-mlx completion {shell} > {place}") for line in lines)

@@ -117,6 +117,22 @@ def test_numbers_of_some_records(tmp_path):
     assert '"perf/forward": [4.0, 4.0, 4.0, NaN, NaN]' in formats.find("puffer4").text(run)
 
 
+def test_ratings_and_the_ladder_are_in_both_forms(tmp_path):
+    """Columns of one length without gaps, also of what is there late, or only at the end."""
+    rated = {"env/elo": 3.0, "pool/size": 2, "pool/num_banks": 1}
+    later = {**rated, "env/elo": 5.0, "pool/winrate_bank_0": 0.75}
+    last = {"agent_steps": 200, "env/score": 0.5, "env/n": 40.0, "env/ladder/bot_0.5": 0.5}
+    run = run_of(tmp_path, [epoch(1, 100, 1, **rated), epoch(2, 200, 3, **later), last])
+    run.config.sweep["sweep"] = {"downsample": "3"}
+    for form in "puffer5", "puffer4":
+        text = formats.find(form).text(run)
+        found = (json.loads(text) if form == "puffer4" else read_v1(text))["metrics"]
+        assert found["env/elo"] == [3, 5, 5] and found["pool/size"] == [2, 2, 2]
+        assert found["pool/winrate_bank_0"] == [0.75] * 3
+        assert found["env/score"] == [1, 3, 0.5] and found["env/ladder/bot_0.5"] == [0.5] * 3
+        assert {len(column) for column in found.values()} == {3}
+
+
 def test_numbers_keep_all_of_their_digits(tmp_path):
     run = run_of(tmp_path, [epoch(1, 100, 0.1 + 0.2), epoch(2, 300, 1 / 3)])
     text = formats.find("puffer5").text(run)
