@@ -19,7 +19,7 @@ from puffer_mlx.config.folders import folder_version, main_source
 from puffer_mlx.config.ini_files import Setting, read_ini, relative_path
 from puffer_mlx.config.ini_files_5 import read_ini_5
 from puffer_mlx.config.known_files import PUFFER5, layer, plain_path
-from puffer_mlx.config.schema import Config
+from puffer_mlx.config.schema import KEYS, Config
 from puffer_mlx.config.schema.selfplay import OF_4, OF_5
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.config.versions import ALGORITHM, FileVersion, file_version
@@ -40,9 +40,11 @@ _OF_GAMES = "selfplay.swap_winrate", "selfplay.min_games"  # and of pools that t
 _OF_POOLS = *_OF_GAMES, "selfplay.snapshot_interval"
 UNREAD_RULES = {OF_4: _POLICIES, OF_5: (*_BANKS, *_OF_POOLS)}  # and that its opponents' rules don't
 _OF_ALL = "rules", "max_size", "elo_init", "elo_k", "seed", "opp_timeout_steps"
+_AFTER = tuple(f"selfplay.{key}" for key in KEYS["selfplay"] if key.startswith("eval_"))
 WITHOUT_OPPONENTS = (
     *(*_BANKS, *_POLICIES, *_OF_POOLS, "selfplay.train_on_opponents"),
     *(f"selfplay.{key}" for key in _OF_ALL),
+    *_AFTER,
 )
 
 

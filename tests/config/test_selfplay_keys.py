@@ -3,7 +3,8 @@
 import pytest
 
 from puffer_mlx import config as c
-from puffer_mlx.config.trainer_choice import trainer_note, unread
+from puffer_mlx.config.schema import KEYS
+from puffer_mlx.config.trainer_choice import WITHOUT_OPPONENTS, trainer_note, unread
 from puffer_mlx.errors import UserError
 
 BY_4 = ["--selfplay.enabled=1", "--vec.num-frozen-banks=2", "--vec.frozen-bank-pct=0.2"]
@@ -126,6 +127,9 @@ def test_keys_that_the_rules_do_not_read_are_named():
         *("vec.num_frozen_banks", "vec.frozen_bank_pct", "selfplay.min_games"),
         "selfplay.max_size",
     ]
+    named = {*WITHOUT_OPPONENTS, "selfplay.enabled"}
+    assert named >= {f"selfplay.{key}" for key in KEYS["selfplay"]}
+    assert unread(c.load("connect4_two", ["--selfplay.eval-games=9"])) == ["selfplay.eval_games"]
     assert unread(c.load("connect4_two")) == []
 
 
