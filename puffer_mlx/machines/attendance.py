@@ -30,7 +30,7 @@ from puffer_mlx.machines.connections import LONGEST, Door, knock, welcome
 
 BEAT = 0.5  # seconds from one sign of life to the next
 SILENT = 10.0  # seconds without one, if its patience isn't shorter
-FIRST = 300.0  # seconds that a rank may take longer than others in its first epoch: it compiles
+FIRST = 300.0  # seconds that a rank may take longer than others in its first epochs: it compiles
 GRACE = 4.0  # seconds that the main thread has to end by itself
 RESCUE = 15.0  # seconds that saving may take without it
 SAVING = 20.0  # seconds more, if it is about to
@@ -43,7 +43,7 @@ class Place:
 
     count: int = 0
     busy: bool = False  # it does something alone: saves, evaluates
-    begun: bool = False  # it has come through an epoch
+    begun: bool = False  # it has come through the epochs in which it compiles
     heard: float = field(default_factory=time.monotonic)
 
 

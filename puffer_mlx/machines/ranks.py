@@ -30,6 +30,7 @@ from puffer_mlx.ppo.loss import Minibatch
 from puffer_mlx.trees import leaves
 from puffer_mlx.vec.base import Remembers, VecEnv
 
+COMPILES = 2  # epochs in which kernels are compiled: the second is the first to be measured
 COMPARED = 10  # epochs from one comparison of the weights to the next
 LOST = re.compile(r"\[(ring|nccl|jaccl|mpi)\]|nccl|jaccl", re.IGNORECASE)  # in MLX's messages
 HEARD = 3.0  # seconds until it is known which one, where MLX has noticed first
@@ -54,6 +55,7 @@ class Ranks(Alone):
         self.rank, self.size = group.rank(), group.size()
         self._together, self._last = Together(group, config.segments), config.epochs - 1
         self._exchange = partial(exchange.all_bytes, group)  # until ``use_post``
+        self._met = 0  # epochs
         self._measured: dict[str, np.ndarray] = {}  # what environments had, the same on all ranks
 
     def own(self, config: Config) -> Config:
@@ -120,7 +122,8 @@ class Ranks(Alone):
         listed = None if scores is None else scores.tolist()
         with self._reported():
             found = self._exchange(json.dumps((crc, told, listed)).encode())
-        self.attendance.place.begun = True
+        self._met += 1
+        self.attendance.place.begun = self._met >= COMPILES
         crcs, told, listed = zip(*map(json.loads, found), strict=True)
         if others := [rank for rank, found in enumerate(crcs) if found != crcs[0]]:
             raise UserError(

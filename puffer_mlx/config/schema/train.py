@@ -190,7 +190,7 @@ class Train(Named):
     rank_timeout: float = key(
         20.0,
         "With several ranks: how long the others wait for one that hangs, before they end. Five"
-        " minutes at least in the first epoch, in which each compiles. puffer_mlx only.",
+        " minutes at least in the first two epochs, in which each compiles. puffer_mlx only.",
         unit="seconds",
         above=0,
     )
