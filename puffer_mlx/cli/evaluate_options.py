@@ -39,7 +39,7 @@ FPS = 15.0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     introduce(parser, "evaluate")
-    parser.usage = "%(prog)s ENV PATH [--against PLAYER ...] [options]"
+    parser.usage = "%(prog)s ENV PATH [--against PLAYER ... | --ladder] [options]"
     group = parser.add_argument_group("this evaluation")
     group.add_argument(
         "--load-model-path",

@@ -39,6 +39,7 @@ MISC = {"rollout": "eval_misc", "train": "train_misc"}
 
 SCORES = (SCORE, "env/score", "env/episode_return")  # the first there is makes the curve
 RATING, POOL = "env/elo", "pool/size"  # of runs with self-play
+OF_SELF_PLAY = (RATING, "env/historical_winrate")  # how names begin that aren't the environment's
 POINTS = 512  # of the history at most, an even number; then neighbours are merged
 
 
@@ -247,7 +248,7 @@ class View:
         return {
             name: abbreviate(value) if name == "n" else f"{value:.3f}"
             for name, value in self._section("env").items()
-            if not (self.plays and f"env/{name}" == RATING)
+            if not (self.plays and f"env/{name}".startswith(OF_SELF_PLAY))
         }
 
     @property

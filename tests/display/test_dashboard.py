@@ -301,6 +301,7 @@ def test_what_matters_is_whole_in_any_terminal(which):
 SELF_PLAY = {
     **{"env/elo": 123.4, "pool/size": 12, "pool/num_banks": 2, "pool/swaps": 7.0},
     **{"pool/winrate": 0.725, "pool/opponent_elo": -80.0, "pool/winrate_bank_0": 0.7},
+    **{"env/historical_winrate": 0.725, "env/historical_winrate_bank_0": 0.7},
 }
 
 
@@ -319,7 +320,7 @@ def test_ratings_of_self_play():
         assert len(lines) <= height and {len(line) for line in lines} == {width}
         words = " ".join(" ".join(lines).replace("│", " ").split())
         assert "Self-play Elo +123 opponents -80 win rate 0.725 pool 12 swaps 7" in words
-        assert " elo " not in words
+        assert " elo " not in words and "historical" not in words
 
 
 def test_the_rating_curve_keeps_its_shape():
