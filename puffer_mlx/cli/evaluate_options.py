@@ -15,15 +15,17 @@ from puffer_mlx.cli.match_options import (
 from puffer_mlx.cli.option_types import number
 from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import Config, parse_command_line
+from puffer_mlx.config.fit import typed
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 from puffer_mlx.rollout.whole_episodes import MAX_STEPS
 
+LADDER = ("selfplay.eval_bots", "selfplay.eval_bot_envs", "selfplay.eval_bot_threads")
 OBEYED = (  # keys that an evaluation depends on: it doesn't train
     *("base.seed", "base.device", "base.checkpoint_dir", "policy", "torch", "vec.seed"),
     *("vec.num_threads", "vec.max_threads"),
     *("vec.normalize_observations", "vec.normalize_rewards"),
-    *("selfplay.eval_bots", "selfplay.eval_bot_envs", "selfplay.eval_bot_threads"),  # --ladder
+    *LADDER,
     "train.algorithm",  # of a file without a configuration: whether states end with episodes
 )
 OBEYED_IN_PYTHON = (  # those that environments in C don't have
@@ -134,6 +136,8 @@ def parse(argv: list[str], files: Sequence[str | Path] = ()) -> tuple[Config, ar
         spelled_out(argv), add_options, files, obeyed=obeyed, training=False
     )
     note_idle(config, OBEYED_IN_PYTHON)
+    if idle := [name for name in LADDER if typed(config, name) and not options.ladder]:
+        config.notes.append(f"unused here: {', '.join(idle)} (for --ladder)")
     return config, options
 
 

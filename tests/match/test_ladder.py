@@ -77,6 +77,19 @@ def test_each_skill_is_a_match(scored, here):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
+        ("--against random --games 2", "unused here: selfplay.eval_bots (for --ladder)"),
+        ("--ladder --games 2", "unused here: selfplay.eval_bots (of bots that an environment"),
+    ],
+)
+def test_bots_that_nobody_plays(scored, line, said):
+    save("connect4_two")
+    code, out, _ = scored("connect4_two", "17", *line.split(), "--selfplay.eval-bots=1")
+    assert code == 0 and said in out and out.count("unused here") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
         ("--ladder --against random", "--against and --ladder are given"),
         ("--ladder --episodes 3", "--episodes does nothing with --ladder"),
         ("--ladder --gif x.gif", "--gif does nothing with --ladder"),
