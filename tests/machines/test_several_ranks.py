@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -22,6 +23,7 @@ import pytest
 from puffer_mlx.config import load
 from puffer_mlx.machines import joining
 from puffer_mlx.machines.alone import ALONE
+from puffer_mlx.machines.ranks import Ranks
 from puffer_mlx.machines.starting import command, free_ports
 from puffer_mlx.vec.native.sources import environments_folder, sources_digest
 
@@ -294,6 +296,17 @@ def test_a_rank_that_is_lost_is_named(lost, number, said, tmp_path):
     assert re.search(f"error: {said}", text(tmp_path, left))
     assert re.search(r"saved \S+ \(weights only", text(tmp_path, left))
     assert (newest(tmp_path) / "weights.safetensors").exists()
+
+
+def test_a_rank_may_take_long_in_two_epochs(monkeypatch):
+    """It compiles in the first, and in the second what only a measured epoch computes."""
+    ranks = Ranks(SimpleNamespace(rank=lambda: 0, size=lambda: 1), load("squared"))  # type: ignore
+    monkeypatch.setattr(ranks, "_exchange", lambda data: [data])
+    begun = []
+    for epoch in (1, 2, 3):
+        ranks.meet(epoch, {}, {}, None)
+        begun.append(ranks.attendance.place.begun)
+    assert begun == [False, True, True]
 
 
 BAD = {
