@@ -6,11 +6,14 @@ network has a kernel of its own (``act.metal.h`` in its folder); what they have 
 
 What stays the same during a rollout is made once: the weights are one array, whose products are
 transposed, and so are all the arrays of the network's state.
+
+Several policies of the same shapes act in one launch, too, each for rows of its own: blocks of
+agents differ in the weights that they read. Recurrent states lie as blocks do then (``Crews``).
 """
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
@@ -80,6 +83,18 @@ def fits(layout: Layout) -> bool:
     return layout.nbytes <= SHARED_BYTES
 
 
+class Crews(NamedTuple):
+    """Of n agents for whom several policies act: which policy acts in which block, and for whom.
+
+    A policy's last block is filled up with its last row, for which it acts several times: so the
+    slots of all blocks are more than the rows.
+    """
+
+    seats: mx.array  # (blocks, 1 + agents of a block) int32: a policy's number, and its rows
+    order: mx.array  # (slots,) int32: each slot's row
+    back: mx.array  # (n,) int32: a slot of each row
+
+
 def step_on_gpu(policy: Policy) -> "StepOnGPU | None":
     """The policy's step as one kernel.
 
@@ -111,8 +126,14 @@ class StepOnGPU:
         self._policy, self._step = policy, step
         self._names = [name for name, _ in tree_flatten(policy.initial_state(1))]  # type: ignore
 
+    def block(self, n: int) -> int:
+        """How many agents of n a block acts for."""
+        found = choose_layout(self._policy, self._step, n)
+        assert found is not None
+        return found.agents
+
     def weights(self, weights: Weights) -> mx.array:
-        """What ``act`` takes of the policy's weights: their numbers, as the kernel finds them."""
+        """What ``act`` takes of the policy's weights: (size,), as the kernel finds them."""
         policy = self._policy
         action, H = policy.decoder.action, policy.network.hidden
         encoder, decoder = weights["encoder"], weights["decoder"]
@@ -138,8 +159,16 @@ class StepOnGPU:
         shape = len(self._names), -1, self._policy.network.hidden
         return pack(arrays)[0].reshape(shape) if arrays else nothing(mx.float32)
 
+    def in_blocks(self, states: mx.array, crews: Crews | None) -> mx.array:
+        """What ``act`` takes with these crews of what ``state`` made: (arrays, slots, H)."""
+        return mx.take(states, crews.order, axis=1) if crews and self._names else states
+
+    def by_rows(self, states: mx.array, crews: Crews | None) -> mx.array:
+        """The inverse of ``in_blocks``."""
+        return mx.take(states, crews.back, axis=1) if crews and self._names else states
+
     def state_after(self, states: mx.array) -> State:
-        """The network's state of what ``act`` returned."""
+        """The network's state of what ``act`` returned, by rows."""
         arrays = mx.split(states, len(self._names)) if self._names else []
         pairs = zip(self._names, arrays, strict=True)
         return tree_unflatten([(name, array.squeeze(0)) for name, array in pairs])
@@ -156,13 +185,15 @@ class StepOnGPU:
         logprobs: mx.array,
         values: mx.array,
         seen: mx.array | None,
+        seats: mx.array | None = None,
         layout: Layout | None = None,
     ) -> mx.array:
         """Choose actions for one step of n agents, in one launch.
 
         Args:
-            weights: what ``weights`` made.
-            states: what ``state`` made, or this returned for the step before.
+            weights: what ``weights`` made; with ``seats`` those of policy 0, 1, ..., (P, size).
+            states: what ``state`` made (with ``seats``: ``in_blocks``), or this returned for the
+                step before.
             noise: (n, heads) float32, from ``distribution.noise``.
             observations: (n, D) float32 or uint8.
             mask: (n, A) uint8, non-zero where legal, or None.
@@ -173,6 +204,8 @@ class StepOnGPU:
             logprobs: (n,) float32.
             values: (n,) float32.
             seen: (n, D), a copy of the observations; None if it isn't wanted.
+            seats: of ``Crews``, whose blocks are as large as ``block`` says; None: one policy acts
+                for all agents.
             layout: of the launch; None is the best one.
 
         Returns:
@@ -181,6 +214,11 @@ class StepOnGPU:
         n = len(observations)
         layout = layout or choose_layout(self._policy, self._step, n)
         assert layout is not None
+        if seats is not None:
+            blocks, numbers_of_block = seats.shape
+            assert numbers_of_block == 1 + layout.agents
+            n = blocks * layout.agents
+        size = weights.shape[-1]
         (after,) = launch(
             self._step.text,
             self._step.kernel,
@@ -191,11 +229,12 @@ class StepOnGPU:
                 "noise": noise,
                 "states": states,
                 "weights": weights,
-                "sizes": self.sizes(layout, n, mask is not None, seen is not None),
+                "sizes": self.sizes(layout, n, size, mask is not None, seen is not None),
                 "actions": actions,
                 "logprobs": logprobs,
                 "values": values,
                 "seen": nothing(observations.dtype) if seen is None else seen,
+                "seats": nothing(mx.int32) if seats is None else seats,
             },
             {"after": states.shape},
             threads=-(-n // layout.agents) * layout.threads,
@@ -204,10 +243,11 @@ class StepOnGPU:
             GROUPS=layout.agents // TOGETHER,
             THREADS=layout.threads,
             ROOM=layout.room,
+            SEATS=int(seats is not None),
         )
         return after
 
-    def sizes(self, layout: Layout, n: int, masked: bool, copied: bool) -> mx.array:
+    def sizes(self, layout: Layout, n: int, size: int, masked: bool, copied: bool) -> mx.array:
         """The kernels' ``sizes``: see ``ops/gpu/acting/functions.metal.h``."""
         policy = self._policy
         action, H = policy.decoder.action, policy.network.hidden
@@ -221,4 +261,4 @@ class StepOnGPU:
         )
         sizes = (D, H, L, action.logits, action.heads, n, layout.chunk)
         limit = int(policy.decoder.limits.for_kernels)
-        return numbers(*sizes, *map(int, flags), limit, *action.sizes)
+        return numbers(*sizes, *map(int, flags), limit, size, *action.sizes)

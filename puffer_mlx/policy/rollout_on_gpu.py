@@ -160,7 +160,7 @@ class RolloutOnGPU:
                 "states_before": states,
                 "all_noise": noise,
                 "weights": weights,
-                "sizes": self.step.sizes(chosen, N, masked, copied=True),
+                "sizes": self.step.sizes(chosen, N, weights.size, masked, copied=True),
                 "horizon": numbers(*[T] * FEWEST),
             },
             {

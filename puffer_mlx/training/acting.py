@@ -4,7 +4,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from puffer_mlx.policy.acting_on_gpu import FEWEST, step_on_gpu
+from puffer_mlx.policy.acting_on_gpu import FEWEST, StepOnGPU, step_on_gpu
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
@@ -47,7 +47,6 @@ def choose_acting(
         streams: gives those that acting through MLX takes; in C the environments' threads act.
         timer: gets the phases ``eval_*``.
         seats: of self-play, where several policies act: then weights are a list of each one's.
-            There is no kernel for them: a GPU acts through MLX.
     """
     if seats is not None:
         return _for_several(device, precision, policy, run, environments, streams, timer, seats)
@@ -56,12 +55,20 @@ def choose_acting(
     whole = isinstance(environments, WholeRollouts)
     if device == mx.cpu and precision == "fp32" and whole and (actor := make_actor(policy)):
         return ActingInC(actor, timer)
-    few = backend_of(device) != "cpu"
-    agents = environments.num_agents // few_parts(environments.num_groups)
-    if few and precision == "fp32" and agents >= FEWEST and (kernel := step_on_gpu(policy)):
+    if kernel := _kernel(device, precision, policy, environments):
         return ActingInKernel(kernel, streams, timer)
-    parts = few_parts if few else each_group
+    parts = few_parts if backend_of(device) != "cpu" else each_group
     return SampledActingInMLX(ActingInMLX(run.act, streams, timer, parts), run.step)
+
+
+def _kernel(
+    device: mx.Device, precision: str, policy: Policy, environments: Any
+) -> StepOnGPU | None:
+    """The policy's step as one kernel of a GPU; None where it acts in another way."""
+    agents = environments.num_agents // few_parts(environments.num_groups)
+    if backend_of(device) == "cpu" or precision != "fp32" or agents < FEWEST:
+        return None
+    return step_on_gpu(policy)
 
 
 def _for_several(
@@ -82,5 +89,7 @@ def _for_several(
         and (actors := make_actors(policy, seats))
     ):
         return ActingInC(actors, timer)
+    if kernel := _kernel(device, precision, policy, environments):
+        return ActingInKernel(kernel, streams, timer, seats)
     parts = few_parts if backend_of(device) != "cpu" else each_group
     return ActingInMLX(run.act_by_seats, streams, timer, parts, seats)

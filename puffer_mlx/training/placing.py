@@ -52,7 +52,7 @@ from puffer_mlx.vec.base import Collected, VecEnv
 from puffer_mlx.vec.rollout_loop import ACT, PART
 
 STEPS = 4  # of one measurement
-WAYS = 3  # grows when a device acts in another way: what was measured before is measured again
+WAYS = 4  # grows when a device acts in another way: what was measured before is measured again
 BUDGET = 0.8  # seconds for each device, kernels compiled
 # Overlapped, acting on the CPU costs nothing while it is the shorter half; a GPU that acts has no
 # time to train. So there the CPU may be slower by this factor, a guess at training's share.
@@ -102,14 +102,14 @@ def place(
         run: its compiled functions.
         weights: evaluated.
         before: of the run that goes on, ``rollout_device``: what ``auto`` was.
-        seats: of self-play; a GPU's kernels act by one policy alone.
+        seats: of self-play; kernels of whole rollouts act by one policy alone.
 
     Raises:
         UserError: acting on a GPU was asked for, and this MLX has none.
     """
     learner = mx.default_device()
     overlap = overlaps(config)
-    kernel = step_on_gpu(policy) is not None and seats is None
+    kernel = step_on_gpu(policy) is not None
     found = Placement(learner, learner, overlap, config.train.precision, one_kernel=kernel)
     wanted = config.train.rollout_device
     if wanted in ("gpu", WHOLE) and not has_gpu():
@@ -242,7 +242,7 @@ def _calibrate(
                 mx.default_device(),
                 device,
                 precision=config.train.precision,
-                one_kernel=step_on_gpu(policy) is not None and seats is None,
+                one_kernel=step_on_gpu(policy) is not None,
             )
             precision = there.acting_precision
             home = device == mx.default_device()

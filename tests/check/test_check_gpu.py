@@ -9,13 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from emulated_run import stand_in
 from mlx.utils import tree_map
 from running import ROOT, files, run
 
 from puffer_mlx import ops
-from puffer_mlx.check.gpu import arithmetic, coded_environment, live, upkeep
+from puffer_mlx.check.gpu import arithmetic, coded_environment, live, several, upkeep
 from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, judge
 from puffer_mlx.check.gpu.tools import QUICK, Effort
 from puffer_mlx.check.item_processes import known
@@ -32,8 +33,8 @@ from puffer_mlx.system.devices import has_gpu
 from puffer_mlx.training import collector, health, trainer
 
 NEED_GPU = {"kernels-gpu-fp32", "kernels-gpu-bf16", "kernels-gpu-fp16", "minibatch", "loss"}
-NEED_GPU |= {"acting", "minibatch-5", "round-trip", "where-to-act", "same-epoch", "capture"}
-NEED_GPU |= {"one-launch"}  # its fault is in test_trajectories.py
+NEED_GPU |= {"acting", "several", "minibatch-5", "round-trip", "where-to-act", "same-epoch"}
+NEED_GPU |= {"capture", "one-launch"}  # whose fault is in test_trajectories.py
 NEED_TIME = {"profile-cost", "learns"}
 
 
@@ -322,7 +323,8 @@ def test_faults(cpu, monkeypatch, tmp_path, name):
 
 @pytest.fixture
 def a_gpu(monkeypatch):
-    stand_in(monkeypatch, live)
+    for item in (live, several):
+        stand_in(monkeypatch, item)
     for name, size in {"T": 6, "S": 5, "H": 8}.items():
         monkeypatch.setattr(arithmetic, name, size)
 
@@ -334,6 +336,16 @@ def test_a_minibatch_of_5(a_gpu, monkeypatch):
     monkeypatch.setattr(mingru_gpu, "first_and_keep", lambda first, _: real(first, None))
     verdict = judge(item("minibatch-5"), QUICK)
     assert verdict.verdict == FAIL and "MinGRU fp32" in verdict.text
+
+
+def test_several_policies(a_gpu, monkeypatch):
+    """A row for which another policy acts than should is found."""
+    monkeypatch.setattr(several, "S", 11)
+    assert judge(item("several"), QUICK).verdict == PASS
+    real = several.crews_of
+    monkeypatch.setattr(several, "crews_of", lambda acts, n: real(np.roll(acts, 1), n))
+    verdict = judge(item("several"), QUICK)
+    assert verdict.verdict == FAIL and "at most 2e-05" in verdict.text
 
 
 def test_learning_is_judged(cpu, monkeypatch, tmp_path):

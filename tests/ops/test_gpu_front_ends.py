@@ -102,10 +102,12 @@ def messages(folder: Path, backend: str, source: str, *but: str) -> str:
 
 
 @pytest.mark.parametrize(("backend", "low"), CASES)
-def test_texts(tmp_path, backend, low):
-    every = kernels(backend)
-    assert len(every) >= 9
-    source = "".join(program(kernel, backend, low) for kernel in every)
+@pytest.mark.parametrize("seats", [0, 1])
+def test_texts(tmp_path, backend, low, seats):
+    every = [each for each in kernels(backend) if "SEATS" in each.template or not seats]
+    assert len(every) >= (4 if seats else 9)
+    given = {**SIZES, "SEATS": seats}
+    source = "".join(program(kernel, backend, low, given) for kernel in every)
     assert messages(tmp_path, backend, source) == ""
     if backend == "cuda":
         ptx = (tmp_path / "kernels.ptx").read_text()

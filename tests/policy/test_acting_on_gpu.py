@@ -82,13 +82,13 @@ class Case:
 
         def act(*given):
             arrays = dict(zip(places, given, strict=True))
-            return self.step.act(*(arrays.get(i) for i in range(10)), self.layout)  # type: ignore
+            return self.step.act(*(arrays.get(i) for i in range(10)), layout=self.layout)  # type: ignore
 
         self.number = recorder.record(act, *(self.arrays()[i] for i in places))
         kernel = text.kernels(self.kernel.text, recorder.backend)[self.kernel.kernel]
         with pytest.MonkeyPatch.context() as patch:  # with numbers, which those recorded lack
             patch.setattr(acting_on_gpu, "launch", self._keep)
-            self.step.act(*self.arrays(), self.layout)  # type: ignore
+            self.step.act(*self.arrays(), layout=self.layout)  # type: ignore
         self.inputs = {name: np.array(self.given[name]) for name in kernel.inputs}
 
     def _keep(self, text, kernel, inputs, outputs, **_):

@@ -15,8 +15,10 @@ from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout import acting_in_kernel
 from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
-from puffer_mlx.rollout.acting_in_mlx import SampledActingInMLX
+from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, SampledActingInMLX
 from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.rollout.crews import crews_of
+from puffer_mlx.selfplay.seats import Seats
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.training.acting import choose_acting
 
@@ -25,25 +27,36 @@ CPU = mx.Device(mx.cpu)
 
 
 class Run:
-    """Coded environments, a policy and a buffer; the policy acts as the back-end has it."""
+    """Coded environments, a policy and a buffer; the policy acts as the back-end has it.
 
-    def __init__(self, groups=1, sizes=(3, 2), dtype=np.float32, agents=N, **parts) -> None:
+    With `acts` (N,), which of three policies acts for each agent; `weights` are their list then.
+    """
+
+    def __init__(
+        self, groups=1, sizes=(3, 2), dtype=np.float32, agents=N, acts: Any = None, **parts
+    ) -> None:
         self.vec: Any = oracles.CodedVec(agents, groups, sizes, sizes[0] > 1, dtype)
         settings = Policy(hidden_size=8, num_layers=2, reset_on_terminal=True)
         self.policy = make_policy(self.vec.spec, settings, Torch(**parts))
-        self.weights = self.policy.init(mx.random.key(0))
-        scale = mx.array([0.1, 0.05, 1e-3, 0.1])  # observations are large numbers
-        self.weights["encoder"]["weight"] = self.weights["encoder"]["weight"] * scale
+        self.seats = None if acts is None else Seats(np.array(acts, np.int32), *[np.zeros(0)] * 2)
+        several: Any = [self.drawn(seed) for seed in range(3)]
+        self.weights = several if self.seats else several[0]
         self.buffer = RolloutBuffer(self.vec.spec, T, agents, groups)
         self.buffer.reset(self.vec)
         self.states = [self.policy.initial_state(agents // groups) for _ in range(groups)]
         self.update = compile_update(self.policy, Train(horizon=T))
         self.rollouts, self.agents = 0, agents
 
+    def drawn(self, seed: int) -> Any:
+        weights = self.policy.init(mx.random.key(seed))
+        scale = mx.array([0.1, 0.05, 1e-3, 0.1])  # observations are large numbers
+        weights["encoder"]["weight"] = weights["encoder"]["weight"] * scale
+        return weights
+
     def way(self, precision="fp32", timer: PhaseTimer | None = None) -> Any:
         timer = timer or PhaseTimer("", enabled=False)
         streams = lambda: [mx.default_stream(mx.cpu)]  # noqa: E731
-        given = self.policy, self.update, self.vec, streams, timer
+        given = self.policy, self.update, self.vec, streams, timer, self.seats
         return choose_acting(CPU, precision, *given)
 
     def rollout(self, timer: PhaseTimer | None = None) -> None:
@@ -120,6 +133,9 @@ def test_which_way_is_taken():
         assert isinstance(run.way("bf16"), SampledActingInMLX)
         assert isinstance(few.way(), SampledActingInMLX)  # too few for Metal to write
         assert run.way("bf16").acting.parts(8) == 2
+        assert isinstance(Run(acts=[0, 1] * 18).way(), ActingInKernel)
+        assert isinstance(Run(acts=[0, 1] * 18).way("bf16"), ActingInMLX)
+        assert isinstance(Run(agents=6, acts=[0, 1] * 3).way(), ActingInMLX)
     assert run.way().acting.parts(8) == 8
 
 
@@ -133,3 +149,89 @@ def test_choices_that_mlx_put_elsewhere_are_noticed(monkeypatch):
         monkeypatch.setattr(acting_in_kernel, "stand_in", lambda: None)  # this one writes
         with pytest.raises(RuntimeError, match="what was chosen is lost"):
             run.rollout()
+
+
+# ---- several policies ----------------------------------------------------------------------------
+
+TURNS = np.resize([0, 1, 0, 0, 2], N)  # neighbours of different policies
+HALVES = np.repeat([0, 2, 0, 1], N // 4)  # whole parts in which some policy has no row
+WAYS = {  # groups, who acts, action sizes (two are masked; of one choice: continuous), network
+    "MinGRU": (2, TURNS, (3, 2), "MinGRU"),
+    "LSTM": (2, TURNS, (3,), "LSTM"),
+    "GRU": (2, TURNS, (3, 2), "GRU"),
+    "MLP": (2, TURNS, (3, 2), "MLP"),
+    "continuous": (2, TURNS, (1, 1), "GRU"),
+    "one part": (1, TURNS, (3, 2), "MinGRU"),
+    "parts of two groups": (4, TURNS, (3, 2), "LSTM"),
+    "parts without some policy": (2, HALVES, (3, 2), "MinGRU"),
+}
+
+
+def made(run: Run, rows: Any = slice(None)) -> list[np.ndarray]:
+    """What was written for some agents in the last rollout, and their states."""
+    fields = (array for array in run.buffer.fields.values() if array is not None)
+    arrays = [np.array(array)[:T, rows] for array in fields]
+    states = [[array for _, array in named(state)] for state in run.states]
+    whole = [np.concatenate([np.array(a) for a in own]) for own in zip(*states, strict=True)]
+    return arrays + [array[rows] for array in whole]
+
+
+@pytest.mark.parametrize("own_memory", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_each_row_is_its_policys_to_the_bit(monkeypatch, way, own_memory):
+    """As if that one acted for all agents, who see the same whatever is done."""
+    monkeypatch.setattr(acting_in_kernel, "unified", lambda: not own_memory)
+    groups, acts, sizes, network = WAYS[way]
+    several = Run(groups, sizes, acts=acts, network=network)
+    alone = [Run(groups, sizes, network=network) for _ in several.weights]
+    for run, own in zip(alone, several.weights, strict=True):
+        run.weights = own
+    for _ in range(2):
+        with emulated_gpu() as gpu:
+            several.rollout()
+        assert gpu.names == {f"{network.lower()}_act", "pack"}
+        for policy, run in enumerate(alone):
+            with emulated_gpu():
+                run.rollout()
+            rows = np.flatnonzero(acts == policy)
+            for ours, theirs in zip(made(several, rows), made(run, rows), strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+    values = [np.array(run.buffer.values) for run in alone]
+    assert (values[0] != values[1]).all() and (values[0] != values[2]).all()
+    for ours, acted in zip(several.vec.sent, several.buffer.groups, strict=True):
+        np.testing.assert_array_equal(ours[-T:], np.array(several.buffer.actions)[:, acted])
+
+
+@pytest.mark.parametrize("network", ["MinGRU", "LSTM", "GRU", "MLP"])
+def test_equal_policies_are_one(network):
+    several, one = Run(2, acts=TURNS, network=network), Run(2, network=network)
+    several.weights = [one.weights] * 3
+    for _ in range(2):
+        with emulated_gpu():
+            several.rollout()
+            one.rollout()
+        for ours, theirs in zip(made(several), made(one), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_weights_that_are_replaced(monkeypatch):
+    """What a way of acting keeps of weights is theirs whose they are."""
+    kept, anew = Run(2, acts=TURNS), Run(2, acts=TURNS)
+    with emulated_gpu():
+        way = kept.way()
+        monkeypatch.setattr(kept, "way", lambda timer: way)
+        for run in (kept, anew):
+            run.rollout()
+            first, _, third = run.weights
+            run.weights = [run.drawn(7), third, first]
+            run.rollout()
+        for ours, theirs in zip(made(kept), made(anew), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_crews():
+    crews = crews_of(np.array([0, 2, 0, 0, 2, 0, 0]), 4)
+    assert np.array(crews.seats).tolist() == [[0, 0, 2, 3, 5], [0, 6, 6, 6, 6], [2, 1, 4, 4, 4]]
+    assert np.array(crews.order).tolist() == [0, 2, 3, 5, 6, 6, 6, 6, 1, 4, 4, 4]
+    order, back = np.array(crews.order), np.array(crews.back)
+    assert order[back].tolist() == list(range(7))

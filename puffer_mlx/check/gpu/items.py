@@ -17,6 +17,7 @@ from puffer_mlx.check.gpu import (
     overlap,
     placement,
     precisions,
+    several,
     upkeep,
     whole,
 )
@@ -85,6 +86,7 @@ ITEMS = (
     Item("loss", "the loss and its gradients by closed form as on the CPU", loss.closed_form),
     Item("steps", "steps of a policy are its scan", arithmetic.steps_and_scan),
     Item("acting", "a rollout's step as one kernel, against the CPU", arithmetic.acting),
+    Item("several", "several policies in one launch, each as in its own", several.several),
     Item("one-launch", "rollouts and environments in one launch", whole.one_launch),
     Item("gradients", "a policy's gradients, against float32 on the CPU", arithmetic.gradients),
     Item("round-trip", "arrays from CPU to GPU and back", placement.round_trip),

@@ -6,14 +6,14 @@
     for (int r = 0; r < R; ++r) outputs[unit].of[r] = weight[H * (A + 1)] + sums.of[0][r];
   }
   BARRIER
-  uint agent = first + me;
-  if (me < R * GROUPS && agent < n) {
+  if (me < R * GROUPS && first + me < n) {
+    uint agent = PLACE(me);
     IN_SHARED Rows<R>* mine = outputs + me / R * (A + 1);
     uint r = me % R, at = 0;
     float limit = (float)sizes[12];
     float logprob = 0.0f;
     for (uint head = 0; head < heads; ++head) {
-      uint size = (uint)sizes[13 + head];
+      uint size = (uint)sizes[14 + head];
       float given = noise[agent * heads + head];
       if (sizes[10] > 0) {
         float mean = within(finite(mine[head].of[r]), limit);

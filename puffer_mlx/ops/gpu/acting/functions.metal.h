@@ -18,7 +18,13 @@
 //  10  1 if actions are continuous
 //  11  1 if observations are copied to `seen`
 //  12  how far from 0 continuous actions and their means are at most; 0: as far as they are
-//  13  of each head its number of choices
+//  13  how many numbers a policy's weights are
+//  14  of each head its number of choices
+//
+// Where several policies act (SEATS > 0) each block acts by one of them, for rows that need not be neighbours: `seats`
+// (blocks, 1 + R GROUPS) has of each block its policy's number, then its agents' rows; `weights` are the policies', one
+// after the other. States alone lie as the blocks do, agent by agent, and n counts those. A row that is there twice, because
+// a policy has too few for a block, is acted for twice: the same numbers are written to the same place.
 //
 // Actions (n, heads), log-probabilities and values (n,) are written where they are to be: to the rollout's memory, which
 // belongs to whoever fills it, as the environments do. So are the observations that a GPU with memory of its own has read
@@ -29,6 +35,7 @@
 #include "gpu/functions.metal.h"
 
 #define WRITTEN(type, array) ((IN_DEVICE type*)(array))
+#define PLACE(agent) (SEATS > 0 ? (uint)crew[1 + (agent)] : first + (agent))  // the row of a block's agent
 
 template <int V, int R>
 struct Sums { float of[V][R]; };  // of V outputs of a channel, for R agents

@@ -21,6 +21,8 @@ kernel void rollout(device const Low* first_observations, device const float* fi
                     device Low* last_observations, device float* all_rewards, device float* all_terminals,
                     device uint8_t* all_masks, device float* all_actions, device float* all_logprobs,
                     device float* all_values, device int* games_after, device float* after, uint me, uint block) {
+  constexpr int SEATS = 0;
+  IN_DEVICE const int* seats = sizes;  // not read
 #include "gpu/acting/sizes.metal.h"
   constexpr uint AGENTS = R * GROUPS, APART = THREADS / AGENTS;
   static_assert(sizeof(Game) == 4 * WORDS, "a GPU lays the environment's struct out in another way");

@@ -15,7 +15,7 @@
       for (int r = 0; r < R; ++r) {
         bool in = agent + r < n;
         float h = in ? states[k + r * H] : 0.0f;
-        own[unit].of[r] = in && sizes[7] > 0 ? h * (1.0f - terminals[agent + r]) : h;
+        own[unit].of[r] = in && sizes[7] > 0 ? h * (1.0f - terminals[PLACE(unit / H * R + r)]) : h;
       }
     }
     BARRIER

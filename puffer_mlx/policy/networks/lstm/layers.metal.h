@@ -8,7 +8,7 @@
       for (int r = 0; r < R; ++r) {
         bool in = agent + r < n;
         float h = in ? states[k + r * H] : 0.0f;
-        own[unit].of[r] = in && sizes[7] > 0 ? h * (1.0f - terminals[agent + r]) : h;
+        own[unit].of[r] = in && sizes[7] > 0 ? h * (1.0f - terminals[PLACE(unit / H * R + r)]) : h;
       }
     }
     BARRIER
@@ -19,7 +19,7 @@
       for (int r = 0; r < R; ++r) {
         bool in = agent + r < n;
         before[r] = in ? states[k + (n + r) * H] : 0.0f;
-        if (in && sizes[7] > 0) before[r] *= 1.0f - terminals[agent + r];
+        if (in && sizes[7] > 0) before[r] *= 1.0f - terminals[PLACE(unit / H * R + r)];
       }
       Sums<4, R> sums = multiply<4, R>(weight + channel, H, 4 * H, x + unit - channel, H);
       Sums<4, R> more = multiply<4, R>(weight + 4 * H * H + channel, H, 4 * H, own + unit - channel, H);

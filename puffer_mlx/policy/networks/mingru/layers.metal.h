@@ -9,7 +9,7 @@
       for (int r = 0; r < R; ++r) {
         bool in = agent + r < n;
         before[r] = in ? states[k + r * H] : 0.0f;
-        if (in && sizes[7] > 0) before[r] *= 1.0f - terminals[agent + r];
+        if (in && sizes[7] > 0) before[r] *= 1.0f - terminals[PLACE(unit / H * R + r)];
       }
       Sums<3, R> sums = multiply<3, R>(weight + channel, H, 3 * H, x + unit - channel, H);
 #pragma unroll

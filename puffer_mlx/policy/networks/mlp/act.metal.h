@@ -4,11 +4,11 @@
 
 #include "gpu/acting/functions.metal.h"
 
-template <typename Low, int R, int GROUPS, int THREADS, int ROOM>
+template <typename Low, int R, int GROUPS, int THREADS, int ROOM, int SEATS>
 kernel void mlp_act(device const Low* observations, device const uint8_t* mask, device const float* noise,
                     device const float* weights, device const int* sizes, device const float* actions,
                     device const float* logprobs, device const float* values, device const Low* seen,
-                    device float* after, uint i, uint me, uint block) {
+                    device const int* seats, device float* after, uint i, uint me, uint block) {
   if (i < 8) after[i] = 0.0f;  // there is no state
 #include "gpu/acting/sizes.metal.h"
   uint observed = first;
