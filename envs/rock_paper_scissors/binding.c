@@ -12,10 +12,14 @@
 
 _Static_assert(OBS_SIZE == NUMBERS, "OBS_SIZE must be what an agent sees");
 
-// [env] has no keys.
 void my_init(Env* env, Dict* kwargs) {
-    (void)kwargs;
     env->num_agents = SEATS;
+    env->rounds = (int)dict_get(kwargs, "rounds")->value;
+#ifdef PUFFER_MLX
+    if (env->rounds < 1 || env->rounds > MOST_ROUNDS) {
+        dict_reject(kwargs, "rounds", "a whole number from 1 to 4");
+    }
+#endif
 }
 
 void my_log(Log* log, Dict* out) {

@@ -1,16 +1,15 @@
-// rock_paper_scissors: four rounds of it, two agents who remember the earlier ones. The smallest game
+// rock_paper_scissors: a few rounds of it, two agents who remember the earlier ones. The smallest game
 // on which a policy that plays only against itself goes round in circles.
 //
 // Both agents choose at once: rock, paper or scissors. Who wins a round with rock gets 1, who wins it
-// with another choice 0.5; the other one loses as much. An episode is four rounds, and over for both
-// in the same step. As a win with rock is worth twice as much, the choices that nothing beats are
-// rock 1/4, paper 1/2, scissors 1/4, whatever has been played: any other habit can be exploited by
-// who finds it out, and the rounds before are there to find it out.
+// with another choice 0.5; the other one loses as much. An episode is one to four rounds, as [env]
+// says, and over for both in the same step. As a win with rock is worth twice as much, the choices
+// that nothing beats are rock 1/4, paper 1/2, scissors 1/4, whatever has been played: any other habit
+// can be exploited by who finds it out, and the rounds before are there to find it out.
 //
 // Each agent sees which round it is, and of every earlier round of the episode its own choice and
-// the other's. So a policy needs no memory of its own, and all that can happen is one of 9^3 pasts
-// before the last round: few enough to compute exactly how much a policy can lose
-// (benchmarks/cycling.py).
+// the other's. So a policy needs no memory of its own, and before the last of four rounds there are
+// 9^3 pasts: few enough to compute exactly how much a policy can lose (benchmarks/cycling.py).
 //
 // An action that is none of the three loses the round as if the other had won with rock; if both
 // choose none, nobody wins.
@@ -18,11 +17,11 @@
 #include <stdbool.h>
 
 #define SEATS 2
-#define ROUNDS 4
+#define MOST_ROUNDS 4  // of an episode
 #define CHOICES 3
-#define PAST (SEATS * CHOICES)                // numbers about an earlier round: own choice, other's
-#define NUMBERS (ROUNDS + (ROUNDS - 1) * PAST)  // of an agent's observation
-#define NONE CHOICES                          // an action that is no choice
+#define NONE CHOICES            // an action that is no choice
+#define PAST (SEATS * CHOICES)  // numbers about an earlier round: own choice, other's
+#define NUMBERS (MOST_ROUNDS + (MOST_ROUNDS - 1) * PAST)  // of an agent's observation
 
 enum { ROCK, PAPER, SCISSORS };
 
@@ -48,7 +47,8 @@ typedef struct {
     int num_agents;
     unsigned int rng;  // nothing is drawn
 
-    int round;                // 0 to 3
+    int rounds;               // of an episode, from [env]: 1 to 4
+    int round;                // that is to be played, from 0
     float won;                // by agent 0 in this episode
     int chosen[CHOICES + 1];  // by both agents in this episode
 } RockPaperScissors;
@@ -74,7 +74,7 @@ static float worth(int own, int other) {
 
 static void show_round(RockPaperScissors* env) {
     for (int seat = 0; seat < SEATS; seat++) {
-        for (int round = 0; round < ROUNDS; round++) {
+        for (int round = 0; round < MOST_ROUNDS; round++) {
             env->observations[seat * NUMBERS + round] = round == env->round;
         }
     }
@@ -82,7 +82,7 @@ static void show_round(RockPaperScissors* env) {
 
 static void show_choice(RockPaperScissors* env, int seat, int whose, int choice) {
     if (choice != NONE) {
-        const int past = ROUNDS + env->round * PAST + whose * CHOICES;
+        const int past = MOST_ROUNDS + env->round * PAST + whose * CHOICES;
         env->observations[seat * NUMBERS + past + choice] = 1;
     }
 }
@@ -100,7 +100,7 @@ void c_reset(RockPaperScissors* env) {
 }
 
 static void end_episode(RockPaperScissors* env) {
-    const float choices = (float)(SEATS * ROUNDS);
+    const float choices = (float)(SEATS * env->rounds);
     const float result = env->won > 0.0f ? 1.0f : env->won < 0.0f ? 0.0f : 0.5f;
     for (int seat = 0; seat < SEATS; seat++) {
         env->terminals[seat] = 1.0f;
@@ -112,7 +112,7 @@ static void end_episode(RockPaperScissors* env) {
     env->log.rock += (float)env->chosen[ROCK] / choices;
     env->log.paper += (float)env->chosen[PAPER] / choices;
     env->log.scissors += (float)env->chosen[SCISSORS] / choices;
-    env->log.episode_length += (float)ROUNDS;
+    env->log.episode_length += (float)env->rounds;
     env->log.n += 1.0f;
     c_reset(env);
 }
@@ -124,7 +124,7 @@ void c_step(RockPaperScissors* env) {
         env->chosen[choices[seat]] += 1;
     }
     env->won += env->rewards[0];
-    if (env->round == ROUNDS - 1) {
+    if (env->round == env->rounds - 1) {
         end_episode(env);
         return;
     }

@@ -7,22 +7,24 @@ import pytest
 from native_envs import Stepper, folder_of, make
 from test_draw import CYAN, RED, draw_of, where
 
+from puffer_mlx.errors import UserError
 from puffer_mlx.vec.rows import random_actions
 
-ROUNDS, ROCK, PAPER, SCISSORS = 4, 0, 1, 2
+ROCK, PAPER, SCISSORS = 0, 1, 2
 WORTH = np.array([[0, -0.5, 1], [0.5, 0, -0.5], [-1, 0.5, 0]])  # [own choice, the other's]
 
 
-def test_episodes_are_the_rules():
+@pytest.mark.parametrize("rounds", [1, 3, 4])
+def test_episodes_are_the_rules(rounds: int):
     """Random play, judged choice by choice; the log is the episodes' mean."""
     E, rng = 16, np.random.default_rng(0)
     ends = []  # (rewards of agent 0, how often each choice was made)
-    with make("rock_paper_scissors", total_agents=2 * E) as vec:
+    with make("rock_paper_scissors", total_agents=2 * E, env={"rounds": rounds}) as vec:
         stepper = Stepper(vec)
         for _ in range(20):
             seen = np.zeros((E, 2, 3, 2, 3), np.uint8)  # of the earlier rounds, by each agent
             won, made = np.zeros(E), np.zeros((E, 3))
-            for now in range(ROUNDS):
+            for now in range(rounds):
                 shown = stepper.rows.observations.reshape(E, 2, 22)
                 np.testing.assert_array_equal(shown[..., :4], np.eye(4)[[[now] * 2] * E])
                 np.testing.assert_array_equal(shown[..., 4:].reshape(seen.shape), seen)
@@ -30,13 +32,13 @@ def test_episodes_are_the_rules():
                 rows = stepper.step(actions)
                 own = actions.reshape(E, 2).astype(int)
                 np.testing.assert_array_equal(rows.rewards.reshape(E, 2), WORTH[own, own[:, ::-1]])
-                assert (rows.terminals == (now == ROUNDS - 1)).all()
+                assert (rows.terminals == (now == rounds - 1)).all()
                 won += WORTH[own[:, 0], own[:, 1]]
                 made += np.eye(3)[own].sum(axis=1)
-                if now < ROUNDS - 1:
+                if now < rounds - 1:
                     seen[:, :, now, 0] = np.eye(3)[own]
                     seen[:, :, now, 1] = np.eye(3)[own[:, ::-1]]
-            ends += zip(won, made / (2 * ROUNDS), strict=True)
+            ends += zip(won, made / (2 * rounds), strict=True)
         log = vec.log()
     results, parts = np.array([end[0] for end in ends]), np.mean([end[1] for end in ends], axis=0)
     assert log["n"] == len(ends) == 20 * E and (results == 0).any()
@@ -45,7 +47,13 @@ def test_episodes_are_the_rules():
     assert log["slot_1_score"] == pytest.approx((1 - np.sign(results)).mean() / 2)
     assert log["draw_rate"] == pytest.approx((results == 0).mean())
     assert [log[name] for name in ("rock", "paper", "scissors")] == pytest.approx(list(parts))
-    assert log["episode_length"] == ROUNDS
+    assert log["episode_length"] == rounds
+
+
+@pytest.mark.parametrize("rounds", [0, 5, -1])
+def test_so_many_rounds_there_cannot_be(rounds: int):
+    with pytest.raises(UserError, match=r"rounds .*a whole number from 1 to 4"):
+        make("rock_paper_scissors", total_agents=2, env={"rounds": rounds})
 
 
 def test_what_nothing_beats():
