@@ -24,6 +24,7 @@ def match(monkeypatch, here, capsys):
     monkeypatch.setattr(match_output, "threads", lambda: 1)
 
     def run(line: str) -> tuple[int, str, str]:
+        capsys.readouterr()  # an environment may have been compiled before
         code = module.main(["connect4_two", *line.split()])
         output = capsys.readouterr()
         return code, output.out, output.err
