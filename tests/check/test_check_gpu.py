@@ -341,6 +341,7 @@ def test_a_minibatch_of_5(a_gpu, monkeypatch):
 def test_several_policies(a_gpu, monkeypatch):
     """A row for which another policy acts than should is found."""
     monkeypatch.setattr(several, "S", 11)
+    monkeypatch.setattr(several, "NETWORKS", ["LSTM"])
     assert judge(item("several"), QUICK).verdict == PASS
     real = several.crews_of
     monkeypatch.setattr(several, "crews_of", lambda acts, n: real(np.roll(acts, 1), n))
