@@ -229,6 +229,23 @@ def test_weights_that_are_replaced(monkeypatch):
             np.testing.assert_array_equal(ours, theirs)
 
 
+def test_a_launch_is_built_once(monkeypatch):
+    """Whose rows a part's blocks have is an input: no other graph for each part, or rollout."""
+    built = []
+
+    def kernel(name, output_shapes, output_dtypes, **_):
+        built.append(name)
+        return [mx.zeros(*each) for each in zip(output_shapes, output_dtypes, strict=True)]
+
+    run = Run(2, acts=HALVES)
+    with building_for("metal", kernel):
+        way = run.way()
+        monkeypatch.setattr(run, "way", lambda timer: way)
+        run.rollout()
+        run.rollout()
+    assert built.count("mingru_act") == 1
+
+
 def test_crews():
     crews = crews_of(np.array([0, 2, 0, 0, 2, 0, 0]), 4)
     assert np.array(crews.seats).tolist() == [[0, 0, 2, 3, 5], [0, 6, 6, 6, 6], [2, 1, 4, 4, 4]]
