@@ -31,7 +31,7 @@ SHOWN = 70  # characters of an option's help beside its name
 
 
 def option_parser() -> Parser:
-    lines = [f"%(prog)s {shell} > {place}" for shell, place in PLACES.items()]
+    lines = [f"%(prog)s {shell} > \\\n         {place}" for shell, place in PLACES.items()]
     parser = Parser(usage="\n       ".join(lines))
     add_help(parser, {})
     introduce(parser, "completion")

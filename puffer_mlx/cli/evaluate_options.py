@@ -8,7 +8,6 @@ from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.match_options import (
     GAMES,
     GAMES_IN_PYTHON,
-    PLAYERS,
     note_idle,
     usual_games,
 )
@@ -46,9 +45,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--load-model-path",
         metavar="PATH",
-        help="what to evaluate: a checkpoint's or a run's folder, a RUN_ID, latest, or a"
-        " .safetensors or .bin file of a policy as ENV's configuration describes it; or the second"
-        " word, as in PufferLib 5.0's eval",
+        help="or the second word: a checkpoint's or a run's folder, a RUN_ID, latest, or a"
+        " .safetensors or .bin file of ENV's policy",
     )
     group.add_argument(
         "--headless",
@@ -103,27 +101,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=number(int, 1, 64),
         help="pixels a side for each pixel of a file (default 1)",
     )
-    opponents = parser.add_argument_group("against others, instead of scores", PLAYERS)
+    opponents = parser.add_argument_group(
+        "against others, instead of scores", "PLAYER: as puffer-mlx match takes them."
+    )
     opponents.add_argument(
         "--against",
         nargs="+",
         default=[],
         metavar="PLAYER",
-        help="have it play against each of these; of the options above go --greedy, --max-steps,"
-        " --json, and --gif, --fps and --scale: a game against the first of them",
+        help="have it play against each of these; with --greedy, --json, --gif, ...",
     )
     opponents.add_argument(
         "--ladder",
         action="store_true",
-        help="have it play against the environment's scripted opponents, one after another: its"
-        " bot.py at several skills, or those of selfplay.eval_bots, which an environment of"
-        " PufferLib 5.0's form plays itself; of the options above go --greedy and --json",
+        help="have it play against bot.py at several skills, or selfplay.eval_bots; with"
+        " --greedy, --json",
     )
     opponents.add_argument(
         "--games",
         type=number(int, 2, 1e9),
         metavar="N",
-        help="games against each, at least, half of them on either side"
+        help="games against each, half on either side"
         f" (default {GAMES}, {GAMES_IN_PYTHON} in Python)",
     )
     add_verbosity(parser)
