@@ -7,8 +7,9 @@ from puffer_mlx.config.schema import KEYS
 from puffer_mlx.config.trainer_choice import WITHOUT_OPPONENTS, trainer_note, unread
 from puffer_mlx.errors import UserError
 
-BY_4 = ["--selfplay.enabled=1", "--vec.num-frozen-banks=2", "--vec.frozen-bank-pct=0.2"]
-BY_5 = ["--selfplay.enabled=1", "--vec.num-policies=4", "--vec.hist-policy-percent=0.5"]
+SIZES = ["--vec.total-agents=2048", "--policy.num-layers=1"]
+BY_4 = [*SIZES, "--selfplay.enabled=1", "--vec.num-frozen-banks=2", "--vec.frozen-bank-pct=0.2"]
+BY_5 = [*SIZES, "--selfplay.enabled=1", "--vec.num-policies=4", "--vec.hist-policy-percent=0.5"]
 
 FILE_4 = """
 [base]
