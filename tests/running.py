@@ -5,15 +5,18 @@ import importlib
 import io
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -168,3 +171,40 @@ def learned(record: dict[str, float]) -> dict[str, float]:
         for key, value in record.items()
         if key not in ("SPS", "uptime") and not key.startswith(("perf/", "util/"))
     }
+
+
+def killed_and_resumed(words: Sequence[Any], env: str, folder: Path, kills: int) -> int:
+    """Start a training, kill it up to so many times after its first epoch, and resume it each time.
+
+    Moments are drawn, the same ones each time; how far a run has come by then isn't the same.
+
+    Args:
+        words: of the training; it keeps a checkpoint of every epoch.
+        env: what is trained in.
+        folder: where.
+        kills: with SIGKILL, at most.
+
+    Returns:
+        How many there were. The run has ended well.
+    """
+    rng, done = np.random.default_rng(0), 0
+    line = command("train", *words)
+    for attempt in range(4 * kills):
+        process = subprocess.Popen(line, cwd=folder, stdout=-1, stderr=-1, text=True)
+        try:
+            if attempt < kills and process.stdout:
+                next((said for said in process.stdout if " steps | " in said), "")
+                time.sleep(rng.uniform(0, 0.2))
+                process.send_signal(signal.SIGKILL)
+            _, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
+        done += process.returncode == -signal.SIGKILL
+        if process.returncode == 0:
+            return done
+        if list(folder.glob("checkpoints/*/*/0*/state.safetensors")):
+            line = command("train", env, "--resume", "latest")
+        else:  # killed before anything was saved: the run begins anew
+            for name in "checkpoints", "logs":
+                shutil.rmtree(folder / name)
+    raise AssertionError(f"the run never ended: {err}")

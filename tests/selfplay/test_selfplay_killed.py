@@ -1,14 +1,10 @@
 """A whole run with opponents, as a person starts it: what it logs, and killed at any moment."""
 
 import json
-import shutil
-import signal
-import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
-from running import command, learned, only, records, run
+from running import killed_and_resumed, learned, only, records, run
 
 from puffer_mlx import checkpoint
 
@@ -36,32 +32,12 @@ def final(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_run_that_is_killed_and_resumed_is_the_whole_one(tmp_path):
-    rng, kills = np.random.default_rng(0), 0
     folder, whole = tmp_path / "killed", tmp_path / "whole"
     for each in folder, whole:
         each.mkdir()
     done = run("train", *WORDS, cwd=whole)
-    assert (done.returncode, done.stderr) == (0, "")
-    line = command("train", *WORDS)
-    for attempt in range(9):
-        process = subprocess.Popen(line, cwd=folder, stdout=-1, stderr=-1, text=True)
-        try:
-            if attempt < 2 and process.stdout:
-                next((said for said in process.stdout if " steps | " in said), "")
-                time.sleep(rng.uniform(0, 0.2))
-                process.send_signal(signal.SIGKILL)
-            process.communicate(timeout=120)
-        finally:
-            process.kill()
-        kills += process.returncode == -signal.SIGKILL
-        if process.returncode == 0:
-            break
-        if list(folder.glob("checkpoints/*/*/0*/state.safetensors")):
-            line = command("train", "connect4_two", "--resume", "latest")
-        else:  # killed before anything was saved: the run begins anew
-            for name in "checkpoints", "logs":
-                shutil.rmtree(folder / name)
-    assert process.returncode == 0 and kills >= 1
+    assert done.returncode == 0, done.stderr
+    assert killed_and_resumed(WORDS, "connect4_two", folder, kills=2) >= 1
     found = [list(map(learned, records(each))) for each in (folder, whole)]
     assert found[0] == found[1]
     assert final(folder) == final(whole)

@@ -1,10 +1,7 @@
 """Resuming: the continued run is the uninterrupted one, bit for bit, whatever ended it."""
 
 import json
-import shutil
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import mlx.core as mx
@@ -12,7 +9,17 @@ import numpy as np
 import pytest
 from native_envs import UPSTREAM_5, folder_of
 from oracles import named
-from running import BATCH, EPOCHS, TINY, command, files, learned, only, records, run
+from running import (
+    BATCH,
+    EPOCHS,
+    TINY,
+    files,
+    killed_and_resumed,
+    learned,
+    only,
+    records,
+    run,
+)
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint.run_lock import held
@@ -254,29 +261,9 @@ def test_kill_9_at_any_moment(tmp_path, own):
     for name in "killed", "whole":
         (tmp_path / name).mkdir()
     assert run("train", *TINY, *more, cwd=tmp_path / "whole").returncode == 0
-    folder, rng, kills = tmp_path / "killed", np.random.default_rng(0), 0
-    words = command("train", *TINY, *more)
-    for attempt in range(20):
-        process = subprocess.Popen(words, cwd=folder, stdout=-1, stderr=-1, text=True)
-        try:
-            if attempt < 5 and process.stdout:
-                for line in process.stdout:
-                    if " steps | " in line:  # the first epoch has ended
-                        break
-                time.sleep(rng.uniform(0, 0.2))
-                process.send_signal(signal.SIGKILL)
-            process.communicate(timeout=60)
-        finally:
-            process.kill()
-        kills += process.returncode == -signal.SIGKILL
-        if process.returncode == 0:
-            break
-        if list(folder.glob("checkpoints/*/*/0*/state.safetensors")):
-            words = command("train", "squared", "--resume", "latest")
-        else:  # killed before anything was saved: the run begins anew
-            for name in "checkpoints", "logs":
-                shutil.rmtree(folder / name)
-    assert process.returncode == 0 and kills >= 3
+    folder = tmp_path / "killed"
+    kills = killed_and_resumed([*TINY, *more], "squared", folder, kills=5)
+    assert kills >= 3
     found = [list(map(learned, records(tmp_path / name))) for name in ("killed", "whole")]
     assert found[0] == found[1] and len(found[0]) == LONG + 1
     assert final(tmp_path / "killed", LONG) == final(tmp_path / "whole", LONG)
