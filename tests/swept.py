@@ -1,16 +1,18 @@
 """What the tests of sweeps share: a space, and runs that are no processes but a formula."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.curve import Outcome, Point
-from puffer_mlx.sweep.engine import opening
+from puffer_mlx.sweep.engine import opening, samplers, storage, study
 from puffer_mlx.sweep.engine.driver import Driver, Limits
 from puffer_mlx.sweep.engine.samplers import make_sampler
 from puffer_mlx.sweep.engine.storage import open_storage
@@ -132,3 +134,30 @@ def refuse(run: FrozenTrial, place: Place, seed: int) -> Formula:
 
 
 COMPLETE = TrialState.COMPLETE
+
+
+DEAD = ["this machine", 2**22 + 1, 1.0]  # no process
+
+
+class Died(BaseException):
+    """What no code catches, as nothing catches a SIGKILL."""
+
+
+@contextmanager
+def dying(monkeypatch: pytest.MonkeyPatch, writes: int) -> Iterator[None]:
+    """What is driven here belongs to a process that is gone, and ends before its next write."""
+    backend, left = storage.JournalFileBackend, [writes]
+    real = backend.append_logs
+
+    def append(self, logs):
+        left[0] -= len(logs)
+        if left[0] < 0:
+            raise Died
+        real(self, logs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(samplers, "own_name", lambda: list(DEAD))
+        patch.setattr(study, "own_name", lambda: list(DEAD))
+        patch.setattr(backend, "append_logs", append)
+        with pytest.raises(Died):
+            yield

@@ -11,11 +11,10 @@ import pytest
 pytest.importorskip("optuna", reason="pip install 'puffer-mlx[sweep]'")
 
 from optuna.trial import TrialState
-from swept import Formula, drive, formula, known, open_study, settings
+from swept import Formula, drive, dying, formula, known, open_study, settings
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.curve import Outcome, Point
-from puffer_mlx.sweep.engine import samplers, storage, study
 from puffer_mlx.sweep.engine.study import RUN, curves
 from puffer_mlx.sweep.observations import Observations
 from puffer_mlx.sweep.places import Place
@@ -232,12 +231,6 @@ def test_only_a_first_seed_is_ended_early(here):
 
 # ---- dying, and several at once ------------------------------------------------------------------
 
-DEAD = ["this machine", 2**22 + 1, 1.0]  # no process
-
-
-class Died(BaseException):
-    """What no code catches, as nothing catches a SIGKILL."""
-
 
 def seeds_known(made):
     return [(*each, curves(trial)) for each, trial in zip(known(made), made.trials(), strict=True)]
@@ -249,24 +242,10 @@ def test_a_sweep_of_several_seeds_may_die_at_any_moment(here, monkeypatch):
     whole = open_study("whole.log", how)
     drive(whole, how, Lucky)
     writes = len(Path("whole.log").read_text().splitlines())
-    backend = storage.JournalFileBackend
-    real = backend.append_logs
     for last in range(9, writes):  # the study itself is there
-        left = [last]
-
-        def append(self, logs, left=left):
-            left[0] -= len(logs)
-            if left[0] < 0:
-                raise Died
-            real(self, logs)
-
         path = f"{last}.log"
-        with monkeypatch.context() as patch:
-            patch.setattr(samplers, "own_name", lambda: list(DEAD))
-            patch.setattr(study, "own_name", lambda: list(DEAD))
-            patch.setattr(backend, "append_logs", append)
-            with pytest.raises(Died):
-                drive(open_study(path, how), how, Lucky)
+        with dying(monkeypatch, last):
+            drive(open_study(path, how), how, Lucky)
         there = {run.number: curves(run).keys() for run in open_study(path, how).runs()}
 
         def start(run, place, seed, there=there):

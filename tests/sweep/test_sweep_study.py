@@ -16,10 +16,12 @@ from optuna.trial import TrialState
 from running import ROOT
 from swept import (
     ABOUT,
+    DEAD,
     SPACE,
     Formula,
     Nobody,
     drive,
+    dying,
     formula,
     known,
     never,
@@ -131,12 +133,6 @@ def test_suggestions_that_cannot_be_run_are_failures(here):
 
 # ---- dying ---------------------------------------------------------------------------------------
 
-DEAD = ["this machine", 2**22 + 1, 1.0]  # no process
-
-
-class Died(BaseException):
-    """What no code catches, as nothing catches a SIGKILL."""
-
 
 def own(*process):
     return lambda: list(process)
@@ -161,24 +157,10 @@ def test_a_sweep_may_die_at_any_moment(here, monkeypatch):
     drive(whole, how)
     writes = len(Path("whole.log").read_text().splitlines())
     assert writes > 30
-    backend = storage.JournalFileBackend
-    real = backend.append_logs
     for last in range(9, writes):  # the study itself is there
-        left = [last]
-
-        def append(self, logs, left=left):
-            left[0] -= len(logs)
-            if left[0] < 0:
-                raise Died
-            real(self, logs)
-
         path = f"{last}.log"
-        with monkeypatch.context() as patch:
-            patch.setattr(samplers, "own_name", own(*DEAD))
-            patch.setattr(study, "own_name", own(*DEAD))
-            patch.setattr(backend, "append_logs", append)
-            with pytest.raises(Died):
-                drive(open_study(path, how), how)
+        with dying(monkeypatch, last):
+            drive(open_study(path, how), how)
         with monkeypatch.context() as patch:
             patch.setattr("puffer_mlx.sweep.engine.driver.own_name", own("this machine", 1, 1.0))
             patch.setattr("puffer_mlx.sweep.engine.driver.YOUNG", 0.0)
