@@ -11,10 +11,17 @@
 #define Env Connect4Two
 #include "vecenv.h"
 
-// [env] has no keys.
 void my_init(Env* env, Dict* kwargs) {
-    (void)kwargs;
     env->num_agents = SEATS;
+    // Runs from before there was this key are without it.
+    const DictItem* item = dict_get_unsafe(kwargs, "opening_stones");
+    const double stones = item == NULL ? 0.0 : item->value;
+    env->opening_stones = stones >= 0.0 && stones <= 24.0 ? (int)stones : 0;
+#ifdef PUFFER_MLX
+    if (env->opening_stones != stones) {
+        dict_reject(kwargs, "opening_stones", "a whole number, 0 to 24");
+    }
+#endif
 }
 
 void my_log(Log* log, Dict* out) {

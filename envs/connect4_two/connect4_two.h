@@ -10,6 +10,9 @@
 // its next stone would land. That last plane is empty while it waits, which tells it whose turn it
 // is. So a policy that was trained in one of the two environments can play in the other.
 //
+// A game can begin in the middle: with up to `opening_stones` that were put down at random, none of
+// which makes four. Who only plays against itself then sees more than the games it likes to play.
+//
 // A move into a full column, or into none, loses the game. The mask never allows it.
 
 #include <stdbool.h>
@@ -43,6 +46,7 @@ typedef struct {
     int num_agents;
     unsigned int rng;
 
+    int opening_stones;    // at most so many are on the board when a game begins
     int mover;             // whose turn it is
     int stones;            // on the board
     int heights[COLUMNS];  // stones of each column
@@ -98,7 +102,7 @@ static void drop(Connect4Two* env, int column) {
     }
 }
 
-void c_reset(Connect4Two* env) {
+static void clear(Connect4Two* env) {
     for (int i = 0; i < SEATS * PLANES * CELLS; i++) {
         env->observations[i] = 0;
     }
@@ -110,6 +114,33 @@ void c_reset(Connect4Two* env) {
     }
     env->stones = 0;
     env->mover = rand_r(&env->rng) % SEATS;
+}
+
+static int random_column(Connect4Two* env) {
+    int column = rand_r(&env->rng) % COLUMNS;
+    while (is_full(env, column)) {
+        column = rand_r(&env->rng) % COLUMNS;
+    }
+    return column;
+}
+
+// Put so many stones down at random, in turns. False if one of them made four.
+static bool open_with(Connect4Two* env, int stones) {
+    for (int i = 0; i < stones; i++) {
+        drop(env, random_column(env));
+        if (has_four(env->boards[env->mover])) {
+            return false;
+        }
+        env->mover = 1 - env->mover;
+    }
+    return true;
+}
+
+void c_reset(Connect4Two* env) {
+    const int stones = env->opening_stones ? rand_r(&env->rng) % (env->opening_stones + 1) : 0;
+    do {
+        clear(env);
+    } while (!open_with(env, stones));
     show_turn(env);
 }
 

@@ -7,6 +7,8 @@ import pytest
 from native_envs import Stepper, folder_of, legal_actions, make
 from test_connect4 import COLUMNS, ROWS, dropped, has_four
 
+from puffer_mlx.errors import UserError
+
 WAITS = 0
 
 
@@ -95,6 +97,41 @@ def test_a_full_board_is_a_draw():
 def test_who_begins_is_drawn():
     with make("connect4_two", total_agents=800) as vec:
         assert 150 < movers(Stepper(vec)).sum() < 250
+
+
+def test_games_begin_with_random_stones():
+    """Up to as many as were asked for, each number as often, dropped in turns; no game is over."""
+    E, most = 1000, 12
+    with make("connect4_two", total_agents=2 * E, env={"opening_stones": most}) as vec:
+        stepper = Stepper(vec)
+        observations = stepper.rows.observations.reshape(E, 2, 126).copy()
+        masks = np.array(stepper.rows.masks).reshape(E, 2, COLUMNS)
+        turn = movers(stepper)
+        seen = np.zeros(most + 1, int)
+        for m, pair, mask in zip(turn, observations, masks, strict=True):
+            own, other = planes(pair[m]), planes(pair[1 - m])
+            check_views(own, other, mask[[m, 1 - m]])
+            assert not has_four(own[0]) and not has_four(own[1])
+            assert own[1].sum() - own[0].sum() in (0, 1), "in turns"
+            seen[(own[0] | own[1]).sum()] += 1
+        assert 420 < turn.sum() < 580
+        assert (seen > 40).all(), "1000 / 13 of each"
+        while not stepper.step(legal_actions(stepper, np.random.default_rng(0))).terminals.any():
+            pass
+        again = stepper.rows.observations[stepper.rows.terminals == 1][:, :84].sum(axis=1)
+        assert (again <= most).all() and again.any(), "the next game, too"
+
+
+@pytest.mark.parametrize("stones", [-1, 1.5, 25, np.nan])
+def test_so_many_opening_stones_are_refused(stones):
+    with pytest.raises(UserError, match="opening_stones .* a whole number, 0 to 24"):
+        make("connect4_two", total_agents=2, env={"opening_stones": stones})
+
+
+def test_without_the_key_the_board_is_empty():
+    """Runs from before there was one go on."""
+    with make("connect4_two", total_agents=64, env={}) as vec:
+        assert not Stepper(vec).rows.observations[:, :84].any()
 
 
 def test_who_waits_does_nothing():
