@@ -1,0 +1,119 @@
+#!/usr/bin/env python
+"""Does self-play alone learn connect4: python benchmarks/selfplay_connect4.py DIR [--json FILE] [--help].
+
+For each seed trains, as a process with a core of its own,
+
+    self-play   connect4_two-openings: it never meets another player
+    against it  connect4: the scripted player is its opponent
+
+and keeps both in DIR, in which a run that is there is not trained again. Then, by `puffer-mlx match`,
+the first plays against the scripted player (bot:1: it wins where it can, blocks where it must, and
+is random otherwise), and against the second. Each match is from the empty board unless it says
+otherwise, half of it on either side; policies draw their moves as in training, or take the most
+probable one (greedy). Further words are options of the first's `puffer-mlx train`.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.system.files import publish
+from puffer_mlx.system.version import version_text
+
+sys.path.insert(0, str(Path(__file__).parent))
+from learning_processes import cores_of, process
+
+PROGRAM = [sys.executable, "-m", "puffer_mlx"]
+GAME, ALONE, SCRIPTED = "connect4_two", "connect4_two-openings", "connect4"
+STONES = "8"  # put down at random in matches of two greedy policies, which repeat themselves else
+MATCHES = {  # options of `puffer-mlx match`, and whom the policy of self-play meets
+    "bot:1, drawn": (["--env.opening-stones", "0"], "bot:1"),
+    "bot:1, greedy": (["--env.opening-stones", "0", "--greedy"], "bot:1"),
+    "connect4, drawn": (["--env.opening-stones", "0"], SCRIPTED),
+    f"connect4, greedy, to {STONES} stones": (["--env.opening-stones", STONES, "--greedy"], SCRIPTED),
+}
+
+
+def trained(name: str, env: str, seed: int, words: list[str], folder: Path, cores: set[int]) -> str:
+    """The run's folder; it is trained unless it is there."""
+    place = folder / f"{name}-{seed}"
+    if not (place / "done.json").exists():
+        own = ["--seed", str(seed), "--vec.seed", str(1000 * seed), "--eval-episodes", "0"]
+        kept = ["--checkpoint-dir", str(place), "--log-dir", str(place / "logs")]
+        spent = process([*PROGRAM, "train", name, *own, *kept, "-q", *words], cores)
+        with publish(place / "done.json") as file:
+            file.write_text(json.dumps({"cpu": spent.cpu, "wall": spent.wall}) + "\n")
+    return str(next((place / env).iterdir()))
+
+
+def met(player: str, other: str, options: list[str], games: int, file: Path) -> dict[str, Any]:
+    """The result of a match."""
+    words = [*options, "--games", str(games), "--json", str(file), "-q"]
+    process([*PROGRAM, "match", GAME, player, other, *words], set())
+    found = json.loads(file.read_text())["pairs"][0]
+    return {k: found[k] for k in ("wins", "draws", "losses", "score", "low", "high", "sides")}
+
+
+def of_seed(seed: int, options: argparse.Namespace, words: list[str], cores: set[int]) -> Any:
+    """Both policies of a seed, and their matches."""
+    folder = options.folder
+    alone = trained(ALONE, GAME, seed, words, folder, cores)
+    scripted = trained(SCRIPTED, SCRIPTED, seed, options.scripted, folder, cores)
+    matches = {}
+    for name, (match, other) in MATCHES.items():
+        against = scripted if other == SCRIPTED else other
+        matches[name] = met(alone, against, match, options.games, folder / f"match-{seed}.json")
+        print(f"seed {seed}, {name:36} {shown(matches[name])}", flush=True)
+    spent = json.loads((folder / f"{ALONE}-{seed}" / "done.json").read_text())
+    return {"spent": spent, "matches": matches}
+
+
+def shown(result: dict[str, Any]) -> str:
+    """Wins, draws, losses, and the part that was won on each side."""
+    sides = [side["wins"] / sum(side.values()) for side in result["sides"]]
+    counts = f"{result['wins']:5} {result['draws']:4} {result['losses']:5}"
+    return f"{counts}  score {result['score']:.4f}, won {sides[0]:.4f} and {sides[1]:.4f}"
+
+
+@reported
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="where the runs are kept")
+    parser.add_argument("--seeds", default="1,2,3,4,5", help="of the runs (1,2,3,4,5)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (1)")
+    parser.add_argument("--threads", type=int, default=1, help="cores of each (1)")
+    parser.add_argument("--games", type=int, default=4096, help="of a match (4096)")
+    parser.add_argument("--scripted", type=shlex.split, default=[], help="options of connect4's run")
+    parser.add_argument("--json", type=Path, help="where the results go")
+    options, words = parser.parse_known_args(argv)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    free: SimpleQueue[set[int]] = SimpleQueue()
+    for cores in cores_of(options.jobs, options.threads):
+        free.put(cores)
+
+    def run(seed: int) -> Any:
+        cores = free.get()
+        try:
+            return of_seed(seed, options, words, cores)
+        finally:
+            free.put(cores)
+
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        results = dict(zip(map(str, seeds), pool.map(run, seeds), strict=True))
+    if options.json:
+        told = {"version": version_text(), "options": words, "connect4": options.scripted}
+        with publish(options.json) as file:
+            file.write_text(json.dumps({**told, "seeds": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
