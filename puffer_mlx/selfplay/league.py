@@ -89,11 +89,15 @@ class League:
             What to log of it.
         """
         mx.eval(leaves(weights))  # an entry is no graph
-        self.table.fresh = frozenset()
+        self.play_on()
         self.table.count(results, self._k)
         logs = _logs(self.table)
         self._rules.decide(self.table, self._tags, step, weights)
         return logs | {"pool/size": len(self.table.pool), "pool/swaps": self.table.swaps}
+
+    def play_on(self) -> None:
+        """A rollout was collected and nothing is decided by it: from now on nobody is fresh."""
+        self.table.fresh = frozenset()
 
     def state(self) -> tuple[dict[str, mx.array], dict[str, Any]]:
         """Everything that ``restore`` needs to go on identically: arrays, and what JSON holds."""

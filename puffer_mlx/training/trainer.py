@@ -213,6 +213,8 @@ class Trainer:
                 rollout = self._rollout()
             finally:
                 self.collector.settle()
+            if self.self_play is not None:
+                self.self_play.league.play_on()
             logs, _ = self.ranks.meet(self.epoch, self.weights, rollout.logs, rollout.scores)
             self.global_step += self.config.batch_size
             total = merge_means(total, environment_logs(logs))

@@ -1,5 +1,6 @@
 """In a run opponents act by the league's weights, from the states that are theirs."""
 
+from itertools import islice
 from typing import Any
 
 import mlx.core as mx
@@ -100,6 +101,23 @@ def test_by_the_leagues_weights(overlap: str, lower: str):
                     assert mx.allclose(mine.astype(mx.float32), theirs, 1e-2, 1e-2).item()
             assert np.abs(states[first]).any() == (k > 0)
             assert not np.abs(states[second]).any()  # another one each time
+
+
+def test_in_an_evaluation_a_new_opponent_begins_anew_once():
+    """Its state is carried from one rollout to the next, as everybody's."""
+    settings = config.load("connect4_two", [*WORDS, "--eval-episodes", "1_000_000"])
+    config.validate(settings)
+    with vec.make(settings, 2) as environments:
+        trainer = Trainer(settings, environments)
+        assert trainer.self_play is not None
+        trainer.step()
+        trainer.self_play.league.table.fresh = frozenset({2})
+        spy: Any = Spy(trainer.collector.acting)
+        trainer.collector.acting = spy
+        assert len(list(islice(trainer.evaluate(), 3))) == 3
+        others, theirs = trainer.self_play.seats.rows(1), trainer.self_play.seats.rows(2)
+        assert [np.abs(states[theirs]).any() for _, states in spy.seen] == [False, True, True]
+        assert all(np.abs(states[others]).any() for _, states in spy.seen)
 
 
 def test_games_are_counted_by_whose_row_has_the_reward():
