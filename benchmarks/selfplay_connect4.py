@@ -1,16 +1,16 @@
 #!/usr/bin/env python
-"""Does self-play alone learn connect4: python benchmarks/selfplay_connect4.py DIR [--json FILE] [--help].
+"""Does self-play alone learn connect4: python benchmarks/selfplay_connect4.py DIR [--help].
 
 For each seed trains, as a process with a core of its own,
 
-    self-play   connect4_two-openings: it never meets another player
-    against it  connect4: the scripted player is its opponent
+    connect4_two-openings   the policy meets nobody but itself
+    connect4                its opponent is the scripted player
 
-and keeps both in DIR, in which a run that is there is not trained again. Then, by `puffer-mlx match`,
-the first plays against the scripted player (bot:1: it wins where it can, blocks where it must, and
-is random otherwise), and against the second. Each match is from the empty board unless it says
-otherwise, half of it on either side; policies draw their moves as in training, or take the most
-probable one (greedy). Further words are options of the first's `puffer-mlx train`.
+and keeps both in DIR, in which a run that is there is not trained again. Then, by `puffer-mlx
+match`, the first plays against the scripted player (bot:1: it wins where it can, blocks where it
+must, and is random otherwise), and against the second. Matches begin with the empty board unless
+their name says otherwise, half of one is on either side; policies draw their moves as in training,
+or take the most probable one (greedy). Further words are options of the first's `puffer-mlx train`.
 """
 
 import argparse
@@ -31,12 +31,13 @@ from learning_processes import cores_of, process
 
 PROGRAM = [sys.executable, "-m", "puffer_mlx"]
 GAME, ALONE, SCRIPTED = "connect4_two", "connect4_two-openings", "connect4"
-STONES = "8"  # put down at random in matches of two greedy policies, which repeat themselves else
+EMPTY = ["--env.opening-stones", "0"]
+OPENINGS = ["--env.opening-stones", "8"]  # else two greedy policies have only two games
 MATCHES = {  # options of `puffer-mlx match`, and whom the policy of self-play meets
-    "bot:1, drawn": (["--env.opening-stones", "0"], "bot:1"),
-    "bot:1, greedy": (["--env.opening-stones", "0", "--greedy"], "bot:1"),
-    "connect4, drawn": (["--env.opening-stones", "0"], SCRIPTED),
-    f"connect4, greedy, to {STONES} stones": (["--env.opening-stones", STONES, "--greedy"], SCRIPTED),
+    "bot:1, drawn": (EMPTY, "bot:1"),
+    "bot:1, greedy": ([*EMPTY, "--greedy"], "bot:1"),
+    "connect4, drawn": (EMPTY, SCRIPTED),
+    "connect4, greedy, to 8 stones": ([*OPENINGS, "--greedy"], SCRIPTED),
 }
 
 
@@ -49,7 +50,7 @@ def trained(name: str, env: str, seed: int, words: list[str], folder: Path, core
         spent = process([*PROGRAM, "train", name, *own, *kept, "-q", *words], cores)
         with publish(place / "done.json") as file:
             file.write_text(json.dumps({"cpu": spent.cpu, "wall": spent.wall}) + "\n")
-    return str(next((place / env).iterdir()))
+    return str(max((place / env).iterdir()))  # the newest, if one was broken off
 
 
 def met(player: str, other: str, options: list[str], games: int, file: Path) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time (1)")
     parser.add_argument("--threads", type=int, default=1, help="cores of each (1)")
     parser.add_argument("--games", type=int, default=4096, help="of a match (4096)")
-    parser.add_argument("--scripted", type=shlex.split, default=[], help="options of connect4's run")
+    parser.add_argument("--scripted", type=shlex.split, default=[], help="connect4's options")
     parser.add_argument("--json", type=Path, help="where the results go")
     options, words = parser.parse_known_args(argv)
     options.folder.mkdir(parents=True, exist_ok=True)

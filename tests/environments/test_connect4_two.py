@@ -124,7 +124,7 @@ def test_games_begin_with_random_stones():
 
 @pytest.mark.parametrize("stones", [-1, 1.5, 25, np.nan])
 def test_so_many_opening_stones_are_refused(stones):
-    with pytest.raises(UserError, match="opening_stones .* a whole number, 0 to 24"):
+    with pytest.raises(UserError, match=r"opening_stones .* a whole number, 0 to 24"):
         make("connect4_two", total_agents=2, env={"opening_stones": stones})
 
 
