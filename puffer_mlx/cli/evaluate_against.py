@@ -58,7 +58,7 @@ def climb(player: Player, options: argparse.Namespace) -> None:
     if ladder.plays_bots_itself(player.config):
         found = against_its_own(player, options)
     else:
-        config = without_statistics(player.config)
+        config = ladder.in_bot_games(without_statistics(player.config))
         agents = agents_of(config)
         own, spec = as_opponent(player, config, options), vec.look_up_spec(config)
         with progress_bar() as show:

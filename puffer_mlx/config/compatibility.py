@@ -86,7 +86,7 @@ ONLY = {  # unused keys whose other values ask for something that does not exist
     "train.verb_eps": 0,
 }
 ENV_OF_5 = {"dr": 0.0, "num_agents": 1.0, "num_bots": 0.0}  # what each of 5.0's environments gets
-BOT_EVAL = "bot_eval"  # a section of 5.0's alone: [env] in games against scripted opponents
+BOT_EVAL = "bot_eval"  # a section of 5.0: what of [env] is different against scripted opponents
 _SWEPT = (  # what PufferLib 5.0's default.ini searches
     *("vec.total_agents", "policy.hidden_size", "policy.num_layers"),
     *["train.total_timesteps", "train.horizon", "train.minibatch_size", "train.learning_rate"],

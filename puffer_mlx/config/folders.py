@@ -12,7 +12,7 @@ Version = Literal["4.0", "5.0"]
 _OF_5 = re.compile(
     rb"^[ \t]*typedef\b[^;]*\bobs_t\s*;|\bpufferenv\.h\b|\bpuf_step\s*\(", re.MULTILINE
 )
-
+SCRIPT = "bot.py"  # beside the sources: a player whom everybody else may meet, in Python
 
 # Environments for which 5.0 has networks of their own, in CUDA.
 _OWN_NETWORKS = {"asteroids", "craftax", "minimal", "nethack", "nmmo3"}

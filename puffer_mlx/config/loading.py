@@ -43,6 +43,7 @@ from puffer_mlx.config.fit import (
     fit_minibatch,
     typed,
 )
+from puffer_mlx.config.folders import SCRIPT
 from puffer_mlx.config.ini_files import Setting, relative_path
 from puffer_mlx.config.known_files import is_whole, last_said, plain_path
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS, Config
@@ -223,6 +224,9 @@ def _assemble(
         except UserError as problem:
             problems.append(problem)
     raise_problems(problems)
+    if config.bot_eval and not (of_5 or _scripted(config)):
+        config.unused += [f"{BOT_EVAL}.{key}" for key in config.bot_eval]
+        config.bot_eval = {}
     if config.python and config.base.family == AUTO:
         config.base.family = found.family or AUTO
     _note_passed(config, passed.values())
@@ -236,6 +240,12 @@ def _assemble(
         config.notes.clear()
     validate(config, training)
     return config
+
+
+def _scripted(config: Config) -> bool:
+    """Whether an environment of C has a scripted player in Python."""
+    folder = config.source or shipped("envs") / config.env_name
+    return (Path(folder) / SCRIPT).is_file()
 
 
 def _of_defaults(setting: Setting) -> bool:
@@ -296,7 +306,7 @@ def _place(config: Config, setting: Setting, texts: bool) -> None:
         config.sweep.setdefault(section, {})[key] = text
         if origin == COMMAND_LINE:
             config.unused.append(f"{name} (nothing is swept)")
-    elif section == BOT_EVAL and texts and not config.python:
+    elif section == BOT_EVAL and not config.python and (texts or parse_number(text) is not None):
         config.bot_eval[key] = parse_parameter(text)
     elif section == BOT_EVAL:
         config.unused.append(name)

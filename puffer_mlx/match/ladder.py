@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from puffer_mlx import vec
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import typed
-from puffer_mlx.config.folders import folder_version
+from puffer_mlx.config.folders import SCRIPT, folder_version
 from puffer_mlx.errors import UserError
-from puffer_mlx.match.players import BOT, SCRIPT, Player, player_without_policy
+from puffer_mlx.match.players import BOT, Player, player_without_policy
 from puffer_mlx.match.playing import Games, play_pairs
 from puffer_mlx.match.tally import Tally, Z
 from puffer_mlx.policy.policy import Policy
@@ -207,7 +207,7 @@ def play_skills(
         player: whose ladder it is.
         config: of the environment.
         spec: of the environment.
-        games: where, and how many against each skill.
+        games: where, ``in_bot_games``, and how many against each skill.
         progress: called after each step.
 
     Raises:
@@ -235,17 +235,22 @@ def play_each(
     return Ladder(config.env_name, "score", tuple(rungs))
 
 
+def in_bot_games(config: Config) -> Config:
+    """A configuration of games against scripted opponents: [bot_eval] wins over [env]."""
+    return replace(config, env={**config.env, **config.bot_eval})
+
+
 def against_bots(config: Config) -> Config:
     """A configuration in which a policy is the only agent, and a scripted opponent the other one.
 
     PufferLib 5.0's: ``env.num_agents`` and ``env.num_bots`` are 1, and [bot_eval] wins over [env].
     """
-    env = {**config.env, "num_agents": 1.0, "num_bots": 1.0, **config.bot_eval}
-    settings = config.vec
+    env = {**config.env, "num_agents": 1.0, "num_bots": 1.0}
+    config, settings = in_bot_games(replace(config, env=env)), config.vec
     if threads := config.selfplay.eval_bot_threads:
         settings = replace(settings, max_threads=threads)
     alone = replace(config.selfplay, enabled=False)
-    return replace(config, env=env, vec=settings, selfplay=alone, origins={}, notes=[])
+    return replace(config, vec=settings, selfplay=alone, origins={}, notes=[])
 
 
 def set_bot(environments: Environments, number: int) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.checkpoint.normalization import Memory
 from puffer_mlx.config import Config
+from puffer_mlx.config.folders import SCRIPT
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.rollout.whole_episodes import Actor
@@ -78,7 +79,6 @@ def random_player(action: ActionSpec) -> Player:
     return Player("random", sit_down)
 
 
-SCRIPT = "bot.py"
 SCRIPTED = "choose(observations (n, D), masks (n, A) or None, skill, rng) -> actions (n, heads)"
 
 

@@ -15,6 +15,7 @@ from puffer_mlx.match.ladder import (
     Ladder,
     against_bots,
     idle_note,
+    in_bot_games,
     play_bots,
     play_each,
     play_skills,
@@ -90,7 +91,7 @@ def climb(trainer: Trainer, make: Make, alive: Callable[[], object] = lambda: No
         return play_bots(*about, play.eval_bot_games, seed, progress=progress)
     player = _player("the last weights", trainer, trainer.weights)
     if play.eval_bot_games:
-        games = _games(config, make, play.eval_bot_games)
+        games = _games(in_bot_games(config), make, play.eval_bot_games)
         return play_skills(player, config, spec, games, progress)
     assert trainer.self_play is not None, "is_asked"
     pool = trainer.self_play.league.table.pool[: play.eval_pool_size]

@@ -8,6 +8,7 @@ import pytest
 from native_envs import OURS, folder_of
 
 from puffer_mlx import config, vec
+from puffer_mlx.cli import evaluate
 from puffer_mlx.match.games import play_pair
 from puffer_mlx.match.players import policy_player
 from puffer_mlx.training import after_self_play
@@ -44,6 +45,21 @@ def test_the_ladder_after_training(script, here, capsys):
     names = [line.split()[0] for line in lines[first + 2 : first + 8]]
     assert names == ["bot:0", "bot:0.25", "bot:0.5", "bot:0.75", "bot:1", "mean"]
     assert not any("evaluation of the final weights" in line for line in lines)
+
+
+def test_the_ladder_is_that_of_evaluate(script, here):
+    """Of connect4_two-openings in games that begin with the empty board, as its own don't."""
+    line = "--selfplay.eval-bot-games 20"
+    assert script.main(["connect4_two-openings", *SMALL, *line.split()]) == 0
+    last = records(here)[-1]
+    assert (
+        evaluate.main(["connect4_two", "latest", "--ladder", "--games", "20", "--json", "x.json"])
+        == 0
+    )
+    found = json.loads((here / "x.json").read_text())["rungs"]
+    assert [rung["score"] for rung in found] == [
+        last[f"env/ladder/{rung['name'].replace(':', '_')}"] for rung in found
+    ]
 
 
 def test_the_pools_oldest_after_training(script, here, capsys):

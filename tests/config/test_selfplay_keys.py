@@ -177,3 +177,15 @@ def test_the_same_by_the_other_rules():
 
 def test_without_self_play_none_of_it_is_refused():
     c.load("connect4_two", [*BY_4, "--vec.frozen-bank-pct=0.9", "--selfplay.enabled=0"])
+
+
+def test_what_of_env_is_different_against_a_script(here):
+    """Where the environment has one: connect4_two has a bot.py, breakout has none."""
+    for env, read in ("connect4_two", True), ("breakout", False):
+        text = f"[base]\nenv_name = {env}\n[bot_eval]\nopening_stones = 3\nname = two"
+        (here / "mine.ini").write_text(text)
+        config = c.load("mine.ini")
+        assert config.bot_eval == ({"opening_stones": 3.0} if read else {})
+        unused = ["bot_eval.name"] if read else ["bot_eval.name", "bot_eval.opening_stones"]
+        assert config.unused == unused
+    assert c.load("connect4_two-openings").bot_eval == {"opening_stones": 0.0}

@@ -74,6 +74,22 @@ def test_each_skill_is_a_match(scored, here):
     assert last.split() == ["mean", f"{record['score']:.3f}"]
 
 
+def test_a_script_is_met_where_bot_eval_says(scored, here):
+    """connect4_two-openings begins with random stones, but not against its scripted players."""
+    same = ["--torch.network", "MLP", "--policy.dialect", "puffer3", "--policy.num-layers", "1"]
+    rungs = []
+    for env, line in (
+        ("connect4_two-openings", ""),
+        ("connect4_two", ""),
+        ("connect4_two", "--env.opening-stones 24"),
+    ):
+        save(env, *same)
+        words = f"17 --ladder --games 60 --seed 3 --json x.json {line}".split()
+        assert scored("connect4_two", *words)[0] == 0
+        rungs.append(told(here)["rungs"])
+    assert rungs[0] == rungs[1] != rungs[2]
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
