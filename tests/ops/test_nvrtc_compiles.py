@@ -1,0 +1,54 @@
+"""GPU kernels compiled by CUDA's own compiler, NVRTC, to the code of an H200; nothing is run.
+
+The library is PyPI's `nvidia-cuda-nvrtc`. It needs no GPU and no driver.
+"""
+
+import ctypes
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from test_gpu_front_ends import SIZES, kernels
+
+from puffer_mlx.ops.gpu import nvrtc, text
+
+H200 = "sm_90"
+ELF = b"\x7fELF"
+
+
+def library() -> Any:
+    """NVRTC; None where it isn't installed."""
+    try:
+        files = metadata.files("nvidia-cuda-nvrtc") or []
+    except metadata.PackageNotFoundError:
+        return None
+    names = [Path(str(file.locate())) for file in files if file.name in nvrtc.LIBRARIES]
+    return ctypes.CDLL(str(names[0])) if names else None
+
+
+NVRTC = library()
+pytestmark = pytest.mark.skipif(NVRTC is None, reason="nvidia-cuda-nvrtc isn't installed")
+
+
+def code(kernel: text.Kernel, **template: Any) -> bytes:
+    given = {name: template.get(name, SIZES.get(name, 3)) for name in kernel.template}
+    return nvrtc._compile(NVRTC, nvrtc.program(kernel, given), H200)
+
+
+@pytest.mark.parametrize("low", [mx.float32, mx.bfloat16])
+@pytest.mark.parametrize("seats", [0, 1])
+def test_every_text(low, seats):
+    """Of one policy, and those that act for several."""
+    every = [each for each in kernels("cuda") if "SEATS" in each.template or not seats]
+    assert len(every) >= (4 if seats else 9)
+    for kernel in every:
+        assert code(kernel, Low=low, SEATS=seats).startswith(ELF)
+
+
+def test_what_it_refuses_is_said():
+    (kernel,) = (kernel for kernel in kernels("cuda") if kernel.name == "mingru_forward")
+    planted = kernel._replace(body=kernel.body.replace("logistic(", "host_function("))
+    with pytest.raises(RuntimeError, match=r"(?s)mingru_forward.* sm_90.*host_function"):
+        code(planted, Low=mx.float32)
