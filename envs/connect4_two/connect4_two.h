@@ -32,7 +32,7 @@ typedef struct {
     float slot_0_score;    // 1 for a win of agent 0, 0.5 for a draw, 0 for a loss
     float slot_1_score;    // the same of agent 1
     float draw_rate;       // 1 for a draw
-    float episode_length;  // moves of both
+    float episode_length;  // stones at its end, those it began with among them
     float n;
 } Log;
 
