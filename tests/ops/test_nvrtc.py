@@ -1,11 +1,11 @@
 """`ops/gpu/nvrtc.py`: kernels compiled for CUDA without MLX; here by a library that stands in."""
 
-import contextlib
 import ctypes
 from typing import Any
 
 import mlx.core as mx
 import pytest
+from test_nvrtc_compiles import NVRTC
 
 from puffer_mlx.ops.gelu import gpu as gelu
 from puffer_mlx.ops.gpu import launch, nvrtc, text
@@ -202,17 +202,11 @@ def test_there_is_none_but_on_cuda(monkeypatch):
     nvrtc.library.cache_clear()
 
 
+@pytest.mark.skipif(NVRTC is None, reason="nvidia-cuda-nvrtc isn't installed")
 def test_a_real_one(cache):
-    """Where there is one: it needs no GPU."""
-    for name in nvrtc.LIBRARIES:
-        with contextlib.suppress(OSError):
-            library = ctypes.CDLL(name)
-            break
-    else:
-        pytest.skip("NVRTC isn't installed")
     for low in (mx.float32, mx.float16, mx.bfloat16):
-        code = nvrtc.machine_code(library, made(Low=low), "sm_90")
+        code = nvrtc.machine_code(NVRTC, made(Low=low), "sm_90")
         assert code[:4] == b"\x7fELF" and made(Low=low).name.encode() in code
     bad = nvrtc.Program("bad_0", "void bad() { return 3; }")
     with pytest.raises(RuntimeError, match="return value"):
-        nvrtc.machine_code(library, bad, "sm_90")
+        nvrtc.machine_code(NVRTC, bad, "sm_90")
