@@ -9,12 +9,11 @@ better settings raises what is expected.
 
 import statistics
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from learning_processes import cores_of, process
+from learning_processes import process, side_by_side
 from learning_record import Run
 from learning_runs import PARTS, Place, log_of, script, training
 from learning_table import load
@@ -115,10 +114,8 @@ def nightly(names: list[str], place: Place, margin: float) -> bool:
             f"no record of {', '.join(missing)} to compare with",
             f"python benchmarks/learning.py {' '.join(missing)}",
         )
-    free = cores_of(place.jobs, place.threads)
 
-    def one(name: str) -> bool:
-        cores = free.pop()
+    def one(name: str, cores: set[int]) -> bool:
         try:
             result = night(name, records[name, OURS], place, margin, cores)
             print(line(result), flush=True)
@@ -126,8 +123,5 @@ def nightly(names: list[str], place: Place, margin: float) -> bool:
         except UserError as error:
             print(f"FAIL {name}: {error}", flush=True)
             return False
-        finally:
-            free.append(cores)
 
-    with ThreadPoolExecutor(place.jobs) as pool:
-        return all(list(pool.map(one, names)))
+    return all(side_by_side(one, names, place.jobs, place.threads))

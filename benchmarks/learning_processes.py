@@ -5,11 +5,16 @@ import shlex
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from queue import SimpleQueue
+from typing import NamedTuple, TypeVar
 
 from puffer_mlx.errors import UserError
 
+T = TypeVar("T")
+R = TypeVar("R")
 HERE = Path(__file__).parent  # where a process finds an environment of the benchmarks
 
 
@@ -59,3 +64,26 @@ def cores_of(jobs: int, threads: int) -> list[set[int]]:
         found = f"{jobs} runs at a time on {threads} cores each need {jobs * threads} cores"
         raise UserError(f"{found}; there are {len(free)}", "fewer --jobs or --threads")
     return [set(free[threads * i : threads * (i + 1)]) for i in range(jobs)]
+
+
+def side_by_side(
+    work: Callable[[T, set[int]], R], every: Iterable[T], jobs: int, threads: int
+) -> list[R]:
+    """Do some work for each of several things, so many at a time, each on cores of its own.
+
+    Raises:
+        UserError: as ``cores_of``; or the work's own errors, when all of it has ended.
+    """
+    free: SimpleQueue[set[int]] = SimpleQueue()
+    for cores in cores_of(jobs, threads):
+        free.put(cores)
+
+    def one(thing: T) -> R:
+        cores = free.get()
+        try:
+            return work(thing, cores)
+        finally:
+            free.put(cores)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(one, every))

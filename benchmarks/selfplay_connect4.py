@@ -17,9 +17,7 @@ import argparse
 import json
 import shlex
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from puffer_mlx.cli.exit_codes import reported
@@ -27,7 +25,7 @@ from puffer_mlx.system.files import publish
 from puffer_mlx.system.version import version_text
 
 sys.path.insert(0, str(Path(__file__).parent))
-from learning_processes import cores_of, process
+from learning_processes import process, side_by_side
 
 PROGRAM = [sys.executable, "-m", "puffer_mlx"]
 GAME, ALONE, SCRIPTED = "connect4_two", "connect4_two-openings", "connect4"
@@ -96,20 +94,13 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--json", type=Path, help="where the results go")
     options, words = parser.parse_known_args(argv)
     options.folder.mkdir(parents=True, exist_ok=True)
-    free: SimpleQueue[set[int]] = SimpleQueue()
-    for cores in cores_of(options.jobs, options.threads):
-        free.put(cores)
 
-    def run(seed: int) -> Any:
-        cores = free.get()
-        try:
-            return of_seed(seed, options, words, cores)
-        finally:
-            free.put(cores)
+    def run(seed: str, cores: set[int]) -> Any:
+        return of_seed(int(seed), options, words, cores)
 
-    seeds = [int(seed) for seed in options.seeds.split(",")]
-    with ThreadPoolExecutor(options.jobs) as pool:
-        results = dict(zip(map(str, seeds), pool.map(run, seeds), strict=True))
+    seeds = options.seeds.split(",")
+    found = side_by_side(run, seeds, options.jobs, options.threads)
+    results = dict(zip(seeds, found, strict=True))
     if options.json:
         told = {"version": version_text(), "options": words, "connect4": options.scripted}
         with publish(options.json) as file:
