@@ -34,4 +34,4 @@ def test_it_names_everything_that_is_logged():
 def test_its_commands_are_understood(line):
     name, *words = [word for word in line.split() if word not in ("--resume", "latest")]
     found = config.load(name, words)
-    assert found.opponents == (0 if "--resume" in line else 2)
+    assert found.opponents == (2 if "selfplay" in line else 0)  # the others meet only themselves
