@@ -89,7 +89,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--seeds", default="1,2,3,4,5", help="of the runs (1,2,3,4,5)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time (1)")
     parser.add_argument("--threads", type=int, default=1, help="cores of each (1)")
-    parser.add_argument("--games", type=int, default=4096, help="of a match (4096)")
+    parser.add_argument("--games", type=int, default=65536, help="of a match (65536)")
     parser.add_argument("--scripted", type=shlex.split, default=[], help="connect4's options")
     parser.add_argument("--json", type=Path, help="where the results go")
     options, words = parser.parse_known_args(argv)
