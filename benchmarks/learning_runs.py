@@ -5,20 +5,18 @@ import datetime
 import json
 import os
 import platform
-import queue
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from learning_peers import Job, curve
-from learning_processes import cores_of, process
+from learning_processes import process, side_by_side
 from learning_record import Run, keep, read, record_path, refuse_other
 from learning_tasks import OURS, PARTIAL, PLACE, Task, find, metric
 
@@ -212,9 +210,6 @@ class Work:
     def __init__(self, place: Place, say: Callable[[str], object]) -> None:
         self.place, self._say = place, say
         self.failed: list[str] = []
-        self._cores: queue.SimpleQueue[set[int]] = queue.SimpleQueue()
-        for cores in cores_of(place.jobs, place.threads):
-            self._cores.put(cores)
         self._settings: dict[tuple[str, str], dict[str, Any] | None] = {}
         self._starting: dict[tuple[str, str], threading.Lock] = {}
 
@@ -223,19 +218,22 @@ class Work:
         end = time.monotonic() + self.place.max_seconds
         missing = [run for run in runs if self.place.again or not self.is_there(run)]
         self._starting = {(run.name, run.trainer): threading.Lock() for run in missing}
-        with ThreadPoolExecutor(self.place.jobs) as pool:
-            late = sum(pool.map(lambda run: self._one(run, end), missing))
+
+        def one(run: Run, cores: set[int]) -> bool:
+            return self._one(run, end, cores)
+
+        late = sum(side_by_side(one, missing, self.place.jobs, self.place.threads))
         if late:
             self._say(f"{late} of {len(missing)} runs weren't begun in time; the same goes on")
 
     def is_there(self, run: Run) -> bool:
         return str(run.seed) in read(record_path(run, self.place.out))["seeds"]
 
-    def _one(self, run: Run, end: float) -> bool:
+    def _one(self, run: Run, end: float, cores: set[int]) -> bool:
         """Make a run; whether it was too late to."""
         if time.monotonic() > end:
             return True
-        label, cores = f"{run.name} {run.trainer} seed {run.seed}", self._cores.get()
+        label = f"{run.name} {run.trainer} seed {run.seed}"
         try:
             settings = self._start(run, cores)
             if settings is None:  # its first run said why
@@ -251,8 +249,6 @@ class Work:
         except Exception as error:  # hours of other runs are to come
             self.failed.append(label)
             self._say(f"{label} failed: {error if isinstance(error, UserError) else repr(error)}")
-        finally:
-            self._cores.put(cores)
         return False
 
     def _start(self, run: Run, cores: set[int]) -> dict[str, Any] | None:
