@@ -1,0 +1,321 @@
+#!/usr/bin/env python
+"""How often a configuration learns: python benchmarks/seeds.py breakout-a --seeds 96 [--help].
+
+Trains one configuration with many seeds (`--seed S --vec.seed 1000 x S`), several runs side by side
+in a process each, and prints the distribution of the final scores: median, lower decile, lowest,
+the share below each bound with its 95 % interval (Wilson), and the step at which the training score
+first passed `--passes`. Take seeds by which nothing was chosen.
+
+The score of a run is that of its last weights: each of `--agents` agents plays one whole episode in
+new environments, drawn actions, states zero at first. An agent that hasn't ended within `--limit`
+steps is counted (`unfinished`) and left out. `--upstream` judges by the evaluation that follows
+training instead, PufferLib's: all of the run's agents, until so many episodes have *ended*, which
+prefers short ones.
+
+`--weights-seed W` gives all runs the initial weights of seed W; `--nudge` multiplies weights by
+1 + 1e-6 normal noise, as rounding does: both tell chance from weights. Other options are
+`scripts/train.py`'s. Variables of the environment go to all runs: MLX_ENABLE_TF32=0.
+
+`--fail-share P` makes the exit code 1 where more than that part of the seeds is below the first
+bound. `--draw` makes a picture of the worst runs' curves.
+"""
+# ruff: noqa: I001
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_map
+
+from puffer_mlx import config, vec
+from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.config import Config
+from puffer_mlx.config.fit import rollout_threads
+from puffer_mlx.errors import UserError
+from puffer_mlx.match.tally import Tally
+from puffer_mlx.policy.policy import configured_policy
+from puffer_mlx.ppo.update import compile_update
+from puffer_mlx.profiling.phases import Profiler
+from puffer_mlx.system.devices import select_device
+from puffer_mlx.system.files import publish
+from puffer_mlx.tracking.scores import metric
+from puffer_mlx.training import evaluation
+from puffer_mlx.training.collector import Collector
+from puffer_mlx.training.placement import rollout_cores
+from puffer_mlx.training.trainer import Trainer
+
+from learning_processes import cores_of
+from learning_runs import parts
+
+SIZE = 1e-6  # of what weights are changed by, relatively
+FAR = 1_000_003  # from a run's environments to those that its weights are scored in
+WATCHED = "loss/entropy", "loss/kl", "loss/value"
+
+
+# ---- one run -------------------------------------------------------------------------------------
+
+
+class Separate:
+    """Environments that tell each one's episodes, not their mean alone; else as they are."""
+
+    def __init__(self, environments: Any, native: Any) -> None:
+        self._whole, self._native, self.records = environments, native, []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+    def log(self) -> dict[str, float]:
+        """As the environments'; ``records`` is what ``NativeVec.episodes`` tells."""
+        structs = getattr(self._whole, "_structs", None)  # where a GPU steps them
+        if structs is None:
+            self.records = self._native.episodes()
+            return {}
+        game = self._whole.kernel.game
+        logs = np.array(structs[:, game.log : game.log + game.logs].view(mx.float32))
+        self._whole.log()  # forget the sums
+        self.records = []
+        for env in np.flatnonzero(logs.any(axis=1)):
+            self._native.gpu_side.add_log(np.ascontiguousarray(logs[env]))
+            self.records.append({**self._native.log(), "env": float(env)})
+        return {}
+
+
+def whole_episodes(trainer: Trainer, agents: int, limit: int, name: str) -> dict[str, float]:
+    """What each agent's first whole episode came to, played as the trainer collects."""
+    settings = trainer.config
+    far = replace(settings.vec, total_agents=agents, num_buffers=1, seed=settings.vec.seed + FAR)
+    base = replace(settings.base, reset_state=False)
+    settings = replace(settings, vec=far, base=base, origins={}, notes=[])
+    found: dict[int, dict[str, float]] = {}
+    placement, timer = replace(trainer.placement, overlap=False), Profiler(False).rollout
+    with vec.make(settings, threads=rollout_cores(settings)) as environments:
+        run = compile_update(trainer.policy, settings.train)
+        collector = Collector(settings, environments, trainer.policy, run, placement, timer)
+        collector.vec = separate = Separate(collector.vec, environments)
+        count, key = environments.num_environments, mx.random.key(settings.base.seed + FAR)
+        steps = 0
+        while len(found) < count and steps < limit:
+            key = collector.begin(trainer.weights, key)
+            collector.take()
+            steps += settings.train.horizon
+            for record in separate.records:  # of several in one rollout: their mean
+                found.setdefault(int(record["env"]), record)
+    if not found:
+        raise UserError(f"no episode ended within {limit:,} steps of each agent", "--limit")
+    scores = np.array([record[name] for record in found.values()])
+    low, middle = np.quantile(scores, [0.1, 0.5])
+    return {
+        "score": float(scores.mean()),
+        "median episode": float(middle),
+        "lower decile of episodes": float(low),
+        "episodes": len(scores),
+        "unfinished": count - len(found),
+        "steps of an agent": steps,
+    }
+
+
+def passed(records: list[dict[str, float]], name: str, score: float) -> float | None:
+    """The first step at which an epoch's episodes had that mean score."""
+    steps = (r["agent_steps"] for r in records if r.get("env/n") and r[name] >= score)
+    return next(steps, None)
+
+
+def perturbed(weights: Any, nudge: int) -> Any:
+    """Weights with a little noise, as rounding makes."""
+    numbers = np.random.default_rng(nudge)
+
+    def changed(weight: mx.array) -> mx.array:
+        return weight * mx.array(1 + SIZE * numbers.standard_normal(weight.shape), mx.float32)
+
+    return tree_map(changed, weights)
+
+
+def run(options: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """Train with one seed, and score the last weights."""
+    seeds = ["--seed", str(seed), "--vec.seed", str(1000 * seed), "--profile", "0"]
+    settings = config.load(options.name, [*options.more, *seeds])
+    select_device(settings.base.device)
+    name = metric(settings)
+    with vec.make(
+        settings, threads=rollout_threads(settings, rollout_cores(settings))
+    ) as environments:
+        policy, weights = configured_policy(environments.spec, settings), None
+        if options.weights_seed is not None or options.nudge:
+            source = seed if options.weights_seed is None else options.weights_seed
+            weights = policy.init(mx.random.split(mx.random.key(source))[0])
+            weights = perturbed(weights, seed) if options.nudge else weights
+        trainer = Trainer(settings, environments, policy, weights)
+        records = list(trainer)
+        plain = name.removeprefix("env/")
+        scored = whole_episodes(trainer, options.agents, options.limit, plain)
+        if options.upstream:
+            last: dict[str, float] = {}
+            with contextlib.closing(evaluation.evaluate(trainer, all_cores)) as rollouts:
+                for last in rollouts:
+                    pass
+            scored = {**scored, "whole episodes": scored["score"], "score": last[name]}
+    steps = records[-1]["agent_steps"]
+    return {
+        "seed": seed,
+        **scored,
+        "passed": passed(records, name, options.passes),
+        "steps": steps,
+        "seconds": records[-1]["uptime"],
+        "skipped": sum(r.get("loss/skipped_steps", 0) for r in records),
+        "curve": rounded(parts(records, name)),
+        **{watched: rounded(parts(records, watched)) for watched in WATCHED},
+    }
+
+
+def all_cores(settings: Config) -> Any:
+    return vec.make(settings, threads=rollout_cores(settings))
+
+
+def rounded(curve: list[list[float]]) -> list[list[float]]:
+    return [[round(step), float(f"{value:.4g}")] for step, value in curve]
+
+
+# ---- all of them ---------------------------------------------------------------------------------
+
+
+def side_by_side(options: argparse.Namespace, seeds: list[int]) -> list[dict[str, Any]]:
+    """Runs of all seeds, in so many processes that each make several; kept as they come."""
+    done: list[dict[str, Any]] = []
+
+    def work(job: int, cores: set[int]) -> None:
+        mine = ",".join(map(str, seeds[job :: options.jobs]))
+        words = [sys.executable, __file__, *sys.argv[1:], "--these", mine]
+        child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        if cores:
+            os.sched_setaffinity(child.pid, cores)
+        assert child.stdout is not None
+        for line in child.stdout:
+            done.append(json.loads(line))
+            print(f"seed {done[-1]['seed']}: {done[-1]['score']:.1f}", flush=True)
+            if options.json:
+                keep(options, done)
+        if child.wait():
+            raise UserError(f"a process of seeds {mine} failed", "see its message above")
+
+    cores = cores_of(options.jobs, options.threads) if options.threads else [set()] * options.jobs
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(work, range(options.jobs), cores))
+    return sorted(done, key=lambda row: row["seed"])
+
+
+def share(scores: np.ndarray, bound: float) -> tuple[int, float, float, float]:
+    """How many are below a bound; their share and the ends of its 95 % interval."""
+    below = int((scores < bound).sum())
+    return below, below / len(scores), *Tally(below, 0, len(scores) - below).interval
+
+
+def summary(options: argparse.Namespace, runs: list[dict[str, Any]]) -> str:
+    """The distribution in words."""
+    scores = np.array([run["score"] for run in runs])
+    low, middle = np.quantile(scores, [0.1, 0.5])
+    lines = [
+        f"{' '.join([options.name, *options.more])}: {len(runs)} seeds,"
+        f" median {middle:.1f}, lower decile {low:.1f}, lowest {scores.min():.1f}"
+    ]
+    for bound in options.bounds:
+        below, part, left, right = share(scores, bound)
+        lines.append(
+            f"  below {bound:g}: {below} of {len(runs)}, {100 * part:.1f} %"
+            f" ({100 * left:.1f} to {100 * right:.1f})"
+        )
+    steps = [run["passed"] for run in runs if run["passed"] is not None]
+    if steps:
+        early, half, late = np.quantile(steps, [0.1, 0.5, 0.9]) / 1e6
+        lines.append(
+            f"  {options.passes:g} first passed in training after {early:.1f}, {half:.1f},"
+            f" {late:.1f} M steps (lower decile, median, upper), never by {len(runs) - len(steps)}"
+        )
+    worst = sorted(runs, key=lambda run: run["score"])[:5]
+    lines.append(
+        "  worst: " + ", ".join(f"{run['score']:.1f} (seed {run['seed']})" for run in worst)
+    )
+    seconds = np.median([run["seconds"] for run in runs])
+    lines.append(f"  {seconds:.1f} s a run (median, {options.jobs} side by side)")
+    return "\n".join(lines)
+
+
+def keep(options: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
+    record = {
+        "command": " ".join(["python benchmarks/seeds.py", *sys.argv[1:]]),
+        "date": datetime.date.today().isoformat(),
+        "variables": {name: text for name, text in os.environ.items() if name.startswith("MLX_")},
+        "cores": os.cpu_count(),
+        "runs": sorted(runs, key=lambda row: row["seed"]),
+    }
+    with publish(options.json) as path:
+        path.write_text(json.dumps(record) + "\n")
+
+
+def draw(options: argparse.Namespace, runs: list[dict[str, Any]]) -> None:
+    """All runs' range and median, and the worst runs one by one."""
+    import figures
+
+    words = f"{options.name}: median and range of {len(runs)} seeds; grey: the five worst."
+    with figures.panels(1, options.draw, words, size=(7, 3.6)) as (axis,):
+        curves = [np.array(run["curve"]) / [1e6, 1] for run in runs]
+        figures.seeds(axis, curves, figures.OURS)
+        for at in np.argsort([run["score"] for run in runs])[:5]:
+            axis.plot(*curves[at].T, color=figures.OTHER, linewidth=0.9)
+        axis.set(xlabel="million steps", ylabel="score of finished episodes", xlim=(0, None))
+
+
+def parsed(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", metavar="NAME", help="as train.py's first word")
+    parser.add_argument("--seeds", type=int, default=16, help="runs (16)")
+    parser.add_argument("--first-seed", type=int, default=1001, help="(1001)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (1)")
+    parser.add_argument("--threads", type=int, default=0, help="cores of each; 0: all (0)")
+    parser.add_argument("--bounds", type=float, nargs="+", default=[600, 750], help="(600 750)")
+    parser.add_argument("--passes", type=float, default=600, help="a training score (600)")
+    parser.add_argument("--agents", type=int, default=512, help="of the evaluation (512)")
+    parser.add_argument("--limit", type=int, default=12_000, help="its steps of an agent (12,000)")
+    parser.add_argument("--upstream", action="store_true", help="PufferLib 5.0's evaluation")
+    parser.add_argument("--weights-seed", type=int, help="of the initial weights of all runs")
+    parser.add_argument("--nudge", action="store_true", help="change them by a millionth")
+    parser.add_argument("--fail-share", type=float, default=1.0, metavar="P", help="(1)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the record to a file")
+    parser.add_argument("--draw", type=Path, metavar="PNG")
+    parser.add_argument("--these", help=argparse.SUPPRESS)
+    options, options.more = parser.parse_known_args(argv)
+    if min(options.seeds, options.jobs, options.agents) < 1:
+        parser.error("--seeds, --jobs and --agents are at least 1")
+    return options
+
+
+@reported
+def main(argv: list[str]) -> int:
+    options = parsed(argv)
+    if options.these:
+        for seed in map(int, options.these.split(",")):
+            print(json.dumps(run(options, seed)), flush=True)
+        return 0
+    seeds = list(range(options.first_seed, options.first_seed + options.seeds))
+    runs = side_by_side(options, seeds)
+    print(summary(options, runs))
+    if options.draw:
+        draw(options, runs)
+    scores = np.array([run["score"] for run in runs])
+    return int(share(scores, options.bounds[0])[1] > options.fail_share)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
