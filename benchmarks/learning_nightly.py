@@ -1,10 +1,11 @@
-"""Whether what was learned is still learned: ten minutes of a core.
+"""Whether what was learned is still learned: half an hour of a core.
 
-Some tasks of `learning_tasks.py`, the long ones stopped early with their schedules unchanged; seed
-1. The mean of the last 100 training episodes (in C: of the episodes that ended in the last 40th of
-the whole run's steps) is compared with the task's record at the same step: with the lowest seed's,
-less a part of what was learned since the curve's first point. So a record that is made again with
-better settings raises what is expected.
+Some tasks of `learning_tasks.py`, the long ones stopped early with their schedules unchanged, with
+seeds that the records don't have. The mean of the last 100 training episodes (in C: of the episodes
+that ended in the last 40th of the whole run's steps) is compared with the task's record at the same
+step: with the lowest seed's, less a part of what was learned since the curve's first point. So a
+record that is made again with better settings raises what is expected. A task fails if more than a
+share of its seeds do.
 """
 
 import statistics
@@ -22,7 +23,7 @@ from learning_tasks import OURS, metric
 from puffer_mlx.errors import UserError
 
 MARGIN = 0.2  # of what was learned
-SEED = 1
+SEEDS = 7, 8, 9
 STEPS = {  # task -> the step to stop at; 0: its own number
     "CartPole-v1": 0,
     "Pendulum-v1": 0,
@@ -39,9 +40,8 @@ STEPS = {  # task -> the step to stop at; 0: its own number
 
 
 class Night(NamedTuple):
-    """What a task reached, and what it had to."""
+    """What a seed of a task reached, and what it had to."""
 
-    name: str
     steps: float
     found: float
     least: float
@@ -78,10 +78,10 @@ def reached(records: list[dict[str, float]], measured: str, window: float) -> tu
     return last, sum(record[measured] * record["env/n"] for record in ended) / count
 
 
-def night(name: str, record: Any, place: Place, margin: float, cores: set[int]) -> Night:
+def night(name: str, seed: int, record: Any, place: Place, margin: float, cores: set[int]) -> Night:
     """Train a task's first part."""
     task, stop = place.task(name), STEPS[name]
-    words = [*training(Run(name, OURS, SEED), place), "--eval-episodes", "0"]
+    words = [*training(Run(name, OURS, seed), place), "--eval-episodes", "0"]
     with tempfile.TemporaryDirectory() as folder:
         stopping = ["--stop-at", str(stop)] if stop else []
         process([*script("train"), *words, *stopping], cores, Path(folder))
@@ -89,19 +89,22 @@ def night(name: str, record: Any, place: Place, margin: float, cores: set[int]) 
     whole = max(run["steps"] for run in record["seeds"].values())
     window = 0 if task.python else whole / PARTS
     steps, found = reached(records, metric(task.environment), window)
-    return Night(name, steps, found, least(record, steps, margin))
+    return Night(steps, found, least(record, steps, margin))
 
 
-def line(result: Night) -> str:
-    word = "ok" if result.ok else "FAIL"
-    return (
-        f"{word:4} {result.name}: {result.found:,.2f} after {result.steps:,.0f} steps,"
-        f" expected at least {result.least:,.2f}"
+def line(name: str, results: list[Night], share: float) -> tuple[bool, str]:
+    """Whether few enough seeds of a task failed, and that in words."""
+    failed = sum(not result.ok for result in results)
+    ok = failed <= share * len(results)
+    scores = ", ".join(f"{result.found:,.2f}" for result in results)
+    return ok, (
+        f"{'ok' if ok else 'FAIL':4} {name}: {scores} after {results[0].steps:,.0f} steps, expected"
+        f" at least {results[0].least:,.2f}: {failed} of {len(results)} seeds failed"
     )
 
 
-def nightly(names: list[str], place: Place, margin: float) -> bool:
-    """Whether all is still learned; a line for each task.
+def nightly(names: list[str], place: Place, margin: float, share: float) -> bool:
+    """Whether all is still learned; a line for each task, of whose seeds a share may fail.
 
     Raises:
         UserError: a task isn't one of these, or has no record.
@@ -117,9 +120,11 @@ def nightly(names: list[str], place: Place, margin: float) -> bool:
 
     def one(name: str, cores: set[int]) -> bool:
         try:
-            result = night(name, records[name, OURS], place, margin, cores)
-            print(line(result), flush=True)
-            return result.ok
+            record = records[name, OURS]
+            results = [night(name, seed, record, place, margin, cores) for seed in SEEDS]
+            ok, words = line(name, results, share)
+            print(words, flush=True)
+            return ok
         except UserError as error:
             print(f"FAIL {name}: {error}", flush=True)
             return False

@@ -5,7 +5,8 @@ with its 95 % interval: the mean of the seeds without the best and the worst qua
 middle three), resampled with replacement, seeds of a task among themselves, 10,000 times. That is
 what Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice",
 recommend for few seeds; so is the probability of improvement, how often a run of one trainer is
-better than one of another, in the mean over all tasks.
+better than one of another, in the mean over all tasks. A seed has *failed* that learned less than
+80 % of what the median one did.
 """
 
 import json
@@ -22,6 +23,8 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
 
 RESAMPLES, COVERAGE = 10_000, 0.95
+FAILED = 0.8  # of what the median seed learned
+LITTLE = 0.1  # of its score
 BEGIN, END = "<!-- learning tables: begin -->", "<!-- learning tables: end -->"
 NONE = "–"
 RATE = "steps / CPU-s, with evaluation"
@@ -79,6 +82,23 @@ def improvement(pairs: list[tuple[list[float], list[float]]]) -> tuple[float, fl
     return mean, float(low), float(high)
 
 
+def fell_short(record: Record) -> list[str]:
+    """Seeds that failed: that learned less than FAILED of what the median one did.
+
+    Learned is the score less the mean of the curves' first points. None failed where even the
+    median one learned next to nothing.
+    """
+    runs = record["seeds"]
+    firsts = [run["curve"][0][1] for run in runs.values() if run.get("curve")]
+    if not firsts:
+        return []
+    first, middle = statistics.fmean(firsts), statistics.median(r["score"] for r in runs.values())
+    learned = abs(middle - first)
+    if learned < LITTLE * abs(middle):
+        return []
+    return [s for s, run in runs.items() if run["score"] < middle - (1 - FAILED) * learned]
+
+
 def tail(run: Record) -> float:
     """The mean of a curve's last tenth."""
     return statistics.fmean(score for steps, score in run["curve"] if steps > 0.9 * run["steps"])
@@ -116,6 +136,7 @@ class Column(NamedTuple):
     scores: list[float]
     steps: float  # median
     rate: float  # steps per CPU second, median; 0: unknown
+    failed: int = 0  # seeds that ``fell_short``
 
     @classmethod
     def of(cls, record: Record | None) -> "Column | None":
@@ -125,7 +146,8 @@ class Column(NamedTuple):
         rates = [run["steps"] / run["CPU s"] for run in runs if run.get("CPU s")]
         scores = [run["score"] for run in runs]
         steps = statistics.median(run["steps"] for run in runs)
-        return cls(scores, steps, statistics.median(rates) if rates else 0.0)
+        rate = statistics.median(rates) if rates else 0.0
+        return cls(scores, steps, rate, len(fell_short(record)))
 
     @property
     def median(self) -> float:
@@ -137,7 +159,8 @@ def two(column: Column | None, best: bool) -> list[str]:
     if column is None:
         return [NONE, NONE]
     first = spread(column.scores)
-    return [f"**{first}**" if best else first, certain(column.scores)]
+    failed = f"; {column.failed} failed" if column.failed else ""
+    return [f"**{first}**{failed}" if best else f"{first}{failed}", certain(column.scores)]
 
 
 def rates(ours: Column | None, theirs: Column | None) -> list[str]:

@@ -160,10 +160,8 @@ def run(options: argparse.Namespace, seed: int) -> dict[str, Any]:
         plain = name.removeprefix("env/")
         scored = whole_episodes(trainer, options.agents, options.limit, plain)
         if options.upstream:
-            last: dict[str, float] = {}
             with contextlib.closing(evaluation.evaluate(trainer, all_cores)) as rollouts:
-                for last in rollouts:
-                    pass
+                *_, last = rollouts
             scored = {**scored, "whole episodes": scored["score"], "score": last[name]}
     steps = records[-1]["agent_steps"]
     return {

@@ -177,7 +177,7 @@ def test_tables_of_records(tmp_path):
     rows = [re.split(r" ?\| ?", line)[1:-1] for line in text.splitlines() if line[:1] == "|"]
     found = {row[0]: row[1:] for row in rows}
     hopper = found["Hopper-v5 ↓"]  # below RL Zoo's
-    assert hopper[:2] == ["0.001 M", "2,000 (1,000 – 3,000)"]
+    assert hopper[:2] == ["0.001 M", "2,000 (1,000 – 3,000); 1 failed"]
     assert hopper[2].startswith("2,000 [1,000, ")
     assert hopper[3] == "**2,500 (2,400 – 2,600)**" and hopper[5:] == ["2,410", "500", "100", "5"]
     assert found["CartPole-v1"][1] == "**500.0 (500.0 – 500.0)**"
@@ -341,9 +341,33 @@ def test_a_night_fails_below_what_it_expects(tmp_path, monkeypatch, capsys, reac
     first, second = capsys.readouterr().out.splitlines()
     word = "ok  " if passes else "FAIL"
     after = "after 1,000 steps, expected at least 81.00"
-    assert first == f"{word} CartPole-v1: {reached:.2f} {after}"
-    assert second == f"ok   catch: 90.00 {after}"
+    failed = "0 of 3 seeds failed" if passes else "3 of 3 seeds failed"
+    assert first == f"{word} CartPole-v1: {', '.join([f'{reached:.2f}'] * 3)} {after}: {failed}"
+    assert second == f"ok   catch: 90.00, 90.00, 90.00 {after}: 0 of 3 seeds failed"
     assert learning.main([*words, "--margin", "-1"]) == 1  # more than the record has
+
+
+@pytest.mark.parametrize(("share", "passes"), [("0.3", False), ("0.34", True)])
+def test_a_night_fails_by_the_share_of_seeds(tmp_path, monkeypatch, capsys, share, passes):
+    write_record(tmp_path, "catch", s1=(100, 1))
+    scores = iter([90.0, 10.0, 90.0])
+    log = {"agent_steps": 1000, "loss/total": 0, "env/n": 2}
+    monkeypatch.setattr(nightly, "process", lambda *_: None)
+    monkeypatch.setattr(nightly, "log_of", lambda _: [{**log, "env/score": next(scores)}])
+    words = ["--nightly", "catch", "--out", str(tmp_path), "--fail-share", share]
+    assert learning.main(words) == (0 if passes else 1)
+    assert capsys.readouterr().out.endswith("1 of 3 seeds failed\n")
+
+
+def test_seeds_that_failed_by_hand(tmp_path, capsys):
+    """The median learned 98 - 5 = 93: 98 - 0.2 * 93 = 79.4 is the least."""
+    write_record(tmp_path, "catch", s1=(98, 1), s2=(100, 1), s3=(79, 1), s4=(80, 1), s5=(99, 1))
+    assert table.fell_short(table.load(tmp_path)["catch", OURS]) == ["3"]
+    assert "98.0 (79.0 – 100.0); 1 failed" in table.tables(tmp_path)
+    assert not learning.too_many_failed(["catch"], tmp_path, 0.2)
+    assert learning.too_many_failed(["catch"], tmp_path, 0.19)
+    assert capsys.readouterr().out == "catch: 1 of 5 seeds failed (3)\n" * 2
+    assert table.fell_short({"seeds": {"1": {"score": 3, "curve": []}}}) == []
 
 
 def test_a_night_without_a_record_is_an_error(tmp_path, capsys):
