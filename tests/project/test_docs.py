@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 from running import ROOT, TINY, only, records, run
@@ -47,10 +49,34 @@ def test_the_composition_in_custom_policy_trains(folder):
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["1024", "2048"]
 
 
+README = (ROOT / "README.md").read_text()
+SOURCE = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+
+
+def test_readme_begins_with_the_code_and_the_two_commands_that_set_it_up():
+    top, _, rest = README.partition("```sh\n")
+    assert len(top.splitlines()) < 10
+    words = [line.partition("#")[0].split() for line in rest.partition("```")[0].splitlines()]
+    clone, folder, *made = words
+    assert (clone, folder) == (["git", "clone", SOURCE], ["cd", Path(SOURCE).name])
+    assert made == [["make", "train"], ["make", "test"]]
+    makefile = (ROOT / "Makefile").read_text()
+    for _, target in made:
+        assert re.search(rf"^{target}: \$\(VENV\)/", makefile, re.MULTILINE)
+    assert "python scripts/train.py breakout" in README
+
+
+def test_no_page_installs_from_an_index_that_has_it_not():
+    """``puffer-mlx[gym]`` adds to what is installed; ``puffer-mlx`` alone would be looked for."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").glob("*.ipynb")]
+    pages += (ROOT / "puffer_mlx").rglob("*.py")
+    plain = re.compile(r"pip install '?puffer-mlx(?!\[)")
+    assert [path.name for path in pages if plain.search(path.read_text())] == []
+
+
 def test_what_readme_shows_learns(here):
     """Its Python as it stands: the score rises from what chance reaches to what README says."""
-    text = (ROOT / "README.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=here, capture_output=True, text=True, timeout=120
     )
