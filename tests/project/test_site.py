@@ -143,7 +143,7 @@ def test_every_key_has_an_anchor_its_whole_comment_and_its_default(site):
     for name, entry in found.items():
         section, _, key = name.partition(".")
         words = KEYS[section][key].help.split()
-        said = text_of(entry).replace("’", "'").replace("“", '"').replace("”", '"').split()
+        said = re.sub("[\u2018\u2019]", "'", text_of(entry)).split()
         assert said[: len(words)] == words and "Default:" in said, name
 
 
