@@ -1,6 +1,8 @@
 """The code in README.md and in docs/ runs, and shows what it is there for."""
 
+import json
 import re
+import statistics
 import subprocess
 import sys
 import tomllib
@@ -64,6 +66,21 @@ def test_readme_begins_with_the_code_and_the_two_commands_that_set_it_up():
     for _, target in made:
         assert re.search(rf"^{target}: \$\(VENV\)/", makefile, re.MULTILINE)
     assert "python scripts/train.py breakout" in README
+
+
+def test_readme_tells_a_curves_end_from_an_evaluation():
+    """Walker2d's: the picture's median is the mean of drawn actions, the table's of greedy ones."""
+    record = json.loads((ROOT / "benchmarks" / "learning" / "Walker2d-v5.json").read_text())
+    runs = list(record["seeds"].values())
+    end, score = (statistics.median(each) for each in zip(*map(ends, runs), strict=True))
+    assert f"Walker2d-v5 {score:,.0f}" in README
+    text = " ".join(README.split())
+    assert f"ends near {round(end, -1):,.0f} in the picture, and has {score:,.0f}" in text
+
+
+def ends(run: dict) -> tuple[float, float]:
+    """The mean of the last 100 training episodes, and the evaluation."""
+    return run["curve"][-1][1], run["score"]
 
 
 def test_no_page_installs_from_an_index_that_has_it_not():
