@@ -15,7 +15,7 @@ train: $(VENV)/.run
 	$(BIN)/puffer-mlx train breakout $(ARGS)
 
 # All tests. What they compile is kept in the user's cache: the first run takes longer.
-test: $(VENV)/.test
+test: $(VENV)/.test $(VENV)/.compilers
 	$(BIN)/python -m pytest $(ARGS)
 
 # Those of one process that train and compile nothing of note: under a minute.
@@ -83,8 +83,12 @@ $(VENV)/.pufferlib: $(VENV)/.oldest
 	@touch $@
 
 # torch comes first: what depends on it takes the one that is there.
-$(VENV)/.%: $(BIN)/python pyproject.toml
+$(VENV)/.test $(VENV)/.oldest: $(VENV)/.torch
+$(VENV)/.torch: $(BIN)/python
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	@touch $@
+
+$(VENV)/.%: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[$*]'
 	@touch $@
 

@@ -1,5 +1,6 @@
 """The site of these pages, by Sphinx: make site, then open build/site/index.html."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -13,17 +14,23 @@ SOURCE = PROJECT["urls"]["Source"] + "/blob/main/"
 project, author = "puffer_mlx", PROJECT["authors"][0]["name"]
 copyright = f"{author}, {PROJECT['license']} licence"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["examples", "quickstart.ipynb"]
+source_suffix = {".md": "markdown", ".ipynb": "markdown"}
+exclude_patterns = ["examples"]
 
 html_theme = "furo"
 html_title = "puffer_mlx"
-html_theme_options = {"source_repository": PROJECT["urls"]["Source"], "source_directory": "docs/"}
+html_search_scorer = str(HERE / "search_scorer.js")
+html_theme_options = {
+    "source_repository": PROJECT["urls"]["Source"],
+    "source_branch": "main",
+    "source_directory": "docs/",
+}
 pygments_style, pygments_dark_style = "tango", "github-dark"
 
 myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented"
+autodoc_typehints_description_target = "documented_params"
 autodoc_class_signature = "mixed"
 napoleon_numpy_docstring = False
 
@@ -34,16 +41,43 @@ PICTURES = {".png", ".gif", ".svg"}
 def elsewhere(target: str, page: Path) -> str | None:
     """The address of a file of the repository that isn't part of the site; None if it is."""
     path = (page.parent / target).resolve()
-    if path.suffix in PICTURES or (path.suffix == ".md" and path.is_relative_to(HERE)):
+    if path.suffix in PICTURES or (path.suffix in source_suffix and path.is_relative_to(HERE)):
         return None
     if path == HERE / "decisions":
         return None
     return SOURCE + path.relative_to(ROOT).as_posix()
 
 
-def link_to_sources(_: Any, name: str, source: list[str]) -> None:
+def markdown_of(notebook: str) -> str:
+    """A notebook's cells; outputs aren't kept in it."""
+    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(notebook)["cells"]]
+    return "\n\n".join(f"```python\n{s}\n```" if kind == "code" else s for kind, s in cells)
+
+
+def keys(ini: str) -> str:
+    """Every key of configs/default.ini with an anchor, and its whole comment as text."""
+    entries, section, comment = [], "", ""
+    for line in ini.partition("\n\n")[2].partition("[env]")[0].splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+            entries.append(f"## [{section}]")
+        elif line.startswith("# "):
+            comment = re.sub(r"([\\`*_<>{}\[\]])", r"\\\1", line[2:])
+            comment = re.sub(r"--[\w.-]*\w", r"`\g<0>`", comment)  # text has its dashes joined
+        elif line:
+            key, value = line.split(" = ")
+            text = f"{comment}\n\nDefault: `{value}`"
+            entries.append(f"```{{confval}} {section}.{key}\n{text}\n```")
+    return "\n\n".join(entries)
+
+
+def link_to_sources(app: Any, name: str, source: list[str]) -> None:
     """Links that leave docs/, as they work in a checkout, lead to the repository."""
-    page = HERE / f"{name}.md"
+    page = Path(app.env.doc2path(name))
+    if page.suffix == ".ipynb":
+        source[0] = markdown_of(source[0])
+    if name == "keys":
+        source[0] += keys((ROOT / "configs" / "default.ini").read_text())
 
     def replaced(found: re.Match[str]) -> str:
         opening, target, anchor, closing = found.groups()

@@ -1,4 +1,4 @@
-"""Scores of a trained agent, and a GIF of it. Needs pip install 'puffer-mlx[gym,video]'.
+"""Scores of a trained agent, and a GIF of it: puffer-mlx[gif,gym], gymnasium[classic-control].
 
 python examples/library/pictures.py
 """

@@ -22,7 +22,7 @@ from puffer_mlx.system.json_text import json_text
 
 EPISODES = 100
 CARD, POLICY, SCORES, PICTURE = "README.md", "policy.safetensors", "scores.json", "replay.gif"
-HOME = "https://pypi.org/project/puffer-mlx"
+HOME = "https://github.com/puffer-mlx/puffer_mlx"
 LOGIN = "run `hf auth login`, or set HF_TOKEN"
 
 
@@ -103,7 +103,7 @@ One seed: others may come to more or less. `{SCORES}` has every episode.
 ## Use it
 
 ```sh
-pip install puffer-mlx
+pip install 'git+{HOME}'
 puffer-mlx evaluate {CONFIG} {POLICY}   # plays, and scores
 puffer-mlx train {CONFIG}                         # the same run again
 ```
@@ -120,7 +120,7 @@ def write(made: Checkpoint, folder: Path, out: Path, episodes: int, picture: boo
         folder: where it is.
         out: where it is to be; what is there is replaced.
         episodes: of the evaluation.
-        picture: whether to play for a GIF, too (needs the ``video`` extra, and a drawing).
+        picture: whether to play for a GIF, too (needs the ``gif`` extra, and a drawing).
 
     Raises:
         UserError: the policy can't be exported or evaluated, or no episode ends.

@@ -1,10 +1,10 @@
 """What environments there are: ``puffer-mlx list``. Nothing is compiled for it, or made."""
 
 import ast
-import importlib.util
 import operator
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,19 +33,25 @@ OTHERS = (  # how to name what isn't in the list
     ("path/ocean/NAME", "a folder in the form of PufferLib 4.0 or 5.0"),
     ("path/NAME.ini", "a configuration, whose [base] env_name is one of these"),
 )
+NOTES = (
+    "A variant is an environment with other settings: puffer-mlx train breakout-cpu",
+    "Files are in configs/ of puffer_mlx, or of the working folder.",
+)
 MOST = 14  # ids of a group that are named
-EXTRAS = {  # Gymnasium's groups that need more: the module, the extra that has it
-    "box2d": ("Box2D", "box2d"),
-    "mujoco": ("mujoco", "mujoco"),
-    "phys2d": ("jax", "jax"),
-    "tabular": ("jax", "jax"),
-}
-PACKAGES = {  # beginnings of names that other packages register: the module, what to install
-    "gym:ALE/": ("ale_py", "puffer-mlx[atari]"),
-    "gym:MiniGrid": ("minigrid", "minigrid"),
-    "gym:minigrid:": ("minigrid", "minigrid"),
-    "pettingzoo:mpe2": ("mpe2", "mpe2"),
-}
+NEEDED = (  # names in Python, modules, and the package that brings them; the first line that fits
+    (r"gym:ALE/", ("ale_py", "cv2", "gymnasium"), "puffer-mlx[atari]"),
+    (r"gym:(minigrid:)?MiniGrid-", ("minigrid", "gymnasium"), "minigrid"),
+    (r"gym:(BipedalWalker|CarRacing|LunarLander)", ("Box2D", "gymnasium"), "gymnasium[box2d]"),
+    (
+        r"gym:(Ant|HalfCheetah|Hopper|Humanoid|Inverted|Pusher|Reacher|Swimmer|Walker2d)",
+        ("mujoco", "gymnasium"),
+        "gymnasium[mujoco]",
+    ),
+    (r"gym:(phys2d|tabular)/", ("jax", "gymnasium"), "gymnasium[jax]"),
+    (r"gym:", ("gymnasium",), "puffer-mlx[gym]"),
+    (r"pettingzoo:mpe2\.", ("mpe2", "pettingzoo"), "mpe2"),
+    (r"pettingzoo:", ("pettingzoo",), "puffer-mlx[pettingzoo]"),
+)
 DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(.+?)[ \t]*(?://.*|/\*.*)?$", re.M)
 OF_BYTES = re.compile(
     r"^[ \t]*typedef[ \t]+(?:unsigned[ \t]+char|uint8_t)[ \t]+obs_t\b", re.M
@@ -178,24 +184,12 @@ def configured(name: str) -> Configured:
     return Configured(name, f"{config.vec.total_agents:,}", config.train.algorithm, file)
 
 
-def missing(name: str, groups: dict[str, list[str]]) -> str:
+def missing(name: str) -> str:
     """What is to be installed for an environment in Python; empty if it is there."""
-    if not groups:
-        return "puffer-mlx[gym]"
-    for prefix, (module, package) in PACKAGES.items():
-        if name.startswith(prefix):
-            return "" if importlib.util.find_spec(module) else package
-    plain = name.removeprefix("gym:").rpartition("-v")[0]
-    group = next(
-        (g for g, ids in groups.items() if any(plain == i.rpartition("-v")[0] for i in ids)), ""
-    )
-    return missing_of_group(group)
-
-
-def missing_of_group(group: str) -> str:
-    """The same of a group."""
-    module, extra = EXTRAS.get(group, ("gymnasium", ""))
-    return "" if importlib.util.find_spec(module) else f"gymnasium[{extra}]"
+    for pattern, modules, package in NEEDED:
+        if re.match(pattern, name):
+            return "" if all(map(find_spec, modules)) else package
+    return ""
 
 
 def installed(package: str) -> Text:
@@ -229,30 +223,30 @@ def native_table() -> Table:
 
 def variants_table() -> Table:
     """Other files about them."""
-    made = table("variant", "trainer", "agents", "file")
-    for name in sorted(variants()):
+    made = table("variant (file)", "agents", "trainer", "what it is")
+    for name, path in sorted(variants().items()):
         found = configured(name)
-        made.add_row(name, found.trainer, found.agents, Text(found.file or found.fault, "dim"))
+        made.add_row(name_and_file(found), found.agents, found.trainer, Text(about(path, name)))
     return made
 
 
-def python_table(groups: dict[str, list[str]]) -> Table:
+def python_table() -> Table:
     """Gymnasium's and PettingZoo's that have a file."""
     made = table("in Python", "agents", "file", "package")
     for name in (name for name in known_envs() if ":" in name):
         found = configured(name)
         file = Text(found.file or found.fault, "dim")
-        made.add_row(name, found.agents, file, installed(missing(name, groups)))
+        made.add_row(name, found.agents, file, installed(missing(name)))
     return made
 
 
 def print_catalog(console: Console) -> None:
     """All of it, as wide as the console is."""
     groups = gymnasium_environments()
-    tables = [native_table(), variants_table(), python_table(groups)]
+    tables = [native_table(), variants_table(), python_table()]
     ids = table("", "")
     for group, names in groups.items():
-        ids.add_row(Text(f"gym: {group}", "bold"), members(group, names))
+        ids.add_row(Text(f"gym: {group}", "bold"), some(names, missing(f"gym:{names[0]}")))
     packages = packages_table()
     others = table("", "")
     for word, meaning in OTHERS:
@@ -261,9 +255,8 @@ def print_catalog(console: Console) -> None:
         if each.row_count:
             console.print(each)
             console.print()
-    console.print("Files are in configs/ of puffer_mlx, or of the working folder.", markup=False)
-    if not groups:
-        console.print("Gymnasium isn't installed: pip install 'puffer-mlx[gym]'", markup=False)
+    for line in NOTES:
+        console.print(line, markup=False)
 
 
 def packages_table() -> Table:
@@ -274,11 +267,6 @@ def packages_table() -> Table:
     if found := ocean.names():
         made.add_row(Text("pufferlib:", "bold"), Text(", ".join(found)))
     return made
-
-
-def members(group: str, ids: list[str]) -> Text:
-    """A group's ids, and what must be installed for them."""
-    return some(ids, missing_of_group(group))
 
 
 def some(ids: list[str], package: str) -> Text:

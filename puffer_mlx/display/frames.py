@@ -1,8 +1,9 @@
 """Pictures of an agent at work: an environment's ``draw.py``, GIF and MP4 files.
 
-A picture is (h, w, 3) uint8. Pillow and imageio are imported where they are needed.
+A picture is (h, w, 3) uint8. Pillow and imageio-ffmpeg are imported where they are needed.
 """
 
+import contextlib
 import importlib.util
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -168,32 +169,24 @@ def write_mp4(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -
         scale: pixels a side for each pixel.
 
     Raises:
-        UserError: imageio or its ffmpeg is missing, there is no frame, sizes differ, or the file
-            can't be written.
+        UserError: imageio-ffmpeg is missing, there is no frame, sizes differ, or the file can't be
+            written.
     """
     try:
-        import imageio.v2 as imageio
-        import imageio_ffmpeg  # noqa: F401  imageio would say less when it's missing
+        from imageio_ffmpeg import write_frames
     except ImportError as error:
-        raise _missing(error) from None
+        raise _missing(error, "video") from None
     images = _same_size(frames)
     first = next(images)
+    h, w = (side * scale for side in first.shape[:2])
+    how: Any = {"fps": fps, "codec": "libx264", "quality": 8, "macro_block_size": 1}
     with publish(path) as temporary:
-        writer = imageio.get_writer(
-            temporary,
-            format="FFMPEG",  # pyright: ignore[reportArgumentType]
-            fps=fps,
-            codec="libx264",
-            quality=8,
-            macro_block_size=1,
-        )
-        try:
+        writer = write_frames(str(temporary), (w + w % 2, h + h % 2), **how)
+        with contextlib.closing(writer):
+            next(writer)  # starts ffmpeg
             for image in itertools.chain([first], images):
                 image = enlarge(image, scale)
-                h, w = image.shape[:2]
-                writer.append_data(np.pad(image, ((0, h % 2), (0, w % 2), (0, 0)), mode="edge"))
-        finally:
-            writer.close()
+                writer.send(np.pad(image, ((0, h % 2), (0, w % 2), (0, 0)), mode="edge"))
 
 
 def _same_size(frames: Iterable[Frame]) -> Iterator[np.ndarray]:
@@ -235,11 +228,11 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise _missing(error) from None
+        raise _missing(error, "gif") from None
     return Image
 
 
-def _missing(error: ImportError) -> UserError:
+def _missing(error: ImportError, extra: str) -> UserError:
     return UserError(
-        f"pictures need {error.name}, which isn't installed", "pip install 'puffer-mlx[video]'"
+        f"pictures need {error.name}, which isn't installed", f"pip install 'puffer-mlx[{extra}]'"
     )

@@ -50,6 +50,9 @@ def evaluate(
             those of training.
         max_steps: of every agent; what hasn't ended by then is left out and counted.
 
+    Returns:
+        All episodes; ``scores.score`` has their mean and spread.
+
     Raises:
         UserError: the environment can't be made, or is of another kind than the policy's.
     """
@@ -81,6 +84,9 @@ def play(
         steps: how many pictures.
         deterministic: as of ``evaluate``.
         seed: as of ``evaluate``.
+
+    Yields:
+        One frame after the other, with its picture (h, w, 3) uint8.
 
     Raises:
         UserError: as ``evaluate``, or the environment can't be drawn.

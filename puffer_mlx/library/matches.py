@@ -56,6 +56,9 @@ def play_match(
         seed: of environments and actions; None: the run's ``seed``.
         max_steps: of an environment.
 
+    Returns:
+        Wins, draws and losses of ``policy``; ``result.total.score`` is the part that it won.
+
     Raises:
         UserError: the environment can't be made, or is of another kind than a policy's; it has no
             two sides, or its games don't end.

@@ -92,6 +92,9 @@ class Policy:
             policy: the module, of a policy that is an ``mlx.nn.Module``; its weights don't matter.
             allow_code: import what the checkpoint names, though you never named it on this machine.
 
+        Returns:
+            The policy, at an episode's beginning.
+
         Raises:
             UserError: there is no checkpoint, it is damaged, or of another policy; or it names code
                 that nobody allowed.
@@ -126,7 +129,7 @@ class Policy:
             action_masks: (n, A), or (A,) of one: non-zero where an action is legal.
 
         Returns:
-            (action, state): see ``Prediction``.
+            The action and the memory.
 
         Raises:
             UserError: the observation isn't the environment's, or of another number of agents than

@@ -69,6 +69,14 @@ class Trainer(Loop):
         like: of a run that goes on; ``Trainer.load`` gives it.
         settings: further settings, which win: ``learning_rate=1e-3``.
 
+    Attributes:
+        epoch: epochs trained.
+        global_step: environment steps trained on so far, summed over agents.
+        stop: set to True to end the iteration after the current epoch.
+        config: the whole configuration.
+        vec: the environments.
+        policy: encoder, network and decoder, without weights.
+
     Raises:
         UserError: a setting, the environment or the policy isn't usable; the message says why.
     """
@@ -131,6 +139,9 @@ class Trainer(Loop):
             allow_code: run what the checkpoint names, though you never named it on this machine.
             settings: that are to be others from now on, ``total_timesteps`` say.
 
+        Returns:
+            The trainer, whose next step is the one after ``save``.
+
         Raises:
             UserError: there is nothing to go on from, or it is of another environment or policy.
         """
@@ -173,10 +184,13 @@ class Trainer(Loop):
         return checkpoint.save(folder, self, self._evaluator.score)
 
     def step(self) -> Logs:
-        """One epoch: see ``training.trainer.Trainer.step``; on this trainer's own device.
+        """One epoch, as the iteration has them: a rollout, and the minibatches on it.
 
         With ``eval_interval`` it evaluates where that is due (``training/while_training.py``), and
         with ``stop_at_score`` it ends the iteration.
+
+        Returns:
+            The epoch's record, such as ``agent_steps``, ``SPS``, ``env/score`` and ``loss/total``.
         """
         mx.set_default_device(self._device)
         logs = super().step()
@@ -195,7 +209,11 @@ class Trainer(Loop):
         *,
         action_masks: Any = None,
     ) -> Prediction:
-        """Choose actions with the newest weights: see ``Policy.predict``."""
+        """Choose actions with the newest weights; arguments are those of ``Policy.predict``.
+
+        Returns:
+            The action and the memory.
+        """
         now = Policy(self)
         if self._player is not None:
             now.go_on_from(self._player)
@@ -254,7 +272,7 @@ def train(
         settings: further settings: keys of the configuration by their short names.
 
     Returns:
-        The trainer after its last epoch: ``predict``, ``save``, ``weights``, ``config``.
+        The trainer after its last epoch, with ``predict``, ``save``, ``weights`` and ``config``.
 
     Raises:
         UserError: something given isn't usable, or training found no finite number; the message

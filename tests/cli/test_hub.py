@@ -55,7 +55,7 @@ def test_the_card_tells_what_the_policy_scores(trained, run):
 
 
 def test_a_picture_is_part_of_the_card(trained, run):
-    pytest.importorskip("imageio")
+    pytest.importorskip("PIL")
     assert exported(run, "--gif") == (0, "")
     assert (trained / "card" / "replay.gif").read_bytes()[:3] == b"GIF"
     assert "![The agent plays](replay.gif)" in (trained / "card" / "README.md").read_text()

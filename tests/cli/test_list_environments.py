@@ -1,6 +1,7 @@
 """train.py --list: every environment that comes with puffer_mlx, described as it is."""
 
 import io
+import re
 import shutil
 import sys
 
@@ -9,6 +10,8 @@ from native_envs import SHIPPED, folder_of, make
 from rich.console import Console
 
 from puffer_mlx.cli import list_environments
+from puffer_mlx.cli.list_environments import NEEDED
+from puffer_mlx.config.known_files import variants
 from puffer_mlx.vec.native.sources import environments_folder
 
 
@@ -71,7 +74,9 @@ def test_what_is_printed():
     for word in ("gym:ID", "module:factory", "path/ocean/NAME", "whose [base] env_name"):
         assert word in text
     rows = [line.split() for line in text.splitlines()]
-    assert ["breakout-a", "puffer5", "8,192", "puffer5/breakout-a.ini"] in rows
+    assert ["breakout-a", "8,192", "puffer5", "Breakout"] in [row[:4] for row in rows]
+    assert ["puffer5/breakout-a.ini"] in [row[:1] for row in rows]
+    assert "puffer-mlx train breakout-cpu" in text
     assert ["gym:HalfCheetah-v5", "1", "gym/HalfCheetah.ini"] in [row[:3] for row in rows]
     assert ["catch", "256", "36", "x", "36"] in [row[:5] for row in rows]
     assert max(map(len, text.splitlines())) <= 120
@@ -101,7 +106,8 @@ def test_gymnasium_by_group():
 def test_many_ids_are_cut(monkeypatch):
     ids = [f"Sea{i}-v0" for i in range(list_environments.MOST + 3)]
     monkeypatch.setattr(list_environments, "gymnasium_environments", lambda: {"box2d": ids})
-    monkeypatch.setattr(list_environments, "EXTRAS", {"box2d": ("no_such_module", "box2d")})
+    needed = (("gym:Sea", ("no_such_module",), "gymnasium[box2d]"),)
+    monkeypatch.setattr(list_environments, "NEEDED", needed)
     text = " ".join(printed(200).split())
     assert f"Sea{list_environments.MOST - 1}-v0, … 3 more pip install 'gymnasium[box2d]'" in text
     assert f"Sea{list_environments.MOST}-v0" not in text
@@ -112,7 +118,59 @@ def test_without_gymnasium(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     assert list_environments.gymnasium_environments() == {}
-    assert "pip install 'puffer-mlx[gym]'" in printed()
+
+
+@pytest.mark.parametrize(
+    ("name", "modules", "package"),
+    [
+        ("gym:CartPole-v1", {"gymnasium"}, "puffer-mlx[gym]"),
+        ("gym:HalfCheetah-v5", {"gymnasium", "mujoco"}, "gymnasium[mujoco]"),
+        ("gym:BipedalWalker-v3", {"gymnasium", "Box2D"}, "gymnasium[box2d]"),
+        ("gym:ALE/*", {"gymnasium", "ale_py", "cv2"}, "puffer-mlx[atari]"),
+        ("gym:MiniGrid-*", {"gymnasium", "minigrid"}, "minigrid"),
+        ("pettingzoo:mpe2.simple_spread_v*", {"pettingzoo", "mpe2"}, "mpe2"),
+    ],
+)
+def test_what_is_to_be_installed(monkeypatch, name, modules, package):
+    """One package brings all of it, Gymnasium too, and is named as long as any of it is missing."""
+    there: set[str] = set()
+    monkeypatch.setattr(list_environments, "find_spec", lambda module: module in there or None)
+    assert list_environments.missing(name) == package
+    for module in modules:
+        there = modules - {module}
+        assert list_environments.missing(name) == package, module
+    there = modules
+    assert list_environments.missing(name) == ""
+
+
+def test_without_anything_each_family_names_its_package(monkeypatch):
+    monkeypatch.setattr(list_environments, "find_spec", lambda module: None)
+    with (console := Console(width=200)).capture() as out:
+        console.print(list_environments.python_table())
+    rows = [line.split(maxsplit=3) for line in out.get().splitlines()]
+    told = {row[0]: row[3].strip() for row in rows if len(row) == 4 and ":" in row[0]}
+    assert told["gym:ALE/*"] == "pip install 'puffer-mlx[atari]'"
+    assert told["gym:CartPole-v1"] == "pip install 'puffer-mlx[gym]'"
+    assert told["gym:Walker2d-v5"] == "pip install 'gymnasium[mujoco]'"
+    assert told["gym:MiniGrid-*"] == "pip install 'minigrid'"
+    assert told["pettingzoo:mpe2.simple_spread_v*"] == "pip install 'mpe2'"
+
+
+def test_gymnasiums_groups_need_what_it_says():
+    """Its extras have the names of its groups of environments."""
+    pytest.importorskip("gymnasium")
+    for group, names in list_environments.gymnasium_environments().items():
+        for name in names:
+            packages = [p for pattern, _, p in NEEDED if re.match(pattern, f"gym:{name}")]
+            if group in ("box2d", "mujoco"):
+                assert packages[0] == f"gymnasium[{group}]", name
+            elif group in ("classic_control", "toy_text"):
+                assert packages[0] == "puffer-mlx[gym]", name
+
+
+def test_each_variant_says_what_it_is():
+    for name, path in variants().items():
+        assert len(list_environments.about(path, name)) > 15, name
 
 
 def test_nothing_is_compiled(monkeypatch, tmp_path):

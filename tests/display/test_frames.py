@@ -225,10 +225,10 @@ def test_frames_that_make_no_film(tmp_path, write):
 
 
 @pytest.mark.parametrize(
-    ("write", "missing"),
-    [(write_gif, "PIL"), (write_mp4, "imageio"), (write_mp4, "imageio_ffmpeg")],
+    ("write", "missing", "extra"),
+    [(write_gif, "PIL", "gif"), (write_mp4, "imageio_ffmpeg", "video")],
 )
-def test_missing_libraries(tmp_path, monkeypatch, write, missing):
+def test_missing_libraries(tmp_path, monkeypatch, write, missing, extra):
     real = builtins.__import__
 
     def without(name, *args, **how):
@@ -238,7 +238,7 @@ def test_missing_libraries(tmp_path, monkeypatch, write, missing):
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(
-        UserError, match=rf"need {missing}, .*\n  hint: pip install 'puffer-mlx\[vi"
+        UserError, match=rf"need {missing}, .*\n  hint: pip install 'puffer-mlx\[{extra}\]"
     ):
         write([ball(0)], tmp_path / "x.mp4", 10)
 

@@ -1,8 +1,12 @@
 """The code in README.md and in docs/ runs, and shows what it is there for."""
 
+import json
 import re
+import statistics
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 from running import ROOT, TINY, only, records, run
@@ -47,10 +51,49 @@ def test_the_composition_in_custom_policy_trains(folder):
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["1024", "2048"]
 
 
+README = (ROOT / "README.md").read_text()
+SOURCE = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+
+
+def test_readme_begins_with_the_code_and_the_two_commands_that_set_it_up():
+    top, _, rest = README.partition("```sh\n")
+    assert len(top.splitlines()) < 10
+    words = [line.partition("#")[0].split() for line in rest.partition("```")[0].splitlines()]
+    clone, folder, *made = words
+    assert (clone, folder) == (["git", "clone", SOURCE], ["cd", Path(SOURCE).name])
+    assert made == [["make", "train"], ["make", "test"]]
+    makefile = (ROOT / "Makefile").read_text()
+    for _, target in made:
+        assert re.search(rf"^{target}: \$\(VENV\)/", makefile, re.MULTILINE)
+    assert "python scripts/train.py breakout" in README
+
+
+def test_readme_tells_a_curves_end_from_an_evaluation():
+    """Walker2d's: the picture's median is the mean of drawn actions, the table's of greedy ones."""
+    record = json.loads((ROOT / "benchmarks" / "learning" / "Walker2d-v5.json").read_text())
+    runs = list(record["seeds"].values())
+    end, score = (statistics.median(each) for each in zip(*map(ends, runs), strict=True))
+    assert f"Walker2d-v5 {score:,.0f}" in README
+    text = " ".join(README.split())
+    assert f"ends near {round(end, -1):,.0f} in the picture, and has {score:,.0f}" in text
+
+
+def ends(run: dict) -> tuple[float, float]:
+    """The mean of the last 100 training episodes, and the evaluation."""
+    return run["curve"][-1][1], run["score"]
+
+
+def test_no_page_installs_from_an_index_that_has_it_not():
+    """``puffer-mlx[gym]`` adds to what is installed; ``puffer-mlx`` alone would be looked for."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").glob("*.ipynb")]
+    pages += (ROOT / "puffer_mlx").rglob("*.py")
+    plain = re.compile(r"pip install '?puffer-mlx(?!\[)")
+    assert [path.name for path in pages if plain.search(path.read_text())] == []
+
+
 def test_what_readme_shows_learns(here):
     """Its Python as it stands: the score rises from what chance reaches to what README says."""
-    text = (ROOT / "README.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=here, capture_output=True, text=True, timeout=120
     )

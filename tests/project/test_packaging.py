@@ -4,15 +4,18 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 from running import BATCH, EPOCHS, TINY, only
 
 import puffer_mlx
@@ -20,6 +23,8 @@ from puffer_mlx.ops import cpu_extension
 from puffer_mlx.system import blas, prebuilt
 
 ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+COMPILERS = {"nvidia-cuda-nvrtc", "ziglang"}
 SHIPPED = {".py", ".c", ".cpp", ".h", ".ini", ".typed"}
 
 
@@ -94,6 +99,56 @@ def test_links_and_pictures_of_readme_lead_to_the_version_in_its_repository(whee
     for link in links:
         path = link.partition(f"/{version}/")[2].partition("#")[0]
         assert (ROOT / path).exists(), link
+
+
+# ---- what is installed for what ------------------------------------------------------------------
+
+
+def needed(extra: str) -> set[str]:
+    """The packages of an extra and of those that it names, with their own extras."""
+    found = set()
+    for text in PROJECT["optional-dependencies"][extra]:
+        requirement = Requirement(text)
+        if requirement.name == PROJECT["name"]:
+            found = found.union(*map(needed, requirement.extras))
+        else:
+            found |= {requirement.name, *(f"{requirement.name}[{e}]" for e in requirement.extras)}
+    return found
+
+
+def installed_by(target: str, folder: Path) -> set[str]:
+    """The packages that a target of the Makefile installs into a new environment."""
+    command = ["make", "--dry-run", "--silent", target, f"VENV={folder / 'new'}"]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    found = set()
+    for line in re.findall(r"pip install .*", done.stdout):
+        for name, extra in re.findall(r"'([\w.-]+)(?:\[([\w-]+)\])?[^']*'", line):
+            found |= needed(extra) if name == "." else {name}
+    return found
+
+
+def test_extras_have_no_more_than_they_need():
+    assert needed("gif") == {"pillow"}
+    assert needed("video") == {"pillow", "imageio-ffmpeg"}
+    assert needed("gym") == {"gymnasium"}  # pygame is for pictures: gymnasium[classic-control]
+    assert not needed("test") & COMPILERS and needed("compilers") == COMPILERS
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make isn't installed")
+def test_make_installs_what_a_target_needs(tmp_path):
+    """PyTorch is 200 MB to 3 GB, and the compilers are 160 MB."""
+    assert {"torch", "pytest", *COMPILERS} <= installed_by("test", tmp_path)
+    for target, tool in (("lint", "pyright"), ("format", "ruff"), ("site", "sphinx")):
+        found = installed_by(target, tmp_path)
+        assert tool in found and not found & {"torch", *COMPILERS}
+
+
+def test_wheels_for_macs_are_built_where_there_is_a_runner_and_run_on_macos_14():
+    text = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    assert re.findall(r"runner: (macos-\d+), tag: (\S+) ", text) == [
+        ("macos-15", "macosx_14_0_arm64")
+    ]
+    assert 'MACOSX_DEPLOYMENT_TARGET: "14.0"' in text
 
 
 COMPILER = """#!/bin/sh

@@ -35,7 +35,7 @@ MLX_ONLY = {"policy", "ppo", "ops"}
 BOTH = {"rollout", "checkpoint", "profiling", "machines"}  # memory, files, costs, messages
 BOTH |= {"selfplay"}  # weights, and draws
 GUESTS = {"torch", "pufferlib", "wandb", "tensorboard", "optuna", "matplotlib", "gymnasium"}
-GUESTS |= {"trackio", "imageio", "imageio_ffmpeg", "PIL", "IPython", "onnx", "onnxruntime"}
+GUESTS |= {"trackio", "imageio_ffmpeg", "PIL", "IPython", "onnx", "onnxruntime"}
 HOSTS = {  # modules made of a guest's classes: they are imported inside functions themselves
     "export.torch_modules": {"torch"},
     "export.torch_parts": {"torch"},

@@ -213,7 +213,7 @@ def test_without_pillow(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     error = refused(configure("squared", *VIDEOS))
     assert "pictures need PIL, which isn't installed" in error.message
-    assert error.hint.startswith("pip install 'puffer-mlx[video]'")
+    assert error.hint.startswith("pip install 'puffer-mlx[gif]'")
 
 
 @pytest.mark.parametrize("fault", ["draw", "disk"])
