@@ -92,7 +92,7 @@ def find(config: Config, own: Own) -> Found:
         )
         raise UserError(f"there is no sweep {name} in {above}", hint)
     storage = own.storage or str(folder / "journal.log")
-    with contextlib.suppress(OSError, ValueError, KeyError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         storage = own.storage or json.loads((folder / WHERE).read_text())["storage"]
     return Found(name, folder, storage, there=own.resume is not None)
 
@@ -118,18 +118,15 @@ def sweep(env: str, words: list[str], own: Own, found: Found, typed: Config) -> 
         if before is None and found.there:
             there = ", ".join(opening.names(opened)) or "none"
             raise UserError(f"{found.storage} has no sweep {name}", f"those there are: {there}")
-        kept = kept_words(before["words"]) if before else []
-        said = [*kept, *words]
+        began_with = before.get("words", []) if before else words
+        said = [*kept_words(began_with), *words] if before else words
         config, swept = configured(env, said, typed, f"the sweep {name} in {found.storage}")
         plain = without_sweep(said)
         trainings = Trainings(
             env, plain, config, swept.space, swept.settings, found.folder, own.hang
         )
         sampler = make_sampler(swept.space, swept.settings, config.base.seed, trainings.settle)
-        about = {
-            "words": before["words"] if before else words,
-            **opening.described(swept.space, swept.settings, config),
-        }
+        about = {"words": began_with, **opening.described(swept.space, swept.settings, config)}
         given = {} if before else {file: values_of(file, swept.space) for file in own.start_from}
         asked = opening.Asked(name, swept.space, swept.settings, about, sampler, given)
         made = opening.open_study(opened, asked)
