@@ -2,17 +2,17 @@
 
 import json
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 LARGEST = 2**63 - 1
 
 
-def is_count(value: Any, most: int = LARGEST) -> bool:
+def is_count(value: Any, most: int = LARGEST) -> TypeGuard[int]:
     """Whether this is a whole number from 0 on; true and false are none."""
     return type(value) is int and 0 <= value <= most
 
 
-def is_finite(value: Any) -> bool:
+def is_finite(value: Any) -> TypeGuard[float]:
     """Whether this is a number that is neither NaN nor infinite, nor larger than any counter."""
     return type(value) in (int, float) and -LARGEST <= value <= LARGEST
 
