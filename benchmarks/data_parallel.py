@@ -11,6 +11,7 @@ It needs nothing but this repository and MLX. Words behind ``--`` are options of
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -20,6 +21,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from puffer_mlx.machines import starting
+from puffer_mlx.system import program
+
+_paths = sys.path[0], os.environ.get("PYTHONPATH")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _paths))  # runs are to find it, too
 
 WARM = 3  # epochs that aren't counted
 
@@ -27,21 +32,14 @@ WARM = 3  # epochs that aren't counted
 def words(options: argparse.Namespace, ranks: int) -> list[str]:
     """The command of a run."""
     agents = options.agents * ranks
-    return starting.command(
-        [
-            *(
-                "train",
-                options.env,
-                "-q",
-                "--device",
-                "cpu" if options.backend == "ring" else "gpu",
-            ),
-            *("--vec.total-agents", str(agents), "--train.horizon", str(options.horizon)),
-            *("--train.minibatch-size", str(options.minibatch * ranks)),
-            *("--train.total-timesteps", str(options.epochs * agents * options.horizon)),
-            *("--train.draw-from", options.draw_from, "--checkpoint-interval", "0"),
-            *options.more,
-        ]
+    device = "cpu" if options.backend == "ring" else "gpu"
+    return program.of_package(
+        *("train", options.env, "-q", "--device", device),
+        *("--vec.total-agents", str(agents), "--train.horizon", str(options.horizon)),
+        *("--train.minibatch-size", str(options.minibatch * ranks)),
+        *("--train.total-timesteps", str(options.epochs * agents * options.horizon)),
+        *("--train.draw-from", options.draw_from, "--checkpoint-interval", "0"),
+        *options.more,
     )
 
 

@@ -143,8 +143,8 @@ def main(argv: list[str]) -> int:
 
     def command(left: list[str], deadly: list[str]) -> list[str]:
         broken = ",".join(failed | BASIC & set(deadly))
-        script = [sys.executable, "-P", "-m", __spec__.name]
-        return [*script, *plain, "--only", *left, f"{WORKER}={broken}"]
+        words = "-m", __spec__.name, *plain, "--only", *left, f"{WORKER}={broken}"
+        return program.python(*words)
 
     for line in take_notes(config):
         voice.note(line)

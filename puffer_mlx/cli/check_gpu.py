@@ -100,7 +100,7 @@ def results(items: list[Item], options: argparse.Namespace, argv: list[str]) -> 
     """Each item's result as it comes, then how the process that ran the last one ended."""
 
     def command(left: list[str], _: list[str]) -> list[str]:
-        return [sys.executable, "-P", "-m", __spec__.name, *argv, WORKER, "--only", *left]
+        return program.python("-m", __spec__.name, *argv, WORKER, "--only", *left)
 
     table = {item.name: item for item in [*items, ENDS]}
     last = None

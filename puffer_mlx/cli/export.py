@@ -75,7 +75,8 @@ def option_parser() -> Parser:
 def to_hub(made: checkpoint.Checkpoint, folder: Path, options: argparse.Namespace) -> None:
     """Write the folder for the Hub, and upload it if that is wanted."""
     out = options.out or Path(f"{made.config.slug}_{made.step:016d}_{HUB}")
-    found = hub.write(made, folder, out, options.episodes or hub.EPISODES, options.gif)
+    episodes = options.episodes or hub.EPISODES
+    found = hub.write(made, folder, out, episodes, options.gif, options.allow_code)
     if voice.is_quiet():
         print(out)
     voice.note(f"{'folder':<20}{out}")

@@ -112,7 +112,9 @@ puffer-mlx train {CONFIG}                         # the same run again
 """
 
 
-def write(made: Checkpoint, folder: Path, out: Path, episodes: int, picture: bool) -> Scored:
+def write(
+    made: Checkpoint, folder: Path, out: Path, episodes: int, picture: bool, allow_code: bool
+) -> Scored:
     """The folder, published by rename when all of it is there.
 
     Args:
@@ -121,11 +123,15 @@ def write(made: Checkpoint, folder: Path, out: Path, episodes: int, picture: boo
         out: where it is to be; what is there is replaced.
         episodes: of the evaluation.
         picture: whether to play for a GIF, too (needs the ``gif`` extra, and a drawing).
+        allow_code: play in the checkpoint's environment, whatever that is.
 
     Raises:
-        UserError: the policy can't be exported or evaluated, or no episode ends.
+        UserError: the policy can't be exported or evaluated, or no episode ends; or the checkpoint
+            names code that nobody allowed.
     """
-    words = [made.config.env_name, "--load-model-path", str(folder), "--device", "cpu"]
+    named = str(folder / CONFIG)  # the environment's name would count as typed
+    words = [named, "--load-model-path", str(folder), "--device", "cpu"]
+    words += ["--allow-code"] * allow_code
     with publish_folder(out) as temporary:
         form, recorded = Format("safetensors"), checkpoint.recorded(folder)
         export(made, form, temporary / POLICY, recorded)

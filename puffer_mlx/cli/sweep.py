@@ -24,7 +24,7 @@ from puffer_mlx.cli.sweep_options import (
     own_options,
     without_sweep,
 )
-from puffer_mlx.config import Config, load, parse_command_line, take_notes, unused_note
+from puffer_mlx.config import Config, load, parse_command_line, take_notes, trust, unused_note
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.trainer_choice import trainer_note
 from puffer_mlx.errors import UserError
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
         raise UserError("a sweep needs Optuna", "pip install 'puffer-mlx[sweep]'")
     own, words = own_options(argv[1:])
     with ended_by_signals():
-        return sweep(argv[0], words, own, find(config, own))
+        return sweep(argv[0], words, own, find(config, own), config)
 
 
 def find(config: Config, own: Own) -> Found:
@@ -92,13 +92,21 @@ def find(config: Config, own: Own) -> Found:
         )
         raise UserError(f"there is no sweep {name} in {above}", hint)
     storage = own.storage or str(folder / "journal.log")
-    with contextlib.suppress(OSError, ValueError, KeyError):
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         storage = own.storage or json.loads((folder / WHERE).read_text())["storage"]
     return Found(name, folder, storage, there=own.resume is not None)
 
 
-def sweep(env: str, words: list[str], own: Own, found: Found) -> int:
-    """Sweep; the exit code."""
+def sweep(env: str, words: list[str], own: Own, found: Found, typed: Config) -> int:
+    """Sweep; the exit code.
+
+    Args:
+        env: the environment.
+        words: further ones of the configuration.
+        own: the sweep's own options.
+        found: which sweep it is.
+        typed: the configuration of ``env`` and ``words`` alone.
+    """
     from puffer_mlx.sweep.engine import opening, storage
     from puffer_mlx.sweep.engine.samplers import make_sampler
     from puffer_mlx.sweep.engine.trainings import Trainings
@@ -110,9 +118,9 @@ def sweep(env: str, words: list[str], own: Own, found: Found) -> int:
         if before is None and found.there:
             there = ", ".join(opening.names(opened)) or "none"
             raise UserError(f"{found.storage} has no sweep {name}", f"those there are: {there}")
-        began_with = before["words"] if before else words
-        said = [*began_with, *words] if before else words
-        config, swept = configured(env, said)
+        began_with = before.get("words", []) if before else words
+        said = [*kept_words(began_with), *words] if before else words
+        config, swept = configured(env, said, typed, f"the sweep {name} in {found.storage}")
         plain = without_sweep(said)
         trainings = Trainings(
             env, plain, config, swept.space, swept.settings, found.folder, own.hang
@@ -127,9 +135,23 @@ def sweep(env: str, words: list[str], own: Own, found: Found) -> int:
         return drive(made, trainings, own, found)
 
 
-def configured(env: str, words: Sequence[str]) -> tuple[Config, Sweep]:
-    """The first run's configuration and what is swept; says what there is to say of both."""
+def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tuple[Config, Sweep]:
+    """The first run's configuration and what is swept; says what there is to say of both.
+
+    Args:
+        env: the environment.
+        words: further ones: those that the study keeps, and those that were typed.
+        typed: the configuration of those that were typed now.
+        study: what messages call the study, whose words are a file's.
+
+    Raises:
+        UserError: anything wrong; or the study names code, or a file to write, that the person
+            doesn't know. Runs get all words as if they were typed, so that it is asked here.
+    """
     config, _ = parse_command_line([env, *words], add_options, obeyed=OBEYED)
+    trust.note_origin(config, typed, study)
+    trust.permit(config, "base", "env", "torch")
+    trust.permit_profile(config)
     refuse_missing(config)
     vec.settle_family(config)
     voice.note(trainer_note(config))
@@ -142,6 +164,15 @@ def configured(env: str, words: Sequence[str]) -> tuple[Config, Sweep]:
     for line in swept.notes:
         voice.note(line)
     return config, swept
+
+
+def kept_words(words: Sequence[str]) -> list[str]:
+    """A study's words that a sweep which goes on obeys: those of its configuration.
+
+    Raises:
+        UserError: they say where runs are kept.
+    """
+    return [word for word in own_options(words)[1] if word != "--allow-code"]
 
 
 def values_of(word: str, space: Space) -> dict[str, int | float]:

@@ -37,7 +37,7 @@ from puffer_mlx.machines.launched import rank_said, started
 from puffer_mlx.machines.share import share
 from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.ppo import optimizers
-from puffer_mlx.system import output, signals, voice
+from puffer_mlx.system import output, program, signals, voice
 from puffer_mlx.system.compiler import cache_directory
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.version import version_text
@@ -315,9 +315,8 @@ def start_here(config: Config, argv: list[str]) -> int:
     share(config, 0, config.train.gpus)  # it can be divided: said once, not by each
     loud = {voice.QUIET: ["-q"], voice.VERBOSE: ["-v"]}.get(voice.level(), [])
     on_gpus = starting.uses_gpus(config.base.device)
-    return starting.start_ranks(
-        config.train.gpus, starting.command(["train", *argv, *loud]), on_gpus
-    )
+    words = program.of_package("train", *argv, *loud)
+    return starting.start_ranks(config.train.gpus, words, on_gpus)
 
 
 def say(config: Config) -> None:

@@ -11,7 +11,6 @@ from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import Config, parse_command_line, trust
 from puffer_mlx.config.command_line import spelled
-from puffer_mlx.config.schema import COMMAND_LINE
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.launched import rank_said
 from puffer_mlx.profiling import metal_capture
@@ -97,11 +96,7 @@ def configured(argv: list[str], run: Path | None) -> tuple[Config, argparse.Name
     options.trace = None
     trust.permit_log_dir(config, new=run is None)
     if isinstance(config.base.profile, str):  # a file of this start, not of the run
-        if (origin := config.origins["base.profile"]) != COMMAND_LINE:
-            raise UserError(
-                f"{origin} would have the file {config.base.profile} written",
-                f"say so on the command line: --profile {config.base.profile}",
-            )
+        trust.permit_profile(config)
         options.trace, config.base.profile = Path(config.base.profile), True
     for epochs, file, words in (
         (options.profile_epochs, options.trace, ("--profile-epochs", "--profile FILE.json")),

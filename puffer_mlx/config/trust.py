@@ -22,12 +22,20 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from puffer_mlx.config.schema import Config
+from puffer_mlx.config.schema import COMMAND_LINE, Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.private_folders import fault, make
 
-__all__ = ["Allowed", "code_names", "known", "permit", "permit_log_dir"]
+__all__ = [
+    "Allowed",
+    "code_names",
+    "known",
+    "note_origin",
+    "permit",
+    "permit_log_dir",
+    "permit_profile",
+]
 
 Allowed = bool | frozenset[str]  # everything, nothing, or what is named so
 OBJECT = re.compile(r"[\w./~-]+:[A-Za-z_][\w./-]*")  # a text that may name an object
@@ -64,7 +72,7 @@ def code_names(config: Config) -> dict[str, str]:
 def permit(config: Config, *sections: str) -> None:
     """Refuse code that only a file names; call it before code that a configuration names runs.
 
-    What the person named is remembered here.
+    What the person named is remembered here, unless everything is allowed.
 
     Args:
         config: from files, a command line, or a program, whose own values are the person's.
@@ -73,6 +81,8 @@ def permit(config: Config, *sections: str) -> None:
     Raises:
         UserError: a file names code that nobody allowed; the message says what would run.
     """
+    if config.allow_code:
+        return
     for key, name in code_names(config).items():
         code = _resolved(key, name) if key.partition(".")[0] in sections else None
         if code is None:
@@ -80,7 +90,7 @@ def permit(config: Config, *sections: str) -> None:
         origin = config.named_by.get(name)
         if origin is None:
             _remember(code)
-        elif not config.allow_code and not _remembered(code):
+        elif not _remembered(code):
             raise _refusal(code, origin)
 
 
@@ -107,6 +117,36 @@ def permit_log_dir(config: Config, new: bool) -> None:
             f"{origin} sends the log to {folder}, where no run of yours on this machine did",
             "say where it is to go: --log-dir logs, for example",
         )
+
+
+def permit_profile(config: Config) -> None:
+    """Refuse to write a timeline to a file that the person didn't name.
+
+    Raises:
+        UserError: it isn't the command line that names it.
+    """
+    origin = config.origins.get("base.profile")
+    if isinstance(config.base.profile, str) and origin != COMMAND_LINE:
+        raise UserError(
+            f"{origin} would have the file {config.base.profile} written",
+            f"say so on the command line: --profile {config.base.profile}",
+        )
+
+
+def note_origin(config: Config, typed: Config, origin: str) -> None:
+    """Note which of a configuration's words the person didn't type: kept ones are a file's.
+
+    Args:
+        config: of kept words and those that were typed; is changed.
+        typed: of those that were typed alone.
+        origin: what messages call the place where the others are kept.
+    """
+    config.allow_code = typed.allow_code
+    own = set(code_names(typed).values()) - typed.named_by.keys()
+    for name in set(code_names(config).values()) - own:
+        config.named_by.setdefault(name, origin)
+    if config.origins.get("base.profile") != typed.origins.get("base.profile"):
+        config.origins["base.profile"] = origin
 
 
 def known(config: Config) -> Allowed:

@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from puffer_mlx.machines.alone import ALONE, Alone
 from puffer_mlx.machines.launched import backend, rank_said
 from puffer_mlx.machines.ranks import Ranks
 from puffer_mlx.machines.starting import share_cores
-from puffer_mlx.system import voice
+from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import kind
 from puffer_mlx.system.version import machine
 from puffer_mlx.vec import source_folder
@@ -169,7 +168,7 @@ def _all_come(name: str, patience: float) -> Iterator[None]:
         f"error: rank {rank_said()} has waited {patience:g} s for the others ({name})\n"
         "  hint: was each rank started, and do its addresses lead to it?\n"
     )
-    words = [sys.executable, "-S", "-E", "-c", WATCH, str(patience), str(os.getpid()), said]
+    words = program.python("-S", "-E", "-c", WATCH, str(patience), str(os.getpid()), said)
     watch = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     assert watch.stdin is not None
     try:

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -115,8 +114,3 @@ def _wait(ranks: Sequence[subprocess.Popen]) -> int:
             failed, until = codes[0], time.monotonic() + PATIENCE
     failed = failed or next((p.returncode for p in ranks if p.returncode), 0)
     return failed if failed >= 0 else 128 - failed
-
-
-def command(words: Sequence[str]) -> list[str]:
-    """The words of this package's command in a process of its own."""
-    return [sys.executable, "-m", "puffer_mlx", *words]

@@ -68,7 +68,8 @@ class Scores:
         """Games that are over, of these environments and with these differences of rewards."""
         played = self._historical[owners]
         against = self._tags[played] - 1
-        score = np.bincount(against, (1 + np.sign(differences)) / 2, self._opponents)
+        decided = np.sign(np.nan_to_num(differences))  # NaN: a draw, so that ratings stay numbers
+        score = np.bincount(against, (1 + decided) / 2, self._opponents)
         games = np.bincount(against, minlength=self._opponents)
         ended = np.zeros(len(self._tags), bool)
         ended[played] = True

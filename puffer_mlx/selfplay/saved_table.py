@@ -13,6 +13,7 @@ from mlx.utils import tree_unflatten
 from puffer_mlx.errors import UserError
 from puffer_mlx.selfplay.pool import Entry
 from puffer_mlx.selfplay.table import Opponent, Table
+from puffer_mlx.system.json_text import is_count, is_finite
 from puffer_mlx.trees import leaves, named
 
 COUNTED = "started", "score", "games", "waited", "winrate_at_swap", "epochs_to_align"
@@ -58,10 +59,14 @@ def restored(arrays: dict[str, mx.array], numbers: dict[str, Any], now: Table, r
         rules: this run's.
 
     Raises:
-        UserError: it is of another run.
+        UserError: it is of another run, or makes no sense.
     """
     try:
         _refuse_another(arrays, numbers, now, rules)
+        _check_numbers(numbers)
+        for name, array in arrays.items():
+            if not mx.isfinite(array).all().item():
+                raise ValueError(f"{name} isn't finite")
         like = [name for name, _ in named(now.pool[0].weights)]
         entries = [
             Entry(tree_unflatten([(name, arrays[f"{i}.{name}"]) for name in like]), **about)
@@ -80,7 +85,7 @@ def restored(arrays: dict[str, mx.array], numbers: dict[str, Any], now: Table, r
             swaps=numbers["swaps"],
             fresh=frozenset(numbers["fresh"]),
         )
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         message = f"the saved pool of opponents makes no sense ({type(error).__name__}: {error})"
         raise UserError(message, "the file is damaged; go on from another checkpoint") from None
 
@@ -91,6 +96,32 @@ def _entries(table: Table) -> list[Entry]:
     for one in table.opponents:
         every += [one.entry] if one.pending is None else [one.entry, one.pending]
     return list({id(entry): entry for entry in every}.values())
+
+
+def _check_numbers(numbers: dict[str, Any]) -> None:
+    """Refuse numbers that no table has.
+
+    Raises:
+        ValueError: one is out of its range; and as their reading, if they are something else.
+    """
+    last, opponents = len(numbers["entries"]) - 1, numbers["opponents"]
+    used = [*numbers["pool"], *(one["entry"] for one in opponents)]
+    used += [one["pending"] for one in opponents if one["pending"] is not None]
+    ratings = [numbers["elo"], *(entry["elo"] for entry in numbers["entries"])]
+    ratings += [one["winrate_at_swap"] or 0 for one in opponents]
+    counters = [numbers["stepped"], numbers["swaps"], *(e["step"] for e in numbers["entries"])]
+    counters += [one[name] for one in opponents for name in ("started", "games", "waited")]
+    counters += [one["epochs_to_align"] or 0 for one in opponents]
+    for right, what in (
+        (numbers["pool"], "it is empty"),
+        (all(is_count(i, last) for i in used), "it names entries that it doesn't have"),
+        (all(map(is_finite, ratings)), "a rating isn't a finite number"),
+        (all(map(is_count, counters)), "a counter isn't a whole number from 0"),
+        (all(is_finite(one["score"]) for one in opponents), "a score isn't a finite number"),
+        (all(b - 1 in range(len(opponents)) for b in numbers["fresh"]), "others are fresh"),
+    ):
+        if not right:
+            raise ValueError(what)
 
 
 def _opponent(entries: list[Entry], about: dict[str, Any]) -> Opponent:

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ import psutil
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.curve import Log, Outcome, Point, fault_of
 from puffer_mlx.sweep.places import Place
+from puffer_mlx.system import program
 
 POLITE = 30.0  # seconds that a run has to end by itself after it was asked to
 KILLED = 5.0  # seconds until a process that was killed is gone
@@ -94,7 +94,7 @@ class Child:
         self._hang, self._fault, self._stopped = hang, "", ""
         self._log = Log(folder / "logs", metric)
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "puffer_mlx", "train", *words, *place.words, "-q"]
+        command = program.of_package("train", *words, *place.words, "-q")
         with open(folder / OUTPUT, "wb") as output, _on(place.cores):
             self._process = subprocess.Popen(
                 command,

@@ -1,8 +1,20 @@
-"""JSON that every reader takes: it has no NaN and no infinity."""
+"""JSON that every reader takes: it has no NaN and no infinity. And numbers read from any JSON."""
 
 import json
 import math
-from typing import Any
+from typing import Any, TypeGuard
+
+LARGEST = 2**63 - 1
+
+
+def is_count(value: Any, most: int = LARGEST) -> TypeGuard[int]:
+    """Whether this is a whole number from 0 on; true and false are none."""
+    return type(value) is int and 0 <= value <= most
+
+
+def is_finite(value: Any) -> TypeGuard[float]:
+    """Whether this is a number that is neither NaN nor infinite, nor larger than any counter."""
+    return type(value) in (int, float) and -LARGEST <= value <= LARGEST
 
 
 def json_text(value: Any, indent: int | None = None) -> str:

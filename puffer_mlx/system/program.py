@@ -7,6 +7,20 @@ from pathlib import Path
 COMMAND = "puffer-mlx"  # what the wheel installs
 
 
+def python(*words: str) -> list[str]:
+    """The words that start this Python anew.
+
+    Files of the working folder are none of its modules: a ``random.py`` would be imported for the
+    library's own. ``import_string`` finds those that the configuration names.
+    """
+    return [sys.executable, "-P", *words]
+
+
+def of_package(*words: str) -> list[str]:
+    """The words of this package's command in a process of its own."""
+    return python("-m", "puffer_mlx", *words)
+
+
 def command(name: str) -> str:
     """What a person types for a subcommand, in the way that started this program.
 

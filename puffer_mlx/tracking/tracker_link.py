@@ -6,12 +6,12 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from puffer_mlx.system import program
 from puffer_mlx.tracking import tracker_process
 
 WAITING = 10_000  # records that may wait for a tracker; about 1 KB each
@@ -118,7 +118,7 @@ def _begin(name: str) -> subprocess.Popen[str]:
     """The process: this Python, away from the terminal and its Ctrl-C."""
     paths = [PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", tracker_process.__name__, name],
+        program.python("-m", tracker_process.__name__, name),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -7,9 +7,14 @@ from mlx.utils import tree_unflatten
 
 from puffer_mlx.checkpoint import State
 from puffer_mlx.errors import UserError
+from puffer_mlx.system.json_text import is_count, is_finite
 from puffer_mlx.trees import named
 
-COUNTED = ("epoch", "global_step", "uptime")
+COUNTERS = {  # and whether they are whole numbers
+    **dict.fromkeys(("epoch", "global_step", "log_position"), True),
+    **dict.fromkeys(("uptime", "learning_rate"), False),
+}
+OPTIONAL = "log_position", "learning_rate"
 
 
 def within(arrays: dict[str, mx.array], name: str) -> dict[str, mx.array]:
@@ -33,8 +38,9 @@ def take(state: State, mine: dict[str, Any]) -> dict[str, Any]:
         The saved ones, of the same names, shapes and dtypes.
 
     Raises:
-        UserError: the state is of another configuration.
+        UserError: the state is of another configuration, or its counters make no sense.
     """
+    _check_counters(state.numbers)
     arrays = state.arrays
     wrong = [
         f"{name}: {arrays[name].shape if name in arrays else 'missing'}, expected {a.shape}"
@@ -45,14 +51,26 @@ def take(state: State, mine: dict[str, Any]) -> dict[str, Any]:
         for name, a in named(mine)
         if name in arrays and arrays[name].dtype != a.dtype
     ]
-    wrong += [
-        f"{name}: {state.numbers.get(name)!r}, expected a number"
-        for name in COUNTED
-        if not isinstance(state.numbers.get(name), int | float)
-    ]
     if wrong:
         raise UserError(
             f"the run's state is of another configuration: {'; '.join(wrong[:3])}",
             "go on with the run's own policy, vec.total_agents and vec.num_buffers",
         )
     return tree_unflatten([(name, arrays[name]) for name, _ in named(mine)])  # type: ignore
+
+
+def _check_counters(numbers: dict[str, Any]) -> None:
+    """Refuse counters that no run has: its log would be cut off, or it be over at once."""
+    for name, whole in COUNTERS.items():
+        value = numbers.get(name)
+        right = is_count(value) if whole else is_finite(value) and value >= 0
+        if not right and (name in numbers or name not in OPTIONAL):
+            kind = "a whole number" if whole else "a number"
+            raise _senseless(f"{name} is {value!r:.80}, expected {kind} from 0")
+    if numbers["epoch"] > numbers["global_step"]:  # an epoch has one step at least
+        raise _senseless(f"epoch is {numbers['epoch']} after {numbers['global_step']} steps")
+
+
+def _senseless(what: str) -> UserError:
+    message = f"the run's state makes no sense: {what}"
+    return UserError(message, "the file is damaged; go on from another checkpoint")

@@ -17,6 +17,8 @@ from types import ModuleType
 
 from puffer_mlx.system import output
 
+SAFE_PATH = "PYTHONSAFEPATH"  # no files of the working folder as modules
+OURS = "puffer_mlx"  # its value where it isn't the person's
 CONTEXT = "forkserver" if sys.platform == "linux" else "spawn"
 ROUND_TRIP = 100e-6  # seconds that a process's step costs the trainer's: pipes, and being woken up
 
@@ -29,23 +31,30 @@ def cores() -> int:
 
 
 @contextmanager
-def no_main_module() -> Iterator[None]:
-    """Let child processes not run the main script again, as ``multiprocessing`` has them do.
+def starting_children() -> Iterator[None]:
+    """Start child processes meanwhile that import nothing which they don't need.
 
-    They need nothing of it (what it defines is pickled by value); it may import MLX, which costs
-    each of them half a second, and need not be guarded against being run twice.
+    Not the main script, which ``multiprocessing`` has them run again: they need nothing of it (what
+    it defines is pickled by value); it may import MLX, which costs each of them half a second, and
+    need not be guarded against being run twice. Nor a ``random.py`` of the working folder, which
+    comes first on the path of a Python that ``multiprocessing`` starts.
     """
-    main = sys.modules["__main__"]
+    main, safe = sys.modules["__main__"], os.environ.get(SAFE_PATH)
     sys.modules["__main__"] = ModuleType("__main__")
+    os.environ[SAFE_PATH] = safe or OURS
     try:
         yield
     finally:
         sys.modules["__main__"] = main
+        if not safe:
+            del os.environ[SAFE_PATH]
 
 
 def begin_child() -> None:
     """In a new process: leave Ctrl-C and lost output to the parent, and end when it is gone."""
     output.never_raise()
+    if os.environ.get(SAFE_PATH) == OURS:  # programs that an environment starts are its own
+        del os.environ[SAFE_PATH]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -145,6 +145,21 @@ def refused_by(script, capsys, text, said):
     refused(capsys, "a.ini:2 names", said)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"), [(FACTORY, "evil:make"), (ZOO, "pettingzoo:evil"), (SOURCE, "/evil")]
+)
+def test_a_card_is_refused(evil, capsys, text, said):
+    """An export to the Hub plays in the environment, which others don't."""
+    made = stranger(evil, text.replace("= evil\n", f"= {evil}/evil\n"))
+    words = [made, "--to", "hub", "--episodes", 1, "--out", "card"]
+    assert call("export", *words) == 2
+    refused(capsys, f"{made.name}/config.ini:", said)
+    assert not Path("card").exists() and not Path("data").exists()
+    assert call("export", *words, "--allow-code") == 2  # now it runs, and is no environment
+    assert "--allow-code" not in capsys.readouterr().err
+    assert Path("ran").exists() == (text != SOURCE) and not Path("data").exists()
+
+
 def test_a_check_is_refused(evil, capsys):
     Path("a.ini").write_text(FACTORY)
     assert call("check_env", "a.ini", "--device", "cpu", "--only", "loads") == 1
@@ -199,6 +214,8 @@ def test_the_option_allows_it_and_nothing_is_remembered(evil, text):
     Path("a.ini").write_text(text)
     for allowed in (config.load("a.ini", ["--allow-code"]), config.load("a.ini", allow_code=True)):
         trust.permit(allowed, "base", "env", "torch")
+    typed = ["--env.source", "evil", "--torch.encoder", "evil:Net"]  # a run of a sweep's gets them
+    trust.permit(config.load("squared", [*typed, "--allow-code"]), "env", "torch")
     assert not Path("data").exists()
     with pytest.raises(UserError, match=r"a\.ini:2 names"):
         trust.permit(config.load("a.ini"), "base", "env", "torch")

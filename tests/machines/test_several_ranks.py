@@ -24,7 +24,8 @@ from puffer_mlx.config import load
 from puffer_mlx.machines import joining
 from puffer_mlx.machines.alone import ALONE
 from puffer_mlx.machines.ranks import Ranks
-from puffer_mlx.machines.starting import command, free_ports
+from puffer_mlx.machines.starting import free_ports
+from puffer_mlx.system import program
 from puffer_mlx.vec.native.sources import environments_folder, sources_digest
 
 EPOCHS, T, N = 10, 8, 24
@@ -70,7 +71,7 @@ def started(
 
 def ranks(count: int, folder: Path, *words: str):
     """Processes of their own that train."""
-    return started([command([*SMALL, *words])] * count, folder)
+    return started([program.of_package(*SMALL, *words)] * count, folder)
 
 
 class Serving:
@@ -341,7 +342,8 @@ def test_environments_of_other_sources(tmp_path, serving):
 def test_waiting_for_ranks_that_never_come(tmp_path):
     code = "import puffer_mlx\nfrom puffer_mlx.config import load\n"
     code += "from puffer_mlx.machines.joining import join\njoin(load('squared'), patience=0.5)"
-    words = [sys.executable, "-c", code]
+    words = [sys.executable, "-P", "-c", code]
+    (tmp_path / "signal.py").write_text("raise SystemExit")  # imported for the library's by nobody
     with started([words, ["true"]], tmp_path) as processes:
         assert processes[0].wait(WAITS) == -signal.SIGKILL
     assert text(tmp_path).startswith(

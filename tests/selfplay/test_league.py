@@ -165,3 +165,39 @@ def test_a_state_of_another_run_is_refused():
             made.restore(arrays, damaged)
     with pytest.raises(UserError, match="makes no sense"):
         made.restore(arrays, {**numbers, "pool": [5]})
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        *((("pool",), []), (("pool",), [-1]), (("pool",), [True]), (("pool",), 0)),
+        *((("entries", 0, "elo"), float("nan")), (("entries", 0, "elo"), "high")),
+        *((("entries", 0, "step"), -1), (("elo",), float("inf")), (("stepped",), None)),
+        *((("swaps",), -1), (("fresh",), [4]), (("fresh",), ["a"]), (("rng", "state"), -1)),
+        *((("rng", "state", "state"), 10**60), (("rng", "bit_generator"), "MT19937")),
+        *((("opponents", 1, "games"), -1), (("opponents", 1, "score"), None)),
+        *((("opponents", 1, "entry"), -1), (("opponents", 1, "pending"), -1)),
+        *((("opponents", 1, "started"), 0.5), (("opponents", 1, "winrate_at_swap"), "x")),
+        *((("opponents", 1), None), (("opponents",), {"a": 1, "b": 2, "c": 3})),
+    ],
+)
+def test_a_state_that_makes_no_sense_is_refused(path, value):
+    made = league(rules="puffer4", **QUICK)
+    arrays, numbers = made.state()
+    damaged = json.loads(json.dumps(numbers))
+    place = damaged
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    table = made.table
+    with pytest.raises(UserError, match="saved pool of opponents makes no sense"):
+        made.restore(arrays, damaged)
+    assert made.table is table
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_weights_in_a_pool_are_finite(value):
+    made = league(rules="puffer4", **QUICK)
+    arrays, numbers = made.state()
+    with pytest.raises(UserError, match=r"makes no sense .*0\.layer\.0 isn't finite"):
+        made.restore({**arrays, "0.layer.0": mx.array([value])}, numbers)

@@ -81,6 +81,14 @@ def test_as_a_loop_over_steps():
         assert (found.ended == ended).all()
 
 
+def test_rewards_that_are_no_numbers_decide_nothing():
+    """Ratings stay numbers: a draw, and the next game counts as ever."""
+    seats = seats_of([1], 2)
+    scores = Scores(seats)
+    rewards, over = np.array([[np.nan, 0], [1, 0]], np.float32), np.ones((2, 2), np.float32)
+    assert scores.take(rewards, over).score.tolist() == [1.5]
+
+
 def test_results_of_other_seats_are_refused():
     scores = Scores(seats_of([1, 1], 2))
     with pytest.raises(UserError, match="of 1 environments with opponents, expected 2"):

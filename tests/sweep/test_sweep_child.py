@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import stat
+import sys
 import time
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def started(here: Path, monkeypatch, script: str, log: str = "", hang: float = 6
     program = here / "program"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(child.sys, "executable", str(program))
+    monkeypatch.setattr(sys, "executable", str(program))
     monkeypatch.setattr(child, "POLITE", 1.0)
     (here / "run" / "logs").mkdir(parents=True)
     (here / "run" / "logs" / "1.jsonl").write_text(log)
@@ -101,7 +102,7 @@ def gone(process: Identity) -> bool:
 def test_a_run_that_ends_well(here, monkeypatch):
     run = started(here, monkeypatch, 'echo "$@"', GOOD)
     assert ended(run) == Outcome(CURVE)
-    assert (here / "run" / "output.txt").read_text() == "-m puffer_mlx train squared -q\n"
+    assert (here / "run" / "output.txt").read_text() == "-P -m puffer_mlx train squared -q\n"
 
 
 @pytest.mark.parametrize(
@@ -151,6 +152,15 @@ def test_a_run_that_is_ended_early_keeps_its_curve(here, monkeypatch):
     run.stop("too little")
     assert ended(run) == Outcome(CURVE, "", "too little")
     assert gone(worker)
+
+
+def test_files_of_the_working_folder_take_over_no_run(here):
+    """One that is called as the library's is imported by nobody; an environment in one is found."""
+    (here / "random.py").write_text('open("ran", "w").close()\n')
+    (here / "mine.py").write_text("")
+    run = Child(["mine:make", "--device", "cpu"], here / "run", Place(), SCORE, 2, 60)
+    assert ended(run).fault.startswith("mine:make: mine has no make; ")
+    assert not (here / "ran").exists()
 
 
 def test_what_a_run_has_started_ends_with_it(here, monkeypatch):
@@ -205,7 +215,7 @@ def test_a_run_has_its_cores_alone(here, monkeypatch):
     program = here / "program"
     program.write_text("#!/bin/sh\ngrep Cpus_allowed_list /proc/self/status\n")
     program.chmod(0o755)
-    monkeypatch.setattr(child.sys, "executable", str(program))
+    monkeypatch.setattr(sys, "executable", str(program))
     last = before[-1]
     run = Child([], here / "run", Place(1, (last,), (), 1), SCORE, 2, 60)
     ended(run)

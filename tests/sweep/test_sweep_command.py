@@ -219,6 +219,50 @@ def test_bad_input_is_one_message(tiny, capsys):
     assert not [name for name in files(tiny) if "runs" in name]
 
 
+def strangers(folder: Path, monkeypatch, *words: str) -> None:
+    """The sweep one, begun by another person with these words, and with a data folder of theirs."""
+    with monkeypatch.context() as theirs:
+        theirs.setenv("PUFFER_MLX_DATA", str(folder / "theirs"))
+        theirs.setattr(sweep, "drive", lambda *_: 0)
+        assert sweep.main(["tiny.ini", "--name", "one", *words]) == 0
+    monkeypatch.setenv("PUFFER_MLX_DATA", str(folder / "data"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--env.source", "evil"], "C sources that would be compiled and run: {here}/evil\n"),
+        (["--env.source", "evil", "--allow-code"], "C sources that would be compiled and run"),
+        (["--torch.network", "evil:Net"], "Python code that would be imported: evil:Net, of "),
+        (["--profile", "mine.json"], "would have the file mine.json written"),
+    ],
+)
+@pytest.mark.parametrize("again", [["--resume", "one"], ["--name", "one", "--storage", "s.log"]])
+def test_words_of_a_study_are_a_files(tiny, capsys, monkeypatch, words, said, again):
+    (tiny / "evil").mkdir()
+    (tiny / "evil" / "binding.c").write_text("")
+    (tiny / "evil.py").write_text('open("ran", "w").close()\n')
+    storage = again[2:]
+    strangers(tiny, monkeypatch, *words, *storage)
+    monkeypatch.setattr(sweep, "drive", lambda *_: 0)
+    message = refused(capsys, *again)
+    assert "error: the sweep squared-one in " in message and said.format(here=tiny) in message
+    assert not (tiny / "ran").exists() and not (tiny / "data").exists()
+    assert sweep.main(["tiny.ini", *again, *words]) == 0  # typed again
+    remembered = words[0] != "--profile" and "--allow-code" not in words
+    assert (tiny / "data").exists() == remembered
+    allowed = sweep.main(["tiny.ini", *again, "--allow-code"])
+    assert (allowed == 0) == (words[0] != "--profile")
+    assert (sweep.main(["tiny.ini", *again]) == 0) == remembered
+
+
+def test_a_study_keeps_words_of_a_configuration_alone():
+    kept = ["--env.size=3", "--resume", "x", "--allow_code", "--start_from=a.ini", "--seed", "1"]
+    assert sweep.kept_words(kept) == ["--env.size=3", "--seed", "1"]
+    with pytest.raises(UserError, match="--log-dir is given"):
+        sweep.kept_words(["--log-dir", "/elsewhere"])
+
+
 def test_without_optuna(tiny, capsys, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "pip install 'puffer-mlx[sweep]'" in refused(capsys)

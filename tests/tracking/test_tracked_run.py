@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -305,7 +306,7 @@ def test_one_that_is_slow_gets_less(told, monkeypatch, capsys):
 
 def test_no_process_can_be_started(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tracker_link.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with Trackers(run(), ["planted"]) as trackers:
         (line,) = trackers.log(record(1))
         assert trackers.log(record(2)) == []

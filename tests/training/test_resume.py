@@ -1,6 +1,7 @@
 """Resuming: the continued run is the uninterrupted one, bit for bit, whatever ended it."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from running import (
 )
 
 from puffer_mlx import checkpoint, config, vec
+from puffer_mlx.checkpoint import tensor_files
 from puffer_mlx.checkpoint.run_lock import held
 from puffer_mlx.config.known_files import known_envs
 from puffer_mlx.errors import UserError
@@ -420,6 +422,36 @@ def test_what_can_not_be_resumed(whole, script, monkeypatch, capsys, words, mess
     assert script.main(words) == 2
     error = capsys.readouterr().err
     assert message in error and hint in error
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("epoch", 10**9, "epoch is 1000000000 after 384 steps"),
+        ("epoch", -1, "epoch is -1, expected a whole number from 0"),
+        ("global_step", 1.5, "global_step is 1.5, expected a whole number from 0"),
+        ("uptime", float("nan"), "uptime is nan, expected a number from 0"),
+        ("uptime", None, "uptime is None, expected a number from 0"),
+        ("learning_rate", float("inf"), "learning_rate is inf, expected a number from 0"),
+        ("log_position", -1, "log_position is -1, expected a whole number from 0"),
+        ("log_position", True, "log_position is True, expected a whole number from 0"),
+    ],
+)
+def test_counters_that_make_no_sense(whole, script, here, capsys, name, value, said):
+    """Whatever the checksum says: nothing of the run is changed by them."""
+    for folder in "checkpoints", "logs":
+        shutil.copytree(whole / folder, here / folder, symlinks=True)
+    last = only(here, f"checkpoints/squared/*/{EPOCHS * BATCH:016d}")
+    arrays, metadata = tensor_files.read(last / checkpoint.STATE)
+    numbers = {**json.loads(metadata["numbers"]), name: value}
+    tensor_files.write(
+        last / checkpoint.STATE, arrays, {**metadata, "numbers": json.dumps(numbers)}
+    )
+    before = {path: (here / path).read_bytes() for path in files(here)}
+    assert script.main(["squared", "--resume", "latest"]) == 2
+    assert f"error: the run's state makes no sense: {said}\n  hint: " in capsys.readouterr().err
+    after = {path: (here / path).read_bytes() for path in files(here)}
+    assert {path: text for path, text in after.items() if not path.endswith(".lock")} == before
 
 
 def test_a_run_of_another_environment(whole, script, monkeypatch, capsys):

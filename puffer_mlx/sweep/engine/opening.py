@@ -117,7 +117,7 @@ def about(storage: BaseStorage, name: str, patience: float = 10.0) -> dict[str, 
         patience: seconds that another process may take to say so after it has begun it.
 
     Raises:
-        UserError: it isn't a sweep's.
+        UserError: it isn't a sweep's, or is damaged.
     """
     try:
         number = storage.get_study_id_from_name(name)
@@ -128,7 +128,16 @@ def about(storage: BaseStorage, name: str, patience: float = 10.0) -> dict[str, 
         if time.monotonic() > until:
             raise UserError(f"the study {name} is no sweep of puffer_mlx", "choose another --name")
         time.sleep(0.05)
-    return json.loads(text)
+    try:
+        found = json.loads(text)
+        words = found.get("words", [])
+        right = isinstance(words, list) and all(isinstance(word, str) for word in words)
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        right = False
+    if not right:
+        what = f"what the study {name} says of itself makes no sense"
+        raise UserError(what, "it is damaged: begin another one with another --name")
+    return found
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

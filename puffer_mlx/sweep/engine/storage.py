@@ -2,15 +2,24 @@
 
 import contextlib
 import importlib.util
+import json
+import os
+import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.system import voice
 
+PATIENCE = 10.0  # seconds that another process may take to make a database's tables
+FIRST = b'{"op_code":'  # what a journal begins with
+OF_STORAGES = str(Path(optuna.storages.__file__).parent)
 FORMS = "a file, sqlite:///FILE, postgresql://HOST/NAME, mysql://…, redis://HOST, grpc://HOST:PORT"
 
 
@@ -41,7 +50,103 @@ def open_storage(where: str, must_exist: bool = False) -> BaseStorage:
             proxy = GrpcStorageProxy(host=host, port=int(port) if colon else 13000)
             proxy.wait_server_ready(timeout=20)
             return proxy
-        return RDBStorage(where)
+        return _database(where)
+
+
+def _database(where: str) -> BaseStorage:
+    """A database; of processes that begin together each makes the tables that it doesn't find."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import DatabaseError, IntegrityError
+
+    url = make_url(where)
+    in_memory = ":memory:" in (url.database or ":memory:") or "memory" in url.query.values()
+    if in_memory and url.get_backend_name() == "sqlite":
+        raise UserError(
+            f"the storage {where} keeps nothing: it is a database in memory",
+            "name a file: sqlite:///FILE",
+        )
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return RDBStorage(where)
+        except DatabaseError as error:
+            made = isinstance(error, IntegrityError) or "already exists" in str(error)
+            if not made or time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+
+
+class Journal(JournalFileBackend):
+    """Optuna's journal file: a record is a line of JSON.
+
+    A last line that a full disk, or a power cut, has left torn is cut off: the next record would be
+    written behind it, and no process could read the journal any more.
+
+    Args:
+        path: the file, which is made if it isn't there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._own_lock = path, JournalFileSymlinkLock(str(path))
+        super().__init__(str(path), self._own_lock)
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Append records, behind the last whole one."""
+        with open(self._path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            whole = file.read(1) in (b"", b"\n")
+        if not whole:
+            self.mend()
+        super().append_logs(logs)
+
+    def mend(self) -> None:
+        """Cut off a torn end; what is cut off is kept in a file beside it, and that is said.
+
+        Raises:
+            UserError: the file isn't a journal.
+        """
+        if not _torn(self._path.read_bytes()):
+            return
+        self._own_lock.acquire()  # another process may be writing that line
+        try:
+            data = self._path.read_bytes()
+            if not (torn := _torn(data)):
+                return
+            begun = torn[: len(FIRST)] == FIRST[: len(torn)] or not torn.strip(b"\0")
+            if len(torn) == len(data) and not begun:
+                raise _no_record(self._path, 1)
+            kept = Path(f"{self._path}.torn-{time.time_ns()}")
+            with open(kept, "xb") as file:  # no link, which may lead anywhere
+                file.write(torn)
+            os.truncate(self._path, len(data) - len(torn))
+        finally:
+            self._own_lock.release()
+        voice.note(f"the end of {self._path} was torn; it was cut off, and is kept in {kept}")
+
+
+def _torn(data: bytes) -> bytes:
+    """What comes after a journal's last whole record."""
+    end = data.rfind(b"\n") + 1
+    begin = data.rfind(b"\n", 0, max(0, end - 1)) + 1
+    return data[end if _is_record(data[begin:end]) else begin :]
+
+
+def _is_record(line: bytes) -> bool:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and "op_code" in found
+
+
+def _no_record(path: Path, number: int) -> UserError:
+    """The error for a file whose line of this number, from 1, isn't a journal's."""
+    hint = f"is it a sweep's journal? A storage is {FORMS}"
+    if number > 1:
+        before = f"head -n {number - 1} {path} > OTHER"
+        hint = f"what comes before it is whole: {before}; --storage OTHER goes on with that"
+    return UserError(f"the storage {path} can't be used: line {number} is no journal's", hint)
 
 
 def _journal(path: Path, must_exist: bool) -> BaseStorage:
@@ -52,7 +157,17 @@ def _journal(path: Path, must_exist: bool) -> BaseStorage:
     if path.is_dir():
         raise UserError(f"{path} is a folder", f"name a file in it: {path / 'journal.log'}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    return JournalStorage(JournalFileBackend(str(path)))
+    journal = Journal(path)
+    try:
+        opened = JournalStorage(journal)
+    except Exception:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                if not _is_record(line):
+                    raise _no_record(path, number) from None
+        raise
+    journal.mend()
+    return opened
 
 
 def _need(module: str, where: str, packages: str = "") -> None:
@@ -77,7 +192,7 @@ def _opening(where: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reported(where: str) -> Iterator[None]:
-    """Report what a storage raises in a block: it is locked, or gone.
+    """Report what a storage raises in a block: it is locked, damaged, or gone.
 
     Raises:
         UserError: instead.
@@ -89,7 +204,11 @@ def reported(where: str) -> Iterator[None]:
     except Exception as error:
         of_storage = type(error).__module__.startswith(("sqlalchemy", "grpc", "redis"))
         of_file = isinstance(error, OSError) and str(error.filename).startswith(where)
-        if not (of_storage or of_file):
+        frames = traceback.extract_tb(error.__traceback__)
+        damaged = isinstance(error, ValueError) and any(
+            frame.filename.startswith(OF_STORAGES) for frame in frames
+        )
+        if not (of_storage or of_file or damaged):
             raise
         raise _refused(where, error) from None
 

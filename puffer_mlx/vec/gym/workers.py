@@ -22,7 +22,7 @@ from gymnasium import Env, Wrapper
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.gym.vectors import AsyncVectorEnv, AutoresetMode, async_worker
-from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, no_main_module
+from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, starting_children
 from puffer_mlx.vec.python_faults import RAISED, Fault, failed, form_fault, locate, misfit, told
 
 __all__ = ["Workers"]
@@ -56,7 +56,7 @@ class Workers(AsyncVectorEnv):
         self.parent_pipes, self.processes = [], []
         multiprocessing.get_context(CONTEXT).set_forkserver_preload([__name__])
         try:
-            with self._telling("failed when it was made"), no_main_module():
+            with self._telling("failed when it was made"), starting_children():
                 super().__init__(
                     makes,
                     copy=False,

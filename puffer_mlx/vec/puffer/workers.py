@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, no_main_module
+from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, starting_children
 from puffer_mlx.vec.puffer.buffers import Buffers
 from puffer_mlx.vec.puffer.instances import Fact, Instances
 from puffer_mlx.vec.puffer.make import Makes
@@ -122,7 +122,7 @@ class Workers:
                     args=(recipe.name, end, pickled, memory, layout, agents, rest),
                     daemon=True,
                 )
-                with no_main_module():
+                with starting_children():
                     process.start()
                 end.close()
                 self._pipes.append(pipe)

@@ -1,0 +1,130 @@
+"""Where trials are kept: ends that a full disk has torn, damage, and sweeps that begin together."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("optuna", reason="pip install 'puffer-mlx[sweep]'")
+
+from sqlalchemy.exc import IntegrityError, OperationalError
+from swept import COMPLETE, drive, known, open_study, settings
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.sweep.engine import opening, storage
+from puffer_mlx.sweep.engine.storage import open_storage, reported
+
+HOW = settings(max_runs=2)
+TORN = [b'{"op_code":5,"wor', b"\0" * 5000, b'{"op_code":5,"wor\n', b'{"op_code":5,"n":"\xc3']
+
+
+def add(path: str, data: bytes) -> bytes:
+    """Append to a file; what was in it."""
+    before = Path(path).read_bytes()
+    Path(path).write_bytes(before + data)
+    return before
+
+
+def torn_off(here: Path) -> list[bytes]:
+    return [path.read_bytes() for path in here.glob("j.log.torn-*")]
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_a_torn_end_is_cut_off(here, capsys, torn):
+    drive(open_study("j.log", HOW), HOW)
+    trials = known(open_study("j.log", HOW))
+    assert capsys.readouterr().out == ""
+    whole = add("j.log", torn)
+    again = open_study("j.log", HOW)
+    assert known(again) == trials and Path("j.log").read_bytes() == whole
+    assert torn_off(here) == [torn]
+    said = capsys.readouterr().out
+    assert said.startswith("the end of j.log was torn") and "j.log.torn-" in said
+    drive(again, settings(max_runs=3))
+    assert len(open_study("j.log", HOW).runs(COMPLETE)) == 3
+    assert capsys.readouterr().out == ""
+
+
+def test_an_end_that_another_process_tears(here):
+    """A sweep that shares the journal goes on, and so does who opened it before."""
+    one, other = (open_study("j.log", settings(max_runs=4)) for _ in range(2))
+    drive(one, HOW)
+    add("j.log", TORN[0])
+    drive(other, settings(max_runs=3))
+    assert torn_off(here) == [TORN[0]]
+    drive(one, settings(max_runs=4))
+    assert known(one) == known(other) == known(open_study("j.log", HOW))
+    assert len(one.runs(COMPLETE)) == 4
+
+
+def test_the_first_record_may_be_torn(here):
+    Path("j.log").write_bytes(b'{"op_c')
+    drive(open_study("j.log", HOW), HOW)
+    assert len(open_study("j.log", HOW).runs(COMPLETE)) == 2
+
+
+@pytest.mark.parametrize("text", ["a note", "a note\n", "[base]\nseed = 1\n", "{}", "5\n"])
+def test_a_file_that_is_no_journal_stays(here, text):
+    Path("mine").write_text(text)
+    with pytest.raises(UserError, match=r"the storage mine can't be used: line 1 is no journal's"):
+        open_storage("mine")
+    assert Path("mine").read_text() == text and not list(here.glob("*.torn-*"))
+
+
+def test_a_journal_that_is_damaged_says_what_is_whole(here):
+    drive(open_study("j.log", HOW), HOW)
+    lines = Path("j.log").read_bytes().splitlines(keepends=True)
+    damaged = b"".join([*lines[:4], b"garbage\n", *lines[4:]])
+    Path("j.log").write_bytes(damaged)
+    with pytest.raises(UserError, match=r"line 5 is no journal's\n.* head -n 4 j\.log > OTHER"):
+        open_study("j.log", HOW)
+    assert Path("j.log").read_bytes() == damaged
+    Path("other.log").write_bytes(b"".join(lines[:4]))
+    assert open_study("other.log", HOW).runs()
+
+
+@pytest.mark.parametrize("text", ["garbage", "5", '{"words": 5}', '{"words": [5]}'])
+def test_a_study_that_says_nothing_of_itself(here, text):
+    study = open_study("j.log", HOW)
+    study.optuna.set_user_attr(opening.ABOUT, text)
+    with pytest.raises(UserError, match="what the study formula says of itself makes no sense"):
+        open_study("j.log", HOW)
+
+
+def test_damage_that_comes_while_a_sweep_goes_on(here):
+    opened = open_study("j.log", HOW).optuna._storage
+    add("j.log", b"garbage\ngarbage\n")
+    with pytest.raises(UserError, match=r"storage j\.log can't be used: "), reported("j.log"):
+        opening.about(opened, "formula")
+
+
+def test_a_file_that_is_no_database(here):
+    Path("none.db").write_text("a note, longer than a database's header would have to be" * 20)
+    with pytest.raises(UserError, match=r"none\.db can't be used: file is not a database"):
+        open_study("sqlite:///none.db", HOW)
+
+
+@pytest.mark.parametrize(
+    "where", ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:///file::memory:?uri=true"]
+)
+def test_a_database_in_memory_is_refused(where):
+    with pytest.raises(UserError, match=r"keeps nothing: .* in memory\n.*sqlite:///FILE"):
+        open_storage(where)
+
+
+def test_sweeps_that_begin_together_share_a_database(monkeypatch):
+    """Each makes the tables that it doesn't find; meanwhile another one has."""
+    made = OperationalError("create", {}, Exception("table studies already exists"))
+    stamped = IntegrityError("insert", {}, Exception("UNIQUE constraint failed: alembic_version"))
+    faults, real = [made, stamped], object()
+
+    def begin(where):
+        if faults:
+            raise faults.pop(0)
+        return real
+
+    monkeypatch.setattr(storage, "RDBStorage", begin)
+    assert open_storage("sqlite:///trials.db") is real
+    faults += [OperationalError("create", {}, Exception("disk I/O error")), made]
+    with pytest.raises(UserError, match="disk I/O error"):
+        open_storage("sqlite:///trials.db")
+    assert faults == [made]  # once was enough

@@ -1,0 +1,49 @@
+"""Processes of this package: a file of the working folder is none of their modules."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from running import ROOT
+
+BEGUN = """
+import multiprocessing
+from puffer_mlx.vec.processes import starting_children
+
+text = "from puffer_mlx.vec.processes import begin_child; begin_child(); "
+text += "import os; os._exit(10 + ('PYTHONSAFEPATH' in os.environ))"
+context = multiprocessing.get_context("{}")
+process = context.Process(target=exec, args=(text,))
+with starting_children():
+    process.start()
+process.join()
+raise SystemExit(process.exitcode)
+"""
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+@pytest.mark.parametrize("theirs", ["", "1"])
+def test_processes_of_environments(here, monkeypatch, context, theirs):
+    """What they start themselves is not changed by how they were started."""
+    monkeypatch.setenv("PYTHONSAFEPATH", theirs)
+    if not theirs:
+        monkeypatch.delenv("PYTHONSAFEPATH")
+    for name in ("random", "socket", "selectors", "tempfile"):
+        (here / f"{name}.py").write_text('open("ran", "w").close()\nraise SystemExit(3)\n')
+    (here / "bin").mkdir()
+    (here / "bin" / "start").write_text(BEGUN.format(context))  # as an installed command is
+    words = [sys.executable, "bin/start"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (10 + bool(theirs), "")
+    assert not (here / "ran").exists()
+
+
+def test_python_is_started_in_one_place():
+    package = ROOT / "puffer_mlx"
+    found = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"sys\.executable", path.read_text())
+    }
+    assert found == {"system/program.py"}
