@@ -12,6 +12,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 
 HELP = ("-h", "--help", "help")
+ALIASES = {"eval": "evaluate"}  # PufferLib's word
 
 
 def usage() -> str:
@@ -78,8 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     before = next((i for i, word in enumerate(words) if word not in WORDS), len(words))
     first, rest = words[before : before + 1], words[before + 1 :]
-    if first and first[0] == "help" and rest and rest[0] in COMMANDS:
+    if first == ["help"] and rest and {*rest[:1]} <= {*COMMANDS, *ALIASES}:
         first, rest = rest[:1], ["--help", *rest[1:]]
+    first = [ALIASES.get(word, word) for word in first]
     if first and first[0] in COMMANDS:
         return COMMANDS[first[0]].main([*rest, *words[:before]])
     return shown(first)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
-from puffer_mlx.config.compatibility import RENAMES, SWEEP, UNUSED, closest
+from puffer_mlx.config.compatibility import ELSEWHERE, RENAMES, SWEEP, UNUSED, closest
 from puffer_mlx.config.help_page import add_help
 from puffer_mlx.config.ini_files import Setting
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS, SECTIONS
@@ -261,6 +261,8 @@ def _unknown(
         hint = "name a key that the environment's file has in a [sweep] section, or PufferLib's own"
     else:
         near = closest(name[2:], options)
-    if near:
+    if here := ELSEWHERE.get(name.rpartition(".")[2].lstrip("-").replace("-", "_")):
+        hint = f"here it is {option(*here.split('.'))}"
+    elif near:
         hint = f"did you mean --{near}?"
     return UserError(f"unknown option {name} {value}".rstrip() + f" ({COMMAND_LINE})", hint)

@@ -101,6 +101,31 @@ SWEEP = (  # the keys of its [sweep] sections, which the command line takes, too
 )
 
 
+ELSEWHERE = {  # what Stable-Baselines3, CleanRL, RLlib and others call a key
+    "lr": "train.learning_rate",
+    "total_steps": "train.total_timesteps",
+    "discount": "train.gamma",
+    "lam": "train.gae_lambda",
+    "lambda": "train.gae_lambda",
+    "lambda_": "train.gae_lambda",
+    "num_steps": "train.horizon",
+    "n_steps": "train.horizon",
+    "batch_size": "train.minibatch_size",
+    "n_epochs": "train.replay_ratio",
+    "update_epochs": "train.replay_ratio",
+    "clip_range": "train.clip_coef",
+    "clip_param": "train.clip_coef",
+    "clip_range_vf": "train.vf_clip_coef",
+    "entropy_coef": "train.ent_coef",
+    "entropy_coeff": "train.ent_coef",
+    "value_coef": "train.vf_coef",
+    "vf_loss_coeff": "train.vf_coef",
+    "normalize_advantage": "train.algorithm",
+    "num_envs": "vec.total_agents",
+    "n_envs": "vec.total_agents",
+}
+
+
 def closest(name: str, names: list[str]) -> str:
     """The name probably meant: the same key in another section, else the most similar, else ""."""
     same = [other for other in names if other.split(".")[-1] == name.split(".")[-1]]

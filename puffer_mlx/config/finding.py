@@ -5,7 +5,8 @@ breakout              an environment that has a file in ./configs or comes with 
 breakout-a            another file about it, breakout-a.ini in ./configs or deeper
 gym:CartPole-v1       one of Gymnasium's
 module:factory        Python: also path/to/file.py:factory
-path/to/ocean/NAME    a folder in PufferLib's form, with its config/NAME.ini if it has one
+path/to/ocean/NAME    a folder in PufferLib's form, with its config/NAME.ini if it has one, or the
+                      only .ini file in it, whatever its name
 path/to/file.ini      what that file is about: its [base] env_name is one of the above, but no
                       folder
 
@@ -162,14 +163,22 @@ def _folder(word: str) -> NamedEnvironment:
             return [path for path in files if path.name == f"{folder.name}.ini"]
         return [path for path in files if folder.name in env_names(path)]
 
-    if own := about_it(sorted(folder.glob("*.ini"))):
+    inside = sorted(folder.glob("*.ini"))
+    if own := about_it(inside):
         return NamedEnvironment(folder.name, str(folder), [*_defaults(), own[0]])
     for configs in (above / name for above in folder.parents for name in CONFIGS):
         if configs.is_dir():
             deeper = configs.glob("*.ini") if version == "5.0" else configs.rglob("*.ini")
             if found := about_it(sorted(deeper)):
                 return _configured(folder, configs, found[0])
-    return NamedEnvironment(folder.name, str(folder), _defaults())
+    if len(inside) > 1:
+        names = ", ".join(path.name for path in inside)
+        raise UserError(
+            f"none of the files in {word} is about {folder.name}: {names}",
+            f"call one {folder.name}.ini"
+            + (f", or give it [base] env_name = {folder.name}" if version == "4.0" else ""),
+        )
+    return NamedEnvironment(folder.name, str(folder), [*_defaults(), *inside])
 
 
 def _is_one_of(name: str, path: Path) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from puffer_mlx.config.families import FILES
 from puffer_mlx.config.known_files import PYTHON
-from puffer_mlx.config.schema import COMMAND_LINE, Config
+from puffer_mlx.config.schema import ARGUMENT, COMMAND_LINE, Config
 from puffer_mlx.config.validation import find_problems, multiples, raise_problems
 from puffer_mlx.errors import UserError
 
@@ -33,8 +33,8 @@ class Misfit(UserError):
 
 
 def typed(config: Config, name: str) -> bool:
-    """Whether a key's value is from the command line."""
-    return config.origins.get(name) == COMMAND_LINE
+    """Whether a person gave a key's value, not a file."""
+    return config.origins.get(name) in (COMMAND_LINE, ARGUMENT)
 
 
 def fit_buffers(config: Config) -> None:

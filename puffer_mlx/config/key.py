@@ -30,6 +30,7 @@ class Key:
         suffix: of a bool, the ending of a file's name that is legal too.
         words: of a bool or a number, texts that are legal too. If the default is one of them, other
             values are numbers.
+        advice: what to say besides of a value that isn't of its type.
     """
 
     default: int | float | bool | str
@@ -45,6 +46,7 @@ class Key:
     aliases: dict[str, str] = field(default_factory=dict)
     suffix: str = ""
     words: tuple[str, ...] = ()
+    advice: str = ""
 
     @property
     def kind(self) -> type:

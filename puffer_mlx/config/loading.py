@@ -20,6 +20,7 @@ from puffer_mlx.config.command_line import (
 )
 from puffer_mlx.config.compatibility import (
     BOT_EVAL,
+    ELSEWHERE,
     ENV_OF_5,
     NOTHING,
     ONLY,
@@ -318,6 +319,7 @@ def _place(config: Config, setting: Setting, texts: bool) -> None:
     elif name != "base.env_name":
         near = closest(name, [*(f"{s}.{k}" for s, keys in KEYS.items() for k in keys), *RENAMES])
         hint = f"did you mean {near}?" if near else "--help all explains every key"
+        hint = f"here it is {ELSEWHERE[key]}" if key in ELSEWHERE else hint
         raise UserError(f"unknown key {setting} ({origin})", hint)
 
 

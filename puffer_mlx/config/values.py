@@ -29,7 +29,7 @@ def read_value(setting: Setting, declared: Key) -> int | float | bool | str:
             message = f"{setting} is neither true nor false ({origin})"
             raise UserError(message, declared.bounds or "true or false")
         return BOOLS[word]
-    number = read_number(setting, declared.default)
+    number = read_number(setting, f"{declared.default}{declared.advice}")
     if declared.kind is float:
         return float(number)
     if number != int(number) and origin == COMMAND_LINE:

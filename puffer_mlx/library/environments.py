@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from puffer_mlx import config as configuration
 from puffer_mlx.config import Config, validate
-from puffer_mlx.config.schema import COMMAND_LINE, KEYS, SECTIONS
+from puffer_mlx.config.schema import ARGUMENT, KEYS, SECTIONS
 from puffer_mlx.errors import UserError
-from puffer_mlx.library.settings import Settings, collected, told_plainly, words
+from puffer_mlx.library.settings import Settings, called, collected, words
 from puffer_mlx.vec.gym.lent import lend
 from puffer_mlx.vec.puffer.make import is_puffer_env
 
@@ -81,10 +82,8 @@ def configured(
         raise UserError("there is no environment", FORMS)
     settings = collected(config or {}, keywords)
     one = given(env)
-    try:
-        found = configuration.load(one.name, words(settings), training=training)
-    except UserError as error:
-        raise told_plainly(error) from None
+    load = partial(configuration.load, one.name, words(settings), training=training)
+    found = called(load)
     found.factory = one.factory
     return found
 
@@ -133,11 +132,8 @@ def changed(config: Config, settings: Settings, training: bool = True) -> Config
             kind = type(KEYS[section][key].default)
             whole = kind is int and isinstance(value, float) and value.is_integer()
             setattr(getattr(made, section), key, int(value) if whole else value)
-            made.origins[name] = COMMAND_LINE
-    try:
-        validate(made, training)
-    except UserError as error:
-        raise told_plainly(error) from None
+            made.origins[name] = ARGUMENT
+    validate(made, training)
     if again := config.again:
         made.again = lambda family: changed(again(family), settings, training)
     return made

@@ -5,29 +5,22 @@
 line: they win over every file, and are never changed silently.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from puffer_mlx.config.compatibility import closest
-from puffer_mlx.config.schema import COMMAND_LINE, KEYS, NO_TRACKER
+from puffer_mlx.config import Config
+from puffer_mlx.config.compatibility import ELSEWHERE, closest
+from puffer_mlx.config.schema import ARGUMENT, COMMAND_LINE, KEYS, NO_TRACKER
 from puffer_mlx.config.writing import parameter_text
 from puffer_mlx.errors import UserError
 
 ENV = "env."  # whose keys are the environment's own
-ELSEWHERE = {  # what Stable-Baselines3, CleanRL and others call a key
-    "lr": "learning_rate",
-    "num_envs": "total_agents",
-    "num_steps": "horizon",
-    "update_epochs": "replay_ratio",
-    "n_envs": "total_agents",
-    "n_steps": "horizon",
-    "batch_size": "minibatch_size",
-    "n_epochs": "replay_ratio",
-    "clip_range": "clip_coef",
-    "clip_range_vf": "vf_clip_coef",
+EVERY_KEY = "python -m puffer_mlx.config prints every key; the environment's own are env.NAME"
+ARGUMENTS = {  # what other libraries have, and here is said in another way
     "policy_kwargs": "hidden_size, num_layers, activation and others of section policy",
     "env_kwargs": '{"env": {…}}',
-    "normalize_advantage": "algorithm",
     "tensorboard_log": 'track=["tensorboard"] and log_dir',
     "verbose": "progress",
     "n_eval_episodes": "episodes",
@@ -59,9 +52,29 @@ def words(settings: Settings) -> list[str]:
     return [f"--{name}={parameter_text(value, True)}" for name, value in settings.items()]
 
 
-def told_plainly(error: UserError) -> UserError:
-    """An error without the word that settings came from a command line."""
-    return UserError(error.message.replace(f" ({COMMAND_LINE})", ""), error.hint)
+def called(make: Callable[[], Config]) -> Config:
+    """A configuration of a program's arguments, read as a command line's words.
+
+    Raises:
+        UserError: as ``make`` does, in words for who called a function.
+    """
+    try:
+        found = make()
+    except UserError as error:
+        raise UserError(_for_callers(error.message), _for_callers(error.hint)) from None
+    typed = {name: ARGUMENT for name, origin in found.origins.items() if origin == COMMAND_LINE}
+    found.origins |= typed
+    if again := found.again:
+        found.again = lambda family: called(partial(again, family))
+    return found
+
+
+def _for_callers(text: str) -> str:
+    """A message without command lines and their options."""
+    if "--help" in text:
+        return EVERY_KEY
+    text = text.replace(COMMAND_LINE, ARGUMENT).replace("unknown option", "there is no setting")
+    return re.sub(r"--([a-z][\w.-]*)", lambda found: found[1].replace("-", "_"), text)
 
 
 def _flat(source: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -83,13 +96,12 @@ def _full_name(name: str) -> str:
     if homes:
         several = " or ".join(f"{home}.{name}" for home in homes)
         raise UserError(f"{name} is a key of several sections", f"{several}, in a dictionary")
-    if (last := name.rpartition(".")[2]) in ELSEWHERE:
-        raise UserError(f"there is no setting {name}", f"here it is {ELSEWHERE[last]}")
+    last = ELSEWHERE.get(name.rpartition(".")[2], "").partition(".")[2]
+    if here := last or ARGUMENTS.get(section):
+        raise UserError(f"there is no setting {name}", f"here it is {here}")
     every = [f"{home}.{each}" if dot else each for home, keys in KEYS.items() for each in keys]
     near = closest(name, every)
-    hint = f"did you mean {near}?"
-    if not near:
-        hint = "python -m puffer_mlx.config prints every key; the environment's own are env.NAME"
+    hint = f"did you mean {near}?" if near else EVERY_KEY
     raise UserError(f"there is no setting {name}", hint)
 
 
@@ -103,6 +115,9 @@ def _plain(name: str, value: Any) -> Value:
         hint = "a number, a text, True or False"
         if name.startswith(ENV):
             hint += "; for others, a function that makes the environment: lambda: MyEnv(…)"
+        else:
+            section, _, key = _full_name(name).partition(".")
+            hint += KEYS[section][key].advice
         raise UserError(f"{name} is {value!r}, of type {type(value).__name__}", hint)
     return value
 

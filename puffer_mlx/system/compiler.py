@@ -118,6 +118,25 @@ def compile_program(
     )
 
 
+class CompilerError(UserError):
+    """A compiler refused a source.
+
+    Args:
+        name: of the library.
+        command: the compiler's.
+        status: with which it ended.
+        lines: its errors.
+    """
+
+    def __init__(self, name: str, command: list[str], status: int, lines: list[str]) -> None:
+        shown = "\n".join(f"  {line}" for line in lines[:_SHOWN_LINES])
+        super().__init__(
+            f"{name}: {shlex.join(command)} failed with status {status}:\n{shown}",
+            "correct the source; the lines above are the compiler's first errors",
+        )
+        self.lines = lines
+
+
 class _Kind(NamedTuple):
     """What a compiler is to make."""
 
@@ -334,11 +353,7 @@ def _run_all(name: str, compiler: list[str], calls: Sequence[Sequence[str]]) -> 
     if failed := [(status, lines) for status, lines in done if status != 0]:
         lines = [line for _, lines in failed for line in lines]
         errors = [line for line in lines if any(w in line for w in _TELLING)] or lines
-        shown = "\n".join(f"  {line}" for line in errors[:_SHOWN_LINES])
-        raise UserError(
-            f"{name}: {shlex.join(compiler)} failed with status {failed[0][0]}:\n{shown}",
-            "correct the source; the lines above are the compiler's first errors",
-        )
+        raise CompilerError(name, compiler, failed[0][0], errors)
 
 
 def _publish(partial: Path, library: Path) -> None:

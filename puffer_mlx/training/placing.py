@@ -2,8 +2,8 @@
 
 Acting is many small steps, each of which the host waits for. A GPU takes them in less time from
 some number of agents on, which depends on the machine, the policy and the groups; so it is
-measured: the rollout's own code, on both devices, with environments that stand still, and whole
-rollouts of a GPU where one kernel makes them.
+measured: the rollout's own code, on both devices, with environments that stand still. Where one
+kernel makes whole rollouts, environments included, all three ways make the same whole rollouts.
 """
 
 import hashlib
@@ -51,8 +51,8 @@ from puffer_mlx.training.streams import acting_streams
 from puffer_mlx.vec.base import Collected, VecEnv
 from puffer_mlx.vec.rollout_loop import ACT, PART
 
-STEPS = 4  # of one measurement
-WAYS = 4  # grows when a device acts in another way: what was measured before is measured again
+STEPS = 4  # of one measurement where environments stand still
+WAYS = 5  # grows when a device acts in another way: what was measured before is measured again
 BUDGET = 0.8  # seconds for each device, kernels compiled
 # Overlapped, acting on the CPU costs nothing while it is the shorter half; a GPU that acts has no
 # time to train. So there the CPU may be slower by this factor, a guess at training's share.
@@ -131,7 +131,7 @@ def place(
         found.rollout, found.whole = mx.Device(mx.gpu), whole
     else:
         measure = partial(_calibrate, config, vec, policy, run, weights, whole, seats)
-        seconds, cached = _cached(config, vec.spec, measure, seats)
+        seconds, cached = _cached(config, vec.spec, measure, seats, whole is not None)
         found.rollout, found.reason = _choose(seconds, overlap)
         found.reason += " (measured before)" if cached else ""
         found.whole = whole if _one_launch_wins(seconds) else None
@@ -168,22 +168,19 @@ def _refuse_without(
 
 
 def _one_launch_wins(seconds: dict[str, float]) -> bool:
-    """Whether one kernel acts and steps the environments in less time than others act in."""
+    """Whether one kernel acts and steps the environments in less time than the host's ways do."""
     return seconds.get(WHOLE, math.inf) <= min(seconds["cpu"], seconds["gpu"])
 
 
 def _choose(seconds: dict[str, float], overlap: bool) -> tuple[mx.Device, str]:
-    """The device to act on, and why, from the seconds of a step on each.
-
-    With its environments, if one kernel of the GPU takes less time for both than others for acting.
-    """
+    """The device to act on, and why, from the seconds of a step on each."""
+    cpu, gpu = seconds["cpu"], seconds["gpu"]
     if _one_launch_wins(seconds):
-        took = 1000 * seconds[WHOLE]
         return mx.Device(mx.gpu), (
             "rollouts and environments on the GPU, in one launch: a step of all agents takes"
-            f" {took:.3f} ms"
+            f" {1000 * seconds[WHOLE]:.3f} ms; environments on the cores and acting on the GPU"
+            f" {1000 * gpu:.3f} ms, on the CPU {1000 * cpu:.3f} ms"
         )
-    cpu, gpu = seconds["cpu"], seconds["gpu"]
     chosen = "cpu" if cpu <= gpu * (PATIENCE if overlap else 1.0) else "gpu"
     other = "gpu" if chosen == "cpu" else "cpu"
     reason = (
@@ -230,13 +227,20 @@ def _calibrate(
     whole: RolloutOnGPU | None = None,
     seats: Seats | None = None,
 ) -> dict[str, float]:
-    """Seconds of one step of all agents on each device, medians; a few steps, compiled before."""
+    """Seconds of one step of all agents on each device, medians, kernels compiled before.
+
+    Of acting alone, in a few steps. Where ``whole`` makes rollouts of ``train.horizon`` steps, the
+    others make those, too: its seconds are the environments' as well. These are afterwards what
+    they were.
+    """
     agents, groups = config.vec.total_agents, config.vec.num_buffers
-    buffer = RolloutBuffer(vec.spec, STEPS, agents, groups)
+    T = STEPS if whole is None else config.train.horizon
+    buffer = RolloutBuffer(vec.spec, T, agents, groups)
+    before = None if whole is None else vec.state()
     timer = PhaseTimer("", enabled=False)
     found = {}
     with ThreadPoolExecutor(rollout_threads(config, rollout_cores(config))) as pool:
-        still: Any = _Still(agents, groups, pool)
+        environments: Any = _Still(agents, groups, pool) if whole is None else vec
         for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
             there = Placement(
                 mx.default_device(),
@@ -249,25 +253,27 @@ def _calibrate(
             acting = lower(weights if home else for_cpu(weights), precision)
             streams = partial(acting_streams, device, threads(), groups)
             acting = acting if seats is None else [acting] * (1 + seats.opponents)
-            way = choose_acting(device, precision, policy, run, still, streams, timer, seats)
+            way = choose_acting(device, precision, policy, run, environments, streams, timer, seats)
             with building, mx.stream(device):
                 states = [policy.initial_state(agents // groups) for _ in range(groups)]
-                noise = policy.distribution.noise(mx.random.key(0), (STEPS, agents))
+                noise = policy.distribution.noise(mx.random.key(0), (T, agents))
             mx.eval(acting, states, noise)
-            rollout = partial(way.collect, buffer, still, acting, states, noise)
-            found[kind(device)] = _median_seconds(rollout) / STEPS
+            rollout = partial(way.collect, buffer, environments, acting, states, noise)
+            if whole is not None:
+                buffer.reset(vec)
+                buffer.begin(buffer)
+            found[kind(device)] = _median_seconds(rollout) / T
     if whole is not None:
         found[WHOLE] = _seconds_of_whole(whole, config, vec, policy, weights)
+        assert before is not None, "rules that a GPU runs come with a state that can be saved"
+        vec.restore(before)
     return found
 
 
 def _seconds_of_whole(
     whole: RolloutOnGPU, config: Config, vec: Any, policy: Policy, weights: Any
 ) -> float:
-    """Of one step of all agents and their environments, which begin where they are.
-
-    They are stepped on the GPU alone: the host's stay where they are.
-    """
+    """Of one step of all agents and their environments, which start anew."""
     T, agents = config.train.horizon, config.vec.total_agents
     environments, buffer = EnvironmentsOnGPU(vec, whole), BufferOnGPU(vec.spec, T, agents, 1)
     streams = partial(acting_streams, mx.Device(mx.gpu), threads(), 1)
@@ -276,6 +282,8 @@ def _seconds_of_whole(
         states = [policy.initial_state(agents)]
         noise = policy.distribution.noise(mx.random.key(0), (T, agents))
     mx.eval(weights, states, noise)
+    buffer.reset(environments)
+    buffer.begin(buffer)
     return _median_seconds(partial(way.collect, buffer, environments, weights, states, noise)) / T
 
 
@@ -296,6 +304,7 @@ def _cached(
     spec: EnvSpec,
     measure: Callable[[], dict[str, float]],
     seats: Seats | None = None,
+    whole: bool = False,
 ) -> tuple[dict[str, float], bool]:
     """The measurement for this machine and configuration, made unless it was made before."""
     facts = {
@@ -308,6 +317,8 @@ def _cached(
         "threads": rollout_threads(config, rollout_cores(config)),
         "policy": [vars(config.policy), vars(config.torch), config.train.precision],
     }
+    if whole:  # then environments are measured, too
+        facts["environments"] = [config.train.horizon, config.env]
     if seats is not None:
         facts["agents of each policy"] = np.bincount(seats.policy).tolist()
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,5 +1,8 @@
 """Trajectories on a GPU, which is emulated, beside the host's; and what the checks say of them."""
 
+import re
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -14,7 +17,10 @@ from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.gpu import whole
 from puffer_mlx.check.gpu.tools import Failed
 from puffer_mlx.policy.rollout_on_gpu import RolloutOnGPU
+from puffer_mlx.vec.native.gpu_rules import GPURules, gpu_rules
+from puffer_mlx.vec.native.make import open_environment, read_spec
 from puffer_mlx.vec.native.sources import environments_folder
+from puffer_mlx.vec.native.vec import NativeVec
 
 ENVS = environments_folder()
 
@@ -88,35 +94,84 @@ def test_rows_that_do_not_fit(monkeypatch):
 def test_without_a_gpu(monkeypatch):
     monkeypatch.setattr(on_gpu, "has_gpu", lambda: False)
     (found,) = on_gpu.on_gpu(subject())
-    assert found.verdict == "ok" and "none here" in found.text
+    assert found.verdict == "ok" and "compile without headers, double" in found.text
+    assert "there is none here to compare them on" in found.text
     (found,) = on_gpu.on_gpu(subject("target"))
     assert found.verdict == "-" and "doesn't define MY_GPU; it has 8 agents" in found.text
 
 
+def rules(folder: Path) -> GPURules:
+    library = open_environment(folder)
+    found = gpu_rules(folder, library, read_spec(folder, library))
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("name", ["squared", "breakout", "connect4", "g2048", "memory", "catch"])
 def test_nothing_keeps_ours(name):
-    assert [*on_gpu.obstacles(ENVS / name)] == []
+    found = on_gpu.compiled(rules(ENVS / name))
+    assert found.verdict == "ok"
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("RULE double half(double x) { return x / 2; }", "numbers in double"),
-        ("static int shared;", "static variables"),
-        ("RULE void f(int OWN* a) { memset(a, 0, 4); }", "functions of the C library (memcpy …)"),
-        ("RULE int OWN* make(void) { return malloc(4); }", "memory of its own (malloc)"),
-        ("RULE int f(void) {\n    static const int T[2] = {1, 2};\n    return T[0];\n}", "tables"),
-        ("RULE void f(Log OWN* log) { *log = (Log){0}; }", "compound literals"),
-        ("// a double", ""),
-    ],
-)
-def test_obstacles(line, said):
+REFUSED = [
+    ("RULE double half(double x) { return x / 2; }", "FAIL", "poisoned"),
+    ("RULE float half(float x) { return x * 0.5; }", "FAIL", "'float' to 'double'"),
+    ("#include <string.h>", "FAIL", "string.h"),
+    ('#include "words.h"', "FAIL", "words.h, which isn't there"),
+    ("RULE void f(int OWN* a) { memset(a, 0, 4); }", "FAIL", "memset"),
+    ("RULE void f(int OWN* a) { memcpy(a, a + 1, 4); }", "FAIL", "memcpy"),
+    ("RULE int OWN* make(void) { return (int*)malloc(4); }", "FAIL", "malloc"),
+    ("RULE float f(float x) { return powf(x, 3); }", "FAIL", "powf"),
+    ("static int shared;", "FAIL", "poisoned"),
+    ("RULE int f(void) { static int calls; return ++calls; }", "FAIL", "poisoned"),
+    ("RULE int f(void) { TABLE int T[2] = {1, 2}; return T[0]; }", "FAIL", "initialize"),
+    ("int shared;\nRULE void f(void) { shared++; }", "FAIL", "variables outside of functions"),
+    ("int shared = 3;", "FAIL", "variables outside of functions"),
+    ("RULE void f(Log OWN* log) { *log = (Log){0}; }", "WARN", "compound"),
+    ("TABLE int T[2] = {1, 2};\nRULE int f(int i) { return T[i]; }", "ok", ""),
+    (
+        '// a double, #include <string.h>, memcpy(\nRULE int f(void) { return sizeof "static"; }',
+        "ok",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "verdict", "said"), REFUSED)
+def test_rules_that_no_gpu_takes(tmp_path, line, verdict, said):
+    """Behind the rules of squared, whose struct and functions stay what they are."""
+    of_squared = rules(ENVS / "squared")
+    header = tmp_path / "squared.h"
+    header.write_text(of_squared.header.read_text() + line + "\n")
+    found = on_gpu.compiled(of_squared._replace(header=header))
+    assert found.verdict == verdict and said in found.text.replace("\u2018", "'")
+    if verdict != "ok" and not re.search(
+        "variables outside|isn't there", said
+    ):  # the line's number in the header
+        number = of_squared.header.read_text().count("\n") + 1
+        assert re.search(rf"squared\.h:{number}:", found.text)
+
+
+def test_check_env_compiles_rules_that_say_they_are_for_a_gpu(monkeypatch):
+    """All of squared, as its author runs check-env on it."""
+
     def edit(copy):
         header = copy / "squared.h"
-        header.write_text(header.read_text() + line + "\n")
+        text = header.read_text().replace("#ifndef RULE", "#include <string.h>\n#ifndef RULE")
+        header.write_text(text + "static int steps;\n")
 
-    found = [*on_gpu.obstacles(kept_copy(ENVS / "squared", edit))]
-    assert len(found) == bool(said) and all(said in each for each in found)
+    monkeypatch.setattr(on_gpu, "has_gpu", lambda: False)
+    folder = kept_copy(ENVS / "squared", edit)
+    made = NativeVec(folder, total_agents=1, env=config.load("squared").env)
+    told = SimpleNamespace(native=True, make=lambda: made)
+    (found,) = on_gpu.on_gpu(told)  # type: ignore
+    assert found.verdict == "FAIL" and "string.h" in found.text
+
+
+def test_without_a_compiler(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    found = on_gpu.compiled(rules(ENVS / "squared"))
+    assert found.verdict == "-" and "'no-such-compiler' can't be run" in found.text
 
 
 def test_what_check_gpu_says(monkeypatch, wrong):

@@ -89,6 +89,11 @@ def test_a_wrong_option_of_a_command(here, words, hint):
     assert (code, out) == (2, "") and err.startswith("error: ") and f"hint: {hint}" in err
 
 
+@pytest.mark.parametrize("words", ["{} --help", "help {}", "{} squared nowhere", "-q {} squared"])
+def test_pufferlibs_word_for_evaluate(here, words):
+    assert said(*words.format("eval").split()) == said(*words.format("evaluate").split())
+
+
 def test_python_m_puffer_mlx(tmp_path):
     words = [sys.executable, "-m", "puffer_mlx", "trian"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)

@@ -64,6 +64,26 @@ def test_a_file_with_another_name_finds_the_folder_of_its_own(repository):
     assert (config.env_name, config.source) == ("kite", str(repository / "ocean" / "kite"))
 
 
+@pytest.mark.parametrize("text", ["", "[base]\nenv_name = breakout\n"])
+def test_the_only_file_in_a_folder_is_about_it(repository, text):
+    """Of a folder that was copied and renamed, say."""
+    folder = repository / "mine"
+    folder.mkdir()
+    (folder / "binding.c").write_text("")
+    (folder / "settings.ini").write_text(f"{text}[train]\ngamma = 0.125\n")
+    config = c.load("./mine")
+    assert (config.env_name, config.source) == ("mine", str(folder))
+    assert config.train.gamma == 0.125
+    (folder / "other.ini").write_text("")
+    with pytest.raises(
+        UserError, match=r"in \./mine is about mine: other\.ini, settings\.ini"
+    ) as e:
+        c.load("./mine")
+    assert e.value.hint == "call one mine.ini, or give it [base] env_name = mine"
+    (folder / "mine.ini").write_text("[train]\ngamma = 0.5\n")
+    assert c.load("./mine").train.gamma == 0.5
+
+
 def test_what_a_file_says_of_its_sources_counts(repository):
     (repository / "config" / "breakout.ini").write_text("[env]\nsource = ../elsewhere\n")
     assert c.load("config/breakout.ini").source == str(repository / "elsewhere")

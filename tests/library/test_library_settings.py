@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from puffer_mlx import config
+from puffer_mlx import config, vec
 from puffer_mlx.config.fit import typed
 from puffer_mlx.errors import UserError
 from puffer_mlx.library.environments import changed, configured
@@ -38,6 +38,12 @@ def test_several_choices_are_a_list_too():
         ({"train": {"hidden_size": 1}}, "did you mean policy.hidden_size"),
         ({"n_steps": 128}, "no setting n_steps\n  hint: here it is horizon"),
         ({"train.lr": 128}, "no setting train.lr\n  hint: here it is learning_rate"),
+        ({"lam": 0.9}, "no setting lam\n  hint: here it is gae_lambda"),
+        (
+            {"policy_kwargs": {"net_arch": 64}},
+            "no setting policy_kwargs.net_arch\n  hint: here it is hidden_size",
+        ),
+        ({"learning_rate": float}, r"of type type\n.*lr_schedule says: cosine, linear, adaptive"),
         ({"zzzzzz": 1}, r"prints every key; the environment's own are env\.NAME"),
         ({"gamma": None}, "gamma is None, of type NoneType\n  hint: a number"),
         ({"env": {"sizes": [1, 2]}}, r"env.sizes is \[1, 2\], .*\n.*lambda: MyEnv"),
@@ -54,14 +60,41 @@ def test_settings_win_over_files_and_count_as_typed():
     assert found == plain and typed(found, "train.gamma")
 
 
-def test_errors_do_not_speak_of_a_command_line():
-    for make in (
-        lambda: configured(None, "squared", {"gamma": 2}),
-        lambda: configured(config.Config("squared"), None, {"gamma": 2}),
-    ):
-        with pytest.raises(UserError, match=r"train.gamma 2.* is out of range\n") as caught:
-            make()
-        assert "command line" not in str(caught.value)
+def made_of(given):
+    found = configured(given, "connect4_two", {"minibatch_size": 448})
+    with vec.make(found, 1):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: configured(None, "squared", {"gamma": 2}), "train.gamma 2.0 is out of range ("),
+        (
+            lambda: configured(config.Config("squared"), None, {"gamma": 2}),
+            "train.gamma 2 is out of range (",
+        ),
+        # beside a file, which says the other number
+        (lambda: configured(None, "squared", {"total_agents": 16}), "configs/squared.ini:18; "),
+        (lambda: configured({"env.foo": 1}, "squared", {}), "there is no setting env.foo 1 ("),
+        (lambda: configured({"env.siz": 1}, "squared", {}), "there is no setting env.siz 1 ("),
+        # after it was read
+        (lambda: made_of({"total_agents": 7}), "7 is not a multiple of vec.num_buffers 1 times"),
+    ],
+)
+def test_errors_speak_of_arguments_and_of_no_command_line(make, said):
+    with pytest.raises(UserError) as caught:
+        make()
+    text = str(caught.value)
+    assert said in text and "keyword or dictionary)\n" in text
+    assert "command line" not in text and "--" not in text
+
+
+def test_a_family_that_is_found_out_later_blames_no_command_line_either():
+    found = configured({"gamma": 0.25}, "gym:CartPole-v1", {})
+    assert found.again is not None
+    again = found.again("discrete")
+    assert typed(again, "train.gamma") and again.origins["train.gamma"] == "keyword or dictionary"
 
 
 def test_a_whole_configuration_is_copied():

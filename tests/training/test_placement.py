@@ -15,6 +15,7 @@ from oracles import named
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.alone import Alone
+from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.training import acting, placement, placing
@@ -22,6 +23,8 @@ from puffer_mlx.training import trainer as trainer_module
 from puffer_mlx.training.placement import Placement, notes
 from puffer_mlx.training.placing import PATIENCE, as_on_first, place
 from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.vec.native.make import find_environment
+from puffer_mlx.vec.native.vec import NativeVec
 
 CPU, GPU = mx.Device(mx.cpu), mx.Device(mx.gpu)
 T, N, S = 4, 10, 4  # segments don't divide the agents
@@ -304,13 +307,16 @@ def test_a_measurement_is_made_once_for_each_configuration(cache, monkeypatch):
     for count, (c, spec) in enumerate(others, 2):
         found, cached = placing._cached(c, spec, measure)
         assert (found["cpu"], cached) == (count, False)
+    # of whole rollouts, environments are measured, too
+    for count, more in enumerate([[], ["--train.horizon", "8"], ["--env.size", "5"]], 7):
+        assert placing._cached(configure(*more), SPEC, measure, None, True)[0]["cpu"] == count
     monkeypatch.setattr(placing, "threads", lambda: 99)  # another machine
     assert not placing._cached(configure(), SPEC, measure)[1]
     monkeypatch.setattr(placing, "version_text", lambda: "of tomorrow")
     assert not placing._cached(configure(), SPEC, measure)[1]
     # what doesn't matter: learning, and how long
     assert placing._cached(configure("--train.gamma", "0.5", "--seed", "9"), SPEC, measure)[1]
-    assert len(calls) == len(others) + 3
+    assert len(calls) == len(others) + 6
     names = [path.name for path in cache.iterdir()]
     assert len(names) == len(calls) and all(name.endswith(".json") for name in names)
 
@@ -378,6 +384,47 @@ def test_measuring_both_devices_changes_nothing_else(two, monkeypatch, in_c):
     list(other)
     for (_, one), (_, two) in zip(named(trainer.weights), named(other.weights), strict=True):
         np.testing.assert_array_equal(one, two)
+
+
+GPU_RULES = ["squared", "memory", "connect4", "g2048", "catch", "breakout", "cartpole"]
+
+
+@pytest.mark.parametrize("name", GPU_RULES)
+@pytest.mark.parametrize(("one_launch", "chosen"), [(4.0, "gpu-kernel"), (6.0, "gpu")])
+def test_all_ways_are_measured_with_their_environments(two, monkeypatch, name, one_launch, chosen):
+    """Planted seconds a step: acting 3 on the CPU and 1 on the GPU, environments 4 beside them."""
+    clock = [0.0]
+
+    def takes(seconds):
+        def collect(_, buffer, environments, weights, states, noise):
+            acting = next(seconds)
+            moving = 4.0 if isinstance(environments, NativeVec) else 0.0
+            if moving:
+                actions = np.zeros((environments.num_agents, 1), np.float32)
+                environments.send(0, actions, buffer.rows.part(1, slice(None)))
+                environments.wait(0)
+            clock[0] += buffer.horizon * (acting + moving)
+            return states
+
+        return collect
+
+    host = (seconds for seconds in (3.0, 1.0) for _ in range(2))  # the first call compiles
+    monkeypatch.setattr(placing, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(acting.ActingInC, "collect", takes(host))
+    monkeypatch.setattr(acting.RolloutsOnGPU, "collect", takes(iter([one_launch] * 2)))
+    monkeypatch.setattr(placing, "_cached", lambda config, spec, measure, *_: (measure(), False))
+    monkeypatch.setattr(placing, "has_gpu", lambda: True)
+    c = config.load(name)
+    c.policy.hidden_size, c.torch.encoder = 8, "DefaultEncoder"
+    c.vec.total_agents, c.vec.num_buffers = 16, 1
+    with NativeVec(find_environment(name), total_agents=16, env=c.env) as vec:
+        policy = configured_policy(vec.spec, c)
+        weights, before = policy.init(mx.random.key(0)), vec.state()
+        found = placed((c, vec, policy, compile_update(policy, c.train), weights))
+        np.testing.assert_array_equal(vec.state(), before)
+    measured = {"gpu-kernel": 4.0, "gpu": 5.0}[chosen]
+    assert f"a step of all agents takes {1000 * measured:.0f}." in found.reason
+    assert (found.whole is not None) == (chosen == "gpu-kernel")
 
 
 def test_auto_measures_once_and_then_remembers(cache, monkeypatch):

@@ -27,7 +27,7 @@ from sanitizers import SANITIZERS, run_upstream
 
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.native.compiling import environment_flags
+from puffer_mlx.vec.native.compiling import compile_environment, environment_flags
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.sources import Needs, environment_files, needs, repository
 from puffer_mlx.vec.native.vec import NativeVec
@@ -318,6 +318,40 @@ def test_what_belongs_elsewhere(tmp_path: Path, name: str, monkeypatch: pytest.M
         NativeVec(folder, total_agents=1, env={"size": 5})
     if name == "raylib":
         assert "DrawHologram" in caught.value.message and "install raylib" in caught.value.hint
+
+
+TOLD_PLAINLY = {  # file, text, its replacement, message, hint
+    "before the release of 4.0": (
+        "binding.c",
+        "#define OBS_TENSOR_T ByteTensor",
+        "#define OBS_TYPE FLOAT\n#define ACT_TYPE DOUBLE",
+        "foreign: its binding.c is of a time before PufferLib 4.0's release, with OBS_TYPE and"
+        " ACT_TYPE",
+        "#define OBS_TENSOR_T FloatTensor",
+    ),
+    "data that isn't there": (
+        "squared.h",
+        "#ifndef RULE",
+        '#include "resources/squared/levels.h"\n#ifndef RULE',
+        "foreign: resources/squared/levels.h is missing, which its sources include",
+        "copy it from where the environment is from",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOLD_PLAINLY)
+@pytest.mark.parametrize("header", ["vecenv.h", "env_binding.h"])
+def test_what_needs_no_compiler_to_be_told(tmp_path: Path, name: str, header: str):
+    """Neither its lines nor its advice."""
+    folder = squared(tmp_path / "foreign", "GetRandomValue(0, 120)")
+    file, old, new, message, hint = TOLD_PLAINLY[name]
+    edit(folder / file, old, new)
+    if file == "binding.c":
+        edit(folder / file, '#include "vecenv.h"', f'#include "{header}"')
+    with pytest.raises(UserError) as caught:
+        compile_environment(folder)
+    assert caught.value.message == message
+    assert hint in caught.value.hint and "correct the source" not in caught.value.hint
 
 
 NOT_RAYLIBS = {  # text that is put before c_step -> what the compiler misses

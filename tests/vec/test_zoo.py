@@ -10,6 +10,8 @@ import pytest
 
 from puffer_mlx import config as c
 from puffer_mlx import vec
+from puffer_mlx.check.env.pictures import drawn
+from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
@@ -224,6 +226,56 @@ def test_a_picture():
     with make(env={}, render=True) as env:
         started(env)
         assert env.render().shape == (4, 5, 3)
+
+
+class Blind(zoo_relay.Relay):
+    """As PettingZoo's own ParallelEnv, whose render is there and raises."""
+
+    def render(self):
+        raise NotImplementedError
+
+
+class Least:
+    """What an environment has to have, and no render at all."""
+
+    def __init__(self, render_mode=None):
+        self._of = zoo_relay.Relay(render_mode=render_mode)
+
+    def __getattr__(self, name):
+        if name == "render":
+            raise AttributeError(name)
+        return getattr(self._of, name)
+
+    def close(self):
+        pass
+
+
+def drawing(factory):
+    with make(factory, env={}, render=True) as env:
+        started(env)
+        env.render()
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        (Blind, r"it has no render\(\)"),
+        (Least, r"it has no render\(\)"),
+        (lambda: Blind(), "it takes no render_mode"),
+    ],
+)
+def test_an_environment_that_draws_nothing(factory, said):
+    with pytest.raises(UserError, match=rf"relay: it can't be drawn: {said}\n  hint: take"):
+        drawing(factory)
+    with make(factory, env={}) as env:
+        started(env)
+
+
+def test_check_env_of_an_environment_that_draws_nothing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "blind", types.SimpleNamespace(Blind=Blind))  # type: ignore
+    config = c.load("blind:Blind", WORDS)
+    (found,) = drawn(Subject(config, 1, 1))
+    assert found.verdict == "WARN" and "it has no render()" in found.text
 
 
 @pytest.mark.parametrize(

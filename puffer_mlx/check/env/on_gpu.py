@@ -1,31 +1,44 @@
 """Item: whether a GPU can step the environment itself, and does what the host does."""
 
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from puffer_mlx import vec
-from puffer_mlx.check.env.findings import Findings, fail, ok, skip, warn
+from puffer_mlx.check.env.findings import FAIL, WARN, Finding, Findings, fail, ok, skip, warn
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.trajectories import compare
+from puffer_mlx.errors import UserError
+from puffer_mlx.ops.gpu.text import FOLDER, Rules, in_namespace
+from puffer_mlx.system.compiler import CompilerError, compile_shared
 from puffer_mlx.system.devices import has_gpu
+from puffer_mlx.vec.native.gpu_rules import WORD, GPURules
 from puffer_mlx.vec.native.sources import environment_files
 from puffer_mlx.vec.native.vec import NativeVec
 
 LAUNCHES = 8
 ROUNDING = 1e-3  # of a number, when rules are rounded in another way
 GUIDE = "docs/writing_envs.md, “Rules that a GPU runs”, says how they are written"
-OBSTACLES = {  # what a GPU's compiler doesn't take, in a header of rules
-    r"\bdouble\b": "numbers in double",
-    r"\b(?:malloc|calloc|realloc|free)\s*\(": "memory of its own (malloc)",
-    r"\b(?:memcpy|memset|memmove|printf|fprintf)\s*\(": "functions of the C library (memcpy …)",
-    r"^\s*static\s+(?!const|inline)[\w\s*]+\b\w+(\[[^\]]*\])*\s*(=[^;]*)?;": "static variables",
-    r"^\s+static\s+const": "tables inside functions",
-    r"(?:[=,(]|\breturn)\s*\(\w+\)\s*\{": "compound literals: (Name){…}",
-    r"=\s*\{\s*\.\w": "designated initialisers: {.name = …}",
-}
+HEADER = Path(__file__).with_name("rules_on_gpu.h")
+RULES = FOLDER / "acting" / "rules.kernel.h"
+SHOWN = 3  # errors of a compiler
+COMPILED = [
+    *("-S", "-std=c++14", "-nostdinc", "-nostdinc++", "-fno-sanitize=all"),
+    *("-Werror=double-promotion", "-Wno-extern-initializer", "-Wno-unused-command-line-argument"),
+]
+# Behind rules.kernel.h, which says some of these words itself. A constant with an initial value may
+# be called extern outside of functions, and not inside: as Metal's.
+WORDS = """
+#undef TABLE
+#define TABLE extern const
+#pragma GCC poison double static
+"""
+_VARIABLES = re.compile(
+    r"^\s*(?:\.section\s+)?(?:\.t?(?:bss|data)|\.l?comm|\.zerofill|__DATA)\b(?!\.rel|,__const)",
+    re.M,
+)
 _DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 def on_gpu(subject: Subject) -> Findings:
@@ -40,10 +53,81 @@ def on_gpu(subject: Subject) -> Findings:
         why = "; ".join(obstacles(vec.source_folder(subject.config), each))
         yield skip(f"stepped on the CPU alone: {why}. {GUIDE}")
         return
-    if not has_gpu():
-        yield ok("its rules are for a GPU, too; there is none here to compare them on")
+    tried = compiled(side.rules)
+    if tried.verdict == FAIL or not has_gpu():
+        yield tried
         return
+    if tried.verdict == WARN:
+        yield tried
     yield from compared(subject)
+
+
+def compiled(rules: GPURules) -> Finding:
+    """Whether rules compile without what GPUs don't have, by this machine's C++ compiler.
+
+    Which doesn't know a GPU's kinds of memory, unless it is clang: then those of rows.
+    """
+    name = rules.header.stem
+    try:
+        text = program(rules)
+        assembly = _assembly(name, text)
+        refused = _extensions(name, text)
+    except OSError as error:
+        return fail(f"its rules include {error.filename}, which isn't there", GUIDE)
+    except CompilerError as error:
+        return fail(f"its rules don't compile for a GPU: {_first(_errors(error))}", GUIDE)
+    except UserError as error:
+        return skip(f"whether its rules compile for a GPU, can't be told: {error.message}")
+    if _VARIABLES.search(assembly):
+        return fail("its rules don't compile for a GPU: variables outside of functions", GUIDE)
+    if refused:
+        return warn(f"a GPU's compiler may refuse its rules: {_first(refused)}", GUIDE)
+    return ok(
+        "its rules compile without headers, double and static variables, as a GPU needs them;"
+        " there is none here to compare them on"
+    )
+
+
+def _first(lines: list[str]) -> str:
+    return "; ".join(lines[:SHOWN])
+
+
+def _errors(error: CompilerError) -> list[str]:
+    return [line for line in error.lines if " error: " in line]
+
+
+def _extensions(name: str, text: str) -> list[str]:
+    """Errors about what compilers take besides C++, but for types without a name: GPUs' do."""
+    try:
+        _assembly(name, text, "-pedantic-errors")
+    except CompilerError as error:
+        return [line for line in _errors(error) if "anonymous" not in line]
+    return []
+
+
+def program(rules: GPURules) -> str:
+    """Rules as a GPU's compiler gets them, without a kernel around."""
+    header = rules.header.name
+    text = in_namespace(Rules(rules.header, rules.struct, rules.masked))
+    text = text.replace("namespace game {\n", f'namespace game {{\n#line 1 "{header}"\n', 1)
+    before = (path.read_text() for path in (HEADER, RULES))
+    calls = "void one_step(Game OWN* env) { game::c_step(env); }\n"
+    layout = f'static_assert(sizeof(Game) == {WORD * rules.words}, "laid out in another way");\n'
+    return "".join((*before, WORDS, text, calls, layout))
+
+
+def _assembly(name: str, text: str, *flags: str) -> str:
+    """What a C++ program becomes.
+
+    Raises:
+        CompilerError: it doesn't compile.
+        UserError: there is no compiler.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / f"{name}.cpp"
+        source.write_text(text)
+        made = compile_shared(f"{name}-rules", [source], [*COMPILED, *flags], "c++")
+    return made.read_text()
 
 
 def compared(subject: Subject) -> Findings:
@@ -76,15 +160,11 @@ def compared(subject: Subject) -> Findings:
 def obstacles(folder: Path, each: int = 1) -> Iterator[str]:
     """What keeps a folder's environment from a GPU, in words."""
     files = [path for path in environment_files(folder) if path.suffix in (".c", ".h")]
-    code = {path: _COMMENT.sub("", path.read_text(errors="replace")) for path in files}
-    defined = {name for text in code.values() for name in _DEFINED.findall(text)}
+    code = [path.read_text(errors="replace") for path in files]
+    defined = {name for text in code for name in _DEFINED.findall(text)}
     if "MY_GPU" not in defined:
         yield "binding.c doesn't define MY_GPU"
     if "MY_STATE_PLAIN" not in defined:
         yield "binding.c doesn't define MY_STATE_PLAIN, so its state may be more than its struct"
     if each > 1:
         yield f"it has {each} agents, and a GPU steps those with one"
-    rules = [text for path, text in code.items() if path.suffix == ".h"]
-    for pattern, what in OBSTACLES.items():
-        if any(re.search(pattern, text, re.MULTILINE) for text in rules):
-            yield f"it uses {what}"

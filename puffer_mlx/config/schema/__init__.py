@@ -19,6 +19,7 @@ only". 5.0's other defaults are in `configs/puffer5.ini`, its other names in `co
 
 from puffer_mlx.config.schema.base import JSON_LINES, NO_TRACKER, Base
 from puffer_mlx.config.schema.config import (
+    ARGUMENT,
     COMMAND_LINE,
     KEYS,
     SECTIONS,
@@ -33,6 +34,7 @@ from puffer_mlx.config.schema.vec import Vec
 from puffer_mlx.config.schema.wrap import Wrap
 
 __all__ = [
+    "ARGUMENT",
     "COMMAND_LINE",
     "JSON_LINES",
     "KEYS",

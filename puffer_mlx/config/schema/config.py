@@ -18,6 +18,7 @@ from puffer_mlx.config.schema.vec import Vec
 from puffer_mlx.config.schema.wrap import Wrap
 
 COMMAND_LINE = "command line"  # the origin of a setting that no file gave
+ARGUMENT = "keyword or dictionary"  # the same in a program
 
 SECTIONS: dict[str, type] = {
     "base": Base,

@@ -7,6 +7,7 @@ from puffer_mlx.config.parts import optimizers
 from puffer_mlx.config.schema.section import Named
 
 OPTIMIZERS = optimizers()
+SCHEDULES = "cosine", "linear", "adaptive"
 
 
 @dataclass
@@ -31,7 +32,12 @@ class Train(Named):
         " key.",
         choices=OPTIMIZERS,
     )
-    learning_rate: float = key(0.015, "The optimizer's step size in the first epoch.", minimum=0)
+    learning_rate: float = key(
+        0.015,
+        "The optimizer's step size in the first epoch.",
+        minimum=0,
+        advice=f"; how it falls, train.lr_schedule says: {', '.join(SCHEDULES)}",
+    )
     anneal_lr: bool = key(
         True, "Lower the learning rate over the run's epochs, as lr_schedule says; False keeps it."
     )
@@ -40,7 +46,7 @@ class Train(Named):
         "How it falls from learning_rate to min_lr_ratio x learning_rate: along half a cosine, as"
         " PufferLib's, or along a line; adaptive: it follows the policy's moves, see desired_kl."
         " puffer_mlx only.",
-        choices=("cosine", "linear", "adaptive"),
+        choices=SCHEDULES,
     )
     desired_kl: float = key(
         0.01,

@@ -89,7 +89,7 @@ def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
         rules: the environment's.
         backend: ``metal`` or ``cuda``.
     """
-    given = {"layers.metal.h": expand(layers), "rules": _in_namespace(rules)}
+    given = {"layers.metal.h": expand(layers), "rules": in_namespace(rules)}
     text = _expand(FOLDER / "acting" / "rollout.kernel.h", set(), given)
     before, begin = _head(backend)
     found = _KERNEL.search(text)
@@ -99,7 +99,7 @@ def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
     return kernel._replace(name=name, exact=True, resident=RESIDENT)
 
 
-def _in_namespace(rules: Rules) -> str:
+def in_namespace(rules: Rules) -> str:
     """An environment's header where its names can't meet the kernel's; its macros end with it."""
     text = expand(rules.header)
     ends = "".join(f"#undef {name}\n" for name in sorted(set(_DEFINED.findall(text)) - _WORDS))

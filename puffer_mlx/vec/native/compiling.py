@@ -60,6 +60,8 @@ _PREFIXES = (
 )
 _NAME = rf"'((?:rl)?[A-Z]\w*[a-z]\w*|(?:{_PREFIXES.replace(' ', '|')})_\w+)'"
 _HEADER = r"(?:^|[\s'\"/])((?:ray|rl|rcamera|reasings|rres)\w*\.h)'?"
+_OLDER = re.compile(r"^[ \t]*#[ \t]*define[ \t]+OBS_TYPE\b", re.MULTILINE)
+_NOT_THERE = re.compile(r"error: (\S+): No such file|error: '([^']+)' file not found")
 _UNKNOWN = re.compile(
     rf"(?:implicit declaration of function|undeclared function|unknown type name|undeclared"
     rf" identifier) {_NAME}|{_NAME} undeclared|{_HEADER}(?:: No such file| file not found)",
@@ -94,7 +96,7 @@ def compile_environment(folder: Path | str, again: bool = False) -> Path:
             again=again,
         )
     except UserError as error:
-        raise _explained(error, asks) from None
+        raise _older(folder) or _explained(error, asks, folder) from None
 
 
 def compiled_unit(folder: Path | str) -> Path:
@@ -140,7 +142,35 @@ def _text_macro(name: str, path: Path) -> str:
     return f"-D{name}={json.dumps(str(path), ensure_ascii=False)}"
 
 
-def _explained(error: UserError, asks: Needs) -> UserError:
+def _older(folder: Path) -> UserError | None:
+    """What is wrong with a folder of what became PufferLib 4.0, before its release."""
+    binding = folder / "binding.c"
+    text = binding.read_text(errors="replace") if binding.is_file() else ""
+    if not _OLDER.search(text) or "OBS_TENSOR_T" in text:
+        return None
+    return UserError(
+        f"{folder.resolve().name}: its binding.c is of a time before PufferLib 4.0's release, with"
+        " OBS_TYPE and ACT_TYPE",
+        "that of the release: #define OBS_TENSOR_T FloatTensor, or ByteTensor, in their place, and"
+        ' #include "vecenv.h" for env_binding.h; actions, rewards and terminals are float*',
+    )
+
+
+def _missing(error: UserError, folder: Path) -> UserError | None:
+    """What to say of a file that an environment includes and that isn't there, like its data."""
+    found = _NOT_THERE.search(error.message)
+    if found is None:
+        return None
+    path = next(filter(None, found.groups()))
+    places = ", ".join(map(str, include_folders(folder)))
+    return UserError(
+        f"{folder.resolve().name}: {path} is missing, which its sources include",
+        f"copy it from where the environment is from, or install its library; beside the file that"
+        f" includes it, it is looked for in {places}",
+    )
+
+
+def _explained(error: UserError, asks: Needs, folder: Path) -> UserError:
     """The compiler's error with what is behind it, if that is known."""
     message = error.message.replace("\u2018", "'").replace("\u2019", "'")
     for pattern, meaning, hint in _ELSEWHERE:
@@ -156,4 +186,4 @@ def _explained(error: UserError, asks: Needs) -> UserError:
             f"{error.message}\n  if {name} belongs to raylib: the one used here doesn't have it",
             INSTALL,
         )
-    return error
+    return _missing(error, folder) or error

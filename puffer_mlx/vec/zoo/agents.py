@@ -12,6 +12,7 @@ When no agent is left, the next step begins a new episode, and takes no actions.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,10 @@ from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.puffer.buffers import Buffers
 from puffer_mlx.vec.spaces import kind_of
 
-__all__ = ["Agents", "Spaces", "looks_parallel", "takes_turns"]
+__all__ = ["DRAWS", "Agents", "Spaces", "looks_parallel", "takes_turns"]
 
 SEEN = "observation"  # beside the mask, in observations of PettingZoo that have one
+DRAWS = 'take a render_mode, and return pictures from render() if it is "rgb_array"'
 
 
 def looks_parallel(made: Any) -> bool:
@@ -97,7 +99,7 @@ class Agents:
     def __init__(self, name: str, env: Any, buffers: Buffers, rescale: bool, masked: bool) -> None:
         from gymnasium.vector.utils import batch_space
 
-        self._spaces = spaces = Spaces(name, env)
+        self._name, self._spaces = name, (spaces := Spaces(name, env))
         self._env, self._buffers = env, buffers
         self.possible_agents, self.num_agents = spaces.agents, len(spaces.agents)
         self._layout = Layout(name, spaces.observation, spaces.action, masked, rescale)
@@ -148,8 +150,15 @@ class Agents:
         return (None,) * 4 + (told,)
 
     def render(self) -> Any:
-        """What the environment draws."""
-        return self._env.render()
+        """What the environment draws.
+
+        Raises:
+            UserError: it draws nothing: PettingZoo asks for no ``render``.
+        """
+        if hasattr(self._env, "render"):
+            with suppress(NotImplementedError):
+                return self._env.render()
+        raise UserError(f"{self._name}: it can't be drawn: it has no render()", DRAWS)
 
     def close(self) -> None:
         """Close it."""

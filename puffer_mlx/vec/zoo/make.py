@@ -21,7 +21,7 @@ from puffer_mlx.system.import_string import load_object, to_install
 from puffer_mlx.vec.nearest import nearest
 from puffer_mlx.vec.puffer.buffers import Buffers
 from puffer_mlx.vec.python_faults import RAISED, Fault, told
-from puffer_mlx.vec.zoo.agents import Agents, looks_parallel, takes_turns
+from puffer_mlx.vec.zoo.agents import DRAWS, Agents, looks_parallel, takes_turns
 from puffer_mlx.vec.zoo.names import parallel_names
 
 __all__ = ["ParallelFactory", "ZooRecipe", "find", "makes_parallel"]
@@ -180,6 +180,9 @@ class ZooRecipe:
             raise UserError(f"{self.name}: {error}", to_install(error)) from None
         except RAISED as error:
             word = _KEYWORD.search(str(error)) if isinstance(error, TypeError) else None
+            if word and word[1] == "render_mode" and "render_mode" not in self.keywords:
+                what = "it can't be drawn: it takes no render_mode"
+                raise UserError(f"{self.name}: {what}", DRAWS) from None
             if word and word[1] in keywords:
                 raise UserError(f"{self.name}: it takes no env.{word[1]}", "leave it out") from None
             raise Fault("failed when it was made", told(error), number).report(

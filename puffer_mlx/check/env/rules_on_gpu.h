@@ -1,0 +1,23 @@
+// What an environment's rules find on a GPU, for this machine's C++ compiler: no headers, no double, no static variables.
+
+#define FUNCTION
+#define IN_THREAD
+#ifdef __clang__  // gcc has one kind of memory in C++
+#define IN_SHARED __attribute__((address_space(3)))
+#else
+#define IN_SHARED
+#endif
+typedef __SIZE_TYPE__ size_t;
+typedef unsigned char uint8_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+extern "C" {
+float fabsf(float);
+float sinf(float);
+float cosf(float);
+float sqrtf(float);
+float expf(float);
+float logf(float);
+float floorf(float);
+float ceilf(float);
+}
