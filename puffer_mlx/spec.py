@@ -12,7 +12,7 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
@@ -84,6 +84,8 @@ class EnvSpec:
         mask_size: bytes of the action mask per agent (the sum of the head sizes), 0 without one.
         observation_shape: (height, width, channels) of observations that are images, which are flat
             in this order; empty if they are none.
+        spaces: Gymnasium's spaces of one agent, as ``vec.layout.saved_layout`` reads them; empty
+            of an environment in C. It is no part of what is compared.
 
     Raises:
         ValueError: ``observation_shape`` isn't three positive numbers with the product
@@ -96,6 +98,7 @@ class EnvSpec:
     action: ActionSpec
     mask_size: int = 0
     observation_shape: tuple[int, ...] = ()
+    spaces: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         shape = self.observation_shape
@@ -115,6 +118,8 @@ class EnvSpec:
         }
         if self.action.bounds:
             fields["action_bounds"] = self.action.bounds
+        if not self.spaces:
+            del fields["spaces"]
         return json.dumps(fields)
 
     @classmethod
@@ -136,7 +141,10 @@ class EnvSpec:
             if fields["observation_dtype"] not in ("uint8", "float32"):
                 raise ValueError(f"observations of type {fields['observation_dtype']!r}")
             fields["observation_dtype"] = np.dtype(fields["observation_dtype"])
-            if not isinstance(fields["name"], str) or any(type(n) is not int for n in numbers):
+            texts = fields["name"], fields.setdefault("spaces", "")
+            if any(not isinstance(text, str) for text in texts) or any(
+                type(n) is not int for n in numbers
+            ):
                 raise ValueError("a text where a number is expected, or the other way round")
             if fields["observation_size"] < 1 or fields["mask_size"] < 0:
                 raise ValueError("sizes that aren't positive")

@@ -20,7 +20,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.action_parts import action_parts, action_spec
 from puffer_mlx.vec.observation_parts import ObservationPart, observation_parts, row_dtype
-from puffer_mlx.vec.spaces import nested, path_text
+from puffer_mlx.vec.spaces import from_text, nested, path_text, to_text
 
 
 class Layout:
@@ -71,6 +71,7 @@ class Layout:
             action=action,
             mask_size=action.logits if mask else 0,
             observation_shape=image,
+            spaces=to_text(*self.spaces),
         )
 
     def write(self, batch: Any, out: np.ndarray) -> None:
@@ -135,3 +136,26 @@ class Layout:
             f"found {found[:200]} for {n} agents",
             "the environment must return what its observation space describes",
         )
+
+
+def saved_layout(spec: EnvSpec) -> Layout | None:
+    """The layout of the spaces that a checkpoint's spec brings along; None if it brings none.
+
+    Raises:
+        UserError: they aren't those of the rest of the spec.
+    """
+    if not spec.spaces:
+        return None
+    try:
+        most = max(spec.observation_size, spec.action.heads)
+        seen, taken = from_text(spec.spaces, most)
+        layout = Layout(spec.name, seen, taken, spec.mask_size > 0, bool(spec.action.bounds))
+    except (ValueError, OverflowError, UserError) as error:
+        fault = str(error)
+    else:
+        if layout.spec == spec:
+            return layout
+        fault = "they are another environment's"
+    raise UserError(
+        f"the checkpoint's spaces of {spec.name} make no sense: {fault}", "the file is damaged"
+    )

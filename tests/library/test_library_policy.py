@@ -9,6 +9,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 
 import puffer_mlx
+from puffer_mlx import checkpoint
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.rows import allocate_rows
 
@@ -205,3 +206,24 @@ def test_a_policy_does_not_change_when_its_trainer_goes_on(tmp_path):
     loaded = puffer_mlx.Policy.load(tmp_path)  # with what observations are normalised by
     np.testing.assert_allclose(loaded.predict(seen).action, after, rtol=1e-6)
     assert loaded.step == 256
+
+
+@pytest.mark.parametrize("where", ["library", "command line"])
+def test_a_checkpoint_acts_without_its_environment(tmp_path, monkeypatch, where):
+    """Its spaces are data in it: nothing that it names is imported, and nobody is asked."""
+    actions = Tuple([Discrete(3, start=2), MultiDiscrete([2, 1, 4])])
+    with trained(lambda: Given(actions=actions)) as trainer:
+        if where == "library":
+            trainer.save(tmp_path)
+        else:
+            keeper = checkpoint.CheckpointManager(tmp_path, trainer.config)
+            memory = puffer_mlx.Policy(trainer).memory
+            about = trainer.vec.spec, trainer.policy, trainer.weights, trainer.state(), memory
+            keeper.save(256, *about)
+        seen, _ = Given().reset(seed=1)
+        expected = trainer.predict(seen).action
+    monkeypatch.setattr("puffer_mlx.vec.probe", None)
+    found = puffer_mlx.Policy.load(tmp_path).predict(seen).action
+    assert actions.contains(found) and found[0] == expected[0] and (found[1] == expected[1]).all()
+    with pytest.raises(UserError, match=r"the observation has no part"):
+        puffer_mlx.Policy.load(tmp_path).predict(3)

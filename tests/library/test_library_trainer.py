@@ -9,6 +9,7 @@ import weakref
 from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -142,13 +143,33 @@ def test_a_file_runs_no_code_that_nobody_named(here, monkeypatch):
         trainer.save("run")
     sys.modules.pop("mine")
     monkeypatch.setenv("PUFFER_MLX_DATA", str(here / "another machine"))
-    with pytest.raises(UserError, match=r"names Python code that would be imported: mine:make"):
+    refused = r"names Python code that would be imported: mine:make.*\n.* or env=make"
+    with pytest.raises(UserError, match=refused):
         puffer_mlx.Trainer.load("run")
+    policy = puffer_mlx.Policy.load("run")
+    with pytest.raises(UserError, match=refused):
+        puffer_mlx.evaluate(policy)
+    policy.predict(np.zeros(4))
+    policy.spec = replace(policy.spec, spaces="")  # as of an older version
+    policy._form = None
     with pytest.raises(UserError, match=r"aren't known: .*\n  hint: Policy.load\(path, env"):
-        puffer_mlx.Policy.load("run").predict(np.zeros(4))
+        policy.predict(np.zeros(4))
     assert "mine" not in sys.modules
     puffer_mlx.Trainer.load("run", "mine:make").close()
     assert sys.modules.pop("mine").__file__ == str(here / "mine.py")  # another test's may come
+
+
+def test_what_is_not_there_can_be_given(tmp_path):
+    """As another program's class, or one of a function."""
+
+    def mine():
+        return gymnasium.make("CartPole-v1")
+
+    with puffer_mlx.train(mine, **CARTPOLE) as trainer:
+        trainer.save(tmp_path)
+    with pytest.raises(UserError, match=r"has no test_\w+\.mine\n.* in Python env=mine"):
+        puffer_mlx.Trainer.load(tmp_path, allow_code=True)
+    puffer_mlx.Trainer.load(tmp_path, env=mine).close()
 
 
 def test_a_module_is_trained_saved_and_goes_on(tmp_path):

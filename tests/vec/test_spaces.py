@@ -1,5 +1,7 @@
 """Spaces as rows and heads; Gymnasium's own flatten, batches and membership are the oracles."""
 
+from dataclasses import replace
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -7,8 +9,9 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.layout import Layout
-from puffer_mlx.vec.spaces import kind_of
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.vec.layout import Layout, saved_layout
+from puffer_mlx.vec.spaces import kind_of, to_text
 
 N = 7
 SIGN = spaces.Discrete(2)
@@ -285,3 +288,59 @@ def test_spaces_are_told_apart_by_name():
     assert kind_of(3) == ""
     layout = Layout("toy", Mine(), Mine())
     assert layout.actions(np.array([[2.0]], np.float32)).tolist() == [2]
+
+
+# ---- spaces in files -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seen", SEEN.values(), ids=SEEN)
+def test_observations_are_laid_out_by_what_a_file_says(seen):
+    layout, batch = Layout("toy", seen, SIGN), sampled(seen)
+    spec = EnvSpec.from_json(layout.spec.to_json())
+    saved = saved_layout(spec)
+    assert saved is not None and saved.spec == spec == layout.spec
+    np.testing.assert_array_equal(written(saved, batch), written(layout, batch))
+
+
+@pytest.mark.parametrize("taken", TAKEN.values(), ids=TAKEN)
+@pytest.mark.parametrize("rescale", [False, True])
+def test_actions_are_made_by_what_a_file_says(taken, rescale, rng):
+    layout = Layout("toy", SIGN, taken, rescale=rescale)
+    saved = saved_layout(EnvSpec.from_json(layout.spec.to_json()))
+    assert saved is not None
+    rows = chosen(layout, rng)
+    actions = saved.actions(rows)
+    assert actions in batch_space(taken, N) and nested(actions) == nested(layout.actions(rows))
+
+
+def test_what_brings_no_spaces_along():
+    spec = Layout("toy", SIGN, SIGN).spec
+    assert saved_layout(replace(spec, spaces="")) is None
+    assert "spaces" not in replace(spec, spaces="").to_json()
+    assert Layout("toy", spaces.Dict({(1, 2): SIGN}), SIGN).spec.spaces == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[",
+        "3",
+        "[]",
+        "[" * 100_000,
+        '[{"kind": "Graph"}, {"kind": "Dict", "parts": []}]',
+        '[{"kind": "Dict", "parts": [[[], {}]]}, 3]',
+        to_text(SIGN),
+        to_text(SIGN, SEEN["Discrete"]),  # another's
+        to_text(SEEN["Box"], SIGN),
+        to_text(SIGN, SIGN).replace("int64", "object"),
+        to_text(SIGN, SIGN).replace("[2]", '["many"]'),
+        to_text(SIGN, SIGN).replace("[2]", "[%d]" % 10**30),
+        to_text(SIGN, TAKEN["MultiBinary"]).replace("[2, 3]", "[1000000, 1000000]"),
+        to_text(SIGN, TAKEN["Box"]).replace("[3]", "[-3]"),
+        to_text(SIGN, TAKEN["Box"]).replace("[3]", '"3"'),
+    ],
+)
+def test_a_file_whose_spaces_make_no_sense(text):
+    spec = replace(Layout("toy", SIGN, SIGN).spec, spaces=text)
+    with pytest.raises(UserError, match=r"checkpoint's spaces of toy make no sense"):
+        saved_layout(spec)
