@@ -5,13 +5,14 @@
 line: they win over every file, and are never changed silently.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS, NO_TRACKER
 from puffer_mlx.config.writing import parameter_text
 from puffer_mlx.errors import UserError
+from puffer_mlx.ppo.schedules import rate_at
 
 ENV = "env."  # whose keys are the environment's own
 ELSEWHERE = {  # what Stable-Baselines3, CleanRL and others call a key
@@ -30,11 +31,34 @@ ELSEWHERE = {  # what Stable-Baselines3, CleanRL and others call a key
     "normalize_advantage": "algorithm",
     "tensorboard_log": 'track=["tensorboard"] and log_dir',
     "verbose": "progress",
+    "callback": "the body of the loop over a Trainer, or train(env, callback=function)",
     "n_eval_episodes": "episodes",
 }
 
+LEARNING_RATE = "train.learning_rate"
+Schedule = Callable[[float], float]  # of the epochs done as a part of all, from 0 to below 1
+
 Value = int | float | bool | str
 Settings = dict[str, Value]  # by section.key
+
+
+def without_schedule(*sources: Mapping[str, Any]) -> tuple[Schedule | None, list[dict[str, Any]]]:
+    """A learning rate that is a function, if the last one given is, and settings without it.
+
+    There it is a number: the first epoch's.
+
+    Raises:
+        UserError: there is no such key, or the function gives no learning rate.
+    """
+    schedule, found = None, []
+    for source in sources:
+        settings = dict(_flat(source))
+        for name, value in settings.items():
+            if _full_name(name) == LEARNING_RATE:
+                schedule = value if callable(value) else None
+                settings[name] = rate_at(value, 0.0) if callable(value) else value
+        found.append(settings)
+    return schedule, found
 
 
 def collected(*sources: Mapping[str, Any]) -> Settings:

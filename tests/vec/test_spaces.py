@@ -334,7 +334,7 @@ def test_what_brings_no_spaces_along():
         to_text(SEEN["Box"], SIGN),
         to_text(SIGN, SIGN).replace("int64", "object"),
         to_text(SIGN, SIGN).replace("[2]", '["many"]'),
-        to_text(SIGN, SIGN).replace("[2]", "[%d]" % 10**30),
+        to_text(SIGN, SIGN).replace("[2]", f"[{10**30}]"),
         to_text(SIGN, TAKEN["MultiBinary"]).replace("[2, 3]", "[1000000, 1000000]"),
         to_text(SIGN, TAKEN["Box"]).replace("[3]", "[-3]"),
         to_text(SIGN, TAKEN["Box"]).replace("[3]", '"3"'),
