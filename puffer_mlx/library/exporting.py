@@ -9,6 +9,8 @@ import numpy as np
 
 from puffer_mlx.checkpoint import Checkpoint
 from puffer_mlx.checkpoint.environment_statistics import gathered_statistics
+from puffer_mlx.config.schema.torch import OWN
+from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, Report, export, formats
 from puffer_mlx.training.trainer import Trainer
 
@@ -17,6 +19,11 @@ def export_policy(
     trainer: Trainer, path: Path, to: str | None, dialect: str | None, options: Mapping[str, Any]
 ) -> Report:
     """What ``puffer-mlx export`` does with a checkpoint of the trainer: see ``Trainer.export``."""
+    if trainer.config.torch.decoder == OWN:
+        raise UserError(
+            "the policy is an mlx.nn.Module of your own, which no format holds",
+            "save() keeps its weights; docs/custom_policy.md has parts that safetensors holds",
+        )
     form = Format(to or formats.by_suffix(path).name, dialect, **options)
     memory = {  # as a checkpoint has it
         name: np.array(np.asarray(array, np.float32), np.float64)

@@ -158,6 +158,7 @@ class Trainer(Loop):
         select_device(config.base.device)
         environments = vec.make(config, placement.rollout_cores(config))
         try:
+            config = checkpoint.encoder_as_trained(config, made.spec, environments.spec)
             restore_statistics(environments, folder / checkpoint.WEIGHTS)
             again = {} if schedule is None else {"learning_rate": schedule}
             found = cls(config, environments, made.policy, like=state, **again)

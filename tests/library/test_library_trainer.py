@@ -183,6 +183,8 @@ def test_a_module_is_trained_saved_and_goes_on(tmp_path):
         assert (np.array(module.body.weight) == before).all()
         assert not (numbers(trainer)["network.body.weight"] == before).any()
         expected = trainer.predict(np.ones(4), deterministic=True).action
+        with pytest.raises(UserError, match=r"mlx.nn.Module of your own, which no format holds"):
+            trainer.export(tmp_path / "policy.onnx")
     with puffer_mlx.Trainer.load(tmp_path, policy=Both(), total_timesteps=2048) as resumed:
         assert resumed.epoch == 8 and same(resumed, trainer)
         assert len(list(resumed)) == 8

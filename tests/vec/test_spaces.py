@@ -1,5 +1,6 @@
 """Spaces as rows and heads; Gymnasium's own flatten, batches and membership are the oracles."""
 
+import json
 from dataclasses import replace
 
 import mlx.core as mx
@@ -8,6 +9,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 
+from puffer_mlx.config.families import family_of
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.layout import Layout, saved_layout
@@ -136,6 +138,31 @@ def test_an_image_that_is_part_of_a_dict_stays_as_it_is():
     layout, batch = Layout("toy", space, SIGN), sampled(space)
     assert layout.spec.observation_shape == ()
     np.testing.assert_array_equal(written(layout, batch), batch["x"].reshape(N, -1))
+
+
+def test_where_the_images_of_a_dict_are():
+    space = spaces.Dict(
+        a=spaces.Discrete(2),
+        b=spaces.Tuple([spaces.Box(0, 255, (3, 8, 6), np.uint8), SEEN["Box of bytes"]]),
+        c=SEEN["image"],
+        d=spaces.Box(0, 1, (8, 6, 3), np.float32),  # no bytes: numbers like others
+    )
+    spec = Layout("toy", space, SIGN).spec
+    assert spec.image_parts == ((2, (8, 6, 3), True), (2 + 144 + 5, (8, 6, 3), False))
+    assert EnvSpec.from_json(spec.to_json()).image_parts == spec.image_parts
+    assert Layout("toy", SEEN["image"], SIGN).spec.image_parts == ()
+    assert family_of(spec) == "images" and replace(spec, image_parts=()) == spec
+    fields = json.loads(spec.to_json())
+    for parts in (
+        [3],
+        [[2, [8, 6], True]],
+        [[2, [8, 6, 0], True]],
+        [["2", [8, 6, 3], True]],
+        [[400, [8, 6, 3], True]],
+        [[9, [8, 6, 3], True], [2, [8, 6, 3], True]],
+    ):
+        with pytest.raises(ValueError, match=r"image|not iterable|numbers?|unpack|positive|text"):
+            EnvSpec.from_json(json.dumps(fields | {"image_parts": parts}))
 
 
 @pytest.mark.parametrize("array", [np.array, mx.array], ids=["numpy", "mlx"])
