@@ -6,7 +6,7 @@ line: they win over every file, and are never changed silently.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS, NO_TRACKER
@@ -50,13 +50,14 @@ def without_schedule(*sources: Mapping[str, Any]) -> tuple[Schedule | None, list
     Raises:
         UserError: there is no such key, or the function gives no learning rate.
     """
-    schedule, found = None, []
+    schedule: Schedule | None = None
+    found: list[dict[str, Any]] = []
     for source in sources:
         settings = dict(_flat(source))
         for name, value in settings.items():
             if _full_name(name) == LEARNING_RATE:
-                schedule = value if callable(value) else None
-                settings[name] = rate_at(value, 0.0) if callable(value) else value
+                schedule = cast(Schedule, value) if callable(value) else None
+                settings[name] = value if schedule is None else rate_at(schedule, 0.0)
         found.append(settings)
     return schedule, found
 

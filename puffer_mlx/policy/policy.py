@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 
 from puffer_mlx import config
 from puffer_mlx.config.memory_needs import refuse_policy
@@ -234,7 +233,7 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
     begins = spec.action, H, limits, policy.log_std_init
     decoder = Fused(*begins) if dialect == "native" else Separate(*begins, GAINS[dialect])
     encoder = make_encoder(spec, H, dialect, parts.encoder, activation)
-    normalised = configuration.vec.normalize_observations and spec.observation_dtype != np.uint8
+    normalised = configuration.vec.normalize_observations and spec.observation_dtype != "uint8"
     if isinstance(encoder, Combined) and normalised:
         raise UserError(
             f"vec.normalize_observations is True, and {spec.name} shows images beside other"

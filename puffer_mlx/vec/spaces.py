@@ -96,7 +96,7 @@ def _data(space: Any) -> dict[str, Any]:
         if any(type(key) not in (str, int) for key, _ in found):
             raise TypeError("a key that JSON doesn't have")
         return {"kind": kind, "parts": [[key, _data(part)] for key, part in found]}
-    data = {"kind": kind, "dtype": np.dtype(space.dtype).name}
+    data: dict[str, Any] = {"kind": kind, "dtype": np.dtype(space.dtype).name}
     data["shape"] = [int(size) for size in space.shape]
     if kind == "Box":
         data |= {name: _numbers(np.asarray(getattr(space, name))) for name in ("low", "high")}

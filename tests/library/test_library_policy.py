@@ -245,7 +245,7 @@ FEW: dict[str, Any] = {"hidden_size": 16, "device": "cpu", "replay_ratio": 1}
 def test_an_image_of_a_dict_goes_to_convolutions(here):
     """Its family's settings, acting, a checkpoint, and an export."""
     with trained(lambda: Given(CAMERA), **FEW) as trainer:
-        encoder, spec = trainer.policy.encoder, trainer.vec.spec
+        encoder, spec = cast(Any, trainer.policy.encoder), trainer.vec.spec
         assert [type(each).__name__ for each in encoder.encoders] == ["Nature"]
         assert (trainer.config.base.family, spec.image_parts[0].shape) == ("images", (36, 40, 3))
         moved = dict(

@@ -363,7 +363,7 @@ def test_a_callback_of_a_trainer_is_the_loop():
 def test_export_writes_what_the_command_line_does(here, env, kind):
     """The same bytes, compared on the same observations."""
     settings = {"total_timesteps": 256, "total_agents": 2, "horizon": 64, "minibatch_size": 128}
-    with puffer_mlx.train(env, device="cpu", **settings) as trainer:
+    with puffer_mlx.train(env, settings, device="cpu") as trainer:
         report = trainer.export(f"mine.{kind}")
         trainer.save("run")
     assert export.main(["run", "--to", kind, "--out", f"theirs.{kind}", "--quiet"]) in (None, 0)
@@ -377,14 +377,15 @@ def test_export_chooses_by_the_suffix_and_says_the_same(here):
         assert trainer.export("policy.bin").path.stat().st_size > 0  # PufferLib's
         assert "random" in trainer.export("w.pth").observations  # nothing was recorded yet
         trainer.export("torch.bin", to="torch")
-        for path, options, said in (
+        refused: tuple[tuple[str, dict[str, Any], str], ...] = (
             ("policy.h5", {}, r"no format of files named \.h5\n.*\.onnx"),
             ("policy", {}, r"no format of files named policy\n.*\.onnx"),
             ("policy.onnx", {"to": "hub"}, r"no format 'hub'\n.*one of bin, onnx"),
             ("policy.onnx", {"to": "torch"}, r"a file of kind torch is named \.pt or"),
             ("policy.onnx", {"whole": True}, r"the format onnx has no option whole"),
             ("policy.pt", {"dialect": "native"}, r"files of kind torch hold the torch or"),
-        ):
+        )
+        for path, options, said in refused:
             with pytest.raises(UserError, match=said):
                 trainer.export(path, **options)
     assert {path.name for path in here.iterdir()} == {"policy.bin", "w.pth", "torch.bin"}

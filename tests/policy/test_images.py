@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -179,7 +180,7 @@ BESIDE = ((2, (36, 40, 3), True), (2 + 4320, (5, 7, 2), False)), 2 + 4320 + 70 +
 ALONE = ((0, (5, 7, 2), False),), 70
 
 
-def beside(parts, size, dtype=np.float32):
+def beside(parts, size, dtype: Any = np.float32):
     parts = tuple(ImagePart(*part) for part in parts)
     return EnvSpec("e", size, np.dtype(dtype), ActionSpec((3,)), image_parts=parts)
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -344,7 +345,8 @@ def test_what_brings_no_spaces_along():
     spec = Layout("toy", SIGN, SIGN).spec
     assert saved_layout(replace(spec, spaces="")) is None
     assert "spaces" not in replace(spec, spaces="").to_json()
-    assert Layout("toy", spaces.Dict({(1, 2): SIGN}), SIGN).spec.spaces == ""
+    keyed: Any = {(1, 2): SIGN}
+    assert Layout("toy", spaces.Dict(keyed), SIGN).spec.spaces == ""
 
 
 @pytest.mark.parametrize(
