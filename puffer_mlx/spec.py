@@ -12,9 +12,12 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 import numpy as np
+
+PARTS = "image_parts"  # of an EnvSpec, in files
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,25 @@ def rescaling(bounds: tuple[tuple[float, float], ...]) -> tuple[np.ndarray, np.n
     return (low + high) / 2, (high - low) / 2
 
 
+class ImagePart(NamedTuple):
+    """An image of bytes beside other numbers of an observation, in columns ``[start, stop)``.
+
+    Args:
+        start: its first column in a row.
+        shape: height, width, channels.
+        channels_first: the columns are in the order channel, height, width.
+    """
+
+    start: int
+    shape: tuple[int, ...]
+    channels_first: bool
+
+    @property
+    def stop(self) -> int:
+        """The column after its last one."""
+        return self.start + math.prod(self.shape)
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """What one agent sees and does.
@@ -84,10 +106,14 @@ class EnvSpec:
         mask_size: bytes of the action mask per agent (the sum of the head sizes), 0 without one.
         observation_shape: (height, width, channels) of observations that are images, which are flat
             in this order; empty if they are none.
+        spaces: Gymnasium's spaces of one agent, as ``vec.layout.saved_layout`` reads them; empty
+            of an environment in C. It is no part of what is compared.
+        image_parts: the images among the parts of a Dict or Tuple, in the order of their columns.
+            No part of what is compared either: rows are the same without.
 
     Raises:
         ValueError: ``observation_shape`` isn't three positive numbers with the product
-            ``observation_size``.
+            ``observation_size``, or ``image_parts`` aren't in order within it.
     """
 
     name: str
@@ -96,8 +122,16 @@ class EnvSpec:
     action: ActionSpec
     mask_size: int = 0
     observation_shape: tuple[int, ...] = ()
+    spaces: str = field(default="", compare=False, repr=False)
+    image_parts: tuple[ImagePart, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
+        columns = [0, *(n for part in self.image_parts for n in (part.start, part.stop))]
+        sizes = [size for part in self.image_parts for size in part.shape]
+        if len(sizes) != 3 * len(self.image_parts) or min(sizes, default=1) < 1:
+            raise ValueError(f"images {self.image_parts} without height, width and channels")
+        if columns != sorted(columns) or columns[-1] > self.observation_size:
+            raise ValueError(f"images {self.image_parts} aren't beside each other in a row")
         shape = self.observation_shape
         if not shape:
             return
@@ -115,6 +149,9 @@ class EnvSpec:
         }
         if self.action.bounds:
             fields["action_bounds"] = self.action.bounds
+        for name in "spaces", PARTS:
+            if not fields[name]:
+                del fields[name]
         return json.dumps(fields)
 
     @classmethod
@@ -131,12 +168,18 @@ class EnvSpec:
             bounds = tuple((low, high) for low, high in fields.pop("action_bounds", ()))
             if any(type(bound) not in (int, float) for pair in bounds for bound in pair):
                 raise ValueError("bounds of actions that aren't numbers")
+            parts = [ImagePart(at, tuple(hwc), first) for at, hwc, first in fields.get(PARTS, ())]
+            numbers += [size for part in parts for size in (part.start, *part.shape)]
+            fields[PARTS] = tuple(parts)
             fields["action"] = ActionSpec(tuple(fields["action"]), bounds)
             fields["observation_shape"] = tuple(fields["observation_shape"])
             if fields["observation_dtype"] not in ("uint8", "float32"):
                 raise ValueError(f"observations of type {fields['observation_dtype']!r}")
             fields["observation_dtype"] = np.dtype(fields["observation_dtype"])
-            if not isinstance(fields["name"], str) or any(type(n) is not int for n in numbers):
+            texts = fields["name"], fields.setdefault("spaces", "")
+            if any(not isinstance(text, str) for text in texts) or any(
+                type(n) is not int for n in numbers
+            ):
                 raise ValueError("a text where a number is expected, or the other way round")
             if fields["observation_size"] < 1 or fields["mask_size"] < 0:
                 raise ValueError("sizes that aren't positive")

@@ -15,7 +15,7 @@ from puffer_mlx.checkpoint.folder import (
     prepare,
     run_folder,
 )
-from puffer_mlx.checkpoint.loading import load, load_state, recorded
+from puffer_mlx.checkpoint.loading import encoder_as_trained, load, load_state, recorded
 from puffer_mlx.checkpoint.manager import CheckpointManager
 from puffer_mlx.checkpoint.saving import save, write_weights
 
@@ -29,6 +29,7 @@ __all__ = [
     "CheckpointManager",
     "State",
     "checkpoints",
+    "encoder_as_trained",
     "find",
     "find_weights",
     "is_due",

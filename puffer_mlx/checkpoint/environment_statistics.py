@@ -9,9 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+import numpy as np
+
 from puffer_mlx.checkpoint import normalization, rescaling
 from puffer_mlx.checkpoint.folder import CONFIG, WEIGHTS
-from puffer_mlx.checkpoint.weight_files import read_tensors
+from puffer_mlx.checkpoint.weight_files import read_tensors, save_safetensors
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.values import BOOLS
@@ -48,6 +51,12 @@ def read_statistics(path: Path) -> dict[str, Any]:
                 }
                 return normalization.take(file, tensors)[1]
         return {}
+
+
+def write_statistics(memory: Mapping[str, Any], path: Path) -> None:
+    """Write statistics into a file of their own, float32."""
+    arrays = {name: mx.array(np.asarray(array, np.float32)) for name, array in memory.items()}
+    save_safetensors(arrays, path, {"puffer_mlx": "1"})
 
 
 def gathered_statistics(vec: VecEnv) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -55,6 +56,19 @@ def load(
     label = branches.label(folder)
     step = label.step if label else 0
     return Checkpoint(folder, config, spec, policy, weights, step, read_statistics(folder))
+
+
+def encoder_as_trained(config: Config, saved: EnvSpec, spec: EnvSpec) -> Config:
+    """A run's configuration, whose encoder ``auto`` goes on being the one that it began with.
+
+    Args:
+        config: of the run that goes on.
+        saved: its checkpoint's; an older one knows of no images among other parts.
+        spec: its environments'.
+    """
+    if config.torch.encoder != "auto" or saved.image_parts == spec.image_parts:
+        return config
+    return replace(config, torch=replace(config.torch, encoder="DefaultEncoder"))
 
 
 def load_state(folder: Path) -> State:

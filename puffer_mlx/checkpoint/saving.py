@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import mlx.core as mx
-import numpy as np
-
 from puffer_mlx.checkpoint import branches
 from puffer_mlx.checkpoint.branches import Line
 from puffer_mlx.checkpoint.environment_statistics import (
     MEMORY,
     gathered_statistics,
     require_statistics,
+    write_statistics,
 )
 from puffer_mlx.checkpoint.flat_files import bin_fault, save_bin
 from puffer_mlx.checkpoint.folder import CONFIG, STATE, WEIGHTS, State
@@ -73,10 +71,7 @@ def write_weights(
         if bin_fault(policy) is None:
             save_bin(policy, weights, temporary / "weights.bin")
         if memory:
-            arrays = {
-                name: mx.array(np.asarray(array, np.float32)) for name, array in memory.items()
-            }
-            save_safetensors(arrays, temporary / MEMORY, {"puffer_mlx": "1"})
+            write_statistics(memory, temporary / MEMORY)
         if state is not None:
             numbers = {"numbers": json.dumps(state.numbers), **record}
             save_safetensors(state.arrays, temporary / STATE, numbers)

@@ -84,6 +84,8 @@ def train_part(
         state = checkpoint.load_state(resumed.folder) if resumed else None
         if path:
             restore_statistics(environments, path)
+        if resumed:
+            config = checkpoint.encoder_as_trained(config, resumed.spec, environments.spec)
         trainer = Trainer(config, environments, like=state, ranks=ranks)
         record = trace_files(trainer, options)
         position = None

@@ -53,6 +53,6 @@ FILES = tuple(
 
 def family_of(spec: EnvSpec) -> str:
     """The family of an environment in Python."""
-    if spec.observation_shape:
+    if spec.observation_shape or spec.image_parts:
         return "continuous_images" if spec.action.continuous else "images"
     return "continuous" if spec.action.continuous else "discrete"

@@ -91,7 +91,7 @@ def permit(config: Config, *sections: str) -> None:
         if origin is None:
             _remember(code)
         elif not _remembered(code):
-            raise _refusal(code, origin)
+            raise _refusal(key, code, origin)
 
 
 def permit_log_dir(config: Config, new: bool) -> None:
@@ -154,18 +154,25 @@ def known(config: Config) -> Allowed:
     return config.allow_code or frozenset(code_names(config).values()) - config.named_by.keys()
 
 
-def _refusal(code: Code, origin: str) -> UserError:
+def _refusal(key: str, code: Code, origin: str) -> UserError:
     if code.kind == "folder":
         what = f"C sources that would be compiled and run: {code.path}"
     else:
         what = f"Python code that would be imported: {code.name}, of {code.path}"
     if why := _forgetful(memory_folder()):
         what += f"\n  what you name yourself isn't remembered: {why}"
+    given = as_argument(code.name) if key == "base.env_name" else ""
     return UserError(
         f"{origin} names {what}",
         "it may do anything that you may; if you trust it: --allow-code (in Python:"
-        " allow_code=True)",
+        f" allow_code=True{f', or {given}' if given else ''})",
     )
+
+
+def as_argument(name: str) -> str:
+    """How a program gives the environment ``module:Class`` itself, for hints; empty of others."""
+    kind, _, path = name.rpartition(":")
+    return "" if not kind or name.startswith((GYM, ZOO)) else f"env={path.rpartition('.')[2]}"
 
 
 # ---- what a name means ---------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """The nodes of a policy's step, one of ONNX for each operation; ``formats/onnx.py`` uses them."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ class Graph:
     """
 
     prefix = ""
+    _encoder = "encoder."  # what an encoder's own weights are below
 
     def __init__(self, weights: dict[str, Any]) -> None:
         from onnx import numpy_helper
@@ -37,8 +40,15 @@ class Graph:
 
     def _weight(self, name: str) -> str | None:
         """A weight's whole name; None if there is none."""
-        whole = self.prefix + name
+        whole = self.prefix + re.sub(r"^encoder\.", self._encoder, name)
         return whole if whole in self._weights else None
+
+    @contextmanager
+    def below(self, name: str) -> Iterator[None]:
+        """Weights ``encoder.*`` are those below another name meanwhile: of an encoder's part."""
+        self._encoder = name
+        yield
+        self._encoder = "encoder."
 
     def __call__(self, kind: str, *inputs: Any, **attributes: Any) -> str:
         """Add a node with one output; an input that isn't a name is a constant."""

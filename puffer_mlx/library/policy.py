@@ -20,6 +20,7 @@ from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.vec.layout import saved_layout
 
 
 class Prediction(NamedTuple):
@@ -87,8 +88,9 @@ class Policy:
 
         Args:
             path: what ``Trainer.save`` was given, a run's folder or a checkpoint's.
-            env: its environment: a name, a class, a function or an object. ``predict`` asks it, or
-                the one that the checkpoint names, for its spaces; scoring needs it too.
+            env: its environment: a name, a class, a function or an object, which scoring needs if
+                its name doesn't find it. ``predict`` asks it for its spaces; if None, they are the
+                checkpoint's, or of an older one those of the environment that it names.
             policy: the module, of a policy that is an ``mlx.nn.Module``; its weights don't matter.
             allow_code: import what the checkpoint names, though you never named it on this machine.
 
@@ -104,6 +106,8 @@ class Policy:
         found = cls.__new__(cls)
         config = with_environment(made.config, env)
         found._begin(config, made.spec, made.policy, made.weights, made.memory, made.step)
+        if env is None and (layout := saved_layout(made.spec)):
+            found._form = of_layout(layout, made.spec)
         return found
 
     def predict(

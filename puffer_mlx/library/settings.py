@@ -8,13 +8,14 @@ line: they win over every file, and are never changed silently.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from puffer_mlx.config import Config
 from puffer_mlx.config.compatibility import ELSEWHERE, closest
 from puffer_mlx.config.schema import ARGUMENT, COMMAND_LINE, KEYS, NO_TRACKER
 from puffer_mlx.config.writing import parameter_text
 from puffer_mlx.errors import UserError
+from puffer_mlx.ppo.schedules import rate_at
 
 ENV = "env."  # whose keys are the environment's own
 EVERY_KEY = "python -m puffer_mlx.config prints every key; the environment's own are env.NAME"
@@ -23,11 +24,35 @@ ARGUMENTS = {  # what other libraries have, and here is said in another way
     "env_kwargs": '{"env": {…}}',
     "tensorboard_log": 'track=["tensorboard"] and log_dir',
     "verbose": "progress",
+    "callback": "the body of the loop over a Trainer, or train(env, callback=function)",
     "n_eval_episodes": "episodes",
 }
 
+LEARNING_RATE = "train.learning_rate"
+Schedule = Callable[[float], float]  # of the epochs done as a part of all, from 0 to below 1
+
 Value = int | float | bool | str
 Settings = dict[str, Value]  # by section.key
+
+
+def without_schedule(*sources: Mapping[str, Any]) -> tuple[Schedule | None, list[dict[str, Any]]]:
+    """A learning rate that is a function, if the last one given is, and settings without it.
+
+    There it is a number: the first epoch's.
+
+    Raises:
+        UserError: there is no such key, or the function gives no learning rate.
+    """
+    schedule: Schedule | None = None
+    found: list[dict[str, Any]] = []
+    for source in sources:
+        settings = dict(_flat(source))
+        for name, value in settings.items():
+            if _full_name(name) == LEARNING_RATE:
+                schedule = cast(Schedule, value) if callable(value) else None
+                settings[name] = value if schedule is None else rate_at(schedule, 0.0)
+        found.append(settings)
+    return schedule, found
 
 
 def collected(*sources: Mapping[str, Any]) -> Settings:

@@ -3,7 +3,7 @@
 import sys
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -22,9 +22,11 @@ from puffer_mlx.config.schema import NO_TRACKER
 from puffer_mlx.config.trainer_choice import unread
 from puffer_mlx.display.notebook import watch
 from puffer_mlx.errors import UserError
+from puffer_mlx.export import Report
 from puffer_mlx.library.environments import changed, configured, with_environment
+from puffer_mlx.library.exporting import export_policy
 from puffer_mlx.library.policy import Policy, Prediction, maker
-from puffer_mlx.library.settings import collected
+from puffer_mlx.library.settings import Schedule, collected, without_schedule
 from puffer_mlx.library.tracking import Tracking
 from puffer_mlx.policy.actor_critic import actor_critic, parts_of
 from puffer_mlx.policy.policy import Policy as Architecture
@@ -67,9 +69,11 @@ class Trainer(Loop):
             copied. None: what the configuration describes.
         weights: initial weights; None: drawn from ``seed``, or the module's.
         like: of a run that goes on; ``Trainer.load`` gives it.
-        settings: further settings, which win: ``learning_rate=1e-3``.
+        settings: further settings, which win: ``learning_rate=1e-3``. The learning rate may be a
+            function of the epochs done as a part of all, from 0 to below 1.
 
     Attributes:
+        history: the records of the epochs that this has trained.
         epoch: epochs trained.
         global_step: environment steps trained on so far, summed over agents.
         stop: set to True to end the iteration after the current epoch.
@@ -92,8 +96,12 @@ class Trainer(Loop):
     ) -> None:
         ready = isinstance(config, Config) and hasattr(env, "spec") and hasattr(env, "send")
         module = policy if policy is not None and not isinstance(policy, Architecture) else None
+        schedule, (config, settings) = _without_schedule(config, settings)
         asked = _with_parts(config, settings, module)
         found = configured(asked, None if ready else env, settings)
+        if schedule is not None and typed(found, "train.lr_schedule"):
+            message = "lr_schedule is given, and learning_rate is a function"
+            raise UserError(message, "one of the two")
         vec.settle_family(found)
         refuse_missing(found)
         select_device(found.base.device)
@@ -109,6 +117,8 @@ class Trainer(Loop):
             if not ready:
                 environments.close()
             raise
+        self.schedule = schedule
+        self.history: list[Logs] = []
         _warn_of_unused(found, environments)
         self._device = mx.default_device()
         self._finalizer = None if ready else weakref.finalize(self, environments.close)
@@ -148,6 +158,7 @@ class Trainer(Loop):
         folder = checkpoint.find(str(path), Config(), checkpoint.STATE)
         written = folder / checkpoint.CONFIG
         config = replace(configured(None, str(written), {}), allow_code=allow_code)
+        schedule, (settings,) = without_schedule(settings)
         config = with_environment(changed(config, collected(settings)), env)
         if not any(typed(config, name) for name in ("base.track", "base.wandb")):
             config.base.track, config.base.wandb = NO_TRACKER, False  # those are of another run
@@ -156,8 +167,10 @@ class Trainer(Loop):
         select_device(config.base.device)
         environments = vec.make(config, placement.rollout_cores(config))
         try:
+            config = checkpoint.encoder_as_trained(config, made.spec, environments.spec)
             restore_statistics(environments, folder / checkpoint.WEIGHTS)
-            found = cls(config, environments, made.policy, like=state)
+            again = {} if schedule is None else {"learning_rate": schedule}
+            found = cls(config, environments, made.policy, like=state, **again)
             found.restore(made.weights, state)
             found._end_at(score_of(folder))
         except BaseException:
@@ -183,6 +196,28 @@ class Trainer(Loop):
         write_ini(self.config, folder / checkpoint.CONFIG)
         return checkpoint.save(folder, self, self._evaluator.score)
 
+    def export(
+        self, path: str | Path, to: str | None = None, *, dialect: str | None = None, **options: Any
+    ) -> Report:
+        """Write the newest policy as a file of another program: ``puffer-mlx export``.
+
+        It is read back and compared on observations of the last rollout before it is published.
+
+        Args:
+            path: the file; what is there is replaced.
+            to: ``onnx``, ``torch``, ``bin`` or ``safetensors``; None: what the suffix says.
+            dialect: of the policy in the file; None keeps its own where the format has it.
+            options: the format's own: of ``bin`` ``alignment``, ``whole`` and ``lossy``.
+
+        Returns:
+            What was written: ``path``, ``difference``, ``notes`` and others.
+
+        Raises:
+            UserError: the format can't hold the policy, a package is missing, or the file can't be
+                written.
+        """
+        return export_policy(self, Path(path), to, dialect, options)
+
     def step(self) -> Logs:
         """One epoch, as the iteration has them: a rollout, and the minibatches on it.
 
@@ -198,6 +233,7 @@ class Trainer(Loop):
         if reached(self.config, self._evaluator.score):
             self.stop = True
         self._tracking.log(logs, last=self.epoch == self.config.epochs)
+        self.history.append(logs)
         return logs
 
     def predict(
@@ -253,6 +289,7 @@ def train(
     *,
     policy: nn.Module | None = None,
     progress: bool = False,
+    callback: Callable[[Logs], str | None] | None = None,
     **settings: Any,
 ) -> Trainer:
     """Train a policy to the end, in an environment.
@@ -269,10 +306,13 @@ def train(
         config: settings by name, or a whole ``Config``; None: what the environment's files say.
         policy: an ``mlx.nn.Module`` that is actor and critic; None: what the settings describe.
         progress: show how it goes: a live figure in a notebook, a dashboard in a terminal.
+        callback: is called with each epoch's record. It returns nothing, or ``"stop"`` to end
+            training.
         settings: further settings: keys of the configuration by their short names.
 
     Returns:
-        The trainer after its last epoch, with ``predict``, ``save``, ``weights`` and ``config``.
+        The trainer after its last epoch, with ``predict``, ``save``, ``history``, ``weights`` and
+        ``config``.
 
     Raises:
         UserError: something given isn't usable, or training found no finite number; the message
@@ -281,14 +321,32 @@ def train(
     trainer = Trainer(config, env, policy, **settings)
     try:
         with trainer._tracking:
-            for _ in watch(trainer) if progress else trainer:
-                pass
+            for logs in watch(trainer) if progress else trainer:
+                if callback is not None and _ends(callback(logs)):
+                    trainer.stop = True
             if trainer.fault:
                 raise trainer.fault
     except BaseException:
         trainer.close()
         raise
     return trainer
+
+
+def _ends(returned: Any) -> bool:
+    """Whether a callback ends training. True is refused: some libraries go on with it."""
+    if returned is None:
+        return False
+    if not isinstance(returned, str) or returned != "stop":
+        raise UserError(f"the callback returned {returned!r}", "None to go on, 'stop' to end")
+    return True
+
+
+def _without_schedule(config: Any, keywords: dict[str, Any]) -> tuple[Schedule | None, list[Any]]:
+    """As ``without_schedule``, of a configuration or settings, and keywords."""
+    if isinstance(config, Config):
+        schedule, found = without_schedule(keywords)
+        return schedule, [config, *found]
+    return without_schedule(config or {}, keywords)
 
 
 def _with_parts(config: Any, keywords: Mapping[str, Any], module: nn.Module | None) -> Any:

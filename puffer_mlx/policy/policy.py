@@ -30,6 +30,7 @@ from puffer_mlx.policy.activations import chosen_activation
 from puffer_mlx.policy.decoders import GAINS, Fused, Outputs, Separate
 from puffer_mlx.policy.distributions import OPEN, PUFFER5, Categorical, Gaussian
 from puffer_mlx.policy.encoders.catalog import Encoder, make_encoder
+from puffer_mlx.policy.encoders.combined.encoder import Combined
 from puffer_mlx.policy.networks import Network
 from puffer_mlx.policy.networks.catalog import forms_of, make_network
 from puffer_mlx.spec import EnvSpec
@@ -232,4 +233,12 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
     begins = spec.action, H, limits, policy.log_std_init
     decoder = Fused(*begins) if dialect == "native" else Separate(*begins, GAINS[dialect])
     encoder = make_encoder(spec, H, dialect, parts.encoder, activation)
+    normalised = configuration.vec.normalize_observations and spec.observation_dtype != "uint8"
+    if isinstance(encoder, Combined) and normalised:
+        raise UserError(
+            f"vec.normalize_observations is True, and {spec.name} shows images beside other"
+            " numbers, whose bytes the encoder scales itself",
+            "--vec.normalize-observations 0; or --torch.encoder DefaultEncoder, for which an image"
+            " is numbers like the others",
+        )
     return Policy(encoder, network, decoder, policy.reset_on_terminal, policy.separate_value)

@@ -51,6 +51,24 @@ def learning_rate(train: Train, epoch: int, epochs: int) -> float:
     return schedule(train.learning_rate, train.min_lr_ratio * train.learning_rate, epoch, epochs)
 
 
+def rate_at(schedule: Callable[[float], float], progress: float) -> float:
+    """What a person's own function gives for a part of the run's epochs, from 0 to below 1.
+
+    Raises:
+        UserError: it is no learning rate.
+    """
+    found = schedule(progress)
+    try:
+        rate = float(found)
+    except (TypeError, ValueError):
+        rate = math.nan
+    if not 0 <= rate < math.inf:
+        raise UserError(
+            f"learning_rate({progress:g}) is {found!r}", "the function must return 0 or more"
+        )
+    return rate
+
+
 def adapted(train: Train, rate: float, losses: Mapping[str, float]) -> float:
     """The adaptive learning rate after an epoch: ``train.lr_schedule adaptive``.
 

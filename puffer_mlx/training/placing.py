@@ -308,7 +308,7 @@ def _cached(
 ) -> tuple[dict[str, float], bool]:
     """The measurement for this machine and configuration, made unless it was made before."""
     facts = {
-        "spec": spec.to_json(),
+        "spec": replace(spec, spaces="").to_json(),
         "versions": version_text(),
         "ways": WAYS,
         "cores": threads(),

@@ -5,7 +5,7 @@ for logs in trainer:
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from puffer_mlx.checkpoint import State
 from puffer_mlx.config import Config
+from puffer_mlx.config.fit import typed
 from puffer_mlx.config.memory_needs import refuse_training
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.alone import ALONE, Alone
@@ -89,6 +90,8 @@ class Trainer:
         pending: the rollout that the next step trains on; None if it has to be collected first.
         epoch_logs: makes the records; knows the scores of the last episodes.
         self_play: its opponents; None without.
+        schedule: the learning rate of the epochs done as a part of all, from 0 to below 1; None:
+            the configuration's.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class Trainer:
         self.pending: Pending | None = None
         adaptive = config.train.lr_schedule == schedules.ADAPTIVE
         self._rate = config.train.learning_rate if adaptive else None  # else the schedule's
+        self.schedule: Callable[[float], float] | None = None
         self._acts_next: Any = None  # the next rollout's weights, where they aren't the newest
         run = compile_update(self.policy, own.train, ranks.summed)
         before = like.numbers if like else {}
@@ -162,6 +166,12 @@ class Trainer:
     def parameters(self) -> int:
         """Number of weights."""
         return sum(int(w.size) for _, w in named(self.weights))
+
+    @property
+    def recorded(self) -> Any:
+        """Observations (T, at most 16, D) of the last rollout, as the policy saw them."""
+        buffer = self.collector.buffer
+        return buffer.observations[: buffer.horizon, :RECORDED]
 
     def __iter__(self) -> Iterator[Logs]:
         """Train to the end of the schedule or until ``stop``; one record for each epoch."""
@@ -242,7 +252,9 @@ class Trainer:
         """This epoch's learning rate, entropy coefficient and priority exponent."""
         train, epochs = self.config.train, self.config.epochs
         lr = self._rate
-        if lr is None:
+        if self.schedule is not None:
+            lr = schedules.rate_at(self.schedule, self.epoch / epochs)
+        elif lr is None:
             lr = schedules.learning_rate(train, self.epoch, epochs)
         ent = schedules.entropy_coefficient(train, self.epoch, epochs)
         beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, self.epoch, epochs)
@@ -267,7 +279,7 @@ class Trainer:
             "scaler": self.train_state.scaler,
             "key": begun.key if begun else self._key,
             **own,
-            "recorded": buffer.observations[: buffer.horizon, :RECORDED],
+            "recorded": self.recorded,
         }
         acting = begun.weights if begun else self._acts_next
         if acting is not None and acting is not self.weights:
@@ -285,7 +297,9 @@ class Trainer:
             "optimizer": self.config.train.optimizer,
             **self.ranks.numbers(),
         }
-        if self._rate is not None:
+        if self.schedule is not None:
+            numbers["schedule"] = "function"
+        elif self._rate is not None:
             numbers["learning_rate"] = self._rate
         if self.self_play is not None:
             again = self.pending.before if self.pending and begun else None
@@ -306,6 +320,7 @@ class Trainer:
             UserError: the state is of another configuration, or of another optimizer.
         """
         optimizers.refuse_another(self.config.train.optimizer, state.numbers)
+        self._refuse_lost_schedule(state)
         state = State(self.ranks.taken(state.arrays, state.numbers), state.numbers)
         environments, scores = state.arrays.get("environments"), state.arrays.get("scores")
         going_on = environments is not None and self.collector.vec.state() is not None
@@ -337,6 +352,16 @@ class Trainer:
         self.epoch_logs.restore(state.numbers["uptime"], scores)
         mx.eval(weights, found)
         return going_on
+
+    def _refuse_lost_schedule(self, state: State) -> None:
+        if "schedule" in state.numbers and self.schedule is None:
+            if typed(self.config, "train.learning_rate"):
+                return  # a person's, which takes the function's place
+            raise UserError(
+                "the run's learning_rate is a function, which no checkpoint holds",
+                "give it again, in Python: Trainer.load(path, learning_rate=…); or a number, which"
+                " lr_schedule lowers",
+            )
 
     def _next(self) -> Pending:
         """A rollout to train on; its games are counted before the next one is begun."""
@@ -380,7 +405,9 @@ class Trainer:
         told = self.ranks.meet(self.epoch, after.weights, rollout.logs, rollout.scores)
         pending = replace(pending, rollout=replace(rollout, logs=told[0], scores=told[1]))
         losses |= self._ratios.found()
-        if self._rate is not None:
+        if self.schedule is not None:
+            losses["learning_rate"] = scheduled.lr.item()  # type: ignore
+        elif self._rate is not None:
             losses["learning_rate"] = self._rate
             self._rate = schedules.adapted(self.config.train, self._rate, losses)
         self.train_state, self.pending = after, None

@@ -9,7 +9,7 @@ from puffer_mlx.config import Config, folders
 from puffer_mlx.config.families import family_of
 from puffer_mlx.config.family_settings import take_family, undecided
 from puffer_mlx.config.fit import Misfit, fit_agents, rollout_threads, typed
-from puffer_mlx.config.trust import permit
+from puffer_mlx.config.trust import as_argument, permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.import_string import load_object
@@ -192,7 +192,15 @@ def python_factory(config: Config) -> Any:
         return find_parallel(name.removeprefix(ZOO))
     if name.startswith(ocean.PREFIX):
         return ocean.find(name.removeprefix(ocean.PREFIX))
-    return name.removeprefix(GYM) if name.startswith(GYM) else load_object(name)
+    if name.startswith(GYM):
+        return name.removeprefix(GYM)
+    try:
+        return load_object(name)
+    except UserError as error:
+        if name not in config.named_by:
+            raise
+        hint = f"{error.hint}; or give it: in Python {as_argument(name)}"
+        raise UserError(error.message, hint) from None
 
 
 def unused_keys(config: Config, vec: VecEnv) -> list[str]:

@@ -9,7 +9,8 @@
 | Dict, Tuple | their parts, in Gymnasium's order | their parts, all discrete or all continuous |
 
 That is the order of ``gymnasium.spaces.flatten``, except that an image that comes as (channels,
-height, width) is turned to (height, width, channels).
+height, width) is turned to (height, width, channels). Images among the parts of a Dict or Tuple are
+left as they are; ``EnvSpec.image_parts`` says where, for an encoder.
 """
 
 from typing import Any
@@ -17,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.spec import EnvSpec
+from puffer_mlx.spec import EnvSpec, ImagePart
 from puffer_mlx.vec.action_parts import action_parts, action_spec
 from puffer_mlx.vec.observation_parts import ObservationPart, observation_parts, row_dtype
-from puffer_mlx.vec.spaces import nested, path_text
+from puffer_mlx.vec.spaces import from_text, nested, path_text, to_text
 
 
 class Layout:
@@ -63,14 +64,15 @@ class Layout:
                 f"{name}: it masks actions, but they are continuous",
                 "leave the mask out; only choices can be illegal",
             )
-        image = self._observations[0].image if self._single else ()
         self.spec = EnvSpec(
             name=name,
             observation_size=self._observations[-1].stop,
             observation_dtype=row_dtype(self._observations),
             action=action,
             mask_size=action.logits if mask else 0,
-            observation_shape=image,
+            observation_shape=self._observations[0].image if self._single else (),
+            spaces=to_text(*self.spaces),
+            image_parts=() if self._single else image_parts(self._observations),
         )
 
     def write(self, batch: Any, out: np.ndarray) -> None:
@@ -135,3 +137,32 @@ class Layout:
             f"found {found[:200]} for {n} agents",
             "the environment must return what its observation space describes",
         )
+
+
+def image_parts(parts: list[ObservationPart]) -> tuple[ImagePart, ...]:
+    """Those that are images, for ``EnvSpec.image_parts``."""
+    images = [part for part in parts if part.image]
+    return tuple(ImagePart(part.start, part.image, part.channels_first) for part in images)
+
+
+def saved_layout(spec: EnvSpec) -> Layout | None:
+    """The layout of the spaces that a checkpoint's spec brings along; None if it brings none.
+
+    Raises:
+        UserError: they aren't those of the rest of the spec.
+    """
+    if not spec.spaces:
+        return None
+    try:
+        most = max(spec.observation_size, spec.action.heads)
+        seen, taken = from_text(spec.spaces, most)
+        layout = Layout(spec.name, seen, taken, spec.mask_size > 0, bool(spec.action.bounds))
+    except (ValueError, OverflowError, UserError) as error:
+        fault = str(error)
+    else:
+        if layout.spec == spec:
+            return layout
+        fault = "they are another environment's"
+    raise UserError(
+        f"the checkpoint's spaces of {spec.name} make no sense: {fault}", "the file is damaged"
+    )

@@ -19,6 +19,7 @@ class ObservationPart(NamedTuple):
     stop: int
     space: Any
     image: tuple[int, ...]  # (height, width, channels), if it is one
+    channels_first: bool  # of an image's columns
     write: Callable[[Any, np.ndarray], None]  # (n, ...) values into (n, stop - start) columns
     restore: Callable[[Any], Any]  # the other way; for arrays of MLX too
 
@@ -28,7 +29,8 @@ def observation_parts(name: str, space: Any) -> Iterator[ObservationPart]:
     start = 0
     single = kind_of(space) not in ("Dict", "Tuple")
     for path, part, kind in leaves(name, space, "observation"):
-        image, turned = image_of(part) if single and kind == "Box" else ((), False)
+        image, first = image_of(part) if kind == "Box" else ((), False)
+        turned = first and single
         if kind in ("Discrete", "MultiDiscrete"):
             sizes, starts = choices_of(part)
             size, write, restore = sum(sizes), _one_hot(sizes, starts), _unchanged
@@ -38,7 +40,9 @@ def observation_parts(name: str, space: Any) -> Iterator[ObservationPart]:
             write, restore = (_turn, _turn_back(image)) if turned else (_copy, _reshape(shape))
         if size == 0:
             raise UserError(f"{name}: the space {part} holds no number", "leave it out")
-        yield ObservationPart(path, start, start + size, part, image, write, restore)
+        yield ObservationPart(
+            path, start, start + size, part, image, first and not turned, write, restore
+        )
         start += size
     if start == 0:
         raise UserError(f"{name}: the observation space {space} is empty", "add a part to it")

@@ -4,7 +4,10 @@ Spaces are told apart by the names of their classes: Gymnasium need not be there
 its forks do as well.
 """
 
+import json
+import math
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -60,6 +63,77 @@ def nested(space: Any, parts: dict[Path, Any], path: Path = ()) -> Any:
     if kind == "Tuple":
         return tuple(nested(part, parts, (*path, key)) for key, part in parts_of(space))
     return parts[path]
+
+
+def to_text(*spaces: Any) -> str:
+    """Spaces as JSON, for files; empty if a Dict has keys that are no texts and no integers."""
+    try:
+        return json.dumps([_data(space) for space in spaces])
+    except TypeError:
+        return ""
+
+
+def from_text(text: str, most: int) -> list[Any]:
+    """What ``to_text`` wrote: objects that do as spaces here, without Gymnasium.
+
+    Args:
+        text: of a file, which may be anything.
+        most: how many numbers a part may have.
+
+    Raises:
+        ValueError: it isn't that.
+    """
+    try:
+        return [_space(data, most) for data in json.loads(text)]
+    except (KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def _data(space: Any) -> dict[str, Any]:
+    kind = kind_of(space)
+    if kind in ("Dict", "Tuple"):
+        found = [(key, part) for key, part in parts_of(space)]
+        if any(type(key) not in (str, int) for key, _ in found):
+            raise TypeError("a key that JSON doesn't have")
+        return {"kind": kind, "parts": [[key, _data(part)] for key, part in found]}
+    data: dict[str, Any] = {"kind": kind, "dtype": np.dtype(space.dtype).name}
+    data["shape"] = [int(size) for size in space.shape]
+    if kind == "Box":
+        data |= {name: _numbers(np.asarray(getattr(space, name))) for name in ("low", "high")}
+    elif kind != "MultiBinary":
+        data["sizes"], data["starts"] = choices_of(space)
+    return data
+
+
+def _numbers(bounds: np.ndarray) -> Any:
+    """A Box's bounds: all of them, or one number that all are."""
+    first = bounds.ravel()[:1]
+    return first.item() if bounds.size and (bounds == first).all() else bounds.ravel().tolist()
+
+
+def _space(data: dict[str, Any], most: int) -> Any:
+    kind = data["kind"]
+    if kind not in _KINDS:
+        raise ValueError(f"a space of kind {kind!r}")
+    if kind in ("Dict", "Tuple"):
+        parts = [(key, _space(part, most)) for key, part in data["parts"]]
+        fields = {"spaces": dict(parts) if kind == "Dict" else [part for _, part in parts]}
+    else:
+        dtype, shape = np.dtype(data["dtype"]), tuple(data["shape"])
+        if dtype.kind not in "biuf" or min(shape, default=0) < 0:
+            raise ValueError(f"{dtype} numbers of shape {shape}")
+        fields = {"dtype": dtype, "shape": shape}
+        if kind in ("Discrete", "MultiDiscrete"):
+            choices = (np.array(data[name], np.int64) for name in ("sizes", "starts"))
+            sizes, starts = (each.reshape(shape) for each in choices)
+            fields |= {"n": sizes, "nvec": sizes, "start": starts}
+        elif math.prod(shape) > most:
+            raise ValueError(f"{shape} numbers, more than {most}")
+        elif kind == "Box":
+            bounds = (np.array(data[name], dtype) for name in ("low", "high"))
+            low, high = (each.reshape(shape if each.ndim else ()) for each in bounds)
+            fields |= {"low": np.broadcast_to(low, shape), "high": np.broadcast_to(high, shape)}
+    return type(kind, (SimpleNamespace,), {})(**fields)
 
 
 def path_text(path: Path) -> str:

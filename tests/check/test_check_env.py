@@ -4,8 +4,10 @@ import functools
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +15,14 @@ from kept import edit, kept_copy
 from running import run
 
 from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, number, numbers, percent, worst
+from puffer_mlx.check.env.inputs_outputs import observations, spaces
 from puffer_mlx.check.env.items import ITEMS, Check, judge
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.item_processes import known
 from puffer_mlx.cli import check_env
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
-from puffer_mlx.spec import ActionSpec, EnvSpec
+from puffer_mlx.spec import ActionSpec, EnvSpec, ImagePart
 from puffer_mlx.vec.native.compiling import compile_environment
 
 HERE = Path(__file__).parents[1] / "envs"
@@ -167,6 +170,18 @@ def test_few_agents_are_played_where_they_need_much_memory(numbers, each, agents
         native=True, spec=spec, agents_each=float(each), description=""
     )
     assert subject.few().vec.total_agents == agents
+
+
+def test_pixels_among_other_numbers():
+    """They are bytes, and may stay the same; the others are looked at as ever."""
+    spec = EnvSpec("e", 14, np.dtype(np.float32), ActionSpec((5,)))
+    spec = replace(spec, image_parts=(ImagePart(1, (2, 2, 3), False),))
+    low, high = np.zeros(14), np.array([0.0, *[255.0] * 11, 0.0, 99.0])
+    notes: Any = SimpleNamespace(wrong=None, low=low, high=high, steps=9)
+    subject: Any = SimpleNamespace(whole=SimpleNamespace(spec=spec), normalized=(False, False))
+    told = [finding.text for finding in observations(subject, notes)]
+    assert told[1:] == ["number 0 of 14 never changed", "number 13 of 14 went beyond ±10"]
+    assert "sees 14 numbers, an image of 2 x 2 x 3 among them (float32)" in spaces(spec, 1.0)
 
 
 def test_shared_things_are_named(compiled):

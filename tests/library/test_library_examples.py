@@ -50,6 +50,12 @@ def test_the_code_of_the_page(here, capsys, number):
         assert re.fullmatch(r"score (4[5-9]\d|500)\S* ± .*, 21 episodes\n", out)
     if "stopped after" in text:
         assert int(out.split()[2]) < 200_000
+    if "learning.png" in text:
+        assert (here / "learning.png").read_bytes()[:4] == b"\x89PNG"
+    if "callback(logs)" in text:
+        assert 1 < len(out.splitlines()) < 100_000 // 512
+    if "policy.onnx" in text:
+        assert 0 <= float(out) <= 1e-5 and (here / "policy.onnx").is_file()
     if "log.csv" in text:
         assert len((here / "log.csv").read_text().splitlines()) == 19
     if "best" in text:

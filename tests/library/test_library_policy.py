@@ -7,8 +7,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from oracles import named
 
 import puffer_mlx
+from puffer_mlx import checkpoint
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.rows import allocate_rows
 
@@ -205,3 +207,88 @@ def test_a_policy_does_not_change_when_its_trainer_goes_on(tmp_path):
     loaded = puffer_mlx.Policy.load(tmp_path)  # with what observations are normalised by
     np.testing.assert_allclose(loaded.predict(seen).action, after, rtol=1e-6)
     assert loaded.step == 256
+
+
+@pytest.mark.parametrize("where", ["library", "command line"])
+def test_a_checkpoint_acts_without_its_environment(tmp_path, monkeypatch, where):
+    """Its spaces are data in it: nothing that it names is imported, and nobody is asked."""
+    actions = Tuple([Discrete(3, start=2), MultiDiscrete([2, 1, 4])])
+    with trained(lambda: Given(actions=actions)) as trainer:
+        if where == "library":
+            trainer.save(tmp_path)
+        else:
+            keeper = checkpoint.CheckpointManager(tmp_path, trainer.config)
+            memory = puffer_mlx.Policy(trainer).memory
+            about = trainer.vec.spec, trainer.policy, trainer.weights, trainer.state(), memory
+            keeper.save(256, *about)
+        seen, _ = Given().reset(seed=1)
+        expected = trainer.predict(seen).action
+    monkeypatch.setattr("puffer_mlx.vec.probe", None)
+    found = puffer_mlx.Policy.load(tmp_path).predict(seen).action
+    assert actions.contains(found) and found[0] == expected[0] and (found[1] == expected[1]).all()
+    with pytest.raises(UserError, match=r"the observation has no part"):
+        puffer_mlx.Policy.load(tmp_path).predict(3)
+
+
+# ---- an image among other parts ------------------------------------------------------------------
+
+CAMERA = Dict(
+    {
+        "camera": Box(0, 255, (3, 36, 40), np.uint8),
+        "speed": Box(-1, 1, (2,), np.float32),
+        "gear": Discrete(3),
+    }
+)
+FEW: dict[str, Any] = {"hidden_size": 16, "device": "cpu", "replay_ratio": 1}
+
+
+def test_an_image_of_a_dict_goes_to_convolutions(here):
+    """Its family's settings, acting, a checkpoint, and an export."""
+    with trained(lambda: Given(CAMERA), **FEW) as trainer:
+        encoder, spec = cast(Any, trainer.policy.encoder), trainer.vec.spec
+        assert [type(each).__name__ for each in encoder.encoders] == ["Nature"]
+        assert (trainer.config.base.family, spec.image_parts[0].shape) == ("images", (36, 40, 3))
+        moved = dict(
+            named(trainer.policy.init(mx.random.split(mx.random.key(trainer.config.base.seed))[0]))
+        )
+        assert not mx.array_equal(
+            moved["encoder.images.0.convs.0.weight"],
+            trainer.weights["encoder"]["images"][0]["convs"][0]["weight"],
+        )
+        seen = [Given(CAMERA).reset(seed=seed)[0] for seed in range(8)]
+        batch = {key: np.stack([each[key] for each in seen]) for key in seen[0]}
+        expected = trainer.predict(batch).action
+        assert trainer.predict(seen[0]).action == expected[0]
+        turned = {**batch, "camera": batch["camera"][:, ::-1, ::-1]}
+        assert trainer.predict(turned).action.shape == (8,)
+        for kind in ("onnx", "safetensors"):
+            assert trainer.export(f"policy.{kind}").difference <= 1e-5
+        with pytest.raises(UserError, match=r"Combined.*\n.*onnx or safetensors"):
+            trainer.export("policy.pt")
+        trainer.save("run")
+    assert (puffer_mlx.Policy.load("run").predict(batch).action == expected).all()
+    with puffer_mlx.Trainer.load("run", lambda: Given(CAMERA), total_timesteps=320) as trainer:
+        assert len(list(trainer)) == 1
+
+
+def test_a_run_from_before_goes_on_with_its_encoder(here, monkeypatch):
+    """It saw an image's bytes as numbers, which ``auto`` meant then."""
+    settings = {**FEW, "family": "discrete", "learning_rate": 1e-3}
+
+    def make():
+        return Given(CAMERA)
+
+    with monkeypatch.context() as before:
+        before.setattr("puffer_mlx.vec.layout.image_parts", lambda _: ())
+        with trained(make, **settings) as trainer:
+            assert type(trainer.policy.encoder).__name__ == "Activated"
+            trainer.save("run")
+    for _ in range(2):
+        with puffer_mlx.Trainer.load("run", make, total_timesteps=1024) as trainer:
+            trainer.step()
+            trainer.save("run")
+    policy = puffer_mlx.Policy.load("run", make)
+    assert policy.config.torch.encoder == "DefaultEncoder" and policy.step == 384
+    assert puffer_mlx.evaluate(policy, episodes=2).score.mean == 4
+    with pytest.raises(UserError, match=r"normalize_observations is True.*images beside"):
+        trained(make, **settings)

@@ -9,6 +9,7 @@ import weakref
 from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from running import ROOT
 
 import puffer_mlx
 from puffer_mlx import checkpoint, config, vec
+from puffer_mlx.cli import export
+from puffer_mlx.cli import train as script
 from puffer_mlx.errors import UserError
 from puffer_mlx.library.settings import collected
 from puffer_mlx.training import trainer as training
@@ -142,13 +145,33 @@ def test_a_file_runs_no_code_that_nobody_named(here, monkeypatch):
         trainer.save("run")
     sys.modules.pop("mine")
     monkeypatch.setenv("PUFFER_MLX_DATA", str(here / "another machine"))
-    with pytest.raises(UserError, match=r"names Python code that would be imported: mine:make"):
+    refused = r"names Python code that would be imported: mine:make.*\n.* or env=make"
+    with pytest.raises(UserError, match=refused):
         puffer_mlx.Trainer.load("run")
+    policy = puffer_mlx.Policy.load("run")
+    with pytest.raises(UserError, match=refused):
+        puffer_mlx.evaluate(policy)
+    policy.predict(np.zeros(4))
+    policy.spec = replace(policy.spec, spaces="")  # as of an older version
+    policy._form = None
     with pytest.raises(UserError, match=r"aren't known: .*\n  hint: Policy.load\(path, env"):
-        puffer_mlx.Policy.load("run").predict(np.zeros(4))
+        policy.predict(np.zeros(4))
     assert "mine" not in sys.modules
     puffer_mlx.Trainer.load("run", "mine:make").close()
     assert sys.modules.pop("mine").__file__ == str(here / "mine.py")  # another test's may come
+
+
+def test_what_is_not_there_can_be_given(tmp_path):
+    """As another program's class, or one of a function."""
+
+    def mine():
+        return gymnasium.make("CartPole-v1")
+
+    with puffer_mlx.train(mine, **CARTPOLE) as trainer:
+        trainer.save(tmp_path)
+    with pytest.raises(UserError, match=r"has no test_\w+\.mine\n.* in Python env=mine"):
+        puffer_mlx.Trainer.load(tmp_path, allow_code=True)
+    puffer_mlx.Trainer.load(tmp_path, env=mine).close()
 
 
 def test_a_module_is_trained_saved_and_goes_on(tmp_path):
@@ -160,6 +183,8 @@ def test_a_module_is_trained_saved_and_goes_on(tmp_path):
         assert (np.array(module.body.weight) == before).all()
         assert not (numbers(trainer)["network.body.weight"] == before).any()
         expected = trainer.predict(np.ones(4), deterministic=True).action
+        with pytest.raises(UserError, match=r"mlx.nn.Module of your own, which no format holds"):
+            trainer.export(tmp_path / "policy.onnx")
     with puffer_mlx.Trainer.load(tmp_path, policy=Both(), total_timesteps=2048) as resumed:
         assert resumed.epoch == 8 and same(resumed, trainer)
         assert len(list(resumed)) == 8
@@ -288,3 +313,156 @@ def test_settings_that_the_command_line_alone_obeys():
         puffer_mlx.train("squared", checkpoint_keep=1, **SQUARED).close()
     with pytest.warns(UserWarning, match=r"base\.tag \(of trackers, and track names none\)"):
         puffer_mlx.train("squared", tag="night", **SQUARED).close()
+
+
+# ---- records, and a function that hears them -----------------------------------------------------
+
+
+def test_the_records_are_kept(tmp_path):
+    with puffer_mlx.train("squared", **SQUARED) as trainer:
+        assert [logs["agent_steps"] for logs in trainer.history] == [*range(256, 2049, 256)]
+        assert all("loss/total" in logs for logs in trainer.history)
+        trainer.save(tmp_path)
+    with puffer_mlx.Trainer.load(tmp_path, total_timesteps=4096) as trainer:
+        assert trainer.history == []  # those before are the program's that had them
+        records = list(trainer)
+        assert len(records) == STEPS and trainer.history == records
+
+
+@pytest.mark.parametrize("progress", [False, True])
+def test_a_function_is_called_with_each_record(capsys, progress):
+    heard = []
+
+    def callback(logs):
+        heard.append(logs)
+        return "stop" if logs["epoch"] == 3 else None
+
+    settings = {**SQUARED, "callback": callback, "progress": progress}
+    with puffer_mlx.train("squared", **settings) as trainer:
+        assert heard == trainer.history and len(heard) == trainer.epoch == 3
+        capsys.readouterr()
+
+
+@pytest.mark.parametrize("returned", [True, False, 0, "halt"])
+def test_what_a_callback_returns_is_unmistakable(returned):
+    """True goes on in Stable-Baselines3, and would end training in other libraries."""
+    with pytest.raises(UserError, match=r"returned (True|False|0|'halt')\n.*None.* 'stop'"):
+        puffer_mlx.train("squared", callback=lambda logs: returned, **SQUARED)
+
+
+def test_a_callback_of_a_trainer_is_the_loop():
+    with pytest.raises(UserError, match=r"no setting callback\n.*loop.* train"):
+        puffer_mlx.Trainer(SQUARED, "squared", callback=print)
+
+
+# ---- files of other programs ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["onnx", "safetensors"])
+@pytest.mark.parametrize("env", ["gym:Pendulum-v1", "squared"])
+def test_export_writes_what_the_command_line_does(here, env, kind):
+    """The same bytes, compared on the same observations."""
+    settings = {"total_timesteps": 256, "total_agents": 2, "horizon": 64, "minibatch_size": 128}
+    with puffer_mlx.train(env, settings, device="cpu") as trainer:
+        report = trainer.export(f"mine.{kind}")
+        trainer.save("run")
+    assert export.main(["run", "--to", kind, "--out", f"theirs.{kind}", "--quiet"]) in (None, 0)
+    mine, theirs = ((here / f"{name}.{kind}").read_bytes() for name in ("mine", "theirs"))
+    assert mine == theirs
+    assert "2 sequences of 64 recorded observations" in report.observations
+
+
+def test_export_chooses_by_the_suffix_and_says_the_same(here):
+    with puffer_mlx.Trainer(SQUARED, "squared") as trainer:
+        assert trainer.export("policy.bin").path.stat().st_size > 0  # PufferLib's
+        assert "random" in trainer.export("w.pth").observations  # nothing was recorded yet
+        trainer.export("torch.bin", to="torch")
+        refused: tuple[tuple[str, dict[str, Any], str], ...] = (
+            ("policy.h5", {}, r"no format of files named \.h5\n.*\.onnx"),
+            ("policy", {}, r"no format of files named policy\n.*\.onnx"),
+            ("policy.onnx", {"to": "hub"}, r"no format 'hub'\n.*one of bin, onnx"),
+            ("policy.onnx", {"to": "torch"}, r"a file of kind torch is named \.pt or"),
+            ("policy.onnx", {"whole": True}, r"the format onnx has no option whole"),
+            ("policy.pt", {"dialect": "native"}, r"files of kind torch hold the torch or"),
+        )
+        for path, options, said in refused:
+            with pytest.raises(UserError, match=said):
+                trainer.export(path, **options)
+    assert {path.name for path in here.iterdir()} == {"policy.bin", "w.pth", "torch.bin"}
+
+
+def test_export_takes_statistics_along_and_stays_on_its_device(here, monkeypatch):
+    devices = []
+    monkeypatch.setattr(mx, "set_default_device", devices.append)
+    native = {"dialect": "native", "network": "MinGRU", "minibatch_size": 128}
+    with puffer_mlx.Trainer({**CARTPOLE, **native}, "gym:CartPole-v1") as trainer:
+        trainer.step()
+        with pytest.raises(UserError, match=r"normalise.*\n.*--lossy"):
+            trainer.export("w.bin", lossy=False)
+        del devices[:]
+        trainer.export("w.bin", lossy=True)
+    assert devices == [mx.cpu, mx.default_device()]
+    assert (here / "w.bin.normalization.safetensors").is_file()
+
+
+# ---- a schedule of one's own ---------------------------------------------------------------------
+
+FALLING: dict[str, Any] = {**SQUARED, "min_lr_ratio": 0.1}
+
+
+def falling(progress):
+    """What ``linear`` computes, to the bit."""
+    return 0.01 + (0.1 * 0.01 - 0.01) * progress
+
+
+def test_a_learning_rate_that_is_a_function():
+    straight = {"learning_rate": 0.01, "lr_schedule": "linear", "anneal_lr": True}
+    with puffer_mlx.train("squared", FALLING, **straight) as expected:
+        pass
+    seen = []
+
+    def schedule(progress):
+        seen.append(progress)
+        return falling(progress)
+
+    sectioned = {**FALLING, "train": {"learning_rate": schedule}}
+    for given in {**FALLING, "learning_rate": schedule}, sectioned:
+        with puffer_mlx.train("squared", given) as trainer:
+            assert same(trainer, expected)
+            rates = [logs["loss/learning_rate"] for logs in trainer.history]
+            assert rates == [np.float32(falling(epoch / STEPS)) for epoch in range(STEPS)]
+    assert {*seen} == {epoch / STEPS for epoch in range(STEPS)}
+    with pytest.raises(UserError, match=r"lr_schedule is given, and learning_rate is a function"):
+        puffer_mlx.train("squared", sectioned, lr_schedule="adaptive")
+    with puffer_mlx.train("squared", sectioned, learning_rate=0.1) as trainer:
+        assert "loss/learning_rate" not in trainer.history[0]  # what is given last wins
+
+
+def test_a_run_with_a_function_goes_on_with_it_to_the_bit(here, capsys):
+    with puffer_mlx.train("squared", FALLING, learning_rate=falling) as whole:
+        pass
+    with puffer_mlx.Trainer(FALLING, "squared", learning_rate=falling) as half:
+        for logs in half:
+            half.stop = logs["epoch"] == STEPS // 2
+        half.save("half")
+    with puffer_mlx.Trainer.load("half", learning_rate=falling) as resumed:
+        assert resumed.epoch == STEPS // 2
+        list(resumed)
+        assert same(resumed, whole)
+    said = r"learning_rate is a function, which no checkpoint holds\n.*load\(path, learning_rate="
+    with pytest.raises(UserError, match=said):
+        puffer_mlx.Trainer.load("half")
+    assert script.main(["squared", "--resume", "half"]) == 2
+    assert "no checkpoint holds" in capsys.readouterr().err
+    with puffer_mlx.Trainer.load("half", learning_rate=0.01) as resumed:  # that is said
+        list(resumed)
+        assert not same(resumed, whole)
+        resumed.save("other")
+    puffer_mlx.Trainer.load("other").close()  # it has none any more
+    assert puffer_mlx.Policy.load("half").predict(np.zeros(121)).action in range(5)
+
+
+@pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf"), "much", None])
+def test_a_function_that_gives_no_learning_rate(rate):
+    with pytest.raises(UserError, match=r"learning_rate\(0\.5\) is .*\n.*0 or more"):
+        puffer_mlx.train("squared", learning_rate=lambda p: rate if p >= 0.5 else 0.01, **SQUARED)

@@ -12,7 +12,7 @@ from puffer_mlx.library import evaluating
 
 
 def test_the_names_are_few_and_seen():
-    assert set(puffer_mlx.__all__) <= set(dir(puffer_mlx))
+    assert dir(puffer_mlx) == sorted(puffer_mlx.__all__)
     assert {name for name in puffer_mlx.__all__ if not hasattr(puffer_mlx, name)} == set()
     assert set(puffer_mlx._HOMES) == {*puffer_mlx.__all__} - {"__version__"}
     for name in puffer_mlx._HOMES:

@@ -1,6 +1,8 @@
 """Image encoders against torch's layers in float64: features, gradients, initial weights."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -10,11 +12,13 @@ from oracles import f64, named
 
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
+from puffer_mlx.policy.encoders.catalog import make_encoder
+from puffer_mlx.policy.encoders.combined.encoder import Combined
 from puffer_mlx.policy.encoders.default.encoder import Linear
 from puffer_mlx.policy.encoders.impala.encoder import Impala
 from puffer_mlx.policy.encoders.nature.encoder import Nature
-from puffer_mlx.policy.policy import make_policy
-from puffer_mlx.spec import ActionSpec, EnvSpec
+from puffer_mlx.policy.policy import configured_policy, make_policy
+from puffer_mlx.spec import ActionSpec, EnvSpec, ImagePart
 
 HIDDEN = 24
 
@@ -168,6 +172,75 @@ def test_initial_weights(made, shapes):
     assert len(set(firsts)) == len(firsts)
     again = dict(named(made.init(mx.random.key(8))))
     assert not mx.array_equal(again["linear.bias"], weights["linear.bias"])
+
+
+# ---- images beside other numbers -----------------------------------------------------------------
+
+BESIDE = ((2, (36, 40, 3), True), (2 + 4320, (5, 7, 2), False)), 2 + 4320 + 70 + 3
+ALONE = ((0, (5, 7, 2), False),), 70
+
+
+def beside(parts, size, dtype: Any = np.float32):
+    parts = tuple(ImagePart(*part) for part in parts)
+    return EnvSpec("e", size, np.dtype(dtype), ActionSpec((3,)), image_parts=parts)
+
+
+@pytest.mark.parametrize(("parts", "size"), [BESIDE, ALONE], ids=["beside", "alone"])
+def test_each_image_goes_to_its_encoder_and_the_rest_beside_it(parts, size):
+    """Features and gradients, compiled: as of the parts by hand."""
+    made = make_encoder(beside(parts, size), HIDDEN, "native", "auto")
+    assert type(made) is Combined
+    weights = made.init(mx.random.key(1))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, size)).astype(np.float32)
+    spans = [slice(start, start + math.prod(shape)) for start, shape, _ in parts]
+    for span in spans:
+        x[:, span] = rng.integers(0, 256, x[:, span].shape)
+
+    def by_hand(weights):
+        found, others = [], np.ones(size, bool)
+        for (_, (h, w, c), first), span, own in zip(parts, spans, weights["images"], strict=True):
+            others[span] = False
+            image = x[:, span]
+            if first:
+                image = image.reshape(-1, c, h, w).transpose(0, 2, 3, 1).reshape(4, -1)
+            kind = Nature if h >= 36 else Impala
+            found.append(kind((h, w, c), HIDDEN)(own, mx.array(np.ascontiguousarray(image))))
+        row = mx.concatenate([*found, mx.array(x[:, others])], axis=1)
+        linear = weights["linear"]
+        return mx.maximum(row @ linear["weight"].T + linear["bias"], 0)
+
+    probe = mx.array(rng.normal(size=(4, HIDDEN)).astype(np.float32))
+    assert_close(mx.compile(made)(weights, mx.array(x)), by_hand(weights), "features")
+    ours = mx.compile(mx.grad(lambda w, x: mx.sum(made(w, x) * probe)))(weights, mx.array(x))
+    expected = mx.grad(lambda w: mx.sum(by_hand(w) * probe))(weights)
+    for (name, one), (_, other) in zip(named(ours), named(expected), strict=True):
+        assert_close(one, other, name)
+
+
+def test_bytes_beside_bytes():
+    spec = beside(((1, (5, 7, 2), False),), 73, np.uint8)
+    made = make_encoder(spec, HIDDEN, "native", "CombinedEncoder")
+    weights = made.init(mx.random.key(0))
+    x = np.random.default_rng(0).integers(0, 256, (3, 73)).astype(np.uint8)
+    low = tree_map(lambda w: w.astype(mx.bfloat16), weights)
+    assert made(low, mx.array(x)).dtype == mx.bfloat16
+    expected = made(weights, mx.array(x.astype(np.float32)))
+    np.testing.assert_array_equal(np.array(made(weights, mx.array(x))), np.array(expected))
+
+
+def test_encoders_that_do_not_fit_the_parts():
+    spec, whole = beside(*BESIDE), config.Config("e")
+    whole.torch.encoder = "NatureEncoder"
+    with pytest.raises(UserError, match=r"images among other parts\n.*CombinedEncoder, or auto"):
+        configured_policy(spec, whole)
+    whole.torch.encoder, whole.vec.normalize_observations = "auto", True
+    with pytest.raises(UserError, match=r"images beside other numbers.*\n.*observations 0; or"):
+        configured_policy(spec, whole)
+    assert type(configured_policy(replace(spec, image_parts=()), whole).encoder) is Linear
+    whole.torch.encoder = "CombinedEncoder"
+    with pytest.raises(UserError, match=r"needs images among the parts of a Dict or Tuple; e has"):
+        configured_policy(replace(spec, image_parts=()), whole)
 
 
 @pytest.mark.parametrize("shape", [(35, 36, 1), (36, 35, 1), (10, 12, 3)])

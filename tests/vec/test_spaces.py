@@ -1,14 +1,20 @@
 """Spaces as rows and heads; Gymnasium's own flatten, batches and membership are the oracles."""
 
+import json
+from dataclasses import replace
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 
+from puffer_mlx.config.families import family_of
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.layout import Layout
-from puffer_mlx.vec.spaces import kind_of
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.vec.layout import Layout, saved_layout
+from puffer_mlx.vec.spaces import kind_of, to_text
 
 N = 7
 SIGN = spaces.Discrete(2)
@@ -133,6 +139,31 @@ def test_an_image_that_is_part_of_a_dict_stays_as_it_is():
     layout, batch = Layout("toy", space, SIGN), sampled(space)
     assert layout.spec.observation_shape == ()
     np.testing.assert_array_equal(written(layout, batch), batch["x"].reshape(N, -1))
+
+
+def test_where_the_images_of_a_dict_are():
+    space = spaces.Dict(
+        a=spaces.Discrete(2),
+        b=spaces.Tuple([spaces.Box(0, 255, (3, 8, 6), np.uint8), SEEN["Box of bytes"]]),
+        c=SEEN["image"],
+        d=spaces.Box(0, 1, (8, 6, 3), np.float32),  # no bytes: numbers like others
+    )
+    spec = Layout("toy", space, SIGN).spec
+    assert spec.image_parts == ((2, (8, 6, 3), True), (2 + 144 + 5, (8, 6, 3), False))
+    assert EnvSpec.from_json(spec.to_json()).image_parts == spec.image_parts
+    assert Layout("toy", SEEN["image"], SIGN).spec.image_parts == ()
+    assert family_of(spec) == "images" and replace(spec, image_parts=()) == spec
+    fields = json.loads(spec.to_json())
+    for parts in (
+        [3],
+        [[2, [8, 6], True]],
+        [[2, [8, 6, 0], True]],
+        [["2", [8, 6, 3], True]],
+        [[400, [8, 6, 3], True]],
+        [[9, [8, 6, 3], True], [2, [8, 6, 3], True]],
+    ):
+        with pytest.raises(ValueError, match=r"image|not iterable|numbers?|unpack|positive|text"):
+            EnvSpec.from_json(json.dumps(fields | {"image_parts": parts}))
 
 
 @pytest.mark.parametrize("array", [np.array, mx.array], ids=["numpy", "mlx"])
@@ -285,3 +316,60 @@ def test_spaces_are_told_apart_by_name():
     assert kind_of(3) == ""
     layout = Layout("toy", Mine(), Mine())
     assert layout.actions(np.array([[2.0]], np.float32)).tolist() == [2]
+
+
+# ---- spaces in files -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seen", SEEN.values(), ids=SEEN)
+def test_observations_are_laid_out_by_what_a_file_says(seen):
+    layout, batch = Layout("toy", seen, SIGN), sampled(seen)
+    spec = EnvSpec.from_json(layout.spec.to_json())
+    saved = saved_layout(spec)
+    assert saved is not None and saved.spec == spec == layout.spec
+    np.testing.assert_array_equal(written(saved, batch), written(layout, batch))
+
+
+@pytest.mark.parametrize("taken", TAKEN.values(), ids=TAKEN)
+@pytest.mark.parametrize("rescale", [False, True])
+def test_actions_are_made_by_what_a_file_says(taken, rescale, rng):
+    layout = Layout("toy", SIGN, taken, rescale=rescale)
+    saved = saved_layout(EnvSpec.from_json(layout.spec.to_json()))
+    assert saved is not None
+    rows = chosen(layout, rng)
+    actions = saved.actions(rows)
+    assert actions in batch_space(taken, N) and nested(actions) == nested(layout.actions(rows))
+
+
+def test_what_brings_no_spaces_along():
+    spec = Layout("toy", SIGN, SIGN).spec
+    assert saved_layout(replace(spec, spaces="")) is None
+    assert "spaces" not in replace(spec, spaces="").to_json()
+    keyed: Any = {(1, 2): SIGN}
+    assert Layout("toy", spaces.Dict(keyed), SIGN).spec.spaces == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[",
+        "3",
+        "[]",
+        "[" * 100_000,
+        '[{"kind": "Graph"}, {"kind": "Dict", "parts": []}]',
+        '[{"kind": "Dict", "parts": [[[], {}]]}, 3]',
+        to_text(SIGN),
+        to_text(SIGN, SEEN["Discrete"]),  # another's
+        to_text(SEEN["Box"], SIGN),
+        to_text(SIGN, SIGN).replace("int64", "object"),
+        to_text(SIGN, SIGN).replace("[2]", '["many"]'),
+        to_text(SIGN, SIGN).replace("[2]", f"[{10**30}]"),
+        to_text(SIGN, TAKEN["MultiBinary"]).replace("[2, 3]", "[1000000, 1000000]"),
+        to_text(SIGN, TAKEN["Box"]).replace("[3]", "[-3]"),
+        to_text(SIGN, TAKEN["Box"]).replace("[3]", '"3"'),
+    ],
+)
+def test_a_file_whose_spaces_make_no_sense(text):
+    spec = replace(Layout("toy", SIGN, SIGN).spec, spaces=text)
+    with pytest.raises(UserError, match=r"checkpoint's spaces of toy make no sense"):
+        saved_layout(spec)

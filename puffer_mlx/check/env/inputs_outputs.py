@@ -24,6 +24,8 @@ def spaces(spec: EnvSpec, agents_each: float) -> str:
     else:
         count = spec.observation_size
         seen = f"{count:,} number{'s' * (count > 1)}"
+        for h, w, c in (part.shape for part in spec.image_parts):
+            seen += f", an image of {h} x {w} x {c} among them"
     sizes = spec.action.sizes
     if spec.action.continuous:
         done = f"chooses {len(sizes)} continuous number{'s' * (len(sizes) > 1)}"
@@ -48,22 +50,25 @@ def observations(subject: Subject, notes: Notes) -> Findings:
         )
         return
     low, high = float(notes.low.min()), float(notes.high.max())
-    constant = np.flatnonzero(notes.low == notes.high).tolist()
-    if len(constant) == spec.observation_size:
+    pixels = np.full(spec.observation_size, bool(spec.observation_shape))
+    for part in spec.image_parts:
+        pixels[part.start : part.stop] = True
+    same = notes.low == notes.high
+    if same.all():
         yield fail(
             f"never change: every agent sees the same in all {notes.steps:,} steps",
             "write them in reset and in every step",
         )
         return
     yield ok(f"from {number(low)} to {number(high)}, all finite")
-    if constant and not spec.observation_shape:
+    if constant := np.flatnonzero(same & ~pixels).tolist():
         yield warn(
             f"{numbers(constant)} of {spec.observation_size} never changed",
             "leave out what is of no use, or see whether they are written at all; what only good"
             " players see is fine",
         )
-    large = np.flatnonzero(np.maximum(-notes.low, notes.high) > LARGE).tolist()
-    if large and not spec.observation_shape and not subject.normalized[0]:
+    large = np.flatnonzero((np.maximum(-notes.low, notes.high) > LARGE) & ~pixels).tolist()
+    if large and not subject.normalized[0]:
         yield warn(
             f"{numbers(large)} of {spec.observation_size} went beyond ±{LARGE:g}",
             "bring them to about -1 to 1, or --vec.normalize-observations 1"

@@ -22,8 +22,9 @@ class Torch(Named):
     )
     encoder: str = key(
         "DefaultEncoder",
-        "Observation to hidden vector; Nature and Impala are convolutional, for images; auto is one"
-        " of them for images (Impala for small ones), else the default.",
+        "Observation to hidden vector; Nature and Impala are convolutional, for images; Combined"
+        " has one of them for each image among the parts of a Dict or Tuple; auto is the one that"
+        " fits (Impala for small images), else the default.",
         choices=("auto", *encoder_folders()),
         custom=True,
     )

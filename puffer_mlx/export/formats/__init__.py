@@ -42,6 +42,21 @@ def chosen(name: str, **options: Any) -> FileFormat:
     return dataclasses.replace(formats[name], **options)
 
 
+def by_suffix(path: Path) -> FileFormat:
+    """The format of a file that is to be written, by its name.
+
+    Raises:
+        UserError: none has that suffix.
+    """
+    every = by_name().values()
+    named = [file for file in every if path.suffix in file.suffixes]
+    if not named:
+        suffixes = _or(list(dict.fromkeys(suffix for file in every for suffix in file.suffixes)))
+        message = f"there is no format of files named {path.suffix or path.name}"
+        raise UserError(message, f"name it {suffixes}")
+    return min(named, key=lambda file: file.suffixes.index(path.suffix))
+
+
 def recognise(path: Path, head: bytes) -> FileFormat:
     """Whose file this is: the beginning tells where it can, else the name.
 

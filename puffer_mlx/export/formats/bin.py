@@ -5,7 +5,6 @@ has, or of 3.0's, whose files are read too. The networks that may be in it have 
 and ``puffer3`` (``policy/networks/forms.py``).
 """
 
-import shutil
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.checkpoint import flat_files, normalization
-from puffer_mlx.checkpoint.environment_statistics import MEMORY
+from puffer_mlx.checkpoint.environment_statistics import MEMORY, write_statistics
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.file_format import (
@@ -145,7 +144,7 @@ class Bin(FileFormat):
             return []
         beside = path.with_name(f"{path.name}.{MEMORY}")
         with publish(beside) as temporary:
-            shutil.copyfile(contents.checkpoint.folder / MEMORY, temporary)
+            write_statistics(contents.memory, temporary)
         return [f"puffer_mlx reads their statistics from {beside}"]
 
     def read(self, path: Path) -> Found:

@@ -51,7 +51,7 @@ class Torch(FileFormat):
     tolerance = 1e-5
     use = "PufferLib's torch backend, 3.0, or Stable-Baselines3"
     holds = (
-        "everything but classes of your own; 3.0's dialect: one"
+        "everything but classes of your own and `CombinedEncoder`; 3.0's dialect: one"
         f" {' or '.join(names_of('puffer3'))} layer; sb3's: without memory or images"
     )
     content = "a file of torch.save"

@@ -71,6 +71,7 @@ def make_encoder(
     if name == "auto":
         large = bool(shape) and min(shape[:2]) >= SMALLEST
         name = "NatureEncoder" if large else "ImpalaEncoder" if shape else "DefaultEncoder"
+        name = "CombinedEncoder" if spec.image_parts else name
     return _module(name, "encoder").make(spec, hidden, dialect, activation)
 
 

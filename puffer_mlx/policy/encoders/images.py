@@ -65,11 +65,11 @@ def image_shape(spec: EnvSpec, name: str) -> Shape:
         UserError: it shows none, which the encoder ``name`` needs.
     """
     if not spec.observation_shape:
-        raise UserError(
-            f"torch.encoder {name} needs images; {spec.name} has {spec.observation_size} numbers"
-            " without a shape",
-            "DefaultEncoder, or MY_OBS_SHAPE in the environment's binding.c",
-        )
+        fault = f"{spec.observation_size} numbers without a shape"
+        hint = "DefaultEncoder, or MY_OBS_SHAPE in the environment's binding.c"
+        if spec.image_parts:
+            fault, hint = "images among other parts", "CombinedEncoder, or auto"
+        raise UserError(f"torch.encoder {name} needs images; {spec.name} has {fault}", hint)
     return spec.observation_shape
 
 
