@@ -13,8 +13,7 @@ from rich.panel import Panel
 from puffer_mlx.display.bottleneck import Setting, advice
 from puffer_mlx.display.dashboard_layout import Picture
 from puffer_mlx.display.key_echo import control_keys_unshown
-from puffer_mlx.display.run_view import PHASES, RATING, Logs, View, abbreviate, duration
-from puffer_mlx.tracking.scores import SCORE
+from puffer_mlx.display.run_view import PHASES, RATING, SCORES, Logs, View, abbreviate, duration
 
 __all__ = ["PHASES", "Dashboard", "Setting", "abbreviate", "duration"]
 
@@ -22,12 +21,9 @@ INTERVAL = 0.6  # seconds between two plain lines at least, upstream's rhythm
 FOLLOWING = 4  # lines that follow the last picture: what was saved, say, and the prompt
 REFRESH = 0.25  # seconds between two redraws at least
 
-LINE = {  # what a plain line shows, the first there is of a name
-    SCORE: "score",
-    "env/score": "score",
+LINE = {  # what a plain line shows besides scores
     "env/episode_return": "return",
     "env/episode_length": "length",
-    "eval/score": "evaluation",
     RATING: "elo",
     "loss/total": "loss",
     "loss/entropy": "entropy",
@@ -123,8 +119,11 @@ class Dashboard:
             f"{abbreviate(view.speed)} SPS",
             f"{view.left} left",
         ]
+        parts += [f"{label} {value}" for label, value in view.scores().items()]
+        main = next((name for name in SCORES if name in logs), "")
+        told = {main, SCORES[-1]} if main == SCORES[0] else {main}  # the return of fewer episodes
         for name, label in LINE.items():
-            if name in logs and label not in {part.split()[0] for part in parts}:
+            if name in logs and name not in told:
                 parts.append(f"{label} {logs[name]:.3f}")
         return " | ".join(parts)
 

@@ -6,7 +6,7 @@
 from typing import NamedTuple
 
 from puffer_mlx.profiling.phases import WAITS
-from puffer_mlx.tracking.scores import SCORE
+from puffer_mlx.tracking.scores import EPISODES, EVALUATION, SCORE
 
 Logs = dict[str, float]
 
@@ -40,6 +40,10 @@ MISC = {"rollout": "eval_misc", "train": "train_misc"}
 SCORES = (SCORE, "env/score", "env/episode_return")  # the first there is makes the curve
 RATING, POOL = "env/elo", "pool/size"  # of runs with self-play
 OF_SELF_PLAY = (RATING, "env/historical_winrate")  # how names begin that aren't the environment's
+SHOWN_RARELY = {  # losses that are 0 but for rounding where all is well: words, from which on, how
+    "skipped_steps": ("skipped minibatches", 1, "{:.0f}"),
+    "first_ratio_error": ("acting vs training", 0.1, "{:.2f} apart"),
+}
 POINTS = 512  # of the history at most, an even number; then neighbours are merged
 
 
@@ -61,6 +65,15 @@ def duration(seconds: float) -> str:
     while len(parts) > 1 and not parts[0][0]:
         parts.pop(0)
     return " ".join(f"{value}{unit}" for value, unit in parts)
+
+
+def agents_text(agents: int, groups: int) -> str:
+    """How many there are, and in how many groups they take turns."""
+    return f"{agents:,}" + (f" ({groups} groups take turns)" if groups > 1 else "")
+
+
+def _kind(name: str) -> str:
+    return "return" if name.endswith("return") else "score"
 
 
 class Phase(NamedTuple):
@@ -152,14 +165,25 @@ class View:
         """What people call the score; None before an episode has ended."""
         return next((self.logs[name] for name in SCORES if name in self.logs), None)
 
+    def scores(self) -> dict[str, str]:
+        """Training's score with its number of episodes, and the last evaluation's."""
+        logs, found = self.logs, {}
+        if name := next((name for name in SCORES if name in logs), ""):
+            count = EPISODES if name == SCORE else logs.get("env/n", 1.0)
+            many = f"{abbreviate(count)} episode{'s' * (count != 1)}"
+            found[f"training {_kind(name)}"] = f"{logs[name]:.3f} ({many})"
+        for name in SCORES[1:]:
+            evaluated = EVALUATION + name.removeprefix("env/")
+            if evaluated in logs:
+                return {**found, f"evaluation {_kind(name)}": f"{logs[evaluated]:.3f}"}
+        return found
+
     def headline(self) -> dict[str, str]:
         """What matters most, in few words: score, steps, speed, the time that is left."""
-        score, facts = self.score(), self.facts()
-        found = self.logs.get("eval/score")
-        label = "score of 100 episodes" if SCORE in self.logs else "score"
+        facts = self.facts()
         return {
-            **({"": "no episode has ended yet"} if score is None else {label: f"{score:.3f}"}),
-            **({} if found is None else {"evaluation": f"{found:.3f}"}),
+            **({"": "no episode has ended yet"} if self.score() is None else {}),
+            **self.scores(),
             "steps": facts["Steps"],
             "SPS": facts["SPS"],
             "left": facts["Left"],
@@ -240,8 +264,13 @@ class View:
         return rows
 
     def losses(self) -> dict[str, str]:
-        """The last epoch's losses."""
-        return {name: f"{value:.4f}" for name, value in self._section("loss").items()}
+        """The last epoch's losses; of ``SHOWN_RARELY`` those that tell something."""
+        losses = self._section("loss")
+        shown = {n: f"{value:.4f}" for n, value in losses.items() if n not in SHOWN_RARELY}
+        for name, (words, least, form) in SHOWN_RARELY.items():
+            if losses.get(name, 0.0) >= least:
+                shown[words] = form.format(losses[name])
+        return shown
 
     def statistics(self) -> dict[str, str]:
         """The environment's own numbers, means per finished episode."""

@@ -54,6 +54,29 @@ def test_an_evaluation_in_which_no_episode_ended_is_one_line(script, here, capsy
     assert len(lines) == 1 and lines[0].startswith("the evaluation ended after 0 of ")
 
 
+def test_the_last_evaluation_is_not_shown_as_training(script, monkeypatch):
+    class Played:
+        def after_training(self):
+            yield {"agent_steps": 5.0, "env/score": 2.0, "env/n": 3.0}
+
+    monkeypatch.setattr(script.evaluation, "short_note", lambda *_: None)
+    dashboard, _ = shown(terminal=True)
+    dashboard.update({"agent_steps": 4.0, "SPS": 1.0, "env/score": 1.5, "env/n": 2.0})
+    record = script.evaluate(Played(), None, dashboard)
+    assert record == {"agent_steps": 5.0, "env/score": 2.0, "env/n": 3.0}
+    scores = {"training score": "1.500 (2 episodes)", "evaluation score": "2.000"}
+    assert dashboard.view.scores() == scores
+
+
+@pytest.mark.parametrize("greedy", [0, 1])
+def test_a_run_says_how_it_evaluates(script, here, capsys, greedy):
+    words = ["--eval-interval", str(2 * BATCH), "--eval-episodes", "3", f"--eval-greedy={greedy}"]
+    assert script.main([*TINY, *words, "--stop-at", "1"]) == 0
+    how = ("drawn actions, as in training", "the most probable actions")[greedy]
+    line = f"evaluation every {2 * BATCH} steps: 3 whole episodes in environments of their own"
+    assert f"{line}, {how}\n" in capsys.readouterr().out
+
+
 # ---- a whole run ---------------------------------------------------------------------------------
 
 
@@ -140,7 +163,7 @@ def test_without_a_terminal_there_are_plain_lines(whole):
     assert ESCAPE not in done.stdout and "\r" not in done.stdout
     trainer, first, *lines = done.stdout.splitlines()
     assert trainer == "squared: PufferLib 4.0's trainer (the default)"
-    assert re.match(r"Environment squared, Parameters 1\.2K, Agents 8 in 2 groups, ", first)
+    assert re.match(r"Environment squared, Parameters 1\.2K, Agents 8, ", first)
     progress = [line for line in lines if " steps | " in line]
     assert progress[0].startswith(f"{BATCH} of {EPOCHS * BATCH} steps | ")
     assert progress[-1].startswith(f"{EPOCHS * BATCH} of {EPOCHS * BATCH} steps | ")

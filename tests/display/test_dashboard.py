@@ -10,7 +10,7 @@ from rich.console import Console
 
 from puffer_mlx.display.bottleneck import Setting
 from puffer_mlx.display.dashboard import Dashboard
-from puffer_mlx.display.run_view import PHASES, POINTS, View
+from puffer_mlx.display.run_view import PHASES, POINTS, View, agents_text
 from puffer_mlx.tracking.scores import SCORE
 
 
@@ -169,10 +169,52 @@ def test_the_score_of_python_is_of_the_last_100_episodes():
     shown = view(record(1), record(2, 4.0, 50.0, **{SCORE: 2.0}), record(3, **{SCORE: 3.0}))
     assert shown.score() == 3 and shown.score_curve() == ([200, 300], [2.0, 3.0])
     shown.measure()
-    assert shown.headline()["score of 100 episodes"] == "3.000"
+    assert shown.headline()["training score"] == "3.000 (100 episodes)"
     dashboard = Dashboard({}, 1000, Console(file=io.StringIO()))
     dashboard.view = shown
-    assert dashboard.line().endswith("| score 3.000")
+    assert dashboard.line().endswith("| training score 3.000 (100 episodes)")
+
+
+@pytest.mark.parametrize(
+    ("logs", "words"),
+    [
+        ({"env/score": 2.5, "env/n": 1}, ["training score 2.500 (1 episode)"]),
+        (
+            {"env/score": 2.5, "env/episode_return": 1.5, "env/episode_length": 9, "env/n": 4},
+            ["training score 2.500 (4 episodes)", "return 1.500", "length 9.000"],
+        ),
+        (  # the same number of fewer episodes is left out
+            {"env/score": 9, "env/episode_return": 9, SCORE: 2.5, "eval/score": 7.25, "env/n": 1},
+            ["training score 2.500 (100 episodes)", "evaluation score 7.250"],
+        ),
+        (
+            {"env/episode_return": 2.5, "eval/episode_return": 7, "env/n": 4},
+            ["training return 2.500 (4 episodes)", "evaluation return 7.000"],
+        ),
+        ({}, []),
+    ],
+)
+def test_a_line_says_of_which_episodes_a_score_is(logs, words):
+    dashboard = Dashboard({}, 1000, Console(file=io.StringIO()))
+    dashboard.view.take({"agent_steps": 5.0, **logs})
+    dashboard.view.measure()
+    assert dashboard.line().split(" | ")[3:] == words
+
+
+def test_one_group_is_not_worth_a_word():
+    assert agents_text(4096, 4) == "4,096 (4 groups take turns)" and agents_text(8, 1) == "8"
+
+
+def test_what_is_as_it_should_be_needs_no_line():
+    """Skipped steps, and how far acting and training differ: only if there is something to tell."""
+    fine = {"loss/total": 0.5, "loss/skipped_steps": 0.0, "loss/first_ratio_error": 2e-6}
+    assert view(record(1, **fine)).losses() == {"total": "0.5000"}
+    odd = fine | {"loss/skipped_steps": 3.0, "loss/first_ratio_error": 0.25}
+    assert view(record(1, **odd)).losses() == {
+        "total": "0.5000",
+        "skipped minibatches": "3",
+        "acting vs training": "0.25 apart",
+    }
 
 
 def test_the_speed_curve_is_of_the_epochs_alone():
@@ -268,7 +310,11 @@ NUMBERS = {
         10**12,
         ("score -123456.789", "steps 999.9B of 1.0T (100 %)", "SPS 99.9M"),
     ),
-    "python": ({"env/score": 9.0, SCORE: 4.5}, 10**6, ("score of 100 episodes 4.500", "SPS 400")),
+    "python": (
+        {"env/score": 9.0, SCORE: 4.5},
+        10**6,
+        ("training score 4.500 (100 episodes)", "SPS 400"),
+    ),
     "none": ({"env/score": None}, 10**6, ("no episode has ended yet", "SPS 400")),
 }
 
