@@ -68,7 +68,7 @@ def record_pairs(
     """Results as JSON, of which the tables are made, too."""
     pairs = []
     for (i, j), result in results.items():
-        low, high = result.total.interval
+        low, high = result.interval or (None, None)
         pairs.append(
             {
                 "first": players[i].name,
@@ -80,6 +80,7 @@ def record_pairs(
                 "high": high,
                 "sides": [tally._asdict() for tally in result.sides],
                 "steps": result.steps,
+                "distinct": result.distinct,
             }
         )
     return {
@@ -105,10 +106,32 @@ def pair_table(told: dict[str, Any], games: str = "games of each pair") -> list[
         for pair in own:
             numbers = "".join(f"{pair[key]:8,}" for key in ("wins", "draws", "losses"))
             lines.append(
-                f"  {pair['second']:{width}}{numbers}"
-                f"{pair['score']:8.3f}  {pair['low']:.3f} to {pair['high']:.3f}"
+                f"  {pair['second']:{width}}{numbers}{pair['score']:8.3f}  {_interval(pair)}"
             )
     return lines
+
+
+def _interval(pair: dict[str, Any]) -> str:
+    if pair["low"] is None:
+        return f"{pair['distinct']} distinct games"
+    return f"{pair['low']:.3f} to {pair['high']:.3f}"
+
+
+def repeated_notes(told: dict[str, Any], config: Config) -> list[str]:
+    """Lines about pairs that played the same games again and again, and what makes others."""
+    opening = next((key for key in config.env if key.startswith("opening")), None)
+    hint = "without --greedy they differ"
+    if opening and config.env[opening]:
+        hint = "the interval is of these"
+    elif opening:
+        option = f"--env.{opening.replace('_', '-')} 8"
+        hint = f"{option} begins each with stones put down at random"
+    return [
+        f"{pair['first']} against {pair['second']}: {pair['distinct']:,} distinct games in"
+        f" {pair['games']:,}, as neither player draws: {hint}"
+        for pair in told["pairs"]
+        if pair["distinct"] is not None and pair["distinct"] < pair["games"]
+    ]
 
 
 def write_json(told: dict[str, Any], path: Path) -> None:

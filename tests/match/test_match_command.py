@@ -74,15 +74,43 @@ def test_tables_and_the_record(match, here):
             pair["second"],
             *(str(pair[key]) for key in ("wins", "draws", "losses")),
         ]
-        assert pair["low"] < pair["score"] <= pair["high"] <= 1
+        if pair["distinct"] is None:  # one of the two draws
+            assert pair["low"] < pair["score"] <= pair["high"] <= 1
         assert [sum(side.values()) for side in pair["sides"]] == [20, 20]
-    table = [row.split() for row in rows[len(played) + 2 :]]
+    table = [row.split() for row in rows[len(played) + 2 : len(played) + 6]]
     ratings = [int(row[1]) for row in table]
     best = max(record["players"], key=lambda player: player["elo"])
     assert ratings == sorted(ratings, reverse=True) and len(ratings) == 4
     assert table[0] == [best["name"], f"{best['elo']:+.0f}"]
     assert sum(player["elo"] for player in record["players"]) == pytest.approx(0, abs=1e-6)
     assert (record["environment"], record["greedy"], record["seed"]) == ("connect4_two", True, 3)
+
+
+def test_games_that_repeat_have_no_interval(match, here):
+    """Two greedy policies on an empty board; with stones put down at random there are more."""
+    save("17")
+    save("18", H=16)
+    line = "17 18 --games 40 --greedy --json x.json"
+    code, out, _ = match(line)
+    assert code == 0
+    row = out.splitlines()[3]
+    assert row.endswith("  2 distinct games") and " to " not in row
+    note = (
+        "17/0000000000000064 against 18/0000000000000064: 2 distinct games in 40, as neither player"
+        " draws: --env.opening-stones 8 begins each with stones put down at random"
+    )
+    assert note in out
+    (pair,) = told(here)["pairs"]
+    assert (pair["distinct"], pair["low"], pair["high"]) == (2, None, None)
+    assert abs(told(here)["players"][0]["elo"]) < 200  # of two games, not of 40
+
+    code, out, _ = match(f"{line} --env.opening-stones 8")
+    (pair,) = told(here)["pairs"]
+    assert 20 < pair["distinct"] <= 40 and pair["low"] < pair["score"] < pair["high"]
+    assert "distinct" not in out or pair["distinct"] < 40
+
+    match("17 18 --games 40 --json x.json")  # drawn
+    assert told(here)["pairs"][0]["distinct"] is None
 
 
 def test_same_seed_same_games_whoever_else_plays(match, here):
