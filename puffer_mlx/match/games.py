@@ -7,7 +7,7 @@ an episode has won it.
 """
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 import numpy as np
 
@@ -225,7 +225,9 @@ def play_pair(
     return PairResult((at_0, at_1), steps, distinct.count if distinct else None)
 
 
-def watch(first: Player, second: Player, vec: Environments, seed: int) -> Iterator[np.ndarray]:
+def watch(
+    first: Player, second: Player, vec: Environments, seed: int
+) -> Generator[np.ndarray, None, float]:
     """What the first player's first agent sees of one game: observations (D,).
 
     Of environments in C the last one is of the position before the last move: what follows is the
@@ -236,12 +238,17 @@ def watch(first: Player, second: Player, vec: Environments, seed: int) -> Iterat
         second: on side 1.
         vec: one environment.
         seed: of the players' choices.
+
+    Returns:
+        The first one's rewards less the second one's.
     """
-    boards = Boards(vec, (first, second), np.zeros(1, int), seed)
+    boards, won = Boards(vec, (first, second), np.zeros(1, int), seed), 0.0
     for _ in range(MAX_STEPS):
         yield boards.rows.observations[boards.shown].copy()
         boards.step()
+        won += float(boards.ahead()[0])
         if boards.over()[0]:
             if boards.rows.finals is not None:
                 yield boards.rows.observations[boards.shown].copy()
-            return
+            break
+    return won

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from films import gif_pages
 from native_envs import OURS, make, parameters
@@ -12,10 +13,12 @@ from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint.flat_files import save_bin
 from puffer_mlx.cli import evaluate, match_output
 from puffer_mlx.cli import match as module
+from puffer_mlx.display.frames import captioned
 from puffer_mlx.match.playing import without_statistics
 from puffer_mlx.policy.policy import make_policy
 
 PYTHON = OURS / "python"
+BOARD = 168  # the height of connect4_two's picture
 
 
 @pytest.fixture
@@ -150,7 +153,24 @@ def test_a_policy_of_connect4_plays_too(match):
 def test_a_picture(match, here):
     assert match("bot random --games 2 --gif x.gif --fps 4")[0] == 0
     pages = gif_pages((here / "x.gif").read_bytes())
-    assert len(pages) > 6 and {delay for _, delay in pages} == {250}
+    assert len(pages) > 6 and {delay for _, delay in pages[:-1]} == {250}
+    assert pages[-1][1] == 2000  # the result
+    strips = [page[:-BOARD] for page, _ in pages]  # above the board
+    assert all(np.array_equal(strip, strips[0]) for strip in strips[:-1]) and strips[0].std() > 0
+    assert not np.array_equal(strips[-1], strips[0])
+    assert np.array_equal(pages[-1][0][-BOARD:], pages[-2][0][-BOARD:])
+    assert match("random bot --games 2 --gif y.gif --fps 4")[0] == 0
+    other = gif_pages((here / "y.gif").read_bytes())[0][0]
+    assert not np.array_equal(other[:-BOARD], strips[0])  # other names
+
+
+def test_a_caption_is_whole_above_small_pictures():
+    image = np.full((8, 8, 3), 90, np.uint8)
+    said = captioned(image, ["a long name of a player", "a", ""])
+    assert (said[-8:] == 90).all(axis=2).sum() == 64 and said.shape[1] > 100
+    text = (said[:-8] > 150).any(axis=2)
+    assert text.any() and not text[:, -1].any()
+    assert text[: len(text) // 3].sum() > text[len(text) // 3 :].sum() > 0
 
 
 @pytest.mark.parametrize(
@@ -218,7 +238,7 @@ def test_a_match_in_python(here, duel, capsys):
     assert "pettingzoo:zoo_duel: 20 games of each pair" in out
     (pair,) = told(here)["pairs"]
     assert [sum(side.values()) for side in pair["sides"]] == [10, 10]
-    assert len(gif_pages((here / "x.gif").read_bytes())) == 4  # the reset and three steps
+    assert len(gif_pages((here / "x.gif").read_bytes())) == 5  # the reset, three steps, the result
     assert module.main([duel, "random", "bot"]) == 2
     assert "have no scripted players" in capsys.readouterr().err
 
@@ -261,8 +281,9 @@ def test_a_run_plays_in_its_own_environment(against, here, duel):
     assert [pair["steps"] for pair in pairs] == [5 * 2 + 1] * 2  # two games on each of two
     assert [pair["second"] for pair in pairs] == ["17/0000000000000064 (2)", "random"]
     pages = gif_pages((here / "x.gif").read_bytes())
-    assert len(pages) == 6 and {delay for _, delay in pages} == {200}
-    assert pages[0][0].shape[:2] == (16, 16)
+    assert len(pages) == 7 and {delay for _, delay in pages[:-1]} == {200}
+    height, width = pages[0][0].shape[:2]
+    assert height % 2 == width % 2 == 0 and (pages[0][0][-16:] == 0).all(axis=2).any()
 
 
 def test_environments_show_plain_observations(here, duel):

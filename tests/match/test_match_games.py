@@ -366,7 +366,12 @@ def test_a_policy_against_itself():
 
 def test_one_game_to_look_at():
     with make("connect4_two", total_agents=2) as vec:
-        seen = list(watch(bot(1), RANDOM, vec, 0))
+        game = watch(bot(1), RANDOM, vec, 0)
+        seen = []
+        with pytest.raises(StopIteration) as end:
+            while True:
+                seen.append(next(game))
+    assert end.value.value == 2.0  # the scripted player's 1, less the other's -1
     stones = [int(observation[:84].sum()) for observation in seen]
     assert stones == list(range(len(seen))) and 7 <= len(seen) <= 42
 
