@@ -43,8 +43,7 @@ def test_a_resumed_run_advises_nothing_while_it_compiles(script, here, capsys):
     """Epochs count from this start: the fourth is its second."""
     assert script.main([*TINY, "--stop-at", str(2 * BATCH)]) == 0
     assert script.main(["squared", "--resume", "latest", "--stop-at", str(4 * BATCH)]) == 0
-    (line,) = [x for x in capsys.readouterr().out.splitlines()[-4:] if x.startswith("why slow?")]
-    assert line == "why slow? the first epochs compile kernels: wait for the third"
+    assert not any(x.startswith("why slow?") for x in capsys.readouterr().out.splitlines()[-4:])
 
 
 def test_an_evaluation_in_which_no_episode_ended_is_one_line(script, here, capsys):
@@ -168,7 +167,8 @@ def test_without_a_terminal_there_are_plain_lines(whole):
     assert progress[0].startswith(f"{BATCH} of {EPOCHS * BATCH} steps | ")
     assert progress[-1].startswith(f"{EPOCHS * BATCH} of {EPOCHS * BATCH} steps | ")
     assert " SPS | 0s left | " in progress[-1] and "entropy 1." in progress[-1]
-    evaluation, _, saved, log = lines[-4:]  # and why it is slow
+    *_, saved, log = lines
+    evaluation = next(line for line in lines[-4:] if line.startswith("evaluation"))
     assert evaluation.startswith("evaluation of the final weights: perf 0.")
     assert re.fullmatch(rf"saved checkpoints/squared/\d+/{LAST}", saved)
     assert re.fullmatch(r"log   logs/squared/\d+\.jsonl", log)
