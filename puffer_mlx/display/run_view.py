@@ -234,12 +234,16 @@ class View:
         each of the two takes all of it, waiting included.
 
         Args:
-            most: rows at most (but for the wholes, their misc and their waiting); what took least
-                of the run so far is added to misc. None: all that the run has spent time in.
+            most: rows at most (but for the wholes and their waiting); what took least of the run so
+                far is added to misc. None: all that the run has spent time in. A misc that would
+                be a whole's only part is left out.
         """
         perf, epoch = self._perf(), self.epoch_seconds or 1.0
         rows = self._rows(most)
         seconds = {name: sum(perf[part] for part in parts) for name, parts in rows.items()}
+        for whole in {parent for _, _, parent in PHASES if parent} & seconds.keys():
+            parts = [n for n, _, parent in PHASES if parent == whole and n not in WAITS]
+            seconds[whole] = max(seconds[whole], sum(perf[name] for name in parts))
         return [
             Phase(label, parent, seconds[name], seconds[name] / epoch)
             for name, label, parent in PHASES
@@ -252,16 +256,21 @@ class View:
     def _rows(self, most: int | None) -> dict[str, list[str]]:
         """The phases to show, and which others are shown with each."""
         spent = {name: self._spent.get(f"perf/{name}", 0.0) for name, _, _ in PHASES}
-        rows = {name: [name] for name in spent if spent[name] > 0}
+        there = [name for name in spent if spent[name] > 0]
         whole = {name: parent for name, _, parent in PHASES if parent}
-        kept = {*MISC, *MISC.values(), *WAITS}
-        foldable = [name for name in rows if name not in kept]
-        for name in sorted(foldable, key=spent.__getitem__):
+        kept = [name for name in there if name in MISC or name in WAITS]
+        parts = [name for name in there if name not in (*kept, *MISC.values())]
+        parts.sort(key=spent.__getitem__, reverse=True)
+        for count in range(len(parts), -1, -1):
+            rows = {name: [name] for name in (*kept, *parts[:count])}
+            for misc in MISC.values():
+                others = [n for n in (*parts[count:], misc) if whole[n] == whole[misc]]
+                others = [name for name in others if spent[name] > 0]
+                if others and any(whole[name] == whole[misc] for name in parts[:count]):
+                    rows[misc] = others
             if most is None or len(rows) <= most:
-                break
-            misc = MISC[whole[name]]
-            rows[misc] = rows.get(misc, []) + rows.pop(name)
-        return rows
+                return rows
+        return {name: [name] for name in kept}
 
     def losses(self) -> dict[str, str]:
         """The last epoch's losses; of ``SHOWN_RARELY`` those that tell something."""

@@ -119,7 +119,8 @@ def test_overlapped_only_the_longer_half_counts():
     )
     waits = {"train_wait": 0.01, "eval_idle": 0.2}
     assert advice(logs("eval_env", **waits), setting) == (
-        "training is longer: forward 50 % of it: --train.minibatch-size 16384 (now 8192), if it still learns"
+        "training is longer: forward 50 % of it: --train.minibatch-size 16384 (now 8192),"
+        " if it still learns"
     )
 
 
