@@ -5,6 +5,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -27,6 +28,7 @@ from puffer_mlx.cli.train_output import (
     restarted,
     setting,
     summary,
+    under_way,
 )
 from puffer_mlx.cli.verbosity import detail_config
 from puffer_mlx.config import Config, take_notes, unused_note
@@ -133,11 +135,12 @@ def train_part(
             trainer.stop = True
         step = trainer.global_step if resumed else None
         trackers = stack.enter_context(Trackers(run, asked(config), step, logged))
+        about = setting(trainer, environments)
         with (
             contextlib.closing(log),
             signals.gently(outside.stop, ending.rescue) as watch,
             ending,
-            Dashboard(facts, total, console(), setting(trainer, environments)) as dashboard,
+            Dashboard(facts, total, console(), about, partial(under_way, trainer)) as dashboard,
             record,
         ):
             videos = EpisodeVideos(trainer, folder, dashboard.message)

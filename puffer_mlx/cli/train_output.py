@@ -93,6 +93,12 @@ def evaluation_note(config: Config) -> str | None:
     )
 
 
+def under_way(trainer: Trainer) -> str:
+    """The line about a trainer's epoch under way; empty if there is none."""
+    epoch = trainer.under_way
+    return epoch.text(trainer.epoch + 1, trainer.stop) if epoch else ""
+
+
 def reached_note(config: Config, score: float | None) -> str:
     """The line about a run that ended with an evaluation's score."""
     return f"{reached_text(config, score)}: the run ends (--stop-at-score none goes on)"

@@ -35,10 +35,11 @@ class Picture:
         view: what is known of it, one record at least.
         why: what takes longest and what would help; empty if that isn't known.
         spare: lines of the terminal that are left free.
+        under_way: a line about the epoch under way; empty where there is none.
     """
 
-    def __init__(self, view: View, why: str = "", spare: int = 0) -> None:
-        self._view, self._why, self._spare = view, why, spare
+    def __init__(self, view: View, why: str = "", spare: int = 0, under_way: str = "") -> None:
+        self._view, self._why, self._spare, self._under_way = view, why, spare, under_way
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = max(1, options.max_width - FRAME_COLUMNS)
@@ -52,6 +53,7 @@ class Picture:
         head = _flow(view.headline().items(), width, "bold")
         if play := view.self_play():
             head += _flow([(SELF_PLAY, ""), *play.items()], width)
+        head += [Text(self._under_way, "yellow")] if self._under_way else []
         head = head[:height]
         room = height - len(head)
         columns = [self._phases(PHASES), self._losses(PHASES), self._column()]

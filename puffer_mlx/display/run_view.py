@@ -5,7 +5,7 @@
 
 from typing import NamedTuple
 
-from puffer_mlx.profiling.phases import WAITS
+from puffer_mlx.profiling.phases import WAITS, duration
 from puffer_mlx.tracking.scores import EPISODES, EVALUATION, SCORE
 
 Logs = dict[str, float]
@@ -54,17 +54,6 @@ def abbreviate(number: float) -> str:
             return f"{number:.1f}{unit}" if unit else f"{number:.0f}"
         number /= 1000
     return f"{number:.1f}T"
-
-
-def duration(seconds: float) -> str:
-    """3723 -> 1h 2m 3s, from the largest unit that isn't 0."""
-    minutes, s = divmod(int(seconds), 60)
-    hours, m = divmod(minutes, 60)
-    days, h = divmod(hours, 24)
-    parts = [(days, "d"), (h, "h"), (m, "m"), (s, "s")]
-    while len(parts) > 1 and not parts[0][0]:
-        parts.pop(0)
-    return " ".join(f"{value}{unit}" for value, unit in parts)
 
 
 def agents_text(agents: int, groups: int) -> str:
@@ -169,8 +158,9 @@ class View:
         """Training's score with its number of episodes, and the last evaluation's."""
         logs, found = self.logs, {}
         if name := next((name for name in SCORES if name in logs), ""):
-            count = EPISODES if name == SCORE else logs.get("env/n", 1.0)
+            count = logs.get("env/n", 1.0)
             many = f"{abbreviate(count)} episode{'s' * (count != 1)}"
+            many = f"last {EPISODES}" if name == SCORE else many
             found[f"training {_kind(name)}"] = f"{logs[name]:.3f} ({many})"
         for name in SCORES[1:]:
             evaluated = EVALUATION + name.removeprefix("env/")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from puffer_mlx.display import dashboard as module
 from puffer_mlx.display.bottleneck import Setting
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.run_view import PHASES, POINTS, View, agents_text
@@ -186,10 +187,10 @@ def test_the_score_of_python_is_of_the_last_100_episodes():
     shown = view(record(1), record(2, 4.0, 50.0, **{SCORE: 2.0}), record(3, **{SCORE: 3.0}))
     assert shown.score() == 3 and shown.score_curve() == ([200, 300], [2.0, 3.0])
     shown.measure()
-    assert shown.headline()["training score"] == "3.000 (100 episodes)"
+    assert shown.headline()["training score"] == "3.000 (last 100)"
     dashboard = Dashboard({}, 1000, Console(file=io.StringIO()))
     dashboard.view = shown
-    assert dashboard.line().endswith("| training score 3.000 (100 episodes)")
+    assert dashboard.line().endswith("| training score 3.000 (last 100)")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_the_score_of_python_is_of_the_last_100_episodes():
         ),
         (  # the same number of fewer episodes is left out
             {"env/score": 9, "env/episode_return": 9, SCORE: 2.5, "eval/score": 7.25, "env/n": 1},
-            ["training score 2.500 (100 episodes)", "evaluation score 7.250"],
+            ["training score 2.500 (last 100)", "evaluation score 7.250"],
         ),
         (
             {"env/episode_return": 2.5, "eval/episode_return": 7, "env/n": 4},
@@ -330,7 +331,7 @@ NUMBERS = {
     "python": (
         {"env/score": 9.0, SCORE: 4.5},
         10**6,
-        ("training score 4.500 (100 episodes)", "SPS 400"),
+        ("training score 4.500 (last 100)", "SPS 400"),
     ),
     "none": ({"env/score": None}, 10**6, ("no episode has ended yet", "SPS 400")),
 }
@@ -424,6 +425,33 @@ def test_a_curve_of_blocks():
     lines = [line.plain for line in curve("", (steps[:2], [-8.0, -4.0]), 4, 7, 3)]
     assert lines == ["       ", "-4  █  ", "-8 ▁█  "]
     assert curve("", ([], []), 4, 7, 3) == []
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_long_epoch_is_not_silent(monkeypatch, live):
+    """Before the first record and after it; not where a record has just been shown."""
+    monkeypatch.setattr(module, "SILENT", 1e9)  # of its own thread
+    texts = iter(["epoch 1: rollout 10 %", "", "epoch 4: training 20 %", "not shown"])
+    file = io.StringIO()
+    console = Console(file=file, width=80, height=24, force_terminal=live, color_system=None)
+    with Dashboard({"Environment": "toy"}, 1000, console, None, lambda: next(texts)) as dashboard:
+        monkeypatch.setattr(module, "SILENT", 0.0)
+        monkeypatch.setattr(module, "SILENT_LINES", 0.0)
+        dashboard.go_on()
+        assert "epoch 1: rollout 10 %" in file.getvalue()
+        dashboard.go_on()  # between two epochs
+        dashboard.update(record(3, 1.0), last=True)
+        file.truncate(file.seek(0))
+        dashboard.go_on()
+        assert "epoch 4: training 20 %" in file.getvalue()
+        assert ("training score 1.000" in file.getvalue()) == live  # the whole picture
+        file.truncate(file.seek(0))
+        dashboard.update(record(4, 1.0), last=True)
+        assert "epoch 4:" not in file.getvalue()
+        monkeypatch.setattr(module, "SILENT", 1e9)
+        monkeypatch.setattr(module, "SILENT_LINES", 1e9)
+        dashboard.go_on()
+    assert next(texts) == "not shown"
 
 
 def test_more_room_shows_more():
