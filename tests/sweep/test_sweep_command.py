@@ -72,7 +72,7 @@ def test_a_sweep_prints_a_line_for_each_run_and_the_best(whole):
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[1].startswith("sweep one of squared: Protein over 3 keys")
-    assert lines[2].startswith("run 0: score ") and "the configuration's own values" in lines[2]
+    assert lines[2].startswith("run 1: score ") and "the configuration's own values" in lines[2]
     assert " | total_timesteps 1" in lines[3] and lines[3].endswith("| 2 of 2")
     assert lines[4].startswith("best: run ")
 
