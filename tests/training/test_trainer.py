@@ -84,13 +84,13 @@ def test_every_way_to_multiply_trains_the_same(products, monkeypatch):
 @pytest.mark.parametrize("overlap", [0, 1])
 def test_an_epoch_tells_how_far_it_is(monkeypatch, overlap):
     """From another thread: the rollout's steps, then the minibatches."""
-    seen = []
+    seen, trained = [], []  # while a rollout is collected, as its minibatches are trained on
     monkeypatch.setattr(collector, "SLOW", -1.0)
     trainer = Trainer(configure(3, f"--train.overlap={overlap}"), RandomVec())
     gradients = trainer.learner.steps.gradients
 
     def look(*arguments):
-        seen.append(trainer.under_way)
+        trained.append(trainer.under_way)
         return gradients(*arguments)
 
     def collected(collect, buffer, *arguments):
@@ -104,17 +104,16 @@ def test_an_epoch_tells_how_far_it_is(monkeypatch, overlap):
     assert trainer.under_way is None
     trainer.step()
     assert trainer.under_way is None
-    found = [(each.phase, each.part) for each in seen]
-    assert found[0] == ("rollout", 0)
-    trained = [each for each in found if each[0] == "training"]
-    assert trained[-K:] == [("training", pytest.approx(k / K)) for k in range(K)]
-    assert all(each.usual == 0 and each.seconds >= 0 for each in seen)
-    seen.clear()
+    assert (seen[0].phase, seen[0].part) == ("rollout", 0)  # overlapped, the next one follows
+    found = [(each.phase, each.part) for each in trained]
+    assert found == [("training", pytest.approx(k / K)) for k in range(K)]
+    assert all(each.usual == 0 and each.seconds >= 0 for each in trained)
+    trained.clear()
     trainer.step()
-    assert seen and all(each.usual == 0 for each in seen)  # the first one compiled
-    seen.clear()
+    assert all(each.usual == 0 for each in trained)  # the first one compiled
+    trained.clear()
     trainer.step()
-    assert seen and all(each.usual > 0 for each in seen)
+    assert len(trained) == K and all(each.usual > 0 for each in trained)
 
 
 @pytest.mark.parametrize("words", [[], ["--train.overlap=1"], ["--train.rollout-device=cpu"]])
