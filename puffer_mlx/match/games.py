@@ -146,7 +146,8 @@ class DistinctGames:
     def add(self, rows: np.ndarray) -> None:
         """Add what all agents saw or chose, (N, ...)."""
         each = rows[self._order].reshape(len(self._codes), -1)
-        self._codes = [zlib.crc32(row, code) for row, code in zip(each, self._codes, strict=True)]
+        pairs = zip(each, self._codes, strict=True)
+        self._codes = [zlib.crc32(row.tobytes(), code) for row, code in pairs]
 
     def end(self, over: np.ndarray, counted: np.ndarray, shows_last: bool) -> None:
         """A step has ended.

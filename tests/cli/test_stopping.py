@@ -128,7 +128,7 @@ def test_a_run_that_learned_nothing_is_an_error(script, here, monkeypatch, capsy
 def test_a_stop_in_a_long_epoch_says_when_it_ends():
     class Long:
         epoch, stop = 11, False
-        under_way = UnderWay(12.0, 60.0, "rollout", 0.2)
+        under_way: UnderWay | None = UnderWay(12.0, 60.0, "rollout", 0.2)
 
     outside = StopRequests()
     assert outside.stop() is None and outside.stopped  # before there is a trainer

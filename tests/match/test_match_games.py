@@ -102,7 +102,7 @@ def test_every_environment_plays_as_many_games():
 def test_players_that_draw_nothing_play_few_distinct_games():
     """Environment e has games of e + 1 steps, so four environments have four."""
     fixed = [constant(choice)._replace(draws=False) for choice in (2, 1)]
-    found = duel(*fixed)
+    found = duel(fixed[0], fixed[1])
     assert (found.total, found.distinct) == (Tally(12, 0, 0), 4)
     assert found.independent == Tally(4, 0, 0) and found.interval is None
     assert str(found) == "12 wins, 0 draws, 0 losses: score 1.000 (4 distinct games)"

@@ -79,7 +79,7 @@ def test_in_a_terminal_a_table(here):
 def test_a_table_for_any_terminal(here, size):
     """Numbered one after the other; no run is missing, and no number is cut off."""
     shown = "total_timesteps", "gamma", "learning_rate", "minibatch_size"
-    made, lines = swept(True, *size, shown)
+    made, lines = swept(True, size[0], size[1], shown)
     assert len(lines) <= size[1] and max(map(len, lines)) <= size[0]
     rows = [line.split() for line in lines[3:-1]]
     assert sorted(int(row[0]) for row in rows) == [1, 2, 4, 5, 6]  # the third failed

@@ -13,7 +13,7 @@ from puffer_mlx.sweep.engine.study import Study, is_run
 LEAST = 8  # trials from which importances say something
 FRONT, IMPORTANCES = "front.png", "importances.png"
 OURS, BEST, GREY = "#1d4ed8", "#111827", "#9ca3af"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
