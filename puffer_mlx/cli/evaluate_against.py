@@ -13,6 +13,7 @@ from puffer_mlx.cli.match_output import (
     play_all,
     progress_bar,
     record_pairs,
+    repeated_notes,
     write_game,
     write_json,
 )
@@ -46,7 +47,8 @@ def play_against(argv: list[str], player: Player, options: argparse.Namespace) -
     games = games_of(config, agents, options.games, options.max_steps or MAX_STEPS)
     results = play_all(players, pairs, games)
     told = record_pairs(players, results, config, options.greedy)
-    print("\n".join(pair_table(told, "games against each")))
+    table = pair_table(told, "games against each")
+    print("\n".join([*table, *repeated_notes(told, config)]))
     if options.json:
         write_json(told, options.json)
 

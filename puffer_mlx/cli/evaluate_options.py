@@ -56,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--greedy",
         action="store_true",
-        help="take the most probable action instead of drawing one",
+        help="take the most probable action; else it is drawn, as in training",
     )
     group.add_argument(
         "--episodes",

@@ -21,6 +21,7 @@ from puffer_mlx.cli.match_output import (
     pair_table,
     play_all,
     record_pairs,
+    repeated_notes,
     write_game,
     write_json,
 )
@@ -67,12 +68,12 @@ def match(argv: Sequence[str]) -> None:
     games = games_of(config, agents, options.games, options.max_steps)
     results = play_all(players, pairs, games)
     told = record_pairs(players, results, config, options.greedy)
-    ratings = elo({pair: result.total for pair, result in results.items()}, len(players))
+    ratings = elo({pair: result.independent for pair, result in results.items()}, len(players))
     told["players"] = [
         {"name": player.name, "elo": float(rating)}
         for player, rating in zip(players, ratings, strict=True)
     ]
-    print(report(told))
+    print("\n".join([report(told), *repeated_notes(told, config)]))
     if options.json:
         write_json(told, options.json)
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from puffer_mlx import vec
 from puffer_mlx.config import Config
 from puffer_mlx.display.episode_videos import drawing
-from puffer_mlx.display.frames import Frame, write_gif
+from puffer_mlx.display.frames import Frame, captioned, write_gif
 from puffer_mlx.match.games import watch
 from puffer_mlx.match.players import Player
 from puffer_mlx.match.playing import Games, Pair, Results, most_environments, play_pairs
@@ -22,6 +23,8 @@ from puffer_mlx.system import voice
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import json_text
 from puffer_mlx.vec.base import Environments
+
+RESULT = 2.0  # seconds that a GIF shows it
 
 
 def environments(config: Config, count: int, agents: int, render: bool = False) -> Environments:
@@ -68,7 +71,7 @@ def record_pairs(
     """Results as JSON, of which the tables are made, too."""
     pairs = []
     for (i, j), result in results.items():
-        low, high = result.total.interval
+        low, high = result.interval or (None, None)
         pairs.append(
             {
                 "first": players[i].name,
@@ -80,6 +83,7 @@ def record_pairs(
                 "high": high,
                 "sides": [tally._asdict() for tally in result.sides],
                 "steps": result.steps,
+                "distinct": result.distinct,
             }
         )
     return {
@@ -105,10 +109,32 @@ def pair_table(told: dict[str, Any], games: str = "games of each pair") -> list[
         for pair in own:
             numbers = "".join(f"{pair[key]:8,}" for key in ("wins", "draws", "losses"))
             lines.append(
-                f"  {pair['second']:{width}}{numbers}"
-                f"{pair['score']:8.3f}  {pair['low']:.3f} to {pair['high']:.3f}"
+                f"  {pair['second']:{width}}{numbers}{pair['score']:8.3f}  {_interval(pair)}"
             )
     return lines
+
+
+def _interval(pair: dict[str, Any]) -> str:
+    if pair["low"] is None:
+        return f"{pair['distinct']} distinct games"
+    return f"{pair['low']:.3f} to {pair['high']:.3f}"
+
+
+def repeated_notes(told: dict[str, Any], config: Config) -> list[str]:
+    """Lines about pairs that played the same games again and again, and what makes others."""
+    opening = next((key for key in config.env if key.startswith("opening")), None)
+    hint = "without --greedy they differ"
+    if opening and config.env[opening]:
+        hint = "the interval is of these"
+    elif opening:
+        option = f"--env.{opening.replace('_', '-')} 8"
+        hint = f"{option} begins each with stones put down at random"
+    return [
+        f"{pair['first']} against {pair['second']}: {pair['distinct']:,} distinct games in"
+        f" {pair['games']:,}, as neither player draws: {hint}"
+        for pair in told["pairs"]
+        if pair["distinct"] is not None and pair["distinct"] < pair["games"]
+    ]
 
 
 def write_json(told: dict[str, Any], path: Path) -> None:
@@ -122,12 +148,29 @@ def write_game(
 ) -> None:
     """Write a GIF of a game of the first two players."""
     with environments(config, 1, agents, render=True) as one:
-        write_gif(frames_of(players[0], players[1], one, config), path, fps, scale)
+        hold = max(1, round(RESULT * fps))
+        write_gif(frames_of(players[0], players[1], one, config, hold), path, fps, scale)
     print(f"wrote {path}, {path.stat().st_size / 1000:,.0f} kB")
 
 
-def frames_of(first: Player, second: Player, one: Environments, config: Config) -> Iterator[Frame]:
-    """A game as agent 0 sees it, or as the environment draws itself."""
-    draw = drawing(config, one)
-    for step, seen in enumerate(watch(first, second, one, config.base.seed)):
-        yield Frame(draw(seen), step, 0, 0.0, 0.0, False)
+def frames_of(
+    first: Player, second: Player, one: Environments, config: Config, hold: int
+) -> Iterator[Frame]:
+    """A game as agent 0 sees it, or as the environment draws itself, and ``hold`` times its end.
+
+    Above it are the players' names, at the end the result.
+    """
+    draw, names = drawing(config, one), [first.name, f"against {second.name}"]
+    results = [f"{first.name} won", f"{second.name} won", "a draw"]
+    game, image, step = watch(first, second, one, config.base.seed), np.zeros((1, 1, 3)), 0
+    while True:
+        try:
+            image = draw(next(game))
+        except StopIteration as end:
+            won = end.value
+            break
+        yield Frame(captioned(image, [*names, ""], results), step, 0, 0.0, 0.0, False)
+        step += 1
+    result = results[0 if won > 0 else 1 if won < 0 else 2]
+    for _ in range(hold):
+        yield Frame(captioned(image, [*names, result], results), step, 0, 0.0, won, True)

@@ -23,6 +23,7 @@ from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.training.while_training import Evaluator
 
 EVALUATED = "evaluated"  # in a checkpoint's numbers: its weights' score while training
+LONG = 10.0  # seconds to an epoch's end, from which on they are said
 NOTHING = "no epoch ended; nothing to save"
 
 
@@ -126,11 +127,16 @@ class StopRequests:
         self.trainer: Trainer | None = None
         self.stopped, self.status = False, 0
 
-    def stop(self) -> None:
-        """A signal, say: end after this epoch."""
+    def stop(self) -> str | None:
+        """A signal, say: end after this epoch; what there is to say of that, if it takes long."""
         self.stopped = True
-        if self.trainer:
-            self.trainer.stop = True
+        if not self.trainer:
+            return None
+        self.trainer.stop = True
+        epoch = self.trainer.under_way
+        if epoch is None or epoch.usual - epoch.seconds < LONG:
+            return None
+        return f"{epoch.text(self.trainer.epoch + 1, stopping=True)}; again to stop at once"
 
     def lost(self, error: OSError) -> str:
         """Standard output can't be written: end if its reader has left, else train on."""

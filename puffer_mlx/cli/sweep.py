@@ -228,7 +228,8 @@ def say_result(made: Any, found: Found, metric: str) -> int:
     if best is None:
         raise UserError("no run finished", f"what they said is in {found.folder / 'runs'}")
     score, cost = best.values
-    print(f"best: run {best.number}, {metric} {score:.5g} after {cost:.1f} s of training")
+    number = f"{made.ordinal(best)} (runs/{best.number:04d})"
+    print(f"best: run {number}, {metric} {score:.5g} after {cost:.1f} s of training")
     print(f"      {program.command('train')} {found.folder / BEST}")
     if known := report.importances(made):
         most = ", ".join(f"{name} {part:.0%}" for name, part in list(known.items())[:5])

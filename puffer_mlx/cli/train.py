@@ -5,6 +5,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -20,7 +21,15 @@ from puffer_mlx.cli.list_environments import print_catalog
 from puffer_mlx.cli.stopping import EVALUATED, RunEnding, StopRequests
 from puffer_mlx.cli.trace_files import TraceFiles
 from puffer_mlx.cli.train_options import PROFILED, add_options, configured, find_resumed
-from puffer_mlx.cli.train_output import rate_note, reached_note, restarted, setting, summary
+from puffer_mlx.cli.train_output import (
+    evaluation_note,
+    rate_note,
+    reached_note,
+    restarted,
+    setting,
+    summary,
+    under_way,
+)
 from puffer_mlx.cli.verbosity import detail_config
 from puffer_mlx.config import Config, take_notes, unused_note
 from puffer_mlx.config.command_line import build_parser
@@ -44,7 +53,7 @@ from puffer_mlx.system.version import version_text
 from puffer_mlx.tracking.further_log import further_log
 from puffer_mlx.tracking.json_lines import JsonLines, log_path
 from puffer_mlx.tracking.run_log import RunLog
-from puffer_mlx.tracking.scores import SCORE
+from puffer_mlx.tracking.scores import EVALUATION, SCORE
 from puffer_mlx.tracking.tracked_run import Trackers, asked, last_step, refuse_missing
 from puffer_mlx.training import after_self_play, evaluation, placement, while_training
 from puffer_mlx.training.trainer import Trainer
@@ -112,6 +121,8 @@ def train_part(
             voice.note(note)
         for line in placement.notes(config, trainer.placement):
             voice.note(line)
+        if note := evaluation_note(config):
+            voice.note(note)
         facts, total = summary(trainer, folder.name), config.epochs * config.batch_size
         if options.stop_at:
             total = min(total, -(-options.stop_at // config.batch_size) * config.batch_size)
@@ -126,11 +137,12 @@ def train_part(
             trainer.stop = True
         step = trainer.global_step if resumed else None
         trackers = stack.enter_context(Trackers(run, asked(config), step, logged))
+        about = setting(trainer, environments)
         with (
             contextlib.closing(log),
             signals.gently(outside.stop, ending.rescue) as watch,
             ending,
-            Dashboard(facts, total, console(), setting(trainer, environments)) as dashboard,
+            Dashboard(facts, total, console(), about, partial(under_way, trainer)) as dashboard,
             record,
         ):
             videos = EpisodeVideos(trainer, folder, dashboard.message)
@@ -244,7 +256,8 @@ def evaluate(evaluator: Evaluator, trainer: Trainer, dashboard: Dashboard) -> di
     record: dict[str, float] = {}
     for record in evaluator.after_training():
         if dashboard.live:
-            dashboard.update({name: record[name] for name in record if name.startswith("env/")})
+            found = {n.replace("env/", EVALUATION): x for n, x in record.items() if "env/" in n}
+            dashboard.update(found)
     if record:
         shown = ", ".join(
             f"{name.partition('/')[2]} {value:.3f}"

@@ -5,7 +5,7 @@ from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.config.folders import main_source
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS
 from puffer_mlx.display.bottleneck import Setting
-from puffer_mlx.display.run_view import abbreviate
+from puffer_mlx.display.run_view import abbreviate, agents_text
 from puffer_mlx.system.blas import blas_name
 from puffer_mlx.system.devices import has_gpu, kind
 from puffer_mlx.training import placement
@@ -24,11 +24,11 @@ def device_text(trainer: Trainer) -> str:
 
 def summary(trainer: Trainer, run: str) -> dict[str, str]:
     """The facts of a run that don't change, by name; ``run`` is what it is called."""
-    config = trainer.config
+    config, groups = trainer.config, trainer.config.vec.num_buffers
     return {
         "Environment": config.env_name,
         "Parameters": abbreviate(trainer.parameters),
-        "Agents": f"{config.vec.total_agents:,} in {config.vec.num_buffers} groups",
+        "Agents": agents_text(config.vec.total_agents, 1 if trainer.acts_in_c else groups),
         "Device": device_text(trainer),
         "Run": run,
     }
@@ -79,6 +79,24 @@ def rate_note(config: Config) -> str | None:
         f"{rate} {config.train.learning_rate:g}{where} was chosen for {usual}:"
         f" --train.learning-rate sets one for {config.train.optimizer}"
     )
+
+
+def evaluation_note(config: Config) -> str | None:
+    """The line about evaluations while training; None without any."""
+    base = config.base
+    if not base.eval_interval:
+        return None
+    how = "the most probable actions" if base.eval_greedy else "drawn actions, as in training"
+    return (
+        f"evaluation every {base.eval_interval:,} steps: {base.eval_episodes:,} whole episodes"
+        f" in environments of their own, {how}"
+    )
+
+
+def under_way(trainer: Trainer) -> str:
+    """The line about a trainer's epoch under way; empty if there is none."""
+    epoch = trainer.under_way
+    return epoch.text(trainer.epoch + 1, trainer.stop) if epoch else ""
 
 
 def reached_note(config: Config, score: float | None) -> str:

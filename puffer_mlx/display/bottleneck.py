@@ -1,7 +1,7 @@
-"""Why is it slow: the phase that takes longest, and the one option that would help, if any does.
+"""Why is it slow: the longest phase that an option would shorten, and that option.
 
 A table of rules, tried in order; the first that fits the phase and the run wins. A rule must not
-advise what the run has already, or what its machine can't do.
+advise what the run has already, or what its machine can't do. Where no rule fits, nothing is said.
 """
 
 import math
@@ -13,6 +13,7 @@ from puffer_mlx.display.run_view import PHASES, Logs
 from puffer_mlx.profiling.phases import WAITS
 
 COMPILING = 2  # epochs of a start: one compiles, the next measures each phase, which does too
+WORTH = 0.2  # of the time: shorter phases aren't worth an option
 NEAR = 3.0  # rollout and training within this factor of each other gain from overlap
 LARGE = 1_000_000  # weights from which a GPU's time goes into products, which bf16 shortens
 GROUPS = 8  # more than that and Python takes longer than acting
@@ -173,42 +174,36 @@ RULES = (
     Rule(
         EACH,
         lambda s: s.minibatches > 1 and s.minibatch_size > 0,
-        lambda s: f"--train.minibatch-size {2 * s.minibatch_size} (now {s.minibatch_size})",
+        lambda s: (
+            f"--train.minibatch-size {2 * s.minibatch_size} (now {s.minibatch_size}),"
+            " if it still learns"
+        ),
     ),
     Rule(
         LEARN,
         lambda s: s.device == "gpu" and s.minibatches > 1 and 0 < s.parameters < LARGE,
-        lambda s: f"--train.minibatch-size {2 * s.minibatch_size} (now {s.minibatch_size})",
-    ),
-    Rule(
-        "train_minibatches",  # of a small policy, all in one
-        lambda s: s.minibatches > 1,
-        lambda s: "fewer passes (--train.replay-ratio), or a smaller --policy.hidden-size",
-    ),
-    Rule(
-        f"eval_act {LEARN}",
-        lambda s: not s.has_gpu and s.device == "cpu",
-        lambda s: "a GPU, or a smaller --policy.hidden-size or --policy.num-layers",
+        lambda s: (
+            f"--train.minibatch-size {2 * s.minibatch_size} (now {s.minibatch_size}),"
+            " if it still learns"
+        ),
     ),
 )
 
 
 def advice(logs: Logs, setting: Setting) -> str:
-    """One line: what takes longest, and what would help.
+    """One line: what takes long, and what would help.
 
     Args:
         logs: the newest values, with ``perf/*``.
         setting: the run's.
 
     Returns:
-        for example ``environment 62 % of an epoch: --vec.num-threads 8 (now 4)``; empty where
-        phases aren't measured.
+        for example ``environment 62 % of an epoch: --vec.num-threads 8 (now 4)``; empty where no
+        option would help, phases aren't measured, or kernels were compiled meanwhile.
     """
     spent = {name: logs.get(f"perf/{name}", 0.0) for name, _, parent in PHASES if parent}
-    if not sum(spent.values()):
+    if not sum(spent.values()) or logs.get("epoch", math.inf) - setting.started <= COMPILING:
         return ""
-    if logs.get("epoch", math.inf) - setting.started <= COMPILING:
-        return "the first epochs compile kernels: wait for the third"
     busy = {name: seconds for name, seconds in spent.items() if name not in WAITS}
     rollout = sum(seconds for name, seconds in busy.items() if name.startswith("eval_"))
     train = sum(busy.values()) - rollout
@@ -223,9 +218,12 @@ def advice(logs: Logs, setting: Setting) -> str:
         longer = "eval_" if waited else "train_"
         busy = {name: seconds for name, seconds in busy.items() if name.startswith(longer)}
         whole, share_of = f"{'rollout' if longer == 'eval_' else 'training'} is longer: ", "of it"
-    name = max(busy, key=busy.__getitem__)
-    share = busy[name] / (sum(busy.values()) or 1.0)
-    return f"{whole}{_label(name)} {100 * share:.0f} % {share_of}{_option(name, setting)}"
+    total = sum(busy.values()) or 1.0
+    for name in sorted(busy, key=busy.__getitem__, reverse=True):
+        share = busy[name] / total
+        if share >= WORTH and (option := _option(name, setting)):
+            return f"{whole}{_label(name)} {100 * share:.0f} % {share_of}: {option}"
+    return ""
 
 
 def _overlap_helps(setting: Setting, rollout: float, train: float) -> bool:
@@ -236,7 +234,7 @@ def _overlap_helps(setting: Setting, rollout: float, train: float) -> bool:
 
 def _option(phase: str, setting: Setting) -> str:
     rule = next((r for r in RULES if phase in r.phases.split() and r.fits(setting)), None)
-    return f": {rule.option(setting)}" if rule else "; no option shortens it"
+    return rule.option(setting) if rule else ""
 
 
 def _label(phase: str) -> str:

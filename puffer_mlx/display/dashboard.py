@@ -1,9 +1,11 @@
 """What a person sees while training: a live dashboard in a terminal, plain lines elsewhere."""
 
 import contextlib
+import math
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Self
 
 from rich.console import Console, RenderableType
@@ -13,21 +15,18 @@ from rich.panel import Panel
 from puffer_mlx.display.bottleneck import Setting, advice
 from puffer_mlx.display.dashboard_layout import Picture
 from puffer_mlx.display.key_echo import control_keys_unshown
-from puffer_mlx.display.run_view import PHASES, RATING, Logs, View, abbreviate, duration
-from puffer_mlx.tracking.scores import SCORE
+from puffer_mlx.display.run_view import PHASES, RATING, SCORES, Logs, View, abbreviate, duration
 
 __all__ = ["PHASES", "Dashboard", "Setting", "abbreviate", "duration"]
 
 INTERVAL = 0.6  # seconds between two plain lines at least, upstream's rhythm
 FOLLOWING = 4  # lines that follow the last picture: what was saved, say, and the prompt
+SILENT, SILENT_LINES = 1.0, 60.0  # seconds without a record until the epoch under way is shown
 REFRESH = 0.25  # seconds between two redraws at least
 
-LINE = {  # what a plain line shows, the first there is of a name
-    SCORE: "score",
-    "env/score": "score",
+LINE = {  # what a plain line shows besides scores
     "env/episode_return": "return",
     "env/episode_length": "length",
-    "eval/score": "evaluation",
     RATING: "elo",
     "loss/total": "loss",
     "loss/entropy": "entropy",
@@ -42,6 +41,8 @@ class Dashboard:
         total_steps: when the run will be done.
         console: where to draw; standard output if None.
         setting: what the line "Why slow?" is advised from; without it there is no such line.
+        under_way: a line about the epoch under way, empty if there is none; called from a thread of
+            the dashboard's, which shows it while no record comes.
     """
 
     def __init__(
@@ -50,14 +51,18 @@ class Dashboard:
         total_steps: int,
         console: Console | None = None,
         setting: Setting | None = None,
+        under_way: Callable[[], str] | None = None,
     ) -> None:
         self.view = View(summary, total_steps)
+        self._under_way = under_way
+        self._over, self._lock = threading.Event(), threading.RLock()
+        self._thread = threading.Thread(target=self._go_on, name="dashboard", daemon=True)
         self.setting = setting
         self.console = console or Console()
         self._live = (
             Live(console=self.console, auto_refresh=False) if self.console.is_terminal else None
         )
-        self._shown = float("-inf")
+        self._shown, self._drawn = float("-inf"), False
         self._size = self.console.size
         self._picture: RenderableType | None = None
         self._drawing = self._resized = False
@@ -71,6 +76,7 @@ class Dashboard:
             words = (
                 "The first epoch compiles kernels: seconds on a CPU, up to two minutes on a GPU."
             )
+            self._first = words
             self._draw(Panel(words, border_style="cyan"))
             if hasattr(signal, "SIGWINCH") and _in_main_thread():
                 self._before = signal.signal(signal.SIGWINCH, self._on_resize)
@@ -78,9 +84,15 @@ class Dashboard:
             self.console.print(
                 ", ".join(f"{k} {v}" for k, v in self.view.summary.items()), soft_wrap=True
             )
+        self._shown = time.perf_counter()
+        if self._under_way:
+            self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
         if any(error):  # what it says next is more important
             self.setting = None
         if self._live:
@@ -100,20 +112,43 @@ class Dashboard:
 
     def update(self, logs: Logs, last: bool = False) -> None:
         """Take a record; draw if the last drawing is old enough, or if this is the last record."""
-        self.view.take(logs)
-        now = time.perf_counter()
-        if not last and now - self._shown < (REFRESH if self._live else INTERVAL):
+        with self._lock:
+            self.view.take(logs)
+            now = time.perf_counter()
+            since = now - self._shown if self._drawn else math.inf
+            if not last and since < (REFRESH if self._live else INTERVAL):
+                return
+            self._shown, self._drawn = now, True
+            self.view.measure()
+            if self._live:
+                self._draw(self.render())
+            else:
+                self.console.print(self.line(), soft_wrap=True, highlight=False)
+
+    def go_on(self) -> None:
+        """Show the epoch under way, if nothing was shown for a while."""
+        waited = time.perf_counter() - self._shown
+        if waited < (SILENT if self._live else SILENT_LINES) or not self._under_way:
             return
-        self._shown = now
-        self.view.measure()
-        if self._live:
-            self._draw(self.render())
-        else:
-            self.console.print(self.line(), soft_wrap=True, highlight=False)
+        if not (text := self._under_way()):
+            return
+        with self._lock:
+            if not self._live:
+                self._shown = time.perf_counter()
+                self.message(text)
+            elif self.view.logs:
+                self._draw(Picture(self.view, self.why(), under_way=text))
+            else:
+                self._draw(Panel(f"{self._first}\n{text}", border_style="cyan"))
+
+    def _go_on(self) -> None:
+        while not self._over.wait(SILENT):
+            self.go_on()
 
     def message(self, text: str) -> None:
         """Print a line above the dashboard."""
-        self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+        with self._lock:
+            self.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def line(self) -> str:
         """One line for logs that aren't read live."""
@@ -123,8 +158,11 @@ class Dashboard:
             f"{abbreviate(view.speed)} SPS",
             f"{view.left} left",
         ]
+        parts += [f"{label} {value}" for label, value in view.scores().items()]
+        main = next((name for name in SCORES if name in logs), "")
+        told = {main, SCORES[-1]} if main == SCORES[0] else {main}  # the return of fewer episodes
         for name, label in LINE.items():
-            if name in logs and label not in {part.split()[0] for part in parts}:
+            if name in logs and name not in told:
                 parts.append(f"{label} {logs[name]:.3f}")
         return " | ".join(parts)
 
@@ -142,6 +180,10 @@ class Dashboard:
         A terminal breaks the lines of a picture that became too wide, so nobody knows how many
         there are. They are wiped one by one: some terminals keep a screen that is cleared at once.
         """
+        with self._lock:
+            self._draw_now(picture)
+
+    def _draw_now(self, picture: RenderableType) -> None:
         assert self._live
         self._drawing, self._resized = True, False
         size = self.console.size
@@ -156,7 +198,7 @@ class Dashboard:
         self._live.update(picture, refresh=True)
         self._picture, self._drawing = picture, False
         if self._resized:
-            self._draw(picture)
+            self._draw_now(picture)
 
     def _on_resize(self, *_: object) -> None:
         """The window has another size: draw anew, now or when the present drawing is done."""

@@ -3,7 +3,7 @@
 What matters most is there first, whole: the score, the steps and the speed, and of a run with
 self-play its ratings. Then as much as there
 is room for: what an episode's other numbers are, why it is slow, facts of the run, where the time
-goes and the losses.
+goes, the losses, and a curve of the score.
 """
 
 from collections.abc import Iterable
@@ -12,12 +12,14 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.panel import Panel
 from rich.text import Text
 
-from puffer_mlx.display.run_view import View
+from puffer_mlx.display.run_view import View, abbreviate
+from puffer_mlx.display.text_curve import curve
 
 __all__ = ["Picture"]
 
 FRAME_COLUMNS, FRAME_LINES = 4, 2  # of the border
 GAP = 3  # columns between two things side by side
+NARROWEST, LOWEST, HIGHEST = 40, 7, 20  # columns and lines of a curve
 PHASES = 12  # lines of phases, before blank lines are worth more
 
 ENVIRONMENT = "Environment, per episode"
@@ -33,10 +35,11 @@ class Picture:
         view: what is known of it, one record at least.
         why: what takes longest and what would help; empty if that isn't known.
         spare: lines of the terminal that are left free.
+        under_way: a line about the epoch under way; empty where there is none.
     """
 
-    def __init__(self, view: View, why: str = "", spare: int = 0) -> None:
-        self._view, self._why, self._spare = view, why, spare
+    def __init__(self, view: View, why: str = "", spare: int = 0, under_way: str = "") -> None:
+        self._view, self._why, self._spare, self._under_way = view, why, spare, under_way
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = max(1, options.max_width - FRAME_COLUMNS)
@@ -50,6 +53,7 @@ class Picture:
         head = _flow(view.headline().items(), width, "bold")
         if play := view.self_play():
             head += _flow([(SELF_PLAY, ""), *play.items()], width)
+        head += [Text(self._under_way, "yellow")] if self._under_way else []
         head = head[:height]
         room = height - len(head)
         columns = [self._phases(PHASES), self._losses(PHASES), self._column()]
@@ -63,7 +67,11 @@ class Picture:
         room -= len(facts)
         above, below = [Text()] * (room > PHASES + 1), [Text()] * (room > PHASES + 2)
         middle = self._middle(width, room - len(above) - len(below), beside)
-        lines = [*head, *facts, *above, *middle, *below, *why, *statistics]
+        room -= len(middle) + len(above) + len(below)
+        chart = [*self._curve(width, min(room - 1, HIGHEST)), Text()]
+        if len(chart) == 1:
+            middle, chart = self._beside(middle, width), []
+        lines = [*head, *facts, *above, *middle, *below, *chart, *why, *statistics]
         for line in lines:
             line.truncate(width, overflow="ellipsis")
             line.no_wrap = True
@@ -79,6 +87,26 @@ class Picture:
         while len(columns) > 1 and not _fit(columns, width):
             columns.pop()
         return _side_by_side(columns, width)
+
+    def _beside(self, middle: list[Text], width: int) -> list[Text]:
+        """The same with the curve to the right, if that is where there is room for it."""
+        left = max((line.cell_len for line in middle), default=0)
+        chart = self._curve(width - left - 3 * GAP, len(middle))
+        middle = [line.copy() for line in middle]
+        for line in middle:
+            line.pad_right(left - line.cell_len)
+        return _side_by_side([middle, chart], width) if chart else middle
+
+    def _curve(self, width: int, height: int) -> list[Text]:
+        """The score's or the rating's; empty where there is too little room."""
+        if width < NARROWEST or height < LOWEST:
+            return []
+        view = self._view
+        points, what = view.score_curve(), "Training score"
+        if view.plays:
+            points, what = view.rating_curve(), "Elo"
+        title = f"{what} over {abbreviate(view.total_steps)} steps"
+        return curve(title, points, view.total_steps, width, height)
 
     def _phases(self, most: int) -> list[Text]:
         phases = self._view.phases(most)

@@ -6,7 +6,7 @@ A picture is (h, w, 3) uint8. Pillow and imageio-ffmpeg are imported where they 
 import contextlib
 import importlib.util
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ Draw = Callable[[np.ndarray], np.ndarray]  # one agent's flat observation -> pic
 
 COLOURS = 255  # of a GIF at most: the 256th marks pixels that stay as they are
 GIF_TICK = 0.01  # seconds; delays are whole numbers of it, and viewers slow down below two
+TEXT, LINE = 12, 16  # pixels: of a caption's letters, from one line to the next
 SAMPLES = 2**18  # pixels that the palette of a picture with more colours is made from
 
 
@@ -85,6 +86,30 @@ def fit(image: np.ndarray, height: int, width: int) -> np.ndarray:
         counts = np.diff(edges).reshape(-1, *[1] * (2 - axis))
         image = np.add.reduceat(image, edges[:-1], axis=axis, dtype=np.float64) / counts
     return np.rint(image).astype(np.uint8)
+
+
+def captioned(image: np.ndarray, lines: Sequence[str], others: Sequence[str] = ()) -> np.ndarray:
+    """A picture below lines of text; what they are wider than it is filled up with black.
+
+    Args:
+        image: (h, w, 3) uint8.
+        lines: what is written.
+        others: lines of further pictures of the same width.
+
+    Raises:
+        UserError: Pillow is missing.
+    """
+    image_class = _pillow()
+    from PIL import ImageDraw, ImageFont
+
+    font = ImageFont.load_default(TEXT)
+    needed = max(int(font.getlength(line)) for line in (*lines, *others)) + TEXT
+    width = max(image.shape[1], needed)
+    strip = image_class.new("RGB", (width, LINE * len(lines)))
+    for row, line in enumerate(lines):
+        ImageDraw.Draw(strip).text((TEXT // 2, LINE * row), line, (230, 230, 230), font)
+    below = np.pad(image, ((0, 0), (0, width - image.shape[1]), (0, 0)))
+    return np.concatenate([np.asarray(strip), below])
 
 
 def enlarge(image: np.ndarray, factor: int) -> np.ndarray:

@@ -21,7 +21,7 @@ import mlx.core as mx
 from puffer_mlx.config.family_settings import family_note
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.frames import Frame, gif_bytes
-from puffer_mlx.display.run_view import Logs, View, abbreviate
+from puffer_mlx.display.run_view import Logs, View, abbreviate, agents_text
 from puffer_mlx.errors import UserError
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.training.trainer import Trainer
@@ -39,10 +39,11 @@ COLOURS = {"rollout": "Blues", "train": "Oranges"}  # of a phase's parts: matplo
 def summary(trainer: Trainer) -> dict[str, str]:
     """What doesn't change during a run, as the dashboard shows it."""
     config, device = trainer.config, mx.default_device()
+    groups = config.vec.num_buffers
     return {
         "Environment": config.env_name,
         "Parameters": abbreviate(trainer.parameters),
-        "Agents": f"{config.vec.total_agents:,} in {config.vec.num_buffers} groups",
+        "Agents": agents_text(config.vec.total_agents, 1 if trainer.acts_in_c else groups),
         "Device": "GPU" if device.type == device.type.gpu else "CPU",
     }
 

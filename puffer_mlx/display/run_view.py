@@ -5,8 +5,8 @@
 
 from typing import NamedTuple
 
-from puffer_mlx.profiling.phases import WAITS
-from puffer_mlx.tracking.scores import SCORE
+from puffer_mlx.profiling.phases import WAITS, duration
+from puffer_mlx.tracking.scores import EPISODES, EVALUATION, SCORE
 
 Logs = dict[str, float]
 
@@ -40,6 +40,10 @@ MISC = {"rollout": "eval_misc", "train": "train_misc"}
 SCORES = (SCORE, "env/score", "env/episode_return")  # the first there is makes the curve
 RATING, POOL = "env/elo", "pool/size"  # of runs with self-play
 OF_SELF_PLAY = (RATING, "env/historical_winrate")  # how names begin that aren't the environment's
+SHOWN_RARELY = {  # losses that are 0 but for rounding where all is well: words, from which on, how
+    "skipped_steps": ("skipped minibatches", 1, "{:.0f}"),
+    "first_ratio_error": ("acting vs training", 0.1, "{:.2f} apart"),
+}
 POINTS = 512  # of the history at most, an even number; then neighbours are merged
 
 
@@ -52,15 +56,13 @@ def abbreviate(number: float) -> str:
     return f"{number:.1f}T"
 
 
-def duration(seconds: float) -> str:
-    """3723 -> 1h 2m 3s, from the largest unit that isn't 0."""
-    minutes, s = divmod(int(seconds), 60)
-    hours, m = divmod(minutes, 60)
-    days, h = divmod(hours, 24)
-    parts = [(days, "d"), (h, "h"), (m, "m"), (s, "s")]
-    while len(parts) > 1 and not parts[0][0]:
-        parts.pop(0)
-    return " ".join(f"{value}{unit}" for value, unit in parts)
+def agents_text(agents: int, groups: int) -> str:
+    """How many there are, and in how many groups they take turns."""
+    return f"{agents:,}" + (f" ({groups} groups take turns)" if groups > 1 else "")
+
+
+def _kind(name: str) -> str:
+    return "return" if name.endswith("return") else "score"
 
 
 class Phase(NamedTuple):
@@ -152,14 +154,26 @@ class View:
         """What people call the score; None before an episode has ended."""
         return next((self.logs[name] for name in SCORES if name in self.logs), None)
 
+    def scores(self) -> dict[str, str]:
+        """Training's score with its number of episodes, and the last evaluation's."""
+        logs, found = self.logs, {}
+        if name := next((name for name in SCORES if name in logs), ""):
+            count = logs.get("env/n", 1.0)
+            many = f"{abbreviate(count)} episode{'s' * (count != 1)}"
+            many = f"last {EPISODES}" if name == SCORE else many
+            found[f"training {_kind(name)}"] = f"{logs[name]:.3f} ({many})"
+        for name in SCORES[1:]:
+            evaluated = EVALUATION + name.removeprefix("env/")
+            if evaluated in logs:
+                return {**found, f"evaluation {_kind(name)}": f"{logs[evaluated]:.3f}"}
+        return found
+
     def headline(self) -> dict[str, str]:
         """What matters most, in few words: score, steps, speed, the time that is left."""
-        score, facts = self.score(), self.facts()
-        found = self.logs.get("eval/score")
-        label = "score of 100 episodes" if SCORE in self.logs else "score"
+        facts = self.facts()
         return {
-            **({"": "no episode has ended yet"} if score is None else {label: f"{score:.3f}"}),
-            **({} if found is None else {"evaluation": f"{found:.3f}"}),
+            **({"": "no episode has ended yet"} if self.score() is None else {}),
+            **self.scores(),
             "steps": facts["Steps"],
             "SPS": facts["SPS"],
             "left": facts["Left"],
@@ -210,12 +224,16 @@ class View:
         each of the two takes all of it, waiting included.
 
         Args:
-            most: rows at most (but for the wholes, their misc and their waiting); what took least
-                of the run so far is added to misc. None: all that the run has spent time in.
+            most: rows at most (but for the wholes and their waiting); what took least of the run so
+                far is added to misc. None: all that the run has spent time in. A misc that would
+                be a whole's only part is left out.
         """
         perf, epoch = self._perf(), self.epoch_seconds or 1.0
         rows = self._rows(most)
         seconds = {name: sum(perf[part] for part in parts) for name, parts in rows.items()}
+        for whole in {parent for _, _, parent in PHASES if parent} & seconds.keys():
+            parts = [n for n, _, parent in PHASES if parent == whole and n not in WAITS]
+            seconds[whole] = max(seconds[whole], sum(perf[name] for name in parts))
         return [
             Phase(label, parent, seconds[name], seconds[name] / epoch)
             for name, label, parent in PHASES
@@ -228,20 +246,30 @@ class View:
     def _rows(self, most: int | None) -> dict[str, list[str]]:
         """The phases to show, and which others are shown with each."""
         spent = {name: self._spent.get(f"perf/{name}", 0.0) for name, _, _ in PHASES}
-        rows = {name: [name] for name in spent if spent[name] > 0}
+        there = [name for name in spent if spent[name] > 0]
         whole = {name: parent for name, _, parent in PHASES if parent}
-        kept = {*MISC, *MISC.values(), *WAITS}
-        foldable = [name for name in rows if name not in kept]
-        for name in sorted(foldable, key=spent.__getitem__):
+        kept = [name for name in there if name in MISC or name in WAITS]
+        parts = [name for name in there if name not in (*kept, *MISC.values())]
+        parts.sort(key=spent.__getitem__, reverse=True)
+        for count in range(len(parts), -1, -1):
+            rows = {name: [name] for name in (*kept, *parts[:count])}
+            for misc in MISC.values():
+                others = [n for n in (*parts[count:], misc) if whole[n] == whole[misc]]
+                others = [name for name in others if spent[name] > 0]
+                if others and any(whole[name] == whole[misc] for name in parts[:count]):
+                    rows[misc] = others
             if most is None or len(rows) <= most:
-                break
-            misc = MISC[whole[name]]
-            rows[misc] = rows.get(misc, []) + rows.pop(name)
-        return rows
+                return rows
+        return {name: [name] for name in kept}
 
     def losses(self) -> dict[str, str]:
-        """The last epoch's losses."""
-        return {name: f"{value:.4f}" for name, value in self._section("loss").items()}
+        """The last epoch's losses; of ``SHOWN_RARELY`` those that tell something."""
+        losses = self._section("loss")
+        shown = {n: f"{value:.4f}" for n, value in losses.items() if n not in SHOWN_RARELY}
+        for name, (words, least, form) in SHOWN_RARELY.items():
+            if losses.get(name, 0.0) >= least:
+                shown[words] = form.format(losses[name])
+        return shown
 
     def statistics(self) -> dict[str, str]:
         """The environment's own numbers, means per finished episode."""

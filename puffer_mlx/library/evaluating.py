@@ -27,7 +27,7 @@ def evaluate(
     env: Any = None,
     episodes: int = 10,
     *,
-    deterministic: bool = True,
+    deterministic: bool = False,
     seed: int | None = None,
     max_steps: int = MAX_STEPS,
 ) -> Scores:
@@ -45,7 +45,8 @@ def evaluate(
         env: a name, a class, a function, or an object, which then plays alone; None: what the
             policy was trained in.
         episodes: at least so many; every environment plays the same number.
-        deterministic: take the most probable action; False draws.
+        deterministic: take the most probable action; False draws, as in training, and as
+            ``puffer-mlx evaluate`` does without ``--greedy``.
         seed: of environments and actions; None: the run's ``seed``. Environments are others than
             those of training.
         max_steps: of every agent; what hasn't ended by then is left out and counted.
@@ -70,7 +71,7 @@ def play(
     env: Any = None,
     steps: int = 300,
     *,
-    deterministic: bool = True,
+    deterministic: bool = False,
     seed: int | None = None,
 ) -> Iterator[Frame]:
     """Pictures of agent 0, the first one after the reset.

@@ -41,7 +41,7 @@ def play_match(
     ::
 
         result = puffer_mlx.play_match(policy, "random", games=1000)
-        print(result, result.total.score, result.total.interval)
+        print(result, result.total.score, result.interval)
 
     The same arguments give the same result, on a CPU to the game.
 

@@ -6,7 +6,8 @@ says otherwise; a player acts for all agents of its side. The side whose agents 
 an episode has won it.
 """
 
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Generator
 
 import numpy as np
 
@@ -62,7 +63,9 @@ class Boards:
 
     Attributes:
         rows: what arrived last, of all agents.
+        actions: that were chosen last, of all agents.
         shown: the first of the first player's agents.
+        order: (E, A), each environment's agents, the first player's before the second's.
     """
 
     def __init__(
@@ -72,9 +75,10 @@ class Boards:
         assert vec.num_groups == 1, "an environment's agents are all in one step"
         self._vec = vec
         self._firsts = sides_of(vec) == sides[:, None]  # (E, A)
-        self._shape = self._firsts.shape
+        self._shape = E, A = self._firsts.shape
         if isinstance(vec, KnowsSeats):
             vec.set_tags(np.ones(E, np.int32))  # not only the learner plays, in any of them
+        self.order = np.argsort(~self._firsts, axis=1, kind="stable") + A * np.arange(E)[:, None]
         self._agents = [np.flatnonzero(own) for own in (self._firsts, ~self._firsts)]
         self.shown = int(self._agents[0][0])
         seeds = np.random.SeedSequence(seed).generate_state(SIDES)
@@ -82,15 +86,15 @@ class Boards:
             player.sit_down(len(agents), int(own))
             for player, agents, own in zip(players, self._agents, seeds, strict=True)
         ]
-        self._actions = np.zeros((vec.num_agents, vec.spec.action.heads), np.float32)
+        self.actions = np.zeros((vec.num_agents, vec.spec.action.heads), np.float32)
         self.rows = allocate_rows(vec, vec.num_agents)
         vec.reset(self.rows)
 
     def step(self) -> None:
         """Have both players choose in all environments, and wait for the outcome."""
         for agents, choose in zip(self._agents, self._choose, strict=True):
-            self._actions[agents] = choose(self.rows.part(agents))
-        self._vec.send(0, self._actions, self.rows)
+            self.actions[agents] = choose(self.rows.part(agents))
+        self._vec.send(0, self.actions, self.rows)
         self._vec.wait(0)
 
     def ahead(self) -> np.ndarray:
@@ -118,6 +122,46 @@ class Boards:
                 "a match needs an environment whose games end for all at once: terminals of all",
             )
         return over
+
+
+class DistinctGames:
+    """Counts games that differ in what the players saw or chose; one step after the other.
+
+    Args:
+        order: (E, A), each environment's agents, the first player's before the second's: the same
+            game with the players' seats changed is one.
+    """
+
+    def __init__(self, order: np.ndarray) -> None:
+        self._order = order
+        self._codes = [0] * len(order)  # checksums of the games under way
+        self._ended = np.zeros(len(order), bool)  # whose last observations are shown
+        self._found: set[int] = set()
+
+    @property
+    def count(self) -> int:
+        """How many games differ."""
+        return len(self._found)
+
+    def add(self, rows: np.ndarray) -> None:
+        """Add what all agents saw or chose, (N, ...)."""
+        each = rows[self._order].reshape(len(self._codes), -1)
+        pairs = zip(each, self._codes, strict=True)
+        self._codes = [zlib.crc32(row.tobytes(), code) for row, code in pairs]
+
+    def end(self, over: np.ndarray, counted: np.ndarray, shows_last: bool) -> None:
+        """A step has ended.
+
+        Args:
+            over: (E,) bool, where a game has.
+            counted: (E,) bool, where it counts.
+            shows_last: whether the next step only begins a new game there.
+        """
+        for e in np.flatnonzero(counted).tolist():
+            self._found.add(self._codes[e])
+        for e in np.flatnonzero(over | self._ended).tolist():
+            self._codes[e] = 0
+        self._ended = over if shows_last else self._ended
 
 
 def play_pair(
@@ -150,6 +194,7 @@ def play_pair(
     assert E % SIDES == 0, "half of the environments for each side"
     sides = np.arange(E) % SIDES
     boards = Boards(vec, (first, second), sides, seed)
+    distinct = None if first.draws or second.draws else DistinctGames(boards.order)
     left = np.full(E, each)
     won = np.zeros(E)  # rewards of the first less those of the second, of the games under way
     counts = np.zeros((SIDES, 3), int)  # side of the first; its wins, draws and losses
@@ -161,21 +206,29 @@ def play_pair(
                 f" {each} games after {steps:,} steps",
                 "a match needs an environment whose games end",
             )
+        if distinct:
+            distinct.add(boards.rows.observations)
         boards.step()
+        if distinct:
+            distinct.add(boards.actions)
         steps += 1
         won += boards.ahead()
         over = boards.over()
         counted = over & (left > 0)
+        if distinct:
+            distinct.end(over, counted, boards.rows.finals is not None)
         np.add.at(counts, (sides[counted], 1 - np.sign(won[counted]).astype(int)), 1)
         won[over] = 0.0
         left[counted] -= 1
         if progress is not None:
             progress(each * E - int(left.sum()))
     at_0, at_1 = (Tally(*map(int, row)) for row in counts)
-    return PairResult((at_0, at_1), steps)
+    return PairResult((at_0, at_1), steps, distinct.count if distinct else None)
 
 
-def watch(first: Player, second: Player, vec: Environments, seed: int) -> Iterator[np.ndarray]:
+def watch(
+    first: Player, second: Player, vec: Environments, seed: int
+) -> Generator[np.ndarray, None, float]:
     """What the first player's first agent sees of one game: observations (D,).
 
     Of environments in C the last one is of the position before the last move: what follows is the
@@ -186,12 +239,17 @@ def watch(first: Player, second: Player, vec: Environments, seed: int) -> Iterat
         second: on side 1.
         vec: one environment.
         seed: of the players' choices.
+
+    Returns:
+        The first one's rewards less the second one's.
     """
-    boards = Boards(vec, (first, second), np.zeros(1, int), seed)
+    boards, won = Boards(vec, (first, second), np.zeros(1, int), seed), 0.0
     for _ in range(MAX_STEPS):
         yield boards.rows.observations[boards.shown].copy()
         boards.step()
+        won += float(boards.ahead()[0])
         if boards.over()[0]:
             if boards.rows.finals is not None:
                 yield boards.rows.observations[boards.shown].copy()
-            return
+            break
+    return won

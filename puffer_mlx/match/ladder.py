@@ -18,7 +18,7 @@ from puffer_mlx.config.folders import SCRIPT, folder_version
 from puffer_mlx.errors import UserError
 from puffer_mlx.match.players import BOT, Player, player_without_policy
 from puffer_mlx.match.playing import Games, play_pairs
-from puffer_mlx.match.tally import Tally, Z
+from puffer_mlx.match.tally import Tally, Z, wilson
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.rollout.whole_episodes import (
     MAX_STEPS,
@@ -227,10 +227,10 @@ def play_each(
     """Play a match against each of some players: see ``play_skills``."""
     pairs = [(0, 1 + other) for other in range(len(others))]
     results = play_pairs([player, *others], pairs, games, progress)
-    tallies = [results[pair].total for pair in pairs]
+    found = [(other.name, results[pair]) for other, pair in zip(others, pairs, strict=True)]
     rungs = [
-        Rung(other.name, tally.games, tally.score, *tally.interval, tally)
-        for other, tally in zip(others, tallies, strict=True)
+        Rung(name, one.total.games, one.total.score, *wilson(one.independent), one.total)
+        for name, one in found
     ]
     return Ladder(config.env_name, "score", tuple(rungs))
 

@@ -28,10 +28,12 @@ class Player(NamedTuple):
         name: for people.
         sit_down: takes a number n of agents and a seed, and returns what chooses for them, step by
             step; each call begins anew, so that two of the same player share nothing.
+        draws: whether chance may decide what it chooses.
     """
 
     name: str
     sit_down: Callable[[int, int], Choose]
+    draws: bool = True
 
 
 def policy_player(
@@ -56,7 +58,7 @@ def policy_player(
 
         return choose
 
-    return Player(name, sit_down)
+    return Player(name, sit_down, draws=not greedy)
 
 
 def random_player(action: ActionSpec) -> Player:

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 Z = 1.959963984540054  # the normal distribution's 97.5 % quantile: 95 % lie within it on both sides
 
+FEW = 20  # distinct games that are no sample: the same ones would be played again
+
 
 class Tally(NamedTuple):
     """What games came to, for one of two players."""
@@ -29,10 +31,14 @@ class Tally(NamedTuple):
         return wilson(self)
 
     def __str__(self) -> str:
-        low, high = self.interval
+        return self.described(self.interval)
+
+    def described(self, interval: tuple[float, float] | None, more: str = "") -> str:
+        """As a line, with an interval of its score if there is one, and more words."""
+        bounds = [] if interval is None else ["{:.3f} to {:.3f}".format(*interval)]
         return (
             f"{self.wins:,} wins, {self.draws:,} draws, {self.losses:,} losses:"
-            f" score {self.score:.3f} ({low:.3f} to {high:.3f})"
+            f" score {self.score:.3f} ({', '.join([*bounds, *filter(None, [more])])})"
         )
 
 
@@ -42,18 +48,37 @@ class PairResult(NamedTuple):
     Args:
         sides: one for its games on side 0, one for those on side 1; as many games are in both.
         steps: of an environment, all its games together.
+        distinct: games that differ, where neither player draws; None: each game counts.
     """
 
     sides: tuple[Tally, Tally]
     steps: int
+    distinct: int | None = None
 
     @property
     def total(self) -> Tally:
         """Of both sides."""
         return Tally(*map(sum, zip(*self.sides, strict=True)))
 
+    @property
+    def independent(self) -> Tally:
+        """The total, as if each distinct game had been played once: what there is to judge by."""
+        total = self.total
+        if self.distinct is None:
+            return total
+        return Tally(*(round(count * self.distinct / total.games) for count in total))
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The score's 95 % interval; None where fewer than ``FEW`` distinct games were repeated."""
+        if self.distinct is not None and self.distinct < min(FEW, self.total.games):
+            return None
+        return wilson(self.independent)
+
     def __str__(self) -> str:
-        return str(self.total)
+        repeated = self.distinct is not None and self.distinct < self.total.games
+        more = f"{self.distinct:,} distinct games" if repeated else ""
+        return self.total.described(self.interval, more)
 
 
 def wilson(tally: Tally) -> tuple[float, float]:

@@ -22,6 +22,17 @@ WAITS = ("eval_idle", "train_wait")  # phases in which one lane waits for the ot
 Clock = Callable[[], float]
 
 
+def duration(seconds: float) -> str:
+    """3723 -> 1h 2m 3s, from the largest unit that isn't 0."""
+    minutes, s = divmod(int(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    days, h = divmod(hours, 24)
+    parts = [(days, "d"), (h, "h"), (m, "m"), (s, "s")]
+    while len(parts) > 1 and not parts[0][0]:
+        parts.pop(0)
+    return " ".join(f"{value}{unit}" for value, unit in parts)
+
+
 class PhaseTimer:
     """The time of one thread at a time: seconds by phase.
 

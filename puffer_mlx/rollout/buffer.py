@@ -42,6 +42,10 @@ def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarr
     return array, view
 
 
+SAMPLED = 64  # one agent of so many shows how far a rollout is
+UNWRITTEN = -1.0  # a terminal that no environment writes
+
+
 class Views(NamedTuple):
     """What a policy reads and writes of a buffer, as NumPy arrays: shapes as above."""
 
@@ -172,6 +176,19 @@ class RolloutBuffer:
             mx.eval(self._seen)
             self._parts = {}
         self._trained_on = self._seen
+
+    def mark(self) -> None:
+        """Mark steps, so that ``part`` tells how many were written since; all of them will be.
+
+        Not the last one: the next rollout begins with it, even if this one fails.
+        """
+        self._terminals[1:-1, ::SAMPLED] = UNWRITTEN
+
+    @property
+    def part(self) -> float | None:
+        """Which part of the steps was written since they were marked; None of a single one."""
+        marks = self._terminals[1:-1, ::SAMPLED]
+        return float(np.mean(marks != UNWRITTEN)) if marks.size else None
 
     @property
     def views(self) -> Views:

@@ -46,7 +46,8 @@ class Watch:
         self.number = 0
         self.minded: list[int] = []  # signals that it handles; others come through the pipe, too
         self._state = _CALM
-        self._ask: Callable[[], object] | None = None
+        self._ask: Callable[[], str | None] | None = None
+        self._asking = ASKING
         self._rescue: Callable[[], str] | None = None
         self._together = 0.0  # until when further signals are the same one
         self._say_by: float | None = None  # when the thread says what the main thread hasn't
@@ -83,7 +84,9 @@ class Watch:
         os.close(self._reader)
         os.close(self._writer)
 
-    def gently(self, ask: Callable[[], object] | None, rescue: Callable[[], str] | None) -> None:
+    def gently(
+        self, ask: Callable[[], str | None] | None, rescue: Callable[[], str] | None
+    ) -> None:
         """See the module's ``gently``; None, None: no more."""
         with self._lock:
             self._ask, self._rescue = ask, rescue
@@ -129,7 +132,7 @@ class Watch:
             return
         if self._state == _CALM and self._ask:
             self._state, self.number, self._say_by = _ASKED, number, now + PATIENCE
-            self._ask()
+            self._asking = self._ask() or ASKING
         elif number == signal.SIGHUP:
             return
         elif self._state != _INTERRUPTED:
@@ -147,7 +150,7 @@ class Watch:
         self._lock.release()
         if mine:
             time.sleep(max(0.0, self._together - time.monotonic()))
-            show(f"\n{ASKING}")
+            show(f"\n{self._asking}")
 
     def _nudge(self) -> None:
         """Have the thread look at what the main thread has taken."""
@@ -232,11 +235,12 @@ def watched() -> Iterator[Watch]:
 
 
 @contextmanager
-def gently(ask: Callable[[], object], rescue: Callable[[], str]) -> Iterator[Watch]:
+def gently(ask: Callable[[], str | None], rescue: Callable[[], str]) -> Iterator[Watch]:
     """Let the first signal ask for an end, and the second one interrupt.
 
     Args:
-        ask: called once, in any thread: the work is to end soon.
+        ask: called once, in any thread: the work is to end soon. It may return what is said of that
+            instead of ``ASKING``.
         rescue: called in another thread after a second signal, if the main thread doesn't end: save
             what can be saved; returns a line that says so.
     """

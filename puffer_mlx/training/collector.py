@@ -16,6 +16,7 @@ What a rollout began from is kept with it. A checkpoint holds that, and not the 
 again from there gives the same one.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
@@ -44,6 +45,8 @@ from puffer_mlx.training.streams import acting_streams, learner_width
 from puffer_mlx.training.worker import worker
 from puffer_mlx.vec.base import TellsScores, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
+
+SLOW = 1.0  # seconds: after a rollout that took longer, the next one tells how far it is
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,8 @@ class Collector:
         self.states = self._fresh = self._initial_states()
         self._job: Callable[[], Rollout] | Future[Rollout] | None = None
         self._start: RolloutStart | None = None  # of the rollout that was begun last
+        self._seconds = math.inf  # that the last one took
+        self._marked: RolloutBuffer | None = None
 
     def _initial_states(self) -> list[Any]:
         """Each group's recurrent state before its first step."""
@@ -226,6 +231,14 @@ class Collector:
         self._job = None
         return rollout
 
+    @property
+    def part(self) -> float | None:
+        """Which part of the last begun rollout is collected; None where nobody knows.
+
+        From any thread. Of short rollouts it isn't known: see ``SLOW``.
+        """
+        return self._marked.part if self._marked else None
+
     def settle(self) -> None:
         """Wait until nothing is under way; a rollout that is done or has failed waits for take.
 
@@ -273,6 +286,10 @@ class Collector:
         states = self._fresh if self.config.base.reset_state else self._renewed(fresh)
         environments = self.vec.state() if self.overlap else None
         buffer.begin(self.buffer)
+        self._marked = None
+        if self._seconds > SLOW and isinstance(buffer, RolloutBuffer):
+            buffer.mark()
+            self._marked = buffer
         self._start = start = RolloutStart(buffer, weights, states, key, environments)
         try:
             after = self.acting.collect(buffer, self.vec, acting, states, noise)
@@ -284,4 +301,5 @@ class Collector:
         scores = self.vec.scores() if isinstance(self.vec, TellsScores) else None
         self.buffer, self.states = buffer, after
         timer.lap("eval_misc")
-        return Rollout(buffer, start, logs, time.perf_counter() - began, scores)
+        self._seconds = time.perf_counter() - began
+        return Rollout(buffer, start, logs, self._seconds, scores)

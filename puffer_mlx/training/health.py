@@ -51,6 +51,11 @@ class Submitted:
     def __init__(self) -> None:
         self._minibatches: list[Minibatch] = []
 
+    @property
+    def count(self) -> int:
+        """Of the minibatches so far."""
+        return len(self._minibatches)
+
     def submit(
         self, now: TrainState, adv: mx.array, metrics: mx.array, ok: mx.array, *others: mx.array
     ) -> None:

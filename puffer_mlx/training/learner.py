@@ -91,6 +91,7 @@ class Learner:
         in_one = placement.learner == mx.cpu and small_networks.fits(policy, config.train)
         self._at_once = in_one and ranks.size == 1
         others = (getattr(run, name) for name in Steps._fields[2:])
+        self._submitted = Submitted()  # of the last epoch
         self.steps = ranks.divided(Steps(self.reader.copy, self.reader.recompute, *others))
 
     def train(
@@ -118,7 +119,7 @@ class Learner:
         """
         steps: Steps = watched(self.steps, *observers)
         fields = steps.recompute(steps.copy(rollout.buffer.fields), rollout)
-        submitted = Submitted()
+        submitted = self._submitted = Submitted()
         if self._config.train.algorithm == "puffer4":
             now = _by_priority(steps, fields, before, draws, scheduled, submitted)
         elif self._at_once:
@@ -127,6 +128,11 @@ class Learner:
             sections, most = self._sections(steps, fields, rollout, draws), self._largest_kl
             now = _one_by_one(steps, sections, before, scheduled, submitted, most)
         return now, self.health.judge(rollout, now, submitted)
+
+    @property
+    def part(self) -> float | None:
+        """Which part of the epoch's minibatches is submitted; None: all at once. Of any thread."""
+        return None if self._at_once else self._submitted.count / self._config.minibatches
 
     def _all_at_once(
         self,

@@ -38,6 +38,7 @@ from puffer_mlx.training.learner import Learner
 from puffer_mlx.training.observers import FirstRatios, Observer, SampledPhases
 from puffer_mlx.training.placing import as_on_first, place
 from puffer_mlx.training.train_state import Scheduled, TrainState
+from puffer_mlx.training.under_way import UnderWay
 from puffer_mlx.trees import named
 from puffer_mlx.vec.base import VecEnv
 
@@ -142,6 +143,18 @@ class Trainer:
         comparable = same and not self.placement.overlap
         self._ratios = FirstRatios(self.learner.reader, comparable)
         self.epoch_logs = EpochLogs(config)
+        self._began: float | None = None  # of the epoch under way
+        self._usual = 0.0  # seconds of the one before
+        self._compiled = False  # what the first epoch of a start does
+
+    @property
+    def under_way(self) -> UnderWay | None:
+        """What the epoch under way has come to, from any thread; None between two of them."""
+        began, pending = self._began, self.pending
+        if began is None:
+            return None
+        phase, of = ("training", self.learner) if pending else ("rollout", self.collector)
+        return UnderWay(time.perf_counter() - began, self._usual, phase, of.part)
 
     @property
     def weights(self) -> Any:
@@ -192,6 +205,7 @@ class Trainer:
         rollout comes after the epoch: its record is lost, the epoch isn't.
         """
         began, overlap = time.perf_counter(), self.placement.overlap
+        self._began = began
         self.profiler.begin(self.epoch)
         self.profiler.train.start()
         try:
@@ -200,6 +214,9 @@ class Trainer:
                 pending, losses, seconds = self._train(pending)
         finally:
             self.collector.settle()
+            self._began = None
+        self._usual = time.perf_counter() - began if self._compiled else 0.0
+        self._compiled = True
         self.ranks.settle(self.vec)
         if overlap:
             self.profiler.rollout.lap("eval_idle")  # nobody else uses the timer now

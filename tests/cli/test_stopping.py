@@ -15,9 +15,10 @@ from running import BATCH, EPOCHS, TINY, command, lose, only, records, started
 from watching import before_training
 
 from puffer_mlx.checkpoint import weight_files
-from puffer_mlx.cli.stopping import NOTHING
+from puffer_mlx.cli.stopping import NOTHING, StopRequests
 from puffer_mlx.display import dashboard
 from puffer_mlx.system.signals import ASKING
+from puffer_mlx.training.under_way import UnderWay
 
 LONG = [*TINY, "--train.total-timesteps", "1e9"]
 RARELY = ["--checkpoint-interval", "1000"]  # after the first epoch and the last
@@ -119,6 +120,24 @@ def test_a_run_that_learned_nothing_is_an_error(script, here, monkeypatch, capsy
     out, err = capsys.readouterr()
     assert "error: nothing was learned: not one minibatch was finite, first in the rollout" in err
     assert made(here) == {1: True, 2: True} and "evaluation" not in out
+
+
+# ---- signals -------------------------------------------------------------------------------------
+
+
+def test_a_stop_in_a_long_epoch_says_when_it_ends():
+    class Long:
+        epoch, stop = 11, False
+        under_way: UnderWay | None = UnderWay(12.0, 60.0, "rollout", 0.2)
+
+    outside = StopRequests()
+    assert outside.stop() is None and outside.stopped  # before there is a trainer
+    outside.trainer = trainer = Long()  # pyright: ignore
+    assert outside.stop() == "stops after this epoch, in about 48s; again to stop at once"
+    assert trainer.stop
+    for soon in (None, UnderWay(55.0, 60.0, "rollout", 0.9), UnderWay(55.0, 0.0, "rollout", 0.1)):
+        Long.under_way = soon
+        assert outside.stop() is None
 
 
 # ---- standard output -----------------------------------------------------------------------------

@@ -43,8 +43,7 @@ def test_a_resumed_run_advises_nothing_while_it_compiles(script, here, capsys):
     """Epochs count from this start: the fourth is its second."""
     assert script.main([*TINY, "--stop-at", str(2 * BATCH)]) == 0
     assert script.main(["squared", "--resume", "latest", "--stop-at", str(4 * BATCH)]) == 0
-    (line,) = [x for x in capsys.readouterr().out.splitlines()[-4:] if x.startswith("why slow?")]
-    assert line == "why slow? the first epochs compile kernels: wait for the third"
+    assert not any(x.startswith("why slow?") for x in capsys.readouterr().out.splitlines()[-4:])
 
 
 def test_an_evaluation_in_which_no_episode_ended_is_one_line(script, here, capsys):
@@ -52,6 +51,29 @@ def test_an_evaluation_in_which_no_episode_ended_is_one_line(script, here, capsy
     assert script.main([*TINY, *words, "--train.total-timesteps", str(BATCH)]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "evaluation" in line]
     assert len(lines) == 1 and lines[0].startswith("the evaluation ended after 0 of ")
+
+
+def test_the_last_evaluation_is_not_shown_as_training(script, monkeypatch):
+    class Played:
+        def after_training(self):
+            yield {"agent_steps": 5.0, "env/score": 2.0, "env/n": 3.0}
+
+    monkeypatch.setattr(script.evaluation, "short_note", lambda *_: None)
+    dashboard, _ = shown(terminal=True)
+    dashboard.update({"agent_steps": 4.0, "SPS": 1.0, "env/score": 1.5, "env/n": 2.0})
+    record = script.evaluate(Played(), None, dashboard)
+    assert record == {"agent_steps": 5.0, "env/score": 2.0, "env/n": 3.0}
+    scores = {"training score": "1.500 (2 episodes)", "evaluation score": "2.000"}
+    assert dashboard.view.scores() == scores
+
+
+@pytest.mark.parametrize("greedy", [0, 1])
+def test_a_run_says_how_it_evaluates(script, here, capsys, greedy):
+    words = ["--eval-interval", str(2 * BATCH), "--eval-episodes", "3", f"--eval-greedy={greedy}"]
+    assert script.main([*TINY, *words, "--stop-at", "1"]) == 0
+    how = ("drawn actions, as in training", "the most probable actions")[greedy]
+    line = f"evaluation every {2 * BATCH} steps: 3 whole episodes in environments of their own"
+    assert f"{line}, {how}\n" in capsys.readouterr().out
 
 
 # ---- a whole run ---------------------------------------------------------------------------------
@@ -140,12 +162,13 @@ def test_without_a_terminal_there_are_plain_lines(whole):
     assert ESCAPE not in done.stdout and "\r" not in done.stdout
     trainer, first, *lines = done.stdout.splitlines()
     assert trainer == "squared: PufferLib 4.0's trainer (the default)"
-    assert re.match(r"Environment squared, Parameters 1\.2K, Agents 8 in 2 groups, ", first)
+    assert re.match(r"Environment squared, Parameters 1\.2K, Agents 8, ", first)
     progress = [line for line in lines if " steps | " in line]
     assert progress[0].startswith(f"{BATCH} of {EPOCHS * BATCH} steps | ")
     assert progress[-1].startswith(f"{EPOCHS * BATCH} of {EPOCHS * BATCH} steps | ")
     assert " SPS | 0s left | " in progress[-1] and "entropy 1." in progress[-1]
-    evaluation, _, saved, log = lines[-4:]  # and why it is slow
+    *_, saved, log = lines
+    evaluation = next(line for line in lines[-4:] if line.startswith("evaluation"))
     assert evaluation.startswith("evaluation of the final weights: perf 0.")
     assert re.fullmatch(rf"saved checkpoints/squared/\d+/{LAST}", saved)
     assert re.fullmatch(r"log   logs/squared/\d+\.jsonl", log)

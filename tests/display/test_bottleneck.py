@@ -23,10 +23,7 @@ def logs(largest: str, **more: float) -> dict[str, float]:
 
 def advised(largest: str, setting: Setting, **more: float) -> str:
     """The option alone; empty if there is none."""
-    text = advice(logs(largest, **more), setting)
-    if text.endswith("; no option shortens it"):
-        return ""
-    return text.rpartition(": ")[2]
+    return advice(logs(largest, **more), setting).rpartition(": ")[2]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +50,7 @@ def advised(largest: str, setting: Setting, **more: float) -> str:
         ("eval_act", replace(CPU, num_buffers=1, total_agents=6), "--vec.num-buffers 2 (now 1)"),
         ("eval_sample", CPU, ""),
         ("eval_sample", replace(CPU, num_buffers=8, cores=16), ""),
-        ("eval_act", CPU, "a GPU, or a smaller --policy.hidden-size or --policy.num-layers"),
+        ("eval_act", CPU, ""),
         # environments
         ("eval_env", replace(CPU, num_threads=2), "--vec.num-threads 4 (now 2)"),
         ("eval_env", replace(GPU, num_threads=0), "--vec.num-threads 16 (now 0)"),
@@ -65,12 +62,12 @@ def advised(largest: str, setting: Setting, **more: float) -> str:
         ("train_backward", replace(CPU, precision="bf16"), "--train.precision fp32 (now bf16)"),
         ("train_forward", replace(GPU, parameters=LARGE), "--train.precision bf16 (now fp32)"),
         ("train_forward", replace(GPU, parameters=LARGE, precision="fp16"), ""),
-        ("train_forward", GPU, "--train.minibatch-size 16384 (now 8192)"),
+        ("train_forward", GPU, "--train.minibatch-size 16384 (now 8192), if it still learns"),
         ("train_forward", replace(GPU, minibatches=1), ""),
-        ("train_recompute", CPU, "a GPU, or a smaller --policy.hidden-size or --policy.num-layers"),
+        ("train_recompute", CPU, ""),
         # per minibatch
-        ("train_optimizer", CPU, "--train.minibatch-size 16384 (now 8192)"),
-        ("train_advantage", GPU, "--train.minibatch-size 16384 (now 8192)"),
+        ("train_optimizer", CPU, "--train.minibatch-size 16384 (now 8192), if it still learns"),
+        ("train_advantage", GPU, "--train.minibatch-size 16384 (now 8192), if it still learns"),
         ("train_optimizer", replace(CPU, minibatches=1), ""),
         ("train_optimizer", replace(CPU, minibatch_size=0), ""),
         # no rule
@@ -87,9 +84,16 @@ def test_the_whole_line():
     assert advice(logs("eval_env"), slow) == (
         "environment 50 % of an epoch: --vec.num-threads 4 (now 1)"
     )
-    assert advice(logs("eval_misc"), slow) == (
-        "rollout misc 50 % of an epoch; no option shortens it"
+
+
+def test_it_says_nothing_that_nobody_can_change():
+    """Then the next phase is looked at, if it takes enough of the time to matter."""
+    slow = replace(CPU, num_threads=1)
+    assert advice(logs("eval_misc"), slow) == ""
+    assert advice(logs("eval_misc", eval_env=0.3), slow) == (
+        "environment 30 % of an epoch: --vec.num-threads 4 (now 1)"
     )
+    assert advice(logs("eval_misc", eval_env=0.3), replace(slow, num_threads=4)) == ""
 
 
 def test_two_devices_that_take_turns():
@@ -115,7 +119,8 @@ def test_overlapped_only_the_longer_half_counts():
     )
     waits = {"train_wait": 0.01, "eval_idle": 0.2}
     assert advice(logs("eval_env", **waits), setting) == (
-        "training is longer: forward 50 % of it: --train.minibatch-size 16384 (now 8192)"
+        "training is longer: forward 50 % of it: --train.minibatch-size 16384 (now 8192),"
+        " if it still learns"
     )
 
 
@@ -126,16 +131,17 @@ def test_the_last_epoch_has_no_rollout_beside_it():
 
 
 def test_first_epochs_and_runs_without_a_profile():
-    assert "compile" in advice(logs("eval_act") | {"epoch": 2.0}, CPU)
-    assert "compile" not in advice(logs("eval_act") | {"epoch": 3.0}, CPU)
+    slow = replace(CPU, num_threads=1)
+    assert advice(logs("eval_env") | {"epoch": 2.0}, slow) == ""  # what compiling took
+    assert advice(logs("eval_env") | {"epoch": 3.0}, slow) != ""
     assert advice({"epoch": 9.0, "perf/rollout": 1.0, "perf/train": 1.0}, CPU) == ""
 
 
 def test_epochs_are_counted_from_this_start():
     """A resumed run compiles again."""
-    resumed = replace(CPU, started=30)
-    assert "compile" in advice(logs("eval_act") | {"epoch": 32.0}, resumed)
-    assert "compile" not in advice(logs("eval_act") | {"epoch": 33.0}, resumed)
+    resumed = replace(CPU, started=30, num_threads=1)
+    assert advice(logs("eval_env") | {"epoch": 32.0}, resumed) == ""
+    assert advice(logs("eval_env") | {"epoch": 33.0}, resumed) != ""
 
 
 PYTHON = replace(CPU, backend="sync", num_buffers=1, num_threads=1)
@@ -184,7 +190,7 @@ def test_no_option_is_advised_at_the_value_it_has():
                 continue
             words = advised(phase, setting).split()
             if words and words[0].startswith("--") and "(now" in words:
-                assert words[1] != words[-1].rstrip(")")
+                assert words[1] != words[words.index("(now") + 1].rstrip("),")
 
 
 def test_rules_know_their_phases():

@@ -326,7 +326,7 @@ def test_drawing_takes_a_part_of_the_time_only(monkeypatch):
 def test_outside_a_notebook_watch_is_the_dashboard(trainer, capsys):
     records = list(watch(trainer))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Environment squared, Parameters 1.2K, Agents 8 in 2 groups, Device")
+    assert lines[0].startswith("Environment squared, Parameters 1.2K, Agents 8, Device")
     total = trainer.config.epochs * trainer.config.batch_size
     assert lines[-1].startswith(f"{total} of {total} steps | ") and len(records) > 1
 

@@ -43,10 +43,11 @@ def test_the_same_seed_gives_the_same_scores():
     with puffer_mlx.train("gym:CartPole-v1", **SMALL) as trainer:
 
         def lengths(**how):
-            return puffer_mlx.evaluate(trainer, episodes=8, deterministic=False, **how).episodes
+            return puffer_mlx.evaluate(trainer, episodes=8, **how).episodes
 
         assert lengths(seed=1) == lengths(seed=1) != lengths(seed=2)
         assert lengths() == lengths(seed=trainer.config.base.seed)
+        assert lengths() == lengths(deterministic=False) != lengths(deterministic=True)
 
 
 def test_scoring_leaves_the_training_as_it_is():

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from films import gif_pages
 from native_envs import OURS, make, parameters
@@ -12,10 +13,12 @@ from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint.flat_files import save_bin
 from puffer_mlx.cli import evaluate, match_output
 from puffer_mlx.cli import match as module
+from puffer_mlx.display.frames import captioned
 from puffer_mlx.match.playing import without_statistics
 from puffer_mlx.policy.policy import make_policy
 
 PYTHON = OURS / "python"
+BOARD = 168  # the height of connect4_two's picture
 
 
 @pytest.fixture
@@ -74,15 +77,43 @@ def test_tables_and_the_record(match, here):
             pair["second"],
             *(str(pair[key]) for key in ("wins", "draws", "losses")),
         ]
-        assert pair["low"] < pair["score"] <= pair["high"] <= 1
+        if pair["distinct"] is None:  # one of the two draws
+            assert pair["low"] < pair["score"] <= pair["high"] <= 1
         assert [sum(side.values()) for side in pair["sides"]] == [20, 20]
-    table = [row.split() for row in rows[len(played) + 2 :]]
+    table = [row.split() for row in rows[len(played) + 2 : len(played) + 6]]
     ratings = [int(row[1]) for row in table]
     best = max(record["players"], key=lambda player: player["elo"])
     assert ratings == sorted(ratings, reverse=True) and len(ratings) == 4
     assert table[0] == [best["name"], f"{best['elo']:+.0f}"]
     assert sum(player["elo"] for player in record["players"]) == pytest.approx(0, abs=1e-6)
     assert (record["environment"], record["greedy"], record["seed"]) == ("connect4_two", True, 3)
+
+
+def test_games_that_repeat_have_no_interval(match, here):
+    """Two greedy policies on an empty board; with stones put down at random there are more."""
+    save("17")
+    save("18", H=16)
+    line = "17 18 --games 40 --greedy --json x.json"
+    code, out, _ = match(line)
+    assert code == 0
+    row = out.splitlines()[3]
+    assert row.endswith("  2 distinct games") and " to " not in row
+    note = (
+        "17/0000000000000064 against 18/0000000000000064: 2 distinct games in 40, as neither player"
+        " draws: --env.opening-stones 8 begins each with stones put down at random"
+    )
+    assert note in out
+    (pair,) = told(here)["pairs"]
+    assert (pair["distinct"], pair["low"], pair["high"]) == (2, None, None)
+    assert abs(told(here)["players"][0]["elo"]) < 200  # of two games, not of 40
+
+    code, out, _ = match(f"{line} --env.opening-stones 8")
+    (pair,) = told(here)["pairs"]
+    assert 20 < pair["distinct"] <= 40 and pair["low"] < pair["score"] < pair["high"]
+    assert "distinct" not in out or pair["distinct"] < 40
+
+    match("17 18 --games 40 --json x.json")  # drawn
+    assert told(here)["pairs"][0]["distinct"] is None
 
 
 def test_same_seed_same_games_whoever_else_plays(match, here):
@@ -122,7 +153,24 @@ def test_a_policy_of_connect4_plays_too(match):
 def test_a_picture(match, here):
     assert match("bot random --games 2 --gif x.gif --fps 4")[0] == 0
     pages = gif_pages((here / "x.gif").read_bytes())
-    assert len(pages) > 6 and {delay for _, delay in pages} == {250}
+    assert len(pages) > 6 and {delay for _, delay in pages[:-1]} == {250}
+    assert pages[-1][1] == 2000  # the result
+    strips = [page[:-BOARD] for page, _ in pages]  # above the board
+    assert all(np.array_equal(strip, strips[0]) for strip in strips[:-1]) and strips[0].std() > 0
+    assert not np.array_equal(strips[-1], strips[0])
+    assert np.array_equal(pages[-1][0][-BOARD:], pages[-2][0][-BOARD:])
+    assert match("random bot --games 2 --gif y.gif --fps 4")[0] == 0
+    other = gif_pages((here / "y.gif").read_bytes())[0][0]
+    assert not np.array_equal(other[:-BOARD], strips[0])  # other names
+
+
+def test_a_caption_is_whole_above_small_pictures():
+    image = np.full((8, 8, 3), 90, np.uint8)
+    said = captioned(image, ["a long name of a player", "a", ""])
+    assert (said[-8:] == 90).all(axis=2).sum() == 64 and said.shape[1] > 100
+    text = np.asarray((said[:-8] > 150).any(axis=2))
+    assert text.any() and not text[:, -1].any()
+    assert text[: len(text) // 3].sum() > text[len(text) // 3 :].sum() > 0
 
 
 @pytest.mark.parametrize(
@@ -190,7 +238,7 @@ def test_a_match_in_python(here, duel, capsys):
     assert "pettingzoo:zoo_duel: 20 games of each pair" in out
     (pair,) = told(here)["pairs"]
     assert [sum(side.values()) for side in pair["sides"]] == [10, 10]
-    assert len(gif_pages((here / "x.gif").read_bytes())) == 4  # the reset and three steps
+    assert len(gif_pages((here / "x.gif").read_bytes())) == 5  # the reset, three steps, the result
     assert module.main([duel, "random", "bot"]) == 2
     assert "have no scripted players" in capsys.readouterr().err
 
@@ -233,8 +281,9 @@ def test_a_run_plays_in_its_own_environment(against, here, duel):
     assert [pair["steps"] for pair in pairs] == [5 * 2 + 1] * 2  # two games on each of two
     assert [pair["second"] for pair in pairs] == ["17/0000000000000064 (2)", "random"]
     pages = gif_pages((here / "x.gif").read_bytes())
-    assert len(pages) == 6 and {delay for _, delay in pages} == {200}
-    assert pages[0][0].shape[:2] == (16, 16)
+    assert len(pages) == 7 and {delay for _, delay in pages[:-1]} == {200}
+    height, width = pages[0][0].shape[:2]
+    assert height % 2 == width % 2 == 0 and (pages[0][0][-16:] == 0).all(axis=2).any()
 
 
 def test_environments_show_plain_observations(here, duel):

@@ -99,6 +99,30 @@ def test_every_environment_plays_as_many_games():
     assert seen[-1] == 12 and seen == sorted(seen) and seen[0] == 1
 
 
+def test_players_that_draw_nothing_play_few_distinct_games():
+    """Environment e has games of e + 1 steps, so four environments have four."""
+    fixed = [constant(choice)._replace(draws=False) for choice in (2, 1)]
+    found = duel(fixed[0], fixed[1])
+    assert (found.total, found.distinct) == (Tally(12, 0, 0), 4)
+    assert found.independent == Tally(4, 0, 0) and found.interval is None
+    assert str(found) == "12 wins, 0 draws, 0 losses: score 1.000 (4 distinct games)"
+    for one, other in (fixed[0], constant(1)), (constant(2), fixed[1]):  # who may draw
+        found = duel(one, other)
+        assert found.distinct is None and found.independent == found.total == Tally(12, 0, 0)
+    ups = count_up()._replace(draws=False)  # each of its games is another one
+    found = duel(ups, fixed[1])
+    assert (found.distinct, found.interval) == (12, found.total.interval)
+    found = duel(fixed[0], fixed[1], count=20, each=2)
+    assert (found.distinct, found.interval) == (20, Tally(20, 0, 0).interval)
+
+
+def test_distinct_games_of_environments_with_last_observations():
+    """Where a game's last rows are shown, what is chosen there belongs to no game."""
+    fixed = [constant(choice)._replace(draws=False) for choice in (2.0, 1.0)]
+    found = zoo(fixed[0], fixed[1])
+    assert (found.total, found.distinct) == (Tally(12, 0, 0), 2)
+
+
 def test_who_wins_who_loses_and_draws():
     assert duel(constant(1), constant(2)).total == Tally(0, 0, 12)
     assert duel(constant(2), constant(2)).total == Tally(0, 12, 0)
@@ -342,7 +366,12 @@ def test_a_policy_against_itself():
 
 def test_one_game_to_look_at():
     with make("connect4_two", total_agents=2) as vec:
-        seen = list(watch(bot(1), RANDOM, vec, 0))
+        game = watch(bot(1), RANDOM, vec, 0)
+        seen = []
+        with pytest.raises(StopIteration) as end:
+            while True:
+                seen.append(next(game))
+    assert end.value.value == 2.0  # the scripted player's 1, less the other's -1
     stones = [int(observation[:84].sum()) for observation in seen]
     assert stones == list(range(len(seen))) and 7 <= len(seen) <= 42
 

@@ -72,7 +72,7 @@ def test_a_sweep_prints_a_line_for_each_run_and_the_best(whole):
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[1].startswith("sweep one of squared: Protein over 3 keys")
-    assert lines[2].startswith("run 0: score ") and "the configuration's own values" in lines[2]
+    assert lines[2].startswith("run 1: score ") and "the configuration's own values" in lines[2]
     assert " | total_timesteps 1" in lines[3] and lines[3].endswith("| 2 of 2")
     assert lines[4].startswith("best: run ")
 
@@ -82,7 +82,7 @@ def test_the_best_is_a_file_that_trains_the_same_again(whole):
     best = folder / "sweeps/squared/one/best.ini"
     (line,) = [x for x in done.stdout.splitlines() if "best.ini" in x]
     assert "train" in line and line.endswith(" sweeps/squared/one/best.ini")
-    number = int(best.read_text().split()[2])
+    number = int(best.read_text().split()[1].removeprefix("runs/"))
     assert run("train", best, cwd=folder).returncode == 0
     again = records(only(folder, "logs/squared/*.jsonl"))
     before = f"sweeps/squared/one/runs/{number:04d}/logs/squared/*.jsonl"
@@ -124,7 +124,7 @@ def test_several_seeds_and_other_configurations(tiny):
     assert (done.returncode, done.stderr) == (0, "")
     first, second = done.stdout.splitlines()[2:4]
     assert ", seeds " in first and first.endswith("| 2 of 3")
-    assert second.startswith("run 1: ") and "the values of other.ini" in second
+    assert second.startswith("run 2: ") and "the values of other.ini" in second
     sweeps = tiny / "sweeps/squared/one"
     one, two = (
         config.load_saved(only(sweeps, f"runs/{name}/checkpoints/squared/*/config.ini"))

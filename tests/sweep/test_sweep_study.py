@@ -117,7 +117,7 @@ def test_failures_are_kept_and_do_not_count(here):
 
 def test_a_sweep_of_which_nothing_comes_ends(here):
     made = open_study("j.log", settings())
-    with pytest.raises(UserError, match="the last 4 runs failed; run 3: broken"):
+    with pytest.raises(UserError, match="the last 4 runs failed; run 4: broken"):
         start = lambda run, place, seed: Formula(run, place, fault="broken")  # noqa: E731
         drive(made, settings(), start, limits=Limits(9, failures=4))
     assert len(made.runs(TrialState.FAIL)) == 4
@@ -125,7 +125,7 @@ def test_a_sweep_of_which_nothing_comes_ends(here):
 
 def test_suggestions_that_cannot_be_run_are_failures(here):
     made = open_study("j.log", settings())
-    with pytest.raises(UserError, match="the last 5 suggestions can't be run; run 4: not started"):
+    with pytest.raises(UserError, match="the last 5 suggestions can't be run; run 5: not started"):
         drive(made, settings(), refuse, limits=Limits(9, invalid=5))
     faults = {run.user_attrs["fault"] for run in made.runs(TrialState.FAIL)}
     assert faults == {"not started: no such thing; another"}

@@ -11,13 +11,16 @@ import oracles
 import pytest
 from mlx.utils import tree_map
 from oracles import f64, named
+from watching import acting
 
 from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.profiling.phases import SAMPLE_EVERY
+from puffer_mlx.training import collector
 from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.training.under_way import UnderWay
 
 T, N, S, K, H = 4, 8, 4, 3, 4
 OPTIONS = f"""
@@ -73,6 +76,70 @@ def test_every_way_to_multiply_trains_the_same(products, monkeypatch):
     np.testing.assert_allclose(flat(trainer.weights), flat(plain.weights), rtol=0, atol=2e-5)
     for ours, theirs in zip(losses(logs), losses(expected), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+
+
+# ---- what an epoch under way has come to ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_an_epoch_tells_how_far_it_is(monkeypatch, overlap):
+    """From another thread: the rollout's steps, then the minibatches."""
+    seen, trained = [], []  # while a rollout is collected, as its minibatches are trained on
+    monkeypatch.setattr(collector, "SLOW", -1.0)
+    trainer = Trainer(configure(3, f"--train.overlap={overlap}"), RandomVec())
+    gradients = trainer.learner.steps.gradients
+
+    def look(*arguments):
+        trained.append(trainer.under_way)
+        return gradients(*arguments)
+
+    def collected(collect, buffer, *arguments):
+        seen.append(trainer.under_way)
+        after = collect(buffer, *arguments)
+        assert trainer.collector.part == 1
+        return after
+
+    acting(trainer, collected)
+    trainer.learner.steps = trainer.learner.steps._replace(gradients=look)
+    assert trainer.under_way is None
+    trainer.step()
+    assert trainer.under_way is None
+    assert (seen[0].phase, seen[0].part) == ("rollout", 0)  # overlapped, the next one follows
+    found = [(each.phase, each.part) for each in trained]
+    assert found == [("training", pytest.approx(k / K)) for k in range(K)]
+    assert all(each.usual == 0 and each.seconds >= 0 for each in trained)
+    trained.clear()
+    trainer.step()
+    assert all(each.usual == 0 for each in trained)  # the first one compiled
+    trained.clear()
+    trainer.step()
+    assert len(trained) == K and all(each.usual > 0 for each in trained)
+
+
+@pytest.mark.parametrize("words", [[], ["--train.overlap=1"], ["--train.rollout-device=cpu"]])
+def test_looking_at_a_rollout_changes_nothing(monkeypatch, words):
+    """Its rows are marked where a rollout is slow; all of them are written over."""
+    runs = []
+    for slow in (0.0, 1e9):
+        monkeypatch.setattr(collector, "SLOW", slow)
+        config_ = configure(4, *words)
+        with vec.make(config_, 2) as environments:
+            trainer = Trainer(config_, environments)
+            logs = losses(trainer)
+        runs.append((logs, flat(trainer.weights).tobytes()))
+    assert runs[0] == runs[1]
+
+
+def test_what_is_said_of_an_epoch():
+    def said(*about, stopping=False):
+        return UnderWay(*about).text(12, stopping)
+
+    assert said(34.2, 51.7, "rollout", 0.4) == "epoch 12: rollout 40 %, 34s of about 51s"
+    assert said(34.2, 0.0, "training", None) == "epoch 12: training, 34s"
+    stops = "stops after this epoch"
+    assert said(34.2, 51.7, "rollout", 0.4, stopping=True) == f"{stops}, in about 17s"
+    assert said(60.0, 51.7, "training", 0.5, stopping=True) == f"{stops}, soon"
+    assert said(34.2, 0.0, "training", None, stopping=True) == stops
 
 
 # ---- one epoch against float64 -------------------------------------------------------------------

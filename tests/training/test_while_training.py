@@ -386,7 +386,7 @@ def test_a_run_and_its_best(tmp_path):
         for epoch, found in enumerate(scores)
         if epoch == EPOCHS - 1 or found > max(scores[:epoch], default=-np.inf)
     ]
-    assert f"evaluation {scores[-1]:.3f}" in done.stdout
+    assert f"evaluation score {scores[-1]:.3f}" in done.stdout
     (line,) = (x for x in done.stdout.splitlines() if x.startswith("evaluation of the final weig"))
     assert f" score {scores[-1]:.3f}," in line
 

@@ -197,7 +197,7 @@ class Driver:
             self._fail(run, f"not started: {_line(error)}")
             if self._invalid >= self._limits.invalid:
                 what = f"the last {self._invalid} suggestions can't be run"
-                raise _useless(what, self._study.find(run.number)) from None
+                raise self._useless(what, self._study.find(run.number)) from None
             return True
         self._invalid = 0
         judge = self._judge() if seed == 0 else _never  # a promising run goes on to its end
@@ -247,7 +247,14 @@ class Driver:
             self._open.add(run.number)
         if self._failed >= self._limits.failures:
             what = f"the last {self._failed} runs failed"
-            raise _useless(what, self._study.find(run.number))
+            raise self._useless(what, self._study.find(run.number))
+
+    def _useless(self, what: str, last: FrozenTrial) -> UserError:
+        """The end of a sweep of which nothing comes."""
+        return UserError(
+            f"{what}; run {self._study.ordinal(last)}: {last.user_attrs[FAULT]}",
+            "put that right, and go on with --resume; train starts a single run",
+        )
 
     def _leave(self, going: _Going) -> None:
         self._going.remove(going)
@@ -274,14 +281,6 @@ def _never(points: Sequence[Point]) -> str:
 def _line(error: UserError) -> str:
     """An error as one line."""
     return "; ".join(filter(None, (error.message, error.hint)))
-
-
-def _useless(what: str, last: FrozenTrial) -> UserError:
-    """The end of a sweep of which nothing comes."""
-    return UserError(
-        f"{what}; run {last.number}: {last.user_attrs[FAULT]}",
-        "put that right, and go on with --resume; train starts a single run",
-    )
 
 
 def _young(run: FrozenTrial) -> bool:

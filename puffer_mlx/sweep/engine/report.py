@@ -8,10 +8,29 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from puffer_mlx.sweep.engine.study import Study
+from puffer_mlx.sweep.engine.study import Study, is_run
 
 LEAST = 8  # trials from which importances say something
-PICTURES = {"plot_pareto_front": "front.png", "plot_param_importances": "importances.png"}
+FRONT, IMPORTANCES = "front.png", "importances.png"
+OURS, BEST, GREY = "#1d4ed8", "#111827", "#9ca3af"
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelcolor": "#4b5563",
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#e5e7eb",
+    "grid.linewidth": 0.6,
+    "xtick.color": "#6b7280",
+    "ytick.color": "#6b7280",
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+}
 
 
 def importances(study: Study) -> dict[str, float]:
@@ -32,30 +51,58 @@ def draw(study: Study, folder: Path) -> list[Path]:
     """Draw the front and the importances, as far as there are any; the pictures' paths."""
     if not can_draw():
         return []
-    import matplotlib
+    figures = {FRONT: front(study)}
+    if known := importances(study):
+        figures[IMPORTANCES] = bars(known)
+    for name, figure in figures.items():
+        figure.savefig(folder / name, dpi=120)
+    return [folder / name for name in figures]
 
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-    from optuna.visualization import matplotlib as pictures
 
-    made = []
-    known = importances(study)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name, file in PICTURES.items():
-            if name == "plot_pareto_front":
-                axes = pictures.plot_pareto_front(study.optuna, target_names=["score", "cost, s"])
-            elif known:
-                axes = pictures.plot_param_importances(
-                    study.optuna, target=_score, target_name="score"
-                )
-            else:
-                continue
-            figure: Any = axes.figure
-            figure.savefig(folder / file, bbox_inches="tight", dpi=120)
-            plt.close(figure)
-            made.append(folder / file)
-    return made
+def front(study: Study) -> Any:
+    """A figure of all runs' cost and score, the front as a line, and the best named."""
+    figure, axes = _figure("Score of a run by what it costs", (6.0, 4.0))
+    trials = [trial for trial in study.trials() if trial.values]
+    for runs, colour, size, label in (
+        ([trial for trial in trials if not is_run(trial)], "#e5e7eb", 8, "a run before its end"),
+        ([trial for trial in trials if is_run(trial)], GREY, 22, "a run"),
+    ):
+        places = [(trial.values[1], trial.values[0]) for trial in runs]
+        axes.scatter(*zip(*places, strict=True), s=size, color=colour, label=label) if runs else ()
+    if (best := study.best()) is not None:
+        line = [(run.values[1], run.values[0]) for run in study.front()]
+        axes.plot(*zip(*line, strict=True), color=OURS, marker="o", markersize=5, label="the front")
+        score, cost = best.values
+        axes.plot([cost], [score], color=BEST, marker="*", markersize=14, linestyle="")
+        words = f"best: run {study.ordinal(best)}, {score:.4g}"
+        place = {"xytext": (-8, 8), "textcoords": "offset points", "ha": "right"}
+        axes.annotate(words, (cost, score), color=BEST, **place)
+    axes.set(xlabel="seconds of training", ylabel="score")
+    axes.margins(y=0.15)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    return figure
+
+
+def bars(known: dict[str, float]) -> Any:
+    """A figure of importances, the largest at the top."""
+    figure, axes = _figure("What told most about the score", (6.0, 0.8 + 0.25 * len(known)))
+    names, parts = [*known][::-1], [*known.values()][::-1]
+    axes.barh(names, parts, color=OURS, height=0.6)
+    axes.set(xlabel="part")
+    axes.grid(axis="y", visible=False)
+    return figure
+
+
+def _figure(title: str, size: tuple[float, float]) -> tuple[Any, Any]:
+    """A figure in the style of the project's pictures (benchmarks/figures.py), and its axes."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.subplots()
+        axes.set_title(title)
+    return figure, axes
 
 
 def can_draw() -> bool:

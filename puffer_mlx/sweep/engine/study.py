@@ -135,6 +135,10 @@ class Study:
             if is_run(trial) and (not states or trial.state in states)
         ]
 
+    def ordinal(self, run: FrozenTrial) -> int:
+        """A run's number for people, from 1: its trial's counts points of curves, too."""
+        return 1 + sum(each.number < run.number for each in self.runs())
+
     def best(self) -> FrozenTrial | None:
         """The run with the best score, of equals the cheapest; None without any."""
         runs = self._compared()

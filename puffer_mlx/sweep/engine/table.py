@@ -26,7 +26,8 @@ from puffer_mlx.sweep.engine.study import (
 )
 
 EVERY = 1.0  # seconds between two drawings
-FRONT, FAILED, RUNNING = 8, 3, 16  # rows at most
+FAILED, RUNNING = 3, 16  # rows at most
+GAP = 2  # columns between two
 
 
 @dataclass
@@ -117,7 +118,7 @@ class Screen:
 
     def line(self, run: FrozenTrial) -> str:
         """A run that is over, in a line."""
-        parts = [f"run {run.number}: {_result(run)}"]
+        parts = [f"run {self._study.ordinal(run)}: {_result(run)}"]
         if run.user_attrs.get(DEFAULT):
             parts.append("the configuration's own values")
         elif name := run.user_attrs.get(GIVEN):
@@ -126,7 +127,7 @@ class Screen:
             parts.append(_values(run.params, self._shown))
         done = self._study.trained(*FINISHED)
         if (best := self._study.best()) is not None:
-            parts.append(f"best {best.values[0]:.4g} (run {best.number})")
+            parts.append(f"best {best.values[0]:.4g} (run {self._study.ordinal(best)})")
         return " | ".join([*parts, f"{done} of {self._runs}"])
 
     def picture(self) -> RenderableType:
@@ -146,33 +147,72 @@ class Screen:
             recent = costs[-20:]
             guess = left * sum(recent) / len(recent) / max(1, self._places)
             facts.append(f"about {duration(guess)} left")
-        blocks: list[RenderableType] = [Text(self._title, "bold"), Text(", ".join(facts))]
-        blocks.append(self._table(study))
-        for run in failed[-FAILED:]:
-            blocks.append(Text(f"run {run.number} failed: {run.user_attrs.get(FAULT)}", "red"))
-        return Group(*blocks)
+        faults = [
+            Text(f"run {study.ordinal(run)} failed: {run.user_attrs.get(FAULT)}", "red")
+            for run in failed[-FAILED:]
+        ]
+        head = [Text(self._title, "bold"), Text(", ".join(facts))]
+        for line in (*head, *faults):
+            line.truncate(self._console.width, overflow="ellipsis")
+        height = self._console.height - 1 - len(head) - len(faults)
+        return Group(*head, *self._table(study, self._console.width, height), *faults)
 
-    def _table(self, study: Study) -> Table:
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        for name in ("run", "", "score", "seconds", "steps", *self._shown):
-            table.add_column(name, justify="left" if name in ("run", "") else "right", no_wrap=True)
-        best = study.best()
-        for run in study.front()[::-1][:FRONT]:
-            is_best = best is not None and run.number == best.number
-            steps = run.user_attrs.get(STEPS, 0)
-            cells = f"{run.values[0]:.4g}", f"{run.values[1]:.1f}", abbreviate(steps)
-            row = _numbered(run), "best" if is_best else "front", *cells
-            table.add_row(*row, *self._cells(run), style="green" if is_best else "")
-        now = time.monotonic()
-        for going in list(self._going.values())[:RUNNING]:
-            last = going.last
-            seconds = last.cost if last else now - going.began
-            score = f"{last.score:.4g}" if last else "…"
-            cells = score, f"{seconds:.1f}", abbreviate(last.steps) if last else "0"
-            seed = f", seed {going.seed + 1}" if study.seeds > 1 else ""
-            row = str(going.trial.number), f"running{seed}", *cells
-            table.add_row(*row, *self._cells(going.trial), style="cyan")
-        return table
+    def _table(self, study: Study, width: int, height: int) -> list[RenderableType]:
+        """The best run, what is under way, the front and the newest others, as many as fit.
+
+        Args:
+            study: its trials.
+            width: columns; keys that have no room are left out.
+            height: lines.
+        """
+        best, front = study.best(), study.front()[::-1]
+        on_front = {run.number for run in front}
+        others = [run for run in study.runs(*FINISHED)[::-1] if run.number not in on_front]
+        rows = [
+            self._row(run, "best" if best and run.number == best.number else "front")
+            for run in front
+        ]
+        going = [self._row_of(going) for going in list(self._going.values())[:RUNNING]]
+        others_rows = [
+            self._row(run, "ended early" if run.state == TrialState.PRUNED else "behind")
+            for run in others
+        ]
+        room = max(1, height - 1 - len(going))  # of the lines below the columns' names
+        left = len(rows) + len(others_rows) - room
+        if left > 0:
+            room = max(1, room - 1)
+            left = len(rows) + len(others_rows) - room
+        rows, others_rows = rows[:room], others_rows[: max(0, room - len(rows))]
+        names = ["run", "", "score", "seconds", "steps", *self._shown]
+        cells = [row for row, _ in (*rows, *going, *others_rows)]
+        widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+        while len(widths) > 5 and sum(widths) + GAP * (len(widths) - 1) > width:
+            widths.pop()
+        table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
+        for name in names[: len(widths)]:
+            justify = "left" if name in ("run", "") else "right"
+            table.add_column(name, justify=justify, no_wrap=True)
+        for row, style in (*rows, *going, *others_rows):
+            table.add_row(*row[: len(widths)], style=style)
+        return [table, *([Text(f"{left} more", "dim")] if left > 0 else [])]
+
+    def _row(self, run: FrozenTrial, state: str) -> tuple[list[str], str]:
+        """A finished run's cells, and its style."""
+        score, cost = _stopped_at(run) if run.state == TrialState.PRUNED else run.values
+        number = f"{self._study.ordinal(run)}{_judged(run)}"
+        cells = [number, state, f"{score:.4g}", f"{cost:.1f}"]
+        style = {"best": "green", "front": ""}.get(state, "dim")
+        return [*cells, abbreviate(run.user_attrs.get(STEPS, 0)), *self._cells(run)], style
+
+    def _row_of(self, going: _Now) -> tuple[list[str], str]:
+        """The same of one under way."""
+        last = going.last
+        seconds = last.cost if last else time.monotonic() - going.began
+        seed = f", seed {going.seed + 1}" if self._study.seeds > 1 else ""
+        number = str(self._study.ordinal(going.trial))
+        cells = [number, f"running{seed}", f"{last.score:.4g}" if last else "-", f"{seconds:.1f}"]
+        steps = abbreviate(last.steps) if last else "0"
+        return [*cells, steps, *self._cells(going.trial)], "cyan"
 
     def _cells(self, run: FrozenTrial) -> list[str]:
         names = {name.rpartition(".")[2]: name for name in run.params}
@@ -184,10 +224,10 @@ def _costs(run: FrozenTrial) -> list[float]:
     return [curve[-1].cost for curve in curves(run).values()] or [run.values[1]]
 
 
-def _numbered(run: FrozenTrial) -> str:
-    """A run's number, and how many seeds it was judged by."""
+def _judged(run: FrozenTrial) -> str:
+    """How many seeds a run was judged by, if that is worth a word."""
     of = curves(run)
-    return f"{run.number} ({len(of)} seeds)" if of else str(run.number)
+    return f" ({len(of)} seeds)" if of else ""
 
 
 def _stopped_at(run: FrozenTrial) -> tuple[float, float]:

@@ -171,7 +171,7 @@ class Trainings(NamedTuple):
             f", the {self.settings.seeds_score} of {len(of)} seeds" if (of := curves(run)) else ""
         )
         head = (
-            f"# Run {run.number} of the sweep {self.folder.name}: {self.settings.metric}"
+            f"# runs/{_name(run, 0)} of the sweep {self.folder.name}: {self.settings.metric}"
             f" {score:g} after {cost:.1f} s{several}.\n\n"
         )
         with publish(path) as temporary:
