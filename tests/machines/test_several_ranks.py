@@ -400,7 +400,9 @@ def test_waiting_for_ranks_that_never_come(tmp_path):
     [
         (None, "MLX_HOSTFILE 'hosts.json' is no file"),
         ("no list", "MLX_HOSTFILE hosts.json is no list of each rank's addresses"),
-        ('[["127.0.0.1:5000"]]', "[ring]"),
+        ('{"0": "127.0.0.1:5000"}', "MLX_HOSTFILE hosts.json is no list of each rank's addresses"),
+        ("[]", "MLX_HOSTFILE hosts.json has no rank 3: it lists 0"),
+        ('[["127.0.0.1:5000"]]', "MLX_HOSTFILE hosts.json has no rank 3: it lists 1"),
     ],
 )
 def test_a_wrong_host_file_is_one_message(hosts, said, here, script, monkeypatch, capsys):
@@ -411,6 +413,15 @@ def test_a_wrong_host_file_is_one_message(hosts, said, here, script, monkeypatch
     assert script.main(SMALL[1:]) == 2
     found = capsys.readouterr().err
     assert found.startswith(f"error: rank 3 can't join: {said}") and found.count("error") == 1
+
+
+def test_a_wrong_rank_is_one_message(here, script, monkeypatch, capsys):
+    monkeypatch.setenv("MLX_RANK", "x")
+    monkeypatch.setenv("MLX_HOSTFILE", "hosts.json")
+    assert script.main(SMALL[1:]) == 2
+    found = capsys.readouterr().err
+    assert found.startswith("error: MLX_RANK is 'x', not a rank's number: 0, 1, ...\n")
+    assert found.count("error") == 1
 
 
 def test_what_cannot_be_divided_is_one_message(here, script, capsys):
