@@ -12,6 +12,7 @@ from pathlib import Path
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
+from puffer_mlx.system import voice
 from puffer_mlx.system.files import shown
 from puffer_mlx.system.json_text import json_text
 
@@ -50,6 +51,17 @@ class JsonLines:
         except OSError as error:
             raise self._error(error) from None
 
+    def _begin_anew(self) -> None:
+        """What would be written goes nowhere: nobody finds the file any more."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(self.path, "xb", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise self._error(error) from None
+        self._file.close()
+        self._file = file
+        voice.note(f"the log {shown(self.path)} was removed; it begins anew here", error=True)
+
     def _go_on(self, position: int) -> None:
         """Cut off what comes after a position, and what is no whole record."""
         size = self._file.seek(0, os.SEEK_END)
@@ -79,8 +91,10 @@ class JsonLines:
         return self._file.tell()
 
     def write(self, logs: dict[str, float]) -> None:
-        """Append a record."""
+        """Append a record; to a new file, and a line says so, if this one was removed meanwhile."""
         data = (json_text(logs) + "\n").encode()
+        if os.fstat(self._file.fileno()).st_nlink == 0:
+            self._begin_anew()
         end = self._file.tell()
         try:
             written = self._file.write(data)
