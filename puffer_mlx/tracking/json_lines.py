@@ -7,12 +7,12 @@ What isn't a finite number is ``null``: JSON has no NaN and no infinity.
 
 import contextlib
 import os
+import sys
 import time
 from pathlib import Path
 
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import voice
 from puffer_mlx.system.files import shown
 from puffer_mlx.system.json_text import json_text
 
@@ -60,7 +60,8 @@ class JsonLines:
             raise self._error(error) from None
         self._file.close()
         self._file = file
-        voice.note(f"the log {shown(self.path)} was removed; it begins anew here", error=True)
+        line = f"the log {shown(self.path)} was removed; it begins anew here"
+        print(line, file=sys.stderr, flush=True)
 
     def _go_on(self, position: int) -> None:
         """Cut off what comes after a position, and what is no whole record."""
