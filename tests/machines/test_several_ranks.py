@@ -272,10 +272,14 @@ def test_ranks_are_started_here(tmp_path, train_alone):
 
 WAITING = """
 import os, pathlib, signal, sys, time
+ready = pathlib.Path("ready")
 if os.environ["MLX_RANK"] == "1":
+    while not ready.exists():
+        time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path("asked").write_text("")))
-time.sleep(5)
+ready.touch()
+time.sleep(60)
 """
 
 
