@@ -11,6 +11,11 @@ submits work to a GPU (on Macs the size of command buffers, on CUDA no graphs), 
 what it compiles, which must be done before MLX loads: import puffer_mlx first.
 """
 
+from puffer_mlx.system.early_signals import end_at_ctrl_c, interruptible
+
+end_at_ctrl_c()
+
+# ruff: noqa: E402 - Ctrl-C may come while these are imported
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +24,6 @@ from puffer_mlx.system.blas import use_fast_blas
 from puffer_mlx.system.cuda_graphs import submit_directly
 from puffer_mlx.system.mac import set_command_buffers
 from puffer_mlx.system.private_folders import keep_mlx_private
-from puffer_mlx.system.signals import stop_quietly
 
 if TYPE_CHECKING:
     from puffer_mlx.config import Config
@@ -57,11 +61,8 @@ follow()
 set_command_buffers()
 submit_directly()
 keep_mlx_private()
-try:
+with interruptible():
     use_fast_blas()
-except KeyboardInterrupt:  # while that compiles
-    stop_quietly()
-    raise
 
 
 def __getattr__(name: str) -> Any:

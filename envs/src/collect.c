@@ -39,7 +39,15 @@ void puffer_collect_part(PufferVec* self, int first, int end) {
     uint64_t before = began;
     uint64_t acting = 0;
     for (int t = 0; t < work->steps && !puffer_is_over(self); t++) {
-        work->act(work->act_context, t, (int)agent, (int)count);
+        atomic_fetch_add(&work->in_act, 1);  // before `stop` is read: puffer_stop sees one or the other
+        const bool stop = atomic_load(&work->stop);
+        if (!stop) {
+            work->act(work->act_context, t, (int)agent, (int)count);
+        }
+        atomic_fetch_sub(&work->in_act, 1);
+        if (stop) {
+            break;
+        }
         const uint64_t acted = now_ns();
         acting += acted - before;
         const float* chosen = work->actions + ((size_t)t * N + agent) * heads;
@@ -94,6 +102,14 @@ int puffer_collect(PufferVec* self, int steps, PufferAct act, void* act_context,
         puffer_pool_launch(self->pool, g, 1, size);
     }
     return 0;
+}
+
+void puffer_stop(PufferVec* self) {
+    PufferCollect* work = &self->collect;
+    atomic_store(&work->stop, true);
+    while (atomic_load(&work->in_act) > 0) {
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    }
 }
 
 int puffer_collected(PufferVec* self, double* seconds, int milliseconds) {

@@ -18,6 +18,8 @@ typedef struct PufferCollect {
     PufferRows rows;  // all agents', of step 0
     PufferSpan* spans;
     int capacity;
+    atomic_bool stop;    // after the steps under way
+    atomic_int in_act;   // threads
     atomic_int num_spans;
     atomic_uint_fast64_t act_ns;
     atomic_uint_fast64_t step_ns;

@@ -98,13 +98,18 @@ PUFFER_EXPORT int puffer_collect(PufferVec* vec, int steps, PufferAct act, void*
 // become the thread-seconds spent in `act` and in steps.
 PUFFER_EXPORT int puffer_collected(PufferVec* vec, double* seconds, int milliseconds);
 
+// End a rollout after the step that each of its threads is in, without waiting for those steps. When
+// this returns nobody is in `act` any more, nor will be; other memory stays the threads' as before.
+// Without a rollout under way nothing happens.
+PUFFER_EXPORT void puffer_stop(PufferVec* vec);
+
 // 1, with a message, if no step is possible any more: an environment called exit or abort, or one of
 // its assertions failed, while it was stepped or reset, or puffer_abandon was called. Else 0. Logs can still be read; a state can't
 // be saved, as half a step isn't one.
 PUFFER_EXPORT int puffer_ended(PufferVec* vec, char* text, size_t text_size);
 
-// Nobody will wait for steps under way. Rollouts end after the step that each thread is in; where
-// that never ends, what the thread may read or write must stay as long as the process.
+// Nobody will wait for steps under way, which may never end: what their threads may read or write
+// must stay as long as the process.
 PUFFER_EXPORT void puffer_abandon(PufferVec* vec);
 
 // Means over the episodes that ended since the last call: the number of keys, 0 if no episode

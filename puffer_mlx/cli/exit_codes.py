@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from puffer_mlx.cli.verbosity import taken_out
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import output, signals, voice
+from puffer_mlx.system.private_folders import refuse_full
 
-_COMPILING = "Failed to (compile|load)|Could not load"  # MLX, of a kernel
+_COMPILING = "Failed to (compile|load)|Could not load|filesystem error"  # MLX, of a kernel
 
 
 def reported(main: Callable[[list[str]], int | None]) -> Callable[[Sequence[str]], int]:
@@ -46,8 +47,15 @@ def _run(main: Callable[[list[str]], int | None], argv: Sequence[str], watch: si
             print(f"error: {error}", file=sys.stderr)
             return 2
         except RuntimeError as error:
-            if re.search(_COMPILING, str(error)) and watch.came():
+            if not re.search(_COMPILING, str(error)):
+                raise
+            if watch.came():
                 raise KeyboardInterrupt from None  # the compiler got the Ctrl-C too
+            try:
+                refuse_full()
+            except UserError as refused:
+                print(f"error: {refused}", file=sys.stderr)
+                return 2
             raise
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)

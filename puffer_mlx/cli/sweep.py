@@ -33,6 +33,7 @@ from puffer_mlx.sweep.reading import Sweep, read_sweep
 from puffer_mlx.sweep.space import Space
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.files import publish
+from puffer_mlx.system.private_folders import refuse_full
 from puffer_mlx.tracking.tracked_run import refuse_missing
 
 FIRST = ("total_timesteps", "learning_rate", "gamma")  # of what a row shows, if it is swept
@@ -64,6 +65,7 @@ def main(argv: list[str]) -> int:
     config, _ = parse_command_line(argv, add_options, obeyed=OBEYED)
     if importlib.util.find_spec("optuna") is None:
         raise UserError("a sweep needs Optuna", "pip install 'puffer-mlx[sweep]'")
+    refuse_full()  # else each of its runs is, one after the other
     own, words = own_options(argv[1:])
     with ended_by_signals():
         return sweep(argv[0], words, own, find(config, own), config)

@@ -4,7 +4,9 @@ It is compared before any of it is allocated: C code and kernels can't report th
 enough. What is counted is less than what is needed, so nothing that might work is refused.
 """
 
+import math
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -65,6 +67,23 @@ def refuse_policy(config: Config, size: int = 1, copies: int = 1) -> None:
     what = f"policy.hidden_size {H} with policy.num_layers {L} makes weights"
     hint = "choose a smaller policy.hidden_size or fewer policy.num_layers"
     _refuse(what, copies * (FLOAT * numbers + LAYER * L), hint)
+
+
+def refuse_observations(name: str, space: Any, agents: int) -> None:
+    """Refuse observations of which not even one of each agent fits into memory.
+
+    Args:
+        name: the environment's.
+        space: of Gymnasium's; those of several parts are not looked at.
+        agents: how many there are.
+
+    Raises:
+        UserError: they don't fit.
+    """
+    if space.shape is not None and space.dtype is not None:
+        size = agents * math.prod(space.shape) * space.dtype.itemsize
+        what = f"{name}: observations of shape {space.shape} for {agents} agents make arrays"
+        _refuse(what, size, "choose fewer vec.total_agents, or a smaller observation_space")
 
 
 def refuse_training(config: Config, spec: EnvSpec | None = None, kept: int = 1) -> None:

@@ -62,6 +62,10 @@ class Alone:
         """Whether one of the ranks says so."""
         return flag
 
+    def stops(self, flag: bool) -> bool:
+        """Whether the run is to end: one of the ranks says so, or nobody waits for them."""
+        return flag
+
     def begin(self, vec: VecEnv) -> None:
         """Note what environments have measured, the same on all ranks."""
 

@@ -15,7 +15,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.writing import to_dict
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.alone import ALONE, Alone
-from puffer_mlx.machines.launched import backend, rank_said
+from puffer_mlx.machines.launched import RING_HINT, backend, rank_said
 from puffer_mlx.machines.ranks import Ranks
 from puffer_mlx.machines.starting import share_cores
 from puffer_mlx.system import program, voice
@@ -50,7 +50,7 @@ def join(config: Config, resumed: str = "none", patience: float = ALL_BY) -> Alo
         try:
             group = mx.distributed.init(strict=True, backend=name)
         except (RuntimeError, ValueError) as error:
-            words = f"rank {rank_said()} can't join: {_said(name, error)}"
+            words = f"rank {rank_said()} can't join: {str(error).splitlines()[0]}"
             raise UserError(words, _hint(name)) from None
         if group.size() == 1:
             return ALONE
@@ -132,20 +132,9 @@ def _first_difference(
     return None
 
 
-def _said(name: str, error: Exception) -> str:
-    """What MLX says of a group that it can't make, in a line."""
-    path = os.environ.get("MLX_HOSTFILE", "")
-    if name == "ring" and not os.path.isfile(path):
-        return f"MLX_HOSTFILE {path!r} is no file"
-    if name == "ring" and "json" in str(error):
-        return f"MLX_HOSTFILE {path} is no list of each rank's addresses"
-    return str(error).splitlines()[0]
-
-
 def _hint(name: str) -> str:
     if name == "ring":
-        file = '[["10.0.0.1:5000"], ["10.0.0.2:5000"]]'
-        return f"mlx.launch writes that file; one of two ranks is {file}"
+        return RING_HINT
     return f"this build of MLX has no {name} here: mlx.launch --backend ring works everywhere"
 
 

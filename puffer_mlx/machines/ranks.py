@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -23,6 +24,7 @@ from puffer_mlx.machines.alone import Alone, Step
 from puffer_mlx.machines.attendance import Attendance
 from puffer_mlx.machines.post import Lost, Post
 from puffer_mlx.machines.share import share
+from puffer_mlx.machines.starting import orphaned
 from puffer_mlx.machines.statistics import merged_means, merged_moments
 from puffer_mlx.machines.together import Together
 from puffer_mlx.ops import pack
@@ -34,6 +36,7 @@ COMPILES = 2  # epochs in which kernels are compiled: the second is the first to
 COMPARED = 10  # epochs from one comparison of the weights to the next
 LOST = re.compile(r"\[(ring|nccl|jaccl|mpi)\]|nccl|jaccl", re.IGNORECASE)  # in MLX's messages
 HEARD = 3.0  # seconds until it is known which one, where MLX has noticed first
+ORPHANED = "the process that started the ranks has ended: stopping after this epoch"
 GOES_ON = "what it said tells why; --resume goes on from the last whole checkpoint"
 OTHERS = "ranks."  # before a rank's number: its part of a checkpoint's arrays
 
@@ -112,6 +115,13 @@ class Ranks(Alone):
         """One byte, and all ranks wait for it."""
         self.attendance.place.count += 1
         return b"1" in self._all_bytes(b"1" if flag else b"0")
+
+    def stops(self, flag: bool) -> bool:
+        """The first rank says why."""
+        alone = orphaned()
+        if alone and not flag and not self.rank:
+            print(ORPHANED, file=sys.stderr, flush=True)
+        return self.any(flag or alone)
 
     def meet(
         self, epoch: int, weights: Any, logs: dict[str, float], scores: Any

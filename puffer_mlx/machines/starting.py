@@ -13,7 +13,11 @@ from pathlib import Path
 
 import mlx.core as mx
 
-PATIENCE = 60.0  # seconds that the others have to end after one has failed
+from puffer_mlx.vec.processes import how_it_ended
+
+ALONE = 10.0  # seconds that the others have to notice that one has failed; then they are asked
+PATIENCE = 60.0  # seconds that they have to end
+STARTER = "PUFFER_MLX_STARTED_BY"  # the number of the process that has started a rank
 HOST = "127.0.0.1"
 
 
@@ -28,9 +32,10 @@ def start_ranks(count: int, words: Sequence[str], on_gpus: bool) -> int:
     Returns:
         The exit code of the first rank that failed, else 0.
     """
+    common = {**os.environ, STARTER: str(os.getpid())}
     with _group(count, on_gpus) as settings:
         ranks = [
-            subprocess.Popen(words, env={**os.environ, **own, "MLX_RANK": str(rank)})
+            subprocess.Popen(words, env={**common, **own, "MLX_RANK": str(rank)})
             for rank, own in enumerate(settings)
         ]
         for rank, process in enumerate(ranks):
@@ -106,11 +111,26 @@ def _passed_on(ranks: Sequence[subprocess.Popen]) -> Iterator[None]:
 
 def _wait(ranks: Sequence[subprocess.Popen]) -> int:
     """Wait until all have ended; after one has failed, not for long."""
-    failed, until = 0, float("inf")
-    while any(process.poll() is None for process in ranks) and time.monotonic() < until:
+    failed, since, asked = 0, float("inf"), False
+    while None in (codes := [process.poll() for process in ranks]):
+        waited = time.monotonic() - since
+        if not failed and (failed := next(filter(None, codes), 0)):
+            since = time.monotonic()
+            if failed < 0:  # else it has said why
+                rank = codes.index(failed)
+                print(f"rank {rank} {how_it_ended(failed)}", file=sys.stderr, flush=True)
+        elif waited > PATIENCE:
+            break
+        elif waited > ALONE and not asked:  # they wait for each other, say, before they train
+            asked = True
+            for process in ranks:
+                process.terminate()
         time.sleep(0.05)
-        codes = [process.returncode for process in ranks if process.returncode]
-        if codes and not failed:
-            failed, until = codes[0], time.monotonic() + PATIENCE
-    failed = failed or next((p.returncode for p in ranks if p.returncode), 0)
+    failed = failed or next(filter(None, codes), 0)
     return failed if failed >= 0 else 128 - failed
+
+
+def orphaned() -> bool:
+    """Whether this process is a rank, and the process that has started it here has ended."""
+    starter = os.environ.get(STARTER)
+    return starter is not None and starter != str(os.getppid())

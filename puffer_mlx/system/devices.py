@@ -18,7 +18,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.backend import gpu_backend, stand_in
-from puffer_mlx.system.private_folders import temporary
+from puffer_mlx.system.private_folders import refuse_full, temporary
 
 building = threading.RLock()
 
@@ -39,13 +39,18 @@ def select_device(name: str) -> mx.Device:
 
 
 def kernels_note() -> str:
-    """A line for a first start, on which MLX compiles its kernels for this device; else empty."""
+    """A line for a first start, on which MLX compiles its kernels for this device; else empty.
+
+    Raises:
+        UserError: there is no room for them.
+    """
     if mx.metal.is_available():
         return ""  # they come with it
     on_gpu = mx.default_device() == mx.gpu
     compiles = on_gpu or shutil.which("g++")  # without g++ there are none
     if kernels_folder().is_dir() or not compiles:
         return ""
+    refuse_full()
     takes = "a few seconds" if on_gpu else "about ten seconds"
     return f"puffer_mlx: compiling MLX's kernels for the first time, which takes {takes}"
 

@@ -19,8 +19,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from puffer_mlx.errors import UserError
+
 _TEMPORARY = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")  # where C++ looks for it, in this order
 _SHARED = ("/tmp", "/var/tmp")
+ROOM = 1 << 20  # bytes, of a kernel's source and library
 
 
 def fault(path: Path) -> str:
@@ -153,7 +156,7 @@ def keep_mlx_private() -> None:
     precedes them. Python's own choice, ``tempfile``'s, stays in this process.
     """
     given = temporary()
-    if not fault(given) and os.access(given, os.W_OK):
+    if not fault(given) and given.is_dir() and os.access(given, os.W_OK):
         return
     folder = private()
     if folder is None:
@@ -165,3 +168,21 @@ def keep_mlx_private() -> None:
         return
     others = any(os.environ.get(name) for name in _TEMPORARY[:3])
     os.environ["TMPDIR" if others else "TEMPDIR"] = str(folder)  # private() has asked tempfile
+
+
+def refuse_full() -> None:
+    """Refuse a temporary directory that has no room for a kernel that MLX compiles.
+
+    Raises:
+        UserError: nothing can be written there.
+    """
+    folder = temporary() / "mlx"
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(bytes(ROOM))
+    except OSError as error:
+        raise UserError(
+            f"MLX can't write the kernels that it compiles to {folder}: {error.strerror}",
+            "free some space there, or set TMPDIR to another folder",
+        ) from None

@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 BRIEFLY = 0.1  # seconds that the handler waits for the watching thread
 TOGETHER = 0.05  # seconds in which signals are one: ``timeout`` and others send theirs twice
@@ -196,18 +195,6 @@ def _write(line: str) -> None:
     """A line on standard error, whatever the main thread holds."""
     with suppress(OSError):
         os.write(2, f"{line}\n".encode())
-
-
-def stop_quietly() -> None:
-    """Let a KeyboardInterrupt that nobody catches end the program without a traceback."""
-
-    def hook(kind: Any, error: Any, trace: Any) -> None:
-        if issubclass(kind, KeyboardInterrupt):
-            print("stopped", file=sys.stderr)
-        else:
-            sys.__excepthook__(kind, error, trace)
-
-    sys.excepthook = hook
 
 
 _active: Watch | None = None

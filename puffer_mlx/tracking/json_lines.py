@@ -7,6 +7,7 @@ What isn't a finite number is ``null``: JSON has no NaN and no infinity.
 
 import contextlib
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -50,6 +51,18 @@ class JsonLines:
         except OSError as error:
             raise self._error(error) from None
 
+    def _begin_anew(self) -> None:
+        """What would be written goes nowhere: nobody finds the file any more."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(self.path, "xb", buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise self._error(error) from None
+        self._file.close()
+        self._file = file
+        line = f"the log {shown(self.path)} was removed; it begins anew here"
+        print(line, file=sys.stderr, flush=True)
+
     def _go_on(self, position: int) -> None:
         """Cut off what comes after a position, and what is no whole record."""
         size = self._file.seek(0, os.SEEK_END)
@@ -79,8 +92,10 @@ class JsonLines:
         return self._file.tell()
 
     def write(self, logs: dict[str, float]) -> None:
-        """Append a record."""
+        """Append a record; to a new file, and a line says so, if this one was removed meanwhile."""
         data = (json_text(logs) + "\n").encode()
+        if os.fstat(self._file.fileno()).st_nlink == 0:
+            self._begin_anew()
         end = self._file.tell()
         try:
             written = self._file.write(data)

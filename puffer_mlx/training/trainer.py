@@ -193,7 +193,7 @@ class Trainer:
 
     def _stopped(self) -> bool:
         """Whether the iteration is to end: somebody set ``stop``, here or at another rank."""
-        self.stop = self.ranks.any(self.stop)
+        self.stop = self.ranks.stops(self.stop)
         return self.stop
 
     def step(self) -> Logs:

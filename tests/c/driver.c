@@ -84,7 +84,7 @@ static void play(void* context, int t, int first, int count) {
     }
 }
 
-// Two whole rollouts, into memory of exactly their size.
+// Two whole rollouts, into memory of exactly their size; and one that is stopped.
 static bool collects(PufferVec* vec, const int* spec, int agents) {
     enum { STEPS = 20, SPANS = 8 };
     const size_t n = (size_t)agents;
@@ -108,6 +108,13 @@ static bool collects(PufferVec* vec, const int* spec, int agents) {
         }
         right = right && found > 0;
     }
+    Player* stopped = malloc(sizeof(Player));
+    *stopped = player;
+    right = right && puffer_collect(vec, STEPS, play, stopped, player.actions, observations, rewards,
+                                    terminals, masks, spans, SPANS) == 0;
+    puffer_stop(vec);
+    free(stopped);  // nobody acts any more
+    right = right && puffer_collected(vec, seconds, -1) >= 0;
     free(player.actions);
     free(observations);
     free(rewards);

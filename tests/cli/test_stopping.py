@@ -11,7 +11,7 @@ from fcntl import ioctl
 from pathlib import Path
 
 import pytest
-from running import BATCH, EPOCHS, TINY, command, lose, only, records, started
+from running import BATCH, EPOCHS, ROOT, TINY, command, lose, only, records, started
 from watching import before_training
 
 from puffer_mlx.checkpoint import weight_files
@@ -233,6 +233,51 @@ def test_an_environment_that_hangs_in_c_is_ended_by_two_signals(tmp_path, overla
     assert err == "stopped\n"
     assert "(weights only" in out
     assert made(tmp_path) in ({1: True, 3: False}, {1: True, 3 - overlap: False})
+
+
+AT_IMPORT = """
+import os, signal, sys
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == os.environ["INTERRUPT_AT"]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+"""
+DOORS = {
+    "module": [sys.executable, "-m", "puffer_mlx", "train"],
+    "script": command("train"),
+    "installed": [sys.executable, "bin/puffer-mlx", "train"],
+}
+IMPORTED = ["puffer_mlx.moved", "puffer_mlx.cli.main", "mlx.core", "puffer_mlx.training.trainer"]
+
+
+@pytest.mark.parametrize(
+    ("door", "name"),
+    [*(("module", name) for name in IMPORTED), ("script", "mlx.core"), ("installed", "mlx.core")],
+)
+def test_ctrl_c_while_a_command_is_imported(tmp_path, door, name):
+    (tmp_path / "sitecustomize.py").write_text(AT_IMPORT)
+    (tmp_path / "bin").mkdir()
+    installed = "import sys\nfrom puffer_mlx.cli.main import main\nsys.exit(main())"
+    (tmp_path / "bin" / "puffer-mlx").write_text(installed)
+    paths = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "INTERRUPT_AT": name}
+    with started([*DOORS[door], *TINY], tmp_path, env=environment) as process:
+        assert process.end() == (130, "", "stopped\n")
+
+
+def test_a_program_keeps_its_own_ctrl_c(tmp_path):
+    """Also one that is called as a script of ours."""
+    program = tmp_path / "scripts" / "train.py"
+    program.parent.mkdir()
+    program.write_text(
+        "import signal\nbefore = signal.getsignal(signal.SIGINT)\n"
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "import puffer_mlx, puffer_mlx.cli.train\n"
+        "assert signal.getsignal(signal.SIGINT) is before"
+    )
+    with started([sys.executable, str(program)], tmp_path) as process:
+        assert process.end() == (0, "", "")
 
 
 COMPILER = """#!/bin/sh

@@ -18,10 +18,11 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+import psutil
 import pytest
 
 from puffer_mlx.config import load
-from puffer_mlx.machines import joining
+from puffer_mlx.machines import joining, starting
 from puffer_mlx.machines.alone import ALONE
 from puffer_mlx.machines.ranks import Ranks
 from puffer_mlx.machines.starting import free_ports
@@ -39,6 +40,15 @@ TOGETHER = "--train.draw-from", "all"
 WAITS = 300  # seconds for a run of a few, on a machine that does other things, too
 LINE = re.compile(r"[\d,]+ of [\d,]+ steps")
 SERVING = [sys.executable, str(Path(__file__).with_name("serving_ranks.py"))]
+
+LONG = (
+    "--train.total-timesteps",
+    str(10**12),
+    "--train.rank-timeout",
+    "5",
+    "--checkpoint-interval",
+    "0",
+)
 
 
 @contextlib.contextmanager
@@ -154,6 +164,14 @@ def train_alone(script, monkeypatch):
     return run
 
 
+def wait_for_epochs(folder: Path, process: subprocess.Popen) -> None:
+    """Wait until the first rank, or what started it, has said how far it is for a while."""
+    until = time.monotonic() + WAITS
+    while len(LINE.findall(text(folder))) < 2:
+        assert time.monotonic() < until and process.poll() is None, text(folder)
+        time.sleep(0.1)
+
+
 def newest(folder: Path) -> Path:
     return sorted(folder.glob("checkpoints/squared/*/0*"))[-1]
 
@@ -253,6 +271,51 @@ def test_ranks_are_started_here(tmp_path, train_alone):
     assert "ranks.1" in state(tmp_path)
 
 
+WAITING = """
+import os, pathlib, signal, sys, time
+ready = pathlib.Path("ready")
+if os.environ["MLX_RANK"] == "1":
+    while not ready.exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path("asked").write_text("")))
+ready.touch()
+time.sleep(60)
+"""
+
+
+def test_a_rank_that_dies_while_the_first_one_waits(tmp_path, monkeypatch, capfd):
+    """For it to join, say: nothing in the first one notices."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(starting, "ALONE", 0.5)
+    words = [sys.executable, "-c", WAITING]
+    assert starting.start_ranks(2, words, on_gpus=False) == 128 + signal.SIGKILL
+    assert (tmp_path / "asked").exists()
+    assert capfd.readouterr().err == "rank 1 was killed by SIGKILL\n"
+
+
+def test_ranks_end_when_what_started_them_is_killed(tmp_path):
+    words = [*SMALL, *LONG, "--train.gpus", "2"]
+    with open(tmp_path / "out0", "w") as out:
+        parent = subprocess.Popen(command(words), cwd=tmp_path, stdout=out, stderr=out)
+    ranks = []
+    try:
+        wait_for_epochs(tmp_path, parent)
+        ranks = psutil.Process(parent.pid).children()
+        parent.kill()
+        parent.wait()
+        assert len(ranks) == 2 and not psutil.wait_procs(ranks, WAITS)[1]
+    finally:
+        for process in (parent, *ranks):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        parent.wait()
+    assert "ranks.1" in state(tmp_path)
+    said = text(tmp_path)
+    assert said.count("the process that started the ranks has ended") == 1
+    assert re.search(r"saved \S+$", said, re.MULTILINE)
+
+
 def test_rollouts_in_one_launch_are_the_hosts(two_folders, train, train_alone):
     """On each rank's GPU, of its own environments; and they go on from a checkpoint."""
     alone, several = two_folders
@@ -264,16 +327,6 @@ def test_rollouts_in_one_launch_are_the_hosts(two_folders, train, train_alone):
     for one, other in zip(records(alone), records(several), strict=True):
         for name in (name for name in one if name.startswith("env/")):
             assert one[name] == pytest.approx(other[name], rel=1e-5), name
-
-
-LONG = (
-    "--train.total-timesteps",
-    str(10**12),
-    "--train.rank-timeout",
-    "5",
-    "--checkpoint-interval",
-    "0",
-)
 
 
 @pytest.mark.parametrize(
@@ -288,10 +341,7 @@ LONG = (
 def test_a_rank_that_is_lost_is_named(lost, number, said, tmp_path):
     left = 1 - lost
     with ranks(2, tmp_path, *LONG) as processes:
-        until = time.monotonic() + WAITS
-        while len(LINE.findall(text(tmp_path))) < 2:
-            assert time.monotonic() < until and processes[0].poll() is None, text(tmp_path)
-            time.sleep(0.1)
+        wait_for_epochs(tmp_path, processes[0])
         processes[lost].send_signal(number)
         assert processes[left].wait(WAITS) == 2
     assert re.search(f"error: {said}", text(tmp_path, left))
@@ -356,7 +406,9 @@ def test_waiting_for_ranks_that_never_come(tmp_path):
     [
         (None, "MLX_HOSTFILE 'hosts.json' is no file"),
         ("no list", "MLX_HOSTFILE hosts.json is no list of each rank's addresses"),
-        ('[["127.0.0.1:5000"]]', "[ring]"),
+        ('{"0": "127.0.0.1:5000"}', "MLX_HOSTFILE hosts.json is no list of each rank's addresses"),
+        ("[]", "MLX_HOSTFILE hosts.json has no rank 3: it lists 0"),
+        ('[["127.0.0.1:5000"]]', "MLX_HOSTFILE hosts.json has no rank 3: it lists 1"),
     ],
 )
 def test_a_wrong_host_file_is_one_message(hosts, said, here, script, monkeypatch, capsys):
@@ -367,6 +419,15 @@ def test_a_wrong_host_file_is_one_message(hosts, said, here, script, monkeypatch
     assert script.main(SMALL[1:]) == 2
     found = capsys.readouterr().err
     assert found.startswith(f"error: rank 3 can't join: {said}") and found.count("error") == 1
+
+
+def test_a_wrong_rank_is_one_message(here, script, monkeypatch, capsys):
+    monkeypatch.setenv("MLX_RANK", "x")
+    monkeypatch.setenv("MLX_HOSTFILE", "hosts.json")
+    assert script.main(SMALL[1:]) == 2
+    found = capsys.readouterr().err
+    assert found.startswith("error: MLX_RANK is 'x', not a rank's number: 0, 1, ...\n")
+    assert found.count("error") == 1
 
 
 def test_what_cannot_be_divided_is_one_message(here, script, capsys):

@@ -268,6 +268,14 @@ def test_without_optuna(tiny, capsys, monkeypatch):
     assert "pip install 'puffer-mlx[sweep]'" in refused(capsys)
 
 
+def test_no_room_for_kernels(tiny, capsys, monkeypatch):
+    """Each of its runs would say so, one after the other."""
+    monkeypatch.setenv("TMPDIR", str(tiny))
+    (tiny / "mlx").write_text("")
+    assert "MLX can't write the kernels" in refused(capsys, "--name", "full")
+    assert not (tiny / "sweeps").exists()
+
+
 def test_a_locked_database(tiny, capsys):
     import sqlite3
 

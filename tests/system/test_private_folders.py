@@ -1,6 +1,7 @@
 """Whom folders belong to that code is loaded from; who may write to them."""
 
 import os
+import resource
 import shutil
 import stat
 import subprocess
@@ -12,8 +13,10 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from running import ROOT
+from running import ROOT, TINY, run
 
+from puffer_mlx.cli.exit_codes import reported
+from puffer_mlx.errors import UserError
 from puffer_mlx.system import devices, private_folders
 from puffer_mlx.system.compiler import cache_directory, compile_shared
 
@@ -167,6 +170,59 @@ def test_a_temporary_directory_of_ones_own_stays(temporary: Path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(own))
     private_folders.keep_mlx_private()
     assert os.environ["TMPDIR"] == str(own) and "TEMPDIR" not in os.environ
+
+
+def test_a_temporary_directory_that_is_a_file(temporary: Path, monkeypatch):
+    """MLX stops at it; Python takes another one."""
+    (temporary / "file").write_text("")
+    monkeypatch.setenv("TMPDIR", str(temporary / "file"))
+    private_folders.keep_mlx_private()
+    assert os.environ["TMPDIR"] == str(private(temporary))
+
+
+CANT_WRITE = "MLX can't write the kernels that it compiles to {}: "
+
+
+def test_no_room_for_kernels(temporary: Path, monkeypatch):
+    monkeypatch.setattr(private_folders, "ROOM", 100)
+    private_folders.refuse_full()
+    assert not [*temporary.iterdir()]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, before[1]))  # a disk with 50 bytes
+    try:
+        with pytest.raises(UserError) as caught:
+            private_folders.refuse_full()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    folder = temporary / "mlx"
+    assert caught.value.message == CANT_WRITE.format(folder) + "File too large"
+    folder.write_text("")
+    with pytest.raises(UserError, match=r"Not a directory\n.*set TMPDIR to another folder"):
+        private_folders.refuse_full()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Metal's kernels come with MLX")
+def test_a_run_without_room_for_kernels_is_one_message(mine: Path):
+    (mine / "mlx").write_text("")
+    done = run("train", *TINY, cwd=mine, env={**os.environ, "TMPDIR": str(mine)})
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: " + CANT_WRITE.format(mine / "mlx"))
+    assert done.stderr.count("\n") == 2
+
+
+def test_mlxs_own_error_without_room_is_that_message(temporary: Path, capsys):
+    """It finds out later where an earlier run has made their folder."""
+    (temporary / "mlx").write_text("")
+
+    @reported
+    def main(argv: list[str]) -> None:
+        raise RuntimeError("[Compile::eval_cpu] Failed to compile function f with error code 256")
+
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("error: MLX can't write the kernels that it compiles")
+    (temporary / "mlx").unlink()
+    with pytest.raises(RuntimeError, match="error code 256"):
+        main([])
 
 
 def test_a_first_start_says_what_mlx_compiles(temporary: Path, monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 
 import pytest
 
@@ -50,6 +51,17 @@ def test_what_is_no_number_is_null(tmp_path, wrong):
 def test_going_on_cuts_what_comes_again(path):
     position = len(path.read_text().splitlines(keepends=True)[0])
     assert go_on(path, position) == ("", [RECORDS[0], {"epoch": 9}])
+
+
+def test_a_log_that_is_removed_under_way_begins_anew(path, capsys):
+    log = JsonLines(path, path.stat().st_size)
+    shutil.rmtree(path.parent)
+    for epoch in 4, 5:
+        log.write({"epoch": epoch})
+    log.close()
+    assert strict(path.read_text()) == [{"epoch": 4}, {"epoch": 5}]
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said.endswith("was removed; it begins anew here\n")
 
 
 def test_a_sign_of_life_is_the_file_s_time_alone(path, monkeypatch):

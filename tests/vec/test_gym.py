@@ -342,6 +342,36 @@ def test_what_is_no_environment():
         make(dict, 2)
 
 
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_an_environment_without_a_space(name, backend):
+    class Spaceless(Walk):
+        def __init__(self) -> None:
+            super().__init__()
+            delattr(self, name)
+
+    with pytest.raises(UserError, match=rf"walk: it has no {name}\n.*gymnasium\.spaces"):
+        make(Spaceless, 2, backend=backend)
+
+
+def test_observations_that_no_machine_has_memory_for():
+    """Gymnasium would allocate bounds of all agents first."""
+
+    class Vast(Walk):
+        def __init__(self) -> None:
+            super().__init__()
+            box, shape = gymnasium.spaces.Box(-1, 1, (1,)), (10**13,)  # with bounds of no memory
+            box._shape, box.low, box.high = (
+                shape,
+                *(np.broadcast_to(b, shape) for b in (box.low, box.high)),
+            )
+            self.observation_space = box
+
+    said = r"walk: observations of shape \(10000000000000,\) for 2 agents make arrays of 80,000 GB"
+    with pytest.raises(UserError, match=said):
+        make(Vast, 2)
+
+
 @NEEDS_1_1
 def test_a_vectorised_form_of_another_size():
     with pytest.raises(UserError, match="asked for num_envs=2, it made a Walks of 3"):

@@ -176,6 +176,37 @@ def test_a_slow_step_is_waited_for():
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
 
 
+def test_an_interrupted_rollout_ends_with_the_step_under_way():
+    """The policy's memory may be freed then: threads acted in it for as long as the rollout."""
+    done = python(
+        """
+        import time
+        import native_envs
+        vec = native_envs.make("relay", total_agents=6, env={"length": 7, "sleep_ms": 20})
+        acting = []
+        @ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int] * 3)
+        def act(*_):
+            acting.append(1)
+            time.sleep(0.9)  # longer than a step is waited for
+            acting.pop()
+        at = ctypes.cast(act, ctypes.c_void_p).value, 0
+        shapes = ((6, 4), np.uint8), ((6,), np.float32), ((6,), np.float32), ((6, 5), np.uint8)
+        rows = native_envs.Rows(*(np.zeros((13, *shape), kind) for shape, kind in shapes))
+        vec.reset(rows.part(0))
+        def collect():
+            try:
+                vec.collect(12, at, np.zeros((12, 6, 2), np.float32), rows)
+            finally:
+                print(len(acting), "act")
+        interrupted(collect, contextlib.nullcontext())
+        native_envs.Stepper(vec).step(np.zeros((6, 2), np.float32))  # of use as before
+        vec.close()
+        """
+    )
+    said = "0 act\ninterrupted\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, ""), done.stdout + done.stderr
+
+
 def test_threads_have_a_stack_like_the_main_one():
     """Linux gives threads as much as ``ulimit -s`` says, macOS 512 KiB."""
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from puffer_mlx.config.memory_needs import refuse_observations
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import SUCCESSOR, to_install
@@ -34,6 +35,7 @@ class Recipe:
         keywords: further arguments of ``make`` or of ``gymnasium.make``.
         render: make it with ``render_mode="rgb_array"``.
         wrap: Gymnasium's wrappers around it.
+        agents: environments that will be made, for what their observations need of memory.
 
     Attributes:
         unread: keywords that count for nothing, and why.
@@ -44,6 +46,7 @@ class Recipe:
     keywords: dict[str, Any] = field(default_factory=dict)
     render: bool = False
     wrap: Wrap = field(default_factory=Wrap)
+    agents: int = 1
     unread: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +79,7 @@ class Recipe:
                 made = self.make(**self._arguments())
             gym = gymnasium()  # VectorEnv is an Env, too, in 0.29
             if isinstance(made, gym.Env) and not isinstance(made, gym.vector.VectorEnv):
+                self._refuse_spaces(made)
                 return wrapping.wrapped(self.name, made, self.wrap)
         close = getattr(made, "close", None)
         if callable(close):
@@ -146,6 +150,17 @@ class Recipe:
             return name, ""
         unknown = [key for key in self._arguments() if key not in parameters]
         return name, f"its vectorised form takes no {unknown[0]!r}" if unknown else ""
+
+    def _refuse_spaces(self, made: Any) -> None:
+        """Refuse an environment without spaces, or with observations beyond this machine's memory.
+
+        Gymnasium would allocate them, with their bounds, before anything else sees the space.
+        """
+        for name in "observation_space", "action_space":
+            if not isinstance(getattr(made, name, None), gymnasium().Space):
+                hint = f"set self.{name} to one of gymnasium.spaces when it is made"
+                raise UserError(f"{self.name}: it has no {name}", hint)
+        refuse_observations(self.name, made.observation_space, self.agents)
 
     def _arguments(self) -> dict[str, Any]:
         return {**self.keywords, "render_mode": "rgb_array"} if self.render else self.keywords

@@ -101,7 +101,7 @@ class GymVec(PythonVec[Any, tuple[Any, Rows]]):
         self._n = n = total_agents // num_buffers
         self._groups = [slice(g * n, (g + 1) * n) for g in range(num_buffers)]
         self._busy = 0.0
-        recipe = Recipe(name, make, dict(env or {}), render, wrap or Wrap())
+        recipe = Recipe(name, make, dict(env or {}), render, wrap or Wrap(), total_agents)
         self.unread = recipe.unread  # Gymnasium refuses what it doesn't know
         self.backend, why = choose(recipe, total_agents, backend)
         self.description = f"{self.backend}: {why}"

@@ -73,6 +73,7 @@ def load(path: Path) -> ctypes.CDLL:
         ("wait", number, [pointer, number, number, number]),
         ("collect", number, [pointer, number, *[pointer] * 3, *rows, pointer, number]),
         ("collected", number, [pointer, pointer, number]),
+        ("stop", None, [pointer]),
         ("ended", number, [pointer, *text]),
         ("abandon", None, [pointer]),
         ("log", number, [pointer, strings, doubles, number]),

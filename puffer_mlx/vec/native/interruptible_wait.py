@@ -16,8 +16,13 @@ UNDER_WAY, OVER = -1, -2  # PUFFER_UNDER_WAY and PUFFER_OVER of envs/src/vec.h
 ABANDONED: list[Any] = []  # what threads that don't end may still read and write
 
 
-def until_done(call: Callable[..., int], *arguments: Any) -> int:
+def until_done(call: Callable[..., int], *arguments: Any, stop: Callable[[], object]) -> int:
     """Call ``call(*arguments, milliseconds)`` until nothing is under way any more.
+
+    Args:
+        call: returns ``UNDER_WAY``, or what this returns.
+        arguments: its own.
+        stop: called after an interrupt, so that not more than a step is under way.
 
     Returns:
         what it returned then, 0 or more, or ``OVER``.
@@ -30,6 +35,7 @@ def until_done(call: Callable[..., int], *arguments: Any) -> int:
         while (found := call(*arguments, SLICE_MS)) == UNDER_WAY:
             pass
     except BaseException:
+        stop()
         call(*arguments, PATIENCE_MS)
         raise
     return found

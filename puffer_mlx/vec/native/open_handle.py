@@ -52,13 +52,17 @@ class OpenHandle:
             UserError: an environment ended itself.
         """
         try:
-            found = until_done(call, *arguments)
+            found = until_done(call, *arguments, stop=self._stop)
         except BaseException:
             self._patient = False
             raise
         if found == OVER:
             raise self.ended()
         return found
+
+    def _stop(self) -> None:
+        """End a rollout with the step under way: nobody acts any more, as the policy may go."""
+        self._library.puffer_stop(self._address)
 
     def ended(self) -> UserError:
         """What to raise when no step is possible any more."""
@@ -73,6 +77,7 @@ class OpenHandle:
         if not address:
             return
         close, found = self._library.puffer_close, UNDER_WAY
+        self._library.puffer_stop(address)
         try:
             while self._patient and (found := close(address, SLICE_MS)) == UNDER_WAY:
                 pass

@@ -204,7 +204,8 @@ class NativeVec:
             out: (T + 1, N, ...) rows; those of time 0 are there, the others are written.
             spans: note when threads worked, at most so many times.
 
-        Signals are handled meanwhile, as in ``wait``.
+        Signals are handled meanwhile, as in ``wait``. What their handlers raise ends the rollout
+        after the steps under way; ``act`` isn't called any more when that is raised here.
 
         Raises:
             ValueError: an array has another shape or dtype, or isn't C-contiguous.
