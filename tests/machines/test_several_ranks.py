@@ -297,7 +297,7 @@ def test_a_rank_that_dies_while_the_first_one_waits(tmp_path, monkeypatch, capfd
 def test_ranks_end_when_what_started_them_is_killed(tmp_path):
     words = [*SMALL, *LONG, "--train.gpus", "2"]
     with open(tmp_path / "out0", "w") as out:
-        parent = subprocess.Popen(command(words), cwd=tmp_path, stdout=out, stderr=out)
+        parent = subprocess.Popen(program.of_package(*words), cwd=tmp_path, stdout=out, stderr=out)
     ranks = []
     try:
         wait_for_epochs(tmp_path, parent)
