@@ -14,7 +14,7 @@ from puffer_mlx.system import signals
 from puffer_mlx.system.signals import ASKING
 
 SCRIPT = f"""
-import ctypes, os, sys, time
+import ctypes, os, sys, threading, time
 sys.path.insert(0, {str(running.ROOT)!r})
 from puffer_mlx.system import signals
 from puffer_mlx.cli.exit_codes import reported
@@ -24,7 +24,8 @@ def hang():
     c, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
     c.pthread_mutex_init(mutex, None)
     c.pthread_mutex_lock(mutex)
-    print("hangs", flush=True)
+    sys.setswitchinterval(1000)  # the other thread prints when this one is in C, not before
+    threading.Timer(0.01, print, ["hangs"], {{"flush": True}}).start()
     c.pthread_mutex_lock(mutex)
 
 def asked():
