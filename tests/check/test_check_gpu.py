@@ -18,7 +18,7 @@ from running import ROOT, files, run
 from puffer_mlx import ops
 from puffer_mlx.check.gpu import arithmetic, coded_environment, live, several, upkeep
 from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, judge
-from puffer_mlx.check.gpu.tools import QUICK, Effort
+from puffer_mlx.check.gpu.tools import QUICK, TF32, UNIT, Effort, unit
 from puffer_mlx.check.item_processes import known
 from puffer_mlx.checkpoint import State
 from puffer_mlx.errors import UserError
@@ -49,6 +49,28 @@ def cpu():
 def item(name: str) -> Item:
     (found,) = known(ITEMS, [name])
     return found
+
+
+@pytest.mark.parametrize(
+    ("architecture", "told", "rounding"),
+    [
+        ("applegpu_g16s", None, UNIT["fp32"]),  # M4
+        ("applegpu_g17s", None, TF32),  # M5
+        ("applegpu_g17s", "0", UNIT["fp32"]),
+        ("applegpu_g17s", "1", TF32),
+        (None, None, TF32),  # CUDA
+        (None, "0", UNIT["fp32"]),
+    ],
+)
+def test_rounding_of_float32_products(monkeypatch, architecture, told, rounding):
+    monkeypatch.setattr(mx, "default_device", lambda: mx.gpu)
+    monkeypatch.setattr(mx.metal, "is_available", lambda: architecture is not None)
+    monkeypatch.setattr(mx, "device_info", lambda device: {"architecture": architecture})
+    monkeypatch.delenv("MLX_ENABLE_TF32", raising=False)
+    if told is not None:
+        monkeypatch.setenv("MLX_ENABLE_TF32", told)
+    assert unit("fp32") == rounding
+    assert unit("bf16") == UNIT["bf16"]
 
 
 def test_a_healthy_machine(tmp_path):

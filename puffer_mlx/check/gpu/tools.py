@@ -1,5 +1,7 @@
 """What the items share: how they pass, fail and are skipped, small trainers, devices."""
 
+import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ SMALL = [
     *("--train.overlap", "0", "--train.total-timesteps", "1e9"),
 ]
 UNIT = {"fp32": 2.0**-24, "bf16": 2.0**-8, "fp16": 2.0**-11}  # rounding, relative
-TF32 = 2.0**-11  # of products' inputs on CUDA, MLX's default for float32
+TF32 = 2.0**-11  # of a float32 product's inputs, where MLX takes tensor cores by default
 REORDERED = 1e-3  # what a GPU may make of one sum in two runs, after a few epochs
 
 
@@ -83,8 +85,22 @@ def need_time(effort: Effort) -> None:
 
 def unit(precision: str) -> float:
     """Rounding of an activation, or of a product's input, on the default device."""
-    tf32 = mx.default_device() == mx.gpu and not mx.metal.is_available()
+    tf32 = mx.default_device() == mx.gpu and has_tf32()
     return max(UNIT[precision], TF32) if tf32 else UNIT[precision]
+
+
+def has_tf32() -> bool:
+    """Whether the GPU's float32 products may round their inputs to TF32: CUDA's, and from M5 on.
+
+    ``MLX_ENABLE_TF32=0`` ends it. A Mac's architecture is ``applegpu_g``, a generation (17: M5) and
+    a letter; one of another form may be newer.
+    """
+    if os.environ.get("MLX_ENABLE_TF32") == "0":
+        return False
+    if not mx.metal.is_available():
+        return True
+    found = re.match(r"applegpu_g(\d+)", str(mx.device_info(mx.gpu)["architecture"]))
+    return not found or int(found[1]) >= 17
 
 
 @contextmanager

@@ -1,0 +1,59 @@
+"""The commands in .github/workflows exist, with their options: a push isn't needed to find out."""
+
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+import yaml
+from running import ROOT
+
+from puffer_mlx.cli import evaluate_options
+from puffer_mlx.cli.commands import COMMANDS
+from puffer_mlx.cli.train_options import configured
+
+WORKFLOWS = {path.stem: path for path in (ROOT / ".github" / "workflows").glob("*.yml")}
+PARSERS = {"train": lambda words: configured(words, None), "evaluate": evaluate_options.parse}
+
+
+def commands(script: str) -> Iterator[list[str]]:
+    """The words of each command of a shell script, redirections left out."""
+    for line in script.replace("\\\n", " ").splitlines():
+        command: list[str] = []
+        words = shlex.shlex(line.replace(" 2>&1", ""), posix=True, punctuation_chars=True)
+        words.whitespace_split = True
+        for word in [*words, ";"]:
+            if word in ("|", "&&", ";"):
+                yield command
+                command = []
+            else:
+                command.append(word)
+
+
+def assert_exists(command: list[str]) -> None:
+    """A Makefile's target, or a command of puffer-mlx with options that it has."""
+    program, *words = [os.path.basename(command[0]), *command[1:]]
+    if program == "make":
+        subprocess.run(["make", "--dry-run", *words], cwd=ROOT, check=True, capture_output=True)
+    elif program == "puffer-mlx" and words != ["--version"]:
+        name, *rest = words
+        parse = PARSERS.get(name) or COMMANDS[name].load().option_parser().parse
+        parse(rest)
+
+
+@pytest.mark.parametrize("name", sorted(WORKFLOWS))
+def test_commands_exist(name):
+    jobs = yaml.safe_load(WORKFLOWS[name].read_text())["jobs"].values()
+    scripts = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+    found = [command for script in scripts for command in commands(script)]
+    programs = {os.path.basename(command[0]) for command in found}
+    assert programs & {"make", "puffer-mlx"}
+    for command in found:
+        assert_exists(command)
+
+
+def test_a_step_on_a_mac_ends_after_ten_minutes():
+    (job,) = yaml.safe_load(WORKFLOWS["mac"].read_text())["jobs"].values()
+    assert (job["runs-on"], job["env"]) == ("macos-15", {"MLX_ENABLE_TF32": "0"})
+    assert {step.get("timeout-minutes") for step in job["steps"] if "run" in step} == {10}
