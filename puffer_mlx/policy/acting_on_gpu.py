@@ -19,7 +19,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
 from puffer_mlx.ops import pack
-from puffer_mlx.ops.gpu.launch import launch, numbers
+from puffer_mlx.ops.gpu.launch import SHARED_BYTES, launch, numbers
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders.catalog import encoder_activation
 from puffer_mlx.policy.networks.catalog import forms_of
@@ -31,7 +31,6 @@ Weights = Any  # a tree of mx.array
 State = Any  # a tree of mx.array
 
 WIDEST = 256  # H; beyond it MLX's products take less time than the launches that they cost
-SHARED_BYTES = 32768  # of a block: Metal's limit
 TOGETHER = 4  # agents that a thread computes a channel for, R
 BLOCKS = (16, 8, 4)  # agents of a block to choose from
 ENOUGH_BLOCKS = 128  # that keep a large GPU's cores busy

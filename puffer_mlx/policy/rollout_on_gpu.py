@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import launch_rollout, numbers
+from puffer_mlx.ops.gpu.launch import SHARED_BYTES, launch_rollout, numbers
 from puffer_mlx.ops.gpu.text import Rules
 from puffer_mlx.policy.acting_on_gpu import (
     ENOUGH_BLOCKS,
     FEWEST,
-    SHARED_BYTES,
     TOGETHER,
     Layout,
     StepOnGPU,

@@ -25,7 +25,8 @@ from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.alone import Alone
 from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.policy.acting_on_gpu import FEWEST, SHARED_BYTES, step_on_gpu
+from puffer_mlx.ops.gpu.launch import SHARED_BYTES
+from puffer_mlx.policy.acting_on_gpu import FEWEST, step_on_gpu
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.policy.rollout_on_gpu import RolloutOnGPU
 from puffer_mlx.ppo.precision import lower

@@ -1,6 +1,8 @@
 """GPU kernels of 16-bit arrays, as C++: compared bit by bit with their float32 forms."""
 
 import inspect
+import math
+import re
 from pathlib import Path
 
 import mlx.core as mx
@@ -11,12 +13,16 @@ from kernel_oracles import EPSILON, LOW
 from oracles import sigmoid
 
 from puffer_mlx import ops
+from puffer_mlx.errors import UserError
 from puffer_mlx.ops.advantages import gpu as advantages
+from puffer_mlx.ops.draw import gpu as draw
 from puffer_mlx.ops.gelu import gpu as gelu
 from puffer_mlx.ops.gpu import launch, nvrtc, text
+from puffer_mlx.ops.put_rows import gpu as put_rows
 from puffer_mlx.policy.networks.gru import gpu as gru
 from puffer_mlx.policy.networks.lstm import gpu as lstm
 from puffer_mlx.policy.networks.mingru import gpu as mingru
+from puffer_mlx.system.backend import building_for
 
 SIZES = {"T": 3, "S": 5, "H": 9}
 LONG = 2000
@@ -201,3 +207,64 @@ def test_every_text_is_read_whole():
         for kernel in found:
             assert "kernel void" not in kernel.before + kernel.body
             assert kernel.inputs and kernel.outputs
+
+
+# ---- what Metal has room for ---------------------------------------------------------------------
+
+PACKAGE = Path(ops.__file__).parents[1]
+SHARED = re.compile(r"\bSHARED (float|int|Rows<4>) \w+\[([\w *]+)\];")
+BYTES = {"float": 4, "int": 4, "Rows<4>": 16}
+
+
+def metal_kernels(tmp_path):
+    """Those of all files, and whole rollouts of each network; an environment adds no arrays."""
+    for path in sorted(PACKAGE.rglob("*.metal.h")):
+        yield from text.kernels(path, "metal").values()
+    (tmp_path / "rules.h").write_text("struct None {};\n")
+    for path in sorted(PACKAGE.rglob("layers.metal.h")):
+        yield text.rollout(path, text.Rules(tmp_path / "rules.h", "None", False), "metal")
+
+
+def test_every_kernel_has_metals_room(tmp_path):
+    """Of memory that grows with a policy or an environment, those who launch it ask for less."""
+    given = {"THREADS": draw.BLOCK["metal"], "SLICES": put_rows.SLICES}
+    given["COLUMNS"] = put_rows.COLUMNS
+    shared: dict[str, int] = {}
+    arrays: dict[str, int] = {}
+    for kernel in metal_kernels(tmp_path):
+        arrays[kernel.name] = len(kernel.inputs) + len(kernel.outputs)
+        launch.refuse_beyond_metal(kernel.name, arrays[kernel.name], launch.THREADS)
+        for type_, size in SHARED.findall(kernel.body):
+            sizes = [str(given.get(word, word)) for word in size.split(" * ")]
+            if all(each.isdigit() for each in sizes):
+                n = BYTES[type_] * math.prod(int(each) for each in sizes)
+                shared[kernel.name] = shared.get(kernel.name, 0) + n
+    assert arrays["pack"] == 28 and arrays["rollout_mingru_rules"] == 20
+    assert shared["muon_step"] == 4 * 256 + 16 * (64 * 16 + 32 * 17)
+    assert {"draw_rows", "put_rows"} <= {*shared}
+    assert max(shared.values()) <= launch.SHARED_BYTES
+
+
+@pytest.mark.parametrize(
+    ("arrays", "block", "message"),
+    [
+        (32, 32, "many has 33 arrays; on a Mac 31 are the most"),
+        (1, 512, "many has 512 threads in a block; on a Mac 256 are the most"),
+    ],
+)
+def test_what_metal_has_no_room_for_is_refused(tmp_path, arrays, block, message):
+    path, names = tmp_path / "many.metal.h", [f"a{n}" for n in range(arrays)]
+    inputs = "".join(f"device const float* {name}, " for name in names)
+    path.write_text(f"kernel void many({inputs}device float* y, uint i) {{\n  y[i] = 0;\n}}\n")
+
+    def kernel(name, output_shapes, output_dtypes, **_):
+        return [mx.zeros(*each) for each in zip(output_shapes, output_dtypes, strict=True)]
+
+    def launched():
+        given = dict.fromkeys(names, mx.zeros(8))
+        return launch.launch(path, "many", given, {"y": (8,)}, block, block)
+
+    with building_for("cuda", kernel):
+        assert launched()[0].shape == (8,)
+    with building_for("metal", kernel), pytest.raises(UserError, match=message):
+        launched()

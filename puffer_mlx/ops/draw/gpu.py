@@ -4,10 +4,12 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import launch, numbers
+from puffer_mlx.ops.gpu import launch
+from puffer_mlx.ops.gpu.launch import THREADS, numbers
 
 TEXT = Path(__file__).with_name("draw.metal.h")
-BLOCK = 512  # threads of the one block: a core's memory is busy with these, and they fit any GPU
+# Threads of the one block: a core's memory is busy with 512. A Mac may have no registers for them.
+BLOCK = {"metal": THREADS, "cuda": 512}
 ONE_BLOCK = 2**19  # advantages: where one block reads more, reading takes longer than a launch
 
 
@@ -39,11 +41,13 @@ def draw_rows(
         "settings": numbers(float(alpha), float(epsilon)),
     }
     shapes = {"rows": (S,), "weights": (S,), "priorities": (N,)}
-    rows, weights, _ = launch(TEXT, "draw_rows", arrays, shapes, BLOCK, BLOCK, THREADS=BLOCK)
+    block = BLOCK[launch.backend()]
+    rows, weights, _ = launch.launch(TEXT, "draw_rows", arrays, shapes, block, block, THREADS=block)
     return rows, weights
 
 
 def row_sums(adv: mx.array) -> mx.array:
     """Sums (N,) of |adv| (T, N) over time."""
     T, N = adv.shape
-    return launch(TEXT, "row_sums", {"adv": adv, "sizes": numbers(T, N)}, {"sums": (N,)}, N)[0]
+    arrays = {"adv": adv, "sizes": numbers(T, N)}
+    return launch.launch(TEXT, "row_sums", arrays, {"sums": (N,)}, N)[0]

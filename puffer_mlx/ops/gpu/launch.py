@@ -19,10 +19,15 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu import nvrtc, text
 from puffer_mlx.system.backend import gpu_backend, stand_in
 
-THREADS = 256  # threads of one block (CUDA) or threadgroup (Metal), at most
+# Of one block (CUDA) or threadgroup (Metal), at most. Metal allows 1024 threads, but fewer where a
+# kernel takes many registers: an M2 Ultra 896, of which one learns only from its compiler.
+THREADS = 256
+SHARED_BYTES = 32768  # of a block's shared memory: Metal's limit; who sizes such memory asks for it
+BUFFERS = 31  # arrays of a kernel: Metal's limit
 DTYPES = {"float": mx.float32, "int": mx.int32, "uint8_t": mx.uint8}  # besides Low
 Shape = tuple[int, ...]
 
@@ -122,6 +127,20 @@ def launch_rollout(
     return _launch((layers, "rollout", rules), inputs, outputs, (threads, block), sizes)
 
 
+def refuse_beyond_metal(name: str, arrays: int, block: int) -> None:
+    """Raise UserError for a kernel with more arrays or threads of a block than Metal has room for.
+
+    Metal's own message comes later, and names a line of generated text.
+    """
+    counts = ((arrays, BUFFERS, "arrays"), (block, THREADS, "threads in a block"))
+    for count, most, what in counts:
+        if count > most:
+            raise UserError(
+                f"the GPU's kernel {name} has {count} {what}; on a Mac {most} are the most",
+                "run on the CPU: --device cpu",
+            )
+
+
 def _launch(
     which: tuple[Path, str, text.Rules | None],
     inputs: dict[str, mx.array],
@@ -131,6 +150,8 @@ def _launch(
 ) -> list[mx.array]:
     kind = backend()
     kernel = _kernel(*which, kind)
+    if kind == "metal":
+        refuse_beyond_metal(kernel.name, len(kernel.inputs) + len(kernel.outputs), threads[1])
     low = next((a.dtype for key, a in inputs.items() if kernel.inputs[key] == "Low"), mx.float32)
     dtypes = {"Low": low, **DTYPES}
     template = {"Low": low, **sizes}

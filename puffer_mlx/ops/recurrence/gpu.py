@@ -6,9 +6,8 @@ import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu import launch
-from puffer_mlx.ops.gpu.launch import Shape, numbers
+from puffer_mlx.ops.gpu.launch import SHARED_BYTES, Shape, numbers
 
-SHARED_BYTES = 32768  # shared memory of one block: Metal's limit
 ENOUGH_BLOCKS = 128  # blocks that keep a large GPU's cores busy
 ROWS = {"metal": (4, 2), "cuda": (8, 4, 2)}  # segments of a block to choose from, and 1
 CHUNK = {"metal": 4, "cuda": 8}  # inputs whose weights a thread reads ahead
