@@ -423,3 +423,30 @@ def test_words_that_do_nothing(tmp_path, capsys, words, told):
     with contextlib.suppress(SystemExit):
         assert learning.main([*words.split(), "--out", str(tmp_path)]) == 2
     assert told in capsys.readouterr().err and not files(tmp_path)
+
+
+# ---- many seeds ----------------------------------------------------------------------------------
+
+
+def test_a_share_and_when_a_score_was_passed_by_hand():
+    seeds = importlib.import_module("seeds")
+    below, part, low, high = seeds.share(np.array([390.0, 600.0, 860.0, 861.0]), 600)
+    assert (below, part) == (1, 0.25) and 0.04 < low < 0.05 and 0.69 < high < 0.70  # Wilson's
+    records = [{"agent_steps": 10 * i, "env/n": i % 2, "env/score": 300.0 * i} for i in range(4)]
+    assert seeds.passed(records, "env/score", 500) == 30  # at 20 no episode had ended
+    assert seeds.passed(records, "env/score", 901) is None
+
+
+def test_many_seeds_are_scored_by_whole_episodes(tmp_path):
+    """squared's episodes end within 16 steps: each of the 8 agents has one, scored -1 to 1."""
+    script = str(ROOT / "benchmarks" / "seeds.py")
+    words = ["squared", "--seeds", "2", "--agents", "8", "--bounds", "2", "--fail-share", "0.5"]
+    words += ["--json", "kept.json", "--train.total-timesteps", "30_000", "--device", "cpu"]
+    words += ["--vec.total-agents", "64", "--train.minibatch-size", "1024"]
+    done = subprocess.run([sys.executable, script, *words], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 1, done.stderr  # all are below 2
+    assert b"2 seeds, median" in done.stdout and b"below 2: 2 of 2, 100.0 %" in done.stdout
+    first, second = json.loads((tmp_path / "kept.json").read_text())["runs"]
+    assert (first["seed"], second["seed"]) == (1001, 1002)
+    assert first["episodes"] + first["unfinished"] == 8 and -1 <= first["score"] <= 1
+    assert first["curve"] != second["curve"]
