@@ -448,5 +448,5 @@ def test_many_seeds_are_scored_by_whole_episodes(tmp_path):
     assert b"2 seeds, median" in done.stdout and b"below 2: 2 of 2, 100.0 %" in done.stdout
     first, second = json.loads((tmp_path / "kept.json").read_text())["runs"]
     assert (first["seed"], second["seed"]) == (1001, 1002)
-    assert first["episodes"] + first["unfinished"] == 8 and -1 <= first["score"] <= 1
+    assert (first["episodes"], first["unfinished"]) == (8, 0) and -1 <= first["score"] <= 1
     assert first["curve"] != second["curve"]
