@@ -39,7 +39,7 @@ lint: $(VENV)/.dev
 
 check: lint test
 
-# Whether what was learned is still learned: ten minutes of a core. What it needs beside the tests'
+# Whether what was learned is still learned: half an hour of a core. What it needs beside the tests'
 # environments (MuJoCo, Box2D) is Gymnasium's to name.
 nightly: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet 'gymnasium[box2d,mujoco]'
@@ -65,7 +65,7 @@ help:
 	@echo "make test-oldest with the oldest Gymnasium and NumPy, and PufferLib 3"
 	@echo "make lint        ruff and pyright"
 	@echo "make check       what CI runs: lint and test"
-	@echo "make nightly     learn some of what benchmarks/learning/ says again: ten minutes of a core"
+	@echo "make nightly     learn some of what benchmarks/learning/ says again: half an hour of a core"
 	@echo "make site        the pages of docs/ as a site: build/site/index.html"
 	@echo "make format      ruff's fixes and formatting"
 	@echo "make clean       remove the environment and what was built"

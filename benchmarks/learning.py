@@ -136,9 +136,9 @@ def main(argv: list[str]) -> int:
 
 def too_many_failed(names: list[str], out: Path, share: float) -> bool:
     """Whether of a task more than that part of our seeds failed; a line for each that has any."""
-    worst = 0.0
+    worst, records = 0.0, load(out)
     for name in names:
-        record = load(out).get((name, OURS))
+        record = records.get((name, OURS))
         if record and (failed := fell_short(record)):
             count = len(record["seeds"])
             print(f"{name}: {len(failed)} of {count} seeds failed ({', '.join(failed)})")
