@@ -25,7 +25,7 @@ from puffer_mlx.errors import UserError
 HERE = Path(__file__).parent
 SCRIPTS = HERE.parent / "scripts"
 EVALUATED = 10_000  # the seed of the evaluation's first episode
-LAST_SEED = EVALUATED // 1000 - 1  # of training, whose environments begin at 1000 x seed
+TAKEN = EVALUATED // 1000  # no seed of training, whose environments begin at 1000 x seed
 ENOUGH = 0.9  # of a task's steps, for a run to be kept; epochs are whole
 PARTS = 40  # of a curve of an environment in C
 ELSEWHERE = ("base.seed", "vec.seed", "base.eval_episodes", "base.device", "vec.num_threads")
@@ -274,10 +274,10 @@ def plan(names: list[str], trainers: list[str], seeds: range) -> list[Run]:
     Raises:
         UserError: a seed whose environments would begin as those of the evaluation.
     """
-    if seeds[0] < 1 or seeds[-1] > LAST_SEED:
+    if seeds[0] < 1 or TAKEN in seeds:
         raise UserError(
-            f"seeds {seeds[0]} to {seeds[-1]}, expected 1 to {LAST_SEED}: environments of training"
-            f" begin at 1000 x seed, those of the evaluation at {EVALUATED}",
+            f"seeds {seeds[0]} to {seeds[-1]}, expected 1 or more without {TAKEN}: environments of"
+            f" training begin at 1000 x seed, those of the evaluation at {EVALUATED}",
             "--seeds and --first-seed",
         )
     return [
