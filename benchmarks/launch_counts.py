@@ -21,6 +21,7 @@ import mlx.core as mx
 from puffer_mlx.config import Config
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo import optimizers, precision
+from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.launches import Graphs, Launches
 from puffer_mlx.profiling.phases import PhaseTimer
@@ -33,7 +34,7 @@ from puffer_mlx.training.collector import Rollout, RolloutStart
 from puffer_mlx.training.learner import Learner
 from puffer_mlx.training.observers import FirstRatios
 from puffer_mlx.training.placement import Placement
-from puffer_mlx.training.train_state import Scheduled, TrainState
+from puffer_mlx.training.train_state import TrainState
 from submission import set_minibatches
 
 MINIBATCHES = 3, 4  # more than are under way at once
@@ -170,7 +171,7 @@ def _epoch(
     rollout = Rollout(buffer, start, {}, 0.0)
 
     away = Placement(mx.Device(mx.gpu), mx.Device(mx.cpu), precision=config.train.precision)
-    learner = Learner(config, compile_update(policy, config.train), away, policy)
+    learner = Learner(config, compile_update(policy, config.train.precision), away, policy)
     watch, ratios = Watch(graphs), FirstRatios(learner.reader, True)
     ratios.begin(rollout, 0)
     draws = replaced(learner.draws(mx.random.key(0)), graphs.computed)
@@ -190,7 +191,7 @@ def _acting(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]
         [policy.initial_state(N // Q) for _ in range(Q)],
         policy.distribution.noise(mx.random.key(0), (STEPS, N)),
     )
-    run = compile_update(policy, config.train)
+    run = compile_update(policy, config.train.precision)
 
     streams, timer = lambda: [mx.default_stream(mx.cpu)], PhaseTimer("", enabled=False)
     still, gpu = Still(N, Q), mx.Device(mx.gpu)

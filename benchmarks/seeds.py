@@ -100,7 +100,7 @@ def whole_episodes(trainer: Trainer, agents: int, limit: int, name: str) -> dict
     found: dict[int, dict[str, float]] = {}
     placement, timer = replace(trainer.placement, overlap=False), Profiler(False).rollout
     with vec.make(settings, threads=rollout_cores(settings)) as environments:
-        run = compile_update(trainer.policy, settings.train)
+        run = compile_update(trainer.policy, settings.train.precision)
         collector = Collector(settings, environments, trainer.policy, run, placement, timer)
         collector.vec = separate = Separate(collector.vec, environments)
         count, key = environments.num_environments, mx.random.key(settings.base.seed + FAR)

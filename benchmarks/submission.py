@@ -157,7 +157,7 @@ def _minibatches(trainer: Trainer, rollout: Rollout, minibatches: int) -> list[T
 def _acting(trainer: Trainer, rollout: Rollout, repeat: int) -> list[Times]:
     """A group's step on the learner's device."""
     buffer, policy = rollout.buffer, trainer.policy
-    act = compile_update(policy, trainer.config.train).act
+    act = compile_update(policy).act
     agents = trainer.vec.num_agents // trainer.vec.num_groups
     state, noise = (
         policy.initial_state(agents),

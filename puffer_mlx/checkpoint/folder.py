@@ -79,5 +79,5 @@ def prepare(config: Config, run_id: str) -> Path:
 def is_due(config: Config, epoch: int) -> bool:
     """Whether upstream saves after this epoch (counted from 0): 4.0 and 5.0 differ by one."""
     interval = config.base.checkpoint_interval
-    done = epoch + (config.train.algorithm == "puffer5")
+    done = epoch + config.facts.saves_after
     return epoch == config.epochs - 1 or (interval > 0 and done % interval == 0)

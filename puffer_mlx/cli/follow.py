@@ -33,7 +33,7 @@ def follow(trainer: Trainer, outside: StopRequests, resumed: Checkpoint | None) 
         deputy.part()
         if trainer.fault:
             raise trainer.fault
-        alone = config.base.eval_interval or config.train.algorithm == "puffer5"
+        alone = config.base.eval_interval or config.facts.evaluates_apart
         if trainer.epoch == config.epochs and not alone:
             for _ in trainer.evaluate():
                 pass

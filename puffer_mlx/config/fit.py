@@ -101,7 +101,7 @@ def fit_agents(config: Config, counts: Sequence[int]) -> None:
     if not found and not typed(config, AGENTS):
         sizes = ((q, n * q) for q in fewer for n in range(agents // q, 0, -1))
         fits = [(N, q) for q, N in sizes if _fills(ends, N, q)]
-        slices = config.segments if trains and config.train.algorithm == "puffer5" else 1
+        slices = config.segments if trains and config.facts.in_order else 1
         found = [fit for fit in fits if fit[0] % slices == 0][:1] or fits[:1]
     if not found:
         raise _refused(config, counts)

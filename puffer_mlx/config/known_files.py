@@ -8,8 +8,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from puffer_mlx.config.algorithms import facts
 from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.families import FILES
+from puffer_mlx.config.parts import algorithms
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.config.versions import file_texts
 from puffer_mlx.errors import UserError
@@ -18,8 +20,8 @@ from puffer_mlx.system.files import read_text
 from puffer_mlx.system.package_data import shipped
 
 PYTHON = "python.ini"  # what all Python environments begin with; then their family's files
-PUFFER5 = "puffer5.ini"  # what differs for PufferLib 5.0's trainer
-LAYERS = PYTHON, *FILES, PUFFER5  # files that no environment has for its own
+_OF_ALGORITHMS = filter(None, (facts(name).layer for name in algorithms()))
+LAYERS = PYTHON, *FILES, *_OF_ALGORITHMS  # files that no environment has for its own
 
 
 def config_folders() -> list[Path]:

@@ -100,7 +100,7 @@ def refuse_training(config: Config, spec: EnvSpec | None = None, kept: int = 1) 
     size = spec.observation_size if spec else 1
     refuse_policy(config, size, COPIES + kept)
     _refuse_rollouts("vec.total_agents", config.vec.total_agents, config, spec)
-    if config.train.algorithm == "puffer5" and config.base.eval_episodes:
+    if config.facts.evaluates_apart and config.base.eval_episodes:
         _refuse_rollouts("base.eval_agents", max(0, config.base.eval_agents), config, spec)
     train, H = config.train, config.policy.hidden_size
     what = (

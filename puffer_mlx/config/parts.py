@@ -18,6 +18,11 @@ def encoder_folders() -> dict[str, Path]:
     return _folders("encoders")
 
 
+def algorithms() -> tuple[str, ...]:
+    """The algorithms, as ``train.algorithm`` says them."""
+    return _modules("ppo/algorithms")
+
+
 def optimizers() -> tuple[str, ...]:
     """The optimizers, as ``train.optimizer`` says them."""
     return _modules("ppo/optimizers")

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from puffer_mlx.config.schema import Config
-from puffer_mlx.config.schema.selfplay import OF_4
+from puffer_mlx.config.schema.selfplay import OF_4, OF_5
 
 ON = "selfplay.enabled"
-OTHERS = {"puffer4": "puffer5", "puffer5": "puffer4"}
+OTHERS = {OF_4: OF_5, OF_5: OF_4}
 
 
 class Fault(NamedTuple):
@@ -33,14 +33,14 @@ class Said(NamedTuple):
 
 
 SAID = {
-    "puffer4": Said(
+    OF_4: Said(
         "vec.num_frozen_banks",
         0,
         "vec.frozen_bank_pct",
         ("vec.frozen_bank_hidden_size", "vec.frozen_bank_num_layers"),
         "--vec.num-frozen-banks 1 --vec.frozen-bank-pct 0.25",
     ),
-    "puffer5": Said(
+    OF_5: Said(
         "vec.num_policies",
         1,
         "vec.hist_policy_percent",

@@ -14,31 +14,26 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
+from puffer_mlx.config.algorithms import facts, of_release
 from puffer_mlx.config.families import OF_ACTIONS
 from puffer_mlx.config.folders import folder_version, main_source
 from puffer_mlx.config.ini_files import Setting, read_ini, relative_path
 from puffer_mlx.config.ini_files_5 import read_ini_5
-from puffer_mlx.config.known_files import PUFFER5, layer, plain_path
+from puffer_mlx.config.known_files import layer, plain_path
+from puffer_mlx.config.parts import algorithms
 from puffer_mlx.config.schema import KEYS, Config
-from puffer_mlx.config.schema.selfplay import OF_4, OF_5
+from puffer_mlx.config.schema.selfplay import OF_4, OF_5, RELEASES
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.config.versions import ALGORITHM, FileVersion, file_version
 from puffer_mlx.system.files import reading
 
-RELEASES = {"puffer4": "4.0", "puffer5": "5.0"}
+DEFAULT = str(KEYS["train"]["algorithm"].default)
 ESSENCE = "base.reset_state", "policy.reset_on_terminal", "train.vtrace", "train.overlap"
-_DRAWN = "train.prio_alpha", "train.prio_beta0", "train.advantage"
-_WEIGHED = "train.vtrace", "train.vtrace_rho_clip", "train.vtrace_c_clip"
-UNREAD = {  # keys that a trainer doesn't obey
-    "puffer4": ("base.eval_agents",),
-    "puffer5": _DRAWN,
-    "ppo": ("base.eval_agents", *_DRAWN, *_WEIGHED),
-}
 _BANKS = "vec.num_frozen_banks", "vec.frozen_bank_pct"
 _POLICIES = "vec.num_policies", "vec.hist_policy_percent"
 _OF_GAMES = "selfplay.swap_winrate", "selfplay.min_games"  # and of pools that take snapshots:
 _OF_POOLS = *_OF_GAMES, "selfplay.snapshot_interval"
-UNREAD_RULES = {OF_4: _POLICIES, OF_5: (*_BANKS, *_OF_POOLS)}  # and that its opponents' rules don't
+UNREAD_RULES = {OF_4: _POLICIES, OF_5: (*_BANKS, *_OF_POOLS)}  # keys that rules don't obey
 _OF_ALL = "rules", "max_size", "elo_init", "elo_k", "seed", "opp_timeout_steps"
 _AFTER = tuple(f"selfplay.{key}" for key in KEYS["selfplay"] if key.startswith("eval_"))
 WITHOUT_OPPONENTS = (
@@ -87,8 +82,8 @@ def read_files(
     choice = Choice(algorithm, f"--{ALGORITHM}")
     if not algorithm:
         choice = _chosen(told, f"{relative_path(Path(source))} is a {folder} folder", folder)
-    if choice.algorithm == "puffer5":
-        files[1:1] = layer(PUFFER5)
+    if choice.algorithm in algorithms():  # else checking the configuration says that it isn't
+        files[1:1] = layer(facts(choice.algorithm).layer)
     settings: list[Setting] = []
     foreign: set[str] = set()
     for path in files:
@@ -119,8 +114,8 @@ def _chosen(told: dict[Path, FileVersion], of_folder: str, folder: str) -> Choic
         shown = relative_path(Path(plain_path(path)))
         return Choice(version.algorithm, f"{shown} {version.why}")
     if folder:
-        return Choice("puffer5" if folder == "5.0" else "puffer4", of_folder)
-    return Choice(default[1].algorithm or "puffer4", "the default")
+        return Choice(of_release(folder), of_folder)
+    return Choice(default[1].algorithm or DEFAULT, "the default")
 
 
 def taken_over(read: Read, setting: Setting) -> bool:
@@ -135,9 +130,7 @@ def trainer_note(config: Config) -> str:
         config: a valid one, made by whatever means.
     """
     why = f" ({config.chosen_by})" if config.chosen_by else ""
-    release = RELEASES.get(config.train.algorithm)
-    whose = f"PufferLib {release}'s trainer" if release else "PPO as the field has it"
-    return f"{config.env_name}: {whose}{why}{_opponents(config)}"
+    return f"{config.env_name}: {config.facts.title}{why}{_opponents(config)}"
 
 
 def _opponents(config: Config) -> str:
@@ -150,10 +143,11 @@ def _opponents(config: Config) -> str:
 
 def unread(config: Config) -> list[str]:
     """Keys that were given and that the run's trainer, or its self-play, doesn't obey."""
-    names = UNREAD.get(config.train.algorithm, ())
+    names = config.facts.unread
     on = config.selfplay.enabled
     names += UNREAD_RULES[config.selfplay_rules] if on else WITHOUT_OPPONENTS
     adaptive = config.train.lr_schedule == "adaptive"
     names = *names, "train.min_lr_ratio" if adaptive else "train.desired_kl"
-    given = [key for key in names if key in config.origins]
-    return [key for key in given if key != "base.eval_agents" or not config.base.eval_interval]
+    if not (config.facts.evaluates_apart or config.base.eval_interval):
+        names = "base.eval_agents", *names
+    return [key for key in names if key in config.origins]

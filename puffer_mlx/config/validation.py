@@ -3,7 +3,9 @@
 import math
 from collections.abc import Sequence
 
+from puffer_mlx.config.algorithms import facts
 from puffer_mlx.config.key import INT_MAX
+from puffer_mlx.config.parts import algorithms
 from puffer_mlx.config.schema import KEYS, Config, minibatches
 from puffer_mlx.config.selfplay_checks import selfplay_faults
 from puffer_mlx.errors import UserError
@@ -68,7 +70,8 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
         message = f"vec.total_agents {agents} is not a multiple of vec.num_buffers {buffers}"
         report(names, message, f"vec.num_buffers {legal}")
 
-    train = config.train
+    train, known = config.train, sound("train.algorithm")
+    by_samples = known and config.shuffles_samples
     epoch = f"vec.total_agents {agents} x train.horizon {train.horizon}"
     names = ("train.total_timesteps", "vec.total_agents", "train.horizon")
     if sound(*names) and config.epochs < 1:
@@ -79,7 +82,7 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
     if sound(*names) and train.minibatch_size > config.batch_size:
         message = f"train.minibatch_size {train.minibatch_size} is more than an epoch, {epoch}"
         report(names, message, f"{config.batch_size} or less")
-    elif sound(*names[:2]) and not config.shuffles_samples and train.minibatch_size % train.horizon:
+    elif sound(*names[:2]) and not by_samples and train.minibatch_size % train.horizon:
         message = f"train.minibatch_size {train.minibatch_size} is not a multiple of train.horizon"
         legal = multiples(train.minibatch_size, train.horizon)
         report(names[:2], f"{message} {train.horizon}", legal)
@@ -91,10 +94,10 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
         message = f"train.replay_ratio {train.replay_ratio} trains no minibatch in an epoch: "
         message += f"train.minibatch_size {train.minibatch_size} is {part:g} of {epoch}"
         report(("train.replay_ratio", *names), message, f"{least:g} or more")
-    elif sound(*names) and train.algorithm == "puffer5" and agents % (S := config.segments):
+    elif sound(*names) and known and config.facts.in_order and agents % (S := config.segments):
         message = f"vec.total_agents {agents} is not a multiple of a minibatch's {S} segments,"
         message += f" train.minibatch_size {train.minibatch_size} / train.horizon {train.horizon}:"
-        message += " puffer5 takes them in their order"
+        message += f" {train.algorithm} takes them in their order"
         sizes = _divisors(agents, S, times=train.horizon)
         legal = f"train.minibatch_size {sizes}, or vec.total_agents {multiples(agents, S)}"
         report(names, message, legal)
@@ -102,10 +105,11 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
         names = "train.lr_schedule", "train.anneal_lr"
         message = "train.lr_schedule is adaptive, and train.anneal_lr False keeps the learning rate"
         report(names, message, "--train.anneal-lr 1, or another schedule")
-    if sound("train.target_kl") and train.target_kl and train.algorithm != "ppo":
-        message = f"train.target_kl {train.target_kl} is of ppo's passes over a rollout, and"
+    if sound("train.target_kl") and train.target_kl and known and not config.facts.stops_by_kl:
+        obey = " or ".join(name for name in algorithms() if facts(name).stops_by_kl)
+        message = f"train.target_kl {train.target_kl} is of {obey}'s passes over a rollout, and"
         message += f" train.algorithm is {train.algorithm}"
-        hint = "--train.algorithm ppo, or --train.target-kl 0"
+        hint = f"--train.algorithm {obey}, or --train.target-kl 0"
         report(("train.target_kl", "train.algorithm"), message, hint)
     if config.selfplay.enabled and not faulty:
         for names, message, hint in selfplay_faults(config):

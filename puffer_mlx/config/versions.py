@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
+from puffer_mlx.config.algorithms import of_release
 from puffer_mlx.config.ini_files import CONTROL
 from puffer_mlx.config.ini_files_5 import uncommented
 from puffer_mlx.config.values import unquoted
@@ -32,7 +33,7 @@ class FileVersion(NamedTuple):
     """What a file's keys tell; all of it is empty where they tell nothing."""
 
     rules: str = ""  # by which it is read: "4.0" or "5.0"
-    algorithm: str = ""  # whose trainer it wants: "puffer4" or "puffer5"
+    algorithm: str = ""  # whose trainer it wants
     why: str = ""  # for people, after the file's name
     says: bool = False  # it says so itself
     faithful: bool = True  # that trainer has all that the file's keys mean
@@ -43,9 +44,9 @@ class FileVersion(NamedTuple):
         return self.faithful and self.algorithm in ("", algorithm)
 
 
-_OF_4 = FileVersion("4.0", "puffer4", "is a 4.0 file")
-_OF_5 = FileVersion("5.0", "puffer5", "is a 5.0 file")
-_BEFORE_5 = FileVersion("5.0", "puffer4", "is from before 5.0's release", faithful=False)
+_OF_4 = FileVersion("4.0", of_release("4.0"), "is a 4.0 file")
+_OF_5 = FileVersion("5.0", of_release("5.0"), "is a 5.0 file")
+_BEFORE_5 = FileVersion("5.0", of_release("4.0"), "is from before 5.0's release", faithful=False)
 
 
 def file_version(path: Path) -> FileVersion:

@@ -25,10 +25,13 @@ class Alone:
         rank: this process's number.
         size: how many there are.
         deputy: whether this one saves in place of the first, which is lost.
+        shared: divides minibatches that are drawn from all rollouts (``together.py``); None: each
+            draws from its own.
     """
 
     rank, size = 0, 1
     deputy = False
+    shared: Any = None
 
     def own(self, config: Config) -> Config:
         """What this rank does of a run."""
@@ -38,13 +41,22 @@ class Alone:
         """The run that minibatches are drawn in: a rank's own, or the whole."""
         return config
 
-    def summed(self, gradients: Step) -> Step:
-        """What gives a minibatch's gradients (``ppo/gradients.py``), as means over the ranks."""
+    def summed(self, gradients: Step, normalised: bool) -> Step:
+        """What gives a minibatch's gradients (``ppo/gradients.py``), as means over the ranks.
+
+        Args:
+            gradients: of a rank's own.
+            normalised: whether the loss normalises advantages: ``Algorithm.normalises``.
+        """
         return gradients
 
     def divided(self, steps: Any) -> Any:
         """The learner's steps (a NamedTuple) as ranks make them together."""
         return steps
+
+    def states(self, states: Any) -> Any:
+        """Recurrent states (N, ...) of the agents that minibatches are drawn from; None of None."""
+        return states
 
     def columns(self, draw: Callable[[int], mx.array], agents: int) -> mx.array:
         """Random numbers (T, agents, ...) of this rank's agents; ``draw(N)`` makes those of N."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_map
 
 from puffer_mlx.checkpoint.tensor_files import without_mlx
 from puffer_mlx.config import Config
@@ -28,7 +29,7 @@ from puffer_mlx.machines.starting import orphaned
 from puffer_mlx.machines.statistics import merged_means, merged_moments
 from puffer_mlx.machines.together import Together
 from puffer_mlx.ops import pack
-from puffer_mlx.ppo.loss import Minibatch
+from puffer_mlx.system.devices import building
 from puffer_mlx.trees import leaves
 from puffer_mlx.vec.base import Remembers, VecEnv
 
@@ -56,7 +57,8 @@ class Ranks(Alone):
         self.attendance = Attendance(group.rank(), config.train.rank_timeout)
         self.group, self.together = group, config.train.draw_from == "all"
         self.rank, self.size = group.rank(), group.size()
-        self._together, self._last = Together(group, config.segments), config.epochs - 1
+        self._together, self._last = Together(group), config.epochs - 1
+        self.shared = self._together if self.together else None
         self._exchange = partial(exchange.all_bytes, group)  # until ``use_post``
         self._met = 0  # epochs
         self._measured: dict[str, np.ndarray] = {}  # what environments had, the same on all ranks
@@ -81,9 +83,16 @@ class Ranks(Alone):
         """All ranks', if minibatches are drawn from all rollouts."""
         return own if own is None or not self.together else np.array(fields["finals"])
 
+    def states(self, states: Any) -> Any:
+        """All ranks', if minibatches are drawn from all rollouts."""
+        if states is None or not self.together:
+            return states
+        with building:
+            return tree_map(self._together.joined, states)
+
     # ---- a minibatch -----------------------------------------------------------------------------
 
-    def summed(self, gradients: Step) -> Step:
+    def summed(self, gradients: Step, normalised: bool) -> Step:
         """Gradients and statistics are means over all ranks' samples.
 
         So are the moments that advantages are normalised by. A function of arrays, so that it may
@@ -91,7 +100,7 @@ class Ranks(Alone):
         """
 
         def of_all(weights, observations, actions, masks, keep, compared, *others) -> tuple:
-            if isinstance(compared, Minibatch):
+            if normalised:
                 compared = compared._replace(moments=exchange.moments(self.group, compared.adv))
             inputs = weights, observations, actions, masks, keep, compared, *others
             grads, metrics, *samples = gradients(*inputs)
@@ -106,7 +115,9 @@ class Ranks(Alone):
             self.attendance.place.count += 1
             return own.gradients(*inputs)
 
-        own = self._together.divided(steps) if self.together else steps
+        own = steps
+        if self.together:
+            own = own._replace(recompute=partial(self._together.recompute, own.recompute))
         return own._replace(gradients=gradients)
 
     # ---- an epoch --------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from puffer_mlx.config.schema.torch import FORGETFUL, OWN
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.low_precision import dtype_of
 from puffer_mlx.policy.decoders import Decoder
-from puffer_mlx.policy.distributions import OPEN, PUFFER5
+from puffer_mlx.policy.distributions import Limits
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.trees import leaves
@@ -57,8 +57,8 @@ def actor_critic(module: nn.Module, spec: EnvSpec, configuration: config.Config)
     Args:
         module: see above; it is copied, and stays as it is.
         spec: the environment's observations and actions.
-        configuration: of which ``policy.reset_on_terminal`` and ``log_std_init`` count, and whose
-            trainer it is.
+        configuration: of which ``policy.reset_on_terminal`` and ``log_std_init`` count, and its
+            algorithm.
 
     Raises:
         UserError: what the module returns isn't of this form, or doesn't fit the environment.
@@ -68,7 +68,7 @@ def actor_critic(module: nn.Module, spec: EnvSpec, configuration: config.Config)
         raise UserError(f"policy is {found}", f"expected an mlx.nn.Module, an object: {CALL}")
     network = Whole(module, spec)
     network.check()
-    limits = PUFFER5 if configuration.train.algorithm == "puffer5" else OPEN
+    limits = Limits(*configuration.facts.limits)
     own = configuration.policy
     decoder = Made(spec.action, network.hidden, limits, own.log_std_init)
     return Policy(Unchanged(spec.observation_size), network, decoder, own.reset_on_terminal)  # type: ignore

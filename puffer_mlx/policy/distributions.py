@@ -34,7 +34,6 @@ class Limits(NamedTuple):
 
 
 OPEN = Limits()
-PUFFER5 = Limits(1e6, -20.0, 2.0)  # PufferLib 5.0's
 
 
 @mx.custom_function

@@ -28,7 +28,7 @@ from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.activations import chosen_activation
 from puffer_mlx.policy.decoders import GAINS, Fused, Outputs, Separate
-from puffer_mlx.policy.distributions import OPEN, PUFFER5, Categorical, Gaussian
+from puffer_mlx.policy.distributions import Categorical, Gaussian, Limits
 from puffer_mlx.policy.encoders.catalog import Encoder, make_encoder
 from puffer_mlx.policy.encoders.combined.encoder import Combined
 from puffer_mlx.policy.networks import Network
@@ -208,8 +208,8 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
 
     Args:
         spec: the environment's observations and actions.
-        configuration: of which sections [policy] and [torch] count, and which trainer it is for:
-            PufferLib 5.0 keeps continuous actions within limits.
+        configuration: of which sections [policy] and [torch] count, and within which limits its
+            algorithm keeps continuous actions.
 
     Raises:
         UserError: as ``make_policy``; it is too large for this machine's memory; or only a file
@@ -229,7 +229,7 @@ def configured_policy(spec: EnvSpec, configuration: config.Config) -> Policy:
     H, L, dialect = policy.hidden_size, policy.num_layers, policy.dialect
     activation = chosen_activation(policy)
     network = make_network(parts.network, H, L, dialect, activation)
-    limits = PUFFER5 if configuration.train.algorithm == "puffer5" else OPEN
+    limits = Limits(*configuration.facts.limits)
     begins = spec.action, H, limits, policy.log_std_init
     decoder = Fused(*begins) if dialect == "native" else Separate(*begins, GAINS[dialect])
     encoder = make_encoder(spec, H, dialect, parts.encoder, activation)

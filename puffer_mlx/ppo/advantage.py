@@ -6,14 +6,24 @@ There is no bootstrap beyond the last value.
 """
 
 import math
-from collections.abc import Callable
-from functools import partial
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from puffer_mlx.config import Train
 from puffer_mlx.ops import discount, kernel_on_gpu
 from puffer_mlx.ops.advantages import gpu
+
+
+class Discounts(NamedTuple):
+    """Numbers of ``advantages``, which says what they are, that stay the same during a run."""
+
+    gamma: float
+    gae_lambda: float
+    rho_clip: float = 1.0
+    c_clip: float = 1.0
+    reward_clip: float = math.inf
+    bootstrap: bool = True
+    form: str = "V"
 
 
 def advantages(
@@ -105,15 +115,11 @@ def advantages(
     return discount(delta, decay)
 
 
-def configured_advantages(train: Train) -> Callable[..., mx.array]:
-    """``advantages`` as section [train] wants them; its other arguments are left."""
-    weighed = train.algorithm != "ppo"  # by importance ratios; PPO's advantages have none
-    return partial(
-        advantages,
-        bootstrap=train.bootstrap_truncated,
-        gamma=train.gamma,
-        gae_lambda=train.gae_lambda,
-        rho_clip=train.vtrace_rho_clip if weighed else 1.0,
-        c_clip=train.vtrace_c_clip if weighed else 1.0,
-        reward_clip=train.reward_clip,
-    )
+def of_rollout(
+    fields: dict[str, Any], values: mx.array, ratios: mx.array | None, numbers: Discounts
+) -> mx.array:
+    """``advantages`` (T, N) of a rollout's arrays by name, which may have a row more."""
+    T, finals = values.shape[0], fields.get("finals")
+    finals = None if finals is None else finals[:T]
+    came = fields["rewards"][:T], fields["terminals"][:T]
+    return advantages(values, *came, ratios, finals=finals, **numbers._asdict())

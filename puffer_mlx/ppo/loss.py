@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from puffer_mlx.config import Train
-
 METRICS = ("policy", "value", "entropy", "total", "old_kl", "kl", "clipfrac")
 TOLERANCE = 1.5  # of a KL beyond its target, as in Stable-Baselines3's PPO
 
@@ -50,13 +48,13 @@ class Coefficients(NamedTuple):
     """Clip range of the value's change."""
 
 
-def largest_kl(train: Train) -> float:
-    """The KL of a minibatch beyond which an epoch's steps end, infinite if none does.
+def largest_kl(target: float) -> float:
+    """The KL of a minibatch beyond which an epoch's steps end; infinite for a target of 0.
 
     The KL is ``kl``, the mean of ratio - 1 - log ratio: what the rollout's policy, by which the
     minibatch was drawn, has over the present one (Schulman, "Approximating KL divergence").
     """
-    return TOLERANCE * train.target_kl if train.target_kl else math.inf
+    return TOLERANCE * target if target else math.inf
 
 
 def normalise(adv: mx.array, moments: mx.array | None = None) -> mx.array:

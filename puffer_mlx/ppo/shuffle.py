@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.config import Config
 from puffer_mlx.ops import take_rows
 from puffer_mlx.ppo.loss import Minibatch
-
-Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
+from puffer_mlx.ppo.sections import Fields
 
 
 class Pass(NamedTuple):
@@ -30,12 +28,17 @@ class Pass(NamedTuple):
     """Passes of an epoch; the last one may end early."""
 
     @classmethod
-    def of(cls, config: Config, by_segment: bool, agents: int) -> "Pass":
-        """The passes of a configuration, over so many agents' steps."""
-        size = config.segments if by_segment else config.train.minibatch_size
-        whole = agents if by_segment else agents * config.train.horizon
+    def of(cls, by_segment: bool, size: int, whole: int, epoch: int) -> "Pass":
+        """The passes over a rollout.
+
+        Args:
+            by_segment: as the class has it, likewise size.
+            size: see above.
+            whole: segments or samples of the rollout.
+            epoch: K, its minibatches.
+        """
         minibatches = max(1, whole // size)
-        return cls(by_segment, minibatches, size, -(-config.minibatches // minibatches))
+        return cls(by_segment, minibatches, size, -(-epoch // minibatches))
 
     def order(self, key: mx.array, numbers: mx.array) -> mx.array:
         """The order of one pass.

@@ -1,42 +1,7 @@
-"""The steps of a minibatch, as functions that are compiled in one place.
+"""What is compiled: a policy's functions, and an algorithm's steps."""
 
-PufferLib 4.0's (``puffer4``):
-
-    targets:    advantages over all rows
-    draw:       priorities -> S rows and what is compared with them
-    gather:     the rows' observations, actions, masks and terminals
-    gradients:  forward over (T, S), loss, gradients
-    optimise:   clip, the optimizer's step; nothing if the loss or a gradient isn't finite
-    write_back: the rows' new ratios and values
-
-All run for every minibatch: advantages change within an epoch once a row has been trained on, as
-upstream.
-
-5.0's (``puffer5``), whose minibatch is the next S of the N rows, and which writes nothing back:
-
-    split:      once an epoch: all rows, S by S; of each S what the forward pass reads, and what
-                the result is compared with
-    gradients:  forward over (T, S) from the rollout's recurrent states, advantages of the values
-                that it gives, loss, gradients
-    optimise:   as above
-
-PPO as the field has it (``ppo``), which writes nothing back either:
-
-    targets:    once an epoch: advantages of the rollout's values
-    shuffle:    once a pass: all samples in a random order (all segments, if the network has a
-                memory), minibatch by minibatch: ``ppo/shuffle.py``
-    gradients:  forward, loss, which normalises the advantages, gradients
-    optimise:   as above
-
-or ``epoch``, all minibatches in one operation: ``ppo/small_networks``.
-
-``ppo/sections.py`` makes the minibatches, ``ppo/gradients.py`` learns from one.
-
-``act`` is the rollout's, ``act_by_seats`` that of several policies; ``logprobs`` is the forward
-pass alone, for comparing the two.
-"""
-
-from collections.abc import Callable
+from collections import namedtuple
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -44,47 +9,49 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.config import Train
-from puffer_mlx.ops import put_rows
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo import optimizers, precision, small_networks
-from puffer_mlx.ppo.advantage import configured_advantages
-from puffer_mlx.ppo.gradients import Gradients
-from puffer_mlx.ppo.loss import METRICS
+from puffer_mlx.ppo import optimizers, precision, sections
+from puffer_mlx.ppo.algorithms import Algorithm
+from puffer_mlx.ppo.gradients import gradients, logprobs
 from puffer_mlx.ppo.optimizers import Optimizer
-from puffer_mlx.ppo.sections import Sections
-from puffer_mlx.ppo.shuffle import Fields
 from puffer_mlx.system.backend import backend
 
-Step = Callable[..., Any]
+Function = Callable[..., Any]
 
 
 class Executables(NamedTuple):
-    """The functions of a run, compiled where that pays; which ones an algorithm calls: see above.
+    """A policy's functions, compiled where that pays, whatever trains it.
 
     ``act``, ``act_by_seats`` and ``step`` are for the rollout's device, the others for the
-    learner's. Where another thread builds graphs at the same time, ``devices.building`` is held
-    during each call.
+    learner's: ``logprobs`` is the forward pass alone, ``gather`` gives what it reads. Where another
+    thread builds graphs at the same time, ``devices.building`` is held during each call.
     """
 
-    act: Callable[..., Any]
-    act_by_seats: Callable[..., Any]
-    step: Callable[..., Any]
-    targets: Callable[..., Any]
-    draw: Callable[..., Any]
-    split: Callable[..., Any]
-    shuffle: Callable[..., Any]
-    gather: Callable[..., Any]
-    gradients: Callable[..., Any]
-    optimise: Callable[..., Any]
-    write_back: Callable[..., Any]
-    logprobs: Callable[..., Any]
-    epoch: Callable[..., Any]
+    act: Function
+    act_by_seats: Function
+    step: Function
+    gather: Function
+    logprobs: Function
 
 
-def compile_update(
-    policy: Policy, train: Train, summed: Callable[[Step], Step] = lambda step: step
-) -> Executables:
-    """Make a run's functions; everything that is compiled is compiled here.
+def compile_update(policy: Policy, kind: str = "fp32") -> Executables:
+    """Compile a policy's functions, to be trained in a ``train.precision``."""
+    return Executables(
+        act=mx.compile(partial(_act, policy)),
+        act_by_seats=mx.compile(partial(_act_by_seats, policy)),
+        step=mx.compile(partial(_step, policy)),
+        gather=_small(partial(sections.gather, policy)),
+        logprobs=mx.compile(partial(logprobs, policy, kind)),
+    )
+
+
+def compile_steps(
+    policy: Policy,
+    train: Train,
+    algorithm: Algorithm,
+    summed: Callable[[Function], Function] = lambda step: step,
+) -> Any:
+    """Compile what trains on a minibatch: ``gradients``, ``optimise`` and the algorithm's own.
 
     Numbers that change during a run (schedules, random draws) are arguments; those that don't are
     constants of the compiled code.
@@ -92,30 +59,33 @@ def compile_update(
     Args:
         policy: what is trained.
         train: section [train].
+        algorithm: by which.
         summed: makes of a function that gives a minibatch's gradients one that gives those of
             several processes' minibatches together.
     """
-    sections, learning = Sections(policy, train), Gradients(policy, train)
-    # On a CPU only what runs often on large arrays is compiled. A fused kernel takes the compiler
-    # 0.4 s, again for each constant in it; compiling the rest (many constants, small arrays) made a
-    # first start half a minute longer, for 1 % of the speed. On a GPU the steps are kernels of our
-    # own, with nothing to fuse: there compiling saves building their graphs in Python again.
-    small = mx.compile if backend() != "cpu" else lambda function: function
-    return Executables(
-        act=mx.compile(partial(_act, policy)),
-        act_by_seats=mx.compile(partial(_act_by_seats, policy)),
-        step=mx.compile(partial(_step, policy)),
-        targets=small(partial(_targets, train)),
-        draw=small(sections.draw),
-        split=small(sections.split),
-        shuffle=sections.shuffle,
-        gather=small(sections.gather),
-        gradients=mx.compile(summed(learning.gradients)),
-        optimise=small(partial(_optimise, optimizers.find(train.optimizer), train)),
-        write_back=small(put_rows),
-        logprobs=mx.compile(learning.logprobs),
-        epoch=small_networks.Epochs(policy, train),
-    )
+    optimise = partial(_optimise, optimizers.find(train.optimizer), train, algorithm.metrics)
+    own = {
+        name: _small(step.function) if step.compiled else step.function
+        for name, step in algorithm.steps.items()
+    }
+    step = gradients(policy, train.precision, algorithm.loss)
+    return by_name({"gradients": mx.compile(summed(step)), "optimise": _small(optimise), **own})
+
+
+def by_name(functions: Mapping[str, Function]) -> Any:
+    """Functions as a NamedTuple."""
+    return namedtuple("Steps", functions)(*functions.values())
+
+
+def _small(function: Function) -> Function:
+    """Compile what doesn't run often on large arrays; on a CPU it stays as it is.
+
+    There a fused kernel takes the compiler 0.4 s, again for each constant in it; compiling the rest
+    (many constants, small arrays) made a first start half a minute longer, for 1 % of the speed. On
+    a GPU the steps are kernels of our own, with nothing to fuse: there compiling saves building
+    their graphs in Python again.
+    """
+    return mx.compile(function) if backend() != "cpu" else function
 
 
 def _act(policy: Policy, weights, observations, state, noise, mask, terminals):
@@ -163,22 +133,11 @@ def _step(policy: Policy, weights, observations, state, terminals):
     return policy.step(weights, observations, state, policy.keep(terminals))
 
 
-def _targets(train: Train, fields: Fields, values, ratios):
-    """Advantages (T, N)."""
-    T, finals = values.shape[0], fields.get("finals")
-    return configured_advantages(train)(
-        values,
-        fields["rewards"][:T],
-        fields["terminals"][:T],
-        ratios if train.vtrace else None,
-        finals=None if finals is None else finals[:T],
-        form=train.advantage,
-    )
-
-
-def _optimise(optimizer: Optimizer, train: Train, weights, state, scaler, grads, metrics, lr):
+def _optimise(
+    optimizer: Optimizer, train: Train, names, weights, state, scaler, grads, metrics, lr
+):
     """New weights, optimizer's state and scaler; whether (a scalar) the minibatch counted."""
-    total = METRICS.index("total")
+    total = names.index("total")
     loss = metrics[total : total + 1].squeeze(0)  # a view: an index would copy it
     weights, state, ok = optimizer.step(weights, grads, state, loss, lr, train)
     return weights, state, precision.next_scaler(scaler, ok, train.precision), ok

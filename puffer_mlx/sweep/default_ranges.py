@@ -48,9 +48,8 @@ def default_ranges(config: Config) -> dict[str, Range]:
 
     read = {f"train.{key}" for key in optimizers.find(config.train.optimizer).reads}
     idle = {f"train.{key}" for name in OPTIMIZERS for key in optimizers.find(name).reads} - read
-    if config.train.algorithm != "puffer4":
-        idle |= {"train.prio_alpha", "train.prio_beta0"}
-    if not config.train.vtrace or config.train.algorithm == "ppo":
+    idle |= {*config.facts.unread}
+    if not config.train.vtrace:
         idle |= {"train.vtrace_rho_clip", "train.vtrace_c_clip"}
-    ranges = OF_5 if config.train.algorithm == "puffer5" else OF_4
+    ranges = OF_5 if config.facts.release == "5.0" else OF_4
     return {name: each for name, each in ranges.items() if name not in idle}

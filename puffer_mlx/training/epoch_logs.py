@@ -59,7 +59,7 @@ class EpochLogs:
             **environment_logs(rollout.logs),
             **self._last_scores(rollout),
             **{f"loss/{name}": value for name, value in losses.items()},
-            **importance(losses, self._config.train.algorithm),
+            **importance(losses, self._config.facts.release),
             "perf/rollout": rollout.seconds,
             "perf/train": train,
             "perf/epoch": wall,
@@ -85,16 +85,16 @@ def environment_logs(logs: dict[str, float]) -> Logs:
     return {f"env/{name}": float(value) for name, value in logs.items()}
 
 
-def importance(losses: Logs, algorithm: str) -> Logs:
+def importance(losses: Logs, release: str) -> Logs:
     """The mean ratio of new to old probabilities, which PufferLib 5.0 logs; no loss, no prefix.
 
     kl is the mean of ratio - 1 - log ratio, and old_kl that of -log ratio.
 
     Args:
         losses: of the learner.
-        algorithm: ``train.algorithm``; 4.0's trainer doesn't log it.
+        release: of PufferLib, whose trainer it is; 4.0's doesn't log it.
     """
-    if algorithm != "puffer5" or "kl" not in losses:
+    if release != "5.0" or "kl" not in losses:
         return {}
     return {"importance": 1 + losses["kl"] - losses["old_kl"]}
 

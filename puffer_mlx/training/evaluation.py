@@ -42,7 +42,7 @@ def evaluate(trainer: Trainer, make: Callable[[Config], VecEnv]) -> Iterator[Log
         After each rollout ``agent_steps`` and the means since the evaluation began, ``env/*``.
         puffer5's steps stay those of training.
     """
-    if trainer.config.train.algorithm != "puffer5":
+    if not trainer.config.facts.evaluates_apart:
         yield from trainer.evaluate()
     elif trainer.config.base.eval_episodes and not trainer.stop:
         config = evaluated(trainer.config)
@@ -73,7 +73,7 @@ def refuse_agents(config: Config, vec: VecEnv) -> None:
         UserError: it would be found out after training.
     """
     agents, each = config.base.eval_agents, vec.num_agents // vec.num_environments
-    obeyed = config.train.algorithm == "puffer5" or config.base.eval_interval
+    obeyed = config.facts.evaluates_apart or config.base.eval_interval
     if obeyed and agents > 0 and agents % each:
         message = f"base.eval_agents {agents} is not a multiple of an environment's {each} agents"
         raise UserError(message, multiples(agents, each))
@@ -96,7 +96,8 @@ def short_note(trainer: Trainer, record: Logs) -> str | None:
         )
     if config.base.eval_interval:
         return None
-    if config.train.algorithm != "puffer5" or ended >= config.base.eval_episodes or trainer.stop:
+    enough = ended >= config.base.eval_episodes
+    if not config.facts.evaluates_apart or enough or trainer.stop:
         return None
     return (
         f"the evaluation ended after {ended:,.0f} of {config.base.eval_episodes:,} episodes: no"
@@ -110,7 +111,7 @@ def _patience(config: Config) -> int:
 
 
 def _rollouts(trainer: Trainer, config: Config, vec: VecEnv) -> Iterator[Logs]:
-    run, timer = compile_update(trainer.policy, config.train), Profiler(False).rollout
+    run, timer = compile_update(trainer.policy), Profiler(False).rollout
     placement = replace(trainer.placement, overlap=False)
     collector = Collector(config, vec, trainer.policy, run, placement, timer)
     _, key = mx.random.split(mx.random.key(config.base.seed))  # as at the beginning of training

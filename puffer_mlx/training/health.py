@@ -1,6 +1,7 @@
 """What an epoch's minibatches came to: the losses, and whether training may go on."""
 
 import math
+from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -9,7 +10,8 @@ import mlx.core as mx
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops import pack, sums_of_squares
-from puffer_mlx.ppo import loss, precision
+from puffer_mlx.ppo import precision
+from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.train_state import TrainState
@@ -92,13 +94,14 @@ class Health:
 
     Args:
         config: a valid configuration.
+        metrics: names of the losses.
 
     Attributes:
         fault: why not one minibatch has counted so far; None if one did.
     """
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    def __init__(self, config: Config, metrics: Sequence[str] = METRICS) -> None:
+        self.config, self._metrics = config, metrics
         self.fault: UserError | None = None
         self._counted = False  # a minibatch
 
@@ -135,7 +138,7 @@ class Health:
             self.fault = not_finite(words, rollout, records[0], self.config)
         losses = {
             name: sum(column) / len(counted)
-            for name, column in zip(loss.METRICS, zip(*counted, strict=True), strict=False)
+            for name, column in zip(self._metrics, zip(*counted, strict=True), strict=False)
         }
         losses["skipped_steps"] = state["skipped"]
         if self.config.train.target_kl:  # how many there were until one was too far away

@@ -18,7 +18,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
 from puffer_mlx.ops import take_rows
-from puffer_mlx.ppo.shuffle import Fields
+from puffer_mlx.ppo.sections import Fields
 from puffer_mlx.selfplay.seats import Seats
 
 
@@ -30,15 +30,15 @@ class Learned:
         seats: who acts for which agents.
 
     Attributes:
-        rows: (n,) int32 of the N agents. Of puffer5, whose minibatches are the next S agents in
-            their order, again from the first one on: as many as are trained on before it repeats.
+        rows: (n,) int32 of the N agents. Where minibatches are the next S agents in their order,
+            again from the first one on: as many as are trained on before it repeats.
     """
 
     def __init__(self, config: Config, seats: Seats) -> None:
         self._everybody = config.selfplay.train_on_opponents
         self._opponents = mx.array((seats.policy > 0).tolist())
         rows = np.arange(len(seats.policy), dtype=np.int32) if self._everybody else seats.learners
-        if config.train.algorithm == "puffer5":
+        if config.facts.in_order:
             S, K = config.segments, config.minibatches
             rows = np.resize(rows, min(K * S, math.lcm(len(rows), S)))
         self.rows = rows

@@ -14,7 +14,7 @@ Without one a step is called as it is.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,6 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.ops import take_rows
-from puffer_mlx.ppo.sections import Inputs
-from puffer_mlx.ppo.shuffle import Fields
 from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import LEARNING
 from puffer_mlx.system.devices import building
@@ -31,20 +29,6 @@ from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.reader import Reader
 
 Observer = Callable[..., Any]
-
-PHASES = {  # what a step's time is charged to
-    "copy": "train_copy",
-    "recompute": "train_recompute",
-    "targets": "train_advantage",
-    "draw": "train_priorities",
-    "split": "train_gather",
-    "shuffle": "train_gather",
-    "gather": "train_gather",
-    "gradients": "train_backward",
-    "optimise": "train_optimizer",
-    "write_back": "train_write_back",
-    "epoch": "train_minibatches",
-}
 
 
 def watched(steps: Any, *observers: Observer) -> Any:
@@ -75,13 +59,16 @@ class SampledPhases:
     Args:
         timer: gets the phases ``train_*``.
         logprobs: the forward pass alone, see ``ppo/update.py``.
+        phases: which one each step's time is charged to.
 
     Attributes:
         extra: seconds of this epoch that measuring took in addition; nobody's time.
     """
 
-    def __init__(self, timer: PhaseTimer, logprobs: Callable[..., Any]) -> None:
-        self.timer, self.logprobs = timer, logprobs
+    def __init__(
+        self, timer: PhaseTimer, logprobs: Callable[..., Any], phases: Mapping[str, str]
+    ) -> None:
+        self.timer, self.logprobs, self._phases = timer, logprobs, phases
         self.extra = 0.0
         self._compiled, self._measured = False, False
 
@@ -100,7 +87,7 @@ class SampledPhases:
             return result
         began = time.perf_counter()
         mx.eval(result)
-        self.timer.lap(PHASES[name], LEARNING)
+        self.timer.lap(self._phases[name], LEARNING)
         if forward:
             backward = max(0.0, time.perf_counter() - began - forward)
             parts = {"train_forward": forward, "train_backward": backward}
@@ -142,12 +129,12 @@ class FirstRatios:
     def __init__(self, reader: Reader, comparable: bool) -> None:
         self._reader, self._comparable = reader, comparable
         self._rollout: Rollout | None = None
-        self._first: Any = None  # minibatch
+        self._rows: Any = None  # that were gathered last
         self._error: mx.array | None = None
 
     def begin(self, rollout: Rollout, epoch: int) -> bool:
         """An epoch begins; whether it is to be observed."""
-        self._rollout, self._first, self._error = rollout, None, None
+        self._rollout, self._rows, self._error = rollout, None, None
         return self._comparable or epoch % SAMPLE_EVERY == 1
 
     def __call__(self, name: str, step: Callable[..., Any], *arguments: Any) -> Any:
@@ -156,17 +143,12 @@ class FirstRatios:
         if self._error is not None:
             return result
         if name == "gather" and not self._comparable:
-            fields, rows = arguments
-            self._first = self._drawn(fields, rows, result)
-        elif name in ("split", "shuffle") and not self._comparable:
-            inputs, compared, state = result[0]
-            self._first = inputs, compared.old_logprob, state
+            self._rows = arguments[1]
         elif name == "gradients":
-            ratios = result[2] if self._comparable else self._of_what_acted()
+            ratios = result[2] if self._comparable else self._of_what_acted(*arguments[1:7])
             with building:
                 self._error = mx.max(mx.abs(ratios - 1))
             mx.async_eval(self._error)
-            self._first = None  # it needn't be kept any longer
         return result
 
     def found(self) -> dict[str, float]:
@@ -175,19 +157,19 @@ class FirstRatios:
         self._rollout = self._error = None
         return {"first_ratio_error": error} if math.isfinite(error) else {}
 
-    def _of_what_acted(self) -> mx.array:
+    def _of_what_acted(self, *minibatch: Any) -> mx.array:
+        """Ratios (T, S) by the weights that acted, from the states that the rows began with."""
+        *inputs, compared, state = minibatch
         assert self._rollout is not None
-        inputs, logprobs, state = self._first
-        acted = self._reader.behaviour(self._rollout, state, inputs)
+        if state is None and self._rows is not None:
+            state = self._of_rows(self._reader.first_states(self._rollout))
+        acted = self._reader.behaviour(self._rollout, state, tuple(inputs))
         with building:
-            return mx.exp(acted - logprobs.reshape(acted.shape))
+            return mx.exp(acted - compared.old_logprob.reshape(acted.shape))
 
-    def _drawn(self, fields: Fields, rows: mx.array, inputs: Inputs) -> tuple:
-        """Of drawn rows: what the forward pass reads, log-probabilities and first states."""
-        assert self._rollout is not None
-        states = self._reader.first_states(self._rollout)
+    def _of_rows(self, states: Any) -> Any:
+        """The gathered rows' of all agents' states (N, ...); None of None."""
+        if states is None:
+            return None
         with building:
-            if states is not None:
-                states = tree_map(lambda a: take_rows(a[None], rows, 1).squeeze(0), states)
-            T = inputs.observations.shape[0]
-            return inputs, take_rows(fields["logprobs"], rows, T), states
+            return tree_map(lambda a: take_rows(a[None], self._rows, 1).squeeze(0), states)

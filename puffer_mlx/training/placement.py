@@ -79,7 +79,7 @@ def notes(config: Config, placement: Placement) -> list[str]:
     """What to tell about a placement before the run: the reason, and switches that can't help."""
     lines = [placement.reason] if placement.reason else []
     one_gpu = placement.rollout == placement.learner == mx.gpu
-    if placement.overlap and one_gpu and config.train.algorithm != "puffer5":
+    if placement.overlap and one_gpu and not config.facts.lags:
         lines.append(
             "train.overlap: one GPU does both halves, so they take turns and the policy still lags;"
             " hint: --train.rollout-device cpu, or --train.overlap 0"

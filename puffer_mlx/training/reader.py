@@ -6,7 +6,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
-from puffer_mlx.ppo.shuffle import Fields
+from puffer_mlx.ppo.sections import Fields
 from puffer_mlx.ppo.update import Executables
 from puffer_mlx.rollout.acting_in_mlx import joined
 from puffer_mlx.system.devices import building, for_gpu

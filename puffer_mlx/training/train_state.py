@@ -1,9 +1,7 @@
-"""What training changes, and the numbers of an epoch that it is trained with."""
+"""What training changes."""
 
 from dataclasses import dataclass
 from typing import Any
-
-import mlx.core as mx
 
 from puffer_mlx.ppo import precision
 
@@ -19,12 +17,3 @@ class TrainState:
     def arrays(self) -> tuple[Any, Any, precision.Scaler]:
         """All of it."""
         return self.weights, self.optimizer, self.scaler
-
-
-@dataclass(frozen=True)
-class Scheduled:
-    """An epoch's scheduled numbers, scalar arrays."""
-
-    lr: mx.array
-    ent_coef: mx.array
-    beta: mx.array  # of the priorities

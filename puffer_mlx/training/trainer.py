@@ -20,6 +20,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.machines.alone import ALONE, Alone
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
+from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.system.devices import building
@@ -37,7 +38,7 @@ from puffer_mlx.training.learned_rows import Learned
 from puffer_mlx.training.learner import Learner
 from puffer_mlx.training.observers import FirstRatios, Observer, SampledPhases
 from puffer_mlx.training.placing import as_on_first, place
-from puffer_mlx.training.train_state import Scheduled, TrainState
+from puffer_mlx.training.train_state import TrainState
 from puffer_mlx.training.under_way import UnderWay
 from puffer_mlx.trees import named
 from puffer_mlx.vec.base import VecEnv
@@ -121,7 +122,7 @@ class Trainer:
         self._rate = config.train.learning_rate if adaptive else None  # else the schedule's
         self.schedule: Callable[[float], float] | None = None
         self._acts_next: Any = None  # the next rollout's weights, where they aren't the newest
-        run = compile_update(self.policy, own.train, ranks.summed)
+        run = compile_update(self.policy, own.train.precision)
         before = like.numbers if like else {}
         self.self_play = self_play.begin_self_play(config, vec, weights, ranks)
         seats = self.self_play and self.self_play.seats
@@ -135,11 +136,11 @@ class Trainer:
         self.collector = Collector(*about)
         learned = Learned(config, seats) if seats else None
         self.learner = Learner(config, run, self.placement, self.policy, ranks, learned)
-        self._phases = SampledPhases(self.profiler.train, run.logprobs)
-        # puffer4 trains a segment from a zero state. If its rollout did too, and acted by the
-        # weights that are trained, the first minibatch's ratios are 1 but for rounding.
+        self._phases = SampledPhases(self.profiler.train, run.logprobs, self.learner.phases)
+        # If a minibatch is trained from the states that its rollout began with, by the weights that
+        # acted, the first one's ratios are 1 but for rounding.
         carries = not config.base.reset_state and bool(named(self.policy.initial_state(1)))
-        same = not carries or config.train.algorithm != "puffer4"
+        same = not carries or config.facts.carries_state
         comparable = same and not self.placement.overlap
         self._ratios = FirstRatios(self.learner.reader, comparable)
         self.epoch_logs = EpochLogs(config)

@@ -12,7 +12,7 @@ import pytest
 from emulated_gpu import Compiled, recording
 from mlx.utils import tree_map
 from oracles import named
-from small_policies import beyond, policy_of, weights_of
+from small_policies import PUFFER5, beyond, policy_of, weights_of
 
 from puffer_mlx import config
 from puffer_mlx.ops.gpu import text
@@ -23,7 +23,6 @@ from puffer_mlx.policy.acting_on_gpu import (
     layout,
     step_on_gpu,
 )
-from puffer_mlx.policy.distributions import PUFFER5
 from puffer_mlx.policy.networks.catalog import NETWORKS, forms_of
 from puffer_mlx.policy.networks.mingru.network import MinGRU
 from puffer_mlx.policy.policy import Policy, make_policy

@@ -7,9 +7,10 @@ import numpy as np
 import oracles
 import pytest
 from oracles import f64
+from small_policies import PUFFER5
 
 from puffer_mlx.policy.decoders import Fused
-from puffer_mlx.policy.distributions import PUFFER5, Categorical, Gaussian, distribution
+from puffer_mlx.policy.distributions import Categorical, Gaussian, distribution
 from puffer_mlx.spec import ActionSpec
 
 HEADS = pytest.mark.parametrize("sizes", [(4,), (3, 2, 5)])

@@ -11,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
+from compiled_steps import compiled as compiled_steps
 from emulated_gpu import Compiled, from_memory, recording, to_memory
 from emulated_run import stand_in
 from kernel_oracles import EPSILON
@@ -24,7 +25,6 @@ from puffer_mlx.policy.distributions import Limits
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.ppo.closed_form import gpu, operation
 from puffer_mlx.ppo.loss import Coefficients, Minibatch
-from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.system.backend import building_for
 from puffer_mlx.trees import named
@@ -510,7 +510,7 @@ def update(name):
     case = Case(sizes, n=T * S, masked=masked)
     spec = EnvSpec("own", D, np.dtype(np.float32), case.action, sum(sizes) if masked else 0)
     policy = make_policy(spec, config.Policy(8, 1, dialect))
-    run = compile_update(policy, config.Train(precision=precision, ent_coef=ENT_COEF))
+    run = compiled_steps(policy, config.Train(precision=precision, ent_coef=ENT_COEF))
     weights = policy.init(mx.random.key(0))
     observations = mx.random.normal((T, S, D), key=mx.random.key(1))
     given = weights, observations, case.given("actions"), case.given("masks"), None

@@ -10,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
+from compiled_steps import compiled
 from emulated_gpu import Compiled, recording
 from mlx.utils import tree_map
 
@@ -19,7 +20,6 @@ from puffer_mlx.ops.draw import gpu as draw_gpu
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.ppo import priority
 from puffer_mlx.ppo.advantage import advantages
-from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.launches import Graphs
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -436,7 +436,7 @@ def steps_of(algorithm, segments):
     shape = config.Policy(hidden_size=8, num_layers=1, reset_on_terminal=algorithm == "puffer5")
     policy = make_policy(spec, shape, config.Torch())
     size = {"horizon": T, "minibatch_size": T * segments}
-    return compile_update(policy, config.Train(algorithm=algorithm, **size))
+    return compiled(policy, config.Train(algorithm=algorithm, **size))
 
 
 def fields_of(values, logprobs, ends):
@@ -482,7 +482,7 @@ def test_sections_are_views(sections):
     with graphs.building():
         steps = steps_of("puffer5", N // sections)
         state = graphs.ones((N, 8), mx.float32)
-        found = steps.split(tree_map(graphs.computed, fields), [state])
+        found = steps.split(tree_map(graphs.computed, fields), [state], N // sections)
         launches = graphs.launches(found)
     keep = 1  # 1 - terminals
     assert launches.total == keep + (0 if sections == 1 else len(fields) + keep)

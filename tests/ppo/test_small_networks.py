@@ -5,12 +5,12 @@ from dataclasses import replace
 import mlx.core as mx
 import numpy as np
 import pytest
+from compiled_steps import compiled
 from small_policies import policy_of, weights_of
 
 from puffer_mlx.config import Train
 from puffer_mlx.ppo import optimizers, precision, small_networks
 from puffer_mlx.ppo.loss import METRICS, largest_kl
-from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.trees import named
 
 T, N, M, K = 12, 5, 16, 5
@@ -76,8 +76,8 @@ def made(sizes, masks=False, **others):
 
 
 def one_by_one(policy, weights, fields, adv, order, train=TRAIN):
-    """What the steps of ppo/update.py make of it."""
-    run, state = compile_update(policy, train), optimizers.find("adam").init(weights)
+    """What the steps make of it."""
+    run, state = compiled(policy, train), optimizers.find("adam").init(weights)
     scaler, metrics, oks = precision.first_scaler("fp32"), [], []
     for inputs, batch, first in run.shuffle(fields, adv, None, mx.ones((T, N)), order):
         given = *inputs, batch, first, ENT, scaler["scale"]
@@ -137,7 +137,9 @@ def test_it_ends_with_the_first_minibatch_that_is_too_far_away(made_steps):
     assert found[2]["good"].item() == found[1]["step"].item() == made_steps
     expected = at_once(*given, order[:made_steps]) if made_steps else (weights,)
     assert max(differences(found[0], expected[0]).values()) == 0
-    assert largest_kl(bounded) == 1.5 * bounded.target_kl and largest_kl(TRAIN) == float("inf")
+    assert largest_kl(bounded.target_kl) == 1.5 * bounded.target_kl and largest_kl(
+        TRAIN.target_kl
+    ) == float("inf")
 
 
 def test_masks_and_bytes():
@@ -171,7 +173,7 @@ def test_a_policy_is_described_once_a_run(monkeypatch):
     policy, weights, *rollout = made((2,), dialect="sb3")
     described, describe = [], small_networks.describe
     monkeypatch.setattr(small_networks, "describe", lambda *a: described.append(0) or describe(*a))
-    run, state = compile_update(policy, TRAIN), optimizers.find("adam").init(weights)
+    run, state = compiled(policy, TRAIN), optimizers.find("adam").init(weights)
     scaler = precision.first_scaler("fp32")
     for _ in range(3):
         weights, state, scaler, _, ok = run.epoch(weights, state, scaler, *rollout, LR, ENT)

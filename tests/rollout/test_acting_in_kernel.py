@@ -9,7 +9,7 @@ import pytest
 from emulated_run import emulated_gpu
 from oracles import named
 
-from puffer_mlx.config import Policy, Torch, Train
+from puffer_mlx.config import Policy, Torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
@@ -44,7 +44,7 @@ class Run:
         self.buffer = RolloutBuffer(self.vec.spec, T, agents, groups)
         self.buffer.reset(self.vec)
         self.states = [self.policy.initial_state(agents // groups) for _ in range(groups)]
-        self.update = compile_update(self.policy, Train(horizon=T))
+        self.update = compile_update(self.policy)
         self.rollouts, self.agents = 0, agents
 
     def drawn(self, seed: int) -> Any:

@@ -6,10 +6,10 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
+from compiled_steps import compiled
 
 from puffer_mlx.config import Policy, Torch, Train
 from puffer_mlx.policy.policy import make_policy
-from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, each_group, few_parts
 from puffer_mlx.rollout.buffer import RolloutBuffer
@@ -41,7 +41,7 @@ class Run:
         self.buffer = RolloutBuffer(self.vec.spec, T, N, groups, finals)
         self.buffer.reset(self.vec)
         self.states = [self.policy.initial_state(N // groups) for _ in range(groups)]
-        self.update = compile_update(self.policy, train or Train(horizon=T))
+        self.update = compiled(self.policy, train or Train(horizon=T))
         self.lane = PhaseTimer("rollout")
         self.rollouts = 0
 

@@ -13,12 +13,11 @@ import pytest
 from mlx.utils import tree_flatten, tree_map
 from oracles import f64, named
 from sanitizers import SANITIZERS, C, program, sanitized
-from small_policies import beyond, policy_of, weights_of
+from small_policies import PUFFER5, beyond, policy_of, weights_of
 
 import puffer_mlx
 from puffer_mlx import config
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.policy.distributions import PUFFER5
 from puffer_mlx.policy.networks.mingru.network import MinGRU
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.rollout import compiled_step

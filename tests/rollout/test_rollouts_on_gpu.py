@@ -10,7 +10,7 @@ from emulated_run import emulated_gpu
 from oracles import named
 
 from puffer_mlx import config
-from puffer_mlx.config import Policy, Torch, Train
+from puffer_mlx.config import Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy import rollout_on_gpu as kernels
 from puffer_mlx.policy.policy import make_policy
@@ -75,7 +75,7 @@ class Run:
         self.buffer: Any = buffer(vec.spec, T, N, GROUPS)
         self.buffer.reset(self.vec)
         self.states = [self.policy.initial_state(N // GROUPS) for _ in range(GROUPS)]
-        update = compile_update(self.policy, Train(horizon=T))
+        update = compile_update(self.policy)
         given = self.policy, update, self.vec, streams, TIMER
         self.way: Any = choose_acting(CPU, "fp32", *given)
         assert isinstance(self.way, RolloutsOnGPU) == whole

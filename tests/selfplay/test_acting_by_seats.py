@@ -10,7 +10,7 @@ from mlx.utils import tree_map
 from native_envs import make
 from small_policies import weights_of
 
-from puffer_mlx.config import Policy, Torch, Train
+from puffer_mlx.config import Policy, Torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
@@ -93,7 +93,7 @@ class Game:
         return ActingInC(actors, PhaseTimer("rollout"))
 
     def in_mlx(self, parts=each_group) -> ActingInMLX:
-        act = compile_update(self.policy, Train(horizon=T)).act_by_seats
+        act = compile_update(self.policy).act_by_seats
         streams = lambda: acting_streams(CPU, 2, self.groups)  # noqa: E731
         return ActingInMLX(act, streams, PhaseTimer("rollout"), parts, self.seats)
 
@@ -180,7 +180,7 @@ def test_new_weights_are_taken_and_old_ones_known():
 
 def test_the_way_that_several_policies_take():
     game = Game("connect4_two")
-    run = compile_update(game.policy, Train(horizon=T))
+    run = compile_update(game.policy)
     streams = lambda: acting_streams(CPU, 2, 2)  # noqa: E731
     about = game.policy, run, game.vec, streams, PhaseTimer("rollout"), game.seats
     with game.vec:

@@ -208,8 +208,8 @@ def test_puffer4_goes_on_with_its_own_environments():
 @pytest.mark.parametrize("ratio", [1.5, 0.75])
 def test_importance_is_the_mean_ratio(ratio):
     losses = {"kl": ratio - 1 - np.log(ratio), "old_kl": -np.log(ratio)}
-    assert importance(losses, "puffer5") == {"importance": pytest.approx(ratio, rel=1e-12)}
-    assert importance(losses, "puffer4") == {}
+    assert importance(losses, "5.0") == {"importance": pytest.approx(ratio, rel=1e-12)}
+    assert importance(losses, "4.0") == {}
 
 
 def test_importance_of_a_run():

@@ -59,7 +59,7 @@ class Fake(SimpleNamespace):
 
 def parts(trainer: Any) -> Any:
     """What ``place`` and ``_calibrate`` get of a trainer."""
-    run = compile_update(trainer.policy, trainer.config.train)
+    run = compile_update(trainer.policy, trainer.config.train.precision)
     return trainer.config, trainer.vec, trainer.policy, run, trainer.weights
 
 
@@ -420,7 +420,7 @@ def test_all_ways_are_measured_with_their_environments(two, monkeypatch, name, o
     with NativeVec(find_environment(name), total_agents=16, env=c.env) as vec:
         policy = configured_policy(vec.spec, c)
         weights, before = policy.init(mx.random.key(0)), vec.state()
-        found = placed((c, vec, policy, compile_update(policy, c.train), weights))
+        found = placed((c, vec, policy, compile_update(policy, c.train.precision), weights))
         np.testing.assert_array_equal(vec.state(), before)
     measured = {"gpu-kernel": 4.0, "gpu": 5.0}[chosen]
     assert f"a step of all agents takes {1000 * measured:.0f}." in found.reason

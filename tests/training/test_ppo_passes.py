@@ -11,8 +11,8 @@ from puffer_mlx import config, vec
 from puffer_mlx.config.trainer_choice import unread
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo import small_networks
+from puffer_mlx.ppo.algorithms.ppo import learned_from
 from puffer_mlx.ppo.shuffle import Pass
-from puffer_mlx.training import learner
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.trees import named
 
@@ -62,7 +62,7 @@ def test_a_pass_has_every_sample_that_is_known(monkeypatch):
         minibatches, may = seen(Trainer(chosen, environments))
     assert len(may) < 57  # of 60 samples: an episode ended in this rollout, besides the last steps
     assert [len(one) for one in minibatches] == [8] * chosen.minibatches
-    each = Pass.of(chosen, False, chosen.vec.total_agents)
+    each = Pass.of(False, 8, chosen.batch_size, chosen.minibatches)
     assert (each.minibatches, each.count) == (7, 4)
     whole = {tuple(row) for row in may}
     passes = [list(chain(*minibatches[k : k + 7])) for k in range(0, 21, 7)]
@@ -76,8 +76,8 @@ def test_a_pass_has_every_sample_that_is_known(monkeypatch):
 
 def test_a_rollout_of_which_nothing_is_known_ends_no_run():
     finals = np.array([[1.0], [0.0], [0.0]])
-    assert learner._learned_from(finals, 2, 1).all()
-    assert learner._learned_from(None, 3, 1)[:, 0].tolist() == [True, True, False]
+    assert learned_from(finals, 2, 1).all()
+    assert learned_from(None, 3, 1)[:, 0].tolist() == [True, True, False]
 
 
 def test_all_at_once_is_what_the_steps_are(monkeypatch):

@@ -58,16 +58,16 @@ def forget_states(monkeypatch):
 
 def give_others_states(monkeypatch):
     """Each agent's segment begins with the next one's state."""
-    from puffer_mlx.ppo import sections
+    from puffer_mlx.ppo.algorithms import ppo
 
-    real = sections.segments
+    real = ppo.segments
 
     def mixed(fields, adv, learned, states, rows):
         *made, _ = real(fields, adv, learned, states, rows)
         rows = (rows + 1) % adv.shape[1]
         return *made, tree_map(lambda a: take_rows(a[None], rows, 1).squeeze(0), states)
 
-    monkeypatch.setattr(sections, "segments", mixed)
+    monkeypatch.setattr(ppo, "segments", mixed)
 
 
 def reset_nowhere_in_training(monkeypatch):

@@ -8,12 +8,13 @@ from mlx.utils import tree_map
 
 from puffer_mlx.check.gpu.arithmetic import inputs, small_policy
 from puffer_mlx.check.gpu.tools import Effort, at_most, need_gpu, on, unit
-from puffer_mlx.config import Train
+from puffer_mlx.config import Config, Train
 from puffer_mlx.policy.networks import NETWORKS
 from puffer_mlx.policy.policy import Policy
+from puffer_mlx.ppo import algorithms
+from puffer_mlx.ppo.algorithms.puffer5 import Segments
 from puffer_mlx.ppo.precision import DTYPES
-from puffer_mlx.ppo.sections import Segments
-from puffer_mlx.ppo.update import compile_update
+from puffer_mlx.ppo.update import compile_steps
 from puffer_mlx.trees import named
 
 COEFFICIENTS = {"clip_coef": 0.2, "vf_coef": 2.0, "vf_clip_coef": 0.2}
@@ -52,18 +53,19 @@ class Case:
     def run(self, precision: str) -> dict[str, np.ndarray]:
         """Gradients by weights, ratios and advantages, in float64, by name."""
         train = Train(algorithm="puffer5", vtrace=False, precision=precision, **COEFFICIENTS)  # type: ignore
-        update = compile_update(self.policy, train)
+        algorithm = algorithms.make(self.policy, Config(train=train))
+        steps = compile_steps(self.policy, train, algorithm)
         old_logprob, old_value, rewards, terminals = map(
             _arrays, (self.old_logprob, self.old_value, self.rewards, self.terminals)
         )
         read = self.observations, self.actions, None, 1 - self.terminals
-        grads, _, *rest = update.gradients(
+        grads, _, ratios, _, adv = steps.gradients(
             *(_arrays(self.weights), *map(_arrays, read)),
             Segments(old_logprob, old_value, rewards, terminals, None),
             *(_arrays(self.state), mx.array(0.01), mx.array(1024.0)),
         )
         found = {f"gradient by {name}": array for name, array in named(grads)}
-        found |= dict(zip(("ratios", "advantages"), rest, strict=True))
+        found |= {"ratios": ratios, "advantages": adv}
         return {name: np.array(array).astype(np.float64) for name, array in found.items()}
 
 

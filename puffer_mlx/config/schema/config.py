@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from puffer_mlx.config.algorithms import Facts, facts
 from puffer_mlx.config.key import Key
 from puffer_mlx.config.schema.base import Base
 from puffer_mlx.config.schema.policy import Policy
 from puffer_mlx.config.schema.section import Named
-from puffer_mlx.config.schema.selfplay import AUTO, OF_4, OF_5, Selfplay
+from puffer_mlx.config.schema.selfplay import AUTO, OF_4, OF_5, RELEASES, Selfplay
 from puffer_mlx.config.schema.torch import Torch, says_memory
 from puffer_mlx.config.schema.train import Train
 from puffer_mlx.config.schema.vec import Vec
@@ -104,9 +105,18 @@ class Config(Named):
         return self.train.minibatch_size // self.train.horizon
 
     @property
+    def facts(self) -> Facts:
+        """What the algorithm says of itself.
+
+        Raises:
+            UserError: there is none of that name.
+        """
+        return facts(self.train.algorithm)
+
+    @property
     def shuffles_samples(self) -> bool:
-        """Whether minibatches are of samples, not of segments: PPO of a network without memory."""
-        return self.train.algorithm == "ppo" and not says_memory(self.torch.network)
+        """Whether minibatches are of samples, not of segments."""
+        return self.facts.by_samples and not says_memory(self.torch.network)
 
     @property
     def minibatches(self) -> int:
@@ -128,7 +138,7 @@ class Config(Named):
             return self.selfplay.rules
         by_4, by_5 = self.vec.num_frozen_banks > 0, self.vec.num_policies > 1
         if by_4 == by_5:
-            return OF_5 if self.train.algorithm == OF_5 else OF_4
+            return OF_5 if self.facts.release == RELEASES[OF_5] else OF_4
         return OF_4 if by_4 else OF_5
 
     @property

@@ -6,6 +6,7 @@ from puffer_mlx.config.key import key
 from puffer_mlx.config.schema.section import Named
 
 AUTO, OF_4, OF_5 = "auto", "puffer4", "puffer5"  # whose rules
+RELEASES = {OF_4: "4.0", OF_5: "5.0"}  # of PufferLib, that have them
 LONGEST = 10**18  # steps
 
 

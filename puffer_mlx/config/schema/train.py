@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from puffer_mlx.config.algorithms import facts
 from puffer_mlx.config.key import key
-from puffer_mlx.config.parts import optimizers
+from puffer_mlx.config.parts import algorithms, optimizers
 from puffer_mlx.config.schema.section import Named
 
-OPTIMIZERS = optimizers()
+ALGORITHMS, OPTIMIZERS = algorithms(), optimizers()
 SCHEDULES = "cosine", "linear", "adaptive"
 
 
@@ -16,11 +17,9 @@ class Train(Named):
 
     algorithm: str = key(
         "puffer4",
-        "puffer4: PufferLib 4.0's, segments drawn by priority, advantages normalised; puffer5:"
-        " 5.0's, segments in their order, advantages of the values of the same forward pass; ppo:"
-        " the field's, advantages once a rollout, samples shuffled in each pass, of recurrent"
-        " networks segments. puffer_mlx only: a file of 5.0's selects puffer5.",
-        choices=("puffer4", "puffer5", "ppo"),
+        "; ".join(f"{name}: {facts(name).about}" for name in ALGORITHMS)
+        + ". puffer_mlx only: a file of PufferLib's selects that of its release.",
+        choices=ALGORITHMS,
     )
     total_timesteps: int = key(
         10_000_000, "Length of the run, summed over agents.", unit="steps", minimum=1, maximum=1e18

@@ -39,7 +39,7 @@ def fits(policy: Policy, train: Train) -> bool:
         and policy.decoder.limits == OPEN
     )
     own_form = optimizers.find(train.optimizer).numbers is not None
-    wanted = train.algorithm == "ppo", own_form, train.precision == "fp32"
+    wanted = own_form, train.precision == "fp32"
     small = train.minibatch_size * policy.network.hidden <= LARGEST
     return (
         known
@@ -144,7 +144,7 @@ class Epochs:
             *(optimizer["step"], lr, ent_coef, counts),
             *(*_samples(fields, adv), order, self._network),
             *(train.clip_coef, train.vf_coef, train.vf_clip_coef, train.max_grad_norm),
-            largest_kl(train),
+            largest_kl(train.target_kl),
             *optimizers.find(train.optimizer).numbers(train),  # type: ignore
         )
         arrays = iter(new)

@@ -24,7 +24,7 @@ from puffer_mlx.tracking import formats
 from puffer_mlx.tracking.run_log import RunLog
 
 BEST = "best.ini"
-FORMS = {"puffer5": "puffer5"}  # of the records that upstream's viewers read; else 4.0's
+FORMS = {"5.0": "puffer5"}  # of the records that a release's viewers read; else 4.0's
 OF_A_RANGE = "distribution", "min", "max", "scale"
 BUFFERS = "vec.num_buffers"
 
@@ -154,7 +154,7 @@ class Trainings(NamedTuple):
         config = load_saved(saved[-1])
         config.sweep = self.sections()
         name = _name(run, seed)
-        form = formats.find(FORMS.get(config.train.algorithm, "puffer4"))
+        form = formats.find(FORMS.get(config.facts.release, "puffer4"))
         log = RunLog(config, name, logs[-1], overlap=config.train.overlap is True)
         if not any(log.metric in record for record in log.epochs()):
             return

@@ -71,7 +71,7 @@ def _settings(run: RunLog) -> dict[str, dict[str, str]]:
     made: dict[str, dict[str, str]] = {}
     for section, key, value in _plain(run):
         name = f"{section}.{key}"
-        if name in REMOVED and run.config.train.algorithm != "puffer4":
+        if name in REMOVED and run.config.facts.release != "4.0":
             continue
         section, _, key = RENAMED.get(name, name).rpartition(".")
         made.setdefault(section, {})[key] = _value(value)

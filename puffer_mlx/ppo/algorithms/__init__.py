@@ -1,0 +1,159 @@
+"""How a rollout changes the weights: one file, or one folder, for each algorithm.
+
+``train.algorithm`` is a file's name here. Its ``FACTS`` (``config/algorithms.py``) are read before
+MLX is there; its ``make`` gives the ``Algorithm`` of a run. Nothing else needs to know of it.
+
+T steps of N agents are a rollout. T steps of S agents are a minibatch, or one step of M samples,
+and there are K of them in an epoch.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import numpy as np
+
+from puffer_mlx.config import Config, Train
+from puffer_mlx.config.algorithms import facts
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.ppo.advantage import Discounts
+from puffer_mlx.ppo.gradients import Loss
+from puffer_mlx.ppo.loss import METRICS, Coefficients
+from puffer_mlx.ppo.sections import Fields, Section
+
+
+class Step(NamedTuple):
+    """A function of arrays that is called by its name, and may be watched.
+
+    Args:
+        function: takes and returns arrays, and trees of them.
+        phase: of a record: what its time is charged to.
+        compiled: whether it is, where that pays.
+    """
+
+    function: Callable[..., Any]
+    phase: str
+    compiled: bool = True
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """An epoch's scheduled numbers, scalar arrays."""
+
+    lr: mx.array
+    ent_coef: mx.array
+    beta: mx.array  # of the priorities
+
+
+@dataclass
+class Epoch:
+    """A rollout while it is trained on. What minibatches change of it is here, in no algorithm.
+
+    Args:
+        steps: by their names: ``gather``, ``gradients``, ``optimise`` and the algorithm's own.
+        fields: (T, N, ...), of the agents that are trained on.
+        draws: of ``Algorithm.draws``.
+        scheduled: the epoch's numbers.
+        states: gives the network's (N, ...) when the rollout began; None: its initial ones.
+        finals: gives (T + 1, N), where episodes' last observations are; or None.
+        ranks: what divides minibatches among processes (``machines.together``); None: one has all.
+        values: (T, N), the rollout's, until an algorithm writes newer ones back.
+        ratios: (T, N), likewise; 1 at first.
+        rows: (S,), the agents of the minibatch under way.
+    """
+
+    steps: Any
+    fields: Fields
+    draws: mx.array
+    scheduled: Scheduled
+    states: Callable[[], Any]
+    finals: Callable[[], np.ndarray | None]
+    ranks: Any = None
+    values: Any = None
+    ratios: Any = None
+    rows: Any = None
+
+    def part(self, array: Any, axis: int = 0) -> Any:
+        """This process's part of an array along an axis, whose length their number divides."""
+        return array if self.ranks is None else self.ranks.part(array, axis)
+
+    def joined(self, array: mx.array, axis: int = 0) -> mx.array:
+        """All processes' parts, one after the other along an axis."""
+        return array if self.ranks is None else self.ranks.joined(array, axis)
+
+
+def _key(key: mx.array) -> mx.array:
+    return key
+
+
+def _nothing(epoch: Epoch, ratio: mx.array, value: mx.array, ok: mx.array) -> tuple[()]:
+    return ()
+
+
+class Algorithm(NamedTuple):
+    """An algorithm for one policy and configuration; unchanged while they train.
+
+    Args:
+        minibatches: an epoch's; each is asked for after the one before was written back.
+        loss: of a minibatch: see ``gradients``. A function of arrays, compiled with the forward
+            pass and its gradients.
+        steps: its own, by their names.
+        draws: makes of a key the random numbers that decide what an epoch's minibatches are.
+        write_back: (epoch, ratios (T, S), values (T, S), whether the minibatch counted) -> arrays
+            to be computed with it. Notes in the epoch what the minibatch has changed.
+        at_once: (epoch, weights, optimizer's state, scaler) -> all three after the epoch, the
+            advantages, metrics (K, 7) and which minibatches counted (K,): all in one operation.
+            None: there is none for this policy or machine.
+        largest_kl: the KL, by the name ``kl`` among ``metrics``, beyond which an epoch ends;
+            infinite: minibatches are submitted ahead of what is computed.
+        normalises: whether the loss normalises ``adv`` of what it compares with, a
+            ``loss.Minibatch``: among several processes it gets the moments of all.
+        metrics: names of the loss's statistics, ``total`` among them.
+    """
+
+    minibatches: Callable[[Epoch], Iterator[Section]]
+    loss: Loss
+    steps: Mapping[str, Step] = {}
+    draws: Callable[[mx.array], mx.array] = _key
+    write_back: Callable[..., tuple[mx.array, ...]] = _nothing
+    at_once: Callable[..., tuple] | None = None
+    largest_kl: float = math.inf
+    normalises: bool = True
+    metrics: tuple[str, ...] = METRICS
+
+
+def make(policy: Policy, config: Config, agents: int = 0, one_cpu: bool = False) -> Algorithm:
+    """The algorithm of a configuration: ``make`` of the file of its name.
+
+    Args:
+        policy: what is trained.
+        config: a valid configuration; of several processes the part that minibatches are drawn in.
+        agents: how many of them are trained on; 0: all.
+        one_cpu: whether one process trains, on a CPU.
+
+    Raises:
+        UserError: there is no algorithm of that name.
+    """
+    facts(config.train.algorithm)
+    module = import_module(f"{__name__}.{config.train.algorithm}")
+    return module.make(policy, config, agents or config.vec.total_agents, one_cpu)
+
+
+def coefficients(train: Train) -> Coefficients:
+    """The loss's numbers in a configuration."""
+    return Coefficients(train.clip_coef, train.vf_coef, train.vf_clip_coef)
+
+
+def discounts(train: Train) -> Discounts:
+    """The advantages' numbers in a configuration."""
+    return Discounts(
+        train.gamma,
+        train.gae_lambda,
+        train.vtrace_rho_clip,
+        train.vtrace_c_clip,
+        train.reward_clip,
+        train.bootstrap_truncated,
+    )

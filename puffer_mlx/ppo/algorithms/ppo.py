@@ -1,0 +1,156 @@
+"""PPO as the field has it: advantages once a rollout, samples in a random order.
+
+    targets:    once an epoch: advantages of the rollout's values
+    shuffle:    once a pass: all samples in a random order (all segments, if the network has a
+                memory), minibatch by minibatch: ``ppo/shuffle.py``
+    gradients:  for each minibatch: forward, loss, which normalises the advantages, gradients
+    optimise:   the optimizer's step
+
+or ``epoch``, all minibatches in one operation: ``ppo/small_networks``. Nothing is written back.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from puffer_mlx.config import Config
+from puffer_mlx.config.algorithms import Facts
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.ppo import small_networks
+from puffer_mlx.ppo.advantage import of_rollout
+from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, coefficients, discounts
+from puffer_mlx.ppo.gradients import clipped_loss
+from puffer_mlx.ppo.loss import largest_kl
+from puffer_mlx.ppo.sections import Fields, Inputs, Section
+from puffer_mlx.ppo.shuffle import Pass, samples, segments
+from puffer_mlx.system.devices import building
+
+FACTS = Facts(
+    about="the field's, advantages once a rollout, samples shuffled in each pass, of recurrent"
+    " networks segments",
+    title="PPO as the field has it",
+    unread=(
+        "train.prio_alpha",
+        "train.prio_beta0",
+        "train.advantage",
+        "train.vtrace",
+        "train.vtrace_rho_clip",
+        "train.vtrace_c_clip",
+    ),
+    by_samples=True,
+    stops_by_kl=True,
+)
+
+
+def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
+    """See ``algorithms.make``."""
+    train, K, by_segment = config.train, config.minibatches, policy.has_memory
+    size = config.segments if by_segment else train.minibatch_size
+    passes = Pass.of(by_segment, size, agents if by_segment else agents * train.horizon, K)
+    numbers = discounts(train)._replace(rho_clip=1.0, c_clip=1.0)
+
+    def targets(fields: Fields, values):
+        """Advantages (T, N), without importance ratios."""
+        return of_rollout(fields, values, None, numbers)
+
+    fits = one_cpu and small_networks.fits(policy, train)
+    return Algorithm(
+        minibatches=lambda epoch: islice(_all_passes(passes, epoch), K),
+        loss=partial(clipped_loss, policy, coefficients(train)),
+        steps={
+            "targets": Step(targets, "train_advantage"),
+            "shuffle": Step(partial(_shuffle, policy), "train_gather", compiled=False),
+            "epoch": Step(small_networks.Epochs(policy, train), "train_minibatches", False),
+        },
+        draws=lambda key: mx.random.split(key, passes.count),  # a key for each pass
+        at_once=partial(_at_once, passes, K) if fits else None,
+        largest_kl=largest_kl(train.target_kl),
+    )
+
+
+def _all_passes(passes: Pass, epoch: Epoch) -> Iterator[Section]:
+    """The minibatches of all passes; the last pass may be needed in part."""
+    fields, states = epoch.fields, epoch.states()
+    learned = learned_from(epoch.finals(), *fields["actions"].shape[:2])
+    with building:
+        weights = mx.array(learned, mx.float32)
+    adv = epoch.steps.targets(fields, epoch.values)
+    for order in _orders(passes, learned, epoch.draws):
+        with building:
+            own = epoch.part(order, 1)
+        yield from epoch.steps.shuffle(fields, adv, states, weights, own)
+
+
+def _at_once(passes: Pass, K: int, epoch: Epoch, *before: Any) -> tuple:
+    """All of an epoch's minibatches in one operation."""
+    fields, numbers = epoch.fields, epoch.scheduled
+    learned = learned_from(epoch.finals(), *fields["actions"].shape[:2])
+    adv = epoch.steps.targets(fields, epoch.values)
+    orders = [*_orders(passes, learned, epoch.draws)]
+    with building:
+        order = mx.concatenate(orders)[:K]
+    inputs = *before, fields, adv, order, numbers.lr, numbers.ent_coef
+    *after, metrics, ok = epoch.steps.epoch(*inputs)
+    return *after, adv, metrics, ok
+
+
+def _orders(passes: Pass, learned: np.ndarray, keys: mx.array) -> Iterator[mx.array]:
+    """Each pass's order: of all agents, or of the samples that are learned from."""
+    found = np.arange(learned.shape[1]) if passes.by_segment else np.flatnonzero(learned)
+    with building:
+        numbers = mx.array(found, mx.int32)
+    for key in keys:
+        with building:
+            order = passes.order(key, numbers)
+        yield order
+
+
+def learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
+    """Which steps of a rollout are learned from, (T, N) bool: see ``ppo/shuffle.py``.
+
+    If none is, all are, so that there are minibatches: their advantages are 0 and teach nothing.
+
+    Args:
+        finals: the rollout's, (T + 1, N).
+        steps: T.
+        agents: N.
+    """
+    learned = np.ones((steps, agents), bool) if finals is None else finals[:steps] == 0
+    learned[-1] = False
+    return learned if learned.any() else ~learned
+
+
+def _shuffle(
+    policy: Policy, fields: Fields, adv: mx.array, states: Any, learned: mx.array, order: mx.array
+) -> list[Section]:
+    """A pass's minibatches.
+
+    Args:
+        policy: what is trained.
+        fields: the rollout's.
+        adv: (T, N).
+        states: the network's, of N agents; None: its initial one, or it has no memory.
+        learned: (T, N) float32, 1 for steps that are learned from.
+        order: (K, M) int32 of samples; for a network with memory (K, S) of agents.
+    """
+    if not policy.has_memory:
+        picked = samples(fields, adv, order)
+        return [Section(_rows_of_one_step(read), batch, None) for read, batch in picked]
+
+    def section(rows: mx.array) -> Section:
+        read, batch, first = segments(fields, adv, learned, states, rows)
+        masks, keep = read.get("masks"), policy.keep(read["terminals"])
+        masks = None if masks is None else masks.flatten(0, 1)
+        actions = read["actions"].reshape(-1, policy.decoder.action.heads)
+        return Section(Inputs(read["observations"], actions, masks, keep), batch, first)
+
+    return [section(rows.reshape(-1)) for rows in mx.split(order, len(order))]
+
+
+def _rows_of_one_step(read: dict[str, mx.array]) -> Inputs:
+    """What the forward pass reads of M samples: M rows of one step."""
+    return Inputs(read["observations"][None], read["actions"], read.get("masks"), None)

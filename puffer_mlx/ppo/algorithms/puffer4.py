@@ -1,0 +1,95 @@
+"""PufferLib 4.0's: segments are drawn by their advantages, which every minibatch changes.
+
+For each minibatch:
+
+    targets:    advantages over all rows
+    draw:       priorities -> S rows and what is compared with them
+    gather:     the rows' observations, actions, masks and terminals
+    gradients:  forward over (T, S) from the initial state, loss, gradients
+    optimise:   the optimizer's step
+    write_back: the rows' new ratios and values
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+import mlx.core as mx
+
+from puffer_mlx.config import Config
+from puffer_mlx.config.algorithms import Facts
+from puffer_mlx.ops import put_rows, take_targets
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.ppo import priority
+from puffer_mlx.ppo.advantage import of_rollout
+from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, coefficients, discounts
+from puffer_mlx.ppo.gradients import clipped_loss
+from puffer_mlx.ppo.loss import Minibatch
+from puffer_mlx.ppo.sections import Fields, Section
+from puffer_mlx.system.devices import building
+
+FACTS = Facts(
+    about="PufferLib 4.0's, segments drawn by priority, advantages normalised",
+    title="PufferLib 4.0's trainer",
+    release="4.0",
+    carries_state=False,
+)
+
+
+def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
+    """See ``algorithms.make``."""
+    train, shape = config.train, (config.minibatches, config.segments)
+    numbers = discounts(train)._replace(form=train.advantage)
+
+    def targets(fields: Fields, values, ratios):
+        """Advantages (T, N)."""
+        return of_rollout(fields, values, ratios if train.vtrace else None, numbers)
+
+    return Algorithm(
+        minibatches=_minibatches,
+        loss=partial(clipped_loss, policy, coefficients(train)),
+        steps={
+            "targets": Step(targets, "train_advantage"),
+            "draw": Step(partial(_draw, train.prio_alpha), "train_priorities"),
+            "write_back": Step(put_rows, "train_write_back"),
+        },
+        draws=lambda key: 1 - mx.random.uniform(shape=shape, key=key),  # (K, S) in (0, 1]
+        write_back=_write_back,
+    )
+
+
+def _draw(alpha: float, fields: Fields, adv, values, uniforms, beta):
+    """The minibatch's rows (S,), with replacement, and their targets."""
+    rows, weights = priority.choose(adv, uniforms, beta, alpha)
+    finals = fields.get("finals")
+    return rows, Minibatch(*take_targets(fields["logprobs"], values, adv, finals, rows, weights))
+
+
+def _minibatches(epoch: Epoch) -> Iterator[Section]:
+    steps, fields, beta = epoch.steps, epoch.fields, epoch.scheduled.beta
+    with building:
+        epoch.ratios = mx.ones_like(epoch.values)
+        draws = mx.split(epoch.draws, len(epoch.draws))
+    for uniforms in draws:  # (1, S)
+        adv = steps.targets(fields, epoch.values, epoch.ratios)
+        epoch.rows, batch = steps.draw(fields, adv, epoch.values, uniforms.reshape(-1), beta)
+        with building:
+            rows, compared = epoch.part(epoch.rows), _own_samples(epoch, batch)
+        yield Section(steps.gather(fields, rows), compared, None)
+
+
+def _own_samples(epoch: Epoch, batch: Minibatch) -> Minibatch:
+    """This process's part of the targets (T*S,) of a minibatch."""
+    if epoch.ranks is None:
+        return batch
+    T = epoch.values.shape[0]
+    parts = (a if a is None else epoch.part(a.reshape(T, -1), 1).reshape(-1) for a in batch)
+    return Minibatch(*parts)  # type: ignore
+
+
+def _write_back(epoch: Epoch, ratio, value, ok) -> tuple[mx.array, mx.array]:
+    """The drawn rows' new values and ratios; the old ones if the minibatch didn't count."""
+    with building:
+        new = epoch.joined(value, 1), epoch.joined(ratio, 1)
+    before = epoch.values, epoch.ratios
+    epoch.values, epoch.ratios = epoch.steps.write_back(*before, epoch.rows, *new, ok)
+    return epoch.values, epoch.ratios

@@ -1,0 +1,134 @@
+"""PufferLib 5.0's: segments in their order, advantages of the values of the same forward pass.
+
+    split:      once an epoch: all rows, S by S; of each S what the forward pass reads, and what
+                the result is compared with
+    gradients:  for each minibatch: forward over (T, S) from the rollout's recurrent states,
+                advantages of the values that it gives, loss, gradients
+    optimise:   the optimizer's step
+
+Nothing is written back.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_map
+
+from puffer_mlx.config import Config
+from puffer_mlx.config.algorithms import Facts
+from puffer_mlx.ops import split_rows
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.ppo.advantage import advantages
+from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, coefficients, discounts
+from puffer_mlx.ppo.closed_form import operation as closed_form
+from puffer_mlx.ppo.gradients import Decoded, Scored, clipped_loss
+from puffer_mlx.ppo.loss import Minibatch
+from puffer_mlx.ppo.sections import Fields, Inputs, Section
+from puffer_mlx.system.devices import building
+
+FACTS = Facts(
+    about="5.0's, segments in their order, advantages of the values of the same forward pass",
+    title="PufferLib 5.0's trainer",
+    release="5.0",
+    layer="puffer5.ini",
+    unread=("train.prio_alpha", "train.prio_beta0", "train.advantage"),
+    limits=(1e6, -20.0, 2.0),
+    in_order=True,
+    lags=True,
+    evaluates_apart=True,
+    saves_after=1,
+)
+
+
+class Segments(NamedTuple):
+    """What S rows are compared with, all float32."""
+
+    old_logprob: mx.array
+    """(T*S,), time-major; of the rollout's policy, as the next."""
+    old_value: mx.array
+    """(T*S,)."""
+    rewards: mx.array
+    """(T, S)."""
+    terminals: mx.array
+    """(T, S)."""
+    finals: mx.array | None
+    """(T, S), as of the rollout, or None."""
+
+
+def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
+    """See ``algorithms.make``."""
+    train, numbers = config.train, discounts(config.train)
+    score = partial(clipped_loss, policy, coefficients(train))
+
+    def loss(now: Decoded, segments: Segments, ent_coef, scale) -> Scored:
+        """No gradient flows through the targets."""
+        decoder, y = tree_map(mx.stop_gradient, now.decoder), mx.stop_gradient(now.y)
+        values, ratios = y[-1:].reshape(now.shape), None
+        if train.vtrace:
+            acted = policy.decoder, decoder, y, now.actions, now.masks
+            ratios = mx.exp(closed_form.logprobs(*acted) - segments.old_logprob).reshape(now.shape)
+        old_logprob, old_value, rewards, terminals, finals = segments
+        arrays = values, rewards, terminals, ratios
+        adv = advantages(*arrays, finals=finals, **numbers._asdict())
+        batch = Minibatch(old_logprob, old_value, adv.reshape(-1))
+        return score(now, batch, ent_coef, scale)
+
+    return Algorithm(
+        minibatches=partial(_minibatches, config.minibatches, config.segments),
+        loss=loss,
+        steps={"split": Step(partial(_split, policy), "train_gather")},
+        normalises=False,
+    )
+
+
+def _minibatches(K: int, S: int, epoch: Epoch) -> Iterator[Section]:
+    """Sections of S agents in their order, and from the first again.
+
+    If K isn't a multiple of their number, the first ones are trained on once more than the others.
+    A section leaves the list when it comes for the last time.
+    """
+    fields, states = epoch.fields, epoch.states()
+    rows = epoch.part(np.arange(fields["actions"].shape[1]).reshape(-1, S), 1)
+    if rows.shape[1] < S:  # of each section this process's part
+        with building:
+            own = mx.array(rows.reshape(-1), mx.int32)
+            fields = {n: None if a is None else mx.take(a, own, 1) for n, a in fields.items()}
+            if states is not None:
+                states = tree_map(lambda a: mx.take(a, own, axis=0), states)
+    sections = epoch.steps.split(fields, states, rows.shape[1])
+    count = len(sections)
+    for k in range(K):
+        section = sections.pop(0)
+        if k + count < K:  # it comes again; else its memory is free for the next ones
+            sections.append(section)
+        yield section
+
+
+def _split(policy: Policy, fields: Fields, states: Any, S: int) -> list[Section]:
+    """All rows of a rollout in their order, S by S.
+
+    Args:
+        policy: what is trained.
+        fields: the rollout's.
+        states: the network's, of N agents; None: its initial one.
+        S: of the N agents, which it divides.
+    """
+    T, N = fields["actions"].shape[:2]
+    fields = {**fields, "keep": policy.keep(fields["terminals"])}
+    parts = {n: split_rows(a, S, T) for n, a in fields.items() if a is not None}
+
+    def section(k: int) -> Section:
+        steps = {name: own[k] for name, own in parts.items()}
+        flat = {name: own.flatten(0, 1) for name, own in steps.items()}
+        masks, keep, finals = flat.get("masks"), steps.get("keep"), steps.get("finals")
+        came = steps["rewards"], steps["terminals"], finals
+        return Section(
+            Inputs(steps["observations"], flat["actions"], masks, keep),
+            Segments(flat["logprobs"], flat["values"], *came),
+            None if states is None else tree_map(lambda a: a[k * S : (k + 1) * S], states),
+        )
+
+    return [section(k) for k in range(N // S)]
