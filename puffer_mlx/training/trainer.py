@@ -7,7 +7,7 @@ for logs in trainer:
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -61,6 +61,33 @@ class Pending:
     draws: mx.array | None = None
     before: self_play.State | None = None
     told: Logs = field(default_factory=dict)
+
+
+class Trains(Protocol):
+    """What a trainer is to those that show it, or have its policy act; the library's is one."""
+
+    config: Config
+    vec: VecEnv
+    policy: Policy
+    epoch: int
+    global_step: int
+    stop: bool
+
+    @property
+    def weights(self) -> Any:
+        """The policy's current weights."""
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+        ...
+
+    @property
+    def acts_in_c(self) -> bool:
+        """Whether a rollout is one call of C."""
+        ...
+
+    def __iter__(self) -> Iterator[Logs]: ...
 
 
 class Trainer:
@@ -188,8 +215,12 @@ class Trainer:
 
     def __iter__(self) -> Iterator[Logs]:
         """Train to the end of the schedule or until ``stop``; one record for each epoch."""
-        while self.epoch < self.config.epochs and not self._stopped():
+        while self.goes_on():
             yield self.step()
+
+    def goes_on(self) -> bool:
+        """Whether there is a further epoch: the schedule has one, and nobody set ``stop``."""
+        return self.epoch < self.config.epochs and not self._stopped()
 
     def _stopped(self) -> bool:
         """Whether the iteration is to end: somebody set ``stop``, here or at another rank."""
