@@ -235,12 +235,10 @@ def main(argv: list[str]) -> None:
     config, options = parse(argv)
     settle(options, config)
     vec.settle_family(config)
-    for line in take_notes(config):
-        voice.note(line)
+    voice.note(*take_notes(config))
     detail_config(config)
     select_device(config.base.device)
-    if note := kernels_note():
-        voice.note(note, error=True)
+    voice.note(kernels_note(), error=True)
     load = os.getloadavg()
     if options.sync:
         record = {"machine": machine(load), "sync": device_costs.measure()}

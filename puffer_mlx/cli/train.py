@@ -63,13 +63,9 @@ def start(
         raise UserError("--resume and --load-model-path are given", "one of them")
     refuse_missing(config)
     vec.settle_family(config)
-    voice.note(trainer_note(config))
-    voice.notes(take_notes(config))
+    voice.note(trainer_note(config), *take_notes(config))
     config.unused += [*optimizers.unread(config), *unread(config)]
-    if note := unused_note(config):
-        voice.note(note)
-    if not resumed and (note := rate_note(config)):
-        voice.note(note)
+    voice.note(unused_note(config), "" if resumed else rate_note(config))
     detail_config(config)
     return train(config, options, resumed)
 

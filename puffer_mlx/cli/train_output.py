@@ -42,15 +42,14 @@ def introduce(config: Config, environments: Environments) -> None:
 
     Or can't be drawn, where videos are asked for.
     """
-    voice.notes(take_notes(config))
+    voice.note(*take_notes(config))
     evaluation.refuse_agents(config, environments)
     refuse_undrawable(config, environments)
-    if note := after_self_play.prepare(config, environments.spec):
-        voice.note(note)
+    voice.note(after_self_play.prepare(config, environments.spec))
     if unused := vec.unused_keys(config, environments):
         voice.note(f"unused here: {', '.join(unused)}")
     if config.python:
-        voice.notes(filter(None, (environments.description, family_note(config))))
+        voice.note(environments.description, family_note(config))
 
 
 def resumed_notes(run: Run) -> Iterator[str]:
@@ -74,13 +73,13 @@ def files_text(run: Run) -> str:
     return f"checkpoints {run.folder}\nlog         {log}\ncompiled    {cache_directory()}"
 
 
-def notes(run: Run) -> Iterator[str]:
+def notes(run: Run) -> list[str | None]:
     """The lines about a run that begins to train."""
     trainer, config = run.trainer, run.trainer.config
     encoder, own_network = trainer.policy.encoder, vec.has_own_network(config)
-    yield from filter(None, (run.log.note, plainer_note(config.env_name, encoder, own_network)))
-    yield from placement.notes(config, trainer.placement)
-    yield from filter(None, [evaluation_note(config)])
+    plainer = plainer_note(config.env_name, encoder, own_network)
+    placed = placement.notes(config, trainer.placement)
+    return [run.log.note, plainer, *placed, evaluation_note(config)]
 
 
 def dashboard_of(run: Run, stop_at: int | None) -> Dashboard:

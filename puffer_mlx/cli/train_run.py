@@ -49,8 +49,7 @@ def train(config: Config, options: argparse.Namespace, resumed: Resumed) -> int:
 
 def train_part(config: Config, options: argparse.Namespace, resumed: Resumed, ranks: Alone) -> int:
     """Train as one of several ranks, or as the only one: see ``train``."""
-    if note := kernels_note():
-        voice.note(note, error=True)
+    voice.note(kernels_note(), error=True)
     path = resumed.folder / checkpoint.WEIGHTS if resumed else None
     if options.load_model_path is not None:
         path = checkpoint.find_weights(options.load_model_path, config)
@@ -61,13 +60,13 @@ def train_part(config: Config, options: argparse.Namespace, resumed: Resumed, ra
     ):
         trainer, config = run.trainer, run.trainer.config
         record = TraceFiles(trainer, options)
-        voice.notes(resumed_notes(run))
+        voice.note(*resumed_notes(run))
         outside.trainer = trainer
         if ranks.rank:
             return follow(trainer, outside, resumed)
         run.write()
         voice.detail(files_text(run))
-        voice.notes(notes(run))
+        voice.note(*notes(run))
         ending = RunEnding(run)
         ranks.first(str(run.folder))
         ranks.rescue_by(ending.rescue)
@@ -92,7 +91,7 @@ def seen_as_trained(config: Config, path: Path | None) -> Config:
     if path is None:
         return config
     changed = as_trained(config, path)
-    voice.notes(differences(config, changed, path))
+    voice.note(*differences(config, changed, path))
     return changed
 
 

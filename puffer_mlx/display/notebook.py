@@ -36,7 +36,7 @@ RATED = ("Elo", "win rate", "pool")  # of self-play, above its curve
 COLOURS = {"rollout": "Blues", "train": "Oranges"}  # of a phase's parts: matplotlib's colour maps
 
 
-def summary(trainer: Trains) -> dict[str, str]:
+def summary(trainer: Any) -> dict[str, str]:
     """What doesn't change during a run, as the dashboard shows it."""
     config, device = trainer.config, mx.default_device()
     groups = config.vec.num_buffers

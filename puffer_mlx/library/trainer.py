@@ -5,6 +5,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -44,20 +45,13 @@ OF_TRACKERS = "base.log_dir", "base.wandb_project", "base.wandb_group", "base.ta
 OF_MODULES = ("policy.reset_on_terminal", "policy.log_std_init")  # settings that they obey
 
 
-def _inner() -> Any:
-    """An attribute of the library's trainer that is its run's trainer's."""
-    return _Inner()
+def _inner(name: str) -> Any:
+    """An attribute of the trainer that is its run's trainer's."""
 
+    def change(trainer: Any, value: Any) -> None:
+        setattr(trainer._run.trainer, name, value)
 
-class _Inner:
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, trainer: Any, owner: type) -> Any:
-        return self if trainer is None else getattr(trainer._run.trainer, self._name)
-
-    def __set__(self, trainer: Any, value: Any) -> None:
-        setattr(trainer._run.trainer, self._name, value)
+    return property(attrgetter(f"_run.trainer.{name}"), change)
 
 
 class Trainer:
@@ -101,21 +95,22 @@ class Trainer:
         UserError: a setting, the environment or the policy isn't usable; the message says why.
     """
 
-    config: Config = _inner()
-    vec: VecEnv = _inner()
-    policy: Architecture = _inner()
-    epoch: int = _inner()
-    global_step: int = _inner()
-    stop: bool = _inner()
-    weights: Any = _inner()
-    parameters: int = _inner()
-    acts_in_c: bool = _inner()
-    fault: UserError | None = _inner()
-    schedule: Schedule | None = _inner()
-    ranks, placement, profiler, recorded, under_way = (_inner() for _ in range(5))
-    learner, collector, train_state, pending = (_inner() for _ in range(4))
-    epoch_logs, self_play = (_inner() for _ in range(2))
-    evaluate, begin_rollout, scheduled, state, restore = (_inner() for _ in range(5))
+    config: Config = _inner("config")
+    vec: VecEnv = _inner("vec")
+    policy: Architecture = _inner("policy")
+    epoch: int = _inner("epoch")
+    global_step: int = _inner("global_step")
+    stop: bool = _inner("stop")
+    weights: Any = _inner("weights")
+    fault: UserError | None = _inner("fault")
+    schedule: Schedule | None = _inner("schedule")
+    train_state: Any = _inner("train_state")
+    pending: Any = _inner("pending")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._run.trainer, name)
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """How much a program says: what is usual; with -q only what matters; with -v also what it chose."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 QUIET, USUAL, VERBOSE = -1, 0, 1
@@ -30,16 +30,10 @@ def is_quiet() -> bool:
     return _level == QUIET
 
 
-def note(line: str, error: bool = False) -> None:
-    """Print what is good to know; ``error``: on standard error."""
-    if not is_quiet():
+def note(*lines: str | None, error: bool = False) -> None:
+    """Print lines that are good to know, if there are any; ``error``: on standard error."""
+    for line in filter(None, () if is_quiet() else lines):
         print(line, file=sys.stderr if error else sys.stdout, flush=True)
-
-
-def notes(lines: Iterable[str]) -> None:
-    """Print ``note`` by ``note``."""
-    for line in lines:
-        note(line)
 
 
 def detail(line: str) -> None:

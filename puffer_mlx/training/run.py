@@ -11,7 +11,6 @@ import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from mlx import nn
@@ -37,7 +36,7 @@ from puffer_mlx.training.while_training import Evaluator
 from puffer_mlx.vec.base import Environments
 
 
-class Run:
+class Run(contextlib.ExitStack):
     """A run: made by ``open``, closed at the end of a ``with`` or by ``close``.
 
     Attributes:
@@ -53,17 +52,16 @@ class Run:
         trackers: told of the epochs; ``track`` sets them, too.
     """
 
+    trainer: Trainer
+    evaluator: Evaluator
     resumed: checkpoint.Checkpoint | None
     state: checkpoint.State | None
+    exact: bool = False
+    files: contextlib.ExitStack
     folder: Path
     keeper: checkpoint.CheckpointManager
     log: JsonLines
     trackers: Trackers
-
-    def __init__(self, trainer: Trainer, resumed: Any, state: Any) -> None:
-        self.trainer, self.resumed, self.state, self.exact = trainer, resumed, state, False
-        self.evaluator = Evaluator(trainer, make_environments)
-        self.files, self._environments = contextlib.ExitStack(), contextlib.ExitStack()
 
     @classmethod
     def open(
@@ -94,15 +92,18 @@ class Run:
             UserError: the configuration, the environments, the policy or a file isn't usable.
         """
         with contextlib.ExitStack() as stack:
+            run = stack.enter_context(cls())
             if environments is None:
                 kept = optimizers.kept(optimizers.find(config.train.optimizer))
                 refuse_training(ranks.own(config), kept=kept)  # environments may be as large
                 cores = placement.rollout_cores(config)
-                environments = stack.enter_context(ranks_environments.make(config, ranks, cores))
+                environments = run.enter_context(ranks_environments.make(config, ranks, cores))
             look(config, environments)
-            state = checkpoint.load_state(resumed.folder) if resumed else None
-            path = resumed.folder / checkpoint.WEIGHTS if resumed else weights
-            path = path if isinstance(path, Path) else None
+            path = weights if isinstance(weights, Path) else None
+            run.resumed, run.state = resumed, None
+            if resumed:
+                run.state = checkpoint.load_state(resumed.folder)
+                path = resumed.folder / checkpoint.WEIGHTS
             if path:
                 restore_statistics(environments, path)
             if resumed:
@@ -110,14 +111,15 @@ class Run:
             if not isinstance(policy, Policy | None):
                 policy = actor_critic(policy, environments.spec, config)
             first = None if path else weights
-            trainer = Trainer(config, environments, policy, first, like=state, ranks=ranks)
+            run.trainer = trainer = Trainer(config, environments, policy, first, run.state, ranks)
             trainer.schedule = schedule
-            run = cls(trainer, resumed, state)
-            if resumed and state:
-                run.exact = trainer.restore(resumed.weights, state)
+            if resumed and run.state:
+                run.exact = trainer.restore(resumed.weights, run.state)
             elif path:
                 trainer.weights = load_weights(path, trainer.weights)
-            run._environments = stack.pop_all()
+            run.evaluator = Evaluator(trainer, make_environments)
+            run.files = run.enter_context(contextlib.ExitStack())
+            stack.pop_all()
             return run
 
     def write(self) -> None:
@@ -149,19 +151,6 @@ class Run:
     def _record(self, name: str) -> RunLog:
         config = self.trainer.config
         return RunLog(config, name, log_path(config, name), self.trainer.placement.overlap)
-
-    def close(self) -> None:
-        """Close everything that this has opened; harmless if it is called again."""
-        self.__exit__(None, None, None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._environments:
-            self.files.__exit__(kind, error, trace)
 
 
 def make_environments(config: Config) -> Environments:

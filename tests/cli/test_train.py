@@ -62,7 +62,7 @@ def test_the_last_evaluation_is_not_shown_as_training(monkeypatch):
     monkeypatch.setattr(train_run.evaluation, "short_note", lambda *_: None)
     dashboard, _ = shown(terminal=True)
     dashboard.update({"agent_steps": 4.0, "SPS": 1.0, "env/score": 1.5, "env/n": 2.0})
-    record = train_run.evaluate(Played(), None, dashboard)
+    record = train_run.evaluate(Played(), None, dashboard)  # type: ignore
     assert record == {"agent_steps": 5.0, "env/score": 2.0, "env/n": 3.0}
     scores = {"training score": "1.500 (2 episodes)", "evaluation score": "2.000"}
     assert dashboard.view.scores() == scores
