@@ -187,7 +187,7 @@ def test_light_modules_do_not_load_mlx(module):
 
 
 def test_the_loss_brings_no_room_with_it():
-    """Mathematics takes numbers: to read and to use it, no configuration and no policy is needed."""
+    """Mathematics takes numbers: it is read and used without a configuration or a policy."""
     program = """
 import sys, puffer_mlx
 before = set(sys.modules)
