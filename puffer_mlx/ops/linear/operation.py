@@ -35,8 +35,10 @@ def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.ar
 def _linear(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
     if extension_with_products(REFERENCE) is not None:
         rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
-        y = _linear_rows(rows, weight) if bias is None else _affine_rows(rows, weight, bias)  # type: ignore
-        return y if x.ndim == 2 else y.reshape(*x.shape[:-1], -1)
+        product: Any = (
+            _linear_rows(rows, weight) if bias is None else _affine_rows(rows, weight, bias)
+        )  # type: ignore
+        return product if x.ndim == 2 else product.reshape(*x.shape[:-1], -1)
     on_gpu = backend() != "cpu"
     if bias is None:
         return _product_on_gpu(x, weight) if on_gpu else x @ weight.T  # type: ignore

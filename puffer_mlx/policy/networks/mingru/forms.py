@@ -48,7 +48,7 @@ def _run(low: list, rest: list, dout: mx.array) -> list[mx.array]:
 
 
 def _reference(u: mx.array, *rest: mx.array) -> mx.array:
-    return mingru_reference(mx.split(u, 3, axis=-1), *rest)[0]
+    return mingru_reference(mx.split(u, 3, axis=-1), *rest)[0]  # type: ignore
 
 
 def _fused_case(T: int, S: int, H: int) -> FusedCase:

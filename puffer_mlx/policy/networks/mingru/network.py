@@ -61,7 +61,7 @@ def mingru_reference(
         state = state + z_t * (g_t - state)
         states.append(state)
     stacked = mx.stack(states)  # (T, S, H)
-    return x + q * (stacked - x), stacked
+    return x + q * (stacked - x), stacked  # type: ignore
 
 
 @mx.custom_function
