@@ -175,7 +175,7 @@ def test_light_modules_do_not_load_mlx(module):
 
 
 def test_the_loss_brings_no_room_with_it():
-    """Mathematics takes numbers: to read and to use it, no configuration and no policy is needed."""
+    """Mathematics takes numbers: to read and to use it, nothing else is needed."""
     program = """
 import sys, puffer_mlx
 before = set(sys.modules)
