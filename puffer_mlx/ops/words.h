@@ -4,9 +4,11 @@
 //
 //   FUNCTION             how a function is declared
 //   IN_THREAD            where a reference points: to memory of the thread's own
-//   logistic(V), squash(V)
+//   logistic(V), squash(V), exp(float), log(float)
 
 #pragma once
+
+#include <cmath>
 
 #include "ops/cpu/arithmetic.h"
 
@@ -14,6 +16,9 @@
 #define IN_THREAD
 
 namespace puffer {
+
+using std::exp;
+using std::log;
 
 template <class V>
 inline V squash(V x) {

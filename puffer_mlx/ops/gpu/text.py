@@ -98,7 +98,7 @@ def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
         backend: ``metal`` or ``cuda``.
     """
     seen: set[Path] = set()
-    names = _INCLUDE.findall(layers.read_text())  # layers are a part of the kernel; these, functions
+    names = _INCLUDE.findall(layers.read_text())  # functions; the layers are a kernel's part
     functions = "".join(_expand(_included(layers, name), seen, {}) for name in names)
     given = {"layers.metal.h": _expand(layers, seen, {}), "rules": in_namespace(rules)}
     text = functions + _expand(FOLDER / "acting" / "rollout.kernel.h", seen, given)
