@@ -195,7 +195,7 @@ def test_a_value_at_the_bound_of_its_change():
 def test_a_ratio_that_overflows():
     """What is clipped has a finite loss, but its gradient is 0 times infinity: no step is made."""
     policy, weights, fields, adv, order = at_a_corner(0.1)
-    t, n = divmod(int(order[0, 0].item()), N)
+    t, n = divmod(int(np.array(order)[0, 0]), N)
     fields["logprobs"][t, n], adv[t, n] = -200, 9
     given = policy, weights, fields, adv, order
     found, expected = at_once(*given), one_by_one(*given)
