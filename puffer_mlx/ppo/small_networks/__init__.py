@@ -30,8 +30,8 @@ from puffer_mlx.trees import leaves
 REFERENCE = Reference(
     "the epoch in one operation of ppo/small_networks",
     (
-        "ppo.gradients:Gradients.gradients",
-        "ppo.closed_form.operation:losses",
+        "ppo.gradients:gradients",
+        "ppo.gradients:clipped_loss",
         "ppo.shuffle:samples",
         "ppo.precision:next_scaler",
         "ppo.update:_optimise",
