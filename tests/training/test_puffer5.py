@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-
 from typing import Any
 
 import mlx.core as mx
