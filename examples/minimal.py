@@ -44,7 +44,7 @@ OBEYED = (
 )
 LEFT_OUT = {  # of [train]
     **{"algorithm": "puffer4", "overlap": False, "precision": "fp32", "rollout_device": "auto"},
-    **{"gpus": 1, "draw_from": "rank"},
+    **{"gpus": 1, "draw_from": "rank", "loss": "clipped"},
 }
 
 
@@ -125,7 +125,7 @@ def train(config, environments):
     gradient = mx.compile(mx.value_and_grad(partial(loss, policy=policy, settings=settings)))
     init, key = mx.random.split(mx.random.key(config.base.seed))
     weights = policy.init(init)
-    optimizer = optimizers.find(settings.optimizer)
+    optimizer = optimizers.of(config)
     optimizer_state, state = optimizer.init(weights), policy.initial_state(N)
     buffer = RolloutBuffer(environments.spec, T, N, 1, environments.finals)
     buffer.reset(environments)

@@ -79,7 +79,7 @@ def train_part(
     config: Config, options: argparse.Namespace, resumed: Checkpoint | None, ranks: Alone
 ) -> int:
     """Train as one of several ranks, or as the only one: see ``train``."""
-    kept = optimizers.kept(optimizers.find(config.train.optimizer))
+    kept = optimizers.kept(optimizers.of(config))
     refuse_training(ranks.own(config), kept=kept)  # before environments, which may be as large
     if note := kernels_note():
         voice.note(note, error=True)

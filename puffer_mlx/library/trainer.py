@@ -105,7 +105,7 @@ class Trainer(Loop):
         vec.settle_family(found)
         refuse_missing(found)
         select_device(found.base.device)
-        refuse_training(found, kept=optimizers.kept(optimizers.find(found.train.optimizer)))
+        refuse_training(found, kept=optimizers.kept(optimizers.of(found)))
         environments = env if ready else vec.make(found, placement.rollout_cores(found))
         try:
             own = policy

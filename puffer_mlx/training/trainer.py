@@ -108,7 +108,7 @@ class Trainer:
         choose_cache_limit()
         self.config, self.vec, self.ranks = config, vec, ranks
         own = ranks.own(config)
-        optimizer = optimizers.find(config.train.optimizer)
+        optimizer = optimizers.of(config)
         refuse_training(own, vec.spec, optimizers.kept(optimizer))
         self.policy = policy or configured_policy(vec.spec, config)
         init, self._key = mx.random.split(mx.random.key(config.base.seed))

@@ -8,6 +8,7 @@ optimizer that has a form here. It computes what the steps of ``ppo/update.py`` 
 after the other.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -30,8 +31,16 @@ LARGEST = 1 << 18  # numbers of a layer's output: beyond, MLX's graph uses more 
 Five = tuple[int, int, int, int, int]
 
 
-def fits(policy: Policy, train: Train) -> bool:
-    """Whether an epoch of a policy can be one operation here."""
+def fits(policy: Policy, train: Train, *given: Callable[..., Any]) -> bool:
+    """Whether an epoch of a policy can be one operation here.
+
+    Args:
+        policy: what is trained.
+        train: section [train].
+        *given: functions of the user's own, in the place of ours.
+    """
+    if given:
+        return False
     known = (
         encoder_forms(policy.encoder).activation is not None
         and forms_of(policy.network).pack is not None
