@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,6 +45,31 @@ def run(name: str, *argv: object, cwd: Path, **how: Any) -> subprocess.Completed
     )
     done.stderr = errors(done.stderr)
     return done
+
+
+def planted(folder: Path, file: str, text: str) -> Callable[..., tuple[str, int]]:
+    """What trains with a copy of the package, made in a folder, that has one file more.
+
+    Args:
+        folder: an empty one.
+        file: its path in the package.
+        text: what is in it.
+
+    Returns:
+        A function of the folder to run in and of words for ``train``: what is said, and the status.
+    """
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "puffer_mlx", folder / "puffer_mlx", ignore=ignore)
+    for name in ("configs", "envs"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "puffer_mlx" / file).write_text(text)
+
+    def train(where: Path, *words: object) -> tuple[str, int]:
+        where.mkdir(exist_ok=True)
+        done = run("train", *words, cwd=where, env={**os.environ, "PYTHONPATH": str(folder)})
+        return done.stdout + done.stderr, done.returncode
+
+    return train
 
 
 class Process:

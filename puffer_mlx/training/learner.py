@@ -113,7 +113,9 @@ class Learner:
         epoch = Epoch(
             *(steps, fields, draws, scheduled),
             states=lambda: self._ranks.states(self.reader.first_states(rollout)),
-            finals=lambda: self._ranks.finals(self._finals(rollout), fields),
+            learned=lambda: learned_from(
+                self._ranks.finals(self._finals(rollout), fields), *fields["actions"].shape[:2]
+            ),
             ranks=self._ranks.shared,
             values=fields["values"],
         )
@@ -139,6 +141,21 @@ class Learner:
         """Which rows hold an episode's last observation, of the agents that are trained on."""
         finals = rollout.buffer.last_rows
         return finals if self._learned is None else self._learned.finals(finals)
+
+
+def learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
+    """Which steps of a rollout are learned from, (T, N) bool: see ``ppo/shuffle.py``.
+
+    If none is, all are, so that there are minibatches: their advantages are 0 and teach nothing.
+
+    Args:
+        finals: the rollout's, (T + 1, N).
+        steps: T.
+        agents: N.
+    """
+    learned = np.ones((steps, agents), bool) if finals is None else finals[:steps] == 0
+    learned[-1] = False
+    return learned if learned.any() else ~learned
 
 
 def train_on(

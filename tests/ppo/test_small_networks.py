@@ -185,7 +185,6 @@ def test_whom_it_is_for():
     policy = policy_of("MLP", (1,), dialect="sb3")
     assert small_networks.fits(policy, TRAIN)
     others = {
-        "algorithm": "puffer4",
         "optimizer": "muon",
         "precision": "bf16",
         "minibatch_size": 1 << 20,

@@ -178,6 +178,27 @@ def test_a_file_that_knows_a_part_is_found(tmp_path):
     assert knowing(tmp_path, "a", "lstm") == {"a/other.py", "b.py", "c.py", "d.py"}
 
 
+def comparisons(package: Path) -> set[str]:
+    """Files outside ``ppo/algorithms`` that compare something with an algorithm's name."""
+    folder, found = package / "ppo" / "algorithms", set()
+    names = {path.stem for path in folder.glob("*.py")}
+    for path in package.rglob("*.py"):
+        nodes = ast.walk(ast.parse(path.read_text())) if folder not in path.parents else ()
+        compared = (side for n in nodes if isinstance(n, ast.Compare) for side in ast.walk(n))
+        if any(isinstance(side, ast.Constant) and side.value in names for side in compared):
+            found.add(str(path.relative_to(package)))
+    return found
+
+
+def test_nothing_is_compared_with_an_algorithm_s_name(tmp_path):
+    assert not comparisons(PACKAGE)
+    (tmp_path / "ppo" / "algorithms").mkdir(parents=True)
+    (tmp_path / "ppo" / "algorithms" / "a2c.py").write_text("x == 'a2c'")
+    (tmp_path / "here.py").write_text("if train.algorithm in ('a2c', 'other'): ...")
+    (tmp_path / "there.py").write_text("name = 'a2c'")
+    assert comparisons(tmp_path) == {"here.py"}
+
+
 def test_nobody_imports_a_format_by_name():
     formats = {module for module in ARROWS if module.startswith("export.formats.")}
     assert len(formats) > 3

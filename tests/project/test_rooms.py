@@ -172,3 +172,15 @@ def test_guests_are_imported_inside_functions():
 def test_light_modules_do_not_load_mlx(module):
     code = f"import sys, {module}; sys.exit('mlx.core' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_loss_brings_no_room_with_it():
+    """Mathematics takes numbers: to read and to use it, no configuration and no policy is needed."""
+    program = """
+import sys, puffer_mlx
+before = set(sys.modules)
+import puffer_mlx.ppo.loss
+print(*sorted(name for name in sys.modules.keys() - before if name.startswith("puffer_mlx")))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == ["puffer_mlx.ppo", "puffer_mlx.ppo.loss"], done.stderr

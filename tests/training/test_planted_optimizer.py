@@ -1,11 +1,6 @@
 """An optimizer is one file: plain SGD, put beside the others, trains and goes on to the bit."""
 
-import os
-import shutil
-import subprocess
-
-import pytest
-from running import BATCH, ROOT, TINY, command, learned, only, records
+from running import BATCH, TINY, learned, only, planted, records
 
 SGD = '''
 """Stochastic gradient descent."""
@@ -27,27 +22,8 @@ OPTIMIZER = Optimizer(init=lambda weights: {}, step=step, reads=())
 '''
 
 
-@pytest.fixture
-def train(tmp_path):
-    """scripts/train.py of a copy of the package that has one file more."""
-    ignore = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "puffer_mlx", tmp_path / "puffer_mlx", ignore=ignore)
-    for name in ("configs", "envs"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "puffer_mlx" / "ppo" / "optimizers" / "sgd.py").write_text(SGD)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-
-    def run(folder, *words):
-        folder.mkdir(exist_ok=True)
-        done = subprocess.run(
-            command("train", *words), cwd=folder, env=environment, capture_output=True, text=True
-        )
-        return done.stdout + done.stderr, done.returncode
-
-    return run
-
-
-def test_one_file(train, tmp_path):
+def test_one_file(tmp_path):
+    train = planted(tmp_path, "ppo/optimizers/sgd.py", SGD)
     more = ["--train.optimizer", "sgd", "--train.beta1", 0.5, "--train.learning-rate", 0.1]
     text, status = train(tmp_path / "whole", *TINY, *more)
     assert status == 0, text

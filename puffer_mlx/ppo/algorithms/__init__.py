@@ -15,7 +15,6 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-import numpy as np
 
 from puffer_mlx.config import Config, Train
 from puffer_mlx.config.algorithms import facts
@@ -60,7 +59,7 @@ class Epoch:
         draws: of ``Algorithm.draws``.
         scheduled: the epoch's numbers.
         states: gives the network's (N, ...) when the rollout began; None: its initial ones.
-        finals: gives (T + 1, N), where episodes' last observations are; or None.
+        learned: gives (T, N) bool, of NumPy: the steps whose outcome is known and their action's.
         ranks: what divides minibatches among processes (``machines.together``); None: one has all.
         values: (T, N), the rollout's, until an algorithm writes newer ones back.
         ratios: (T, N), likewise; 1 at first.
@@ -72,7 +71,7 @@ class Epoch:
     draws: mx.array
     scheduled: Scheduled
     states: Callable[[], Any]
-    finals: Callable[[], np.ndarray | None]
+    learned: Callable[[], Any]
     ranks: Any = None
     values: Any = None
     ratios: Any = None

@@ -15,7 +15,6 @@ from itertools import islice
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 
 from puffer_mlx.config import Config
 from puffer_mlx.config.algorithms import Facts
@@ -75,7 +74,7 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
 def _all_passes(passes: Pass, epoch: Epoch) -> Iterator[Section]:
     """The minibatches of all passes; the last pass may be needed in part."""
     fields, states = epoch.fields, epoch.states()
-    learned = learned_from(epoch.finals(), *fields["actions"].shape[:2])
+    learned = epoch.learned()
     with building:
         weights = mx.array(learned, mx.float32)
     adv = epoch.steps.targets(fields, epoch.values)
@@ -88,7 +87,7 @@ def _all_passes(passes: Pass, epoch: Epoch) -> Iterator[Section]:
 def _at_once(passes: Pass, K: int, epoch: Epoch, *before: Any) -> tuple:
     """All of an epoch's minibatches in one operation."""
     fields, numbers = epoch.fields, epoch.scheduled
-    learned = learned_from(epoch.finals(), *fields["actions"].shape[:2])
+    learned = epoch.learned()
     adv = epoch.steps.targets(fields, epoch.values)
     orders = [*_orders(passes, learned, epoch.draws)]
     with building:
@@ -98,30 +97,17 @@ def _at_once(passes: Pass, K: int, epoch: Epoch, *before: Any) -> tuple:
     return *after, adv, metrics, ok
 
 
-def _orders(passes: Pass, learned: np.ndarray, keys: mx.array) -> Iterator[mx.array]:
+def _orders(passes: Pass, learned: Any, keys: mx.array) -> Iterator[mx.array]:
     """Each pass's order: of all agents, or of the samples that are learned from."""
-    found = np.arange(learned.shape[1]) if passes.by_segment else np.flatnonzero(learned)
     with building:
-        numbers = mx.array(found, mx.int32)
+        if passes.by_segment:
+            numbers = mx.arange(learned.shape[1], dtype=mx.int32)
+        else:
+            numbers = mx.array(learned.reshape(-1).nonzero()[0], mx.int32)
     for key in keys:
         with building:
             order = passes.order(key, numbers)
         yield order
-
-
-def learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
-    """Which steps of a rollout are learned from, (T, N) bool: see ``ppo/shuffle.py``.
-
-    If none is, all are, so that there are minibatches: their advantages are 0 and teach nothing.
-
-    Args:
-        finals: the rollout's, (T + 1, N).
-        steps: T.
-        agents: N.
-    """
-    learned = np.ones((steps, agents), bool) if finals is None else finals[:steps] == 0
-    learned[-1] = False
-    return learned if learned.any() else ~learned
 
 
 def _shuffle(

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
@@ -92,14 +91,15 @@ def _minibatches(K: int, S: int, epoch: Epoch) -> Iterator[Section]:
     A section leaves the list when it comes for the last time.
     """
     fields, states = epoch.fields, epoch.states()
-    rows = epoch.part(np.arange(fields["actions"].shape[1]).reshape(-1, S), 1)
-    if rows.shape[1] < S:  # of each section this process's part
+    if epoch.ranks is not None:  # of each section this process's part
         with building:
-            own = mx.array(rows.reshape(-1), mx.int32)
+            whole = mx.arange(fields["actions"].shape[1], dtype=mx.int32).reshape(-1, S)
+            own = epoch.part(whole, 1)
+            S, own = own.shape[1], own.reshape(-1)
             fields = {n: None if a is None else mx.take(a, own, 1) for n, a in fields.items()}
             if states is not None:
                 states = tree_map(lambda a: mx.take(a, own, axis=0), states)
-    sections = epoch.steps.split(fields, states, rows.shape[1])
+    sections = epoch.steps.split(fields, states, S)
     count = len(sections)
     for k in range(K):
         section = sections.pop(0)

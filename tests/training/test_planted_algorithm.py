@@ -1,0 +1,93 @@
+"""An algorithm is one file: REINFORCE, put beside the others, learns cartpole."""
+
+from running import planted, records
+
+REINFORCE = '''
+"""Williams (1992), with the value as baseline: every step once, by what came after it.
+
+What came after is discounted to the rollout's end, where the value stands for the rest. There are
+no ratios and no clips: that is right for minibatches as large as the rollout.
+"""
+
+import mlx.core as mx
+from mlx.utils import tree_map
+
+from puffer_mlx.config.algorithms import Facts
+from puffer_mlx.ops import take_rows
+from puffer_mlx.ppo.advantage import of_rollout
+from puffer_mlx.ppo.algorithms import Algorithm, Step, discounts
+from puffer_mlx.ppo.gradients import Scored
+from puffer_mlx.ppo.loss import Minibatch, normalise
+from puffer_mlx.ppo.sections import Section
+from puffer_mlx.system.devices import building
+
+FACTS = Facts(
+    about="Williams's, by returns less a baseline",
+    title="REINFORCE",
+    unread=("train.clip_coef", "train.gae_lambda", "train.vtrace"),
+)
+
+
+def make(policy, config, agents, one_cpu):
+    train, S = config.train, config.segments
+    numbers = discounts(train)._replace(gae_lambda=1.0, rho_clip=1.0, c_clip=1.0)
+
+    def minibatches(epoch):
+        fields, (T, N), states = epoch.fields, epoch.values.shape, epoch.states()
+        adv = epoch.steps.targets(fields, epoch.values)
+        with building:
+            mixed = mx.random.permutation(mx.arange(N, dtype=mx.int32), key=epoch.draws)
+            orders = mx.split(mixed[: N // S * S], N // S)
+        for rows in orders:
+            with building:
+                rows = epoch.part(rows)
+                targets = (take_rows(a, rows, T) for a in (fields["logprobs"], epoch.values, adv))
+                compared = Minibatch(*(a.reshape(-1) for a in targets))
+                first = None if states is None else tree_map(lambda a: a[rows], states)
+            yield Section(epoch.steps.gather(fields, rows), compared, first)
+
+    def loss(now, compared, ent_coef, scale):
+        outputs, value = policy.decoder.split(now.decoder, now.y)
+        actions = policy.decoder.distribution
+        logprob, entropy = actions.log_prob_entropy(outputs, now.actions, now.masks)
+        gain = mx.mean(logprob * normalise(compared.adv, compared.moments))
+        error = 0.5 * mx.mean(mx.square(value - compared.old_value - compared.adv))
+        total = train.vf_coef * error - gain - ent_coef * mx.mean(entropy)
+        metrics = mx.stop_gradient(mx.stack([-gain, error, mx.mean(entropy), total]))
+        ratio = mx.exp(logprob - compared.old_logprob)
+        total = total if scale is None else total * scale
+        return Scored(total, metrics, ratio, value, compared.adv)
+
+    def targets(fields, values):
+        return of_rollout(fields, values, None, numbers)
+
+    return Algorithm(
+        minibatches=minibatches,
+        loss=loss,
+        steps={"targets": Step(targets, "train_advantage")},
+        metrics=("gain", "baseline", "entropy", "total"),
+    )
+'''
+CARTPOLE = """
+    cartpole --train.algorithm reinforce --seed 7 --device cpu --eval-episodes 0 --train.overlap 0
+    --vec.total-agents 256 --vec.num-buffers 2 --train.horizon 32 --train.minibatch-size 1024
+    --policy.hidden-size 32 --policy.num-layers 1 --train.learning-rate 0.02 --train.beta1 0.9
+    --train.gamma 0.98 --train.ent-coef 0.003 --train.vf-coef 0.5 --train.max-grad-norm 0.5
+    --train.total-timesteps 600_000
+"""
+
+
+def test_one_file_learns(tmp_path):
+    train = planted(tmp_path, "ppo/algorithms/reinforce.py", REINFORCE)
+    text, status = train(tmp_path, *CARTPOLE.split(), "--train.clip-coef", 0.3)
+    assert status == 0, text
+    assert "cartpole: REINFORCE" in text and "unused here: train.clip_coef" in text
+    first, *_, last = records(tmp_path)
+    assert first["env/score"] < 40 and last["env/score"] > 100, (first, last)
+    losses = {name for name in first if name.startswith("loss/")}
+    assert {"loss/gain", "loss/baseline", "loss/total"} <= losses and "loss/kl" not in losses
+    text, status = train(tmp_path, "--help", "all")
+    assert "reinforce: Williams's" in " ".join(text.split())
+    text, status = train(tmp_path, "cartpole", "--train.algorithm", "reinforced")
+    assert status == 2 and "train.algorithm reinforced does not exist here" in text
+    assert "ppo or puffer4 or puffer5 or reinforce" in text
