@@ -10,7 +10,7 @@ from puffer_mlx import config as configuration
 from puffer_mlx.config import Config, validate
 from puffer_mlx.config.schema import ARGUMENT, KEYS, SECTIONS
 from puffer_mlx.errors import UserError
-from puffer_mlx.library.settings import Settings, called, collected, words
+from puffer_mlx.library.settings import Settings, called, collected, object_name, words
 from puffer_mlx.vec.gym.lent import lend
 from puffer_mlx.vec.puffer.make import is_puffer_env
 
@@ -43,20 +43,14 @@ def given(env: Any) -> Given:
         return Given(env)
     gymnasium = sys.modules.get("gymnasium")  # whoever has an object of it has imported it
     if gymnasium and isinstance(env, gymnasium.Env):
-        return Given(_path(type(env.unwrapped)), lend(env), alone=True)
+        return Given(object_name(type(env.unwrapped)), lend(env), alone=True)
     if callable(env):
-        return Given(_path(env), env)
+        return Given(object_name(env), env)
     found = f"an object of {type(env).__name__}"
     hint = FORMS
     if hasattr(env, "num_envs") or is_puffer_env(env):
         hint = "give what makes it, a function; one that takes num_envs makes many at once"
     raise UserError(f"the environment is {found}", hint)
-
-
-def _path(made: Any) -> str:
-    """``module:name`` of a class or a function, on one line and without blanks."""
-    name = getattr(made, "__qualname__", type(made).__qualname__).replace(".<locals>", "")
-    return f"{made.__module__}:{name}".replace("<lambda>", "function")
 
 
 def configured(
