@@ -33,8 +33,7 @@ from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import json_text
 from puffer_mlx.system.version import version_text
-from puffer_mlx.training.placement import rollout_cores
-from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.training.run import Run
 from puffer_mlx.vec.step_speed import measure_stepping
 
 EVERY = 5.0  # seconds between two lines of progress at least
@@ -157,8 +156,8 @@ def bench_environment(config: Config, options: argparse.Namespace) -> dict[str, 
 
 
 def bench_training(config: Config, options: argparse.Namespace) -> dict[str, Any]:
-    with vec.make(config, rollout_cores(config)) as environments:
-        trainer = Trainer(config, environments)
+    with Run.open(config) as run:
+        trainer = run.trainer
         started = time.perf_counter()
         progress = Progress("epochs, warm-up included", options.warm_up + options.epochs)
         for _ in range(options.warm_up):
@@ -236,12 +235,10 @@ def main(argv: list[str]) -> None:
     config, options = parse(argv)
     settle(options, config)
     vec.settle_family(config)
-    for line in take_notes(config):
-        voice.note(line)
+    voice.note(*take_notes(config))
     detail_config(config)
     select_device(config.base.device)
-    if note := kernels_note():
-        voice.note(note, error=True)
+    voice.note(kernels_note(), error=True)
     load = os.getloadavg()
     if options.sync:
         record = {"machine": machine(load), "sync": device_costs.measure()}

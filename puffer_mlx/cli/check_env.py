@@ -146,8 +146,7 @@ def main(argv: list[str]) -> int:
         words = "-m", __spec__.name, *plain, "--only", *left, f"{WORKER}={broken}"
         return program.python(*words)
 
-    for line in take_notes(config):
-        voice.note(line)
+    voice.note(*take_notes(config))
     detail_config(config)
     plain = without_only(argv)
     console, began = Console(highlight=False), time.perf_counter()

@@ -67,8 +67,7 @@ def measure(player: Player, options: argparse.Namespace) -> Scores:
 
 def evaluate(argv: list[str]) -> None:
     config, options = parse(argv)
-    for line in take_notes(config):
-        voice.note(line)
+    voice.note(*take_notes(config))
     detail_config(config)
     settle(options, config)
     select_device(config.base.device)

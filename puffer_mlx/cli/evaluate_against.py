@@ -55,8 +55,7 @@ def play_against(argv: list[str], player: Player, options: argparse.Namespace) -
 
 def climb(player: Player, options: argparse.Namespace) -> None:
     """Have it play against its environment's scripted opponents."""
-    if note := ladder.idle_note(player.config):
-        voice.note(note)
+    voice.note(ladder.idle_note(player.config))
     if ladder.plays_bots_itself(player.config):
         found = against_its_own(player, options)
     else:

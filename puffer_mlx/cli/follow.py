@@ -1,7 +1,7 @@
 """What ranks other than the first do of ``train``: their part, without a word and without a file.
 
 Each call of theirs that exchanges something with the first rank stands beside one of its own in
-``cli/train.py``: ``ranks.first``, ``ranks.any``, ``Trainer.state``, ``Trainer.evaluate``.
+``cli/train_run.py``: ``ranks.first``, ``ranks.any``, ``Trainer.state``, ``Trainer.evaluate``.
 """
 
 import sys

@@ -47,8 +47,7 @@ def report(told: dict[str, Any]) -> str:
 
 def match(argv: Sequence[str]) -> None:
     config, options = parse(argv)
-    for line in take_notes(config):
-        voice.note(line)
+    voice.note(*take_notes(config))
     detail_config(config)
     select_device(config.base.device)
     vec.settle_family(config)

@@ -15,12 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from puffer_mlx.checkpoint import CheckpointManager
 from puffer_mlx.checkpoint.environment_statistics import gathered_statistics
 from puffer_mlx.system import output, voice
-from puffer_mlx.tracking.json_lines import JsonLines
+from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.training.while_training import Evaluator
 
 EVALUATED = "evaluated"  # in a checkpoint's numbers: its weights' score while training
 LONG = 10.0  # seconds to an epoch's end, from which on they are said
@@ -31,26 +29,14 @@ class RunEnding:
     """Saves a run; a context manager around all of its training.
 
     Args:
-        trainer: not trained yet since its run was saved, if it was.
-        keeper: of its checkpoints.
-        log: of its records.
-        evaluator: of its weights.
-        kept: where the run goes on from, if it was saved before.
+        run: with its files, not trained yet since it was saved, if it was.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        keeper: CheckpointManager,
-        log: JsonLines,
-        evaluator: Evaluator,
-        kept: Path | None = None,
-    ) -> None:
-        self._trainer, self._keeper, self._log = trainer, keeper, log
-        self._evaluator = evaluator
+    def __init__(self, run: Run) -> None:
+        self._run, self._trainer = run, run.trainer
         self._saved: Path | None = None  # the last checkpoint of this start
-        self._whole = kept  # the last one that has everything
-        self._epoch = trainer.epoch  # what there is to save is what was trained since
+        self._whole = run.resumed and run.resumed.folder  # the last one that has everything
+        self._epoch = run.trainer.epoch  # what there is to save is what was trained since
         self._lock = threading.Lock()
 
     def save(self, whole: bool = True) -> None:
@@ -66,12 +52,12 @@ class RunEnding:
             epoch, weights, vec = trainer.epoch, trainer.weights, trainer.vec
             state = trainer.state() if whole else None
             if state:
-                state.numbers["log_position"] = self._log.position
-                if (score := self._evaluator.score) is not None:
+                state.numbers["log_position"] = self._run.log.position
+                if (score := self._run.evaluator.score) is not None:
                     state.numbers[EVALUATED] = score
             step = epoch * trainer.config.batch_size
             about = vec.spec, trainer.policy, weights, state, gathered_statistics(vec)
-            self._saved, self._epoch = self._keeper.save(step, *about), epoch
+            self._saved, self._epoch = self._run.keeper.save(step, *about), epoch
             self._whole = self._saved if whole else self._whole
 
     def rescue(self) -> str:
@@ -111,7 +97,7 @@ class RunEnding:
     ) -> None:
         output.say(self.line() if error is None else self.rescue())
         if error is None and not voice.is_quiet():
-            output.say(f"log   {self._log.path}")
+            output.say(f"log   {self._run.log.path}")
 
 
 class StopRequests:

@@ -156,15 +156,11 @@ def configured(env: str, words: Sequence[str], typed: Config, study: str) -> tup
     trust.permit_profile(config)
     refuse_missing(config)
     vec.settle_family(config)
-    voice.note(trainer_note(config))
-    for line in take_notes(config):
-        voice.note(line)
+    voice.note(trainer_note(config), *take_notes(config))
     config.unused = [name for name in config.unused if not name.startswith("sweep.")]
-    if note := unused_note(config):
-        voice.note(note)
+    voice.note(unused_note(config))
     swept = read_sweep(config)
-    for line in swept.notes:
-        voice.note(line)
+    voice.note(*swept.notes)
     return config, swept
 
 

@@ -1,7 +1,8 @@
 """What a run records of itself besides its log: a timeline, and what a Mac's GPU does."""
 
-from pathlib import Path
+from argparse import Namespace
 
+from puffer_mlx.cli.train_options import PROFILED
 from puffer_mlx.profiling import metal_capture
 from puffer_mlx.profiling.timeline import Trace
 from puffer_mlx.training.trainer import Trainer
@@ -14,23 +15,19 @@ class TraceFiles:
 
     Args:
         trainer: what is recorded.
-        captured: the GPU capture's file, and how many epochs.
-        traced: the timeline's file, and how many epochs.
+        options: the command's, which name the files.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        captured: tuple[Path, int] | None,
-        traced: tuple[Path, int] | None,
-    ) -> None:
-        self.trainer, self.trace = trainer, traced
-        self.capture = metal_capture.MetalCapture(*captured) if captured else None
+    def __init__(self, trainer: Trainer, options: Namespace) -> None:
+        self.trainer, self.trace = trainer, options.trace
+        self.epochs = options.profile_epochs or PROFILED  # of the timeline
+        captured = options.gpu_capture, options.gpu_capture_epochs or 1
+        self.capture = metal_capture.MetalCapture(*captured) if captured[0] else None
 
     def __enter__(self) -> None:
         if self.trace:  # counts from where the run goes on, which a resumed one knows only now
-            path, epochs = self.trace
-            self.trainer.profiler.trace = Trace(path, self.trainer.epoch + 2, epochs)
+            trace = Trace(self.trace, self.trainer.epoch + 2, self.epochs)
+            self.trainer.profiler.trace = trace
         if self.capture:
             self.capture.begin(self.trainer.epoch)
 
@@ -43,6 +40,6 @@ class TraceFiles:
         self.trainer.profiler.close()
         if self.capture:
             self.capture.close()
-        for made in (self.trace and self.trace[0], self.capture and self.capture.path):
+        for made in (self.trace, self.capture and self.capture.path):
             if made and made.exists():
                 print(f"wrote {made}")

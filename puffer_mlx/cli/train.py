@@ -2,54 +2,28 @@
 
 import argparse
 import contextlib
-import signal
 import sys
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 
 from rich.console import Console
 
 from puffer_mlx import checkpoint, vec
-from puffer_mlx.checkpoint import Checkpoint, State
-from puffer_mlx.checkpoint.environment_statistics import as_trained, differences, restore_statistics
-from puffer_mlx.checkpoint.run_lock import new_run
-from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.follow import follow
 from puffer_mlx.cli.list_environments import print_catalog
-from puffer_mlx.cli.stopping import EVALUATED, RunEnding, StopRequests
-from puffer_mlx.cli.trace_files import TraceFiles
-from puffer_mlx.cli.train_options import PROFILED, add_options, configured, find_resumed
-from puffer_mlx.cli.train_output import (
-    evaluation_note,
-    rate_note,
-    reached_note,
-    restarted,
-    setting,
-    summary,
-    under_way,
-)
+from puffer_mlx.cli.train_options import add_options, configured, find_resumed
+from puffer_mlx.cli.train_output import rate_note
+from puffer_mlx.cli.train_run import train
 from puffer_mlx.cli.verbosity import detail_config
 from puffer_mlx.config import Config, take_notes, unused_note
 from puffer_mlx.config.command_line import build_parser
-from puffer_mlx.config.family_settings import family_note
-from puffer_mlx.config.memory_needs import refuse_training
 from puffer_mlx.config.trainer_choice import trainer_note, unread
-from puffer_mlx.display.dashboard import Dashboard
-from puffer_mlx.display.episode_videos import EpisodeVideos, refuse_undrawable
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines import joining, starting
-from puffer_mlx.machines.alone import Alone
-from puffer_mlx.machines.environments import make as make_part
+from puffer_mlx.machines import starting
 from puffer_mlx.machines.launched import rank_said, started
 from puffer_mlx.machines.share import share
-from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.ppo import optimizers
-from puffer_mlx.system import output, program, signals, voice
-from puffer_mlx.system.compiler import cache_directory
-from puffer_mlx.system.devices import kernels_note, select_device
+from puffer_mlx.system import program, voice
 from puffer_mlx.system.version import version_text
+<<<<<<< HEAD
 from puffer_mlx.tracking.further_log import further_log
 from puffer_mlx.tracking.json_lines import JsonLines, log_path
 from puffer_mlx.tracking.run_log import RunLog
@@ -277,6 +251,9 @@ def climb(trainer: Trainer, dashboard: Dashboard, alive: Callable[[], object]) -
     for line in str(ladder).splitlines():
         dashboard.message(line)
     return after_self_play.logs_of(ladder, trainer)
+=======
+from puffer_mlx.tracking.tracked_run import refuse_missing
+>>>>>>> main
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -297,7 +274,9 @@ def main(argv: list[str]) -> int | None:
         return start(argv, find_resumed(argv, stack), stack)
 
 
-def start(argv: list[str], resumed: Checkpoint | None, held: contextlib.ExitStack) -> int:
+def start(
+    argv: list[str], resumed: checkpoint.Checkpoint | None, held: contextlib.ExitStack
+) -> int:
     """Train as a command line says, from a checkpoint on or from the beginning; the exit code.
 
     Args:
@@ -314,13 +293,9 @@ def start(argv: list[str], resumed: Checkpoint | None, held: contextlib.ExitStac
         raise UserError("--resume and --load-model-path are given", "one of them")
     refuse_missing(config)
     vec.settle_family(config)
-    voice.note(trainer_note(config))
-    say(config)
+    voice.note(trainer_note(config), *take_notes(config))
     config.unused += [*optimizers.unread(config), *unread(config)]
-    if note := unused_note(config):
-        voice.note(note)
-    if not resumed and (note := rate_note(config)):
-        voice.note(note)
+    voice.note(unused_note(config), "" if resumed else rate_note(config))
     detail_config(config)
     return train(config, options, resumed)
 
@@ -332,12 +307,6 @@ def start_here(config: Config, argv: list[str]) -> int:
     on_gpus = starting.uses_gpus(config.base.device)
     words = program.of_package("train", *argv, *loud)
     return starting.start_ranks(config.train.gpus, words, on_gpus)
-
-
-def say(config: Config) -> None:
-    """Print what there is to be said of a configuration, once."""
-    for line in take_notes(config):
-        voice.note(line)
 
 
 if __name__ == "__main__":

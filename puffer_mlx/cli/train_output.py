@@ -1,17 +1,32 @@
 """What ``train.py`` says of a run, and what the dashboard's advice depends on."""
 
-from puffer_mlx.config import Config
+from collections.abc import Iterator
+from functools import partial
+from typing import cast
+
+from rich.console import Console
+
+from puffer_mlx import vec
+from puffer_mlx.config import Config, take_notes
+from puffer_mlx.config.family_settings import family_note
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.config.folders import main_source
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS
 from puffer_mlx.display.bottleneck import Setting
-from puffer_mlx.display.run_view import abbreviate, agents_text
+from puffer_mlx.display.dashboard import Dashboard
+from puffer_mlx.display.episode_videos import refuse_undrawable
+from puffer_mlx.display.notebook import summary
+from puffer_mlx.policy.encoders.catalog import plainer_note
+from puffer_mlx.system import voice
 from puffer_mlx.system.blas import blas_name
+from puffer_mlx.system.compiler import cache_directory
 from puffer_mlx.system.devices import has_gpu, kind
-from puffer_mlx.training import placement
+from puffer_mlx.tracking.scores import SCORE
+from puffer_mlx.training import after_self_play, evaluation, placement
+from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.training.while_training import reached_text
-from puffer_mlx.vec.base import Environments
+from puffer_mlx.vec.base import Environments, TellsScores
 from puffer_mlx.vec.from_config import source_folder
 
 
@@ -22,21 +37,66 @@ def device_text(trainer: Trainer) -> str:
     return text if place.rollout == place.learner else f"{text}; rollouts on the CPU"
 
 
-def summary(trainer: Trainer, run: str) -> dict[str, str]:
-    """The facts of a run that don't change, by name; ``run`` is what it is called."""
-    config, groups = trainer.config, trainer.config.vec.num_buffers
-    return {
-        "Environment": config.env_name,
-        "Parameters": abbreviate(trainer.parameters),
-        "Agents": agents_text(config.vec.total_agents, 1 if trainer.acts_in_c else groups),
-        "Device": device_text(trainer),
-        "Run": run,
-    }
+def introduce(config: Config, environments: Environments) -> None:
+    """Print what there is to be said of environments; refuse those that can't be evaluated.
+
+    Or can't be drawn, where videos are asked for.
+    """
+    voice.note(*take_notes(config))
+    evaluation.refuse_agents(config, environments)
+    refuse_undrawable(config, environments)
+    voice.note(after_self_play.prepare(config, environments.spec))
+    if unused := vec.unused_keys(config, environments):
+        voice.note(f"unused here: {', '.join(unused)}")
+    if config.python:
+        voice.note(environments.description, family_note(config))
 
 
-def setting(trainer: Trainer, environments: Environments) -> Setting:
+def resumed_notes(run: Run) -> Iterator[str]:
+    """The lines about a run that goes on."""
+    if not (run.resumed and run.state):
+        return
+    trainer = run.trainer
+    yield f"going on with {run.resumed.folder} after {trainer.epoch} epochs"
+    if not run.exact:
+        yield (
+            f"environments restarted: {restarted(trainer.config)}, so the run differs from an"
+            " uninterrupted one"
+        )
+    if isinstance(trainer.vec, TellsScores) and "scores" not in run.state.arrays:
+        yield f"{SCORE} counts from here: the checkpoint has none of the last episodes' scores"
+
+
+def files_text(run: Run) -> str:
+    """Where a run's files are."""
+    log = run.log.path
+    return f"checkpoints {run.folder}\nlog         {log}\ncompiled    {cache_directory()}"
+
+
+def notes(run: Run) -> list[str | None]:
+    """The lines about a run that begins to train."""
+    trainer, config = run.trainer, run.trainer.config
+    encoder, own_network = trainer.policy.encoder, vec.has_own_network(config)
+    plainer = plainer_note(config.env_name, encoder, own_network)
+    placed = placement.notes(config, trainer.placement)
+    return [run.log.note, plainer, *placed, evaluation_note(config)]
+
+
+def dashboard_of(run: Run, stop_at: int | None) -> Dashboard:
+    """The dashboard of a run that may end at a step; with ``-q`` it draws nowhere."""
+    trainer, size = run.trainer, run.trainer.config.batch_size
+    total = trainer.config.epochs * size
+    if stop_at:
+        total = min(total, -(-stop_at // size) * size)
+    console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else None
+    facts = {**summary(trainer), "Device": device_text(trainer), "Run": run.folder.name}
+    return Dashboard(facts, total, console, setting(trainer), partial(under_way, trainer))
+
+
+def setting(trainer: Trainer) -> Setting:
     """What the dashboard's advice depends on."""
     config, place = trainer.config, trainer.placement
+    environments = cast(Environments, trainer.vec)
     cores = placement.rollout_cores(config)
     return Setting(
         device=kind(place.learner),

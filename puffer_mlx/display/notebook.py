@@ -24,7 +24,7 @@ from puffer_mlx.display.frames import Frame, gif_bytes
 from puffer_mlx.display.run_view import Logs, View, abbreviate, agents_text
 from puffer_mlx.errors import UserError
 from puffer_mlx.tracking.scores import SCORE
-from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.training.trainer import Trains
 
 REFRESH = 1.0  # seconds between two drawings at least
 EFFORT = 0.1  # of the time, for drawing, at most
@@ -36,7 +36,7 @@ RATED = ("Elo", "win rate", "pool")  # of self-play, above its curve
 COLOURS = {"rollout": "Blues", "train": "Oranges"}  # of a phase's parts: matplotlib's colour maps
 
 
-def summary(trainer: Trainer) -> dict[str, str]:
+def summary(trainer: Any) -> dict[str, str]:
     """What doesn't change during a run, as the dashboard shows it."""
     config, device = trainer.config, mx.default_device()
     groups = config.vec.num_buffers
@@ -48,7 +48,7 @@ def summary(trainer: Trainer) -> dict[str, str]:
     }
 
 
-def watch(trainer: Trainer) -> Generator[Logs, None, None]:
+def watch(trainer: Trains) -> Generator[Logs, None, None]:
     """Train, and show how it goes: a figure that is drawn anew in its place.
 
     A run of an environment in Python begins with a line that says whose settings it has.
@@ -85,7 +85,7 @@ def watch(trainer: Trainer) -> Generator[Logs, None, None]:
 
 
 @contextlib.contextmanager
-def _interruptible(trainer: Trainer) -> Iterator[None]:
+def _interruptible(trainer: Trains) -> Iterator[None]:
     """Have the first Ctrl-C end a trainer's iteration after its epoch, and the second at once."""
 
     def handle(*_: object) -> None:

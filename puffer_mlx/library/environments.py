@@ -110,6 +110,18 @@ def with_environment(config: Config, env: Any) -> Config:
     return replace(config, factory=one.factory, named_by=known)
 
 
+def with_objects(config: Config, objects: Mapping[str, Any]) -> Config:
+    """A configuration with objects that a person gave: theirs, whoever's file names them, too.
+
+    Args:
+        config: has their names already; is not changed.
+        objects: by their full names, of section [train].
+    """
+    names = {getattr(config.train, name.partition(".")[2]) for name in objects}
+    known = {name: origin for name, origin in config.named_by.items() if name not in names}
+    return replace(config, objects={**config.objects, **objects}, named_by=known)
+
+
 def changed(config: Config, settings: Settings, training: bool = True) -> Config:
     """A copy of a configuration with other settings, as if they had been typed.
 
@@ -118,6 +130,7 @@ def changed(config: Config, settings: Settings, training: bool = True) -> Config
     """
     sections = {name: replace(getattr(config, name)) for name in SECTIONS}
     made = replace(config, **sections, env=dict(config.env), origins=dict(config.origins))
+    made.objects = {name: each for name, each in config.objects.items() if name not in settings}
     for name, value in settings.items():
         section, _, key = name.partition(".")
         if section == "env":

@@ -17,13 +17,13 @@ from puffer_mlx.library.policy import Policy
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.rollout.whole_episodes import MAX_STEPS, environments_for
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.training.trainer import Trains
 from puffer_mlx.training.while_training import ENVIRONMENTS
 from puffer_mlx.vec.base import Environments, Remembers
 
 
 def evaluate(
-    policy: Policy | Trainer,
+    policy: Policy | Trains,
     env: Any = None,
     episodes: int = 10,
     *,
@@ -67,7 +67,7 @@ def evaluate(
 
 
 def play(
-    policy: Policy | Trainer,
+    policy: Policy | Trains,
     env: Any = None,
     steps: int = 300,
     *,

@@ -21,13 +21,13 @@ from puffer_mlx.match.tally import PairResult
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.rollout.whole_episodes import MAX_STEPS, arena
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.training.trainer import Trains
 
-Opponent = Policy | Trainer | str
+Opponent = Policy | Trains | str
 
 
 def play_match(
-    policy: Policy | Trainer,
+    policy: Policy | Trains,
     against: Opponent,
     env: Any = None,
     games: int = 256,

@@ -19,7 +19,7 @@ from puffer_mlx.policy.actor_critic import actor_critic
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.training.trainer import Trains
 from puffer_mlx.vec.layout import saved_layout
 
 
@@ -54,7 +54,7 @@ class Policy:
         step: environment steps that it was trained on.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trains) -> None:
         about = trainer.config, trainer.vec.spec, trainer.policy, trainer.weights
         self._begin(*about, gathered_statistics(trainer.vec), trainer.global_step)
         self._form = _form_of(trainer.vec, trainer.vec.spec)

@@ -3,8 +3,9 @@
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,31 +14,28 @@ import mlx.core as mx
 from mlx import nn
 
 from puffer_mlx import checkpoint, vec
-from puffer_mlx.checkpoint import State, score_of
-from puffer_mlx.checkpoint.environment_statistics import restore_statistics
+from puffer_mlx.checkpoint import score_of
 from puffer_mlx.config import Config, trust, write_ini
 from puffer_mlx.config.fit import typed
-from puffer_mlx.config.memory_needs import refuse_training
 from puffer_mlx.config.schema import NO_TRACKER
 from puffer_mlx.config.trainer_choice import unread
 from puffer_mlx.display.notebook import watch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Report
-from puffer_mlx.library.environments import changed, configured, with_environment
+from puffer_mlx.library.environments import changed, configured, with_environment, with_objects
 from puffer_mlx.library.exporting import export_policy
 from puffer_mlx.library.policy import Policy, Prediction, maker
-from puffer_mlx.library.settings import Schedule, collected, without_schedule
-from puffer_mlx.library.tracking import Tracking
-from puffer_mlx.policy.actor_critic import actor_critic, parts_of
+from puffer_mlx.library.settings import Objects, Schedule, collected, without_objects
+from puffer_mlx.policy.actor_critic import parts_of
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.ppo import optimizers
+from puffer_mlx.system import output
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.tracking.tracked_run import asked, refuse_missing
-from puffer_mlx.training import placement
 from puffer_mlx.training.epoch_logs import Logs
-from puffer_mlx.training.trainer import Trainer as Loop
-from puffer_mlx.training.while_training import Evaluator, reached, reached_text
-from puffer_mlx.vec.base import Environments, VecEnv
+from puffer_mlx.training.run import Run
+from puffer_mlx.training.while_training import reached, reached_text
+from puffer_mlx.vec.base import VecEnv
 
 COMMANDS = (  # settings that only the command line obeys, which writes files by itself
     *("base.checkpoint_dir", "base.checkpoint_interval", "base.checkpoint_keep"),
@@ -47,7 +45,16 @@ OF_TRACKERS = "base.log_dir", "base.wandb_project", "base.wandb_group", "base.ta
 OF_MODULES = ("policy.reset_on_terminal", "policy.log_std_init")  # settings that they obey
 
 
-class Trainer(Loop):
+def _inner(name: str) -> Any:
+    """An attribute of the trainer that is its run's trainer's."""
+
+    def change(trainer: Any, value: Any) -> None:
+        setattr(trainer._run.trainer, name, value)
+
+    return property(attrgetter(f"_run.trainer.{name}"), change)
+
+
+class Trainer:
     """Trains a policy in an environment; iterate over it, one epoch at a time.
 
     ::
@@ -68,9 +75,10 @@ class Trainer(Loop):
         policy: an ``mlx.nn.Module`` that is actor and critic (``policy/actor_critic.py``); it is
             copied. None: what the configuration describes.
         weights: initial weights; None: drawn from ``seed``, or the module's.
-        like: of a run that goes on; ``Trainer.load`` gives it.
+        like: the checkpoint that it goes on from; ``Trainer.load`` gives it.
         settings: further settings, which win: ``learning_rate=1e-3``. The learning rate may be a
-            function of the epochs done as a part of all, from 0 to below 1.
+            function of the epochs done as a part of all, from 0 to below 1; ``loss``, ``advantage``
+            and ``optimizer`` may be your own (docs/custom_policy.md).
 
     Attributes:
         history: the records of the epochs that this has trained.
@@ -80,10 +88,30 @@ class Trainer(Loop):
         config: the whole configuration.
         vec: the environments.
         policy: encoder, network and decoder, without weights.
+        weights: the policy's, which may be set.
+
+    It has all other attributes of ``training.trainer.Trainer``, too.
 
     Raises:
         UserError: a setting, the environment or the policy isn't usable; the message says why.
     """
+
+    config: Config = _inner("config")
+    vec: VecEnv = _inner("vec")
+    policy: Architecture = _inner("policy")
+    epoch: int = _inner("epoch")
+    global_step: int = _inner("global_step")
+    stop: bool = _inner("stop")
+    weights: Any = _inner("weights")
+    fault: UserError | None = _inner("fault")
+    schedule: Schedule | None = _inner("schedule")
+    train_state: Any = _inner("train_state")
+    pending: Any = _inner("pending")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._run.trainer, name)
 
     def __init__(
         self,
@@ -91,40 +119,32 @@ class Trainer(Loop):
         env: Any = None,
         policy: nn.Module | Architecture | None = None,
         weights: Any = None,
-        like: State | None = None,
+        like: checkpoint.Checkpoint | None = None,
         **settings: Any,
     ) -> None:
         ready = isinstance(config, Config) and hasattr(env, "spec") and hasattr(env, "send")
         module = policy if policy is not None and not isinstance(policy, Architecture) else None
-        schedule, (config, settings) = _without_schedule(config, settings)
-        asked = _with_parts(config, settings, module)
-        found = configured(asked, None if ready else env, settings)
+        objects, (config, settings) = _without_objects(config, settings)
+        with_parts, schedule = _with_parts(config, settings, module), objects.schedule
+        found = configured(with_parts, None if ready else env, settings)
+        found = with_objects(found, objects.named)
         if schedule is not None and typed(found, "train.lr_schedule"):
             message = "lr_schedule is given, and learning_rate is a function"
             raise UserError(message, "one of the two")
         vec.settle_family(found)
         refuse_missing(found)
+        if asked(found):
+            trust.permit_log_dir(found, new=False)
         select_device(found.base.device)
-        refuse_training(found, kept=optimizers.kept(optimizers.of(found)))
-        environments = env if ready else vec.make(found, placement.rollout_cores(found))
-        try:
-            own = policy
-            if module is not None:
-                own = actor_critic(module, environments.spec, found)
-            super().__init__(found, environments, own, weights, like)  # type: ignore
-            self._tracking = Tracking(found, self.placement.overlap)
-        except BaseException:
-            if not ready:
-                environments.close()
-            raise
-        self.schedule = schedule
+        given = env if ready else None
+        run = Run.open(found, given, policy, weights=weights, resumed=like, schedule=schedule)
+        self._run = run
+        weakref.finalize(self, run.close)  # where nobody does
+        run.track()
         self.history: list[Logs] = []
-        _warn_of_unused(found, environments)
+        _warn_of_unused(self.config, self.vec)
         self._device = mx.default_device()
-        self._finalizer = None if ready else weakref.finalize(self, environments.close)
-        weakref.finalize(self, self._tracking.close)  # where nobody does
         self._player: Policy | None = None
-        self._evaluator = Evaluator(weakref.proxy(self), _new_environments)
 
     @classmethod
     def load(
@@ -158,25 +178,15 @@ class Trainer(Loop):
         folder = checkpoint.find(str(path), Config(), checkpoint.STATE)
         written = folder / checkpoint.CONFIG
         config = replace(configured(None, str(written), {}), allow_code=allow_code)
-        schedule, (settings,) = without_schedule(settings)
-        config = with_environment(changed(config, collected(settings)), env)
+        objects, (settings,) = without_objects(settings)
+        config = with_objects(changed(config, collected(settings)), objects.named)
+        config = with_environment(config, env)
         if not any(typed(config, name) for name in ("base.track", "base.wandb")):
             config.base.track, config.base.wandb = NO_TRACKER, False  # those are of another run
-        state = checkpoint.load_state(folder)
         made = checkpoint.load(folder, trust.known(config), maker(policy))
-        select_device(config.base.device)
-        environments = vec.make(config, placement.rollout_cores(config))
-        try:
-            config = checkpoint.encoder_as_trained(config, made.spec, environments.spec)
-            restore_statistics(environments, folder / checkpoint.WEIGHTS)
-            again = {} if schedule is None else {"learning_rate": schedule}
-            found = cls(config, environments, made.policy, like=state, **again)
-            found.restore(made.weights, state)
-            found._end_at(score_of(folder))
-        except BaseException:
-            environments.close()
-            raise
-        found._finalizer = weakref.finalize(found, environments.close)
+        again = {} if objects.schedule is None else {"learning_rate": objects.schedule}
+        found = cls(config, None, made.policy, like=made, **again)
+        found._end_at(score_of(folder))
         return found
 
     def save(self, path: str | Path) -> Path:
@@ -194,7 +204,7 @@ class Trainer(Loop):
         """
         folder = Path(path)
         write_ini(self.config, folder / checkpoint.CONFIG)
-        return checkpoint.save(folder, self, self._evaluator.score)
+        return checkpoint.save(folder, self._run.trainer, self._run.evaluator.score)
 
     def export(
         self, path: str | Path, to: str | None = None, *, dialect: str | None = None, **options: Any
@@ -216,7 +226,12 @@ class Trainer(Loop):
             UserError: the format can't hold the policy, a package is missing, or the file can't be
                 written.
         """
-        return export_policy(self, Path(path), to, dialect, options)
+        return export_policy(self._run.trainer, Path(path), to, dialect, options)
+
+    def __iter__(self) -> Iterator[Logs]:
+        """Train to the end of the schedule or until ``stop``; one record for each epoch."""
+        while self._run.trainer.goes_on():
+            yield self.step()
 
     def step(self) -> Logs:
         """One epoch, as the iteration has them: a rollout, and the minibatches on it.
@@ -228,11 +243,14 @@ class Trainer(Loop):
             The epoch's record, such as ``agent_steps``, ``SPS``, ``env/score`` and ``loss/total``.
         """
         mx.set_default_device(self._device)
-        logs = super().step()
-        logs |= self._evaluator.after_epoch()
-        if reached(self.config, self._evaluator.score):
+        evaluator, trackers = self._run.evaluator, self._run.trackers
+        logs = self._run.trainer.step()
+        logs |= evaluator.after_epoch()
+        if reached(self.config, evaluator.score):
             self.stop = True
-        self._tracking.log(logs, last=self.epoch == self.config.epochs)
+        trackers.done = self.epoch == self.config.epochs
+        for line in trackers.log(logs):
+            output.say(line)
         self.history.append(logs)
         return logs
 
@@ -263,9 +281,7 @@ class Trainer(Loop):
 
         Calling it twice is harmless.
         """
-        self._tracking.close()
-        if self._finalizer is not None:
-            self._finalizer()
+        self._run.close()
 
     def __enter__(self) -> Self:
         return self
@@ -273,8 +289,7 @@ class Trainer(Loop):
     def __exit__(
         self, kind: type | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._tracking.close(kind, error, trace)
-        self.close()
+        self._run.__exit__(kind, error, trace)
 
     def _end_at(self, score: float | None) -> None:
         """Train no more if the run ended with a score: ``base.stop_at_score``."""
@@ -320,7 +335,7 @@ def train(
     """
     trainer = Trainer(config, env, policy, **settings)
     try:
-        with trainer._tracking:
+        with trainer._run.files:
             for logs in watch(trainer) if progress else trainer:
                 if callback is not None and _ends(callback(logs)):
                     trainer.stop = True
@@ -341,12 +356,12 @@ def _ends(returned: Any) -> bool:
     return True
 
 
-def _without_schedule(config: Any, keywords: dict[str, Any]) -> tuple[Schedule | None, list[Any]]:
-    """As ``without_schedule``, of a configuration or settings, and keywords."""
+def _without_objects(config: Any, keywords: dict[str, Any]) -> tuple[Objects, list[Any]]:
+    """As ``without_objects``, of a configuration or settings, and keywords."""
     if isinstance(config, Config):
-        schedule, found = without_schedule(keywords)
-        return schedule, [config, *found]
-    return without_schedule(config or {}, keywords)
+        objects, found = without_objects(keywords)
+        return objects, [config, *found]
+    return without_objects(config or {}, keywords)
 
 
 def _with_parts(config: Any, keywords: Mapping[str, Any], module: nn.Module | None) -> Any:
@@ -364,10 +379,6 @@ def _with_parts(config: Any, keywords: Mapping[str, Any], module: nn.Module | No
             raise UserError(f"{name} is given, and the policy is a module", "one of the two")
     parts = collected({"torch": vars(parts_of(module)), "policy.separate_value": False})
     return changed(config, parts) if whole else {**mine, **parts}
-
-
-def _new_environments(config: Config) -> Environments:
-    return vec.make(config, placement.rollout_cores(config))
 
 
 def _warn_of_unused(config: Config, environments: VecEnv) -> None:

@@ -30,9 +30,9 @@ def is_quiet() -> bool:
     return _level == QUIET
 
 
-def note(line: str, error: bool = False) -> None:
-    """Print what is good to know; ``error``: on standard error."""
-    if not is_quiet():
+def note(*lines: str | None, error: bool = False) -> None:
+    """Print lines that are good to know, if there are any; ``error``: on standard error."""
+    for line in filter(None, () if is_quiet() else lines):
         print(line, file=sys.stderr if error else sys.stdout, flush=True)
 
 

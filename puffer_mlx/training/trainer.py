@@ -7,7 +7,7 @@ for logs in trainer:
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -37,6 +37,7 @@ from puffer_mlx.training.epoch_logs import (
 from puffer_mlx.training.learned_rows import Learned
 from puffer_mlx.training.learner import Learner
 from puffer_mlx.training.observers import FirstRatios, Observer, SampledPhases
+from puffer_mlx.training.placement import Placement
 from puffer_mlx.training.placing import as_on_first, place
 from puffer_mlx.training.train_state import TrainState
 from puffer_mlx.training.under_way import UnderWay
@@ -62,6 +63,23 @@ class Pending:
     draws: mx.array | None = None
     before: self_play.State | None = None
     told: Logs = field(default_factory=dict)
+
+
+class Trains(Protocol):
+    """What a trainer is to those that show it, or have its policy act; the library's is one."""
+
+    config: Config
+    vec: VecEnv
+    policy: Policy
+    epoch: int
+    global_step: int
+    stop: bool
+
+    @property
+    def weights(self) -> Any:
+        """The policy's current weights."""
+
+    def __iter__(self) -> Iterator[Logs]: ...
 
 
 class Trainer:
@@ -108,40 +126,29 @@ class Trainer:
         choose_cache_limit()
         self.config, self.vec, self.ranks = config, vec, ranks
         own = ranks.own(config)
-        optimizer = optimizers.of(config)
-        refuse_training(own, vec.spec, optimizers.kept(optimizer))
+        refuse_training(own, vec.spec, optimizers.kept(optimizers.of(config)))
         self.policy = policy or configured_policy(vec.spec, config)
-        init, self._key = mx.random.split(mx.random.key(config.base.seed))
-        weights = self.policy.init(init) if weights is None else weights
-        scaler = precision.first_scaler(config.train.precision)
-        self.train_state = TrainState(weights, optimizer.init(weights), scaler)
-        mx.eval(self._key, *self.train_state.arrays())
+        self._key, self.train_state = _first_state(config, self.policy, weights)
         self.epoch, self.global_step, self.stop = 0, 0, False
         self.pending: Pending | None = None
         adaptive = config.train.lr_schedule == schedules.ADAPTIVE
         self._rate = config.train.learning_rate if adaptive else None  # else the schedule's
         self.schedule: Callable[[float], float] | None = None
         self._acts_next: Any = None  # the next rollout's weights, where they aren't the newest
-        run = compile_update(self.policy, own.train.precision)
-        before = like.numbers if like else {}
-        self.self_play = self_play.begin_self_play(config, vec, weights, ranks)
-        seats = self.self_play and self.self_play.seats
+        run, first = compile_update(self.policy, own.train.precision), self.weights
+        self.self_play = self_play.begin_self_play(config, vec, first, ranks)
+        seats, before = self.self_play and self.self_play.seats, like.numbers if like else {}
         self.placement = as_on_first(
-            ranks, own, lambda own: place(own, vec, self.policy, run, weights, before, seats)
+            ranks, own, lambda own: place(own, vec, self.policy, run, first, before, seats)
         )
         self.profiler = Profiler(bool(config.base.profile))
-        timer = self.profiler.rollout
         ranks.begin(vec)
-        about = own, vec, self.policy, run, self.placement, timer, ranks, seats
+        about = own, vec, self.policy, run, self.placement, self.profiler.rollout, ranks, seats
         self.collector = Collector(*about)
         learned = Learned(config, seats) if seats else None
         self.learner = Learner(config, run, self.placement, self.policy, ranks, learned)
         self._phases = SampledPhases(self.profiler.train, run.logprobs, self.learner.phases)
-        # If a minibatch is trained from the states that its rollout began with, by the weights that
-        # acted, the first one's ratios are 1 but for rounding.
-        carries = not config.base.reset_state and bool(named(self.policy.initial_state(1)))
-        same = not carries or config.facts.carries_state
-        comparable = same and not self.placement.overlap
+        comparable = _first_ratios_are_one(config, self.policy, self.placement)
         self._ratios = FirstRatios(self.learner.reader, comparable)
         self.epoch_logs = EpochLogs(config)
         self._began: float | None = None  # of the epoch under way
@@ -189,8 +196,12 @@ class Trainer:
 
     def __iter__(self) -> Iterator[Logs]:
         """Train to the end of the schedule or until ``stop``; one record for each epoch."""
-        while self.epoch < self.config.epochs and not self._stopped():
+        while self.goes_on():
             yield self.step()
+
+    def goes_on(self) -> bool:
+        """Whether there is a further epoch: the schedule has one, and nobody set ``stop``."""
+        return self.epoch < self.config.epochs and not self._stopped()
 
     def _stopped(self) -> bool:
         """Whether the iteration is to end: somebody set ``stop``, here or at another rank."""
@@ -440,3 +451,22 @@ class Trainer:
         if pending.draws is None:
             self._key, pending.draws = mx.random.split(self._key)
         return self.learner.draws(self.ranks.key(pending.draws))
+
+
+def _first_state(config: Config, policy: Policy, weights: Any) -> tuple[mx.array, TrainState]:
+    """The random key, and what training changes, before the first epoch."""
+    init, key = mx.random.split(mx.random.key(config.base.seed))
+    weights = policy.init(init) if weights is None else weights
+    optimizer = optimizers.of(config).init(weights)
+    state = TrainState(weights, optimizer, precision.first_scaler(config.train.precision))
+    mx.eval(key, *state.arrays())
+    return key, state
+
+
+def _first_ratios_are_one(config: Config, policy: Policy, placement: Placement) -> bool:
+    """Whether an epoch's first minibatch has ratios of 1 but for rounding."""
+    # If a minibatch is trained from the states that its rollout began with, by the weights that
+    # acted, the first one's ratios are 1 but for rounding.
+    carries = not config.base.reset_state and bool(named(policy.initial_state(1)))
+    same = not carries or config.facts.carries_state
+    return same and not placement.overlap

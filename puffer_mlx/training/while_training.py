@@ -42,7 +42,7 @@ class Evaluator:
         make: Callable[[Config], Environments],
         alive: Callable[[], object] = lambda: None,
     ) -> None:
-        self._trainer, self._make, self._alive = trainer, make, alive
+        self._trainer, self._make, self.alive = trainer, make, alive
         self._found: Logs = {}
         self._evaluated = -1  # the epoch after which that was found
 
@@ -75,7 +75,7 @@ class Evaluator:
         trainer = self._trainer
         if not trainer.config.base.eval_interval:
             for found in evaluation.evaluate(trainer, self._make):
-                self._alive()
+                self.alive()
                 yield found
         elif not trainer.stop:
             found = {f"env/{n.removeprefix(EVALUATION)}": x for n, x in self._now().items()}
@@ -85,7 +85,7 @@ class Evaluator:
         """What the present weights are worth; they are evaluated once."""
         trainer = self._trainer
         if self._evaluated != trainer.epoch:
-            self._found = logs_of(_play(trainer, self._make, self._alive), trainer.config)
+            self._found = logs_of(_play(trainer, self._make, self.alive), trainer.config)
             self._evaluated = trainer.epoch
         return self._found
 

@@ -20,13 +20,13 @@ WEIGHTS = 8 * 121 + 6 * 8 + 24 * 8  # numbers of TINY's policy: encoder, decoder
 
 
 @pytest.fixture
-def no_training(script, monkeypatch):
+def no_training(monkeypatch):
     """What should have been refused fails at once."""
 
     def began(*_, **how):
         raise AssertionError("training began")
 
-    monkeypatch.setattr(script, "Trainer", began)
+    monkeypatch.setattr("puffer_mlx.training.run.Trainer", began)
 
 
 def check_message(code: int, stderr: str, *expected: str) -> None:

@@ -15,6 +15,7 @@ from running import BATCH, EPOCHS, ROOT, TINY, command, lose, only, records, sta
 from watching import before_training
 
 from puffer_mlx.checkpoint import weight_files
+from puffer_mlx.cli import train_run
 from puffer_mlx.cli.stopping import NOTHING, StopRequests
 from puffer_mlx.display import dashboard
 from puffer_mlx.system.signals import ASKING
@@ -74,7 +75,7 @@ def test_what_was_saved_whole_stays_whole(script, here, monkeypatch, capsys):
     def fails(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(script, "evaluate", fails)
+    monkeypatch.setattr(train_run, "evaluate", fails)
     with pytest.raises(ZeroDivisionError):
         script.main([*TINY, *RARELY])
     assert made(here) == {1: True, EPOCHS: True}

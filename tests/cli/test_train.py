@@ -24,6 +24,7 @@ from running import BATCH, EPOCHS, TINY, command, files, learned, only, records,
 
 from puffer_mlx import checkpoint, config
 from puffer_mlx.checkpoint import weight_files
+from puffer_mlx.cli import train_run
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.display.dashboard import PHASES, Dashboard, abbreviate, duration
 from puffer_mlx.ppo.loss import METRICS
@@ -53,15 +54,15 @@ def test_an_evaluation_in_which_no_episode_ended_is_one_line(script, here, capsy
     assert len(lines) == 1 and lines[0].startswith("the evaluation ended after 0 of ")
 
 
-def test_the_last_evaluation_is_not_shown_as_training(script, monkeypatch):
+def test_the_last_evaluation_is_not_shown_as_training(monkeypatch):
     class Played:
         def after_training(self):
             yield {"agent_steps": 5.0, "env/score": 2.0, "env/n": 3.0}
 
-    monkeypatch.setattr(script.evaluation, "short_note", lambda *_: None)
+    monkeypatch.setattr(train_run.evaluation, "short_note", lambda *_: None)
     dashboard, _ = shown(terminal=True)
     dashboard.update({"agent_steps": 4.0, "SPS": 1.0, "env/score": 1.5, "env/n": 2.0})
-    record = script.evaluate(Played(), None, dashboard)
+    record = train_run.evaluate(Played(), None, dashboard)  # type: ignore
     assert record == {"agent_steps": 5.0, "env/score": 2.0, "env/n": 3.0}
     scores = {"training score": "1.500 (2 episodes)", "evaluation score": "2.000"}
     assert dashboard.view.scores() == scores

@@ -9,8 +9,9 @@ from test_library_trainer import SQUARED, same
 
 import puffer_mlx
 from puffer_mlx.errors import UserError
-from puffer_mlx.library import tracking, trainer
+from puffer_mlx.library import trainer
 from puffer_mlx.tracking import tracked_run
+from puffer_mlx.training import run
 
 FAULTY = str(Path(__file__).parents[1] / "tracking" / "faulty")
 SHORT = {**SQUARED, "total_timesteps": 512}  # two epochs
@@ -25,7 +26,7 @@ def told(tmp_path, monkeypatch):
     monkeypatch.setattr(tracked_run, "SOON", 30)
     asked = tracked_run.asked
     monkeypatch.setattr(trainer, "refuse_missing", lambda config: None)
-    monkeypatch.setattr(tracking, "asked", lambda config: ["planted" for _ in asked(config)])
+    monkeypatch.setattr(run, "asked", lambda config: ["planted" for _ in asked(config)])
 
     def lines():
         text = (tmp_path / "told").read_text() if (tmp_path / "told").exists() else ""

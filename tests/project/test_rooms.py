@@ -160,6 +160,18 @@ def test_numpy_and_mlx_meet_in_few_rooms():
             assert len(known) < 2, module
 
 
+def test_one_place_makes_trainers():
+    """``Run.open``. The library's trainer, of the same name, is made in its own module."""
+    makers = {
+        module
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "Trainer"
+    }
+    assert makers == {"training.run", "library.trainer"}
+    assert "training.trainer" not in ARROWS["library.trainer"]
+
+
 def test_guests_are_imported_inside_functions():
     hosts = {module: hosted(module) for module in NAMES if hosted(module)}
     assert len(hosts) >= len(HOSTS)

@@ -324,7 +324,7 @@ def test_a_run_is_gone_on_with_by_one_process_only(whole, script, here, capsys):
 
 
 def test_a_new_run_is_held_too(script, here, monkeypatch, capsys):
-    honest, refused = script.Trainer.step, []
+    honest, refused = Trainer.step, []
 
     def step(trainer):
         if not refused:  # a checkpoint isn't needed to be refused
@@ -334,7 +334,7 @@ def test_a_new_run_is_held_too(script, here, monkeypatch, capsys):
             refused.append(folder)
         return honest(trainer)
 
-    monkeypatch.setattr(script.Trainer, "step", step)
+    monkeypatch.setattr(Trainer, "step", step)
     assert script.main(TINY) == 0 and refused
     assert not list(here.glob("checkpoints/squared/*/.*"))
 

@@ -10,7 +10,8 @@ from puffer_mlx.check.env.findings import Findings, fail, number, ok, percent, w
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
-from puffer_mlx.training.trainer import Logs, Trainer
+from puffer_mlx.training.epoch_logs import Logs
+from puffer_mlx.training.run import Run
 from puffer_mlx.vec.step_speed import measure_stepping
 
 EPOCHS = 4  # of which the first compiles
@@ -59,8 +60,8 @@ def train(config: Config, subject: Subject) -> list[Logs]:
     """The records of the first epochs, of which the very first compiles; fewer if they are slow."""
     records: list[Logs] = []
     began = time.perf_counter()
-    with vec.make(config, subject.cores) as made:
-        for logs in islice(Trainer(config, made), EPOCHS):
+    with vec.make(config, subject.cores) as made, Run.open(config, made) as run:
+        for logs in islice(run.trainer, EPOCHS):
             records.append(logs)
             if len(records) > 1 and time.perf_counter() - began > LONGER * subject.seconds:
                 break

@@ -18,6 +18,7 @@ from puffer_mlx.check.gpu.tools import Effort, apart, at_most, repeatable, requi
 from puffer_mlx.checkpoint import State
 from puffer_mlx.display.run_view import MISC, WAITS
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
+from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Logs, Trainer
 
 OVERLAP, SERIAL = ("--train.overlap", "1"), ("--train.overlap", "0")
@@ -167,7 +168,7 @@ def no_torn_slot(effort: Effort) -> str:
         *("--train.total-timesteps", "1e12", "--train.rollout-device", "cpu", *OVERLAP),
     ]
     environments, generator, firsts = Coded(agents, groups), random.Random(1), []
-    made = Trainer(config.load("squared", options), environments)
+    made = Run.open(config.load("squared", options), environments).trainer
     watched(made, lambda buffer: firsts.append(environments.check(buffer)))
     steps = made.learner.steps
 

@@ -12,6 +12,7 @@ from puffer_mlx.check.gpu.tools import Effort, Failed, at_most, changed, flat, r
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo import precision
 from puffer_mlx.ppo.precision import DTYPES
+from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.trees import named
 
@@ -85,7 +86,7 @@ def stops(effort: Effort) -> str:
         *("--train.minibatch-size", "32", "--policy.hidden-size", "8", "--policy.num-layers", "1"),
         *("--train.total-timesteps", "1e9", "--train.rollout-device", "cpu"),
     ]
-    made = Trainer(config.load("squared", options), Coded(16, 2, finite=False))
+    made = Run.open(config.load("squared", options), Coded(16, 2, finite=False)).trainer
     before = flat(made.weights)
     for epoch in range(precision.TOLERATED):
         try:

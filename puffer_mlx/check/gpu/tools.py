@@ -13,6 +13,7 @@ import numpy as np
 from puffer_mlx import config, vec
 from puffer_mlx.system.devices import has_gpu
 from puffer_mlx.training.placement import rollout_cores
+from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Logs, Trainer
 from puffer_mlx.trees import named
 
@@ -133,7 +134,7 @@ def trainer(
     """
     settings = config.load(env, [*base, *options])
     with vec.make(settings, rollout_cores(settings)) as environments:
-        yield Trainer(settings, wrap(environments), weights=weights)
+        yield Run.open(settings, wrap(environments), weights=weights).trainer
 
 
 def losses(logs: Logs) -> dict[str, float]:

@@ -1,0 +1,170 @@
+"""A run in a terminal: what ``puffer-mlx train`` does once its words are understood."""
+
+import argparse
+import signal
+from pathlib import Path
+
+from puffer_mlx import checkpoint
+from puffer_mlx.checkpoint.environment_statistics import as_trained, differences
+from puffer_mlx.cli.follow import follow
+from puffer_mlx.cli.stopping import EVALUATED, RunEnding, StopRequests
+from puffer_mlx.cli.trace_files import TraceFiles
+from puffer_mlx.cli.train_output import (
+    dashboard_of,
+    files_text,
+    introduce,
+    notes,
+    reached_note,
+    resumed_notes,
+)
+from puffer_mlx.config import Config
+from puffer_mlx.display.dashboard import Dashboard
+from puffer_mlx.display.episode_videos import EpisodeVideos
+from puffer_mlx.machines import joining
+from puffer_mlx.machines.alone import Alone
+from puffer_mlx.system import output, signals, voice
+from puffer_mlx.system.devices import kernels_note, select_device
+from puffer_mlx.tracking.scores import EVALUATION
+from puffer_mlx.training import after_self_play, evaluation, while_training
+from puffer_mlx.training.run import Run, make_environments
+from puffer_mlx.training.trainer import Trainer
+from puffer_mlx.training.while_training import Evaluator
+
+Resumed = checkpoint.Checkpoint | None
+
+
+def train(config: Config, options: argparse.Namespace, resumed: Resumed) -> int:
+    """Train; the exit code.
+
+    Args:
+        config: what to do.
+        options: the command's own.
+        resumed: the checkpoint to go on from.
+    """
+    select_device(config.base.device)
+    ranks = joining.join(config, resumed.folder.name if resumed else "none")
+    with ranks.attended():
+        return train_part(config, options, resumed, ranks)
+
+
+def train_part(config: Config, options: argparse.Namespace, resumed: Resumed, ranks: Alone) -> int:
+    """Train as one of several ranks, or as the only one: see ``train``."""
+    voice.note(kernels_note(), error=True)
+    path = resumed.folder / checkpoint.WEIGHTS if resumed else None
+    if options.load_model_path is not None:
+        path = checkpoint.find_weights(options.load_model_path, config)
+    config, outside = seen_as_trained(config, path), StopRequests()
+    with (
+        output.going_on(outside.lost),
+        Run.open(config, weights=path, resumed=resumed, ranks=ranks, look=introduce) as run,
+    ):
+        trainer, config = run.trainer, run.trainer.config
+        record = TraceFiles(trainer, options)
+        voice.note(*resumed_notes(run))
+        outside.trainer = trainer
+        if ranks.rank:
+            return follow(trainer, outside, resumed)
+        run.write()
+        voice.detail(files_text(run))
+        voice.note(*notes(run))
+        ending = RunEnding(run)
+        ranks.first(str(run.folder))
+        ranks.rescue_by(ending.rescue)
+        trainer.stop = outside.stopped
+        score = run.state.numbers.get(EVALUATED) if run.state else None
+        if while_training.reached(config, score):  # the run had ended there
+            voice.note(reached_note(config, score))
+            trainer.stop = True
+        with (
+            signals.gently(outside.stop, ending.rescue) as watch,
+            ending,
+            dashboard_of(run, options.stop_at) as dashboard,
+            record,
+        ):
+            train_epochs(run, options.stop_at, ending, dashboard, record)
+            finish(run, ending, dashboard)
+        return outside.status or (watch.status if watch.number == signal.SIGHUP else 0)
+
+
+def seen_as_trained(config: Config, path: Path | None) -> Config:
+    """A configuration as the weights in a file need it: what they learned to see and to put out."""
+    if path is None:
+        return config
+    changed = as_trained(config, path)
+    voice.note(*differences(config, changed, path))
+    return changed
+
+
+def train_epochs(
+    run: Run, stop_at: int | None, ending: RunEnding, dashboard: Dashboard, record: TraceFiles
+) -> None:
+    """Train to the end, or until something stops it; records and checkpoints are written."""
+    trainer, config, ranks = run.trainer, run.trainer.config, run.trainer.ranks
+    videos = EpisodeVideos(trainer, run.folder, dashboard.message)
+    for logs in trainer:
+        record.epoch()
+        with ranks.apart():
+            logs |= run.evaluator.after_epoch()
+            logs |= videos.after_epoch()
+        run.log.write(logs)
+        run.keeper.observe(logs)
+        if stop_at and trainer.global_step >= stop_at:
+            trainer.stop = True
+        if while_training.reached(config, run.evaluator.score):
+            dashboard.message(reached_note(config, run.evaluator.score))
+            trainer.stop = True
+        for line in run.trackers.log(logs, videos.newest):
+            dashboard.message(line)
+        dashboard.update(logs, last=trainer.stop or trainer.epoch == config.epochs)
+        due = checkpoint.is_due(config, trainer.epoch - 1) or run.keeper.improved
+        if ranks.any(due):
+            with ranks.apart():
+                ending.save()
+    with ranks.apart():
+        ending.save()  # only here is it certain that the run stopped
+    if trainer.fault:
+        raise trainer.fault
+
+
+def finish(run: Run, ending: RunEnding, dashboard: Dashboard) -> None:
+    """Evaluate the last weights of a run that came to its end, and tell the trackers."""
+    trainer, trackers = run.trainer, run.trackers
+    trackers.done = trainer.epoch == trainer.config.epochs
+    trackers.weights = ending.saved and ending.saved / checkpoint.WEIGHTS
+    if not trackers.done:
+        return
+    if after_self_play.is_asked(trainer.config):
+        last = climb(run, dashboard)
+    else:
+        last = evaluate(run.evaluator, trainer, dashboard)
+    if last:
+        run.log.write(last)
+        trackers.evaluated(last)
+
+
+def evaluate(evaluator: Evaluator, trainer: Trainer, dashboard: Dashboard) -> dict[str, float]:
+    """Roll out the final weights, as upstream does after training; the record, empty if none."""
+    record: dict[str, float] = {}
+    for record in evaluator.after_training():
+        if dashboard.live:
+            found = {n.replace("env/", EVALUATION): x for n, x in record.items() if "env/" in n}
+            dashboard.update(found)
+    if record:
+        shown = ", ".join(
+            f"{name.partition('/')[2]} {value:.3f}"
+            for name, value in record.items()
+            if "env/" in name
+        )
+        if shown:
+            dashboard.message(f"evaluation of the final weights: {shown}")
+        if note := evaluation.short_note(trainer, record):
+            dashboard.message(note)
+    return record
+
+
+def climb(run: Run, dashboard: Dashboard) -> dict[str, float]:
+    """Have the final weights of a run with self-play play others; the record."""
+    ladder = after_self_play.climb(run.trainer, make_environments, run.log.touch)
+    for line in str(ladder).splitlines():
+        dashboard.message(line)
+    return after_self_play.logs_of(ladder, run.trainer)
