@@ -120,11 +120,11 @@ def call_loss(
     if len(parts) not in (2, 3):
         raise UserError(f"{name} returned {_said(found)}", f"expected {wanted}")
     total, metrics, *further = parts
-    _refuse(name, "a loss", total, (), "mx.mean(…) of what samples cost")
-    _refuse(name, "statistics", metrics, (len(METRICS),), f"{', '.join(METRICS)}: ppo_loss's")
+    _refuse(name, "as loss", total, (), "mx.mean(…) of what samples cost")
+    _refuse(name, "as statistics", metrics, (len(METRICS),), f"{', '.join(METRICS)}: ppo_loss's")
     others = further[0] if further else {}
     if not isinstance(others, Mapping) or not all(type(word) is str for word in others):
-        raise UserError(f"{name} returned as third {_said(others)}", f"expected {wanted}")
+        raise UserError(f"{name} returned as its third {_said(others)}", f"expected {wanted}")
     for word, number in others.items():
         if word in METRICS:
             raise UserError(f"{name} returned {word} twice", "another name")
@@ -147,7 +147,7 @@ def find_advantages(config: Config) -> Callable[..., mx.array]:
 
     def checked(values: mx.array, *arrays: Any, **numbers: Any) -> mx.array:
         found = function(values, *arrays, **numbers)
-        _refuse(name, "advantages", found, values.shape, "one for each value")
+        _refuse(name, "as advantages", found, values.shape, "one for each value")
         return found.astype(mx.float32)
 
     return checked
@@ -160,5 +160,7 @@ def _refuse(name: str, what: str, found: Any, shape: tuple[int, ...], hint: str)
 
 def _said(found: Any) -> str:
     if isinstance(found, mx.array):
-        return f"of shape {found.shape}"
-    return f"{len(found)} values" if type(found) is tuple else f"of type {type(found).__name__}"
+        return f"an array of shape {found.shape}"
+    return (
+        f"{len(found)} values" if type(found) is tuple else f"an object of {type(found).__name__}"
+    )
