@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 BIN := $(VENV)/bin
 CANDIDATES = $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 
-.PHONY: train test test-fast test-oldest lint check nightly site format clean help
+.PHONY: train test test-fast test-oldest lint check nightly site fingerprints format clean help
 .NOTPARALLEL:
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -50,6 +50,10 @@ site: $(VENV)/.docs
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/site
 	@echo "build/site/index.html"
 
+# Fingerprints of plain functions that fused forms compute, after one was edited; compares them first.
+fingerprints: $(VENV)/.test
+	$(BIN)/python tests/fingerprints.py
+
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -67,6 +71,7 @@ help:
 	@echo "make check       what CI runs: lint and test"
 	@echo "make nightly     learn some of what benchmarks/learning/ says again: half an hour of a core"
 	@echo "make site        the pages of docs/ as a site: build/site/index.html"
+	@echo "make fingerprints  compare fused forms with edited functions, and keep their fingerprints"
 	@echo "make format      ruff's fixes and formatting"
 	@echo "make clean       remove the environment and what was built"
 

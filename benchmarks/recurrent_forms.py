@@ -73,7 +73,7 @@ def by_reference(name: str, layer: Layer, x: mx.array, first: mx.array, keep: mx
         z = linear(rows, layer["weight_ih"], layer["bias_ih"]).reshape(T, S, 3 * H)
         return gru_reference(z, layer["weight_hh"], layer["bias_hh"], first, keep)[0]
     u = linear(rows, layer["weight"]).reshape(T, S, 3 * H)
-    return mingru_reference(u, x, first, keep)[0]
+    return mingru_reference(mx.split(u, 3, axis=-1), x, first, keep)[0]
 
 
 # ---- correctness ---------------------------------------------------------------------------------
@@ -99,10 +99,13 @@ def recurrence(name: str) -> tuple[list[str], Callable, Callable, Callable]:
     def mingru_gradient(z, x, h0, keep, saved, dh):
         return of_mingru.BACKWARD.form()(z, x, h0, keep, saved[1], dh)
 
+    def of_mingru_reference(z, *rest):
+        return mingru_reference(mx.split(z, 3, axis=-1), *rest)
+
     names, forward, backward, reference = {
         "LSTM": ("z weight h0 c0 keep", of_lstm.FORWARD.form(), lstm_gradient, lstm_reference),
         "GRU": ("z weight bias h0 keep", of_gru.FORWARD.form(), gru_gradient, gru_reference),
-        "MinGRU": ("z x h0 keep", of_mingru.FORWARD.form(), mingru_gradient, mingru_reference),
+        "MinGRU": ("z x h0 keep", of_mingru.FORWARD.form(), mingru_gradient, of_mingru_reference),
     }[name]
     return names.split(), forward, backward, lambda *a: reference(*a)[0]
 

@@ -15,27 +15,42 @@ from dataclasses import dataclass
 from typing import Any
 
 from puffer_mlx.ops import cpu_extension
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.system.backend import backend
 
 
-def kernel_on_gpu(launch: Callable[..., Any]) -> Any:
-    """What launches a kernel where the default device is a GPU, else None."""
-    return launch if backend() != "cpu" else None
+def kernel_on_gpu(launch: Callable[..., Any], reference: Reference, *given: Any) -> Any:
+    """What launches a kernel where the default device is a GPU, else None.
+
+    Args:
+        launch: launches it.
+        reference: the plain functions that it computes; if one was changed, there is no kernel.
+        *given: further ones, see ``Reference.holds``.
+    """
+    return launch if backend() != "cpu" and reference.holds(*given) else None
 
 
-def extension_on_cpu() -> Any:
-    """The C++ extension where the default device is a CPU that has it, else None."""
-    return cpu_extension.load() if backend() == "cpu" else None
+def extension_on_cpu(reference: Reference | None = None) -> Any:
+    """The C++ extension where the default device is a CPU that has it, else None.
+
+    Args:
+        reference: the plain functions that its function computes; if one was changed, None is
+            returned. None: it was asked before, by what is differentiated.
+    """
+    extension = cpu_extension.load() if backend() == "cpu" else None
+    return extension if reference is None or extension is None or reference.holds() else None
 
 
-def extension_with_products() -> Any:
+def extension_with_products(reference: Reference | None = None) -> Any:
     """The same where the extension multiplies matrices, else None.
 
     It does where a BLAS would wait busily, or is a Mac's own.
     """
     extension = extension_on_cpu()
-    return extension if extension is not None and extension.has_gemm() else None
+    if extension is None or not extension.has_gemm():
+        return None
+    return extension if reference is None or reference.holds() else None
 
 
 @dataclass(frozen=True)
@@ -47,14 +62,18 @@ class FusedOperation:
         on_gpu: the function that launches the kernel, with the same arguments.
         float32: places of the results that are float32 whatever the arguments are: states, and
             gradients by states.
+        reference: the plain functions that it computes; None: nobody will change them.
     """
 
     name: str
     on_gpu: Callable[..., Any]
     float32: tuple[int, ...] = ()
+    reference: Reference | None = None
 
     def form(self) -> Any:
-        """The default device's; None where there is plain MLX alone."""
+        """The default device's; None where there is plain MLX alone, or that was changed."""
+        if self.reference is not None and not self.reference.holds():
+            return None
         if backend() != "cpu":
             return self.on_gpu
         extension = extension_on_cpu()

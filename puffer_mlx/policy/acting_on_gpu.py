@@ -22,9 +22,11 @@ from puffer_mlx.ops import pack
 from puffer_mlx.ops.gpu.launch import SHARED_BYTES, launch, numbers
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders.catalog import encoder_activation
+from puffer_mlx.policy.equations import ON_GPU, acting_of
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.networks.forms import GPUStep
 from puffer_mlx.policy.policy import Policy
+from puffer_mlx.system.backend import backend
 from puffer_mlx.trees import leaves
 
 Weights = Any  # a tree of mx.array
@@ -110,7 +112,8 @@ def step_on_gpu(policy: Policy) -> "StepOnGPU | None":
         return None
     if policy.network.hidden > WIDEST or choose_layout(policy, step, 1) is None:
         return None
-    return StepOnGPU(policy, step)
+    unchanged = ON_GPU.holds(*acting_of(policy), tell=backend() != "cpu")
+    return StepOnGPU(policy, step) if unchanged else None
 
 
 class StepOnGPU:

@@ -13,6 +13,14 @@ import mlx.core as mx
 
 from puffer_mlx.ops import discount, kernel_on_gpu
 from puffer_mlx.ops.advantages import gpu
+from puffer_mlx.ops.fingerprints import Reference
+
+REFERENCE = Reference(
+    "the kernel of advantages",
+    ("ppo.advantage:advantages",),
+    test="tests/ppo/test_advantage.py",
+    cost="a GPU gets a launch for each step of a rollout",
+)
 
 
 class Discounts(NamedTuple):
@@ -85,7 +93,7 @@ def advantages(
         raise ValueError(f"values, rewards, terminals, ratios, finals differ in shape: {shapes}")
     if form not in ("V", "S"):
         raise ValueError(f"the form of the advantage is V or S, not {form!r}")
-    kernel = kernel_on_gpu(gpu.advantages)
+    kernel = kernel_on_gpu(gpu.advantages, REFERENCE)
     if kernel is not None:
         return kernel(
             *(values, rewards, terminals, ratios, finals),

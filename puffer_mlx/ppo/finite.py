@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.ppo import precision
-from puffer_mlx.ppo.clip import clip_by_global_norm
+from puffer_mlx.ppo import clip, precision
 from puffer_mlx.system.backend import backend
 from puffer_mlx.trees import Tree, named
 
@@ -29,7 +28,7 @@ def step_if_finite(
     Returns:
         New weights and state, and whether (a scalar) they are new; else they are as before.
     """
-    grads, norm = clip_by_global_norm(grads, max_norm)
+    grads, norm = clip.clip_by_global_norm(grads, max_norm)
     ok = mx.isfinite(norm) & mx.isfinite(loss)
     return *precision.choose(ok, update(weights, grads, state), (weights, state)), ok
 

@@ -4,10 +4,17 @@ import mlx.core as mx
 
 from puffer_mlx.ops import FusedOperation
 from puffer_mlx.ops.draw import gpu
+from puffer_mlx.ops.fingerprints import Reference
 
 EPS = 1e-6
 
-DRAW = FusedOperation("draw_rows", gpu.draw_rows)
+REFERENCE = Reference(
+    "the draw of segments in one call",
+    ("ppo.priority:choose",),
+    test="tests/ppo/test_priority.py",
+    cost="a minibatch of many segments takes longer",
+)
+DRAW = FusedOperation("draw_rows", gpu.draw_rows, reference=REFERENCE)
 
 
 def probabilities(adv: mx.array, alpha: float) -> mx.array:

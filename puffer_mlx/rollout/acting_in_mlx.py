@@ -10,6 +10,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.ops import kernel_on_gpu, pack
 from puffer_mlx.ops.pack.gpu import unpack
+from puffer_mlx.ops.pack.operation import REFERENCE as PACKING
 from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
 from puffer_mlx.rollout.acting import State
@@ -158,7 +159,7 @@ def joined(states: list[State], groups: range) -> State:
     if not others:
         return first
     dtypes = {array.dtype for array in leaves(first)}
-    if kernel_on_gpu(pack) is None or dtypes != {mx.float32}:
+    if kernel_on_gpu(pack, PACKING) is None or dtypes != {mx.float32}:
         return tree_map(lambda *arrays: mx.concatenate([*arrays]), first, *others)
     places = [*zip(leaves(first), *map(leaves, others), strict=True)]
     shapes = [(sum(map(len, own)), *own[0].shape[1:]) for own in places]

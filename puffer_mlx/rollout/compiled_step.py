@@ -17,6 +17,7 @@ from puffer_mlx.policy.activations import CODES
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import OPEN
 from puffer_mlx.policy.encoders.catalog import encoder_activation
+from puffer_mlx.policy.equations import IN_C, acting_of
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 
@@ -37,7 +38,8 @@ def make_actor(policy: Policy) -> "Actor | None":
         and type(policy.decoder) in (Fused, Separate)
     )
     extension = cpu_extension.load() if known else None
-    return None if extension is None else Actor(policy, extension)
+    usable = extension is not None and IN_C.holds(*acting_of(policy))
+    return Actor(policy, extension) if usable else None
 
 
 class Actor:

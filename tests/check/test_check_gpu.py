@@ -257,7 +257,7 @@ def no_thread(patch):
 
 
 def steps_that_count(patch):
-    patch.setattr(ops, "extension_with_products", lambda: None)  # whose own choice is in C++
+    patch.setattr(ops, "extension_with_products", lambda *_: None)  # whose own choice is in C++
     patch.setattr(precision, "choose", lambda ok, new, old: new)
 
 

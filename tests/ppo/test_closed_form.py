@@ -20,6 +20,7 @@ from oracles import f64
 from puffer_mlx import config
 from puffer_mlx.check.gpu import loss as item
 from puffer_mlx.check.gpu.tools import QUICK, Failed
+from puffer_mlx.ops.fingerprints import COMPARING
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.distributions import Limits
 from puffer_mlx.policy.policy import make_policy
@@ -486,7 +487,8 @@ def kernels_are_plain(monkeypatch):
         return heads.log_prob_entropy(outputs, space.actions, space.masks)[0]
 
     plain_losses = operation._plain
-    monkeypatch.setattr(operation, "kernel_on_gpu", lambda launch: launch)
+    monkeypatch.setattr(operation, "kernel_on_gpu", lambda launch, *_: launch)
+    monkeypatch.setenv(COMPARING, "1")  # nothing gives way to what was replaced
     monkeypatch.setattr(operation, "_plain", None)  # nobody takes it by accident
     monkeypatch.setattr(gpu, "moments", lambda adv: None)
     monkeypatch.setattr(gpu, "samples", samples)

@@ -1,6 +1,6 @@
 """What a minibatch does around its gradients, on a GPU: kernels run as C++, called as users do.
 
-`targets`, `draw`, `gather` and `write_back` of `ppo/update.py`: against plain MLX, which other
+`targets`, `draw`, `gather` and `write_back` of a minibatch: against plain MLX, which other
 tests hold against float64 and hand arithmetic.
 """
 

@@ -96,7 +96,7 @@ def test_a_scan_by_hand():
     u = mx.array([[0.3, 0.5, 1], [-0.4, -1, -1], [2, 2, 0], [-3, 0, 3]], mx.float32)[:, None]
     x, first = mx.array([-0.5, 0.5, 1.5, -2])[:, None, None], mx.array([[0.6]])
     keep, by_out = mx.array([1, 1, 0, 1])[:, None].astype(mx.float32), mx.array([1, -1, 0.5, 2])
-    out, states = mingru_reference(u, x, first, keep)
+    out, states = mingru_reference(mx.split(u, 3, axis=-1), x, first, keep)
     expected = [0.7244919, 0.6375755, 2.2019927, 1.1247093]
     np.testing.assert_allclose(np.array(states).ravel(), expected, rtol=0, atol=2e-6)
     expected = [0.3951753, 0.5369998, 1.8509963, 0.9765172]
@@ -104,7 +104,7 @@ def test_a_scan_by_hand():
     by_out = by_out[:, None, None]
 
     def scalar(u, x):
-        return mx.sum(mingru_reference(u, x, first, keep)[0] * by_out)
+        return mx.sum(mingru_reference(mx.split(u, 3, axis=-1), x, first, keep)[0] * by_out)
 
     ways = [mx.grad(scalar, (0, 1))(u, x)]
     if FORWARD.form() is not None:

@@ -10,9 +10,17 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops.choice import extension_with_products
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gelu.operation import gelu
 from puffer_mlx.ops.linear.operation import input_gradient, linear
 from puffer_mlx.ops.low_precision import float32_on_cpu
+
+REFERENCE = Reference(
+    "the extension's layer of product and activation",
+    ("ops.dense.operation:dense",),
+    test="tests/ops/test_dense.py",
+    cost="networks with tanh or ReLU take longer on a CPU",
+)
 
 
 def relu(x: mx.array) -> mx.array:
@@ -34,7 +42,7 @@ def dense(x: mx.array, weight: mx.array, bias: mx.array, activation: str) -> mx.
     ``ACTIVATIONS``; GELU is exact, the extension's tanh off by at most 4e-7.
     """
     fused = FUSED.get(activation)
-    if fused is None or extension_with_products() is None:
+    if fused is None or extension_with_products(REFERENCE) is None:
         return ACTIVATIONS[activation](linear(x, weight, bias))
     return fused(x.astype(weight.dtype), weight, bias)
 

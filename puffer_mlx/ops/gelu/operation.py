@@ -5,11 +5,18 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops.choice import FusedOperation
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gelu import gpu
 from puffer_mlx.ops.low_precision import float32_on_cpu
 
-FORWARD = FusedOperation("gelu_forward", gpu.gelu_forward)
-BACKWARD = FusedOperation("gelu_backward", gpu.gelu_backward)
+REFERENCE = Reference(
+    "GELU in one pass",
+    ("ops.gelu.operation:gelu",),
+    test="tests/ops/test_ops.py",
+    cost="networks with GELU take longer",
+)
+FORWARD = FusedOperation("gelu_forward", gpu.gelu_forward, reference=REFERENCE)
+BACKWARD = FusedOperation("gelu_backward", gpu.gelu_backward, reference=REFERENCE)
 
 
 @float32_on_cpu

@@ -5,12 +5,26 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops.choice import extension_on_cpu, extension_with_products
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.low_precision import LOW, float32_on_cpu, in_float32
 from puffer_mlx.system.backend import backend
 
+REFERENCE = Reference(
+    "the extension's product of matrices",
+    tuple(
+        f"ops.linear.operation:{name}"
+        for name in (
+            *("linear", "linear_columns"),
+            *("input_gradient", "weight_gradient", "bias_gradient"),
+        )
+    ),
+    test="tests/ops/test_ops.py",
+    cost="training on a CPU takes up to twice as long",
+)
+
 
 def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
-    """Product x weight^T (n, M) of x (n, K) and weight (M, K), plus bias (M,).
+    """Product x weight^T (..., M) of x (..., K) and weight (M, K), plus bias (M,).
 
     x is cast to the weight's dtype, which is the result's too.
     """
@@ -19,8 +33,12 @@ def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.ar
 
 @float32_on_cpu
 def _linear(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
-    if extension_with_products() is not None:
-        return _linear_rows(x, weight) if bias is None else _affine_rows(x, weight, bias)  # type: ignore
+    if extension_with_products(REFERENCE) is not None:
+        rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
+        product: Any = (
+            _linear_rows(rows, weight) if bias is None else _affine_rows(rows, weight, bias)
+        )  # type: ignore
+        return product if x.ndim == 2 else product.reshape(*x.shape[:-1], -1)
     on_gpu = backend() != "cpu"
     if bias is None:
         return _product_on_gpu(x, weight) if on_gpu else x @ weight.T  # type: ignore
@@ -36,7 +54,7 @@ def linear_columns(x: mx.array, weight: mx.array, bias: mx.array | None = None) 
 
 @float32_on_cpu
 def _columns(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
-    if extension_with_products() is not None:
+    if extension_with_products(REFERENCE) is not None:
         return _linear_columns(x, weight) if bias is None else _affine_columns(x, weight, bias)  # type: ignore
     y = _columns_on_gpu(x, weight) if backend() != "cpu" else weight @ x.T
     return y if bias is None else plus(y, bias[:, None])  # type: ignore
@@ -51,7 +69,7 @@ def plus(x: mx.array, y: mx.array) -> mx.array:
 @float32_on_cpu
 def input_gradient(dy: mx.array, weight: mx.array, add: mx.array | None = None) -> mx.array:
     """Gradient (n, K) of ``linear`` by its input, plus ``add`` (n, K): dy (n, M), weight (M, K)."""
-    if extension_with_products() is not None:
+    if extension_with_products(REFERENCE) is not None:
         return extension_on_cpu().linear_input_gradient(dy, weight, False, add)
     return dy @ weight if add is None else mx.addmm(add, dy, weight)
 
@@ -59,7 +77,7 @@ def input_gradient(dy: mx.array, weight: mx.array, add: mx.array | None = None) 
 @float32_on_cpu
 def weight_gradient(dy: mx.array, x: mx.array) -> mx.array:
     """Gradient (M, K) of ``linear`` by its weight: dy (n, M), x (n, K)."""
-    if extension_with_products() is not None:
+    if extension_with_products(REFERENCE) is not None:
         return extension_on_cpu().linear_weight_gradient(dy, x, False)
     return dy.T @ x
 
@@ -67,7 +85,7 @@ def weight_gradient(dy: mx.array, x: mx.array) -> mx.array:
 @in_float32
 def bias_gradient(dy: mx.array) -> mx.array:
     """Gradient (M,) of ``linear`` by its bias: dy (n, M)."""
-    extension = extension_on_cpu()
+    extension = extension_on_cpu(REFERENCE)
     return mx.sum(dy, axis=0) if extension is None else extension.linear_bias_gradient(dy, False)
 
 

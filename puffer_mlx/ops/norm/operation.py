@@ -5,8 +5,15 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.ops.choice import extension_on_cpu
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.low_precision import in_float32
 
+REFERENCE = Reference(
+    "the extension's RMSNorm",
+    ("ops.norm.operation:add_rms_norm",),
+    test="tests/ops/test_ops.py",
+    cost="networks that normalise take a little longer on a CPU",
+)
 EPSILON = 1.1920929e-07  # float32's, which torch's RMSNorm takes when none is given
 
 
@@ -22,7 +29,7 @@ def add_rms_norm(x: mx.array, residual: mx.array, weight: mx.array) -> mx.array:
     Returns:
         (n, H), of x's dtype; what is in between is float32.
     """
-    if extension_on_cpu() is None:
+    if extension_on_cpu(REFERENCE) is None:
         return mx.fast.rms_norm(x + residual, weight, EPSILON)
     return _add_rms_norm(x, residual, weight)[0]  # type: ignore
 

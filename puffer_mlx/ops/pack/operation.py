@@ -5,8 +5,16 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from puffer_mlx.ops.choice import kernel_on_gpu
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.pack import gpu
 from puffer_mlx.ops.pack.gpu import BLOCK, places
+
+REFERENCE = Reference(
+    "the kernel that packs arrays",
+    ("ops.pack.operation:pack_reference",),
+    test="tests/ops/test_pack.py",
+    cost="a GPU gets more launches",
+)
 
 
 def pack_reference(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array, mx.array]:
@@ -31,7 +39,7 @@ def pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array, mx.ar
     Returns:
         The numbers (P,) float32, and the sum of the squares of each ``BLOCK`` of them.
     """
-    form = kernel_on_gpu(gpu.pack) or pack_reference
+    form = kernel_on_gpu(gpu.pack, REFERENCE) or pack_reference
     return form(arrays, multiple)
 
 
@@ -45,6 +53,6 @@ def sums_of_squares(arrays: Sequence[mx.array]) -> mx.array:
         (n,) float32, of whatever parts: all finite if all numbers are, and none is beyond 1.8e19,
         the root of what float32 holds.
     """
-    if kernel_on_gpu(gpu.pack) is not None:
+    if kernel_on_gpu(gpu.pack, REFERENCE) is not None:
         return gpu.pack(arrays)[1]
     return mx.stack([mx.sum(mx.square(array)) for array in arrays])

@@ -3,7 +3,15 @@
 import mlx.core as mx
 
 from puffer_mlx.ops.choice import kernel_on_gpu
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.put_rows import gpu
+
+REFERENCE = Reference(
+    "the kernel that writes values and ratios back",
+    ("ops.put_rows.operation:put_rows",),
+    test="tests/ppo/test_minibatch_kernels.py",
+    cost="a GPU gets more launches",
+)
 
 
 def put_rows(
@@ -27,7 +35,7 @@ def put_rows(
     Returns:
         Values and ratios, (T, N).
     """
-    kernel = kernel_on_gpu(gpu.put_rows)
+    kernel = kernel_on_gpu(gpu.put_rows, REFERENCE)
     if kernel is not None:
         return kernel(values, ratios, rows, new_values, new_ratios, ok)
     column = mx.broadcast_to(rows[None], new_values.shape)

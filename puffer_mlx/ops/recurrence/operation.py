@@ -3,8 +3,16 @@
 import mlx.core as mx
 
 from puffer_mlx.ops.choice import extension_on_cpu, extension_with_products
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.low_precision import float32_on_cpu
 from puffer_mlx.system.backend import backend
+
+REFERENCE = Reference(
+    "the extension's gradient by a recurrent weight",
+    ("ops.recurrence.operation:recurrent_weight_gradient",),
+    test="tests/ops/test_ops.py",
+    cost="gated networks take longer on a CPU",
+)
 
 
 def full_on_cpu(array: mx.array | None, value: float, shape: tuple[int, ...]) -> mx.array | None:
@@ -33,7 +41,7 @@ def recurrent_weight_gradient(
     Returns:
         (M, H), of dy's dtype.
     """
-    if extension_with_products() is not None:
+    if extension_with_products(REFERENCE) is not None:
         return extension_on_cpu().recurrent_weight_gradient(dy, states, first, keep)
     before = states[:-1]
     if first is not None:

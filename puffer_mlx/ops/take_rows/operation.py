@@ -3,7 +3,15 @@
 import mlx.core as mx
 
 from puffer_mlx.ops.choice import extension_on_cpu, kernel_on_gpu
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.take_rows import gpu
+
+REFERENCE = Reference(
+    "the gather of segments in one call",
+    ("ops.take_rows.operation:take_rows",),
+    test="tests/ops/test_ops.py",
+    cost="gathers take longer",
+)
 
 
 def take_rows(source: mx.array, rows: mx.array, steps: int) -> mx.array:
@@ -17,7 +25,7 @@ def take_rows(source: mx.array, rows: mx.array, steps: int) -> mx.array:
     Returns:
         (T, S, ...) of the source's dtype.
     """
-    kernel, extension = kernel_on_gpu(gpu.take_rows), extension_on_cpu()
+    kernel, extension = kernel_on_gpu(gpu.take_rows, REFERENCE), extension_on_cpu(REFERENCE)
     if kernel is not None:
         return kernel(source, rows, steps)
     if extension is None:

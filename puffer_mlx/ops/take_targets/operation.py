@@ -3,8 +3,16 @@
 import mlx.core as mx
 
 from puffer_mlx.ops.choice import kernel_on_gpu
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.take_rows.operation import take_rows
 from puffer_mlx.ops.take_targets import gpu
+
+REFERENCE = Reference(
+    "the kernel that gathers targets",
+    ("ops.take_targets.operation:take_targets",),
+    test="tests/ppo/test_minibatch_kernels.py",
+    cost="a GPU gets more launches",
+)
 
 
 def take_targets(
@@ -30,7 +38,7 @@ def take_targets(
         The rows' log-probabilities, values and advantages, and their steps' weights, which are 0 at
         last observations: each (T*S,) float32, time-major.
     """
-    kernel = kernel_on_gpu(gpu.take_targets)
+    kernel = kernel_on_gpu(gpu.take_targets, REFERENCE)
     if kernel is not None:
         return kernel(logprobs, values, adv, finals, rows, weights)
     T = values.shape[0]

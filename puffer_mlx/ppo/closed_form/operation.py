@@ -10,10 +10,25 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from puffer_mlx.ops.choice import kernel_on_gpu
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.gpu.launch import numbers
 from puffer_mlx.policy.decoders import Decoder, Weights
+from puffer_mlx.ppo import loss
 from puffer_mlx.ppo.closed_form import gpu
-from puffer_mlx.ppo.loss import Coefficients, Minibatch, ppo_loss
+from puffer_mlx.ppo.loss import Coefficients, Minibatch
+
+LOSS = Reference(
+    "the loss by closed form",
+    ("ppo.closed_form.operation:losses",),
+    test="tests/ppo/test_closed_form.py",
+    cost="a GPU gets several times as many launches for a minibatch's loss",
+)
+LOGPROBS = Reference(
+    "the kernel of log-probabilities",
+    ("ppo.closed_form.operation:logprobs",),
+    test="tests/ppo/test_closed_form.py",
+    cost="a GPU gets more launches",
+)
 
 
 class Losses(NamedTuple):
@@ -57,7 +72,7 @@ def losses(
         ent_coef: scalar array.
         scale: scalar array, what the loss is multiplied by; None is 1.
     """
-    fused = kernel_on_gpu(_fused)
+    fused = kernel_on_gpu(_fused, LOSS, decoder.split, decoder.distribution.log_prob_entropy)
     if fused is None:
         return _plain(decoder, weights, y, actions, masks, batch, coefficients, ent_coef, scale)
     space = decoder.action, decoder.limits.for_kernels, decoder.logstd(weights), actions, masks
@@ -71,7 +86,7 @@ def moments(adv: mx.array) -> mx.array:
 
     On a CPU all of them are one part.
     """
-    if (launch := kernel_on_gpu(gpu.moments)) is not None:
+    if (launch := kernel_on_gpu(gpu.moments, LOSS)) is not None:
         return launch(adv)
     mean = mx.mean(adv)
     count, squares = mx.array(adv.size, mx.float32), mx.sum(mx.square(adv - mean))
@@ -82,7 +97,9 @@ def logprobs(
     decoder: Decoder, weights: Weights, y: mx.array, actions: mx.array, masks: mx.array | None
 ) -> mx.array:
     """Joint log-probabilities (n,) float32 of actions; arguments as ``losses``, no gradient."""
-    fused = kernel_on_gpu(gpu.logprobs)
+    fused = kernel_on_gpu(
+        gpu.logprobs, LOGPROBS, decoder.split, decoder.distribution.log_prob_entropy
+    )
     if fused is None:
         outputs, _ = decoder.split(weights, y)
         return decoder.distribution.log_prob_entropy(outputs, actions, masks)[0]
@@ -94,7 +111,7 @@ def _plain(decoder, weights, y, actions, masks, batch, coefficients, ent_coef, s
     """``losses`` in plain MLX, which differentiates it."""
     outputs, value = decoder.split(weights, y)
     logprob, entropy = decoder.distribution.log_prob_entropy(outputs, actions, masks)
-    total, metrics = ppo_loss(
+    total, metrics = loss.ppo_loss(
         logprob, entropy, value, batch, ent_coef=ent_coef, **coefficients._asdict()
     )
     ratio = mx.exp(logprob - batch.old_logprob)

@@ -17,8 +17,15 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from puffer_mlx.ops.choice import kernel_on_gpu
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ppo.precision import gpu
 
+REFERENCE = Reference(
+    "the kernel that counts minibatches",
+    ("ppo.precision:next_scaler",),
+    test="tests/ppo/test_minibatch_kernels.py",
+    cost="a GPU gets more launches",
+)
 DTYPES = {"fp32": mx.float32, "bf16": mx.bfloat16, "fp16": mx.float16}
 
 FIRST_SCALE = 65536.0
@@ -53,7 +60,7 @@ def first_scaler(precision: str) -> Scaler:
 
 def next_scaler(scaler: Scaler, ok: mx.array, precision: str) -> Scaler:
     """The state after a minibatch that was trained on (``ok``, a scalar), or skipped."""
-    kernel = kernel_on_gpu(gpu.next_scaler)
+    kernel = kernel_on_gpu(gpu.next_scaler, REFERENCE)
     if kernel is not None:
         limits = SMALLEST_SCALE, LARGEST_SCALE
         return kernel(scaler, ok, precision == "fp16", GROWTH_INTERVAL, limits)

@@ -16,16 +16,30 @@ from mlx.utils import tree_map
 
 from puffer_mlx.config import Train
 from puffer_mlx.ops.choice import extension_with_products
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.policy.activations import CODES
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.distributions import OPEN
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
+from puffer_mlx.policy.equations import training_of
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers
 from puffer_mlx.ppo.loss import largest_kl
 from puffer_mlx.trees import leaves
 
+REFERENCE = Reference(
+    "the epoch in one operation of ppo/small_networks",
+    (
+        "ppo.gradients:Gradients.gradients",
+        "ppo.closed_form.operation:losses",
+        "ppo.shuffle:samples",
+        "ppo.precision:next_scaler",
+        "ppo.update:_optimise",
+    ),
+    test="tests/ppo/test_small_networks.py",
+    cost="an epoch takes several times as long",
+)
 LARGEST = 1 << 18  # numbers of a layer's output: beyond, MLX's graph uses more cores
 
 Five = tuple[int, int, int, int, int]
@@ -56,6 +70,7 @@ def fits(policy: Policy, train: Train, *given: Callable[..., Any]) -> bool:
         and small
         and not policy.has_memory
         and extension_with_products() is not None
+        and REFERENCE.holds(optimizers.find(train.optimizer).step, *training_of(policy))
     )
 
 

@@ -15,6 +15,7 @@ from puffer_mlx.ops import (
     recurrent_weight_gradient,
     steps_of,
 )
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy.activations import logistic, tanh
 from puffer_mlx.policy.networks.gru import gpu
@@ -23,8 +24,14 @@ from puffer_mlx.policy.networks.recurrent import Recurrent, gated_weights, throu
 Weights = dict[str, Any]
 State = list[mx.array]
 
-FORWARD = FusedOperation("gru_forward", gpu.gru_forward, float32=(0,))
-BACKWARD = FusedOperation("gru_backward", gpu.gru_backward, float32=(2,))
+REFERENCE = Reference(
+    "GRU in one pass",
+    ("policy.networks.gru.network:gru_reference",),
+    test="tests/policy/test_networks.py",
+    cost="the network takes several times as long",
+)
+FORWARD = FusedOperation("gru_forward", gpu.gru_forward, float32=(0,), reference=REFERENCE)
+BACKWARD = FusedOperation("gru_backward", gpu.gru_backward, float32=(2,), reference=REFERENCE)
 
 
 def gru_reference(
@@ -60,9 +67,6 @@ def gru_reference(
         h = n + u * (h - n)  # type: ignore
         out.append(h)
     return mx.stack(out), h
-
-
-_reference_of_any = in_float32(gru_reference, stay=(0, 1))
 
 
 @mx.custom_function
@@ -108,7 +112,9 @@ def gru(
     z = linear(x.reshape(T * S, H), layer["weight_ih"], layer["bias_ih"]).reshape(T, S, 3 * H)
     first = full_on_cpu(first, 0, (S, H))
     if FORWARD.form() is None:
-        out, last = _reference_of_any(z, layer["weight_hh"], layer["bias_hh"], first, keep)
+        plain = in_float32(gru_reference, stay=(0, 1))
+        first = mx.zeros((S, H)) if first is None else first
+        out, last = plain(z, layer["weight_hh"], layer["bias_hh"], first, keep)
     else:
         keep = full_on_cpu(keep, 1, (T, S))
         out, _ = _recurrence(z, layer["weight_hh"], layer["bias_hh"], first, keep)  # type: ignore

@@ -12,6 +12,7 @@ from puffer_mlx.ops import (
     recurrent_weight_gradient,
     steps_of,
 )
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy.activations import logistic, tanh
 from puffer_mlx.policy.networks.lstm import gpu
@@ -20,8 +21,14 @@ from puffer_mlx.policy.networks.recurrent import Recurrent, gated_weights, throu
 Weights = list[dict[str, mx.array]]
 State = list[dict[str, mx.array]]
 
-FORWARD = FusedOperation("lstm_forward", gpu.lstm_forward, float32=(0, 1))
-BACKWARD = FusedOperation("lstm_backward", gpu.lstm_backward, float32=(1, 2))
+REFERENCE = Reference(
+    "LSTM in one pass",
+    ("policy.networks.lstm.network:lstm_reference",),
+    test="tests/policy/test_networks.py",
+    cost="the network takes several times as long",
+)
+FORWARD = FusedOperation("lstm_forward", gpu.lstm_forward, float32=(0, 1), reference=REFERENCE)
+BACKWARD = FusedOperation("lstm_backward", gpu.lstm_backward, float32=(1, 2), reference=REFERENCE)
 
 
 def lstm_reference(
@@ -51,9 +58,6 @@ def lstm_reference(
         h = logistic(o) * tanh(c)  # type: ignore
         out.append(h)
     return mx.stack(out), h, c
-
-
-_reference_of_any = in_float32(lstm_reference, stay=(0, 1, 2))
 
 
 @mx.custom_function
@@ -102,7 +106,9 @@ def lstm(
     z = linear(x.reshape(T * S, H), layer["weight_ih"], bias).reshape(T, S, 4 * H)
     h0, c0 = (full_on_cpu(state[name] if state else None, 0, (S, H)) for name in "hc")
     if FORWARD.form() is None:
-        out, h, c = _reference_of_any(z, layer["weight_hh"], h0, c0, keep)
+        plain = in_float32(lstm_reference, stay=(0, 1, 2))
+        h0, c0 = (mx.zeros((S, H)) if first is None else first for first in (h0, c0))
+        out, h, c = plain(z, layer["weight_hh"], h0, c0, keep)
     else:
         keep = full_on_cpu(keep, 1, (T, S))
         out, cells, _ = _recurrence(z, layer["weight_hh"], h0, c0, keep)  # type: ignore

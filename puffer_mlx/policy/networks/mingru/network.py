@@ -1,5 +1,6 @@
 """MinGRU: upstream's native network, a linear recurrence with gates that don't see the state."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -12,6 +13,7 @@ from puffer_mlx.ops import (
     linear_gradients,
     steps_of,
 )
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy.activations import logistic, uniform
 from puffer_mlx.policy.networks.mingru import gpu
@@ -20,48 +22,46 @@ from puffer_mlx.policy.networks.recurrent import Recurrent, through_layers
 Weights = list[dict[str, mx.array]]
 State = list[mx.array]
 
-FORWARD = FusedOperation("mingru_forward", gpu.mingru_forward, float32=(1,))
-BACKWARD = FusedOperation("mingru_backward", gpu.mingru_backward, float32=(2,))
+REFERENCE = Reference(
+    "MinGRU in one pass",
+    ("policy.networks.mingru.network:mingru_reference",),
+    test="tests/policy/test_networks.py",
+    cost="the network takes several times as long",
+)
+FORWARD = FusedOperation("mingru_forward", gpu.mingru_forward, float32=(1,), reference=REFERENCE)
+BACKWARD = FusedOperation("mingru_backward", gpu.mingru_backward, float32=(2,), reference=REFERENCE)
 
 
 def mingru_reference(
-    u: mx.array, x: mx.array, first: mx.array, keep: mx.array | None = None
+    u: Sequence[mx.array], x: mx.array, first: mx.array | None, keep: mx.array | None = None
 ) -> tuple[mx.array, mx.array]:
-    """The MinGRU recurrence in plain MLX: what the fused forms are checked against.
+    """The MinGRU recurrence in plain MLX: what the fused forms compute, and are checked against.
 
-    With ``u = [hidden | gate | projection]``, z = sigma(gate), q = sigma(projection) and
+    With ``u = [hidden, gate, projection]``, z = sigma(gate), q = sigma(projection) and
     g = hidden + 0.5 if hidden >= 0 else sigma(hidden):
 
         s_t = s_{t-1} + z_t (g_t - s_{t-1}),    out_t = x_t + q_t (s_t - x_t)
 
     Args:
-        u: (T, S, 3H).
+        u: three arrays (T, S, H).
         x: (T, S, H), the layer's input.
-        first: (S, H), the state before the first step.
+        first: (S, H), the state before the first step; None is zeros.
         keep: (T, S), what s_{t-1} is multiplied by before step t; None is ones.
 
     Returns:
         Outputs and states, both (T, S, H).
     """
-    hidden, gate, projection = mx.split(u, 3, axis=-1)
-    return _recurrence(hidden, gate, projection, x, first, keep)
-
-
-def _recurrence(hidden, gate, projection, x, first, keep):
-    """``mingru_reference`` of u's three parts, each (T, S, H)."""
+    hidden, gate, projection = u
     z, q = logistic(gate), logistic(projection)
     g = mx.where(hidden >= 0, hidden + 0.5, logistic(hidden))  # type: ignore
-    state, states = first, []
+    state, states = mx.zeros(x.shape[1:]) if first is None else first, []
     factors = factors_of(keep, len(x))
     for z_t, g_t, keep_t in zip(steps_of(z), steps_of(g), factors, strict=True):  # type: ignore
         state = state if keep_t is None else state * keep_t
         state = state + z_t * (g_t - state)
         states.append(state)
     stacked = mx.stack(states)  # (T, S, H)
-    return x + q * (stacked - x), stacked
-
-
-_recurrence_of_any = in_float32(_recurrence, stay=(1,))
+    return x + q * (stacked - x), stacked  # type: ignore
 
 
 @mx.custom_function
@@ -109,8 +109,8 @@ def mingru(
     first = full_on_cpu(first, 0, x.shape[1:])
     if FORWARD.form() is None:
         # three products: the parts of one are strided, and their gradient a full array each
-        hidden, gate, projection = (linear(x, rows) for rows in mx.split(weight, 3))
-        out, states = _recurrence_of_any(hidden, gate, projection, x, first, keep)
+        u = [linear(x, rows) for rows in mx.split(weight, 3)]
+        out, states = in_float32(mingru_reference, stay=(1,))(u, x, first, keep)
     else:
         keep = full_on_cpu(keep, 1, x.shape[:2])
         out, states, _ = _layer(x, weight, first, keep)  # type: ignore

@@ -13,10 +13,18 @@ from mlx.utils import tree_map
 from puffer_mlx import ops
 from puffer_mlx.config import Train
 from puffer_mlx.ops.choice import kernel_on_gpu
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ppo.finite import step_if_finite, step_in_one
 from puffer_mlx.ppo.optimizers import Optimizer
 from puffer_mlx.ppo.optimizers.adam import gpu
 from puffer_mlx.trees import Tree
+
+REFERENCE = Reference(
+    "Adam in one call",
+    ("ppo.optimizers.adam:step",),
+    test="tests/ppo/test_adam.py",
+    cost="a minibatch's step takes longer",
+)
 
 
 def init(weights: Tree) -> Tree:
@@ -117,8 +125,8 @@ def step(
 
 def _in_one() -> Callable[..., list[mx.array]] | None:
     """The step as one call, where the default device has that."""
-    extension = ops.extension_on_cpu()
-    return extension.adam_step if extension else kernel_on_gpu(gpu.step)
+    extension = ops.extension_on_cpu(REFERENCE)
+    return extension.adam_step if extension else kernel_on_gpu(gpu.step, REFERENCE)
 
 
 def _numbers(settings: Train) -> tuple[float, ...]:

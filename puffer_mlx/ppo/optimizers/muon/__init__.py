@@ -13,10 +13,18 @@ from mlx.utils import tree_map
 from puffer_mlx import ops
 from puffer_mlx.config import Train
 from puffer_mlx.ops.choice import kernel_on_gpu
+from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.ppo.finite import step_if_finite, step_in_one
 from puffer_mlx.ppo.optimizers import Optimizer
 from puffer_mlx.ppo.optimizers.muon import gpu
 from puffer_mlx.trees import Tree
+
+REFERENCE = Reference(
+    "Muon in one call",
+    ("ppo.optimizers.muon:step",),
+    test="tests/ppo/test_muon.py",
+    cost="a minibatch's step takes longer",
+)
 
 COEFFICIENTS = (
     (4.0848, -6.8946, 2.9270),
@@ -131,8 +139,8 @@ def step(
 
 def _in_one() -> Callable[..., list[mx.array]] | None:
     """The step as one call, where the default device has that."""
-    extension = ops.extension_with_products()
-    return extension.muon_step if extension else kernel_on_gpu(gpu.step)
+    extension = ops.extension_with_products(REFERENCE)
+    return extension.muon_step if extension else kernel_on_gpu(gpu.step, REFERENCE)
 
 
 OPTIMIZER = Optimizer(init, step, reads=("beta1", "weight_decay"))

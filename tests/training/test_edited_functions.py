@@ -1,0 +1,42 @@
+"""A plain function that is edited, replaced or given is heard, whatever form was faster."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from edited_functions import EDITS
+from running import ROOT
+
+TESTS = ROOT / "tests"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Of each edit: what a run was without it, and with it."""
+    folder: Path = tmp_path_factory.mktemp("copy")
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in ("puffer_mlx", "configs", "envs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    command = [sys.executable, TESTS / "edited_functions.py", folder]
+    # Two edits of the same size in the same second are one to Python's cache.
+    env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return {name: found for name, *found in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_is_heard(runs, name):
+    (before, kernels, _), (after, others, said) = runs[name]
+    assert after != before
+    function = EDITS[name].file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    lines = [line for line in said if f"puffer_mlx: {function}." in line]
+    assert lines and len({*lines}) == len(lines)
+    assert all(" changed: " in line and " isn't used, " in line for line in lines)
+    if wanted := EDITS[name].kernel:
+        assert any(kernel.startswith(wanted) for kernel in kernels)
+        assert not any(kernel.startswith(wanted) for kernel in others)
