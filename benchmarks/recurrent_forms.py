@@ -4,6 +4,8 @@ First the fused operations of the default device are checked against the pure ML
 then forms take turns, so that a noisy machine disturbs all of them, and medians are printed: of the
 time on the clock, and of the processor time of all threads, which other processes disturb less.
 
+On a CPU a fused gradient alone that takes too large a part of plain MLX's time is an error.
+
 fused: the C extension on a CPU, kernels on a GPU (there once for each R of --rows and U of
 --chunks, see ops/recurrence/start.metal.h); pure: plain MLX, time-major; mlx.nn: MLX's own layers,
 without the gradient by their input; torch: with each number of threads of --threads on a CPU, cuDNN
@@ -40,6 +42,7 @@ Layer = dict[str, mx.array]
 Form = Callable[[], Any]  # runs once, to the end
 TOLERANCE = 1e-4  # of the largest number of an array
 PARTS = {"LSTM": 4, "GRU": 3, "MinGRU": 3}  # rows of a layer's weights, in H
+AT_MOST = {"LSTM": 0.3, "GRU": 0.3, "MinGRU": 0.15}  # of plain MLX's time, on a CPU
 PRODUCTS = {"LSTM": 6, "GRU": 6, "MinGRU": 3}  # of a pass, each 2 T S H (parts H) operations
 
 
@@ -257,6 +260,29 @@ def alternate(forms: dict[str, Form], repeat: int) -> dict[str, dict[str, float]
     }
 
 
+def bounded(name: str, hidden: int, T: int = 32, S: int = 128) -> dict[str, float]:
+    """Best milliseconds of a gradient by the fused operation alone, and by plain MLX.
+
+    Raises:
+        SystemExit: the former takes a larger part of the latter than ``AT_MOST``.
+    """
+    names, forward, backward, reference = recurrence(name)
+    H, parts = hidden, PARTS[name]
+    shapes = {"z": (T, S, parts * H), "weight": (parts * H, H), "bias": (parts * H,)}
+    shapes |= {"x": (T, S, H), "h0": (S, H), "c0": (S, H), "keep": (T, S)}
+    given, dh = [mx.random.uniform(shape=shapes[n]) for n in names], mx.ones((T, S, H))
+    saved = forward(*given)
+    mx.eval(given, dh, saved)
+    plain = mx.compile(mx.grad(lambda *a: mx.sum(reference(*a) * dh), argnums=(0, 1)))
+    forms = {"fused": run(backward, *given, saved, dh), "pure": run(plain, *given)}
+    found = {form: ms["best_ms"] for form, ms in alternate(forms, 30).items()}
+    share = found["fused"] / found["pure"]
+    print(f"{name}: the fused gradient alone takes {share:.3f} of plain MLX's time")
+    if share > AT_MOST[name]:
+        raise SystemExit(f"{name}: that is more than {AT_MOST[name]}: has the compiler lost lanes?")
+    return found
+
+
 def product_speed(rows: int, hidden: int) -> dict[str, float]:
     """Operations per millisecond, on the clock and of processor time, of (rows, H) x (H, 4H)."""
     x, weight = mx.random.normal((rows, hidden)), mx.random.normal((4 * hidden, hidden))
@@ -295,6 +321,8 @@ def main() -> None:
         print(f"{name}: fused against pure, largest error {max(errors):.1e}")
         if not all(error < TOLERANCE for error in errors):
             raise SystemExit(f"{name}: the fused form is wrong")
+        if mx.default_device() == mx.cpu:
+            record["results"][f"{name} gradient alone"] = bounded(name, H)
         for title, training, (steps, n) in (
             ("forward and backward", True, (T, S)),
             ("forward", False, (T, S)),

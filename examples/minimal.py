@@ -3,121 +3,125 @@
 
     python examples/minimal.py cartpole --train.total-timesteps 3_000_000
 
-In a few seconds the score rises from 7 to 197, of 200. Read ``train`` first: an epoch is a rollout
-(``collect``), then K minibatches, each of which computes the advantages (``targets``), draws
-segments (``draw``), and descends along the gradient of ``loss``.
+In a few seconds the score rises from 7 to 197, of 200. This is PufferLib 4.0's trainer. Where it
+differs from the PPO that you know:
 
-T steps of N agents make a rollout, T steps of S agents a minibatch. Row t of the buffer holds what
-*arrived together*, observation t with the reward and the terminal of action t - 1, and what was
-chosen from it: action t, its log-probability, and the value. Row T is row 0 of the next rollout.
+- nothing is bootstrapped beyond the last value: the last step's advantage is 0;
+- before each minibatch advantages are computed again, of the newest values and of the newest
+  ratios, clipped as in V-trace (``advantages``);
+- a minibatch is S agents with all T steps, drawn by the size of their advantages (``draw``);
+- the optimizer is Muon: momentum, orthogonalised (``puffer_mlx/ppo/optimizers/muon``).
 
-A test compares the weights with those of ``Trainer``: equal to the bit where it acts through MLX
-too. ``Trainer`` also acts in C, in several groups of agents (here they are one, whatever
-vec.num_buffers says), reports, saves, goes on and knows what to do with infinite numbers. Its
-options in ``LEFT_OUT`` would give other weights; here they are refused.
+Row t of the buffer holds what *arrived together*, observation t with the reward and the terminal of
+action t - 1, and what was chosen from it: action t, its log-probability, and the value.
+
+A test compares the weights with those of ``Trainer``: equal to the bit where both compute in plain
+MLX, to 1e-6 where ``Trainer`` has C for it. ``Trainer`` also reports, saves and resumes. The
+command line is in ``minimal_command.py``, which refuses options that this page doesn't have.
 """
 
 import sys
 import time
 from functools import partial
 
-from puffer_mlx import vec
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.config import parse_command_line, take_notes, unused_note
-from puffer_mlx.errors import UserError
-from puffer_mlx.ops import take_rows
-from puffer_mlx.ops.cpu_extension import threads
+from minimal_command import report, run
+
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo import optimizers, priority, schedules
-from puffer_mlx.ppo.advantage import advantages
-from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
 from puffer_mlx.rollout.buffer import RolloutBuffer
-from puffer_mlx.system.devices import select_device
 
 # isort: split
 import mlx.core as mx  # after puffer_mlx, which gives it a fast BLAS
 import numpy as np
 
-OBEYED = (
-    *("base.seed", "base.device", "base.family", "base.reset_state"),
-    *("vec", "policy", "torch", "train", "selfplay.enabled"),
-)
-LEFT_OUT = {  # of [train]
-    **{"algorithm": "puffer4", "overlap": False, "precision": "fp32", "rollout_device": "auto"},
-    **{"gpus": 1, "draw_from": "rank", "loss": "clipped"},
-}
-
 
 def collect(buffer, environments, policy, act, weights, state, noise):
-    """Fill the buffer with T steps of all agents; returns the recurrent state after them."""
+    """Fill the buffer with T steps of N agents; returns the recurrent state after them."""
     buffer.begin(buffer)  # row T of the rollout before becomes row 0
     for t in range(buffer.horizon):
-        part = buffer.parts(1)[t][0]  # what arrived, and where choices are written
-        seen, legal, keep = part.observations, part.mask, policy.keep(part.terminals)
+        row = buffer.parts(1)[t][0]  # what arrived, and where choices are written
+        seen, legal, keep = row.observations, row.mask, policy.keep(row.terminals)
         actions, logprobs, values, state = act(weights, seen, state, noise[t], legal, keep)
         chosen = mx.concatenate([actions.T, logprobs[None], values[None]])  # (heads + 2, N)
         mx.eval(chosen, state)
-        buffer.record(part, np.asarray(chosen))
+        buffer.record(row, np.asarray(chosen))
         environments.send(0, buffer.taken[t][0], buffer.outputs[t + 1][0])
         environments.wait(0)  # it wrote row t + 1: observations, rewards, terminals, masks
     return state
 
 
-def targets(buffer, values, ratios, settings):
-    """Advantages (T, N): GAE with V-trace's clipped ratios, from values as they are by now."""
-    T, clip = buffer.horizon, settings.reward_clip
-    return advantages(
-        values,
-        mx.clip(buffer.rewards[:T], -clip, clip),
-        buffer.terminals[:T],
-        ratios if settings.vtrace else None,
-        gamma=settings.gamma,
-        gae_lambda=settings.gae_lambda,
-        rho_clip=settings.vtrace_rho_clip,
-        c_clip=settings.vtrace_c_clip,
-        form=settings.advantage,
-        finals=None if buffer.finals is None else buffer.finals[:T],
-        bootstrap=settings.bootstrap_truncated,
-    )
+def advantages(values, rewards, terminals, ratios, finals, settings):
+    """Generalised advantage estimation with V-trace's clipped ratios; all arrays are (T, N).
+
+    ``ratios``: new over old probabilities of the actions. ``finals``: 1 at a terminated episode's
+    last observation, 2 at a truncated one's; None where an environment doesn't show it.
+    """
+    rewards = mx.clip(rewards, -settings.reward_clip, settings.reward_clip)
+    ratio = ratios[:-1] if settings.vtrace else 1.0
+    rho, c = mx.minimum(ratio, settings.vtrace_rho_clip), mx.minimum(ratio, settings.vtrace_c_clip)
+    going = 1 - terminals[1:]  # 0 where action t ended the episode
+    if finals is not None:  # the value of a truncated episode's last observation counts
+        ended = finals == 1 if settings.bootstrap_truncated else finals > 0
+        going = going * (1 - ended[1:])
+    bootstrap = settings.gamma * values[1:] * going - values[:-1]
+    delta = rho * (rewards[1:] + bootstrap)
+    if settings.advantage == "S":  # upstream's form on CPUs
+        delta = rho * rewards[1:] + bootstrap
+    if finals is not None:  # an action that is chosen from a last observation has no effect
+        delta = mx.where(finals[:-1] > 0, 0, delta)
+    decay = (settings.gamma * settings.gae_lambda) * c * going
+    adv = [mx.zeros(values.shape[1])]  # of the last step
+    for t in reversed(range(len(delta))):
+        adv.append(delta[t] + decay[t] * adv[-1])
+    return mx.stack(adv[::-1])
 
 
 def draw(buffer, adv, values, uniforms, beta, settings):
     """Draw S agents, those with large advantages more often and with less weight; gather them."""
-    T, S = buffer.horizon, uniforms.size
+    T = buffer.horizon
     rows, weight = priority.choose(adv, uniforms, beta, settings.prio_alpha)  # (S,), (S,)
-
-    def take(source):  # (T or T + 1, N, ...) -> (T, S, ...)
-        return take_rows(source, rows, T)
-
-    weight = mx.broadcast_to(weight, (T, S))
-    if buffer.finals is not None:  # an action chosen at an episode's end had no effect
-        weight = mx.where(take(buffer.finals) > 0, 0, weight)
-    masks = None if buffer.masks is None else take(buffer.masks)
-    read = take(buffer.observations), take(buffer.actions), masks, take(buffer.terminals)
-    batch = take(buffer.logprobs), take(values), take(adv), weight
-    return rows, read, Minibatch(*(a.reshape(T * S) for a in batch))
+    weight = mx.broadcast_to(weight, (T, rows.size))
+    if buffer.finals is not None:
+        weight = mx.where(buffer.finals[:T, rows] > 0, 0, weight)
+    masks = None if buffer.masks is None else buffer.masks[:T, rows]
+    arrived = buffer.observations[:T, rows], buffer.terminals[:T, rows], masks
+    chosen = buffer.actions[:, rows], buffer.logprobs[:, rows], values[:, rows]
+    return rows, (*arrived, *chosen, adv[:, rows], weight)
 
 
-def loss(weights, observations, actions, masks, terminals, batch, ent_coef, policy, settings):
-    """PPO's loss on T steps of S agents, with statistics, and the new ratios and values (T, S)."""
+def loss(weights, minibatch, ent_coef, policy, settings):
+    """PPO's loss on T steps of S agents, with the new ratios and values (T, S) and statistics."""
+    observations, terminals, masks, actions, old_logprob, old_value, adv, weight = minibatch
     T, S = terminals.shape
     state, keep = policy.initial_state(S), policy.keep(terminals)
-    outputs, value, _ = policy.scan(weights, observations, state, keep)  # value (T*S,)
+    outputs, value, _ = policy.scan(weights, observations, state, keep)
     actions, masks = (None if a is None else a.reshape(T * S, -1) for a in (actions, masks))
     logprob, entropy = policy.distribution.log_prob_entropy(outputs, actions, masks)
-    names = "clip_coef", "vf_coef", "vf_clip_coef"
-    coefficients = {"ent_coef": ent_coef, **{name: getattr(settings, name) for name in names}}
-    total, metrics = ppo_loss(logprob, entropy, value, batch, **coefficients)
-    ratio = mx.exp(logprob - batch.old_logprob)
-    return total, metrics, ratio.reshape(T, S), value.reshape(T, S)
+    logprob, value = logprob.reshape(T, S), value.reshape(T, S)
+
+    # The policy's loss: clipped ratios, normalised advantages, weighted by the segment.
+    logratio = logprob - old_logprob
+    ratio = mx.exp(logratio)
+    clipped = mx.clip(ratio, 1 - settings.clip_coef, 1 + settings.clip_coef)
+    gain = weight * ((adv - mx.mean(adv)) / (mx.sqrt(mx.var(adv, ddof=1)) + 1e-8))
+    policy_loss = mx.mean(mx.maximum(-gain * clipped, -gain * ratio))
+
+    # The value's loss, of the worse of the value and the value moved by at most vf_clip_coef.
+    target = old_value + adv
+    moved = old_value + mx.clip(value - old_value, -settings.vf_clip_coef, settings.vf_clip_coef)
+    value_loss = 0.5 * mx.mean(mx.maximum(mx.square(moved - target), mx.square(value - target)))
+
+    entropy = mx.mean(entropy)
+    total = policy_loss + settings.vf_coef * value_loss - ent_coef * entropy
+    clipfrac = mx.mean(mx.abs(ratio - 1) > settings.clip_coef)
+    kl = mx.mean(ratio - 1 - logratio)
+    statistics = {"policy": policy_loss, "value": value_loss, "entropy": entropy}
+    statistics |= {"kl": kl, "clipfrac": clipfrac}
+    return total, ratio, value, statistics
 
 
 def train(config, environments):
     """Train from the seed to the end, a line for each epoch; returns the weights."""
-    if others := [key for key, value in LEFT_OUT.items() if getattr(config.train, key) != value]:
-        raise UserError(f"not on this page: train.{others[0]}", "scripts/train.py has it")
-    if config.selfplay.enabled:
-        raise UserError("not on this page: selfplay.enabled", "scripts/train.py has it")
     settings, E, K, S = config.train, config.epochs, config.minibatches, config.segments
     T, N = settings.horizon, config.vec.total_agents
     policy = configured_policy(environments.spec, config)
@@ -131,50 +135,35 @@ def train(config, environments):
     buffer.reset(environments)
     for epoch in range(E):
         began = time.perf_counter()
-        key, mine = mx.random.split(key)
-        noise = policy.distribution.noise(mine, (T, N))  # (T, N, heads)
+        key, noise_key = mx.random.split(key)
+        noise = policy.distribution.noise(noise_key, (T, N))  # (T, N, heads)
         state = policy.initial_state(N) if config.base.reset_state else state
         state = collect(buffer, environments, policy, act, weights, state, noise)
 
         lr = mx.array(schedules.learning_rate(settings, epoch, E))
-        ent = mx.array(schedules.entropy_coefficient(settings, epoch, E))
+        ent_coef = mx.array(schedules.entropy_coefficient(settings, epoch, E))
         beta = priority.annealed_beta(settings.prio_beta0, settings.prio_alpha, epoch, E)
-        key, mine = mx.random.split(key)
-        uniforms = 1 - mx.random.uniform(shape=(K, S), key=mine)  # (0, 1]
-        values, ratios, statistics = buffer.values, mx.ones((T, N)), []
+        key, draw_key = mx.random.split(key)
+        uniforms = 1 - mx.random.uniform(shape=(K, S), key=draw_key)  # (0, 1]
+        values, ratios, history = buffer.values, mx.ones((T, N)), []
+        rewards, terminals = buffer.rewards[:T], buffer.terminals[:T]
+        finals = None if buffer.finals is None else buffer.finals[:T]
         for k in range(K):
-            adv = targets(buffer, values, ratios, settings)
-            rows, read, batch = draw(buffer, adv, values, uniforms[k], mx.array(beta), settings)
-            (total, metrics, ratio, value), grads = gradient(weights, *read, batch, ent)
+            adv = advantages(values, rewards, terminals, ratios, finals, settings)
+            rows, batch = draw(buffer, adv, values, uniforms[k], mx.array(beta), settings)
+            (total, ratio, value, statistics), grads = gradient(weights, batch, ent_coef)
             weights, optimizer_state, _ = optimizer.step(
                 weights, grads, optimizer_state, total, lr, settings
             )
-            column = mx.broadcast_to(rows[None], (T, S))  # the next minibatch's targets see these
+            column = mx.broadcast_to(rows[None], (T, S))  # the next minibatch sees these:
             values = mx.put_along_axis(values, column, value, axis=1)
             ratios = mx.put_along_axis(ratios, column, ratio, axis=1)
-            mx.eval(weights, optimizer_state, values, ratios, metrics)
-            statistics.append(metrics)
+            mx.eval(weights, optimizer_state, values, ratios, statistics)
+            history.append(statistics)
 
-        means = zip(METRICS, np.array(mx.mean(mx.stack(statistics), axis=0)), strict=True)
-        numbers = {"score": environments.log().get("score", float("nan")), **dict(means)}
-        print(f"{(epoch + 1) * N * T:,} steps", end="")
-        print(f" at {N * T / (time.perf_counter() - began):,.0f}/s:", end=" ")
-        print(*(f"{name} {number:.3f}" for name, number in numbers.items()), sep=", ", flush=True)
+        report((epoch + 1) * N * T, N * T / (time.perf_counter() - began), environments, history)
     return weights
 
 
-@reported
-def main(argv):
-    """Train as a command line says: --help shows the options that this page obeys."""
-    config, _ = parse_command_line(argv, obeyed=OBEYED)
-    select_device(config.base.device)
-    config.vec.num_buffers = 1
-    config.unused += optimizers.unread(config)
-    with vec.make(config, threads()) as environments:
-        for note in filter(None, [*take_notes(config), unused_note(config)]):
-            print(note)
-        train(config, environments)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run(train, sys.argv[1:]))

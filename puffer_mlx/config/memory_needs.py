@@ -66,6 +66,7 @@ def refuse_policy(config: Config, size: int = 1, copies: int = 1) -> None:
     numbers *= 2 if config.policy.separate_value else 1
     what = f"policy.hidden_size {H} with policy.num_layers {L} makes weights"
     hint = "choose a smaller policy.hidden_size or fewer policy.num_layers"
+    hint += ", or a smaller selfplay.max_size" if _opponents(config) else ""
     _refuse(what, copies * (FLOAT * numbers + LAYER * L), hint)
 
 
@@ -98,7 +99,7 @@ def refuse_training(config: Config, spec: EnvSpec | None = None, kept: int = 1) 
         UserError: it doesn't fit.
     """
     size = spec.observation_size if spec else 1
-    refuse_policy(config, size, COPIES + kept)
+    refuse_policy(config, size, COPIES + kept + _opponents(config))
     _refuse_rollouts("vec.total_agents", config.vec.total_agents, config, spec)
     if config.facts.evaluates_apart and config.base.eval_episodes:
         _refuse_rollouts("base.eval_agents", max(0, config.base.eval_agents), config, spec)
@@ -108,6 +109,18 @@ def refuse_training(config: Config, spec: EnvSpec | None = None, kept: int = 1) 
     )
     hint = "choose a smaller train.minibatch_size or policy.hidden_size"
     _refuse(what, train.minibatch_size * H * FLOAT // 2, hint)  # half in half precision
+
+
+def _opponents(config: Config) -> int:
+    """Self-play's pool at the run's end: the first weights and a copy for each interval since.
+
+    The newest copy may be the learner's own arrays, so it isn't counted.
+    """
+    selfplay = config.selfplay
+    if not selfplay.enabled or not selfplay.snapshot_interval:
+        return 0
+    snapshots = config.train.total_timesteps // selfplay.snapshot_interval
+    return min(selfplay.max_size - 1, snapshots)
 
 
 def _refuse_rollouts(name: str, agents: int, config: Config, spec: EnvSpec | None) -> None:

@@ -6,6 +6,7 @@ wait instead of one for each half of the agents and step. ``ops/gpu/acting/rollo
 text; the network's part of it is that of ``acting_on_gpu.py``, whose arithmetic this has.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -70,6 +71,20 @@ class OneLaunch(NamedTuple):
     values: mx.array  # (T, N)
     structs: mx.array  # (N, words) int32
     states: mx.array  # the network's, as ``StepOnGPU.state`` packs them
+
+
+def joined(launches: Sequence[OneLaunch]) -> OneLaunch:
+    """One rollout of several, each of which began with what had arrived last in the one before."""
+    if len(launches) == 1:
+        return launches[0]
+    *before, last = launches
+    shared = "rewards", "terminals", "masks"  # of T + 1 times: the last is the next one's first
+    fields: dict[str, mx.array | None] = last._asdict()
+    for name in (*shared, "observations", "actions", "logprobs", "values"):
+        if (end := fields[name]) is not None:
+            rows = [getattr(each, name) for each in before]
+            fields[name] = mx.concatenate([*(r[:-1] if name in shared else r for r in rows), end])
+    return OneLaunch(**fields)  # type: ignore
 
 
 def rollout_on_gpu(policy: Policy, spec: EnvSpec, game: Game) -> "RolloutOnGPU | None":

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_map
 
+from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import custom, precision
 from puffer_mlx.ppo.closed_form import operation as closed_form
@@ -89,6 +90,7 @@ def custom_loss(
         ent_coef: see there.
         scale: see there.
     """
+    kernel_on_gpu(closed_form.losses, closed_form.LOSS, function)  # says that it isn't used there
     outputs, value = policy.decoder.split(now.decoder, now.y)
     logprob, entropy = policy.distribution.log_prob_entropy(outputs, now.actions, now.masks)
     seen = now.features, now.weights, now.observations, now.actions, now.masks, now.shape

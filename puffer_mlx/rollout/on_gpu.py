@@ -5,21 +5,35 @@ and training reads them there. Environments come from the host once, and go back
 for their state: a checkpoint is the same wherever they were stepped.
 """
 
+import time
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
+from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu.text import Rules
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.policy.rollout_on_gpu import Arrived, Game, RolloutOnGPU, rollout_on_gpu
+from puffer_mlx.policy.rollout_on_gpu import (
+    Arrived,
+    Game,
+    OneLaunch,
+    RolloutOnGPU,
+    joined,
+    rollout_on_gpu,
+)
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import State
 from puffer_mlx.rollout.acting_in_mlx import Streams, divided
 from puffer_mlx.spec import EnvSpec
+from puffer_mlx.system.backend import backend, stand_in
 from puffer_mlx.system.devices import building
 from puffer_mlx.vec.base import Rows, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
+
+LAUNCH_SECONDS = 0.008  # of a launch on a Mac: a display of 120 Hz shows a frame in that time
+MEASURED = 4  # steps
+ENDED = "Command buffer execution failed"  # MLX's words where a driver ended what it computed
 
 
 def game_of(environments: VecEnv) -> Game | None:
@@ -193,18 +207,27 @@ class BufferOnGPU:
 
 
 class RolloutsOnGPU:
-    """Acts and steps the environments by one launch a rollout; see ``Acting``.
+    """Acts and steps the environments by one launch a rollout, on a Mac by several; see ``Acting``.
+
+    macOS may end a launch that keeps the display waiting. So there a launch takes as many steps as
+    are computed in ``LAUNCH_SECONDS``, which is measured before the first rollout. Where macOS
+    ended one all the same, the rollout begins again, in smaller launches: what it begins with is
+    kept until it is complete. What comes out doesn't depend on the launches.
 
     Args:
         kernel: the policy's and the environments'.
         streams: gives the GPU's stream, in the thread that collects.
         timer: gets the phase ``eval_act``, which is all of it.
+        steps: of a launch; None: those measured on a Mac, all of a rollout elsewhere.
     """
 
     in_c = False
 
-    def __init__(self, kernel: RolloutOnGPU, streams: Streams, timer: PhaseTimer) -> None:
+    def __init__(
+        self, kernel: RolloutOnGPU, streams: Streams, timer: PhaseTimer, steps: int | None = None
+    ) -> None:
         self._kernel, self._streams, self._timer = kernel, streams, timer
+        self._steps = steps
 
     def collect(
         self,
@@ -214,21 +237,93 @@ class RolloutsOnGPU:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """See ``Acting``; the buffer is a ``BufferOnGPU``."""
-        step, game, first = self._kernel.step, self._kernel.game, buffer.first
-        with building, mx.stream(self._streams()[0]):
-            packed, held = step.weights(weights), step.state(*states)
-            given = packed, held, noise, environments.structs, first
-            found = self._kernel.launch(buffer.horizon, *given)
-            log = found.structs[:, game.log : game.log + game.logs].view(mx.float32).sum(0)
-            masks = None if found.masks is None else found.masks[-1]
-            arrived = found.last_observations, found.rewards[-1], found.terminals[-1], masks
-            last, actions = Arrived(*arrived), found.actions[-1]
-            after = divided(step.state_after(found.states), len(states))
-        made = *found, *arrived, log, actions  # all of them: another thread may read them
-        mx.eval(after, *(each for each in made if each is not None))
-        environments.stepped(found.structs, log, actions, last)
-        names = ["observations", "actions", "logprobs", "rewards", "terminals", "masks", "values"]
-        buffer.fill({**{name: getattr(found, name) for name in names}, "finals": None}, last)
+        """See ``Acting``; the buffer is a ``BufferOnGPU``.
+
+        Raises:
+            UserError: the GPU's driver ended a launch, and a shorter one, too.
+        """
+        given = buffer, environments, weights, states, noise
+        try:
+            after = self._collect(*given)
+        except RuntimeError as error:
+            if ENDED not in str(error):
+                raise
+            self._steps = max(1, (self._steps or MEASURED) // 4)
+            after = self._collect_again(*given)
         self._timer.lap("eval_act")
         return after
+
+    def _collect_again(self, *given: Any) -> list[State]:
+        try:
+            return self._collect(*given)
+        except RuntimeError as error:
+            if ENDED not in str(error):
+                raise
+            raise UserError(
+                f"macOS ended the GPU's rollout twice, at last in launches of {self._steps} of its"
+                f" steps: {error}",
+                "set AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in the shell; or --train.rollout-device cpu",
+            ) from None
+
+    def _collect(
+        self,
+        buffer: BufferOnGPU,
+        environments: EnvironmentsOnGPU,
+        weights: Any,
+        states: list[State],
+        noise: mx.array,
+    ) -> list[State]:
+        step, T, stream = self._kernel.step, buffer.horizon, self._streams()[0]
+        with building, mx.stream(stream):
+            packed, held = step.weights(weights), step.state(*states)
+            structs, first = environments.structs, buffer.first
+        if self._steps is None:
+            measured = backend() == "metal" and stand_in() is None
+            given = packed, held, noise, structs, first
+            self._steps = self._measured(stream, *given) if measured else T
+        launches, log = [], None
+        for t in range(0, T, self._steps):
+            part = noise if self._steps >= T else noise[t : t + self._steps]
+            with building, mx.stream(stream):
+                found, first, logged = self._launch(packed, held, part, structs, first)
+                log = logged if log is None else log + logged
+            structs, held = found.structs, found.states
+            launches.append(found)
+            if self._steps < T:
+                mx.eval(log, first.observations)  # else MLX gives several to the driver as one
+        with building, mx.stream(stream):
+            found = joined(launches)
+            after = divided(step.state_after(found.states), len(states))
+            actions = found.actions[-1]
+        made = *found, *first, log, actions  # all of them: another thread may read them
+        mx.eval(after, *(each for each in made if each is not None))
+        assert log is not None
+        environments.stepped(structs, log, actions, first)
+        names = ["observations", "actions", "logprobs", "rewards", "terminals", "masks", "values"]
+        buffer.fill({**{name: getattr(found, name) for name in names}, "finals": None}, first)
+        return after
+
+    def _launch(
+        self, packed: mx.array, held: mx.array, noise: mx.array, structs: mx.array, first: Arrived
+    ) -> tuple[OneLaunch, Arrived, mx.array]:
+        """As many steps as there is noise: what came out, what arrived last, and sums of logs."""
+        game = self._kernel.game
+        found = self._kernel.launch(len(noise), packed, held, noise, structs, first)
+        log = found.structs[:, game.log : game.log + game.logs].view(mx.float32).sum(0)
+        masks = None if found.masks is None else found.masks[-1]
+        arrived = found.last_observations, found.rewards[-1], found.terminals[-1], masks
+        return found, Arrived(*arrived), log
+
+    def _measured(self, stream: Any, *given: Any) -> int:
+        """How many steps a launch of ``LAUNCH_SECONDS`` has; what they compute is forgotten."""
+        packed, held, noise, *rest = given
+        noise = noise[:MEASURED]
+        mx.eval(packed, held, noise)
+        seconds = 0.0
+        for _ in range(2):  # at first the kernel is compiled
+            began = time.perf_counter()
+            with building, mx.stream(stream):
+                found, *_ = self._launch(packed, held, noise, *rest)
+            mx.eval(found.values)
+            seconds = time.perf_counter() - began
+        return max(1, int(LAUNCH_SECONDS * len(noise) / seconds))

@@ -5,6 +5,7 @@ import pytest
 
 from puffer_mlx.config import Config, Policy, Torch, Train, Vec, load, memory_needs
 from puffer_mlx.config.known_files import known_envs
+from puffer_mlx.config.schema.selfplay import Selfplay
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.ppo import optimizers
@@ -58,6 +59,29 @@ def test_an_optimizers_state_counts(gigabytes, name, said):
     kept = optimizers.kept(optimizers.find(name))
     with pytest.raises(UserError, match=f"makes weights of {said}"):
         memory_needs.refuse_training(config(H=10**7), kept=kept)
+
+
+@pytest.mark.parametrize(
+    ("given", "copies"),
+    [
+        ({"enabled": False, "max_size": 100, "snapshot_interval": 1}, 3),
+        ({"enabled": True, "max_size": 100, "snapshot_interval": 0}, 3),
+        ({"enabled": True, "max_size": 100, "snapshot_interval": 1000}, 3 + 10),
+        ({"enabled": True, "max_size": 5, "snapshot_interval": 1000}, 3 + 4),
+    ],
+)
+def test_the_pool_of_opponents_counts(gigabytes, given, copies):
+    """Each copy of the weights: 4 bytes x (2 x 10^8 + 10^4), and 1,000 for each of two layers."""
+    asked = config(H=10**4)
+    asked.train.total_timesteps = 10_000
+    asked.selfplay = Selfplay(**given)
+    needed = copies * (4 * (2 * 10**8 + 10**4) + 2000) / 1e9
+    gigabytes(needed * 1.001)
+    memory_needs.refuse_training(asked)
+    gigabytes(needed * 0.999)
+    with pytest.raises(UserError, match="makes weights of") as caught:
+        memory_needs.refuse_training(asked)
+    assert ("selfplay.max_size" in str(caught.value)) == (copies > 3)
 
 
 def test_observations_count_once_they_are_known(gigabytes):

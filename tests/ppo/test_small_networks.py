@@ -6,6 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from compiled_steps import compiled
+from mlx.utils import tree_map
 from small_policies import policy_of, weights_of
 
 from puffer_mlx.config import Train
@@ -167,6 +168,41 @@ def test_what_is_not_finite_changes_nothing_and_is_counted():
     counts = {name: number.item() for name, number in found[2].items()}
     assert counts == {"scale": 1.0, "good": 2, "skipped": 2, "in_a_row": 0, "longest": 2}
     assert found[1]["step"].item() == 3
+
+
+def at_a_corner(value):
+    """A policy that chooses at random and has this value anywhere; one minibatch of it."""
+    policy, weights, fields, adv, order = made((2,), dialect="sb3")
+    weights = tree_map(mx.zeros_like, weights)
+    weights["decoder"]["value"]["bias"] += value
+    fields["logprobs"] = mx.full((T, N), np.log(0.5))
+    return policy, weights, fields, adv, order[:1]
+
+
+def test_a_value_at_the_bound_of_its_change():
+    """The bound to the bit, where rounding makes the clipped value's error the larger one."""
+    bound = np.float32(TRAIN.vf_clip_coef)
+    olds = np.random.default_rng(0).uniform(0.001, 0.2, 10_000).astype(np.float32)
+    values = np.nextafter(olds + bound, np.float32(9))
+    old, value = next((o, v) for o, v in zip(olds, values, strict=True) if v - o == bound)
+    policy, weights, fields, adv, order = at_a_corner(value)
+    fields["values"], adv = mx.full((T, N), old), 0.01 * mx.abs(adv) + 0.5
+    given = policy, weights, fields, adv, order
+    found, expected = at_once(*given), one_by_one(*given)
+    momentum = dict(named(expected[1]))["momentum.decoder.value.bias"]
+    assert momentum.item() == 0  # so clip passes no gradient at its bounds
+    assert max(differences(found[1], expected[1]).values()) < 1e-6
+
+
+def test_a_ratio_that_overflows():
+    """What is clipped has a finite loss, but its gradient is 0 times infinity: no step is made."""
+    policy, weights, fields, adv, order = at_a_corner(0.1)
+    t, n = divmod(int(np.array(order)[0, 0]), N)
+    fields["logprobs"][t, n], adv[t, n] = -200, 9
+    given = policy, weights, fields, adv, order
+    found, expected = at_once(*given), one_by_one(*given)
+    assert found[4].tolist() == expected[4].astype(mx.float32).tolist() == [0.0]
+    assert max(differences(found[0], weights).values()) == 0
 
 
 def test_a_policy_is_described_once_a_run(monkeypatch):

@@ -1,5 +1,6 @@
 """Whole rollouts in one launch, which runs as C++, beside environments and policies of the host."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -17,6 +18,7 @@ from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.policy.rollout_on_gpu import Arrived
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout import on_gpu as on_gpu_rollouts
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.on_gpu import (
     BufferOnGPU,
@@ -115,6 +117,93 @@ def test_rollouts_are_the_hosts(name):
     assert ends > 0, "no episode ended"
     if name != "cartpole_continuous":
         np.testing.assert_array_equal(ours.vec.state(), host.vec.state())
+
+
+@pytest.mark.parametrize("steps", [1, 7, T])
+def test_steps_of_a_launch_change_nothing(steps):
+    """To the bit; connect4 has masks and a player that draws."""
+    whole, parts = Run("connect4", True), Run("connect4", True)
+    parts.way._steps = steps
+    for seed in range(2):
+        with emulated_gpu():
+            expected, found = whole.rollout(seed), parts.rollout(seed)
+        assert found.keys() == expected.keys()
+        for field, array in expected.items():
+            np.testing.assert_array_equal(found[field], array, field)
+        for state, other in zip(named(parts.states), named(whole.states), strict=True):
+            np.testing.assert_array_equal(np.array(state[1]), np.array(other[1]))
+        assert parts.vec.log() == pytest.approx(whole.vec.log(), rel=1e-6)
+    np.testing.assert_array_equal(parts.vec.state(), whole.vec.state())
+
+
+class Watchdog:
+    """A kernel of which launches of more than some steps are ended, as macOS does."""
+
+    def __init__(self, kernel: Any, most: int) -> None:
+        self._kernel, self._most = kernel, most
+        self.launches: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel, name)
+
+    def launch(self, horizon: int, *given: Any) -> Any:
+        self.launches.append(horizon)
+        if horizon > self._most:
+            raise RuntimeError(
+                "[METAL] Command buffer execution failed: Impacting Interactivity"
+                " (0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity)"
+            )
+        return self._kernel.launch(horizon, *given)
+
+
+def test_a_rollout_that_was_ended_is_made_again():
+    whole, ended = Run("connect4", True), Run("connect4", True)
+    ended.way._kernel = watchdog = Watchdog(ended.way._kernel, T // 4)
+    for seed in range(2):
+        with emulated_gpu():
+            expected, found = whole.rollout(seed), ended.rollout(seed)
+        for field, array in expected.items():
+            np.testing.assert_array_equal(found[field], array, field)
+    assert watchdog.launches == [T, *[T // 4] * 8]  # the next rollout begins with the short ones
+
+
+def test_a_rollout_that_is_always_ended_is_one_message():
+    run = Run("connect4", True)
+    before = run.vec.state()
+    run.way._kernel = watchdog = Watchdog(run.way._kernel, 0)
+    with emulated_gpu(), pytest.raises(UserError) as caught:
+        run.rollout(0)
+    assert watchdog.launches == [T, T // 4]
+    assert "macOS ended the GPU's rollout twice" in str(caught.value)
+    assert "AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1" in str(caught.value)
+    np.testing.assert_array_equal(run.vec.state(), before)
+
+
+def test_another_error_of_a_launch_is_itself(monkeypatch):
+    run = Run("connect4", True)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("another error")
+
+    monkeypatch.setattr(run.way._kernel, "launch", fail)
+    with emulated_gpu(), pytest.raises(RuntimeError, match="another error"):
+        run.rollout(0)
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.008, 4), (0.016, 2), (1, 1), (1e-6, T)])
+def test_on_a_mac_steps_of_a_launch_are_measured(monkeypatch, seconds, steps):
+    """By a clock for which a launch takes so long."""
+    run, host = Run("squared", True), Run("squared", False)
+    run.way._kernel = watchdog = Watchdog(run.way._kernel, T)
+    times = iter([0, 9, 0, seconds])  # the first launch is compiled
+    clock = SimpleNamespace(perf_counter=lambda: next(times))
+    monkeypatch.setattr(on_gpu_rollouts, "time", clock)
+    monkeypatch.setattr(on_gpu_rollouts, "backend", lambda: "metal")
+    monkeypatch.setattr(on_gpu_rollouts, "stand_in", lambda: None)
+    with emulated_gpu():
+        found = run.rollout(0)
+    assert watchdog.launches == [4, 4, *[steps] * (T // steps)]
+    np.testing.assert_array_equal(found["observations"], host.rollout(0)["observations"])
 
 
 @pytest.mark.parametrize("network", ["LSTM", "GRU", "MLP"])

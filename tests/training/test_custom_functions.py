@@ -239,7 +239,7 @@ def test_a_command_goes_on_to_the_bit(mine, capsys):
     whole = [learned(logs) for logs in records(mine / "whole")]
     assert "loss/term" in whole[0] and whole == [learned(logs) for logs in records(mine)]
     made = only(mine, "checkpoints/squared/*/best").parent
-    assert not cli("export").main([str(made), "--to", "torch", "--output", "policy.pt"])
+    assert not cli("export").main([str(made), "--to", "torch", "--out", "policy.pt"])
     shutil.rmtree(mine / "data")  # as somebody else's
     capsys.readouterr()
     assert train("squared", "--resume", made) == 2

@@ -10,6 +10,9 @@
 #define DEVICE_BARRIER __syncthreads();
 using uint = unsigned int;
 
+namespace puffer {}  // texts that are C++'s as well: ops/words.h
+using namespace puffer;
+
 kernel void begin() {
   uint i = blockIdx.x * blockDim.x + threadIdx.x, me = threadIdx.x, block = blockIdx.x;
 }

@@ -9,6 +9,9 @@
 #define BARRIER threadgroup_barrier(mem_flags::mem_threadgroup);
 #define DEVICE_BARRIER threadgroup_barrier(mem_flags::mem_device | mem_flags::mem_threadgroup);
 
+namespace puffer {}  // texts that are C++'s as well: ops/words.h
+using namespace puffer;
+
 kernel void begin() {
   uint i = thread_position_in_grid.x, me = thread_position_in_threadgroup.x;
   uint block = threadgroup_position_in_grid.x;

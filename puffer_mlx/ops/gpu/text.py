@@ -4,7 +4,7 @@ Such a file is C++ with Metal's words; ``functions.metal.h`` says what it may us
 kernel's declaration itself, and compiles it at first use: it is given the names of arrays, the
 body, and what goes before the kernel. All of them are read from the file, so what an array is
 called, of which type it is and whether it is read or written is said once, in the kernel's
-parameters.
+parameters. An equation that C++ computes as well is in a file that both include (``ops/words.h``).
 """
 
 import functools
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 FOLDER = Path(__file__).parent
 INCLUDED_FROM = FOLDER.parent  # ``#include "gpu/functions.metal.h"`` in a file of whatever folder
+WORDS = "ops/words.h"  # of a CPU, in a text that is C++'s as well; here functions.metal.h has them
 
 _KERNEL = re.compile(
     r"^(?:template <(?P<template>[^>]*)>\n)?"
@@ -65,10 +66,17 @@ def _expand(path: Path, seen: set[Path], given: Mapping[str, str]) -> str:
     def included(found: re.Match[str]) -> str:
         if found[1] in given:
             return given[found[1]]
-        beside = path.parent / found[1]
-        return _expand(beside if beside.is_file() else INCLUDED_FROM / found[1], seen, given)
+        return _expand(_included(path, found[1]), seen, given)
 
     return _INCLUDE.sub(included, text)
+
+
+def _included(path: Path, name: str) -> Path:
+    """The file that another one, at ``path``, includes by a name."""
+    if name == WORDS:
+        return FOLDER / "functions.metal.h"
+    beside = path.parent / name
+    return beside if beside.is_file() else INCLUDED_FROM / name
 
 
 @functools.cache
@@ -89,8 +97,11 @@ def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
         rules: the environment's.
         backend: ``metal`` or ``cuda``.
     """
-    given = {"layers.metal.h": expand(layers), "rules": in_namespace(rules)}
-    text = _expand(FOLDER / "acting" / "rollout.kernel.h", set(), given)
+    seen: set[Path] = set()
+    names = _INCLUDE.findall(layers.read_text())  # functions; the layers are a kernel's part
+    functions = "".join(_expand(_included(layers, name), seen, {}) for name in names)
+    given = {"layers.metal.h": _expand(layers, seen, {}), "rules": in_namespace(rules)}
+    text = functions + _expand(FOLDER / "acting" / "rollout.kernel.h", seen, given)
     before, begin = _head(backend)
     found = _KERNEL.search(text)
     assert found

@@ -8,7 +8,7 @@ A folder's files, of which only the first two must be there:
 | ``network.py`` | the class: equations in MLX |
 | ``forms.py`` | ``FORMS``: what the rest of puffer_mlx asks it for (``networks/forms.py``) |
 | ``torch_module.py`` | upstream's torch class, written anew |
-| ``cell.h`` | a step's equations in C++, for training and for acting |
+| ``cell.h`` | a step's equations and gradient, in C for CPUs and GPUs: see ``ops/words.h`` |
 | ``scan.h`` | C++ for training: all steps, forward and backward |
 | ``step.h`` | a layer of the compiled step |
 | ``binding.h`` | adds ``scan.h`` and ``step.h`` to the extension: see ``ops/cpu/binding.h`` |

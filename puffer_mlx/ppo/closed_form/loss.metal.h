@@ -12,10 +12,26 @@
 
 #pragma once
 
+#include "categorical.h"
 #include "gpu/block_sum.metal.h"
 #include "gpu/functions.metal.h"
+#include "terms.h"
 
 #define HALF_LOG_TWO_PI 0.9189385332f
+
+// A head's logits, rows apart; nothing is kept.
+template <class Low, bool MASKED>
+struct ColumnOfLogits {
+  IN_DEVICE const Low* logits;
+  IN_DEVICE const uint8_t* masks;
+  uint n;
+
+  FUNCTION float at(uint k) const { return legal(k) ? (float)logits[k * n] : -1e4f; }
+  FUNCTION bool legal(uint k) const { return !MASKED || masks[k] != 0; }
+  FUNCTION float keep(uint, float e) const { return e; }
+  FUNCTION float share(uint, float logp, float) const { return exp(logp); }
+  FUNCTION float probability(uint, float logp) const { return exp(logp); }
+};
 
 FUNCTION uint blocks_of(uint n) { return (n + 255u) / 256u; }
 
@@ -47,9 +63,9 @@ kernel void categorical_loss(device const Low* y, device const float* actions, d
                              device const float* settings, device const int* sizes, device const int* shape,
                              device Low* dy, device float* ratio, device float* value, device float* partial, uint i,
                              uint me, uint block) {
-#define LEGAL(k) true
+#define LOGITS(first) ColumnOfLogits<Low, false> logits = {y + (first) * n + i, nullptr, n}
 #include "categorical_loss.metal.h"
-#undef LEGAL
+#undef LOGITS
 }
 
 template <typename Low, int HEADS>
@@ -60,9 +76,9 @@ kernel void masked_categorical_loss(device const Low* y, device const float* act
                                     device const float* settings, device const int* sizes, device const int* shape,
                                     device Low* dy, device float* ratio, device float* value, device float* partial,
                                     uint i, uint me, uint block) {
-#define LEGAL(k) (masks[i * A + (k)] != 0)
+#define LOGITS(first) ColumnOfLogits<Low, true> logits = {y + (first) * n + i, masks + i * A + (first), n}
 #include "categorical_loss.metal.h"
-#undef LEGAL
+#undef LOGITS
 }
 
 template <typename Low>
@@ -72,9 +88,11 @@ kernel void gaussian_loss(device const Low* y, device const Low* logstd, device 
                           device const float* settings, device const int* shape, device Low* dy, device float* ratio,
                           device float* value, device float* partial, uint i, uint me, uint block) {
 #include "start.metal.h"
+  float by_logprob = 0.0f;
   if (i < n) {
 #include "gaussian.metal.h"
 #include "terms.metal.h"
+    by_logprob = each * terms.by_logprob;
     for (uint k = 0; k < A; ++k) dy[k * n + i] = (Low)(by_logprob * DISTANCE(k) * exp(-(float)logstd[k]));
   }
 #include "end.metal.h"
@@ -127,10 +145,9 @@ kernel void categorical_logprobs(device const Low* y, device const float* action
                                  device const int* shape, device float* logprobs, uint i) {
   uint n = (uint)shape[0];
   if (i < n) {
-#define LEGAL(k) true
+#define LOGITS(first) ColumnOfLogits<Low, false> logits = {y + (first) * n + i, nullptr, n}
 #include "categorical.metal.h"
-#undef LEGAL
-#undef LOGIT
+#undef LOGITS
     logprobs[i] = logprob;
   }
 }
@@ -141,10 +158,9 @@ kernel void masked_categorical_logprobs(device const Low* y, device const float*
                                         uint i) {
   uint n = (uint)shape[0], A = (uint)shape[1];
   if (i < n) {
-#define LEGAL(k) (masks[i * A + (k)] != 0)
+#define LOGITS(first) ColumnOfLogits<Low, true> logits = {y + (first) * n + i, masks + i * A + (first), n}
 #include "categorical.metal.h"
-#undef LEGAL
-#undef LOGIT
+#undef LOGITS
     logprobs[i] = logprob;
   }
 }

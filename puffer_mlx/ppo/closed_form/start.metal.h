@@ -17,7 +17,6 @@
     }
     deviation = sqrt(block_sum(squares, part, me, 256) / (all - 1.0f));
   }
-  float by_logprob = 0.0f;
   float sums[5];  // policy, twice value, old_kl, kl, clipfrac
 #pragma unroll
   for (int row = 0; row < 5; ++row) sums[row] = 0.0f;

@@ -31,8 +31,8 @@ from puffer_mlx.trees import leaves
 REFERENCE = Reference(
     "the epoch in one operation of ppo/small_networks",
     (
-        "ppo.gradients:Gradients.gradients",
-        "ppo.closed_form.operation:losses",
+        "ppo.gradients:gradients",
+        "ppo.gradients:clipped_loss",
         "ppo.shuffle:samples",
         "ppo.precision:next_scaler",
         "ppo.update:_optimise",
@@ -53,25 +53,24 @@ def fits(policy: Policy, train: Train, *given: Callable[..., Any]) -> bool:
         train: section [train].
         *given: functions of the user's own, in the place of ours.
     """
-    if given:
-        return False
     known = (
         encoder_forms(policy.encoder).activation is not None
         and forms_of(policy.network).pack is not None
         and type(policy.decoder) in (Fused, Separate)
         and policy.decoder.limits == OPEN
     )
-    own_form = optimizers.find(train.optimizer).numbers is not None
-    wanted = own_form, train.precision == "fp32"
+    ours = None if ":" in train.optimizer else optimizers.find(train.optimizer)
     small = train.minibatch_size * policy.network.hidden <= LARGEST
-    return (
+    possible = (
         known
-        and all(wanted)
+        and (ours is None or ours.numbers is not None)
+        and train.precision == "fp32"
         and small
         and not policy.has_memory
         and extension_with_products() is not None
-        and REFERENCE.holds(optimizers.find(train.optimizer).step, *training_of(policy))
     )
+    steps = [] if ours is None else [ours.step]
+    return possible and REFERENCE.holds(*given, *steps, *training_of(policy)) and ours is not None
 
 
 class Layers:

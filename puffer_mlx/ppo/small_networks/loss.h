@@ -3,16 +3,29 @@
 
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "ops/cpu/sampling.h"
+#include "ppo/closed_form/categorical.h"
+#include "ppo/closed_form/terms.h"
 
 namespace puffer {
+
+// A head's logits, beside each other; probabilities are kept.
+struct RowOfLogits {
+  const float* logits;
+  const uint8_t* mask;  // or null
+  float* kept;
+
+  float at(int k) const { return legal(k) ? logits[k] : kMasked; }
+  bool legal(int k) const { return !mask || mask[k]; }
+  float keep(int k, float e) const { return kept[k] = e; }
+  float share(int k, float, float sum) const { return kept[k] /= sum; }
+  float probability(int k, float) const { return kept[k]; }
+};
 
 struct Coefficients {
   float clip, vf, vf_clip, entropy;
@@ -81,24 +94,12 @@ class Likelihood {
   void of_choices(const float* logits, const float* actions, const uint8_t* mask) {
     for (size_t head = 0, first = 0; head < sizes_.size(); first += sizes_[head++]) {
       int size = sizes_[head], action = int(actions[head]);
-      auto logit = [&](int k) { return mask && !mask[first + k] ? kMasked : logits[first + k]; };
-      float top = -std::numeric_limits<float>::infinity(), sum = 0, own = 0;
-      for (int k = 0; k < size; ++k) top = std::max(top, logit(k));
-      for (int k = 0; k < size; ++k) sum += by_logprob[first + k] = std::exp(logit(k) - top);
-      float log_sum = top + std::log(sum);
-      for (int k = 0; k < size; ++k) {
-        float p = by_logprob[first + k] / sum, logp = logit(k) - log_sum;
-        own -= p * logp;
-        by_logprob[first + k] = p;
-        by_entropy[first + k] = logp;
-      }
-      for (int k = 0; k < size; ++k) {
-        float p = by_logprob[first + k];
-        bool legal = !mask || mask[first + k];
-        by_entropy[first + k] = legal ? -p * (by_entropy[first + k] + own) : 0;
-        by_logprob[first + k] = legal ? float(k == action) - p : 0;
-      }
-      logprob += logit(action) - log_sum;
+      RowOfLogits row{logits + first, mask ? mask + first : nullptr, by_logprob.data() + first};
+      float log_sum, own, chosen;
+      categorical_head(row, size, action, log_sum, own, chosen);
+      for (int k = 0; k < size; ++k)
+        categorical_gradient(row, k, action, log_sum, own, by_logprob[first + k], by_entropy[first + k]);
+      logprob += chosen;
       entropy += own;
     }
   }
@@ -116,33 +117,28 @@ inline Metrics ppo_loss(Likelihood& likelihood, const Coefficients& c, const flo
   Scale scale(targets.advantage, n);
   std::array<double, kMetrics> sums = {};
   float each = 1.0f / n;
+  PPONumbers numbers{1 - c.clip, 1 + c.clip, c.clip, c.vf_clip};
+  PPOTerms terms;
   for (int j = 0; dlogstd && j < A; ++j) dlogstd[j] = -c.entropy;
   for (int i = 0; i < n; ++i) {
     auto row = y + int64_t(i) * (A + 1);
     auto d = dy + int64_t(i) * (A + 1);
     likelihood.of(row, chosen.actions + int64_t(i) * heads, chosen.masks ? chosen.masks + int64_t(i) * A : nullptr);
-    float logratio = likelihood.logprob - targets.logprob[i], ratio = std::exp(logratio);
-    float gain = -(targets.advantage[i] - scale.mean) * scale.inverse;
-    float clipped = gain * std::clamp(ratio, 1 - c.clip, 1 + c.clip), plain = gain * ratio;
-    float by_logprob = plain >= clipped ? plain : 0;  // of two equal ones the gradient is the plain one's
-
-    float value = row[A], old = targets.value[i], ret = old + targets.advantage[i];
-    float near = old + std::clamp(value - old, -c.vf_clip, c.vf_clip) - ret, free = value - ret;
-    bool held = near * near > free * free;
-    float by_value = !held ? free : std::abs(value - old) <= c.vf_clip ? near : 0;
+    float gain = -(targets.advantage[i] - scale.mean) * scale.inverse, old = targets.value[i];
+    ppo_terms(likelihood.logprob, targets.logprob[i], gain, row[A], old, old, targets.advantage[i], numbers, terms);
 
     for (int k = 0; k < A; ++k) {
       float by_entropy = dlogstd ? 0 : likelihood.by_entropy[k];
-      d[k] = each * (by_logprob * likelihood.by_logprob[k] - c.entropy * by_entropy);
-      if (dlogstd) dlogstd[k] += each * by_logprob * likelihood.by_logstd[k];
+      d[k] = ppo_slope(each, terms.by_logprob, likelihood.by_logprob[k], c.entropy, by_entropy);
+      if (dlogstd) dlogstd[k] += each * terms.by_logprob * likelihood.by_logstd[k];
     }
-    d[A] = each * c.vf * by_value;
-    sums[0] += std::max(clipped, plain);
-    sums[1] += 0.5 * (held ? near * near : free * free);
+    d[A] = each * c.vf * terms.by_value;
+    sums[0] += terms.policy;
+    sums[1] += 0.5 * terms.square;
     sums[2] += likelihood.entropy;
-    sums[4] -= logratio;
-    sums[5] += ratio - 1 - logratio;
-    sums[6] += std::abs(ratio - 1) > c.clip;
+    sums[4] += terms.old_kl;
+    sums[5] += terms.kl;
+    sums[6] += terms.outside;
   }
   Metrics metrics;
   for (int k = 0; k < kMetrics; ++k) metrics[k] = float(sums[k] / n);

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "cell.h"
 #include "gpu/acting/functions.metal.h"
 
 template <typename Low, int R, int GROUPS, int THREADS, int ROOM, int SEATS>

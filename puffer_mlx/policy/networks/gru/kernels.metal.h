@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "cell.h"
 #include "gpu/functions.metal.h"
 
 // weight_hh (H, 3H): transposed
@@ -27,13 +28,12 @@ kernel void gru_forward(device const Low* z, device const Low* weight_hh, device
       for (int r = 0; r < R; ++r) {
         if (!mine || first + r >= S) continue;
         uint row = t * S + first + r, j = row * 4 * H + channel;
-        float reset = logistic(inputs[0][r] + sums[0][r]), hidden = sums[2][r];
-        float u = logistic(inputs[1][r] + sums[1][r]), n = squash(inputs[2][r] + reset * hidden);
-        float out = n + u * (before[t & 1][channel].of[r] - n);
-        gates[j] = (Low)reset; gates[j + H] = (Low)u;
-        gates[j + 2 * H] = (Low)n; gates[j + 3 * H] = (Low)hidden;
-        h[row * H + channel] = out;
-        before[(t + 1) & 1][channel].of[r] = kept[r] * out;
+        GRUCell<float> cell = gru_cell<float>(inputs[0][r] + sums[0][r], inputs[1][r] + sums[1][r], inputs[2][r],
+                                              sums[2][r], before[t & 1][channel].of[r]);
+        gates[j] = (Low)cell.r; gates[j + H] = (Low)cell.u;
+        gates[j + 2 * H] = (Low)cell.n; gates[j + 3 * H] = (Low)sums[2][r];
+        h[row * H + channel] = cell.h;
+        before[(t + 1) & 1][channel].of[r] = kept[r] * cell.h;
       }
     }
     BARRIER
@@ -66,19 +66,17 @@ kernel void gru_backward(device const Low* gates, device const Low* weight_hh, d
 #pragma unroll
       for (int r = 0; r < R; ++r) {
         if (!mine || first + r >= S) continue;
-        float reset = saved[0][r], u = saved[1][r], n = saved[2][r];
         float d = gradient[r] + after_keep[r] * sums[c_][r];
-        float dn = d * (1.0f - u) * (1.0f - n * n);
-        float parts[3] = {dn * saved[3][r] * reset * (1.0f - reset),
-                          d * (kept[r] * states[r] - n) * u * (1.0f - u), dn * reset};
+        GRUGradient<float> by = gru_gradient(saved[0][r], saved[1][r], saved[2][r], saved[3][r], kept[r] * states[r], d);
+        float parts[3] = {by.r, by.u, by.hn};
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
           uint to = ((row + r) * 3 + gate) * H + channel;
-          dz[to] = (Low)(gate < 2 ? parts[gate] : dn);
+          dz[to] = (Low)(gate < 2 ? parts[gate] : by.n);
           dhidden[to] = (Low)parts[gate];
           after[gate * H + channel].of[r] = parts[gate];
         }
-        carry[c_][r] = d * u;
+        carry[c_][r] = by.before;
       }
     }
     BARRIER

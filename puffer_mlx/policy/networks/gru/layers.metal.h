@@ -1,6 +1,7 @@
 // GRU layers, and the norm behind them, as a part of a step: x becomes their output. A layer: cell.h. Its weights
 // (H, 3H) of the input and of h, then biases (4H,): of r and u both together, of n the input's and the state's. Behind the
 // layers is the norm's weight (H,). states, after (L, n, H).
+#include "cell.h"
   IN_SHARED Rows<R>* residual = own + units;  // what the first layer gets
   IN_SHARED float* squares = (IN_SHARED float*)(residual + units);  // (4, agents)
   for (uint unit = me; unit < units; unit += THREADS) {
@@ -26,12 +27,11 @@
       IN_DEVICE const float* bias = weight + 6 * H * H + channel;
 #pragma unroll
       for (int r = 0; r < R; ++r) {
-        float reset = logistic(bias[0] + sums.of[0][r] + more.of[0][r]);
-        float u = logistic(bias[H] + sums.of[1][r] + more.of[1][r]);
-        float candidate = squash(bias[2 * H] + sums.of[2][r] + reset * (bias[3 * H] + more.of[2][r]));
-        float h = candidate + u * (own[unit].of[r] - candidate);
-        y[unit].of[r] = h;
-        if (agent + r < n) after[k + r * H] = h;
+        GRUCell<float> cell = gru_cell<float>(bias[0] + sums.of[0][r] + more.of[0][r],
+                                              bias[H] + sums.of[1][r] + more.of[1][r], bias[2 * H] + sums.of[2][r],
+                                              bias[3 * H] + more.of[2][r], own[unit].of[r]);
+        y[unit].of[r] = cell.h;
+        if (agent + r < n) after[k + r * H] = cell.h;
       }
     }
     BARRIER

@@ -13,7 +13,7 @@ namespace puffer {
 inline void gru_row(Channels at, int H, const Lanes* sums, const float* z, const float* bias_hh, float keep,
                     const float* h_before, float* gates, float* h) {
   Lanes hidden = keep * sums[2] + at.load(bias_hh + 2 * H);
-  auto cell = gru_cell(at.load(z) + keep * sums[0] + at.load(bias_hh),
+  auto cell = gru_cell<Lanes>(at.load(z) + keep * sums[0] + at.load(bias_hh),
                        at.load(z + H) + keep * sums[1] + at.load(bias_hh + H), at.load(z + 2 * H), hidden,
                        keep * at.load(h_before));
   at.store(gates, cell.r);
@@ -27,16 +27,15 @@ inline void gru_row(Channels at, int H, const Lanes* sums, const float* z, const
 // like the product, it lacks its factor keep.
 inline void gru_row_gradient(Channels at, int H, Lanes dh, const float* gates, float keep, const float* h_before,
                              float* carry, float* dz, float* dhidden) {
-  Lanes r = at.load(gates), u = at.load(gates + H), n = at.load(gates + 2 * H), hidden = at.load(gates + 3 * H);
-  Lanes dn = dh * (1.0f - u) * (1.0f - n * n), dr = dn * hidden * r * (1.0f - r);
-  Lanes du = dh * (keep * at.load(h_before) - n) * u * (1.0f - u);
-  at.store(dz, dr);
-  at.store(dz + H, du);
-  at.store(dz + 2 * H, dn);
-  at.store(dhidden, dr);
-  at.store(dhidden + H, du);
-  at.store(dhidden + 2 * H, dn * r);
-  at.store(carry, dh * u);
+  auto by = gru_gradient<Lanes>(at.load(gates), at.load(gates + H), at.load(gates + 2 * H), at.load(gates + 3 * H),
+                                keep * at.load(h_before), dh);
+  at.store(dz, by.r);
+  at.store(dz + H, by.u);
+  at.store(dz + 2 * H, by.n);
+  at.store(dhidden, by.r);
+  at.store(dhidden + H, by.u);
+  at.store(dhidden + 2 * H, by.hn);
+  at.store(carry, by.before);
 }
 
 inline void gru_forward(int T, int S, int H, const Buffers& in, const Outputs& to) {

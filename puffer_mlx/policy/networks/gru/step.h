@@ -37,7 +37,7 @@ class GRULayer : public Stage {
       const Lanes* bias = &bias_hh_[channel / kLanes];
       const float* z = gates + int64_t(row) * 3 * width;
       float keep = block.keep[row];
-      auto cell = gru_cell(lanes_at(z, channel) + keep * sums[0] + bias[0],
+      auto cell = gru_cell<Lanes>(lanes_at(z, channel) + keep * sums[0] + bias[0],
                            lanes_at(z + width, channel) + keep * sums[1] + bias[part],
                            lanes_at(z + 2 * width, channel), keep * sums[2] + bias[2 * part],
                            keep * Channels(channel, H_).load(block.state(state_, row, H_)));

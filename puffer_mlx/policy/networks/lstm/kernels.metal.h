@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "cell.h"
 #include "gpu/functions.metal.h"
 
 // weight_hh (H, 4H): transposed
@@ -32,15 +33,13 @@ kernel void lstm_forward(device const Low* z, device const Low* weight_hh, devic
       for (int r = 0; r < R; ++r) {
         if (!mine || first + r >= S) continue;
         uint row = t * S + first + r, j = row * 4 * H + channel;
-        float input = logistic(sums[0][r]), forget = logistic(sums[1][r]);
-        float g = squash(sums[2][r]), o = logistic(sums[3][r]);
-        float cell = forget * cells[c_][r] + input * g, out = o * squash(cell);
-        gates[j] = (Low)input; gates[j + H] = (Low)forget;
-        gates[j + 2 * H] = (Low)g; gates[j + 3 * H] = (Low)o;
-        c[row * H + channel] = cell;
-        h[row * H + channel] = out;
-        cells[c_][r] = kept[r] * cell;
-        before[(t + 1) & 1][channel].of[r] = kept[r] * out;
+        LSTMCell<float> cell = lstm_cell(sums[0][r], sums[1][r], sums[2][r], sums[3][r], cells[c_][r]);
+        gates[j] = (Low)cell.i; gates[j + H] = (Low)cell.f;
+        gates[j + 2 * H] = (Low)cell.g; gates[j + 3 * H] = (Low)cell.o;
+        c[row * H + channel] = cell.c;
+        h[row * H + channel] = cell.h;
+        cells[c_][r] = kept[r] * cell.c;
+        before[(t + 1) & 1][channel].of[r] = kept[r] * cell.h;
       }
     }
     BARRIER

@@ -1,5 +1,6 @@
 // LSTM layers as a part of a step: x becomes their output. A layer: cell.h. Its weights (H, 4H) of the input and
 // of h, then the sum of both biases (4H,): i, f, g, o. states, after (2L, n, H): of each layer h, then c.
+#include "cell.h"
   for (uint layer = 0; layer < L; ++layer) {
     IN_DEVICE const float* weight = network + layer * (8 * H + 4) * H;
     for (uint unit = me; unit < units; unit += THREADS) {
@@ -29,12 +30,11 @@
         float gates[4];
 #pragma unroll
         for (int v = 0; v < 4; ++v) gates[v] = bias[v * H] + sums.of[v][r] + more.of[v][r];
-        float c = logistic(gates[1]) * before[r] + logistic(gates[0]) * squash(gates[2]);
-        float h = logistic(gates[3]) * squash(c);
-        y[unit].of[r] = h;
+        LSTMCell<float> cell = lstm_cell(gates[0], gates[1], gates[2], gates[3], before[r]);
+        y[unit].of[r] = cell.h;
         if (agent + r < n) {
-          after[k + r * H] = h;
-          after[k + (n + r) * H] = c;
+          after[k + r * H] = cell.h;
+          after[k + (n + r) * H] = cell.c;
         }
       }
     }

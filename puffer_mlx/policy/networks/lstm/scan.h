@@ -12,7 +12,7 @@ namespace puffer {
 // One step of one row's `at`: sums = W h_{t-1}.
 inline void lstm_row(Channels at, int H, const Lanes* sums, const float* z, float keep, const float* c_before,
                      float* gates, float* c, float* h) {
-  auto cell = lstm_cell(at.load(z) + keep * sums[0], at.load(z + H) + keep * sums[1],
+  auto cell = lstm_cell<Lanes>(at.load(z) + keep * sums[0], at.load(z + H) + keep * sums[1],
                         at.load(z + 2 * H) + keep * sums[2], at.load(z + 3 * H) + keep * sums[3],
                         keep * at.load(c_before));
   at.store(gates, cell.i);

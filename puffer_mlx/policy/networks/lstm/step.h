@@ -36,7 +36,7 @@ class LSTMLayer : public Stage {
       const Lanes* bias = &bias_[channel / kLanes];
       int part = padded(H_) / kLanes;
       float* c = block.state(state_ + 1, row, H_);
-      auto cell = lstm_cell(sums[0] + bias[0], sums[1] + bias[part], sums[2] + bias[2 * part],
+      auto cell = lstm_cell<Lanes>(sums[0] + bias[0], sums[1] + bias[part], sums[2] + bias[2 * part],
                             sums[3] + bias[3 * part], block.keep[row] * at.load(c));
       at.store(c, cell.c);
       at.store(block.state(state_, row, H_), cell.h);

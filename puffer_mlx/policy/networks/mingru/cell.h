@@ -1,4 +1,5 @@
-// MinGRU: gates, recurrence and highway of some channels in one step, for training and for acting.
+// MinGRU's step and its gradient, of one channel (or a CPU's run of channels): gates, recurrence and highway. The one text of
+// them in C, for training and for acting: see ops/words.h.
 //
 //   [hidden | gate | projection] = u_t,  z = sigma(gate),  q = sigma(projection)
 //   g = hidden + 0.5 if hidden >= 0 else sigma(hidden)
@@ -6,22 +7,46 @@
 
 #pragma once
 
-#include "ops/cpu/arithmetic.h"
+#include "ops/words.h"
 
 namespace puffer {
 
-template <class V>  // Lanes, or float
+template <class V>
 struct MinGRUCell {
   V state, out;
 };
 
 // before: keep_t s_{t-1}.
 template <class V>
-inline MinGRUCell<V> mingru_cell(V hidden, V gate, V projection, V x, V before) {
+FUNCTION MinGRUCell<V> mingru_cell(V hidden, V gate, V projection, V x, V before) {
   V z = logistic(gate), q = logistic(projection), negative = logistic(hidden);
   V g = hidden >= V{} ? hidden + 0.5f : negative;
   V s = before + z * (g - before);
   return {s, x + q * (s - x)};
+}
+
+template <class V>
+struct MinGRUGradient {
+  V hidden, gate, projection, x;  // x: the highway's part only
+};
+
+// Gradient of the step from `previous` (s_{t-1}) to `state`; `carry` enters as dL/ds_t from the next step and leaves as
+// dL/ds_{t-1}. All are references, as GCC fuses products with sums, and so rounds, by where numbers are loaded and stored.
+template <class V>
+FUNCTION void mingru_gradient(IN_THREAD const V& hidden, IN_THREAD const V& gate, IN_THREAD const V& projection,
+                              IN_THREAD const V& x, IN_THREAD const V& keep, IN_THREAD const V& previous,
+                              IN_THREAD const V& state, IN_THREAD const V& dout, IN_THREAD V& carry,
+                              IN_THREAD MinGRUGradient<V>& by) {
+  V z = logistic(gate), q = logistic(projection), negative = logistic(hidden);
+  auto positive = hidden >= V{};
+  V g = positive ? hidden + 0.5f : negative;
+  V slope = positive ? V{} + 1.0f : negative * (1.0f - negative);
+  V ds = carry + dout * q;
+  by.hidden = ds * z * slope;
+  by.gate = ds * (g - keep * previous) * z * (1.0f - z);
+  by.projection = dout * (state - x) * q * (1.0f - q);
+  by.x = dout * (1.0f - q);
+  carry = keep * ds * (1.0f - z);
 }
 
 }  // namespace puffer

@@ -9,6 +9,7 @@
 
 #pragma once
 
+#include "cell.h"
 #include "gpu/functions.metal.h"
 
 template <typename Low>
@@ -37,12 +38,10 @@ kernel void mingru_forward(device const Low* u, device const Low* x, device cons
       for (int v = 0; v < AHEAD; ++v) {
         if (t + v < T) {
           uint k = (row + v * S) * H + channel;
-          float z = logistic(gate[v]), q = logistic(projection[v]);
-          float g = hidden[v] >= 0.0f ? hidden[v] + 0.5f : logistic(hidden[v]);
-          state *= kept[v];
-          state += z * (g - state);
+          MinGRUCell<float> cell = mingru_cell(hidden[v], gate[v], projection[v], input[v], kept[v] * state);
+          state = cell.state;
           states[k] = state;
-          out[k] = (Low)(input[v] + q * (state - input[v]));
+          out[k] = (Low)cell.out;
         }
       }
       row += AHEAD * S;
@@ -79,14 +78,12 @@ kernel void mingru_backward(device const Low* u, device const Low* x, device con
       for (int v = 0; v < AHEAD; ++v) {
         if (t >= v) {
           uint r = row - v * S, k = r * H + channel, j = 3 * r * H + channel;
-          float z = logistic(gate[v]), q = logistic(projection[v]), g = hidden[v] + 0.5f, slope = 1.0f;
-          if (hidden[v] < 0.0f) { g = logistic(hidden[v]); slope = g * (1.0f - g); }
-          float d = gradient[v], ds = carry + d * q;
-          du[j] = (Low)(ds * z * slope);
-          du[j + H] = (Low)(ds * (g - kept[v] * before[v]) * z * (1.0f - z));
-          du[j + 2 * H] = (Low)(d * (after - input[v]) * q * (1.0f - q));
-          dx[k] = (Low)(d * (1.0f - q));
-          carry = kept[v] * ds * (1.0f - z);
+          MinGRUGradient<float> by;
+          mingru_gradient(hidden[v], gate[v], projection[v], input[v], kept[v], before[v], after, gradient[v], carry, by);
+          du[j] = (Low)by.hidden;
+          du[j + H] = (Low)by.gate;
+          du[j + 2 * H] = (Low)by.projection;
+          dx[k] = (Low)by.x;
           after = before[v];
         }
       }

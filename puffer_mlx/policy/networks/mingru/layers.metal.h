@@ -1,5 +1,6 @@
 // MinGRU layers as a part of a step: x becomes their output. A layer: cell.h. Its weight (H, 3H): hidden, gate,
 // projection. states, after (L, n, H).
+#include "cell.h"
   for (uint layer = 0; layer < L; ++layer) {
     IN_DEVICE const float* weight = network + layer * 3 * H * H;
     for (uint unit = me; unit < units; unit += THREADS) {
@@ -14,11 +15,9 @@
       Sums<3, R> sums = multiply<3, R>(weight + channel, H, 3 * H, x + unit - channel, H);
 #pragma unroll
       for (int r = 0; r < R; ++r) {
-        float hidden = sums.of[0][r], z = logistic(sums.of[1][r]), q = logistic(sums.of[2][r]);
-        float g = hidden >= 0.0f ? hidden + 0.5f : logistic(hidden), input = x[unit].of[r];
-        float s = before[r] + z * (g - before[r]);
-        y[unit].of[r] = input + q * (s - input);
-        if (agent + r < n) after[k + r * H] = s;
+        MinGRUCell<float> cell = mingru_cell<float>(sums.of[0][r], sums.of[1][r], sums.of[2][r], x[unit].of[r], before[r]);
+        y[unit].of[r] = cell.out;
+        if (agent + r < n) after[k + r * H] = cell.state;
       }
     }
     BARRIER

@@ -21,22 +21,19 @@ inline void mingru_row(int H, const float* __restrict u, const float* __restrict
 }
 
 // Gradient of `mingru_row`; `carry` enters as dL/dstate from the next step and leaves as dL/dprevious.
-inline void mingru_row_gradient(int H, const float* __restrict u, const float* __restrict x, float keep,
-                                const float* __restrict previous, const float* __restrict state,
-                                const float* __restrict dout, float* __restrict carry, float* __restrict du,
-                                float* __restrict dx) {
+// Inlined, GCC 12 forgets what is __restrict, and with it the lanes: 4 to 6 times slower.
+[[gnu::noinline]] inline void mingru_row_gradient(int H, const float* __restrict u, const float* __restrict x,
+                                                  float keep, const float* __restrict previous,
+                                                  const float* __restrict state, const float* __restrict dout,
+                                                  float* __restrict carry, float* __restrict du,
+                                                  float* __restrict dx) {
   for (int h = 0; h < H; ++h) {
-    float z = logistic(u[H + h]), q = logistic(u[2 * H + h]);
-    float negative = logistic(u[h]);
-    bool positive = u[h] >= 0.0f;
-    float g = positive ? u[h] + 0.5f : negative;
-    float slope = positive ? 1.0f : negative * (1.0f - negative);
-    float ds = carry[h] + dout[h] * q;
-    du[h] = ds * z * slope;
-    du[H + h] = ds * (g - keep * previous[h]) * z * (1.0f - z);
-    du[2 * H + h] = dout[h] * (state[h] - x[h]) * q * (1.0f - q);
-    dx[h] = dout[h] * (1.0f - q);
-    carry[h] = keep * ds * (1.0f - z);
+    MinGRUGradient<float> by;
+    mingru_gradient(u[h], u[H + h], u[2 * H + h], x[h], keep, previous[h], state[h], dout[h], carry[h], by);
+    du[h] = by.hidden;
+    du[H + h] = by.gate;
+    du[2 * H + h] = by.projection;
+    dx[h] = by.x;
   }
 }
 
