@@ -12,18 +12,25 @@ from oracles import named
 from running import ROOT, TINY, cli, errors, learned, only, records
 
 import puffer_mlx
-from puffer_mlx.config import parts
+from puffer_mlx import config
+from puffer_mlx.config.parts import algorithms as names_of_algorithms
 from puffer_mlx.errors import UserError
+from puffer_mlx.ops import fingerprints
+from puffer_mlx.policy.policy import configured_policy
+from puffer_mlx.ppo import algorithms
 from puffer_mlx.ppo.advantage import advantages
 from puffer_mlx.ppo.finite import step_if_finite
-from puffer_mlx.ppo.loss import ppo_loss
+from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
 from puffer_mlx.ppo.optimizers import Optimizer, adam
+from puffer_mlx.ppo.update import compile_steps
+from puffer_mlx.profiling.launches import Graphs
+from puffer_mlx.spec import ActionSpec, EnvSpec
 
 EXAMPLE = ROOT / "examples" / "library" / "auxiliary_loss.py"
 SMALL: dict[str, Any] = {"total_agents": 8, "horizon": 8, "minibatch_size": 32, "hidden_size": 8}
 SMALL |= {"num_layers": 1, "total_timesteps": 4 * 64, "num_threads": 1, "device": "cpu", "seed": 2}
 CARTPOLE = {"total_agents": 2, "horizon": 32, "total_timesteps": 256, "device": "cpu"}
-ALGORITHMS = parts.algorithms()
+ALGORITHMS = names_of_algorithms()
 
 
 def ours(now, batch, **numbers):
@@ -71,9 +78,15 @@ def test_a_loss(algorithm, precision):
         assert logs["loss/total"] == pytest.approx(np.dot(parts, numbers), rel=1e-4, abs=1e-6)
 
 
-def test_a_loss_where_an_epoch_would_be_one_operation():
-    """A small policy of Gymnasium's on a CPU."""
-    fused, other = trained("gym:CartPole-v1"), trained("gym:CartPole-v1", loss=larger)
+def test_a_loss_where_an_epoch_would_be_one_operation(capfd):
+    """A small policy of Gymnasium's on a CPU; a line says what it costs, once."""
+    fused = trained("gym:CartPole-v1")
+    assert not capfd.readouterr().err
+    fingerprints._tell.cache_clear()
+    other, _ = (trained("gym:CartPole-v1", loss=larger) for _ in range(2))
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("puffer_mlx: test_custom_functions.larger is given: the epoch in one")
+    assert line.endswith("an epoch takes several times as long")
     plain = trained("gym:CartPole-v1", loss=ours)
     assert fused.learner.algorithm.at_once and not other.learner.algorithm.at_once
     assert not same(plain, other)
@@ -120,6 +133,35 @@ def test_what_is_no_loss_is_said(function, message):
     with pytest.raises(UserError, match=message) as error:
         trained(loss=function)
     assert "train.loss test_custom_functions:" in str(error.value) or "builtins" in str(error.value)
+
+
+def test_the_example_as_a_gpu_s_graph(monkeypatch, capfd):
+    """By itself in MLX, and a line says so; ours is a kernel there."""
+    monkeypatch.syspath_prepend(EXAMPLE.parent)
+    T, S, D = 4, 8, 6
+    spec = EnvSpec("x", D, np.dtype(np.float32), ActionSpec((3,)))
+    graphs = Graphs("metal")
+    found = {}
+    for loss in "clipped", "auxiliary_loss:loss":
+        policy = config.Policy(hidden_size=8, num_layers=1)
+        parts = config.Torch(encoder="auxiliary_loss:Encoder")
+        settings = config.Config(policy=policy, torch=parts, train=config.Train(loss=loss))
+        with graphs.building():
+            policy = configured_policy(spec, settings)
+            weights = policy.init(mx.random.key(0))
+            steps = compile_steps(policy, settings, algorithms.make(policy, settings))
+            seen, rows = graphs.ones((T, S, D), mx.float32), graphs.ones((T * S,), mx.float32)
+            given = seen, rows[:, None], None, None, Minibatch(rows, rows, rows, rows), None
+            gradients, statistics, *_ = steps.gradients(weights, *given, rows[0], rows[0])
+            found[loss] = graphs.launches(gradients, statistics)
+        assert statistics.shape == (len(METRICS) + (loss != "clipped"),)
+    ours, other = ({*each.counted} for each in found.values())
+    kernels = {name for name in ours if "loss" in name}
+    assert kernels and not kernels & other and found[loss].total > found["clipped"].total
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(
+        "puffer_mlx: auxiliary_loss.loss is given: the loss by closed form isn't"
+    )
 
 
 # ---- advantages ----------------------------------------------------------------------------------
