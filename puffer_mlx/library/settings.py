@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from puffer_mlx.config import Config
 from puffer_mlx.config.compatibility import ELSEWHERE, closest
@@ -62,7 +62,8 @@ def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str
             full = _full_name(name)
             objects.pop(full, None)
             if full == LEARNING_RATE and callable(value):
-                objects[full], settings[name] = value, rate_at(value, 0.0)
+                schedule = cast(Schedule, value)
+                objects[full], settings[name] = value, rate_at(schedule, 0.0)
             elif full in PARTS and not isinstance(value, Value):
                 objects[full], settings[name] = value, object_name(value)
         found.append(settings)

@@ -115,11 +115,11 @@ def call_loss(
         UserError: the function returned something else.
     """
     found = function(now, batch, **numbers)
-    parts = found if type(found) is tuple else (found,)
+    parts: tuple[Any, ...] = found if type(found) is tuple else (found,)
     wanted = "a scalar, ppo_loss's statistics, and if you like a dictionary of further scalars"
     if len(parts) not in (2, 3):
         raise UserError(f"{name} returned {_said(found)}", f"expected {wanted}")
-    total, metrics, *further = parts
+    (total, metrics), further = parts[:2], parts[2:]
     _refuse(name, "as loss", total, (), "mx.mean(…) of what samples cost")
     _refuse(name, "as statistics", metrics, (len(METRICS),), f"{', '.join(METRICS)}: ppo_loss's")
     others = further[0] if further else {}

@@ -103,8 +103,8 @@ def test_a_loss_in_self_play():
     settings = {**SMALL, "vec.num_frozen_banks": 1, "vec.frozen_bank_pct": 0.25, "total_agents": 32}
     settings |= {"selfplay.enabled": True, "total_timesteps": 4 * 256}
     found = []
-    for more in ({}, {"loss": ours}, {"loss": larger}):
-        with puffer_mlx.train("rock_paper_scissors", settings, **more) as trainer:
+    for loss in ("clipped", ours, larger):
+        with puffer_mlx.train("rock_paper_scissors", settings, loss=loss) as trainer:
             found.append(weights(trainer))
     plain, called, other = found
     assert np.array_equal(plain, called) and not np.array_equal(plain, other)
