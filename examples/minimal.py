@@ -15,9 +15,9 @@ differs from the PPO that you know:
 Row t of the buffer holds what *arrived together*, observation t with the reward and the terminal of
 action t - 1, and what was chosen from it: action t, its log-probability, and the value.
 
-A test compares the weights with those of ``Trainer``: equal to the bit where both compute in plain
-MLX, to 1e-6 where ``Trainer`` has C for it. ``Trainer`` also reports, saves and resumes. The
-command line is in ``minimal_command.py``, which refuses options that this page doesn't have.
+A test compares the weights with those of ``Trainer``: equal to the bit where it acts through MLX
+too. ``Trainer`` also acts in C, reports, saves and resumes. The command line is in
+``minimal_command.py``, which refuses options that this page doesn't have.
 """
 
 import sys
@@ -26,6 +26,7 @@ from functools import partial
 
 from minimal_command import report, run
 
+from puffer_mlx.ops import discount
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo import optimizers, priority, schedules
 from puffer_mlx.rollout.buffer import RolloutBuffer
@@ -70,10 +71,7 @@ def advantages(values, rewards, terminals, ratios, finals, settings):
     if finals is not None:  # an action that is chosen from a last observation has no effect
         delta = mx.where(finals[:-1] > 0, 0, delta)
     decay = (settings.gamma * settings.gae_lambda) * c * going
-    adv = [mx.zeros(values.shape[1])]  # of the last step
-    for t in reversed(range(len(delta))):
-        adv.append(delta[t] + decay[t] * adv[-1])
-    return mx.stack(adv[::-1])
+    return discount(delta, decay)  # from adv[T-1] = 0 back: adv[t] = delta[t] + decay[t] adv[t+1]
 
 
 def draw(buffer, adv, values, uniforms, beta, settings):

@@ -119,7 +119,7 @@ def test_one_fault_fails_one_item(tmp_path):
         ("ppo/precision/__init__.py", "mx.where(ok, a, b)", "a"),
         (
             "ppo/optimizers/muon/__init__.py",
-            "extension = ops.extension_with_products()",
+            "extension = ops.extension_with_products(REFERENCE)",
             "extension = None",
         ),
     )

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -96,7 +97,8 @@ def test_a_scan_by_hand():
     u = mx.array([[0.3, 0.5, 1], [-0.4, -1, -1], [2, 2, 0], [-3, 0, 3]], mx.float32)[:, None]
     x, first = mx.array([-0.5, 0.5, 1.5, -2])[:, None, None], mx.array([[0.6]])
     keep, by_out = mx.array([1, 1, 0, 1])[:, None].astype(mx.float32), mx.array([1, -1, 0.5, 2])
-    out, states = mingru_reference(mx.split(u, 3, axis=-1), x, first, keep)
+    parts: Any = mx.split(u, 3, axis=-1)
+    out, states = mingru_reference(parts, x, first, keep)
     expected = [0.7244919, 0.6375755, 2.2019927, 1.1247093]
     np.testing.assert_allclose(np.array(states).ravel(), expected, rtol=0, atol=2e-6)
     expected = [0.3951753, 0.5369998, 1.8509963, 0.9765172]
@@ -104,7 +106,8 @@ def test_a_scan_by_hand():
     by_out = by_out[:, None, None]
 
     def scalar(u, x):
-        return mx.sum(mingru_reference(mx.split(u, 3, axis=-1), x, first, keep)[0] * by_out)
+        parts: Any = mx.split(u, 3, axis=-1)
+        return mx.sum(mingru_reference(parts, x, first, keep)[0] * by_out)
 
     ways = [mx.grad(scalar, (0, 1))(u, x)]
     if FORWARD.form() is not None:
