@@ -115,8 +115,7 @@ def test_a_checkpoints_functions_are_refused_where_they_would_run(evil, capsys, 
     refused(capsys, f"checkpoints/squared/1/{made.name}/config.ini", "evil:function")
     with pytest.raises(UserError, match=r"evil:function, of .*evil\.py"):
         puffer_mlx.Trainer.load(made)
-    words = "--device", "cpu", "--env.size", 3, "--eval-episodes", 2, "--load-model-path", made
-    assert call("evaluate", "squared", *words) == 0  # a policy acts without them
+    puffer_mlx.Policy.load(made)  # which acts without them
     assert not Path("ran").exists()
 
 
