@@ -127,7 +127,7 @@ def train(config, environments):
     gradient = mx.compile(mx.value_and_grad(partial(loss, policy=policy, settings=settings)))
     init, key = mx.random.split(mx.random.key(config.base.seed))
     weights = policy.init(init)
-    optimizer = optimizers.find(settings.optimizer)
+    optimizer = optimizers.of(config)
     optimizer_state, state = optimizer.init(weights), policy.initial_state(N)
     buffer = RolloutBuffer(environments.spec, T, N, 1, environments.finals)
     buffer.reset(environments)

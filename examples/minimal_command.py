@@ -17,7 +17,7 @@ OBEYED = (
 LEFT_OUT = {  # the values that the page stands for; others would give other weights
     **{"train.algorithm": "puffer4", "train.overlap": False, "train.precision": "fp32"},
     **{"train.rollout_device": "auto", "train.gpus": 1, "train.draw_from": "rank"},
-    "selfplay.enabled": False,
+    **{"train.loss": "clipped", "selfplay.enabled": False},
 }
 
 
@@ -27,10 +27,12 @@ def refuse_left_out(config):
     Raises:
         UserError: it names the first such key.
     """
-    for name, value in LEFT_OUT.items():
-        section, key = name.split(".")
-        if getattr(getattr(config, section), key) != value:
-            raise UserError(f"not on this page: {name}", "scripts/train.py has it")
+    pairs = [(name, name.split("."), value) for name, value in LEFT_OUT.items()]
+    others = [name for name, (s, key), value in pairs if getattr(getattr(config, s), key) != value]
+    if ":" in config.train.advantage:  # a function of the user's own
+        others.append("train.advantage")
+    if others:
+        raise UserError(f"not on this page: {others[0]}", "scripts/train.py has it")
 
 
 def report(steps, rate, environments, history):

@@ -10,5 +10,6 @@ from puffer_mlx.ppo.update import by_name, compile_steps, compile_update
 
 def compiled(policy: Policy, train: Train) -> Any:
     """Those of a section [train], as a NamedTuple."""
-    steps = compile_steps(policy, train, algorithms.make(policy, Config(train=train)))
+    config = Config(train=train)
+    steps = compile_steps(policy, config, algorithms.make(policy, config))
     return by_name(compile_update(policy, train.precision)._asdict() | steps._asdict())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 INT_MAX = 2**31 - 1  # the environments' C int
-CUSTOM = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"  # module:Class
+CUSTOM = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"  # module:Class
 FLOAT_MAX = float(np.finfo(np.float32).max)  # training computes in float32
 
 
@@ -25,7 +25,7 @@ class Key:
         below: legal numbers are smaller than this.
         choices: the legal texts; empty if any text is legal.
         several: whether more than one choice is legal, with commas between them.
-        custom: whether `module:Class` is legal too: a class of the user's own.
+        custom: how an object of the user's own is named, which is legal too: `module:Class`.
         aliases: other spellings of choices.
         suffix: of a bool, the ending of a file's name that is legal too.
         words: of a bool or a number, texts that are legal too. If the default is one of them, other
@@ -42,7 +42,7 @@ class Key:
     below: float | None = None
     choices: tuple[str, ...] = ()
     several: bool = False
-    custom: bool = False
+    custom: str = ""
     aliases: dict[str, str] = field(default_factory=dict)
     suffix: str = ""
     words: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Key:
         sides = ("at least", self.minimum), ("above", self.above)
         sides += ("at most", self.maximum), ("below", self.below)
         limits = " and ".join(f"{side} {limit:g}" for side, limit in sides if limit is not None)
-        words = [*self.choices, *(["module:Class"] if self.custom else [])]
+        words = [*self.choices, *filter(None, [self.custom])]
         words += ["true", "false", f"a file {self.suffix}"] if self.suffix else []
         if self.words:
             words += ["a number"] if self.kind is float else ["true", "false"]

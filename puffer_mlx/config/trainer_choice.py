@@ -150,4 +150,6 @@ def unread(config: Config) -> list[str]:
     names = *names, "train.min_lr_ratio" if adaptive else "train.desired_kl"
     if not (config.facts.evaluates_apart or config.base.eval_interval):
         names = "base.eval_agents", *names
+    if ":" in config.train.advantage:  # a function of the user's own, for any trainer
+        names = tuple(name for name in names if name != "train.advantage")
     return [key for key in names if key in config.origins]

@@ -1,8 +1,8 @@
 """Code that a configuration names: what a person named runs, what only a file names is refused.
 
 A configuration may name a folder of C sources (``env.source``) or Python objects (``env_name``,
-``torch.network``, ``torch.encoder``, a text for a Python environment's function), and a checkpoint
-of somebody else brings a configuration along. Code runs if
+``NAMING``'s keys, a text for a Python environment's function), and a checkpoint of somebody else
+brings a configuration along. Code runs if
 
 - it comes with puffer_mlx, or is registered by Gymnasium or an installed package (``gym:ID``),
 - the person named it: on this command line, or as an argument in Python,
@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from puffer_mlx.config.schema import COMMAND_LINE, Config
+from puffer_mlx.config.schema import COMMAND_LINE, KEYS, Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.private_folders import fault, make
@@ -40,6 +40,7 @@ __all__ = [
 Allowed = bool | frozenset[str]  # everything, nothing, or what is named so
 OBJECT = re.compile(r"[\w./~-]+:[A-Za-z_][\w./-]*")  # a text that may name an object
 GYM, ZOO = "gym:", "pettingzoo:"
+NAMING = [(section, key) for section, keys in KEYS.items() for key in keys if keys[key].custom]
 
 
 class Code(NamedTuple):
@@ -57,7 +58,7 @@ class Code(NamedTuple):
 
 def code_names(config: Config) -> dict[str, str]:
     """The keys that name code which doesn't come with puffer_mlx, and what they name."""
-    names = {"torch.network": config.torch.network, "torch.encoder": config.torch.encoder}
+    names = {f"{section}.{key}": getattr(getattr(config, section), key) for section, key in NAMING}
     names = {key: name for key, name in names.items() if ":" in name}
     if config.python:
         names["base.env_name"] = config.env_name
@@ -76,7 +77,7 @@ def permit(config: Config, *sections: str) -> None:
 
     Args:
         config: from files, a command line, or a program, whose own values are the person's.
-        sections: of the keys that name the code: ``base`` and ``env``, or ``torch``.
+        sections: of the keys that name the code: ``base`` and ``env``, ``torch``, or ``train``.
 
     Raises:
         UserError: a file names code that nobody allowed; the message says what would run.

@@ -10,13 +10,13 @@ from puffer_mlx.system.files import publish
 
 NOT_SETTINGS = {
     *("unused", "origins", "files", "named_by", "allow_code", "chosen_by", "notes", "again"),
-    "factory",
+    *("factory", "objects"),
 }
 
 
 def to_dict(config: Config) -> dict[str, Any]:
     """The configuration as plain nested dictionaries that JSON can hold."""
-    plain = replace(config, factory=None)  # asdict would copy what it makes environments of
+    plain = replace(config, factory=None, objects={})  # asdict would copy them
     told = {k: v for k, v in asdict(plain).items() if k not in NOT_SETTINGS}
     return {k: v for k, v in told.items() if v or k != "bot_eval"}  # few have some
 

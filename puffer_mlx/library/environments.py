@@ -10,7 +10,7 @@ from puffer_mlx import config as configuration
 from puffer_mlx.config import Config, validate
 from puffer_mlx.config.schema import ARGUMENT, KEYS, SECTIONS
 from puffer_mlx.errors import UserError
-from puffer_mlx.library.settings import Settings, called, collected, words
+from puffer_mlx.library.settings import Settings, called, collected, object_name, words
 from puffer_mlx.vec.gym.lent import lend
 from puffer_mlx.vec.puffer.make import is_puffer_env
 
@@ -43,20 +43,14 @@ def given(env: Any) -> Given:
         return Given(env)
     gymnasium = sys.modules.get("gymnasium")  # whoever has an object of it has imported it
     if gymnasium and isinstance(env, gymnasium.Env):
-        return Given(_path(type(env.unwrapped)), lend(env), alone=True)
+        return Given(object_name(type(env.unwrapped)), lend(env), alone=True)
     if callable(env):
-        return Given(_path(env), env)
+        return Given(object_name(env), env)
     found = f"an object of {type(env).__name__}"
     hint = FORMS
     if hasattr(env, "num_envs") or is_puffer_env(env):
         hint = "give what makes it, a function; one that takes num_envs makes many at once"
     raise UserError(f"the environment is {found}", hint)
-
-
-def _path(made: Any) -> str:
-    """``module:name`` of a class or a function, on one line and without blanks."""
-    name = getattr(made, "__qualname__", type(made).__qualname__).replace(".<locals>", "")
-    return f"{made.__module__}:{name}".replace("<lambda>", "function")
 
 
 def configured(
@@ -116,6 +110,18 @@ def with_environment(config: Config, env: Any) -> Config:
     return replace(config, factory=one.factory, named_by=known)
 
 
+def with_objects(config: Config, objects: Mapping[str, Any]) -> Config:
+    """A configuration with objects that a person gave: theirs, whoever's file names them, too.
+
+    Args:
+        config: has their names already; is not changed.
+        objects: by their full names, of section [train].
+    """
+    names = {getattr(config.train, name.partition(".")[2]) for name in objects}
+    known = {name: origin for name, origin in config.named_by.items() if name not in names}
+    return replace(config, objects={**config.objects, **objects}, named_by=known)
+
+
 def changed(config: Config, settings: Settings, training: bool = True) -> Config:
     """A copy of a configuration with other settings, as if they had been typed.
 
@@ -124,6 +130,7 @@ def changed(config: Config, settings: Settings, training: bool = True) -> Config
     """
     sections = {name: replace(getattr(config, name)) for name in SECTIONS}
     made = replace(config, **sections, env=dict(config.env), origins=dict(config.origins))
+    made.objects = {name: each for name, each in config.objects.items() if name not in settings}
     for name, value in settings.items():
         section, _, key = name.partition(".")
         if section == "env":

@@ -6,9 +6,10 @@ line: they win over every file, and are never changed silently.
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from puffer_mlx.config import Config
 from puffer_mlx.config.compatibility import ELSEWHERE, closest
@@ -29,30 +30,56 @@ ARGUMENTS = {  # what other libraries have, and here is said in another way
 }
 
 LEARNING_RATE = "train.learning_rate"
+PARTS = {f"train.{key}" for key, declared in KEYS["train"].items() if declared.custom}
 Schedule = Callable[[float], float]  # of the epochs done as a part of all, from 0 to below 1
 
 Value = int | float | bool | str
 Settings = dict[str, Value]  # by section.key
 
 
-def without_schedule(*sources: Mapping[str, Any]) -> tuple[Schedule | None, list[dict[str, Any]]]:
-    """A learning rate that is a function, if the last one given is, and settings without it.
+class Objects(NamedTuple):
+    """Settings that no file can hold."""
 
-    There it is a number: the first epoch's.
+    schedule: Schedule | None
+    """A learning rate that is a function."""
+    named: dict[str, Any]
+    """Others, by their full names: a loss, advantages, an optimizer."""
+
+
+def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str, Any]]]:
+    """Objects among settings, of which the last one for a key counts, and settings without them.
+
+    There a learning rate is a number, the first epoch's, and others are the names of objects.
 
     Raises:
         UserError: there is no such key, or the function gives no learning rate.
     """
-    schedule: Schedule | None = None
+    objects: dict[str, Any] = {}
     found: list[dict[str, Any]] = []
     for source in sources:
         settings = dict(_flat(source))
         for name, value in settings.items():
-            if _full_name(name) == LEARNING_RATE:
-                schedule = cast(Schedule, value) if callable(value) else None
-                settings[name] = value if schedule is None else rate_at(schedule, 0.0)
+            full = _full_name(name)
+            objects.pop(full, None)
+            if full == LEARNING_RATE and callable(value):
+                schedule = cast(Schedule, value)
+                objects[full], settings[name] = value, rate_at(schedule, 0.0)
+            elif full in PARTS and not isinstance(value, Value):
+                objects[full], settings[name] = value, object_name(value)
         found.append(settings)
-    return schedule, found
+    return Objects(objects.pop(LEARNING_RATE, None), objects), found
+
+
+def object_name(value: Any) -> str:
+    """``module:name`` of a class, a function or an optimizer, in one word."""
+    name = getattr(value, "__qualname__", "")
+    if not name:  # a tuple of functions has none, but it may be a variable of their module
+        value, whole = getattr(value, "step", value), value
+        variables = vars(sys.modules.get(getattr(value, "__module__", ""), sys))
+        name = getattr(value, "__qualname__", type(value).__qualname__)
+        name = next((own for own, each in variables.items() if each is whole), name)
+    module = getattr(value, "__module__", type(value).__module__)
+    return f"{module}:{name}".replace(".<locals>", "").replace("<lambda>", "function")
 
 
 def collected(*sources: Mapping[str, Any]) -> Settings:

@@ -22,10 +22,10 @@ from puffer_mlx.config.trainer_choice import unread
 from puffer_mlx.display.notebook import watch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Report
-from puffer_mlx.library.environments import changed, configured, with_environment
+from puffer_mlx.library.environments import changed, configured, with_environment, with_objects
 from puffer_mlx.library.exporting import export_policy
 from puffer_mlx.library.policy import Policy, Prediction, maker
-from puffer_mlx.library.settings import Schedule, collected, without_schedule
+from puffer_mlx.library.settings import Objects, Schedule, collected, without_objects
 from puffer_mlx.policy.actor_critic import parts_of
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.ppo import optimizers
@@ -77,7 +77,8 @@ class Trainer:
         weights: initial weights; None: drawn from ``seed``, or the module's.
         like: the checkpoint that it goes on from; ``Trainer.load`` gives it.
         settings: further settings, which win: ``learning_rate=1e-3``. The learning rate may be a
-            function of the epochs done as a part of all, from 0 to below 1.
+            function of the epochs done as a part of all, from 0 to below 1; ``loss``, ``advantage``
+            and ``optimizer`` may be your own (docs/custom_policy.md).
 
     Attributes:
         history: the records of the epochs that this has trained.
@@ -123,9 +124,10 @@ class Trainer:
     ) -> None:
         ready = isinstance(config, Config) and hasattr(env, "spec") and hasattr(env, "send")
         module = policy if policy is not None and not isinstance(policy, Architecture) else None
-        schedule, (config, settings) = _without_schedule(config, settings)
-        with_parts = _with_parts(config, settings, module)
+        objects, (config, settings) = _without_objects(config, settings)
+        with_parts, schedule = _with_parts(config, settings, module), objects.schedule
         found = configured(with_parts, None if ready else env, settings)
+        found = with_objects(found, objects.named)
         if schedule is not None and typed(found, "train.lr_schedule"):
             message = "lr_schedule is given, and learning_rate is a function"
             raise UserError(message, "one of the two")
@@ -176,12 +178,13 @@ class Trainer:
         folder = checkpoint.find(str(path), Config(), checkpoint.STATE)
         written = folder / checkpoint.CONFIG
         config = replace(configured(None, str(written), {}), allow_code=allow_code)
-        schedule, (settings,) = without_schedule(settings)
-        config = with_environment(changed(config, collected(settings)), env)
+        objects, (settings,) = without_objects(settings)
+        config = with_objects(changed(config, collected(settings)), objects.named)
+        config = with_environment(config, env)
         if not any(typed(config, name) for name in ("base.track", "base.wandb")):
             config.base.track, config.base.wandb = NO_TRACKER, False  # those are of another run
         made = checkpoint.load(folder, trust.known(config), maker(policy))
-        again = {} if schedule is None else {"learning_rate": schedule}
+        again = {} if objects.schedule is None else {"learning_rate": objects.schedule}
         found = cls(config, None, made.policy, like=made, **again)
         found._end_at(score_of(folder))
         return found
@@ -353,12 +356,12 @@ def _ends(returned: Any) -> bool:
     return True
 
 
-def _without_schedule(config: Any, keywords: dict[str, Any]) -> tuple[Schedule | None, list[Any]]:
-    """As ``without_schedule``, of a configuration or settings, and keywords."""
+def _without_objects(config: Any, keywords: dict[str, Any]) -> tuple[Objects, list[Any]]:
+    """As ``without_objects``, of a configuration or settings, and keywords."""
     if isinstance(config, Config):
-        schedule, found = without_schedule(keywords)
-        return schedule, [config, *found]
-    return without_schedule(config or {}, keywords)
+        objects, found = without_objects(keywords)
+        return objects, [config, *found]
+    return without_objects(config or {}, keywords)
 
 
 def _with_parts(config: Any, keywords: Mapping[str, Any], module: nn.Module | None) -> Any:

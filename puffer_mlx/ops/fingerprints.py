@@ -77,7 +77,8 @@ class Reference:
             return True
         names = ", ".join(sorted({name.replace(":", ".") for name in changed}))
         if tell:
-            _tell(f"{names} changed: {self.form} isn't used, {self.cost}")
+            verb = "is given" if foreign else "changed"
+            _tell(f"{names} {verb}: {self.form} isn't used, {self.cost}")
         return False
 
 

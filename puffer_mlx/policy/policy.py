@@ -121,17 +121,33 @@ class Policy:
         keep: mx.array | None = None,
     ) -> tuple[mx.array, State]:
         """``scan`` up to the decoder's product (A + 1, T*S), which ``decoder.split`` divides."""
+        h, of_value, state = self.features(weights, observations, state, keep)
+        return self.decoder.product(weights["decoder"], h, of_value), state
+
+    def features(
+        self,
+        weights: Weights,
+        observations: mx.array,
+        state: State | None,
+        keep: mx.array | None = None,
+    ) -> tuple[mx.array, mx.array | None, State]:
+        """``scan`` up to what the decoder reads.
+
+        Returns:
+            Features (T*S, H); those that values are of, None if they are the same; the state after
+            the last step.
+        """
         T, S = observations.shape[:2]
         if state is None and not forms_of(self.network).from_zeros:
             state = self.initial_state(S)
         flat = observations.reshape(T * S, -1)
 
-        def features(own: Weights, state: State) -> tuple[mx.array, State]:
+        def scanned(own: Weights, state: State) -> tuple[mx.array, State]:
             h = self.encoder(own["encoder"], flat).reshape(T, S, -1)
             h, state = self.network.scan(own["network"], h, state, keep)
             return h.reshape(T * S, -1), state
 
-        return self._decoded(weights, state, features)
+        return self._of_parts(weights, state, scanned)
 
     def step(
         self,
@@ -142,25 +158,25 @@ class Policy:
     ) -> tuple[Outputs, mx.array, State]:
         """Evaluate one step: observations (n, D), keep (n,) -> outputs, values (n,), next state."""
 
-        def features(own: Weights, state: State) -> tuple[mx.array, State]:
+        def stepped(own: Weights, state: State) -> tuple[mx.array, State]:
             h = self.encoder(own["encoder"], observations)
             return self.network.step(own["network"], h, state, keep)
 
-        y, state = self._decoded(weights, state, features)
+        h, of_value, state = self._of_parts(weights, state, stepped)
+        y = self.decoder.product(weights["decoder"], h, of_value)
         return *self.decoder.split(weights["decoder"], y), state
 
-    def _decoded(
+    def _of_parts(
         self, weights: Weights, state: State | None, features: Callable[[Weights, State], Any]
-    ) -> tuple[mx.array, State]:
-        """The decoder's product of the features of (weights, state), and the states after them."""
+    ) -> tuple[mx.array, mx.array | None, State]:
+        """The actor's features of (weights, state), the critic's or None, and states after them."""
         if not self.separate_value:
             h, state = features(weights, state)
-            return self.decoder.product(weights["decoder"], h), state
+            return h, None, state
         before = state or dict.fromkeys(PARTS)
         h, actor = features(weights, before["actor"])
         of_value, critic = features(weights["critic"], before["critic"])
-        y = self.decoder.product(weights["decoder"], h, of_value)
-        return y, dict(zip(PARTS, (actor, critic), strict=True))
+        return h, of_value, dict(zip(PARTS, (actor, critic), strict=True))
 
     def act(
         self,

@@ -6,6 +6,7 @@ There is no bootstrap beyond the last value.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -124,10 +125,17 @@ def advantages(
 
 
 def of_rollout(
-    fields: dict[str, Any], values: mx.array, ratios: mx.array | None, numbers: Discounts
+    fields: dict[str, Any],
+    values: mx.array,
+    ratios: mx.array | None,
+    numbers: Discounts,
+    function: Callable[..., mx.array] = advantages,
 ) -> mx.array:
-    """``advantages`` (T, N) of a rollout's arrays by name, which may have a row more."""
+    """Advantages (T, N) of a rollout's arrays by name, which may have a row more.
+
+    ``function`` gives them: ``advantages``, or one of the user's own, with its arguments.
+    """
     T, finals = values.shape[0], fields.get("finals")
     finals = None if finals is None else finals[:T]
     came = fields["rewards"][:T], fields["terminals"][:T]
-    return advantages(values, *came, ratios, finals=finals, **numbers._asdict())
+    return function(values, *came, ratios, finals=finals, **numbers._asdict())

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_map
 
+from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo import precision
+from puffer_mlx.ppo import custom, precision
 from puffer_mlx.ppo.closed_form import operation as closed_form
 from puffer_mlx.ppo.loss import Coefficients, Minibatch
 
@@ -15,8 +16,12 @@ from puffer_mlx.ppo.loss import Coefficients, Minibatch
 class Decoded(NamedTuple):
     """A minibatch after the forward pass: what a loss is computed from."""
 
-    decoder: Any
-    """The decoder's weights, in the precision of the pass."""
+    weights: Any
+    """The policy's, in the precision of the pass."""
+    observations: mx.array
+    """(T, S, D)."""
+    features: mx.array
+    """(T*S, H), what the decoder read."""
     y: mx.array
     """(A + 1, T*S), the decoder's product: logits, and the value as last row."""
     actions: mx.array
@@ -25,6 +30,11 @@ class Decoded(NamedTuple):
     """(T*S, A) uint8, or None."""
     shape: tuple[int, int]
     """T and S."""
+
+    @property
+    def decoder(self) -> Any:
+        """The decoder's weights."""
+        return self.weights["decoder"]
 
 
 class Scored(NamedTuple):
@@ -56,6 +66,43 @@ def clipped_loss(
     return Scored(*closed_form.losses(*decoded, batch, numbers, ent_coef, scale), batch.adv)
 
 
+def custom_loss(
+    policy: Policy,
+    numbers: Coefficients,
+    function: Callable[..., Any],
+    name: str,
+    names: list[str],
+    now: Decoded,
+    batch: Minibatch,
+    ent_coef: mx.array,
+    scale: mx.array | None,
+) -> Scored:
+    """A loss of the user's own: ``custom.call_loss``.
+
+    Args:
+        policy: what is trained.
+        numbers: of ours, which it gets.
+        function: gives the loss.
+        name: what messages call it.
+        names: of its statistics: becomes what they are when the function is traced.
+        now: the decoded minibatch, and what follows as ``clipped_loss``.
+        batch: see there.
+        ent_coef: see there.
+        scale: see there.
+    """
+    kernel_on_gpu(closed_form.losses, closed_form.LOSS, function)  # says that it isn't used there
+    outputs, value = policy.decoder.split(now.decoder, now.y)
+    logprob, entropy = policy.distribution.log_prob_entropy(outputs, now.actions, now.masks)
+    seen = now.features, now.weights, now.observations, now.actions, now.masks, now.shape
+    forward = custom.Forward(logprob, entropy, value, *seen)
+    given = numbers._asdict()
+    total, metrics = custom.call_loss(function, name, forward, batch, ent_coef=ent_coef, **given)
+    names[:] = metrics
+    ratio = mx.exp(logprob - batch.old_logprob)
+    total = total if scale is None else total * scale
+    return Scored(total, mx.stack([*metrics.values()]), ratio, value, batch.adv)
+
+
 def gradients(policy: Policy, kind: str, loss: Loss) -> Callable[..., tuple]:
     """What gives a minibatch's gradients.
 
@@ -77,8 +124,10 @@ def gradients(policy: Policy, kind: str, loss: Loss) -> Callable[..., tuple]:
         shape = observations.shape[:2]
 
         def scored(weights):
-            low, y = _forward(policy, kind, weights, observations, keep, state)
-            now = Decoded(low, y, actions, masks, shape)
+            low = precision.lower(weights, kind)
+            h, of_value, _ = policy.features(low, observations, state, keep)
+            y = policy.decoder.product(low["decoder"], h, of_value)
+            now = Decoded(low, observations, h, y, actions, masks, shape)
             return tuple(loss(now, compared, ent_coef, scale if scaled else None))
 
         (_, metrics, *samples), grads = mx.value_and_grad(scored)(weights)
@@ -91,13 +140,7 @@ def gradients(policy: Policy, kind: str, loss: Loss) -> Callable[..., tuple]:
 
 def logprobs(policy: Policy, kind: str, weights, observations, actions, masks, keep, state):
     """Log-probabilities (T, S) of actions as training computes them."""
-    low, y = _forward(policy, kind, weights, observations, keep, state)
-    found = closed_form.logprobs(policy.decoder, low, y, actions, masks)
-    return found.reshape(observations.shape[:2])
-
-
-def _forward(policy: Policy, kind: str, weights, observations, keep, state):
-    """The decoder's weights in the precision of the pass, and its product (A + 1, T*S)."""
     low = precision.lower(weights, kind)
     y, _ = policy.product(low, observations, state, keep)
-    return low["decoder"], y
+    found = closed_form.logprobs(policy.decoder, low["decoder"], y, actions, masks)
+    return found.reshape(observations.shape[:2])

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.config import Train
+from puffer_mlx.config import Config, Train
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers, precision, sections
 from puffer_mlx.ppo.algorithms import Algorithm
@@ -47,7 +47,7 @@ def compile_update(policy: Policy, kind: str = "fp32") -> Executables:
 
 def compile_steps(
     policy: Policy,
-    train: Train,
+    config: Config,
     algorithm: Algorithm,
     summed: Callable[[Function], Function] = lambda step: step,
 ) -> Any:
@@ -58,12 +58,13 @@ def compile_steps(
 
     Args:
         policy: what is trained.
-        train: section [train].
+        config: whose section [train] counts.
         algorithm: by which.
         summed: makes of a function that gives a minibatch's gradients one that gives those of
             several processes' minibatches together.
     """
-    optimise = partial(_optimise, optimizers.find(train.optimizer), train, algorithm.metrics)
+    train = config.train
+    optimise = partial(_optimise, optimizers.of(config), train, algorithm.metrics)
     own = {
         name: _small(step.function) if step.compiled else step.function
         for name, step in algorithm.steps.items()

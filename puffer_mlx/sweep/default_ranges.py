@@ -46,7 +46,7 @@ def default_ranges(config: Config) -> dict[str, Range]:
     """The ranges of the release whose trainer a configuration has, without keys it doesn't read."""
     from puffer_mlx.ppo import optimizers  # which imports MLX
 
-    read = {f"train.{key}" for key in optimizers.find(config.train.optimizer).reads}
+    read = {f"train.{key}" for key in optimizers.of(config).reads}
     idle = {f"train.{key}" for name in OPTIMIZERS for key in optimizers.find(name).reads} - read
     idle |= {*config.facts.unread}
     if not config.train.vtrace:

@@ -77,7 +77,7 @@ class Learner:
         self.health = Health(config, self.algorithm.metrics)
         self._submitted = Submitted()  # of the last epoch
         summed = partial(ranks.summed, normalised=self.algorithm.normalises)
-        compiled = watched(compile_steps(policy, own.train, self.algorithm, summed), locked)
+        compiled = watched(compile_steps(policy, own, self.algorithm, summed), locked)
         shared = {"copy": self.reader.copy, "recompute": self.reader.recompute}
         shared["gather"] = run.gather
         self.steps = ranks.divided(by_name(shared | compiled._asdict()))

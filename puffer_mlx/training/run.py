@@ -94,7 +94,7 @@ class Run(contextlib.ExitStack):
         with contextlib.ExitStack() as stack:
             run = stack.enter_context(cls())
             if environments is None:
-                kept = optimizers.kept(optimizers.find(config.train.optimizer))
+                kept = optimizers.kept(optimizers.of(config))
                 refuse_training(ranks.own(config), kept=kept)  # environments may be as large
                 cores = placement.rollout_cores(config)
                 environments = run.enter_context(ranks_environments.make(config, ranks, cores))

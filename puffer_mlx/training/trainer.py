@@ -126,7 +126,7 @@ class Trainer:
         choose_cache_limit()
         self.config, self.vec, self.ranks = config, vec, ranks
         own = ranks.own(config)
-        refuse_training(own, vec.spec, optimizers.kept(optimizers.find(config.train.optimizer)))
+        refuse_training(own, vec.spec, optimizers.kept(optimizers.of(config)))
         self.policy = policy or configured_policy(vec.spec, config)
         self._key, self.train_state = _first_state(config, self.policy, weights)
         self.epoch, self.global_step, self.stop = 0, 0, False
@@ -457,7 +457,7 @@ def _first_state(config: Config, policy: Policy, weights: Any) -> tuple[mx.array
     """The random key, and what training changes, before the first epoch."""
     init, key = mx.random.split(mx.random.key(config.base.seed))
     weights = policy.init(init) if weights is None else weights
-    optimizer = optimizers.find(config.train.optimizer).init(weights)
+    optimizer = optimizers.of(config).init(weights)
     state = TrainState(weights, optimizer, precision.first_scaler(config.train.precision))
     mx.eval(key, *state.arrays())
     return key, state

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from running import ROOT, TINY, cli, errors
 
+import puffer_mlx
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import State
 from puffer_mlx.checkpoint.weight_files import save_safetensors
@@ -105,6 +106,17 @@ def test_a_checkpoints_classes_are_refused(evil, capsys, script, text):
     number = line.index(" evil:Net") + 1
     where = f"checkpoints/squared/1/{made.name}/config.ini:{number} names Python code"
     refused(capsys, where, "evil:Net", str(evil / "evil.py"))
+
+
+@pytest.mark.parametrize("key", ["loss", "advantage", "optimizer"])
+def test_a_checkpoints_functions_are_refused_where_they_would_run(evil, capsys, key):
+    made = stranger(evil, f"[train]\n{key} = evil:function\n")
+    assert call("train", "squared", "--resume", made) == 2
+    refused(capsys, f"checkpoints/squared/1/{made.name}/config.ini", "evil:function")
+    with pytest.raises(UserError, match=r"evil:function, of .*evil\.py"):
+        puffer_mlx.Trainer.load(made)
+    puffer_mlx.Policy.load(made)  # which acts without them
+    assert not Path("ran").exists()
 
 
 def test_a_checkpoints_sources_are_refused(evil, capsys):
@@ -496,7 +508,7 @@ def test_configurations_name_code_in_few_places():
     """Each stands behind ``trust.permit``; a new one must too."""
     places = {
         r"load_object\(": {
-            *("system/import_string", "vec/from_config", "policy/custom"),
+            *("system/import_string", "vec/from_config", "policy/custom", "ppo/custom"),
             "vec/zoo/make",  # called by vec/from_config
         },
         r"make_policy\(": {"policy/policy", "check/gpu/arithmetic", "check/trajectories"},

@@ -12,6 +12,8 @@ from running import ROOT
 EXAMPLES = ROOT / "examples" / "library"
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(), re.DOTALL)
 SAYS = {
+    "auxiliary_loss": r"loss/reconstruction: from [1-9]\.\d+ to 0\.[0-4]\d+\n"
+    r"env/score: from \d\.\d+ to [1-9]\d+\.\d+\n",
     "own_metric": r"stopped after [\d,]+ steps, tilt [0-2]\.\d degrees\nscore [\d.]+ ± .*\n",
     "own_network": r"score ([2-5]\d\d) .* 8 episodes\n",
     "learning_rates": r"0\.0001: score .*\n0\.001: score .*\n0\.01: score .*\nbest: 0\.\d+\n",
@@ -33,7 +35,8 @@ def test_each_example_has_a_test():
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_an_example(here, capsys, name):
+def test_an_example(here, capsys, monkeypatch, name):
+    monkeypatch.syspath_prepend(EXAMPLES)  # as if it were started there
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert re.fullmatch(SAYS[name], capsys.readouterr().out)
     if name == "pictures":

@@ -121,7 +121,7 @@ def test_what_is_given_is_the_package_s_or_it_is_a_change(capsys):
     assert not form.holds(Colder(action).log_prob_entropy)
     assert not form.holds(lambda *a: None)
     assert not form.holds(functools.partial(loss.ppo_loss, clip_coef=1.0))
-    assert "test_fingerprints.Colder.log_prob_entropy changed" in capsys.readouterr().err
+    assert "test_fingerprints.Colder.log_prob_entropy is given" in capsys.readouterr().err
 
 
 def test_a_name_that_is_not_there_is_an_error():

@@ -12,7 +12,9 @@ import pytest
 from running import ROOT, TINY, only, records, run
 
 TEXT = (ROOT / "docs" / "custom_policy.md").read_text()
-FILE, NETWORK, COMPOSED = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+FILE, NETWORK, COMPOSED, LOSS, ADVANTAGE, OPTIMIZER = re.findall(
+    r"```python\n(.*?)```", TEXT, re.DOTALL
+)
 COMMANDS = re.findall(r"^puffer-mlx train breakout (.*)$", TEXT, re.MULTILINE)
 
 
@@ -20,6 +22,9 @@ COMMANDS = re.findall(r"^puffer-mlx train breakout (.*)$", TEXT, re.MULTILINE)
 def folder(here):
     (here / "blocks.py").write_text(FILE)
     (here / "leaky.py").write_text(NETWORK)
+    (here / "steady.py").write_text(LOSS)
+    (here / "costly.py").write_text(ADVANTAGE)
+    (here / "descent.py").write_text(OPTIMIZER)
     return here
 
 
@@ -37,7 +42,8 @@ def test_the_commands_of_custom_policy_train(folder, words):
     assert (done.returncode, done.stderr) == (0, "")
     losses = [[record.get("loss/total") for record in log] for log in (whole, records(folder))]
     assert losses[0] == losses[1] and len(losses[0]) > 4
-    assert not (only(folder, "checkpoints/squared/*") / last.name / "weights.bin").exists()
+    weights = only(folder, "checkpoints/squared/*") / last.name / "weights.bin"
+    assert weights.exists() == ("--torch" not in words)  # which can't hold classes of one's own
 
 
 def test_the_composition_in_custom_policy_trains(folder):

@@ -149,7 +149,7 @@ CHANGES = {
     "advantage": "S",
 }
 REFUSED = {"algorithm": "puffer5", "overlap": 1, "precision": "bf16", "rollout_device": "cpu"}
-REFUSED |= {"gpus": 2, "draw_from": "all"}
+REFUSED |= {"gpus": 2, "draw_from": "all", "loss": "mine:loss"}
 OTHERS = {"target_kl", "desired_kl"}  # of another algorithm, and of a schedule that is refused
 OTHERS |= {"rank_timeout"}  # of several processes
 FASTER = "--train.learning-rate", "0.05"  # ratios and values move as far as their clips
@@ -166,9 +166,9 @@ def test_every_key_of_training_is_obeyed_or_refused(page, command):
         assert not np.array_equal(of_page(page, *words, option), of_page(page, *words)), key
 
 
-@pytest.mark.parametrize("key", REFUSED)
+@pytest.mark.parametrize("key", [*REFUSED, "advantage"])
 def test_what_the_page_has_not_is_refused(command, key):
-    option = f"--train.{key.replace('_', '-')}={REFUSED[key]}"
+    option = f"--train.{key.replace('_', '-')}={REFUSED.get(key, 'mine:function')}"
     with pytest.raises(UserError, match=rf"not on this page: train\.{key}"):
         command.refuse_left_out(configure(*SQUARED, option))
 

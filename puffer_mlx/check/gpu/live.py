@@ -53,8 +53,8 @@ class Case:
     def run(self, precision: str) -> dict[str, np.ndarray]:
         """Gradients by weights, ratios and advantages, in float64, by name."""
         train = Train(algorithm="puffer5", vtrace=False, precision=precision, **COEFFICIENTS)  # type: ignore
-        algorithm = algorithms.make(self.policy, Config(train=train))
-        steps = compile_steps(self.policy, train, algorithm)
+        config = Config(train=train)
+        steps = compile_steps(self.policy, config, algorithms.make(self.policy, config))
         old_logprob, old_value, rewards, terminals = map(
             _arrays, (self.old_logprob, self.old_value, self.rewards, self.terminals)
         )

@@ -60,6 +60,8 @@ class Config(Named):
             settings of a family; None where no family's settings count.
         factory: what makes the environment in Python that ``env_name`` names: a class, or what
             returns an environment. None: the name says where it is found.
+        objects: what a program gave for keys that may name code, by section.key: a function for
+            ``train.loss``. Of other keys the name says where it is found.
     """
 
     env_name: str = ""
@@ -83,6 +85,7 @@ class Config(Named):
     notes: list[str] = field(default_factory=list, compare=False, repr=False)
     again: "Callable[[str], Config] | None" = field(default=None, compare=False, repr=False)
     factory: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
+    objects: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def python(self) -> bool:

@@ -18,7 +18,7 @@ class Torch(Named):
         "MinGRU",
         "What follows the encoder: a recurrent network, or MLP, which has no memory.",
         choices=tuple(network_folders()),
-        custom=True,
+        custom="module:Class",
     )
     encoder: str = key(
         "DefaultEncoder",
@@ -26,7 +26,7 @@ class Torch(Named):
         " has one of them for each image among the parts of a Dict or Tuple; auto is the one that"
         " fits (Impala for small images), else the default.",
         choices=("auto", *encoder_folders()),
-        custom=True,
+        custom="module:Class",
     )
     decoder: str = key(
         "DefaultDecoder",

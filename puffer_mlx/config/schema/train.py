@@ -30,6 +30,7 @@ class Train(Named):
         " Muon's: about a tenth of them suits Adam. PufferLib 4.0 has Muon alone and ignores the"
         " key.",
         choices=OPTIMIZERS,
+        custom="module:OPTIMIZER",
     )
     learning_rate: float = key(
         0.015,
@@ -69,6 +70,13 @@ class Train(Named):
     )
     replay_ratio: float = key(
         1.0, "How often an epoch trains on its N x T steps, on average.", above=0, maximum=1000
+    )
+    loss: str = key(
+        "clipped",
+        "What is minimised: PPO's clipped loss, or a function of your own, which may add a term to"
+        " that (docs/custom_policy.md). puffer_mlx only.",
+        choices=("clipped",),
+        custom="module:function",
     )
     clip_coef: float = key(0.2, "The policy's probability ratio is clipped to 1 +- this.", above=0)
     vf_coef: float = key(2.0, "Weight of the value loss.", minimum=0)
@@ -154,9 +162,10 @@ class Train(Named):
     )
     advantage: str = key(
         "V",
-        "Advantage recursion: V as PufferLib on GPUs; S as its CPU extension. puffer4's alone."
-        " puffer_mlx only.",
+        "Advantage recursion: V as PufferLib on GPUs; S as its CPU extension, puffer4's alone; or a"
+        " function of your own (docs/custom_policy.md). puffer_mlx only.",
         choices=("V", "S"),
+        custom="module:function",
     )
     rollout_device: str = key(
         "auto",

@@ -8,8 +8,9 @@ and there are K of them in an epoch.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -18,8 +19,9 @@ import mlx.core as mx
 from puffer_mlx.config import Config, Train
 from puffer_mlx.config.algorithms import facts
 from puffer_mlx.policy.policy import Policy
+from puffer_mlx.ppo import custom
 from puffer_mlx.ppo.advantage import Discounts
-from puffer_mlx.ppo.gradients import Loss
+from puffer_mlx.ppo.gradients import Loss, clipped_loss, custom_loss
 from puffer_mlx.ppo.loss import METRICS, Coefficients
 from puffer_mlx.ppo.sections import Fields, Section
 
@@ -99,6 +101,8 @@ class Algorithm(NamedTuple):
         minibatches: an epoch's; each is asked for after the one before was written back.
         loss: of a minibatch: see ``gradients``. A function of arrays, compiled with the forward
             pass and its gradients.
+        metrics: names of the loss's statistics, ``total`` among them. Of a loss of the user's own
+            they are known once it was traced.
         steps: its own, by their names.
         draws: makes of a key the random numbers that decide what an epoch's minibatches are.
         write_back: (epoch, ratios (T, S), values (T, S), whether the minibatch counted) -> arrays
@@ -110,18 +114,17 @@ class Algorithm(NamedTuple):
             infinite: minibatches are submitted ahead of what is computed.
         normalises: whether the loss normalises ``adv`` of what it compares with, a
             ``loss.Minibatch``: among several processes it gets the moments of all.
-        metrics: names of the loss's statistics, ``total`` among them.
     """
 
     minibatches: Callable[[Epoch], Iterator[Section]]
     loss: Loss
+    metrics: Sequence[str] = METRICS
     steps: Mapping[str, Step] = {}
     draws: Callable[[mx.array], mx.array] = _key
     write_back: Callable[..., tuple[mx.array, ...]] = _nothing
     at_once: Callable[..., tuple] | None = None
     largest_kl: float = math.inf
     normalises: bool = True
-    metrics: tuple[str, ...] = METRICS
 
 
 def make(policy: Policy, config: Config, agents: int = 0, one_cpu: bool = False) -> Algorithm:
@@ -141,9 +144,26 @@ def make(policy: Policy, config: Config, agents: int = 0, one_cpu: bool = False)
     return module.make(policy, config, agents or config.vec.total_agents, one_cpu)
 
 
-def coefficients(train: Train) -> Coefficients:
-    """The loss's numbers in a configuration."""
-    return Coefficients(train.clip_coef, train.vf_coef, train.vf_clip_coef)
+class Score(NamedTuple):
+    """A run's loss, and the names of its statistics."""
+
+    loss: Loss
+    metrics: Sequence[str]
+
+
+def score(policy: Policy, config: Config) -> Score:
+    """PPO's loss, or the user's own.
+
+    Raises:
+        UserError: there is no such function.
+    """
+    train = config.train
+    numbers = Coefficients(train.clip_coef, train.vf_coef, train.vf_clip_coef)
+    function = custom.find_loss(config)
+    if function is None:
+        return Score(partial(clipped_loss, policy, numbers), METRICS)
+    names, name = [*METRICS], f"train.loss {train.loss}"
+    return Score(partial(custom_loss, policy, numbers, function, name, names), names)
 
 
 def discounts(train: Train) -> Discounts:

@@ -21,8 +21,8 @@ from puffer_mlx.config.algorithms import Facts
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import small_networks
 from puffer_mlx.ppo.advantage import of_rollout
-from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, coefficients, discounts
-from puffer_mlx.ppo.gradients import clipped_loss
+from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score
+from puffer_mlx.ppo.custom import find_advantages, functions
 from puffer_mlx.ppo.loss import largest_kl
 from puffer_mlx.ppo.sections import Fields, Inputs, Section
 from puffer_mlx.ppo.shuffle import Pass, samples, segments
@@ -50,16 +50,16 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
     train, K, by_segment = config.train, config.minibatches, policy.has_memory
     size = config.segments if by_segment else train.minibatch_size
     passes = Pass.of(by_segment, size, agents if by_segment else agents * train.horizon, K)
-    numbers = discounts(train)._replace(rho_clip=1.0, c_clip=1.0)
+    numbers, function = discounts(train)._replace(rho_clip=1.0, c_clip=1.0), find_advantages(config)
 
     def targets(fields: Fields, values):
         """Advantages (T, N), without importance ratios."""
-        return of_rollout(fields, values, None, numbers)
+        return of_rollout(fields, values, None, numbers, function)
 
-    fits = one_cpu and small_networks.fits(policy, train)
+    fits = one_cpu and small_networks.fits(policy, train, *functions(config))
     return Algorithm(
-        minibatches=lambda epoch: islice(_all_passes(passes, epoch), K),
-        loss=partial(clipped_loss, policy, coefficients(train)),
+        lambda epoch: islice(_all_passes(passes, epoch), K),
+        *score(policy, config),
         steps={
             "targets": Step(targets, "train_advantage"),
             "shuffle": Step(partial(_shuffle, policy), "train_gather", compiled=False),

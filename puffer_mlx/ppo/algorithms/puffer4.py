@@ -20,9 +20,9 @@ from puffer_mlx.config.algorithms import Facts
 from puffer_mlx.ops import put_rows, take_targets
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import priority
-from puffer_mlx.ppo.advantage import of_rollout
-from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, coefficients, discounts
-from puffer_mlx.ppo.gradients import clipped_loss
+from puffer_mlx.ppo.advantage import advantages, of_rollout
+from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score
+from puffer_mlx.ppo.custom import find_advantages
 from puffer_mlx.ppo.loss import Minibatch
 from puffer_mlx.ppo.sections import Fields, Section
 from puffer_mlx.system.devices import building
@@ -38,15 +38,17 @@ FACTS = Facts(
 def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
     """See ``algorithms.make``."""
     train, shape = config.train, (config.minibatches, config.segments)
-    numbers = discounts(train)._replace(form=train.advantage)
+    function, numbers = find_advantages(config), discounts(train)
+    if function is advantages:
+        numbers = numbers._replace(form=train.advantage)
 
     def targets(fields: Fields, values, ratios):
         """Advantages (T, N)."""
-        return of_rollout(fields, values, ratios if train.vtrace else None, numbers)
+        return of_rollout(fields, values, ratios if train.vtrace else None, numbers, function)
 
     return Algorithm(
-        minibatches=_minibatches,
-        loss=partial(clipped_loss, policy, coefficients(train)),
+        _minibatches,
+        *score(policy, config),
         steps={
             "targets": Step(targets, "train_advantage"),
             "draw": Step(partial(_draw, train.prio_alpha), "train_priorities"),

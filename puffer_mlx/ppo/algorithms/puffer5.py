@@ -20,10 +20,10 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.algorithms import Facts
 from puffer_mlx.ops import split_rows
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo.advantage import advantages
-from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, coefficients, discounts
+from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score
 from puffer_mlx.ppo.closed_form import operation as closed_form
-from puffer_mlx.ppo.gradients import Decoded, Scored, clipped_loss
+from puffer_mlx.ppo.custom import find_advantages
+from puffer_mlx.ppo.gradients import Decoded, Scored
 from puffer_mlx.ppo.loss import Minibatch
 from puffer_mlx.ppo.sections import Fields, Inputs, Section
 from puffer_mlx.system.devices import building
@@ -59,8 +59,8 @@ class Segments(NamedTuple):
 
 def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorithm:
     """See ``algorithms.make``."""
-    train, numbers = config.train, discounts(config.train)
-    score = partial(clipped_loss, policy, coefficients(train))
+    train, numbers, function = config.train, discounts(config.train), find_advantages(config)
+    scored, metrics = score(policy, config)
 
     def loss(now: Decoded, segments: Segments, ent_coef, scale) -> Scored:
         """No gradient flows through the targets."""
@@ -71,13 +71,14 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
             ratios = mx.exp(closed_form.logprobs(*acted) - segments.old_logprob).reshape(now.shape)
         old_logprob, old_value, rewards, terminals, finals = segments
         arrays = values, rewards, terminals, ratios
-        adv = advantages(*arrays, finals=finals, **numbers._asdict())
+        adv = function(*arrays, finals=finals, **numbers._asdict())
         batch = Minibatch(old_logprob, old_value, adv.reshape(-1))
-        return score(now, batch, ent_coef, scale)
+        return scored(now, batch, ent_coef, scale)
 
     return Algorithm(
         minibatches=partial(_minibatches, config.minibatches, config.segments),
         loss=loss,
+        metrics=metrics,
         steps={"split": Step(partial(_split, policy), "train_gather")},
         normalises=False,
     )

@@ -13,6 +13,7 @@ import mlx.core as mx
 from puffer_mlx.config import Config
 from puffer_mlx.config.schema import OPTIMIZERS
 from puffer_mlx.errors import UserError
+from puffer_mlx.ppo import custom
 from puffer_mlx.trees import Tree, named
 
 
@@ -42,6 +43,24 @@ def find(name: str) -> Optimizer:
     return import_module(f"{__name__}.{name}").OPTIMIZER
 
 
+def of(config: Config) -> Optimizer:
+    """The optimizer of a configuration: a file of this folder, or the user's own.
+
+    Raises:
+        UserError: there is none of that name, or only a file names it (``config.trust``).
+    """
+    own = custom.find(config, "optimizer")
+    if own is None:
+        return find(config.train.optimizer)
+    if not isinstance(own, Optimizer):
+        kind = own.__name__ if isinstance(own, type) else type(own).__name__
+        raise UserError(
+            f"train.optimizer {config.train.optimizer} is {kind}, not an Optimizer",
+            "puffer_mlx.ppo.optimizers.Optimizer(init, step, reads); docs/custom_policy.md",
+        )
+    return own
+
+
 def kept(optimizer: Optimizer) -> int:
     """How many numbers an optimizer's state has for each weight."""
     weight = mx.zeros((100, 100))
@@ -50,7 +69,7 @@ def kept(optimizer: Optimizer) -> int:
 
 def unread(config: Config) -> list[str]:
     """Keys that were given and that other optimizers obey, but not this one."""
-    mine = find(config.train.optimizer).reads
+    mine = of(config).reads
     read = dict.fromkeys(f"train.{key}" for name in OPTIMIZERS for key in find(name).reads)
     return [key for key in read if key in config.origins and key.partition(".")[2] not in mine]
 

@@ -8,6 +8,7 @@ optimizer that has a form here. It computes what the steps of ``ppo/update.py`` 
 after the other.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -44,25 +45,32 @@ LARGEST = 1 << 18  # numbers of a layer's output: beyond, MLX's graph uses more 
 Five = tuple[int, int, int, int, int]
 
 
-def fits(policy: Policy, train: Train) -> bool:
-    """Whether an epoch of a policy can be one operation here."""
+def fits(policy: Policy, train: Train, *given: Callable[..., Any]) -> bool:
+    """Whether an epoch of a policy can be one operation here.
+
+    Args:
+        policy: what is trained.
+        train: section [train].
+        *given: functions of the user's own, in the place of ours.
+    """
     known = (
         encoder_forms(policy.encoder).activation is not None
         and forms_of(policy.network).pack is not None
         and type(policy.decoder) in (Fused, Separate)
         and policy.decoder.limits == OPEN
     )
-    own_form = optimizers.find(train.optimizer).numbers is not None
-    wanted = own_form, train.precision == "fp32"
+    ours = None if ":" in train.optimizer else optimizers.find(train.optimizer)
     small = train.minibatch_size * policy.network.hidden <= LARGEST
-    return (
+    possible = (
         known
-        and all(wanted)
+        and (ours is None or ours.numbers is not None)
+        and train.precision == "fp32"
         and small
         and not policy.has_memory
         and extension_with_products() is not None
-        and REFERENCE.holds(optimizers.find(train.optimizer).step, *training_of(policy))
     )
+    steps = [] if ours is None else [ours.step]
+    return possible and REFERENCE.holds(*given, *steps, *training_of(policy)) and ours is not None
 
 
 class Layers:

@@ -1,0 +1,166 @@
+"""A loss and advantages of the user's own: functions that a program gives, or names in [train].
+
+``docs/custom_policy.md`` shows them. They are plain MLX, compiled and differentiated as ours.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+
+from puffer_mlx.config import Config
+from puffer_mlx.config.trust import permit
+from puffer_mlx.errors import UserError
+from puffer_mlx.ppo.advantage import Discounts, advantages
+from puffer_mlx.ppo.loss import METRICS, Coefficients
+from puffer_mlx.system.import_string import load_object
+
+PAGE = "docs/custom_policy.md shows one"
+
+
+class Forward(NamedTuple):
+    """A minibatch's forward pass, which a loss is a function of.
+
+    T steps of S segments; of ``ppo`` without a memory one step of S samples. Gradients flow through
+    the first five.
+    """
+
+    logprob: mx.array
+    """(T*S,) float32, time-major, of the actions; likewise the next two."""
+    entropy: mx.array
+    value: mx.array
+    features: mx.array
+    """(T*S, H), what the decoder reads, in the precision of the pass."""
+    weights: Any
+    """The policy's tree of weights, in the precision of the pass."""
+    observations: mx.array
+    """(T, S, D), as the policy sees them."""
+    actions: mx.array
+    """(T*S, heads) float32."""
+    masks: mx.array | None
+    """(T*S, A) uint8, or None."""
+    shape: tuple[int, int]
+    """T and S."""
+
+
+def find(config: Config, key: str) -> Any:
+    """What a key of [train] names, or a program gave for it; None if that is one of ours.
+
+    Raises:
+        UserError: there is no such object, or only a file names it (``config.trust``).
+    """
+    name = getattr(config.train, key)
+    if ":" not in name:
+        return None
+    permit(config, "train")
+    if (full := f"train.{key}") in config.objects:
+        return config.objects[full]
+    try:
+        return load_object(name)
+    except UserError as error:
+        hint = f"{error.hint}; or give it: in Python {key}=…, here --{full} module:name"
+        raise UserError(f"{full} {error.message}", hint) from None
+
+
+def find_function(config: Config, key: str, count: int, *names: str) -> Callable[..., Any] | None:
+    """As ``find``, of a function.
+
+    Args:
+        config: of the run.
+        key: of [train].
+        count: how many arguments it takes by their places.
+        names: of the others.
+
+    Raises:
+        UserError: as ``find``; or it isn't a function of these arguments.
+    """
+    function = find(config, key)
+    if function is None:
+        return None
+    name = f"train.{key} {getattr(config.train, key)}"
+    if not callable(function):
+        raise UserError(f"{name} is {type(function).__name__}, not a function", PAGE)
+    try:
+        inspect.signature(function).bind(*range(count), **dict.fromkeys(names))
+    except TypeError as error:
+        wanted = f"{count} arguments and, by their names, {', '.join(names)}"
+        raise UserError(f"{name} can't be called: {error}", f"it gets {wanted}; {PAGE}") from None
+    except ValueError:  # a function of C doesn't tell
+        pass
+    return function
+
+
+def find_loss(config: Config) -> Callable[..., Any] | None:
+    """The loss of the user's own; None: ours.
+
+    Raises:
+        UserError: as ``find_function``.
+    """
+    return find_function(config, "loss", 2, "ent_coef", *Coefficients._fields)
+
+
+def functions(config: Config) -> list[Callable[..., Any]]:
+    """The user's own functions that are in the place of ours: the loss, and an optimizer's step."""
+    found = find_loss(config), getattr(find(config, "optimizer"), "step", None)
+    return [each for each in found if each is not None]
+
+
+def call_loss(
+    function: Callable[..., Any], name: str, now: Forward, batch: Any, **numbers: Any
+) -> tuple[mx.array, dict[str, mx.array]]:
+    """The loss (a scalar, float32), and its statistics by name: ``METRICS`` and further ones.
+
+    Raises:
+        UserError: the function returned something else.
+    """
+    found = function(now, batch, **numbers)
+    parts: tuple[Any, ...] = found if type(found) is tuple else (found,)
+    wanted = "a scalar, ppo_loss's statistics, and if you like a dictionary of further scalars"
+    if len(parts) not in (2, 3):
+        raise UserError(f"{name} returned {_said(found)}", f"expected {wanted}")
+    (total, metrics), further = parts[:2], parts[2:]
+    _refuse(name, "as loss", total, (), "mx.mean(…) of what samples cost")
+    _refuse(name, "as statistics", metrics, (len(METRICS),), f"{', '.join(METRICS)}: ppo_loss's")
+    others = further[0] if further else {}
+    if not isinstance(others, Mapping) or not all(type(word) is str for word in others):
+        raise UserError(f"{name} returned as its third {_said(others)}", f"expected {wanted}")
+    for word, number in others.items():
+        if word in METRICS:
+            raise UserError(f"{name} returned {word} twice", "another name")
+        _refuse(name, f"as {word}", number, (), "mx.mean(…)")
+    total = total.astype(mx.float32)
+    by_name = dict(zip(METRICS, metrics, strict=True)) | {"total": total} | dict(others)
+    return total, {word: mx.stop_gradient(number) for word, number in by_name.items()}
+
+
+def find_advantages(config: Config) -> Callable[..., mx.array]:
+    """What gives advantages: ``advantage.advantages``, or the user's own function in its place.
+
+    Raises:
+        UserError: as ``find_function``.
+    """
+    function = find_function(config, "advantage", 4, "finals", *Discounts._fields)
+    if function is None:
+        return advantages
+    name = f"train.advantage {config.train.advantage}"
+
+    def checked(values: mx.array, *arrays: Any, **numbers: Any) -> mx.array:
+        found = function(values, *arrays, **numbers)
+        _refuse(name, "as advantages", found, values.shape, "one for each value")
+        return found.astype(mx.float32)
+
+    return checked
+
+
+def _refuse(name: str, what: str, found: Any, shape: tuple[int, ...], hint: str) -> None:
+    if not isinstance(found, mx.array) or found.shape != shape:
+        raise UserError(f"{name} returned {what} {_said(found)}", f"expected {shape}: {hint}")
+
+
+def _said(found: Any) -> str:
+    if isinstance(found, mx.array):
+        return f"an array of shape {found.shape}"
+    return (
+        f"{len(found)} values" if type(found) is tuple else f"an object of {type(found).__name__}"
+    )

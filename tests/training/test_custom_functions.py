@@ -1,0 +1,308 @@
+"""A loss, advantages and an optimizer of the user's own: obeyed, saved and gone on with."""
+
+import shutil
+import sys
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx.utils import tree_map
+from oracles import named
+from running import ROOT, TINY, cli, errors, learned, only, records
+
+import puffer_mlx
+from puffer_mlx import config
+from puffer_mlx.config.parts import algorithms as names_of_algorithms
+from puffer_mlx.errors import UserError
+from puffer_mlx.ops import fingerprints
+from puffer_mlx.policy.policy import configured_policy
+from puffer_mlx.ppo import algorithms
+from puffer_mlx.ppo.advantage import advantages
+from puffer_mlx.ppo.finite import step_if_finite
+from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
+from puffer_mlx.ppo.optimizers import Optimizer, adam
+from puffer_mlx.ppo.update import compile_steps
+from puffer_mlx.profiling.launches import Graphs
+from puffer_mlx.spec import ActionSpec, EnvSpec
+
+EXAMPLE = ROOT / "examples" / "library" / "auxiliary_loss.py"
+SMALL: dict[str, Any] = {"total_agents": 8, "horizon": 8, "minibatch_size": 32, "hidden_size": 8}
+SMALL |= {"num_layers": 1, "total_timesteps": 4 * 64, "num_threads": 1, "device": "cpu", "seed": 2}
+CARTPOLE = {"total_agents": 2, "horizon": 32, "total_timesteps": 256, "device": "cpu"}
+ALGORITHMS = names_of_algorithms()
+
+
+def ours(now, batch, **numbers):
+    return ppo_loss(now.logprob, now.entropy, now.value, batch, **numbers)
+
+
+def larger(now, batch, **numbers):
+    """A term of features, weights and observations, and statistics beside ours."""
+    loss, metrics = ours(now, batch, **numbers)
+    T, S = now.shape
+    assert now.observations.shape[:2] == (T, S) and now.features.shape[0] == T * S
+    assert now.actions.shape[0] == T * S and {"encoder", "decoder"} <= now.weights.keys()
+    term = mx.mean(mx.square(now.features.astype(mx.float32)))
+    return loss + 0.5 * term, metrics, {"term": term}
+
+
+def trained(env="squared", **settings) -> puffer_mlx.Trainer:
+    with puffer_mlx.train(env, SMALL if env == "squared" else CARTPOLE, **settings) as trainer:
+        return trainer
+
+
+def weights(trainer) -> np.ndarray:
+    return np.concatenate([np.array(array).ravel() for _, array in named(trainer.weights)])
+
+
+def same(one, other) -> bool:
+    return np.array_equal(weights(one), weights(other))
+
+
+# ---- a loss --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_loss(algorithm, precision):
+    settings = {"algorithm": algorithm, "precision": precision}
+    plain = trained(**settings)
+    assert same(plain, trained(loss=ours, **settings))  # in MLX on a CPU: the same sums
+    other = trained(loss=larger, **settings)
+    assert not same(plain, other)
+    for logs in other.history:
+        assert logs["loss/skipped_steps"] == 0 and logs["loss/term"] > 0
+        parts = [logs[f"loss/{name}"] for name in ("policy", "value", "entropy", "term")]
+        numbers = 1, other.config.train.vf_coef, -other.config.train.ent_coef, 0.5
+        assert logs["loss/total"] == pytest.approx(np.dot(parts, numbers), rel=1e-4, abs=1e-6)
+
+
+def test_a_loss_where_an_epoch_would_be_one_operation(capfd):
+    """A small policy of Gymnasium's on a CPU; a line says what it costs, once."""
+    fused = trained("gym:CartPole-v1")
+    assert not capfd.readouterr().err
+    fingerprints._tell.cache_clear()
+    other, _ = (trained("gym:CartPole-v1", loss=larger) for _ in range(2))
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("puffer_mlx: test_custom_functions.larger is given: the epoch in one")
+    assert line.endswith("an epoch takes several times as long")
+    plain = trained("gym:CartPole-v1", loss=ours)
+    assert fused.learner.algorithm.at_once and not other.learner.algorithm.at_once
+    assert not same(plain, other)
+    np.testing.assert_allclose(weights(fused), weights(plain), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("settings", [{"overlap": True}, {"separate_value": True}])
+def test_a_loss_beside(settings):
+    plain, other = trained(**settings), trained(loss=larger, **settings)
+    assert same(plain, trained(loss=ours, **settings)) and not same(plain, other)
+
+
+def test_a_loss_in_self_play():
+    settings = {**SMALL, "vec.num_frozen_banks": 1, "vec.frozen_bank_pct": 0.25, "total_agents": 32}
+    settings |= {"selfplay.enabled": True, "total_timesteps": 4 * 256}
+    found = []
+    for loss in ("clipped", ours, larger):
+        with puffer_mlx.train("rock_paper_scissors", settings, loss=loss) as trainer:
+            found.append(weights(trainer))
+    plain, called, other = found
+    assert np.array_equal(plain, called) and not np.array_equal(plain, other)
+
+
+BAD = {
+    "no pair": (
+        lambda now, batch, **n: ours(now, batch, **n)[0],
+        r"returned an array of shape \(\)",
+    ),
+    "too many": (lambda now, batch, **n: (1, 2, 3, 4), "returned 4 values"),
+    "shape": (lambda now, batch, **n: (now.value, 1), r"as loss an array of shape \(32,\)"),
+    "number": (lambda now, batch, **n: (1.0, 1), "as loss an object of float"),
+    "statistics": (lambda now, batch, **n: (mx.array(1.0), mx.zeros(6)), r"as statistics .*\(6,\)"),
+    "third": (lambda now, batch, **n: (*ours(now, batch, **n), 3), "its third an object of int"),
+    "twice": (lambda now, batch, **n: (*ours(now, batch, **n), {"kl": mx.array(1)}), "kl twice"),
+    "many": (lambda now, batch, **n: (*ours(now, batch, **n), {"x": now.value}), r"as x .*\(32,\)"),
+    "arguments": (lambda now, batch: 1, "can't be called: got an unexpected keyword .*'ent_coef'"),
+    "none": (lambda: 1, "can't be called: too many positional arguments"),
+    "not one": ([3], "loss .* is list, not a function"),
+}
+
+
+@pytest.mark.parametrize(("function", "message"), BAD.values(), ids=BAD)
+def test_what_is_no_loss_is_said(function, message):
+    with pytest.raises(UserError, match=message) as error:
+        trained(loss=function)
+    assert "train.loss test_custom_functions:" in str(error.value) or "builtins" in str(error.value)
+
+
+def test_the_example_as_a_gpu_s_graph(monkeypatch, capfd):
+    """By itself in MLX, and a line says so; ours is a kernel there."""
+    monkeypatch.syspath_prepend(EXAMPLE.parent)
+    T, S, D = 4, 8, 6
+    spec = EnvSpec("x", D, np.dtype(np.float32), ActionSpec((3,)))
+    graphs = Graphs("metal")
+    found = {}
+    for loss in "clipped", "auxiliary_loss:loss":
+        policy = config.Policy(hidden_size=8, num_layers=1)
+        parts = config.Torch(encoder="auxiliary_loss:Encoder")
+        settings = config.Config(policy=policy, torch=parts, train=config.Train(loss=loss))
+        with graphs.building():
+            policy = configured_policy(spec, settings)
+            weights = policy.init(mx.random.key(0))
+            steps = compile_steps(policy, settings, algorithms.make(policy, settings))
+            seen, rows = graphs.ones((T, S, D), mx.float32), graphs.ones((T * S,), mx.float32)
+            given = seen, rows[:, None], None, None, Minibatch(rows, rows, rows, rows), None
+            gradients, statistics, *_ = steps.gradients(weights, *given, rows[0], rows[0])
+            found[loss] = graphs.launches(gradients, statistics)
+        assert statistics.shape == (len(METRICS) + (loss != "clipped"),)
+    ours, other = ({*each.counted} for each in found.values())
+    kernels = {name for name in ours if "loss" in name}
+    assert kernels and not kernels & other and found[loss].total > found["clipped"].total
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(
+        "puffer_mlx: auxiliary_loss.loss is given: the loss by closed form isn't"
+    )
+
+
+# ---- advantages ----------------------------------------------------------------------------------
+
+
+def our_advantages(values, rewards, terminals, ratios, **numbers):
+    return advantages(values, rewards, terminals, ratios, **numbers)
+
+
+def halved(*arrays, **numbers):
+    return 0.5 * advantages(*arrays, **numbers)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_advantages(algorithm, recwarn):
+    plain, other = trained(algorithm=algorithm), trained(algorithm=algorithm, advantage=halved)
+    assert same(plain, trained(algorithm=algorithm, advantage=our_advantages))
+    assert not same(plain, other) and not recwarn.list  # of keys that change nothing
+    with pytest.raises(UserError, match=r"returned as advantages an array of shape \(\)"):
+        trained(algorithm=algorithm, advantage=lambda values, *_, **__: mx.sum(values))
+
+
+# ---- an optimizer --------------------------------------------------------------------------------
+
+
+def sgd_step(weights, grads, state, loss, lr, settings):
+    def update(weights, grads, state):
+        moved = tree_map(lambda w, g: w - lr * g, weights, grads)
+        return moved, {**state, "count": state["count"] + 1}
+
+    return step_if_finite(update, weights, grads, state, loss, settings.max_grad_norm)
+
+
+SGD = Optimizer(init=lambda weights: {"count": mx.array(0.0)}, step=sgd_step, reads=())
+OUR_ADAM = Optimizer(adam.init, adam.step, ("beta1", "beta2", "eps", "weight_decay"))
+
+
+@pytest.mark.parametrize("env", ["squared", "gym:CartPole-v1"])
+def test_an_optimizer(env):
+    usual, other = trained(env, optimizer="adam"), trained(env, optimizer=SGD)
+    assert not same(usual, other) and other.train_state.optimizer["count"].item() > 1
+    assert other.config.train.optimizer == "test_custom_functions:SGD"
+    called = trained(env, optimizer=OUR_ADAM)
+    assert called.learner.algorithm.at_once is None
+    np.testing.assert_allclose(weights(called), weights(usual), rtol=0, atol=1e-4)
+    assert env != "squared" or same(called, usual)
+    for wrong in (sgd_step, Optimizer, 3.0):
+        with pytest.raises(UserError, match=r"train\.optimizer .* not "):
+            trained(env, optimizer=wrong)
+
+
+def test_keys_that_an_optimizer_does_not_obey_are_said():
+    with pytest.warns(UserWarning, match=r"train\.beta1 is unused here"):
+        trained(optimizer=SGD, beta1=0.5)
+
+
+# ---- saved, and gone on with ---------------------------------------------------------------------
+
+GIVEN = {"loss": larger, "advantage": halved, "optimizer": SGD}
+
+
+def test_a_program_goes_on_to_the_bit(here, monkeypatch):
+    whole = trained(**GIVEN)
+    with puffer_mlx.Trainer(SMALL, "squared", **GIVEN) as half:
+        half.step()
+        half.save("half")
+    with puffer_mlx.Trainer.load("half", **GIVEN) as resumed:
+        assert len(list(resumed)) == 3 and same(whole, resumed)
+    with puffer_mlx.Trainer.load("half") as resumed:  # this module is there, and was named here
+        assert len(list(resumed)) == 3 and same(whole, resumed)
+    with puffer_mlx.Trainer.load("half", loss="clipped") as resumed:  # as it is said
+        assert len(list(resumed)) == 3 and not same(whole, resumed)
+    assert puffer_mlx.Policy.load("half").config.train.loss == "test_custom_functions:larger"
+
+
+def test_a_function_that_is_not_found_is_to_be_given_again(here):
+    def local(now, batch, **numbers):
+        return larger(now, batch, **numbers)
+
+    with puffer_mlx.Trainer(SMALL, "squared", loss=local) as half:
+        half.step()
+        half.save("half")
+    with pytest.raises(UserError, match=r"has no test_a_function_.*local") as error:
+        puffer_mlx.Trainer.load("half")
+    assert "in Python loss=" in error.value.hint
+    with puffer_mlx.Trainer.load("half", loss=local) as resumed:
+        assert len(list(resumed)) == 3 and same(trained(loss=larger), resumed)
+
+
+MINE = f"""
+import sys
+sys.path.append({str(ROOT / "tests" / "training")!r})
+from test_custom_functions import SGD, halved, larger
+"""
+NAMED = "--train.loss", "mine:larger", "--train.advantage", "mine:halved"
+NAMED += "--train.optimizer", "mine:SGD"
+
+
+@pytest.fixture
+def mine(here, monkeypatch):
+    """A module in the working directory, and nothing that is remembered of another one."""
+    monkeypatch.setenv("PUFFER_MLX_DATA", str(here / "data"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (here / "mine.py").write_text(MINE)
+    yield here
+    sys.modules.pop("mine", None)
+
+
+def train(*argv: object) -> int | None:
+    return cli("train").main(["-q", *map(str, argv)])
+
+
+def test_a_command_goes_on_to_the_bit(mine, capsys):
+    assert not train(*TINY, *NAMED, "--checkpoint-dir", "whole", "--log-dir", "whole/logs")
+    assert not train(*TINY, *NAMED, "--stop-at", 3 * 64)
+    assert not train("squared", "--resume", "latest")
+    whole = [learned(logs) for logs in records(mine / "whole")]
+    assert "loss/term" in whole[0] and whole == [learned(logs) for logs in records(mine)]
+    made = only(mine, "checkpoints/squared/*/best").parent
+    assert not cli("export").main([str(made), "--to", "torch", "--out", "policy.pt"])
+    shutil.rmtree(mine / "data")  # as somebody else's
+    capsys.readouterr()
+    assert train("squared", "--resume", made) == 2
+    said = errors(capsys.readouterr().err)
+    assert "names Python code that would be imported: mine:" in said and "--allow-code" in said
+    assert not cli("evaluate").main(["squared", "--device", "cpu", "--load-model-path", str(made)])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--train.loss", "mine:nothing"], "train.loss mine:nothing: mine has no nothing"),
+        (
+            ["--train.advantage", "nowhere:x"],
+            "train.advantage nowhere:x: No module",
+        ),
+        (["--train.optimizer", "mine:larger"], "mine:larger is function, not an Optimizer"),
+        (["--train.loss", "larger"], "clipped or module:function"),
+        (["--train.optimizer", "sgd"], "adam or muon or module:OPTIMIZER"),
+    ],
+)
+def test_a_name_that_means_nothing_is_said(mine, capsys, words, said):
+    assert train(*TINY, *words) == 2
+    assert said in errors(capsys.readouterr().err)
