@@ -19,7 +19,6 @@ end_at_ctrl_c()
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from puffer_mlx.moved import follow
 from puffer_mlx.system.blas import use_fast_blas
 from puffer_mlx.system.cuda_graphs import submit_directly
 from puffer_mlx.system.mac import set_command_buffers
@@ -57,7 +56,6 @@ _HOMES = {  # where the names at the top are
     "train": "library.trainer",
 }
 
-follow()
 set_command_buffers()
 submit_directly()
 keep_mlx_private()

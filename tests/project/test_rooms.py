@@ -26,7 +26,6 @@ FLOORS = (
     "ops profiling tracking",
     "config",
     "system errors spec trees",
-    "moved",
 )
 PLACE = {room: place for place, room in enumerate(reversed(" ".join(FLOORS).split()))}
 
