@@ -1,4 +1,4 @@
-"""How often the steps of training and acting launch something: what `launches.py` counts.
+"""How often the steps of training and acting launch something: what `graphs_of_a_gpu.py` counts.
 
 A step's graph is built for a GPU's back-end, counted and thrown away; arrays of ones take the
 place of its results. Training is counted with three minibatches and with four: what the fourth
@@ -23,7 +23,6 @@ from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo import optimizers, precision
 from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import compile_update
-from puffer_mlx.profiling.launches import Graphs, Launches
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
 from puffer_mlx.rollout.acting_in_mlx import few_parts
@@ -35,6 +34,7 @@ from puffer_mlx.training.learner import Learner
 from puffer_mlx.training.observers import FirstRatios
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.training.train_state import TrainState
+from graphs_of_a_gpu import Graphs, Launches
 from submission import set_minibatches
 
 MINIBATCHES = 3, 4  # more than are under way at once

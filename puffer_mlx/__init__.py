@@ -16,12 +16,11 @@ from puffer_mlx.system.early_signals import end_at_ctrl_c, interruptible
 end_at_ctrl_c()
 
 # ruff: noqa: E402 - Ctrl-C may come while these are imported
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from puffer_mlx.moved import follow
 from puffer_mlx.system.blas import use_fast_blas
-from puffer_mlx.system.cuda_graphs import submit_directly
 from puffer_mlx.system.mac import set_command_buffers
 from puffer_mlx.system.private_folders import keep_mlx_private
 
@@ -57,9 +56,8 @@ _HOMES = {  # where the names at the top are
     "train": "library.trainer",
 }
 
-follow()
 set_command_buffers()
-submit_directly()
+os.environ.setdefault("MLX_USE_CUDA_GRAPHS", "0")  # they cost more than they save: decision 0018
 keep_mlx_private()
 with interruptible():
     use_fast_blas()

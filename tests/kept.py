@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from puffer_mlx.system import private_folders
-from puffer_mlx.system.compiler import cache_directory
+from puffer_mlx.system.private_folders import cache_directory
 
 
 def kept_copy(

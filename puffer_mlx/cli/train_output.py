@@ -19,8 +19,8 @@ from puffer_mlx.display.notebook import summary
 from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.system import voice
 from puffer_mlx.system.blas import blas_name
-from puffer_mlx.system.compiler import cache_directory
 from puffer_mlx.system.devices import has_gpu, kind
+from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.training import after_self_play, evaluation, placement
 from puffer_mlx.training.run import Run

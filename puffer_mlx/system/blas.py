@@ -18,16 +18,16 @@ import ctypes
 import functools
 import importlib.util
 import itertools
+import os
+import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from puffer_mlx.errors import UserError
 from puffer_mlx.system import mac, prebuilt
-from puffer_mlx.system.compiler import compile_shared, load_compiled
-from puffer_mlx.system.install_hints import compiler_hint
+from puffer_mlx.system.private_folders import cache_directory
 
 GEMMS = ("sgemm", "dgemm", "cgemm")  # the CBLAS functions that libmlx.so takes from outside
 SHIM = "blas_shim"
@@ -143,13 +143,15 @@ def _choice() -> tuple[str, _OpenBlas | None]:
         try:
             _forward(blas)
             return blas.named("NumPy's"), blas
-        except (OSError, RuntimeError, UserError) as error:  # RuntimeError: no home directory
-            found = str(error).splitlines()[0]
+        except Exception as error:  # a UserError, or an OSError; RuntimeError: no home directory
+            found = str(error).partition("\n")[0]
     for path in (f"{sys.prefix}/lib/libopenblas.so.0", "libopenblas.so.0", "libopenblas.so"):
         blas = _load(path)
         if blas and blas.integer is ctypes.c_int and not blas.suffix:
             ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
             return blas.named("system"), blas
+    from puffer_mlx.system.install_hints import compiler_hint
+
     return _reference(found, f"{compiler_hint()}; or OpenBLAS (Debian: libopenblas0)")
 
 
@@ -208,7 +210,10 @@ def _forward(blas: _OpenBlas) -> None:
 
 
 def _shim(integer: str) -> tuple[Path, ctypes.CDLL]:
-    """The package's, if it is for this machine; else what a compiler makes here."""
+    """The package's, if it is for this machine; else the cache's, which a compiler makes here.
+
+    Nothing that compiles is imported where there is one: every import of puffer_mlx comes here.
+    """
 
     def load(path: Path) -> tuple[Path, ctypes.CDLL]:
         return path, ctypes.CDLL(str(path))
@@ -216,12 +221,27 @@ def _shim(integer: str) -> tuple[Path, ctypes.CDLL]:
     if path := prebuilt.find(SHIM, shim_for(integer)).path:
         with contextlib.suppress(OSError):
             return load(path)
+    if prebuilt.is_whole(path := _kept(integer)):
+        with contextlib.suppress(OSError):
+            return load(path)
+    from puffer_mlx.system.compiler import load_compiled
+
     return load_compiled(functools.partial(compile_shim, integer), load)
 
 
 def compile_shim(integer: str, again: bool = False) -> Path:
     """Compile what forwards MLX's calls to an OpenBLAS with integers of that C type."""
-    return compile_shared(SHIM, [_SOURCE], ["-O2", f"-DBLAS_INT={integer}"], again=again)
+    from puffer_mlx.system.compiler import compile_shared
+
+    flags = ["-O2", f"-DBLAS_INT={integer}"]
+    return compile_shared(SHIM, [_SOURCE], flags, again=again, kept=_kept(integer))
+
+
+def _kept(integer: str) -> Path:
+    """Where the compiled one is; its name needs no question to the compiler, which takes time."""
+    machine = sys.platform, platform.machine(), os.environ.get("CC", "")
+    digest = prebuilt.digest_of([*shim_for(integer).values(), *machine])
+    return cache_directory() / f"{SHIM}-{digest}.so"
 
 
 def shim_for(integer: str) -> dict[str, str]:

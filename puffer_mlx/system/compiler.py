@@ -28,6 +28,8 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.system import private_folders, voice
 from puffer_mlx.system.files import alone, sync
 from puffer_mlx.system.install_hints import compiler_hint
+from puffer_mlx.system.prebuilt import file_digest, is_whole, seal
+from puffer_mlx.system.private_folders import cache_directory
 
 _SOURCE_SUFFIXES = {".c", ".cc", ".cpp", ".h", ".hh", ".hpp", ".inc", ".def"}
 _SHOWN_LINES = 6
@@ -35,28 +37,6 @@ _TELLING = ("error", "undefined", "cannot find")  # the last: a linker's, of a m
 NOTICE_SECONDS = 1.0  # a compiler that takes longer is announced
 _T = TypeVar("_T")
 _PerSource = Mapping[Path, Sequence[str]]
-
-
-def cache_directory() -> Path:
-    """Where compiled libraries are kept.
-
-    ``$PUFFER_MLX_CACHE``, else the user's cache folder: ``~/Library/Caches/puffer_mlx`` on macOS,
-    ``$XDG_CACHE_HOME/puffer_mlx`` or ``~/.cache/puffer_mlx`` elsewhere. It may not exist yet.
-
-    Where others could put a library of theirs it is a folder of this user's own in the temporary
-    directory instead, and one line says so.
-    """
-    remedy = "let only yourself write there, or set PUFFER_MLX_CACHE to a folder of your own"
-    return private_folders.trusted(_chosen_cache(), "compiled libraries", remedy)
-
-
-def _chosen_cache() -> Path:
-    if chosen := os.environ.get("PUFFER_MLX_CACHE"):
-        return Path(chosen).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "puffer_mlx"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "puffer_mlx"
 
 
 def source_files(folder: Path) -> list[Path]:
@@ -74,6 +54,7 @@ def compile_shared(
     usually: str = "a few seconds",
     again: bool = False,
     further: _PerSource | None = None,
+    kept: Path | None = None,
 ) -> Path:
     """Return a shared library made from ``sources``, compiling it only if the cache has none.
 
@@ -91,6 +72,7 @@ def compile_shared(
         usually: how long it takes, in words, for whoever waits.
         again: compile it even if the cache has one.
         further: flags of single sources, behind ``flags``; taken where there are several sources.
+        kept: the library's path below ``cache_directory()``; None: a hash names it.
 
     Returns:
         The library's path below ``cache_directory()``.
@@ -99,8 +81,9 @@ def compile_shared(
         UserError: a source is missing, there is no compiler, it fails, or the cache can't be
             written.
     """
+    further = further or {}
     return _compiled(
-        _SHARED, name, sources, flags, compiler, depends, include, usually, again, further or {}
+        _SHARED, name, sources, flags, compiler, depends, include, usually, again, further, kept
     )
 
 
@@ -114,7 +97,7 @@ def compile_program(
 ) -> Path:
     """Return a program made from ``sources``, kept as ``compile_shared`` keeps libraries."""
     return _compiled(
-        _PROGRAM, name, sources, flags, compiler, depends, include, "a few seconds", False, {}
+        _PROGRAM, name, sources, flags, compiler, depends, include, "a few seconds", False, {}, None
     )
 
 
@@ -159,6 +142,7 @@ def _compiled(
     usually: str,
     again: bool,
     further: _PerSource,
+    kept: Path | None,
 ) -> Path:
     command = shlex.split(os.environ.get({"cc": "CC", "c++": "CXX"}.get(compiler, "")) or compiler)
     digest = hashlib.sha256()
@@ -175,13 +159,13 @@ def _compiled(
             ) from None
         digest.update(f"{path.name} {len(content)}\0".encode() + content)
     search = [f"-iquote{folder}" for folder in include]
-    made = cache_directory() / f"{name}-{digest.hexdigest()[:24]}{kind.suffix}"
-    if again or not _is_whole(made):
+    made = kept or cache_directory() / f"{name}-{digest.hexdigest()[:24]}{kind.suffix}"
+    if again or not is_whole(made):
         when = "again" if made.exists() else "for the first time"
         with _announced(name, f"{when}, which takes {usually}"):
             _make_folder(name, made.parent)
             with alone(made.with_name(f".{made.name}.lock")):
-                if again or not _is_whole(made):  # else another process made it meanwhile
+                if again or not is_whole(made):  # else another process made it meanwhile
                     every = [*kind.flags, *search, *flags]
                     _compile(name, command, sources, every, further, made)
         _made.add(made)
@@ -208,24 +192,6 @@ def load_compiled(compile: Callable[..., Path], load: Callable[[Path], _T]) -> _
         if path in _made:
             raise
     return load(compile(again=True))
-
-
-def _seal(library: Path) -> Path:
-    """Where a library's hash is: hidden, beside it."""
-    return library.with_name(f".{library.name}.sha256")
-
-
-def _is_whole(library: Path) -> bool:
-    """Whether it is in the cache, as it was written."""
-    try:
-        return _seal(library).read_bytes() == _digest(library)
-    except OSError:
-        return False
-
-
-def _digest(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest().encode()
 
 
 @contextmanager
@@ -358,13 +324,13 @@ def _run_all(name: str, compiler: list[str], calls: Sequence[Sequence[str]]) -> 
 
 def _publish(partial: Path, library: Path) -> None:
     """Rename, hash last: until it is there, and on the disk, the library doesn't count."""
-    digest = _digest(partial)
+    digest = file_digest(partial).encode()
     try:
         sync(partial)
         os.replace(partial, library)
         partial.write_bytes(digest)
         sync(partial)
-        os.replace(partial, _seal(library))
+        os.replace(partial, seal(library))
         sync(library.parent)
     except OSError as error:
         raise UserError(

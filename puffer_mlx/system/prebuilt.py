@@ -1,8 +1,9 @@
-"""Libraries that a wheel brings compiled, in ``puffer_mlx/prebuilt``; a checkout has none.
+"""Libraries that are compiled already: a wheel's, in ``puffer_mlx/prebuilt``, and the cache's.
 
-Each is taken only where it is what a compiler here would make: of the same sources, for the same
-MLX, Python and kind of CPU. Else ``find`` says why, and it is compiled as it always was. What was
-taken depends on what is installed and on nothing that happened before, so a run's numbers don't.
+One of a wheel is taken only where it is what a compiler here would make: of the same sources, for
+the same MLX, Python and kind of CPU. Else ``find`` says why, and it is compiled as it always was.
+What was taken depends on what is installed and on nothing that happened before, so a run's numbers
+don't. One of the cache (``compiler.py``) has to be as it was written: ``is_whole``.
 """
 
 import hashlib
@@ -74,7 +75,7 @@ def find(name: str, here: Mapping[str, str]) -> Found:
     for library in sorted(libraries, key=lambda one: [*LEVELS].index(one.level)):
         if LEVELS[library.level] <= features:
             path = FOLDER / library.file
-            if _digest(path) == library.sha256:
+            if _has_digest(path, library.sha256):
                 return Found(path)
             return Found(None, "the one that came with puffer_mlx is damaged", made_for)
     return Found(None, "the one that came with puffer_mlx is for newer CPUs", made_for)
@@ -84,7 +85,7 @@ def add(folder: Path, name: str, level: str, made_for: Mapping[str, str], librar
     """Put a compiled library into a folder that becomes ``FOLDER``, and into its list."""
     file = f"{'-'.join(filter(None, (name, level)))}.so"
     shutil.copyfile(library, folder / file)
-    entry = Prebuilt(name, file, level, dict(made_for), _digest(library))
+    entry = Prebuilt(name, file, level, dict(made_for), file_digest(library))
     entries = [*_list(folder), entry]
     (folder / LIST).write_text(json.dumps([one._asdict() for one in entries], indent=1) + "\n")
 
@@ -96,6 +97,29 @@ def digest_of(texts: Iterable[str | bytes]) -> str:
         content = text.encode() if isinstance(text, str) else text
         digest.update(f"{len(content)}\0".encode() + content)
     return digest.hexdigest()[:16]
+
+
+def seal(library: Path) -> Path:
+    """Where the hash of a library in the cache is: hidden, beside it."""
+    return library.with_name(f".{library.name}.sha256")
+
+
+def is_whole(library: Path) -> bool:
+    """Whether a library is in the cache, as it was written."""
+    try:
+        return _has_digest(library, seal(library).read_text(errors="replace"))
+    except OSError:
+        return False
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def cpu_features() -> frozenset[str]:
@@ -123,8 +147,8 @@ def _list(folder: Path | None = None) -> list[Prebuilt]:
         return []
 
 
-def _digest(path: Path) -> str:
+def _has_digest(path: Path, sha256: str) -> bool:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return file_digest(path) == sha256
     except OSError:
-        return ""
+        return False

@@ -19,8 +19,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from puffer_mlx.errors import UserError
-
 _TEMPORARY = ("TMPDIR", "TMP", "TEMP", "TEMPDIR")  # where C++ looks for it, in this order
 _SHARED = ("/tmp", "/var/tmp")
 ROOM = 1 << 20  # bytes, of a kernel's source and library
@@ -142,6 +140,28 @@ def trusted(folder: Path, what: str, remedy: str) -> Path:
     return own
 
 
+def cache_directory() -> Path:
+    """Where compiled libraries are kept.
+
+    ``$PUFFER_MLX_CACHE``, else the user's cache folder: ``~/Library/Caches/puffer_mlx`` on macOS,
+    ``$XDG_CACHE_HOME/puffer_mlx`` or ``~/.cache/puffer_mlx`` elsewhere. It may not exist yet.
+
+    Where others could put a library of theirs it is a folder of this user's own in the temporary
+    directory instead, and one line says so.
+    """
+    remedy = "let only yourself write there, or set PUFFER_MLX_CACHE to a folder of your own"
+    return trusted(_chosen_cache(), "compiled libraries", remedy)
+
+
+def _chosen_cache() -> Path:
+    if chosen := os.environ.get("PUFFER_MLX_CACHE"):
+        return Path(chosen).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "puffer_mlx"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "puffer_mlx"
+
+
 def temporary() -> Path:
     """The temporary directory as C++, and so MLX, finds it."""
     return Path(next((os.environ[n] for n in _TEMPORARY if os.environ.get(n)), _SHARED[0]))
@@ -176,6 +196,8 @@ def refuse_full() -> None:
     Raises:
         UserError: nothing can be written there.
     """
+    from puffer_mlx.errors import UserError  # here alone: the whole package imports this file
+
     folder = temporary() / "mlx"
     there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     try:

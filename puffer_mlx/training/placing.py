@@ -42,9 +42,9 @@ from puffer_mlx.rollout.on_gpu import (
 )
 from puffer_mlx.selfplay.seats import Seats
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.compiler import cache_directory
 from puffer_mlx.system.devices import building, for_cpu, has_gpu, kind
 from puffer_mlx.system.files import publish
+from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.acting import choose_acting
 from puffer_mlx.training.placement import WHOLE, Placement, overlaps, rollout_cores

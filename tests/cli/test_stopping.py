@@ -249,7 +249,12 @@ DOORS = {
     "script": command("train"),
     "installed": [sys.executable, "bin/puffer-mlx", "train"],
 }
-IMPORTED = ["puffer_mlx.moved", "puffer_mlx.cli.main", "mlx.core", "puffer_mlx.training.trainer"]
+IMPORTED = [
+    "puffer_mlx.system.blas",
+    "puffer_mlx.cli.main",
+    "mlx.core",
+    "puffer_mlx.training.trainer",
+]
 
 
 @pytest.mark.parametrize(

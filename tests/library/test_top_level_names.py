@@ -1,14 +1,11 @@
 """The names at the top of the package: there when they are asked for, and not before."""
 
-import importlib
 import subprocess
 import sys
 
 import pytest
 
 import puffer_mlx
-from puffer_mlx.evaluation import play, score
-from puffer_mlx.library import evaluating
 
 
 def test_the_names_are_few_and_seen():
@@ -28,10 +25,3 @@ def test_importing_the_package_imports_nothing_large():
     code = "import sys, puffer_mlx; dir(puffer_mlx)"
     code += "; sys.exit(bool({'mlx.core', 'numpy', 'gymnasium'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-def test_the_module_of_evaluate_before_is_the_function_of_today():
-    """``from puffer_mlx.evaluate import score`` was documented, and must not hide the function."""
-    old = importlib.import_module("puffer_mlx.evaluate")
-    assert old is puffer_mlx.evaluate is evaluating.evaluate
-    assert (old.play, old.score) == (play, score)  # type: ignore

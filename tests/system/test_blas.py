@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from puffer_mlx.system import blas, prebuilt
+from puffer_mlx.system import blas, compiler, prebuilt
 
 linux = pytest.mark.skipif(platform.system() != "Linux", reason="macOS uses Accelerate")
 numpy_openblas = pytest.mark.skipif(
@@ -163,6 +163,14 @@ def test_products_go_through_the_shim_to_numpys_openblas(tmp_path):
 
 @linux
 @numpy_openblas
+def test_a_shim_that_was_compiled_needs_no_compiler(tmp_path):
+    first = python(WHERE, PUFFER_MLX_CACHE=str(tmp_path))
+    again = python(WHERE, PUFFER_MLX_CACHE=str(tmp_path), PATH="/nonexistent")
+    assert (again.stdout, again.stderr) == (first.stdout, "")
+
+
+@linux
+@numpy_openblas
 def test_the_shim_is_called(tmp_path):
     """Counts calls: MLX's product must reach the shim, whose target is replaced by a counter."""
     code = """
@@ -281,7 +289,8 @@ def test_the_wheels_shim_needs_no_compiler(monkeypatch, tmp_path):
     monkeypatch.setattr(prebuilt, "FOLDER", tmp_path)
     monkeypatch.delenv("PUFFER_MLX_NO_PREBUILT", raising=False)
     prebuilt.add(tmp_path, blas.SHIM, "", blas.shim_for("int64_t"), library)
-    monkeypatch.setattr(blas, "load_compiled", lambda compile, load: (library, None))
+    monkeypatch.setenv("PUFFER_MLX_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setattr(compiler, "load_compiled", lambda compile, load: (library, None))
     path, shim = blas._shim("int64_t")
     assert path == tmp_path / "blas_shim.so"
     assert all(hasattr(shim, f"cblas_{name}") for name in blas.GEMMS)

@@ -20,7 +20,8 @@ import pytest
 
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.system import mac
-from puffer_mlx.system.compiler import cache_directory, compile_program
+from puffer_mlx.system.compiler import compile_program
+from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.vec.native.compiling import compile_environment
 
 ROOT = Path(__file__).parents[2]

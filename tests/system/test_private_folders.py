@@ -18,7 +18,8 @@ from running import ROOT, TINY, run
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import devices, private_folders
-from puffer_mlx.system.compiler import cache_directory, compile_shared
+from puffer_mlx.system.compiler import compile_shared
+from puffer_mlx.system.private_folders import cache_directory
 
 NOBODY = 65534
 root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user for a while")

@@ -11,7 +11,6 @@ from native_envs import AGENTS_OF, GROUP, NAMES, RELAY, SHIPPED, Stepper, make, 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.vec.native.compiling import compile_environment
-from puffer_mlx.vec.native.earlier_sources import EARLIER
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.saved_state import pack, unpack
 from puffer_mlx.vec.native.sources import environment_files, sources_digest
@@ -176,26 +175,6 @@ def test_parameters_that_nobody_reads_may_differ():
         state = saved(vec)
     with make("squared", total_agents=4, env={"size": 11, "colour": 3}) as vec:
         vec.restore(state)
-
-
-@pytest.mark.parametrize("today", EARLIER)
-def test_states_of_earlier_sources_are_those_of_an_environment_of_ours(today):
-    """A digest that nothing has any more is of sources that have changed again: what of states?"""
-    assert today in {sources_digest(find_environment(name)) for name in SHIPPED}
-
-
-def test_the_state_of_earlier_sources_goes_on():
-    with make("squared", total_agents=AGENTS) as vec:
-        state, today = saved(vec), str(vec._identity["sources"])
-        (earlier,) = EARLIER[today]
-        vec._identity["sources"] = earlier
-        old = saved(vec)
-        vec._identity["sources"] = today
-        vec.restore(old)
-        np.testing.assert_array_equal(vec.state(), state)
-        vec._identity["sources"] = "f" * 24
-        with pytest.raises(UserError, match="with sources"):
-            vec.restore(old)
 
 
 def test_the_state_of_other_sources(copied: Path):

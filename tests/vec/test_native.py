@@ -27,7 +27,7 @@ from native_envs import (
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import compiler
-from puffer_mlx.system.compiler import cache_directory
+from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.vec.base import Rows, VecEnv
 from puffer_mlx.vec.native.c_functions import load
 from puffer_mlx.vec.native.compiling import compile_environment

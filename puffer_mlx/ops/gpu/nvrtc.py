@@ -4,8 +4,8 @@ MLX puts its headers and CUDA's before every text, and takes two seconds for eac
 them: ``without_headers.h`` declares what a text finds there. NVRTC is the library that MLX has
 loaded; where it isn't found by its name, MLX compiles (``launch.py``).
 
-What was compiled is kept in ``system.compiler.cache_directory``, under a hash of all that decides
-it: the text, the GPU's architecture, NVRTC's version.
+What was compiled is kept in ``system.private_folders.cache_directory``, under a hash of all that
+decides it: the text, the GPU's architecture, NVRTC's version.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ import mlx.core as mx
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.ops.gpu.text import Kernel
-from puffer_mlx.system.compiler import cache_directory
 from puffer_mlx.system.files import publish
+from puffer_mlx.system.private_folders import cache_directory
 
 LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12")
 TYPES = {

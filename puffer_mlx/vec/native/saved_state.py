@@ -11,14 +11,12 @@
 
 import hashlib
 import json
-import operator
 import struct
 from collections.abc import Mapping
 
 import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.native.earlier_sources import same_state
 
 _MAGIC = b"PUFENV01"
 _HEAD = struct.Struct("<8s32sQ")
@@ -72,8 +70,7 @@ def unpack(state: np.ndarray, identity: Identity) -> np.ndarray:
     *_, length = _HEAD.unpack(bytes(state[: _HEAD.size]))
     found = json.loads(bytes(state[_HEAD.size : _HEAD.size + length]))
     for key in {**identity, **found}:
-        same = same_state if key == "sources" else operator.eq
-        if not same(found.get(key), identity.get(key)):
+        if found.get(key) != identity.get(key):
             raise UserError(
                 f"the state of the environments was saved with {key} {found.get(key, 'absent')}, "
                 f"expected {identity.get(key, 'absent')}",

@@ -13,6 +13,7 @@ that MLX divides along K; elementwise results that keep a transposed layout. Cop
 the axis of a slice are named, not counted.
 """
 
+# ruff: noqa: I001
 import io
 import re
 from collections import Counter
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
