@@ -218,13 +218,13 @@ class RolloutsOnGPU:
         kernel: the policy's and the environments'.
         streams: gives the GPU's stream, in the thread that collects.
         timer: gets the phase ``eval_act``, which is all of it.
-        steps: of a launch; None: those measured on a Mac, all of a rollout elsewhere.
+        steps: of a launch; 0: those measured on a Mac, all of a rollout elsewhere.
     """
 
     in_c = False
 
     def __init__(
-        self, kernel: RolloutOnGPU, streams: Streams, timer: PhaseTimer, steps: int | None = None
+        self, kernel: RolloutOnGPU, streams: Streams, timer: PhaseTimer, steps: int = 0
     ) -> None:
         self._kernel, self._streams, self._timer = kernel, streams, timer
         self._steps = steps
@@ -259,10 +259,12 @@ class RolloutsOnGPU:
         except RuntimeError as error:
             if ENDED not in str(error):
                 raise
+            fewer = f"--train.launch-steps {self._steps // 4 or 1}; or " if self._steps > 1 else ""
             raise UserError(
                 f"macOS ended the GPU's rollout twice, at last in launches of {self._steps} of its"
                 f" steps: {error}",
-                "set AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in the shell; or --train.rollout-device cpu",
+                f"{fewer}set AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in the shell;"
+                " or --train.rollout-device cpu",
             ) from None
 
     def _collect(
@@ -277,7 +279,7 @@ class RolloutsOnGPU:
         with building, mx.stream(stream):
             packed, held = step.weights(weights), step.state(*states)
             structs, first = environments.structs, buffer.first
-        if self._steps is None:
+        if not self._steps:
             measured = backend() == "metal" and stand_in() is None
             given = packed, held, noise, structs, first
             self._steps = self._measured(stream, *given) if measured else T

@@ -12,7 +12,7 @@ from puffer_mlx import vec
 from puffer_mlx.cli import evaluate
 from puffer_mlx.config.fit import fit_agents, rollout_threads
 from puffer_mlx.errors import UserError
-from puffer_mlx.training import collector
+from puffer_mlx.training import collector, placement
 from puffer_mlx.vec.native.make import find_environment
 
 TYPED = "command line"
@@ -302,7 +302,7 @@ def test_trajectories_do_not_depend_on_the_threads(script, here, monkeypatch):
         folder = here / threads
         folder.mkdir()
         monkeypatch.chdir(folder)
-        for module in script.placement, collector:
+        for module in placement, collector:
             monkeypatch.setattr(module, "threads", lambda: 5)
         words = ["--vec.num-threads", threads, "--vec.total-agents", "40"]
         words += ["--train.horizon", "8", "--train.minibatch-size", "64", "--device", "cpu"]
