@@ -123,7 +123,7 @@ def test_rollouts_are_the_hosts(name):
 def test_steps_of_a_launch_change_nothing(steps):
     """To the bit; connect4 has masks and a player that draws."""
     whole, parts = Run("connect4", True), Run("connect4", True)
-    parts.way._steps = steps
+    parts.way.steps = steps
     for seed in range(2):
         with emulated_gpu():
             expected, found = whole.rollout(seed), parts.rollout(seed)
