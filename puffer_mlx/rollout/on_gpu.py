@@ -34,6 +34,11 @@ from puffer_mlx.vec.native.vec import NativeVec
 LAUNCH_SECONDS = 0.008  # of a launch on a Mac: a display of 120 Hz shows a frame in that time
 MEASURED = 4  # steps
 ENDED = "Command buffer execution failed"  # MLX's words where a driver ended what it computed
+RELAX = "set AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in the shell"
+
+
+class GPUError(UserError):
+    """The GPU's driver ended what was computed, and the smaller pieces of a second try, too."""
 
 
 def game_of(environments: VecEnv) -> Game | None:
@@ -243,7 +248,7 @@ class RolloutsOnGPU:
         """See ``Acting``; the buffer is a ``BufferOnGPU``.
 
         Raises:
-            UserError: the GPU's driver ended a launch, and a shorter one, too.
+            GPUError: the GPU's driver ended a launch, and a shorter one, too.
         """
         given = buffer, environments, weights, states, noise
         try:
@@ -263,11 +268,10 @@ class RolloutsOnGPU:
             if ENDED not in str(error):
                 raise
             fewer = f"--train.launch-steps {self.steps // 4 or 1}; or " if self.steps > 1 else ""
-            raise UserError(
+            raise GPUError(
                 f"macOS ended the GPU's rollout twice, at last in launches of {self.steps} of its"
                 f" steps: {error}",
-                f"{fewer}set AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in the shell;"
-                " or --train.rollout-device cpu",
+                f"{fewer}{RELAX}; or --train.rollout-device cpu",
             ) from None
 
     def _collect(
