@@ -1,8 +1,9 @@
-"""Check a machine: puffer-mlx check-gpu [--quick] [--json FILE] [--help].
+"""Check a machine: puffer-mlx check-gpu [--quick] [--report FILE] [--help].
 
 Runs everything that only a machine itself can tell: kernels against plain MLX, CPU against GPU,
-overlap, precision, profile, files, learning. A verdict for each item with the number behind it:
-PASS, FAIL, or SKIP and why. The exit code is 1 if any item fails.
+overlap, precision, profile, speed, files, learning. A verdict for each item with the number behind
+it: PASS, FAIL, or SKIP and why. The exit code is 1 if any item fails. --report writes all of it to
+a text file that you can attach to an issue; it is written anew after each item.
 
 About five minutes with a GPU, whose kernels are compiled at the first start; with --quick one.
 Items run in a process of their own: one that dies (a GPU's error may end a process) or doesn't
@@ -76,6 +77,9 @@ def option_parser() -> Parser:
         help="an item that takes longer is ended (default 300)",
     )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the record to a file")
+    parser.add_argument(
+        "--report", metavar="FILE", type=Path, help="write a text file to attach to an issue"
+    )
     parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
     add_verbosity(parser)
     return parser
@@ -114,20 +118,23 @@ def results(items: list[Item], options: argparse.Namespace, argv: list[str]) -> 
 # ---- what is shown -------------------------------------------------------------------------------
 
 
-def show(console: Console, result: Result) -> None:
+def lines(result: Result) -> list[Text]:
     item, verdict, seconds = result
-    if voice.is_quiet() and verdict.verdict != FAIL:
-        return
     line = Text.assemble(
         (f"{verdict.verdict}  ", STYLE[verdict.verdict]),
         (item.title, "bold"),
         (f"  {item.name}, {seconds:.1f} s", "dim"),
     )
-    console.print(line, soft_wrap=True)
-    for part in verdict.text.splitlines():
-        console.print(Text(f"      {part}"), soft_wrap=True)
-    if verdict.details:
-        print(verdict.details, file=sys.stderr)
+    return [line, *(Text(f"      {part}") for part in verdict.text.splitlines())]
+
+
+def show(console: Console, result: Result) -> None:
+    if voice.is_quiet() and result.verdict.verdict != FAIL:
+        return
+    for line in lines(result):
+        console.print(line, soft_wrap=True)
+    if result.verdict.details:
+        print(result.verdict.details, file=sys.stderr)
 
 
 def summary(found: list[Result], seconds: float) -> Text:
@@ -138,6 +145,40 @@ def summary(found: list[Result], seconds: float) -> Text:
         text.append(f"{count} {words[name]}", STYLE[name] if count else "dim")
         text.append(", " if name != SKIP else f", in {seconds:.0f} s")
     return text
+
+
+# ---- what is written -----------------------------------------------------------------------------
+
+
+def record_text(found: list[Result], seconds: float) -> str:
+    rows = {r.item.name: {**r.verdict._asdict(), "seconds": r.seconds} for r in found}
+    record = {
+        "command": shlex.split(program.typed()),
+        "versions": version_text().splitlines(),
+        "seconds": seconds,
+        "items": rows,
+    }
+    return json_text(record, indent=2) + "\n"
+
+
+def report_text(found: list[Result], seconds: float, items: int) -> str:
+    parts = [f"{program.typed()}\n{version_text()}\n"]
+    for result in found:
+        parts += [line.plain for line in lines(result)]
+        parts += [result.verdict.details] if result.verdict.details else []
+    done = sum(result.item is not ENDS for result in found)
+    so_far = "" if done == items else f"not all: {done} of {items} items, "
+    return "\n".join([*parts, "", so_far + summary(found, seconds).plain, ""])
+
+
+def write(options: argparse.Namespace, found: list[Result], seconds: float, items: int) -> None:
+    """Write the files that were asked for, from the results so far."""
+    if options.json:
+        with publish(options.json) as path:
+            path.write_text(record_text(found, seconds))
+    if options.report:
+        with publish(options.report) as path:
+            path.write_text(report_text(found, seconds, items), encoding="utf-8")
 
 
 @reported
@@ -154,22 +195,14 @@ def main(argv: list[str]) -> int:
     select_device(options.device)
     argv = [*(["--quick"] if options.quick else []), "--device", options.device]
     argv += ["--timeout", str(options.timeout)]
-    console, began, found = Console(highlight=False), time.perf_counter(), []
+    console, began, found, seconds = Console(highlight=False), time.perf_counter(), [], 0.0
+    write(options, found, seconds, len(items))  # an error now, not after the minutes of checking
     for result in results(items, options, argv):
         show(console, result)
         found.append(result)
-    seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        write(options, found, seconds, len(items))
     console.print(summary(found, seconds))
-    if options.json:
-        rows = {r.item.name: {**r.verdict._asdict(), "seconds": r.seconds} for r in found}
-        record = {
-            "command": shlex.split(program.typed()),
-            "versions": version_text().splitlines(),
-            "seconds": seconds,
-            "items": rows,
-        }
-        with publish(options.json) as path:
-            path.write_text(json_text(record, indent=2) + "\n")
     return 1 if any(result.verdict.verdict == FAIL for result in found) else 0
 
 

@@ -3,6 +3,7 @@
 | what ends it | what is saved |
 | --- | --- |
 | its last epoch, ``--stop-at``, a first signal, a closed pipe | everything: ``--resume`` goes on |
+| a Mac's driver, which ended an epoch's rollout or training | everything before that epoch |
 | an exception (anyone's), a second signal | the weights that the last whole epoch left |
 
 In the middle of an epoch weights, random keys and environments don't belong together, so nothing
@@ -16,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from puffer_mlx.checkpoint.environment_statistics import gathered_statistics
+from puffer_mlx.rollout.on_gpu import GPUError
 from puffer_mlx.system import output, voice
 from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
@@ -60,13 +62,17 @@ class RunEnding:
             self._saved, self._epoch = self._run.keeper.save(step, *about), epoch
             self._whole = self._saved if whole else self._whole
 
-    def rescue(self) -> str:
-        """Save weights where the training doesn't end by itself, from any thread; the line."""
+    def rescue(self, whole: bool = False) -> str:
+        """Save where the training doesn't end by itself, from any thread; the line.
+
+        Args:
+            whole: save everything, if that can still be had; else the weights.
+        """
         try:
             with self._trainer.ranks.rescuing():
-                self.save(whole=False)
+                self.save(whole)
         except Exception as error:
-            return self._lost(error)
+            return self.rescue() if whole else self._lost(error)
         return self.line()
 
     @property
@@ -95,7 +101,8 @@ class RunEnding:
     def __exit__(
         self, kind: type | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        output.say(self.line() if error is None else self.rescue())
+        whole = isinstance(error, GPUError) and self._trainer.ranks.size == 1
+        output.say(self.line() if error is None else self.rescue(whole))
         if error is None and not voice.is_quiet():
             output.say(f"log   {self._run.log.path}")
 

@@ -34,6 +34,11 @@ from puffer_mlx.vec.native.vec import NativeVec
 LAUNCH_SECONDS = 0.008  # of a launch on a Mac: a display of 120 Hz shows a frame in that time
 MEASURED = 4  # steps
 ENDED = "Command buffer execution failed"  # MLX's words where a driver ended what it computed
+RELAX = "set AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in the shell"
+
+
+class GPUError(UserError):
+    """The GPU's driver ended what was computed, and the smaller pieces of a second try, too."""
 
 
 def game_of(environments: VecEnv) -> Game | None:
@@ -218,16 +223,19 @@ class RolloutsOnGPU:
         kernel: the policy's and the environments'.
         streams: gives the GPU's stream, in the thread that collects.
         timer: gets the phase ``eval_act``, which is all of it.
-        steps: of a launch; None: those measured on a Mac, all of a rollout elsewhere.
+        steps: of a launch; 0: those measured on a Mac, all of a rollout elsewhere.
+
+    Attributes:
+        steps: as given, or as measured by the first rollout.
     """
 
     in_c = False
 
     def __init__(
-        self, kernel: RolloutOnGPU, streams: Streams, timer: PhaseTimer, steps: int | None = None
+        self, kernel: RolloutOnGPU, streams: Streams, timer: PhaseTimer, steps: int = 0
     ) -> None:
         self._kernel, self._streams, self._timer = kernel, streams, timer
-        self._steps = steps
+        self.steps = steps
 
     def collect(
         self,
@@ -240,7 +248,7 @@ class RolloutsOnGPU:
         """See ``Acting``; the buffer is a ``BufferOnGPU``.
 
         Raises:
-            UserError: the GPU's driver ended a launch, and a shorter one, too.
+            GPUError: the GPU's driver ended a launch, and a shorter one, too.
         """
         given = buffer, environments, weights, states, noise
         try:
@@ -248,7 +256,7 @@ class RolloutsOnGPU:
         except RuntimeError as error:
             if ENDED not in str(error):
                 raise
-            self._steps = max(1, (self._steps or MEASURED) // 4)
+            self.steps = max(1, (self.steps or MEASURED) // 4)
             after = self._collect_again(*given)
         self._timer.lap("eval_act")
         return after
@@ -259,10 +267,11 @@ class RolloutsOnGPU:
         except RuntimeError as error:
             if ENDED not in str(error):
                 raise
-            raise UserError(
-                f"macOS ended the GPU's rollout twice, at last in launches of {self._steps} of its"
+            fewer = f"--train.launch-steps {self.steps // 4 or 1}; or " if self.steps > 1 else ""
+            raise GPUError(
+                f"macOS ended the GPU's rollout twice, at last in launches of {self.steps} of its"
                 f" steps: {error}",
-                "set AGX_RELAX_CDM_CTXSTORE_TIMEOUT=1 in the shell; or --train.rollout-device cpu",
+                f"{fewer}{RELAX}; or --train.rollout-device cpu",
             ) from None
 
     def _collect(
@@ -277,19 +286,19 @@ class RolloutsOnGPU:
         with building, mx.stream(stream):
             packed, held = step.weights(weights), step.state(*states)
             structs, first = environments.structs, buffer.first
-        if self._steps is None:
+        if not self.steps:
             measured = backend() == "metal" and stand_in() is None
             given = packed, held, noise, structs, first
-            self._steps = self._measured(stream, *given) if measured else T
+            self.steps = self._measured(stream, *given) if measured else T
         launches, log = [], None
-        for t in range(0, T, self._steps):
-            part = noise if self._steps >= T else noise[t : t + self._steps]
+        for t in range(0, T, self.steps):
+            part = noise if self.steps >= T else noise[t : t + self.steps]
             with building, mx.stream(stream):
                 found, first, logged = self._launch(packed, held, part, structs, first)
                 log = logged if log is None else log + logged
             structs, held = found.structs, found.states
             launches.append(found)
-            if self._steps < T:
+            if self.steps < T:
                 mx.eval(log, first.observations)  # else MLX gives several to the driver as one
         with building, mx.stream(stream):
             found = joined(launches)

@@ -35,6 +35,7 @@ def choose_acting(
     streams: Streams,
     timer: PhaseTimer,
     seats: Seats | None = None,
+    launch_steps: int = 0,
 ) -> Acting:
     """How a policy acts on a device.
 
@@ -47,11 +48,12 @@ def choose_acting(
         streams: gives those that acting through MLX takes; in C the environments' threads act.
         timer: gets the phases ``eval_*``.
         seats: of self-play, where several policies act: then weights are a list of each one's.
+        launch_steps: of ``RolloutsOnGPU``.
     """
     if seats is not None:
         return _for_several(device, precision, policy, run, environments, streams, timer, seats)
     if isinstance(environments, EnvironmentsOnGPU):
-        return RolloutsOnGPU(environments.kernel, streams, timer)
+        return RolloutsOnGPU(environments.kernel, streams, timer, launch_steps)
     whole = isinstance(environments, WholeRollouts)
     if device == mx.cpu and precision == "fp32" and whole and (actor := make_actor(policy)):
         return ActingInC(actor, timer)

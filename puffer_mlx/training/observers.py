@@ -53,6 +53,13 @@ def locked(name: str, step: Callable[..., Any], *arguments: Any) -> Any:
         return step(*arguments)
 
 
+def computed(name: str, step: Callable[..., Any], *arguments: Any) -> Any:
+    """Observer: a step is computed before the next one is built; a GPU gets smaller pieces."""
+    result = step(*arguments)
+    mx.eval(result)
+    return result
+
+
 class SampledPhases:
     """Observer of sampled epochs: evaluates after each step and charges its time to a phase.
 

@@ -278,7 +278,8 @@ def _seconds_of_whole(
     T, agents = config.train.horizon, config.vec.total_agents
     environments, buffer = EnvironmentsOnGPU(vec, whole), BufferOnGPU(vec.spec, T, agents, 1)
     streams = partial(acting_streams, mx.Device(mx.gpu), threads(), 1)
-    way = RolloutsOnGPU(whole, streams, PhaseTimer("", enabled=False))
+    timer = PhaseTimer("", enabled=False)
+    way = RolloutsOnGPU(whole, streams, timer, config.train.launch_steps)
     with building:
         states = [policy.initial_state(agents)]
         noise = policy.distribution.noise(mx.random.key(0), (T, agents))
@@ -319,7 +320,7 @@ def _cached(
         "policy": [vars(config.policy), vars(config.torch), config.train.precision],
     }
     if whole:  # then environments are measured, too
-        facts["environments"] = [config.train.horizon, config.env]
+        facts["environments"] = [config.train.horizon, config.env, config.train.launch_steps]
     if seats is not None:
         facts["agents of each policy"] = np.bincount(seats.policy).tolist()
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

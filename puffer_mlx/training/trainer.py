@@ -23,6 +23,8 @@ from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import Profiler
+from puffer_mlx.rollout.on_gpu import ENDED, RELAX, GPUError
+from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.system.mlx_cache import choose_cache_limit
 from puffer_mlx.training import resume, self_play
@@ -36,7 +38,7 @@ from puffer_mlx.training.epoch_logs import (
 )
 from puffer_mlx.training.learned_rows import Learned
 from puffer_mlx.training.learner import Learner
-from puffer_mlx.training.observers import FirstRatios, Observer, SampledPhases
+from puffer_mlx.training.observers import FirstRatios, Observer, SampledPhases, computed
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.training.placing import as_on_first, place
 from puffer_mlx.training.train_state import TrainState
@@ -210,6 +212,8 @@ class Trainer:
 
     def step(self) -> Logs:
         """One epoch: a rollout of N * T steps, then K minibatches on it.
+
+        Training that a Mac's driver ended is repeated once, in smaller pieces.
 
         With ``train.overlap`` the next epoch's rollout is collected beside the minibatches. Nothing
         is under way any more when this returns or raises, and a rollout that was collected isn't
@@ -422,15 +426,12 @@ class Trainer:
         more = self.epoch + 1 < self.config.epochs
         if self.placement.overlap and more and not self.collector.waiting:
             self.begin_rollout()
-        observers: list[Observer] = []
-        own = not self.config.selfplay.train_on_opponents  # whose ratios would be no error
-        if own and self._ratios.begin(pending.rollout, self.epoch):
-            observers.append(self._ratios)
-        if self._phases.begin(sampled):
-            observers.append(self._phases)  # outermost: it times what others do, too
-        given = pending.rollout, self.train_state, draws, scheduled
-        after, losses = self.learner.train(*given, observers)
         rollout = pending.rollout
+        given = rollout, self.train_state, draws, scheduled
+        try:
+            after, losses = self.learner.train(*given, self._observers(rollout, sampled))
+        except RuntimeError as error:
+            after, losses = self._train_again(pending, scheduled, sampled, error)
         told = self.ranks.meet(self.epoch, after.weights, rollout.logs, rollout.scores)
         pending = replace(pending, rollout=replace(rollout, logs=told[0], scores=told[1]))
         losses |= self._ratios.found()
@@ -446,10 +447,50 @@ class Trainer:
         timer.divide(sampled)
         return pending, losses, time.perf_counter() - began - self._phases.extra
 
+    def _observers(self, rollout: Rollout, sampled: bool) -> list[Observer]:
+        observers: list[Observer] = []
+        own = not self.config.selfplay.train_on_opponents  # whose ratios would be no error
+        if own and self._ratios.begin(rollout, self.epoch):
+            observers.append(self._ratios)
+        if self._phases.begin(sampled):
+            observers.append(self._phases)  # outermost: it times what others do, too
+        return observers
+
+    def _train_again(
+        self, pending: Pending, scheduled: Scheduled, sampled: bool, error: RuntimeError
+    ) -> tuple[TrainState, Logs]:
+        """Train once more where the GPU's driver ended that, in smaller pieces; else the error.
+
+        Raises:
+            GPUError: it ended that, too. Nothing but the epoch is lost.
+        """
+        if ENDED not in str(error):
+            raise error
+        times = "once, and other ranks wait for no second try"
+        if self.ranks.size == 1:
+            times = "twice, at last step by step"
+            with building:
+                draws = self._draws(pending)
+            observers = [*self._observers(pending.rollout, sampled), computed]
+            try:
+                given = pending.rollout, self.train_state, draws, scheduled
+                return self.learner.train(*given, observers)
+            except RuntimeError as again:
+                if ENDED not in str(again):
+                    raise
+                error = again
+        raise GPUError(
+            f"macOS ended the GPU's training {times}: {error}",
+            f"a smaller --train.minibatch-size (it is {self.config.train.minibatch_size}); or"
+            f" {RELAX}",
+        ) from None
+
     def _draws(self, pending: Pending) -> mx.array:
         """What a rollout's minibatches are drawn by; the key is used up whatever draws."""
         if pending.draws is None:
             self._key, pending.draws = mx.random.split(self._key)
+            if backend() == "metal":  # what is computed beside training is lost if that is ended
+                mx.eval(self._key, pending.draws)
         return self.learner.draws(self.ranks.key(pending.draws))
 
 

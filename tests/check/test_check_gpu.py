@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from concurrent.futures import Future
 from pathlib import Path
@@ -11,16 +12,18 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from emulated_run import stand_in
+from emulated_run import emulated_gpu, stand_in
 from mlx.utils import tree_map
 from running import ROOT, files, run
 
 from puffer_mlx import ops
-from puffer_mlx.check.gpu import arithmetic, coded_environment, live, several, upkeep
-from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, judge
+from puffer_mlx.check.gpu import arithmetic, coded_environment, live, several, speeds, upkeep
+from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, Verdict, judge
 from puffer_mlx.check.gpu.tools import QUICK, TF32, UNIT, Effort, unit
 from puffer_mlx.check.item_processes import known
 from puffer_mlx.checkpoint import State
+from puffer_mlx.cli import check_gpu
+from puffer_mlx.cli.check_gpu import Result
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import importing
 from puffer_mlx.policy.networks.mingru import gpu as mingru_gpu
@@ -29,12 +32,15 @@ from puffer_mlx.ppo import precision
 from puffer_mlx.profiling import timeline
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.rollout.on_gpu import RolloutsOnGPU, rollouts_in_one_launch
 from puffer_mlx.system.devices import has_gpu
+from puffer_mlx.system.version import version_text
 from puffer_mlx.training import collector, health, trainer
+from puffer_mlx.training.placement import Placement
 
 NEED_GPU = {"kernels-gpu-fp32", "kernels-gpu-bf16", "kernels-gpu-fp16", "minibatch", "loss"}
 NEED_GPU |= {"acting", "several", "minibatch-5", "round-trip", "where-to-act", "same-epoch"}
-NEED_GPU |= {"capture", "one-launch"}  # whose fault is in test_trajectories.py
+NEED_GPU |= {"capture", "speeds", "one-launch"}  # whose fault is in test_trajectories.py
 NEED_TIME = {"profile-cost", "learns"}
 
 
@@ -142,7 +148,7 @@ def test_a_process_that_dies_or_hangs_hides_no_other_item(tmp_path):
         ("check/gpu/upkeep.py", "spans = [event for", "time.sleep(60); spans = [event for"),
     )
     words = ["--quick", "--device", "cpu", "--json", "record.json", "--timeout", "15"]
-    only = ["--only", "machine", "losses", "trace", "files"]
+    only = ["--report", "report.txt", "--only", "machine", "losses", "trace", "files"]
     done = run("check_gpu", *words, *only, cwd=tmp_path, env=environment)
     assert done.returncode == 1
     assert verdicts(tmp_path) == {
@@ -151,6 +157,51 @@ def test_a_process_that_dies_or_hangs_hides_no_other_item(tmp_path):
     }
     assert "the process died of SIGABRT" in done.stdout and "Fatal Python error" in done.stderr
     assert "no answer after 15 seconds" in done.stdout and "upkeep.py" in done.stderr
+    report = (tmp_path / "report.txt").read_text()
+    assert all(line in report for line in done.stdout.splitlines())
+    assert all(line in report for line in version_text().splitlines())
+
+
+WRONG = Item("wrong", "what is wrong", lambda effort: "1 / 0")
+RESULTS = [
+    Result(WRONG, Verdict(FAIL, "ZeroDivisionError: by nothing", "Traceback: in wrong"), 1.5),
+    Result(item("machine"), Verdict(PASS, "a number"), 0.5),
+]
+
+
+def test_a_report_has_what_was_found_when_the_check_was_ended(monkeypatch, tmp_path, capsys):
+    """Each result is in the file before the next item runs."""
+    seen = []
+
+    def results(*_):
+        for result in RESULTS:
+            seen.append(path.read_text())
+            yield result
+        raise KeyboardInterrupt
+
+    path = tmp_path / "report.txt"
+    monkeypatch.setattr(check_gpu, "results", results)
+    assert check_gpu.main(["--report", str(path), "--only", "losses", "files", "machine"]) == 130
+    assert "not all: 0 of 3 items" in seen[0] and "FAIL" not in seen[0]
+    assert "FAIL  what is wrong  wrong, 1.5 s\n      ZeroDivisionError: by nothing\n" in seen[1]
+    assert "Traceback: in wrong" in seen[1] and "not all: 1 of 3 items, 0 passed, 1 fail" in seen[1]
+    assert "not all: 2 of 3 items, 1 passed, 1 failed" in path.read_text()
+    assert files(tmp_path) == {"report.txt"}
+
+
+@pytest.mark.parametrize("option", ["--report", "--json"])
+@pytest.mark.parametrize("file", ["there", "file/report.txt"])
+def test_a_report_that_cannot_be_written_is_told_before_anything_runs(
+    monkeypatch, tmp_path, capsys, file, option
+):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(check_gpu, "results", lambda *_: pytest.fail("an item ran"))
+    assert check_gpu.main([option, str(tmp_path / file)]) == 2
+    said, error = capsys.readouterr()
+    assert said == "" and len(error.splitlines()) == 2
+    assert f"error: can't write {tmp_path}" in error and "hint:" in error
+    assert files(tmp_path) == {"file"}
 
 
 def test_names(tmp_path):
@@ -369,6 +420,61 @@ def test_several_policies(a_gpu, monkeypatch):
     monkeypatch.setattr(several, "crews_of", lambda acts, n: real(np.roll(acts, 1), n))
     verdict = judge(item("several"), QUICK)
     assert verdict.verdict == FAIL and "at most 2e-05" in verdict.text
+
+
+BREAKOUT = "--vec.total-agents 16 --vec.num-buffers 2 --policy.hidden-size 8 --train.horizon 8"
+BREAKOUT += " --train.minibatch-size 64 --train.total-timesteps 1e12"
+
+
+@pytest.fixture
+def breakout_on_a_gpu(cpu, monkeypatch):
+    """The item ``speeds`` measures a small Breakout on a GPU that is the CPU."""
+
+    def place(given, vec, policy, *_):
+        whole = rollouts_in_one_launch(policy, vec, given.train.horizon)
+        device, apart = mx.Device(mx.cpu), given.train.rollout_device == "cpu"
+        return Placement(device, device, given.train.overlap, whole=None if apart else whole)
+
+    monkeypatch.setattr(trainer, "place", place)
+    monkeypatch.setattr(speeds, "need_gpu", lambda: None)
+    monkeypatch.setattr(speeds, "OPTIONS", BREAKOUT.split())
+    monkeypatch.setattr(speeds, "ROUNDS", 1)
+    monkeypatch.setattr(mx, "device_info", lambda device: {"device_name": "Apple M4 Pro"})
+    with emulated_gpu():
+        yield
+
+
+def test_speeds(breakout_on_a_gpu):
+    verdict = judge(item("speeds"), Effort())
+    assert verdict.verdict == PASS, verdict
+    *ways, predicted = verdict.text.splitlines()
+    numbers = r"training [\d.]+ ms, epoch [\d.]+ ms: [\d.]+ M steps/s"
+    expected = [r"one launch: rollout [\d.]+ ms \(8 steps a launch\), "]
+    expected += [r"in pieces: rollout [\d.]+ ms \(4 steps a launch\), "]
+    expected += [r"overlapped, rollouts on the CPU: rollout [\d.]+ ms, "]
+    for way, begins in zip(ways, expected, strict=True):
+        assert re.fullmatch(begins + numbers, way), way
+    assert predicted == speeds.predicted("Apple M4 Pro")
+
+
+def test_a_speed_that_cannot_be_had_hides_no_other(breakout_on_a_gpu, monkeypatch):
+    def fail(*_):
+        raise UserError("macOS ended the GPU's rollout twice")
+
+    monkeypatch.setattr(RolloutsOnGPU, "collect", fail)
+    verdict = judge(item("speeds"), Effort())
+    assert verdict.verdict == FAIL and "one launch: UserError: macOS ended" in verdict.text
+    assert "overlapped, rollouts on the CPU: rollout" in verdict.text
+    assert "predicted for Apple M4 Pro" in verdict.text
+
+
+def test_predictions():
+    """3.5 GB at 100 GB/s take longer than 76 GFLOP at 4 TFLOP/s; 2,030 launches 5 ms."""
+    patched = {"A chip": (4, 100)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(speeds, "CHIPS", patched)
+        assert "rollout 4.3 ms, training 40.1 ms" in speeds.predicted("A chip")
+        assert speeds.predicted("NVIDIA X") == "predicted for NVIDIA X: none"
 
 
 def test_learning_is_judged(cpu, monkeypatch, tmp_path):

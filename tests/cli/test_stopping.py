@@ -19,6 +19,7 @@ from puffer_mlx.cli import train_run
 from puffer_mlx.cli.stopping import NOTHING, StopRequests
 from puffer_mlx.display import dashboard
 from puffer_mlx.system.signals import ASKING
+from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.training.under_way import UnderWay
 
 LONG = [*TINY, "--train.total-timesteps", "1e9"]
@@ -67,6 +68,44 @@ def test_an_exception_that_isnt_ours_loses_no_weights(
     monkeypatch.chdir(here)
     for words in (["--load-model-path", str(last)], ["--resume", str(whole)]):
         assert script.main([*TINY, *words]) == 0  # the line promises no more than there is
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_a_gpus_driver_that_ends_training_costs_an_epoch(
+    script, here, monkeypatch, capsys, overlap
+):
+    """All of the state is saved, and the run goes on, in smaller minibatches."""
+    fail_in(monkeypatch, script, 4, RuntimeError("[METAL] Command buffer execution failed: x"))
+    assert script.main([*TINY, *RARELY, f"--train.overlap={overlap}"]) == 2
+    assert made(here) == {1: True, 3: True}
+    last = only(Path(), f"checkpoints/*/*/{3 * BATCH:016d}")
+    out, error = capsys.readouterr()
+    assert f"saved {last}\n" in out and len(records(here)) == 3
+    assert error.startswith("error: macOS ended the GPU's training twice")
+    assert "hint: a smaller --train.minibatch-size" in error and len(error.splitlines()) == 2
+
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    half = ["--train.minibatch-size", "8"]
+    assert script.main([TINY[0], "--resume", str(last), *half]) == 0
+    assert made(here)[EPOCHS] and len(records(here)) == EPOCHS + 1  # an evaluation
+
+
+def test_what_cannot_be_saved_whole_is_saved_in_part(script, here, monkeypatch, capsys):
+    """After a GPU's error its arrays may raise it again; weights of the epoch before don't."""
+
+    def state(_):
+        raise RuntimeError("[METAL] Command buffer execution failed: x")
+
+    def fail(trainer, _):
+        if trainer.epoch == 3:
+            monkeypatch.setattr(Trainer, "state", state)
+            state(trainer)
+
+    before_training(monkeypatch, fail)
+    assert script.main([*TINY, *RARELY]) == 2
+    assert made(here) == {1: True, 3: False}
+    assert "(weights only" in capsys.readouterr().out
 
 
 def test_what_was_saved_whole_stays_whole(script, here, monkeypatch, capsys):

@@ -67,6 +67,7 @@ WRONG_OPTIONS = [  # option, value, what the message names, what the hint offers
     ("--train.train-fp16", "bf16", "train.train_fp16 bf16 is neither true nor", "true or false"),
     ("--train.rollout-devise", "cpu", "unknown option --train.rollout-devise", "--train.rollout-d"),
     ("--profile", "trace.txt", "base.profile trace.txt is neither", "or a file .json"),
+    ("--train.launch-steps", "-1", "train.launch_steps -1 is out of range", "at least 0"),
     ("--train.gpus", "0", "train.gpus 0 is out of range", "at least 1"),
     ("--train.draw-from", "each", "train.draw_from each does not exist", "rank or all"),
     ("--world-size", "4", "base.world_size 4 is not supported", "hint: 1"),

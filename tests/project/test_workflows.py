@@ -1,6 +1,7 @@
-"""The commands in .github/workflows exist, with their options: a push isn't needed to find out."""
+"""The commands in .github exist, with their options: a push isn't needed to find out."""
 
 import os
+import re
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from puffer_mlx.cli.commands import COMMANDS
 from puffer_mlx.cli.train_options import configured
 
 WORKFLOWS = {path.stem: path for path in (ROOT / ".github" / "workflows").glob("*.yml")}
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 PARSERS = {"train": lambda words: configured(words, None), "evaluate": evaluate_options.parse}
 
 
@@ -60,3 +62,14 @@ def test_a_step_on_a_mac_ends_after_ten_minutes():
     (job,) = yaml.safe_load(WORKFLOWS["mac"].read_text())["jobs"].values()
     assert (job["runs-on"], job["env"]) == ("macos-15", {"MLX_ENABLE_TF32": "0"})
     assert {step.get("timeout-minutes") for step in job["steps"] if "run" in step} == {10}
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_a_new_issue_asks_for_a_report(path):
+    form = yaml.safe_load(path.read_text())
+    assert {"name", "description", "body"} <= form.keys()
+    assert all(part["attributes"]["label"] for part in form["body"])
+    asked = [shlex.split(each) for each in re.findall("`(puffer-mlx [^`]+)`", path.read_text())]
+    assert ["puffer-mlx", "check-gpu", "--report", "report.txt"] in asked
+    for command in asked:
+        assert_exists(command)

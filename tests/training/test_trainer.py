@@ -18,7 +18,9 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.profiling.phases import SAMPLE_EVERY
+from puffer_mlx.rollout.on_gpu import GPUError
 from puffer_mlx.training import collector
+from puffer_mlx.training import trainer as training
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.training.under_way import UnderWay
 
@@ -76,6 +78,100 @@ def test_every_way_to_multiply_trains_the_same(products, monkeypatch):
     np.testing.assert_allclose(flat(trainer.weights), flat(plain.weights), rtol=0, atol=2e-5)
     for ours, theirs in zip(losses(logs), losses(expected), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+
+
+# ---- a GPU's driver ends what is computed --------------------------------------------------------
+
+ENDED = (
+    "[METAL] Command buffer execution failed: Impacting Interactivity"
+    " (0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity)"
+)
+
+
+def failing(trainer: Trainer, words: str, *calls: int) -> list[int]:
+    """Have these calls of ``optimise``, counted from 1, raise; what counts them."""
+    real, counted = trainer.learner.steps.optimise, []
+
+    def optimise(*arguments):
+        counted.append(len(counted) + 1)
+        if counted[-1] in calls:
+            raise RuntimeError(words)
+        return real(*arguments)
+
+    trainer.learner.steps = trainer.learner.steps._replace(optimise=optimise)
+    return counted
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_training_that_was_ended_is_repeated(monkeypatch, overlap):
+    """To the bit; in smaller pieces: nothing is under way when a step begins."""
+    expected, logs = run(3, f"--train.overlap={overlap}")
+    trainer = Trainer(configure(3, f"--train.overlap={overlap}"), RandomVec())
+    counted, pieces, real = failing(trainer, ENDED, K + 2), [], training.computed
+
+    def computed(name, *arguments):
+        pieces.append(name)
+        return real(name, *arguments)
+
+    monkeypatch.setattr(training, "computed", computed)
+    assert losses([*trainer]) == losses(logs)
+    assert len(counted) == 3 * K + 2  # of the second epoch two for nothing
+    assert pieces.count("optimise") == pieces.count("gradients") == K
+    np.testing.assert_array_equal(flat(trainer.weights), flat(expected.weights))
+    np.testing.assert_array_equal(np.array(trainer._key), np.array(expected._key))
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_training_that_is_always_ended_is_one_message(overlap):
+    """What was before the epoch is still there, and the next try is as the first."""
+    expected, _ = run(3, f"--train.overlap={overlap}")
+    trainer = Trainer(configure(3, f"--train.overlap={overlap}"), RandomVec())
+    trainer.step()
+    before, state = flat(trainer.weights), trainer.state()
+    counted = failing(trainer, ENDED, 2, 3)
+    with pytest.raises(GPUError) as caught:
+        trainer.step()
+    assert len(counted) == 3 and trainer.epoch == 1
+    message, hint = str(caught.value).split("\n  hint: ")
+    assert message == f"macOS ended the GPU's training twice, at last step by step: {ENDED}"
+    assert hint.startswith("a smaller --train.minibatch-size (it is 16); or set AGX_RELAX_CDM_")
+    np.testing.assert_array_equal(flat(trainer.weights), before)
+    if overlap:  # the state has what the rollout began from
+        for name, array in trainer.state().arrays.items():
+            if name != "recorded":  # of the last rollout
+                np.testing.assert_array_equal(np.array(array), np.array(state.arrays[name]), name)
+    for _ in trainer:
+        pass
+    np.testing.assert_array_equal(flat(trainer.weights), flat(expected.weights))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "metal"])
+def test_on_a_mac_keys_are_computed_before_training(monkeypatch, backend):
+    """A command buffer that is ended takes them with it, if they are computed beside training."""
+    trainer, evaluated = Trainer(configure(3), RandomVec()), []
+    monkeypatch.setattr(training, "backend", lambda: backend)
+    rollout = trainer._rollout()
+    real = mx.eval
+    monkeypatch.setattr(mx, "eval", lambda *arrays: evaluated.extend(arrays) or real(*arrays))
+    trainer._draws(pending := training.Pending(rollout))
+    expected = [trainer._key, pending.draws] if backend == "metal" else []
+    assert [id(array) for array in evaluated] == [id(array) for array in expected]
+
+
+def test_another_error_of_training_is_itself():
+    trainer = Trainer(configure(3), RandomVec())
+    counted = failing(trainer, "another error", 2)
+    with pytest.raises(RuntimeError, match="another error"):
+        trainer.step()
+    assert len(counted) == 2
+
+
+def test_an_error_of_the_second_try_is_itself(monkeypatch):
+    trainer = Trainer(configure(3), RandomVec())
+    failing(trainer, ENDED, 1)
+    monkeypatch.setattr(training, "computed", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer.step()
 
 
 # ---- what an epoch under way has come to ---------------------------------------------------------

@@ -18,6 +18,7 @@ from puffer_mlx.check.gpu import (
     placement,
     precisions,
     several,
+    speeds,
     upkeep,
     whole,
 )
@@ -100,6 +101,7 @@ ITEMS = (
     Item("exceptions", "overlap: an exception loses nothing", overlap.exceptions),
     Item("resume", "overlap: a run goes on exactly", overlap.resume),
     Item("overlap", "overlap: both halves at once", overlap.real),
+    Item("speeds", "speeds of Breakout, beside what a chip's figures predict", speeds.speeds),
     Item("precisions", "every precision trains", precisions.trains),
     Item("overflow", "an overflow is skipped", precisions.skips),
     Item("not-finite", "ten skipped steps in a row stop the run", precisions.stops),

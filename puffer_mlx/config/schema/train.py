@@ -174,6 +174,14 @@ class Train(Named):
         " them all once. puffer_mlx only.",
         choices=("auto", "cpu", "gpu", "gpu-kernel"),
     )
+    launch_steps: int = key(
+        0,
+        "Steps of one launch of rollout_device gpu-kernel; 0: on a Mac as many as take 8 ms, which"
+        " is measured, as macOS may end longer launches; elsewhere a rollout's. Results are the"
+        " same to the bit. puffer_mlx only.",
+        unit="steps",
+        minimum=0,
+    )
     overlap: bool | str = key(
         False,
         "Collect the next rollout while this one is trained on, with the weights from before: up to"
