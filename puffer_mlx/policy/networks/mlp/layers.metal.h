@@ -1,4 +1,5 @@
 // The MLP's layers as a part of a step: x becomes their output. A layer's weight (H, H), then its bias (H,).
+  if (block == 0 && me < 8) after[me] = 0.0f;  // there is no state
   for (uint layer = 0; layer < L; ++layer) {
     IN_DEVICE const float* weight = network + layer * (H + 1) * H;
     for (uint unit = me; unit < units; unit += THREADS) {
