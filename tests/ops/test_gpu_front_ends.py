@@ -28,7 +28,6 @@ WARNINGS = [
     *("-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wdouble-promotion", "-Wfloat-conversion"),
     *("-Wconditional-uninitialized", "-Wimplicit-int-conversion", "-Wcast-align"),
     *("-Wno-unused-variable", "-Wno-unused-local-typedef"),  # no kernel needs all that it may use
-    "-Wno-unused-parameter",  # nor does a network's step: the MLP has no states
 ]
 CUDA = [
     *("-x", "cuda", "--cuda-device-only", "--cuda-gpu-arch=sm_80", "-nocudainc", "-nocudalib"),

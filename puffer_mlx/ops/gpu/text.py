@@ -111,10 +111,8 @@ def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
 def _around(layers: Path, kernel: str, given: Mapping[str, str]) -> str:
     """The text of a kernel of ``acting`` with these layers."""
     seen: set[Path] = set()
-    names = _INCLUDE.findall(layers.read_text())  # functions; the layers are a kernel's part
-    functions = "".join(_expand(_included(layers, name), seen, {}) for name in names)
-    given = {LAYERS: _expand(layers, seen, {}), **given}
-    return functions + _expand(FOLDER / "acting" / kernel, seen, given)
+    given = {"layers": _expand(layers, seen, {}), **given}
+    return _expand(FOLDER / "acting" / kernel, seen, given)
 
 
 def in_namespace(rules: Rules) -> str:
