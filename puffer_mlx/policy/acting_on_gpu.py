@@ -1,8 +1,8 @@
 """A rollout's step on a GPU as one kernel: encoder, layers, decoder, choice.
 
-Through MLX a step is some 25 operations, each of which costs the host more than the GPU. Each
-network has a kernel of its own (``act.metal.h`` in its folder); what they have in common is in
-``ops/gpu/acting``. It computes what ``Policy.act`` does, in float32.
+Through MLX a step is some 25 operations, each of which costs the host more than the GPU. The kernel
+is that of ``ops/gpu/acting`` around the network's layers (``layers.metal.h`` in its folder). It
+computes what ``Policy.act`` does, in float32.
 
 What stays the same during a rollout is made once: the weights are one array, whose products are
 transposed, and so are all the arrays of the network's state.
@@ -222,7 +222,7 @@ class StepOnGPU:
             n = blocks * layout.agents
         size = weights.shape[-1]
         (after,) = launch(
-            self._step.text,
+            self._step.layers,
             self._step.kernel,
             {
                 "observations": observations,

@@ -84,7 +84,7 @@ class Case:
             return self.step.act(*(arrays.get(i) for i in range(10)), layout=self.layout)  # type: ignore
 
         self.number = recorder.record(act, *(self.arrays()[i] for i in places))
-        kernel = text.kernels(self.kernel.text, recorder.backend)[self.kernel.kernel]
+        kernel = text.kernels(self.kernel.layers, recorder.backend)[self.kernel.kernel]
         with pytest.MonkeyPatch.context() as patch:  # with numbers, which those recorded lack
             patch.setattr(acting_on_gpu, "launch", self._keep)
             self.step.act(*self.arrays(), layout=self.layout)  # type: ignore

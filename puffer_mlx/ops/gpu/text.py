@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 FOLDER = Path(__file__).parent
 INCLUDED_FROM = FOLDER.parent  # ``#include "gpu/functions.metal.h"`` in a file of whatever folder
+LAYERS = "layers.metal.h"  # of a network: a part of the kernels in acting
 WORDS = "ops/words.h"  # of a CPU, in a text that is C++'s as well; here functions.metal.h has them
 
 _KERNEL = re.compile(
@@ -81,11 +82,15 @@ def _included(path: Path, name: str) -> Path:
 
 @functools.cache
 def kernels(path: Path, backend: str) -> dict[str, Kernel]:
-    """The kernels of a file for ``metal`` or ``cuda``, by name."""
-    before, begin = _head(backend)
-    text = expand(path)
-    before += _KERNEL.sub("", text)
-    return {found["name"]: _kernel(found, before, begin) for found in _KERNEL.finditer(text)}
+    """The kernels of a file for ``metal`` or ``cuda``, by name.
+
+    Of a network's layers (``layers.metal.h``) it is ``{folder}_act``, a rollout's step.
+    """
+    if path.name == LAYERS:
+        (step,) = _kernels(_around(path, "act.kernel.h", {}), backend)
+        step = step._replace(name=f"{path.parent.name}_act")
+        return {step.name: step}
+    return {kernel.name: kernel for kernel in _kernels(expand(path), backend)}
 
 
 @functools.cache
@@ -97,17 +102,17 @@ def rollout(layers: Path, rules: Rules, backend: str) -> Kernel:
         rules: the environment's.
         backend: ``metal`` or ``cuda``.
     """
-    seen: set[Path] = set()
-    names = _INCLUDE.findall(layers.read_text())  # functions; the layers are a kernel's part
-    functions = "".join(_expand(_included(layers, name), seen, {}) for name in names)
-    given = {"layers.metal.h": _expand(layers, seen, {}), "rules": in_namespace(rules)}
-    text = functions + _expand(FOLDER / "acting" / "rollout.kernel.h", seen, given)
-    before, begin = _head(backend)
-    found = _KERNEL.search(text)
-    assert found
-    kernel = _kernel(found, before + _KERNEL.sub("", text), begin)
+    text = _around(layers, "rollout.kernel.h", {"rules": in_namespace(rules)})
+    (kernel,) = _kernels(text, backend)
     name = f"rollout_{layers.parent.name}_{rules.header.stem}"
     return kernel._replace(name=name, exact=True, resident=RESIDENT)
+
+
+def _around(layers: Path, kernel: str, given: Mapping[str, str]) -> str:
+    """The text of a kernel of ``acting`` with these layers."""
+    seen: set[Path] = set()
+    given = {"layers": _expand(layers, seen, {}), **given}
+    return _expand(FOLDER / "acting" / kernel, seen, given)
 
 
 def in_namespace(rules: Rules) -> str:
@@ -124,6 +129,13 @@ def _head(backend: str) -> tuple[str, str]:
     """What differs between the two: what goes before a kernel, and how its body begins."""
     before, _, begin = (FOLDER / f"{backend}.h").read_text().partition("kernel void begin() {\n")
     return before, begin.removesuffix("}\n")
+
+
+def _kernels(text: str, backend: str) -> list[Kernel]:
+    """Those of a text without includes."""
+    before, begin = _head(backend)
+    before += _KERNEL.sub("", text)
+    return [_kernel(found, before, begin) for found in _KERNEL.finditer(text)]
 
 
 def _kernel(found: re.Match[str], before: str, begin: str) -> Kernel:

@@ -12,7 +12,7 @@ A folder's files, of which only the first two must be there:
 | ``scan.h`` | C++ for training: all steps, forward and backward |
 | ``step.h`` | a layer of the compiled step |
 | ``binding.h`` | adds ``scan.h`` and ``step.h`` to the extension: see ``ops/cpu/binding.h`` |
-| ``act.metal.h`` | a rollout's whole step as a kernel, for Metal and CUDA: see ``ops/gpu/acting`` |
+| ``layers.metal.h`` | the layers in a rollout's step, for Metal and CUDA: see ``ops/gpu/acting`` |
 | ``kernels.metal.h``, ``gpu.py`` | the kernels' text, for Metal and CUDA, and what launches them |
 """
 

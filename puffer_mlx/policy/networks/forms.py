@@ -77,8 +77,8 @@ class FusedCase:
 class GPUStep:
     """The kernel of a rollout's whole step with the network: see ``ops/gpu/acting``."""
 
-    text: Path
-    kernel: str
+    layers: Path
+    """The text of the layers, ``layers.metal.h``: a part of the step, and of whole rollouts."""
     weights: Callable[[Weights], list[mx.array]]
     """Of weights: arrays in the order in which the kernel finds them, products transposed."""
     fits: Callable[[Any], bool] = lambda network: True
@@ -87,9 +87,9 @@ class GPUStep:
     """How many H numbers of each agent threads share beside a layer's input and output."""
 
     @property
-    def layers(self) -> Path:
-        """The text of the layers: a part of the step, and of whole rollouts."""
-        return self.text.with_name("layers.metal.h")
+    def kernel(self) -> str:
+        """Its name."""
+        return f"{self.layers.parent.name}_act"
 
 
 @dataclass(frozen=True)

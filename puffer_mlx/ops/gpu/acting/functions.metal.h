@@ -1,6 +1,6 @@
-// What the kernels of a rollout's step call. A kernel is a whole step of a policy; each network has its own, in act.metal.h
-// of its folder, made of encode.metal.h, its layers (layers.metal.h) and choose.metal.h. What it computes is Policy.act of
-// policy/policy.py. A whole rollout, environments included, is made of the same parts: rollout.kernel.h.
+// What the kernels of a rollout's step call. A kernel is a whole step of a policy: act.kernel.h, made of encode.metal.h, the
+// network's layers (layers.metal.h of its folder, a function of the Step) and choose.metal.h. What it computes is Policy.act of policy/policy.py. A
+// whole rollout, environments included, is made of the same parts: rollout.kernel.h.
 //
 // A block acts for R GROUPS agents. In shared memory are rows of features (GROUPS, H), each of R agents beside each other:
 // a thread owns one channel of R agents at a time, so what it reads of the weights serves all of them, and its
@@ -35,7 +35,6 @@
 #include "gpu/functions.metal.h"
 
 #define WRITTEN(type, array) ((IN_DEVICE type*)(array))
-#define PLACE(agent) (SEATS > 0 ? (uint)crew[1 + (agent)] : first + (agent))  // the row of a block's agent
 
 template <int V, int R>
 struct Sums { float of[V][R]; };  // of V outputs of a channel, for R agents
@@ -81,3 +80,60 @@ FUNCTION float finite(float x) {
   if (x != x) return 0.0f;
   return x > 3.4028234e38f ? 3.4028e38f : x < -3.4028234e38f ? -3.4028e38f : x;
 }
+
+// A block's step: sizes, and where things are.
+template <int R, int GROUPS, int THREADS, int SEATS>
+struct Step {
+  IN_DEVICE const int* sizes;
+  uint me, D, H, L, A, heads, n, chunk;
+  uint first, units;  // the block's first agent; how many channels its agents have, R beside each other
+  IN_DEVICE const int* crew;  // who acts, and for which rows
+  IN_SHARED Rows<R>* outputs;  // (GROUPS, A + 1)
+  IN_SHARED Rows<R>* features;  // x and y
+  IN_SHARED Rows<R>* x;  // (GROUPS, H), a layer's input
+  IN_SHARED Rows<R>* y;  // (GROUPS, H), its output; a part of the observations before
+  IN_SHARED Rows<R>* own;  // what is behind the features is the network's own
+  IN_DEVICE const float *encoder, *decoder, *logstd, *network;
+  IN_DEVICE const float *terminals, *noise, *states;
+  IN_DEVICE const uint8_t* mask;
+  IN_DEVICE float *actions, *logprobs, *values, *after;
+
+  FUNCTION Step(IN_DEVICE const int* sizes_, IN_DEVICE const int* seats, IN_DEVICE const float* weights,
+                IN_SHARED Rows<R>* room, uint me_, uint block)
+      : sizes(sizes_), me(me_) {
+    D = (uint)sizes[0], H = (uint)sizes[1], L = (uint)sizes[2], A = (uint)sizes[3], heads = (uint)sizes[4];
+    n = (uint)sizes[5], chunk = (uint)sizes[6], first = block * R * GROUPS, units = H * GROUPS;
+    crew = seats + (SEATS > 0 ? block * (1 + R * GROUPS) : 0);
+    outputs = room, features = outputs + (A + 1) * GROUPS;
+    own = features + units + (chunk > H ? chunk : H) * GROUPS;
+    encoder = weights + (SEATS > 0 ? (uint)crew[0] * (uint)sizes[13] : 0);
+    decoder = encoder + (D + 1) * H, logstd = decoder + (H + 1) * (A + 1), network = logstd + heads;
+  }
+
+  // The row of a block's agent.
+  FUNCTION uint place(uint agent) const { return SEATS > 0 ? (uint)crew[1 + agent] : first + agent; }
+
+  // Of a block's agent the number k of its states, or 0 where they are forgotten.
+  FUNCTION float state(uint k, uint agent) const {
+    float number = first + agent < n ? states[k] : 0.0f;
+    return first + agent < n && sizes[7] > 0 ? number * (1.0f - terminals[place(agent)]) : number;
+  }
+
+  // The network's state of a number, of all of the block's agents, becomes what is in `own`.
+  FUNCTION void read_state(uint number) const {
+    for (uint unit = me; unit < units; unit += THREADS) {
+      uint agent = unit / H * R, k = (number * n + first + agent) * H + unit % H;
+#pragma unroll
+      for (int r = 0; r < R; ++r) own[unit].of[r] = state(k + r * H, agent + r);
+    }
+    BARRIER
+  }
+
+  // A layer's output becomes the next one's input.
+  FUNCTION void next_layer() {
+    BARRIER
+    IN_SHARED Rows<R>* other = x;
+    x = y;
+    y = other;
+  }
+};

@@ -9,7 +9,9 @@
 // An agent's environment is stepped by one thread; neighbours in that are far apart, so that they take different ways at
 // the same time.
 
-#include "gpu/acting/functions.metal.h"
+#include "layers"
+#include "gpu/acting/choose.metal.h"
+#include "gpu/acting/encode.metal.h"
 #include "gpu/acting/rules.kernel.h"
 #include "rules"
 
@@ -20,10 +22,11 @@ kernel void rollout(device const Low* first_observations, device const float* fi
                     device const int* sizes, device const int* horizon, device Low* all_observations,
                     device Low* last_observations, device float* all_rewards, device float* all_terminals,
                     device uint8_t* all_masks, device float* all_actions, device float* all_logprobs,
-                    device float* all_values, device int* games_after, device float* after, uint me, uint block) {
-  constexpr int SEATS = 0;
-  IN_DEVICE const int* seats = sizes;  // not read
-#include "gpu/acting/sizes.metal.h"
+                    device float* all_values, device int* games_after, device float* after, uint me,
+                    uint block) {
+  SHARED Rows<R> room[ROOM];
+  Step<R, GROUPS, THREADS, 0> step(sizes, sizes, weights, room, me, block);
+  uint n = step.n, first = step.first;
   constexpr uint AGENTS = R * GROUPS, APART = THREADS / AGENTS;
   static_assert(sizeof(Game) == 4 * WORDS, "a GPU lays the environment's struct out in another way");
   SHARED Low rows[AGENTS * SEEN];
@@ -31,7 +34,7 @@ kernel void rollout(device const Low* first_observations, device const float* fi
   SHARED float rewarded[AGENTS];
   SHARED float ended[AGENTS];
   SHARED uint8_t allowed[AGENTS * LEGAL];
-  uint observed = 0, T = (uint)horizon[0];
+  uint T = (uint)horizon[0];
   uint slot = me / APART, player = first + slot;  // whose environment this thread steps
   bool steps = me % APART == 0 && slot < AGENTS && player < n;
   union Held {
@@ -64,21 +67,20 @@ kernel void rollout(device const Low* first_observations, device const float* fi
   DEVICE_BARRIER
 
   for (uint t = 0; t < T; ++t) {
-    IN_SHARED const Low* observations = rows;
-    IN_DEVICE const float* terminals = all_terminals + t * n;
-    IN_DEVICE const uint8_t* mask = all_masks + t * n * LEGAL;
-    IN_DEVICE const float* noise = all_noise + t * n * HEADS;
-    IN_DEVICE const float* states = t == 0 ? states_before : (IN_DEVICE const float*)after;
-    IN_DEVICE float* actions = all_actions + t * n * HEADS;
-    IN_DEVICE float* logprobs = all_logprobs + t * n;
-    IN_DEVICE float* values = all_values + t * n;
-    IN_DEVICE Low* seen = all_observations + t * n * SEEN;
-#include "gpu/acting/encode.metal.h"
-#include "layers.metal.h"
-#include "gpu/acting/choose.metal.h"
+    step.terminals = all_terminals + t * n;
+    step.mask = all_masks + t * n * LEGAL;
+    step.noise = all_noise + t * n * HEADS;
+    step.states = t == 0 ? states_before : (IN_DEVICE const float*)after;
+    step.after = after;
+    step.actions = all_actions + t * n * HEADS;
+    step.logprobs = all_logprobs + t * n;
+    step.values = all_values + t * n;
+    encode(step, (IN_SHARED const Low*)rows, 0, all_observations + t * n * SEEN);
+    layers(step);
+    choose(step);
     DEVICE_BARRIER
     if (steps) {
-      for (uint k = 0; k < HEADS; ++k) acted[slot * HEADS + k] = actions[player * HEADS + k];
+      for (uint k = 0; k < HEADS; ++k) acted[slot * HEADS + k] = step.actions[player * HEADS + k];
       rewarded[slot] = 0.0f;
       ended[slot] = 0.0f;
       game::c_step(&held.env);

@@ -13,7 +13,7 @@ from puffer_mlx.policy.networks.forms import Forms, FusedCase, GPUStep, TorchFor
 from puffer_mlx.policy.networks.gru.network import BACKWARD, FORWARD, gru_reference
 from puffer_mlx.policy.networks.recurrent import GATED, gated_onnx, gated_shapes
 
-TEXT = Path(__file__).with_name("act.metal.h")
+LAYERS = Path(__file__).with_name("layers.metal.h")
 
 
 def _pack(step: Any, network: Any, weights: Weights) -> None:
@@ -83,7 +83,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 
 FORMS = Forms(
     pack=_pack,
-    gpu_step=GPUStep(TEXT, "gru_act", _gpu_weights, memory=2),
+    gpu_step=GPUStep(LAYERS, _gpu_weights, memory=2),
     onnx=_onnx,
     from_zeros=True,
     torch=TorchForm(_torch_keys, lambda keys: count(r"gru\.weight_ih_l(\d+)", keys), _note),

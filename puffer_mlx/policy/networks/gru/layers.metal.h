@@ -1,28 +1,28 @@
 // GRU layers, and the norm behind them, as a part of a step: x becomes their output. A layer: cell.h. Its weights
 // (H, 3H) of the input and of h, then biases (4H,): of r and u both together, of n the input's and the state's. Behind the
 // layers is the norm's weight (H,). states, after (L, n, H).
+
+#pragma once
+
 #include "cell.h"
+#include "gpu/acting/functions.metal.h"
+
+template <int R, int GROUPS, int THREADS, int SEATS>
+FUNCTION void layers(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
+  uint H = step.H, n = step.n, first = step.first, units = step.units, me = step.me;
+  IN_SHARED Rows<R>* own = step.own;
   IN_SHARED Rows<R>* residual = own + units;  // what the first layer gets
   IN_SHARED float* squares = (IN_SHARED float*)(residual + units);  // (4, agents)
   for (uint unit = me; unit < units; unit += THREADS) {
 #pragma unroll
-    for (int r = 0; r < R; ++r) residual[unit].of[r] = x[unit].of[r];
+    for (int r = 0; r < R; ++r) residual[unit].of[r] = step.x[unit].of[r];
   }
-  for (uint layer = 0; layer < L; ++layer) {
-    IN_DEVICE const float* weight = network + layer * (6 * H + 4) * H;
-    for (uint unit = me; unit < units; unit += THREADS) {
-      uint agent = first + unit / H * R, k = (layer * n + agent) * H + unit % H;
-#pragma unroll
-      for (int r = 0; r < R; ++r) {
-        bool in = agent + r < n;
-        float h = in ? states[k + r * H] : 0.0f;
-        own[unit].of[r] = in && sizes[7] > 0 ? h * (1.0f - terminals[PLACE(unit / H * R + r)]) : h;
-      }
-    }
-    BARRIER
+  for (uint layer = 0; layer < step.L; ++layer) {
+    IN_DEVICE const float* weight = step.network + layer * (6 * H + 4) * H;
+    step.read_state(layer);
     for (uint unit = me; unit < units; unit += THREADS) {
       uint channel = unit % H, agent = first + unit / H * R, k = (layer * n + agent) * H + channel;
-      Sums<3, R> sums = multiply<3, R>(weight + channel, H, 3 * H, x + unit - channel, H);
+      Sums<3, R> sums = multiply<3, R>(weight + channel, H, 3 * H, step.x + unit - channel, H);
       Sums<3, R> more = multiply<3, R>(weight + 3 * H * H + channel, H, 3 * H, own + unit - channel, H);
       IN_DEVICE const float* bias = weight + 6 * H * H + channel;
 #pragma unroll
@@ -30,14 +30,11 @@
         GRUCell<float> cell = gru_cell<float>(bias[0] + sums.of[0][r] + more.of[0][r],
                                               bias[H] + sums.of[1][r] + more.of[1][r], bias[2 * H] + sums.of[2][r],
                                               bias[3 * H] + more.of[2][r], own[unit].of[r]);
-        y[unit].of[r] = cell.h;
-        if (agent + r < n) after[k + r * H] = cell.h;
+        step.y[unit].of[r] = cell.h;
+        if (agent + r < n) step.after[k + r * H] = cell.h;
       }
     }
-    BARRIER
-    IN_SHARED Rows<R>* other = x;
-    x = y;
-    y = other;
+    step.next_layer();
   }
   // Four threads share an agent's sum of squares, whatever the block's size.
   constexpr uint agents = R * GROUPS;
@@ -45,7 +42,7 @@
     float square = 0.0f;
     for (uint channel = me / agents; channel < H; channel += 4) {
       uint r = me % R, k = me % agents / R * H + channel;
-      float v = x[k].of[r] + residual[k].of[r];
+      float v = step.x[k].of[r] + residual[k].of[r];
       square += v * v;
     }
     squares[me] = square;
@@ -57,9 +54,10 @@
   }
   BARRIER
   for (uint unit = me; unit < units; unit += THREADS) {
-    float scale = network[L * (6 * H + 4) * H + unit % H];
+    float scale = step.network[step.L * (6 * H + 4) * H + unit % H];
 #pragma unroll
     for (int r = 0; r < R; ++r)
-      x[unit].of[r] = (x[unit].of[r] + residual[unit].of[r]) * squares[unit / H * R + r] * scale;
+      step.x[unit].of[r] = (step.x[unit].of[r] + residual[unit].of[r]) * squares[unit / H * R + r] * scale;
   }
   BARRIER
+}

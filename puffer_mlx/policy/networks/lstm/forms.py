@@ -17,7 +17,7 @@ from puffer_mlx.policy.networks.forms import (
 from puffer_mlx.policy.networks.lstm.network import BACKWARD, FORWARD, lstm_reference
 from puffer_mlx.policy.networks.recurrent import GATED, gated_onnx, gated_shapes
 
-TEXT = Path(__file__).with_name("act.metal.h")
+LAYERS = Path(__file__).with_name("layers.metal.h")
 
 
 def _pack(step: Any, network: Any, weights: Weights) -> None:
@@ -73,7 +73,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 
 FORMS = Forms(
     pack=_pack,
-    gpu_step=GPUStep(TEXT, "lstm_act", _gpu_weights, memory=1),
+    gpu_step=GPUStep(LAYERS, _gpu_weights, memory=1),
     onnx=_onnx,
     from_zeros=True,
     torch=TorchForm(_torch_keys, lambda keys: count(r"lstm\.weight_ih_l(\d+)", keys)),

@@ -9,7 +9,7 @@ import mlx.core as mx
 from puffer_mlx.policy.networks.forms import Forms, FusedCase, GPUStep, TorchForm, Weights, count
 from puffer_mlx.policy.networks.mingru.network import BACKWARD, FORWARD, mingru_reference
 
-TEXT = Path(__file__).with_name("act.metal.h")
+LAYERS = Path(__file__).with_name("layers.metal.h")
 
 
 def _pack(step: Any, network: Any, weights: Weights) -> None:
@@ -58,7 +58,7 @@ def _fused_case(T: int, S: int, H: int) -> FusedCase:
 
 FORMS = Forms(
     pack=_pack,
-    gpu_step=GPUStep(TEXT, "mingru_act", _gpu_weights),
+    gpu_step=GPUStep(LAYERS, _gpu_weights),
     onnx=_onnx,
     from_zeros=True,
     torch=TorchForm(_torch_keys, lambda keys: count(r"layers\.(\d+)\.weight", keys)),

@@ -12,7 +12,7 @@ import mlx.core as mx
 from puffer_mlx.policy.activations import CODES, GAIN
 from puffer_mlx.policy.networks.forms import Forms, GPUStep, Sb3Form, TorchForm, Weights, count
 
-TEXT = Path(__file__).with_name("act.metal.h")
+LAYERS = Path(__file__).with_name("layers.metal.h")
 
 
 def _sb3(network: Any, activation: str) -> Any:
@@ -49,9 +49,7 @@ def _torch_keys(layers: int) -> dict[str, list[str]]:
 FORMS = Forms(
     sb3=Sb3Form("mlp_extractor", _sb3, _sb3_key),
     pack=_pack,
-    gpu_step=GPUStep(
-        TEXT, "mlp_act", _gpu_weights, fits=lambda network: network.activation == "gelu"
-    ),
+    gpu_step=GPUStep(LAYERS, _gpu_weights, fits=lambda network: network.activation == "gelu"),
     onnx=_onnx,
     torch=TorchForm(_torch_keys, lambda keys: count(r"net\.(\d+)\.weight", keys)),
     layers=lambda names: count(r"(\d+)\.bias", names),
