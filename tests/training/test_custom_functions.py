@@ -1,5 +1,6 @@
 """A loss, advantages and an optimizer of the user's own: obeyed, saved and gone on with."""
 
+import importlib
 import shutil
 import sys
 from typing import Any
@@ -23,9 +24,9 @@ from puffer_mlx.ppo.finite import step_if_finite
 from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
 from puffer_mlx.ppo.optimizers import Optimizer, adam
 from puffer_mlx.ppo.update import compile_steps
-from puffer_mlx.profiling.launches import Graphs
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
+Graphs = importlib.import_module("graphs_of_a_gpu").Graphs
 EXAMPLE = ROOT / "examples" / "library" / "auxiliary_loss.py"
 SMALL: dict[str, Any] = {"total_agents": 8, "horizon": 8, "minibatch_size": 32, "hidden_size": 8}
 SMALL |= {"num_layers": 1, "total_timesteps": 4 * 64, "num_threads": 1, "device": "cpu", "seed": 2}
