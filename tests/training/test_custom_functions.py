@@ -26,6 +26,7 @@ from puffer_mlx.ppo.optimizers import Optimizer, adam
 from puffer_mlx.ppo.update import compile_steps
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
+sys.path.append(str(ROOT / "benchmarks"))
 Graphs = importlib.import_module("graphs_of_a_gpu").Graphs
 EXAMPLE = ROOT / "examples" / "library" / "auxiliary_loss.py"
 SMALL: dict[str, Any] = {"total_agents": 8, "horizon": 8, "minibatch_size": 32, "hidden_size": 8}
