@@ -12,7 +12,8 @@ import mlx.core as mx
 from puffer_mlx.config import Config
 from puffer_mlx.config.trust import permit
 from puffer_mlx.errors import UserError
-from puffer_mlx.ppo.advantage import Discounts, advantages
+from puffer_mlx.ppo import advantage
+from puffer_mlx.ppo.advantage import Discounts
 from puffer_mlx.ppo.loss import METRICS, Coefficients
 from puffer_mlx.system.import_string import load_object
 
@@ -142,7 +143,7 @@ def find_advantages(config: Config) -> Callable[..., mx.array]:
     """
     function = find_function(config, "advantage", 4, "finals", *Discounts._fields)
     if function is None:
-        return advantages
+        return advantage.advantages
     name = f"train.advantage {config.train.advantage}"
 
     def checked(values: mx.array, *arrays: Any, **numbers: Any) -> mx.array:

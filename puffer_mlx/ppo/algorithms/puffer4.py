@@ -19,8 +19,8 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.algorithms import Facts
 from puffer_mlx.ops import put_rows, take_targets
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo import priority
-from puffer_mlx.ppo.advantage import advantages, of_rollout
+from puffer_mlx.ppo import advantage, priority
+from puffer_mlx.ppo.advantage import of_rollout
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score
 from puffer_mlx.ppo.custom import find_advantages
 from puffer_mlx.ppo.loss import Minibatch
@@ -39,7 +39,7 @@ def make(policy: Policy, config: Config, agents: int, one_cpu: bool) -> Algorith
     """See ``algorithms.make``."""
     train, shape = config.train, (config.minibatches, config.segments)
     function, numbers = find_advantages(config), discounts(train)
-    if function is advantages:
+    if function is advantage.advantages:
         numbers = numbers._replace(form=train.advantage)
 
     def targets(fields: Fields, values, ratios):
