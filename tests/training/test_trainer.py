@@ -118,8 +118,8 @@ def test_training_that_was_ended_is_repeated(monkeypatch, overlap):
     assert len(counted) == 3 * K + 2  # of the second epoch two for nothing
     assert pieces.count("optimise") == pieces.count("gradients") == K
     np.testing.assert_array_equal(flat(trainer.weights), flat(expected.weights))
-    keys = (np.array(each.state().arrays["key"]) for each in (trainer, expected))
-    np.testing.assert_array_equal(*keys)
+    key, other = (np.array(each.state().arrays["key"]) for each in (trainer, expected))
+    np.testing.assert_array_equal(key, other)
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
