@@ -159,7 +159,8 @@ def test_a_process_that_dies_or_hangs_hides_no_other_item(tmp_path):
     assert "no answer after 30 seconds" in done.stdout and "upkeep.py" in done.stderr
     report = (tmp_path / "report.txt").read_text()
     assert all(line in report for line in done.stdout.splitlines())
-    assert all(line in report for line in version_text().splitlines())
+    versions = [line for line in version_text().splitlines() if not line.startswith("BLAS")]
+    assert all(line in report for line in versions)  # BLAS: its threads are each process's own
 
 
 WRONG = Item("wrong", "what is wrong", lambda effort: "1 / 0")

@@ -37,10 +37,9 @@ def assert_exists(command: list[str]) -> None:
     """A Makefile's target, or a command of puffer-mlx with options that it has."""
     program, *words = [os.path.basename(command[0]), *command[1:]]
     if program == "make":
-        # Not with an outer make's VENV=…, under which .venv/.test has no rule.
-        environment = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
-        make = ["make", "--dry-run", *words]
-        subprocess.run(make, cwd=ROOT, env=environment, check=True, capture_output=True)
+        # VENV: under that of an outer make, in MAKEFLAGS and in the environment, .venv/.test has no rule
+        make = ["make", "--dry-run", "VENV=.venv", *words]
+        subprocess.run(make, cwd=ROOT, check=True, capture_output=True)
     elif program == "puffer-mlx" and words != ["--version"]:
         name, *rest = words
         parse = PARSERS.get(name) or COMMANDS[name].load().option_parser().parse
