@@ -37,7 +37,7 @@ def assert_exists(command: list[str]) -> None:
     """A Makefile's target, or a command of puffer-mlx with options that it has."""
     program, *words = [os.path.basename(command[0]), *command[1:]]
     if program == "make":
-        # VENV: under that of an outer make, in MAKEFLAGS and in the environment, .venv/.test has no rule
+        # VENV: under that of an outer make (MAKEFLAGS, environment), .venv/.test has no rule
         make = ["make", "--dry-run", "VENV=.venv", *words]
         subprocess.run(make, cwd=ROOT, check=True, capture_output=True)
     elif program == "puffer-mlx" and words != ["--version"]:
