@@ -1,0 +1,92 @@
+"""Faults that the tests must catch: ``python tests/faults [ROOM …] [--json FILE]``.
+
+``tests/faults/ROOM.toml`` holds a room's, each a ``[[fault]]`` with ``file``, ``old`` (a text that
+stands once in the file), ``new`` and ``tests`` (words for pytest). Each is planted in a copy of the
+repository, alone. The exit status is 1 if tests pass with one of them, or fail without any.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+def faults(rooms: list[str]) -> list[dict[str, str]]:
+    """Those of the named rooms, or all; ``name``: the room and its number there."""
+    names = rooms or sorted(path.stem for path in HERE.glob("*.toml"))
+    return [
+        {"name": f"{name}-{index}", **fault}
+        for name in names
+        for index, fault in enumerate(tomllib.loads((HERE / f"{name}.toml").read_text())["fault"])
+    ]
+
+
+def copy_to(folder: Path) -> None:
+    """The files that git tracks, as they are now."""
+    listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+
+
+def fails(folder: Path, words: str) -> bool:
+    """Whether a test fails, or can't be collected; an error if there is none."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *words.split()]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode in (4, 5):  # no such file, no test selected
+        raise SystemExit(f"pytest {words}: {done.stdout.strip().splitlines()[-1]}")
+    return done.returncode != 0
+
+
+def caught(folder: Path, fault: dict[str, str]) -> bool:
+    """Plant a fault, run its tests, and take it away."""
+    path = folder / fault["file"]
+    text = path.read_text()
+    count = text.count(fault["old"])
+    if count != 1:
+        raise SystemExit(f"{fault['name']}: {fault['file']} has {count} times:\n{fault['old']}")
+    path.write_text(text.replace(fault["old"], fault["new"]))
+    try:
+        return fails(folder, fault["tests"])
+    finally:
+        path.write_text(text)
+
+
+def main() -> int:
+    """Print a line for each fault, and write them all to ``--json``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rooms", nargs="*", metavar="ROOM")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    arguments = parser.parse_args()
+    results, sound = {}, {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        copy_to(folder)
+        for fault in faults(arguments.rooms):
+            words = fault["tests"]
+            if words not in sound:
+                sound[words] = not fails(folder, words)
+            results[fault["name"]] = sound[words] and caught(folder, fault)
+            verdict = "caught" if results[fault["name"]] else "NOT CAUGHT"
+            verdict = verdict if sound[words] else "fails without"
+            print(f"{fault['name']:16}{verdict:14}{fault['file']}", flush=True)
+    print(f"{sum(results.values())} of {len(results)} caught")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+    return 0 if all(results.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
