@@ -1,4 +1,4 @@
-"""Code lines of each room, without blanks, comments and docstrings: ``python tests/code_lines.py``."""
+"""Code lines of each room, without blanks, comments, docstrings: ``python tests/code_lines.py``."""
 
 import ast
 import io
@@ -9,6 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+DEFINING = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 C = {".c", ".cpp", ".cu", ".h", ".metal"}
 BLANK = {
     tokenize.COMMENT,
@@ -24,9 +25,8 @@ def of_python(text: str) -> int:
     """Lines with a token that is neither a comment nor a docstring's."""
     strings: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if ast.get_docstring(node, clean=False) is not None:
-                strings.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+        if isinstance(node, DEFINING) and ast.get_docstring(node, clean=False) is not None:
+            strings.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in BLANK:
