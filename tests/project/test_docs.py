@@ -91,6 +91,13 @@ def test_readme_goes_by_seeds_that_nothing_was_chosen_with():
         assert re.search(rf"{task} {median:,.0f}\b", README)
 
 
+def test_each_record_is_named_beside_the_numbers_or_the_notes():
+    folder = ROOT / "benchmarks" / "json"
+    pages = (ROOT / "benchmarks" / "RESULTS.md", folder / "README.md")
+    named = set(re.findall(r"[\w-]+\.json", "".join(page.read_text() for page in pages)))
+    assert named - {"TASK.json"} == {path.name for path in folder.glob("*.json")}
+
+
 def ends(run: dict) -> tuple[float, float]:
     """The mean of the last 100 training episodes, and the evaluation."""
     return run["curve"][-1][1], run["score"]
