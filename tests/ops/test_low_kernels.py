@@ -249,8 +249,8 @@ def test_every_kernel_has_metals_room(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "block", "message"),
     [
-        (32, 32, "many has 33 arrays; on a Mac 31 are the most"),
-        (1, 512, "many has 512 threads in a block; on a Mac 256 are the most"),
+        (31, 32, "many has 32 arrays; on a Mac 31 are the most"),
+        (1, 257, "many has 257 threads in a block; on a Mac 256 are the most"),
     ],
 )
 def test_what_metal_has_no_room_for_is_refused(tmp_path, arrays, block, message):

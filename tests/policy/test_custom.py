@@ -64,6 +64,10 @@ class Useless:
     def __init__(self, *sizes):
         pass
 
+class Silent(Useless):
+    def init(self, key):
+        return {}
+
 function = len
 """
 
@@ -179,7 +183,8 @@ def test_functional_classes(mine):
         ("nowhere:Wide", "No module named", "nowhere.py in this folder"),
         ("mine:Narrow", "mine has no Narrow", "module:Class"),
         ("mine:function", "not a class", "module:Class"),
-        ("mine:Useless", "lacks init", "docs/custom_policy.md"),
+        ("mine:Useless", "lacks init, __call__", "docs/custom_policy.md"),
+        ("mine:Silent", "lacks __call__", "docs/custom_policy.md"),
     ],
 )
 def test_what_is_not_an_encoder_is_said(mine, name, message, hint):
