@@ -71,20 +71,16 @@ def profile(effort: Effort) -> str:
 def profile_cost(effort: Effort) -> str:
     """Measuring phases costs less than 2 % of the speed, its part of a sampled epoch included."""
     need_time(effort)
-    with (
-        trainer("--profile", "True", env="breakout", base=timed(effort)) as measured,
-        trainer("--profile", "False", env="breakout", base=timed(effort)) as plain,
-    ):
-        for made in (measured, plain):
-            for _ in range(COMPILING):
-                made.step()
-        ways = {"off": plain, "normal": measured, "sampled": measured}
-        times: dict[str, list[float]] = {way: [] for way in ways}
-        for _ in range(15):
-            for way, made in ways.items():
+    with trainer("--profile", "True", env="breakout", base=timed(effort)) as made:
+        for _ in range(COMPILING):
+            made.step()
+        times: dict[str, list[float]] = {"off": [], "normal": [], "sampled": []}
+        for _ in range(15):  # of one trainer: two differ by where their threads and arrays are
+            for way in times:
+                made.profiler.rollout.enabled = made.profiler.train.enabled = way != "off"
                 made.profiler.samples = lambda epoch, way=way: way == "sampled"
                 times[way].append(made.step()["perf/epoch"])
-    off, normal, sampled = (min(times[way]) for way in ways)  # the least disturbed of each
+    off, normal, sampled = map(min, times.values())  # the least disturbed of each
     cost = (normal + (sampled - normal) / SAMPLE_EVERY) / off - 1
     parts = f"of {1000 * off:.1f} ms; a sampled epoch {sampled / off - 1:.1%}"
     return at_most(f"{normal / off - 1:.1%} {parts}; altogether", cost, COST)
