@@ -83,6 +83,33 @@ def test_cores(tmp_path):
         assert done.returncode == 2 and words in done.stderr
 
 
+# ---- commits.py ----------------------------------------------------------------------------------
+
+OTHER = """
+import json, pathlib, sys
+if "--seed" in sys.argv:
+    sys.exit("no such option")
+pathlib.Path("logs/x").mkdir(parents=True)
+records = [{"SPS": 900.0}] * 2 + [{"SPS": 2.0}, {"SPS": 4.0}, {"SPS": 3.0}, {"SPS": 3.0}, {"x": 1}]
+pathlib.Path("logs/x/1.jsonl").write_text("\\n".join(map(json.dumps, records)))
+"""
+
+
+def test_commits(tmp_path):
+    (tmp_path / "other/scripts").mkdir(parents=True)
+    (tmp_path / "other/scripts/train.py").write_text(OTHER)
+    words = ["other", "squared", "--pairs", 2, *SIZES, "--train.total-timesteps", 6 * BATCH]
+    done = run("commits", *words, "--json", "record.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    row = json.loads((tmp_path / "record.json").read_text())["steps per second"]["squared"]
+    assert row["other"] == [3.0, 3.0]  # the first third left out
+    assert row["ratio"] == pytest.approx(sum(row["this"]) / 2 / 3)
+    assert f"squared: {row['ratio']:.3f} (" in done.stdout
+
+    done = run("commits", *words, "--seed", 1, cwd=tmp_path)
+    assert done.returncode == 2 and "failed in" in done.stderr and "no such option" in done.stderr
+
+
 # ---- precision_learning.py -----------------------------------------------------------------------
 
 
