@@ -14,9 +14,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 train: $(VENV)/.run
 	$(BIN)/puffer-mlx train breakout $(ARGS)
 
-# All tests. What they compile is kept in the user's cache: the first run takes longer.
+# All tests, in JOBS processes, since most of a test's time is waiting; those that ARGS choose in one.
+# What they compile is kept in the user's cache: the first run takes longer.
+JOBS ?= 3
 test: $(VENV)/.test $(VENV)/.compilers
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(or $(ARGS),-n $(JOBS) --dist loadfile)
 
 # Those of one process that train and compile nothing of note: under a minute.
 test-fast: $(VENV)/.test
@@ -65,7 +67,7 @@ clean:
 help:
 	@echo "make train       train breakout; ARGS= for options"
 	@echo "make test-fast   tests of one process, under a minute"
-	@echo "make test        all tests; ARGS= for pytest"
+	@echo "make test        all tests, JOBS=3 processes; ARGS= for pytest"
 	@echo "make test-oldest with the oldest Gymnasium and NumPy, and PufferLib 3"
 	@echo "make lint        ruff and pyright"
 	@echo "make check       what CI runs: lint and test"

@@ -1,5 +1,6 @@
 """Environments that step in Python, as their users meet them: train, go on, evaluate, export."""
 
+import contextlib
 import json
 import os
 import re
@@ -155,8 +156,14 @@ def test_an_environment_of_ones_own(own):
 
 
 def shared_memory() -> set[str]:
-    """Names of the machine's shared memory."""
-    return set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
+    """Names of the machine's shared memory that no process uses."""
+    if not Path("/dev/shm").is_dir():
+        return set()
+    names, used = os.listdir("/dev/shm"), ""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            used += maps.read_text()
+    return {name for name in names if f"/dev/shm/{name}\n" not in used}
 
 
 @pytest.mark.parametrize("backend", ["sync", "async"])
