@@ -8,6 +8,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 
@@ -363,8 +364,9 @@ def test_what_the_dead_have_left_is_taken_over_once(here, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(samplers, "own_name", own(study.own_name()[0], *DEAD[1:]))
         numbers = [made.ask().number for _ in range(2)]
+    start: Any = Formula
     drivers = [
-        Driver(open_study("j.log", how), Formula, [Place()], Limits(2), Nobody(), never)
+        Driver(open_study("j.log", how), start, [Place()], Limits(2), Nobody(), never)
         for _ in range(2)
     ]
     left = [[run.number for run in driver.orphans()] for driver in drivers]
