@@ -18,6 +18,7 @@ from puffer_mlx.sweep.engine.samplers import make_sampler
 from puffer_mlx.sweep.engine.storage import open_storage
 from puffer_mlx.sweep.engine.study import POINT, RUN, Study
 from puffer_mlx.sweep.places import Place
+from puffer_mlx.sweep.reading import Sweep
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Parameter, Space
 
@@ -83,13 +84,7 @@ class Nobody:
     def __init__(self) -> None:
         self.over: list[FrozenTrial] = []
 
-    def began(self, run: FrozenTrial, seed: int) -> None: ...
-
-    def news(self, run: FrozenTrial, seed: int, points: Sequence[Point]) -> None: ...
-
-    def left(self, run: FrozenTrial, seed: int) -> None: ...
-
-    def draw(self) -> None: ...
+    def draw(self, going: Sequence[Any]) -> None: ...
 
     def ended(self, run: FrozenTrial) -> None:
         self.over.append(run)
@@ -99,7 +94,7 @@ def open_study(path: Path | str, how: SweepSettings, seed: int = 1) -> Study:
     """The study in a journal, begun if it isn't there."""
     storage = open_storage(str(path))
     sampler = make_sampler(SPACE, how, seed, lambda values: values)
-    return opening.open_study(storage, opening.Asked("formula", SPACE, how, ABOUT, sampler))
+    return opening.open_study(storage, "formula", Sweep(how, SPACE, []), ABOUT, sampler)
 
 
 def never() -> Callable[[Sequence[Point]], str]:

@@ -128,10 +128,9 @@ def sweep(env: str, words: list[str], own: Own, found: Found, typed: Config) -> 
             env, plain, config, swept.space, swept.settings, found.folder, own.hang
         )
         sampler = make_sampler(swept.space, swept.settings, config.base.seed, trainings.settle)
-        about = {"words": began_with, **opening.described(swept.space, swept.settings, config)}
+        about = {"words": began_with, **opening.described(swept, config)}
         given = {} if before else {file: values_of(file, swept.space) for file in own.start_from}
-        asked = opening.Asked(name, swept.space, swept.settings, about, sampler, given)
-        made = opening.open_study(opened, asked)
+        made = opening.open_study(opened, name, swept, about, sampler, given)
         with publish(found.folder / WHERE) as temporary:
             temporary.write_text(json.dumps({"storage": found.storage, "study": name}))
         return drive(made, trainings, own, found)
@@ -192,7 +191,7 @@ def values_of(word: str, space: Space) -> dict[str, int | float]:
 def drive(made: Any, trainings: Any, own: Own, found: Found) -> int:
     """Run what is to be run, and say what came of it; the exit code."""
     from puffer_mlx.sweep.engine.driver import Driver, Limits
-    from puffer_mlx.sweep.engine.informed import Judges
+    from puffer_mlx.sweep.engine.known import judging
     from puffer_mlx.sweep.engine.records import Records
     from puffer_mlx.sweep.engine.table import Screen
 
@@ -204,7 +203,7 @@ def drive(made: Any, trainings: Any, own: Own, found: Found) -> int:
     console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else Console()
     with Screen(made, title, settings.max_runs, len(where), console, columns(trainings)) as screen:
         records = Records(made, trainings, screen)
-        judges = Judges(made, trainings.space, settings)
+        judges = judging(made, trainings.space, settings)
         limits = Limits(settings.max_runs)
         try:
             Driver(made, trainings.start, where, limits, records, judges).run()

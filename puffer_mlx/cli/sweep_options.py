@@ -11,7 +11,7 @@ from puffer_mlx.config.command_line import spelled
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.default_ranges import OF_4, OF_5
-from puffer_mlx.sweep.reading.of_settings import method_named
+from puffer_mlx.sweep.reading import OF_A_RANGE, method_named
 from puffer_mlx.sweep.settings import METHODS, SweepSettings
 
 HANG = 600.0
@@ -65,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         if key not in SECTION:
             _add_key(group, f"sweep.{key}", argparse.SUPPRESS)
     for name in dict.fromkeys([*OF_4, *OF_5]):
-        for key in ("distribution", "min", "max", "scale"):
+        for key in OF_A_RANGE:
             _add_key(group, f"sweep.{name}.{key}", argparse.SUPPRESS)
     add_verbosity(parser)
 

@@ -1,7 +1,7 @@
 """Who of the ranks is still there, told beside MLX's collectives, which may wait without end.
 
 The others say to the first rank every half second that they are there and how far they have come
-(``connections.py``). Threads of their own do that, so it goes on while a rank computes.
+(``messages.py``). Threads of their own do that, so it goes on while a rank computes.
 
 | what happens to a rank | how it is noticed |
 | --- | --- |
@@ -18,15 +18,15 @@ import atexit
 import contextlib
 import json
 import os
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import Any
 
-from puffer_mlx.machines.connections import LONGEST, Door, knock, welcome
+from puffer_mlx.machines.messages import FAULTS, LONGEST, Door, knock, welcome
 
 BEAT = 0.5  # seconds from one sign of life to the next
 SILENT = 10.0  # seconds without one, if its patience isn't shorter
@@ -59,7 +59,7 @@ class Attendance:
         lost: what has happened to another one; None if nothing has.
         gone: the number of that one.
         rescue: saves what can be saved, and returns a line; called in another thread.
-        messages: connections for them, by ranks (``post.py``); closed with this.
+        messages: connections for them, by ranks (``Post``); closed with this.
     """
 
     def __init__(self, rank: int, patience: float) -> None:
@@ -71,8 +71,8 @@ class Attendance:
         self.rescue: Callable[[], str] = str
         self.raising = False  # the main thread knows
         self._lost, self._closed = threading.Event(), threading.Event()
-        self.messages: dict[int, socket.socket] = {}
-        self._peers: dict[int, socket.socket] = {}
+        self.messages: dict[int, Connection] = {}
+        self._peers: dict[int, Connection] = {}
         self._places: dict[int, Place] = {}
         self._door: Door | None = None
         self._lock = threading.Lock()
@@ -111,9 +111,6 @@ class Attendance:
             self._door.close()
         for peer in self.messages.values():
             peer.close()
-        for peer in self._peers.values():
-            with contextlib.suppress(OSError):
-                peer.shutdown(socket.SHUT_WR)
 
     # ---- what the main thread asks ---------------------------------------------------------------
 
@@ -139,7 +136,7 @@ class Attendance:
 
     def _send(self, to: int, **what: Any) -> None:
         with self._lock, contextlib.suppress(OSError):
-            self._peers[to].sendall(json.dumps(what).encode() + b"\n")
+            self._peers[to].send_bytes(json.dumps(what).encode())
 
     def _accept(self, door: Door, count: int) -> None:
         """Let ranks in until all are there."""
@@ -147,7 +144,7 @@ class Attendance:
             while True:
                 self._start(self._welcome, door, door.accept(), count)
 
-    def _welcome(self, door: Door, peer: socket.socket, count: int) -> None:
+    def _welcome(self, door: Door, peer: Connection, count: int) -> None:
         """Listen to a rank; hang up on anybody else."""
         visitor = door.asked(peer)
         if visitor is None:
@@ -165,25 +162,22 @@ class Attendance:
         if rank in self._peers and use == BEATS:
             self._listen_to(rank, peer)
 
-    def _listen_to(self, rank: int, peer: socket.socket) -> None:
+    def _listen_to(self, rank: int, peer: Connection) -> None:
         """Take what a rank says until it leaves."""
         place = self._places[rank]
-        try:
-            with peer, peer.makefile("r") as lines:
-                while line := lines.readline(LONGEST):
-                    said = json.loads(line)
-                    place.heard = time.monotonic()
-                    if "lost" in said:
-                        self._lose(said["gone"], said["lost"])
-                    if "left" in said:
-                        self._places.pop(rank, None)
-                        if said["left"]:
-                            self._lose(rank, f"rank {rank} has ended: {said['left']}")
-                        return
-                    place.count, place.busy = said.get("count", 0), said.get("busy", False)
-                    place.begun = said.get("begun", False)
-        except (OSError, ValueError):
-            pass
+        with contextlib.suppress(*FAULTS), peer:
+            while True:
+                said = json.loads(peer.recv_bytes(LONGEST))
+                place.heard = time.monotonic()
+                if "lost" in said:
+                    self._lose(said["gone"], said["lost"])
+                elif "left" in said:
+                    self._places.pop(rank, None)
+                    if said["left"]:
+                        self._lose(rank, f"rank {rank} has ended: {said['left']}")
+                    return
+                else:
+                    place.count, place.busy, place.begun = said["place"]
         if self._places.pop(rank, None):
             self._lose(rank, f"rank {rank} has died")
 
@@ -193,7 +187,7 @@ class Attendance:
         while not self._closed.wait(BEAT):
             place, now = self.place, time.monotonic()
             for rank in [*self._places]:
-                self._send(rank, count=place.count, busy=place.busy, begun=place.begun)
+                self._send(rank, place=[place.count, place.busy, place.begun])
             for rank, other in [*self._places.items()]:
                 if now - other.heard > self._silent:
                     self._lose(rank, f"rank {rank} hasn't answered for {self._silent:.0f} s")

@@ -3,7 +3,6 @@
 from puffer_mlx import vec
 from puffer_mlx.config import Config
 from puffer_mlx.machines.alone import Alone
-from puffer_mlx.machines.share import seeded
 from puffer_mlx.vec.base import Environments
 
 
@@ -22,7 +21,9 @@ def make(config: Config, ranks: Alone, threads: int) -> Environments:
     made = vec.make(own, threads)
     if own is config:
         return made
-    if not seeded(own, config, ranks.rank, made.num_environments):
+    seed = config.vec.seed + ranks.rank * made.num_environments
+    if own.vec.seed != seed:
+        own.vec.seed = seed
         made.close()
         made = vec.make(own, threads)
     config.vec.total_agents = own.vec.total_agents * ranks.size

@@ -1,8 +1,8 @@
 """What ranks exchange by MLX: arrays, for a graph.
 
 A group computes its collectives where its backend can: on a CPU's stream, but NCCL's on the GPU,
-where nobody waits for them. Each rank must ask for the same ones in the same order. ``post.py`` is
-for what the host has to know.
+where nobody waits for them. Each rank must ask for the same ones in the same order. ``messages.py``
+is for what the host has to know.
 """
 
 from typing import Any

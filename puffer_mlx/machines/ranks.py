@@ -23,7 +23,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.machines import exchange
 from puffer_mlx.machines.alone import Alone, Step
 from puffer_mlx.machines.attendance import Attendance
-from puffer_mlx.machines.post import Lost, Post
+from puffer_mlx.machines.messages import Lost, Post
 from puffer_mlx.machines.share import share
 from puffer_mlx.machines.starting import orphaned
 from puffer_mlx.machines.statistics import merged_means, merged_moments
@@ -129,10 +129,10 @@ class Ranks(Alone):
 
     def stops(self, flag: bool) -> bool:
         """The first rank says why."""
-        alone = orphaned()
-        if alone and not flag and not self.rank:
+        ends = self.any(flag or orphaned())
+        if ends and not flag and not self.rank and orphaned():  # also if another one saw it first
             print(ORPHANED, file=sys.stderr, flush=True)
-        return self.any(flag or alone)
+        return ends
 
     def meet(
         self, epoch: int, weights: Any, logs: dict[str, float], scores: Any

@@ -58,22 +58,6 @@ def share(config: Config, rank: int, size: int) -> Config:
     return own
 
 
-def seeded(own: Config, config: Config, rank: int, environments: int) -> bool:
-    """Seed a rank's environments by their numbers among those of all ranks.
-
-    Args:
-        own: the rank's part, whose ``vec.seed`` is changed.
-        config: the run's.
-        rank: whose part.
-        environments: how many a rank has.
-
-    Returns:
-        Whether they were seeded so already; if not they have to be made again.
-    """
-    before, own.vec.seed = own.vec.seed, config.vec.seed + rank * environments
-    return before == own.vec.seed
-
-
 def _multiples(name: str, value: int, step: int) -> str:
     lower = value // step * step
     return f"{name} {' or '.join(str(n) for n in (lower, lower + step) if n)}"

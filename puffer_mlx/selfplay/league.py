@@ -11,12 +11,11 @@ import numpy as np
 
 from puffer_mlx.config import Config
 from puffer_mlx.config.schema.selfplay import OF_5
-from puffer_mlx.selfplay.pool import Entry
 from puffer_mlx.selfplay.results import Results
 from puffer_mlx.selfplay.rules import Puffer4, Puffer5
 from puffer_mlx.selfplay.saved_table import restored, saved
 from puffer_mlx.selfplay.seats import Seats
-from puffer_mlx.selfplay.table import Opponent, Table
+from puffer_mlx.selfplay.table import Entry, Opponent, Table
 from puffer_mlx.trees import leaves
 
 Logs = dict[str, float]

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from puffer_mlx.selfplay.pool import Entry, draw_any, draw_by_age, thinned
-from puffer_mlx.selfplay.table import Opponent, Table
+from puffer_mlx.selfplay.table import Entry, Opponent, Table, draw_any, draw_by_age, thinned
 
 FEW = 10  # entries: below it a beaten opponent makes the learner's weights one
 

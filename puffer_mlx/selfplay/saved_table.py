@@ -11,8 +11,7 @@ import numpy as np
 from mlx.utils import tree_unflatten
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.selfplay.pool import Entry
-from puffer_mlx.selfplay.table import Opponent, Table
+from puffer_mlx.selfplay.table import Entry, Opponent, Table
 from puffer_mlx.system.json_text import is_count, is_finite
 from puffer_mlx.trees import leaves, named
 

@@ -1,12 +1,79 @@
-"""All that self-play remembers: the pool, the opponents of the moment, ratings, counters."""
+"""All that self-play remembers: the pool, the opponents of the moment, ratings, counters.
+
+A pool is a list of earlier weights, the oldest first. Its entries refer to the learner's arrays as
+they were: training replaces arrays and never writes into them, so nothing is copied.
+"""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from puffer_mlx.selfplay.pool import Entry
-from puffer_mlx.selfplay.ratings import moved
 from puffer_mlx.selfplay.results import Results
+
+NEWEST = 5  # entries that aren't drawn, where there are more
+SPREAD = 400  # points of Elo that make the odds 10 to 1
+
+
+@dataclass(eq=False)
+class Entry:
+    """Earlier weights.
+
+    Attributes:
+        weights: a tree of arrays, which nobody changes.
+        step: environment steps that they were trained with.
+        elo: their rating, in points.
+    """
+
+    weights: Any
+    step: int
+    elo: float
+
+
+def thinned(entries: list[Entry], most: int) -> list[Entry]:
+    """A pool with at most so many entries: without every second one of its older half.
+
+    Args:
+        entries: at most one more than fits.
+        most: how many fit.
+    """
+    if len(entries) <= most:
+        return entries
+    half = len(entries) // 2
+    return [*entries[1:half:2], *entries[half:]]
+
+
+def draw_by_age(entries: list[Entry], rng: np.random.Generator) -> Entry:
+    """One of the entries without the newest 5, if there are more: newer ones rather than older.
+
+    The i-th, from 0, has the weight sqrt(i + 1).
+    """
+    candidates = entries[:-NEWEST] if len(entries) > NEWEST else entries
+    weights = np.sqrt(np.arange(1, len(candidates) + 1))
+    return candidates[rng.choice(len(candidates), p=weights / weights.sum())]
+
+
+def draw_any(entries: list[Entry], rng: np.random.Generator) -> Entry:
+    """One of the entries, each as likely as the others."""
+    return entries[rng.integers(len(entries))]
+
+
+def expected(own: float, other: float) -> float:
+    """The mean score, 0 to 1, that one of these ratings is to reach against the other."""
+    return 1 / (1 + 10 ** ((other - own) / SPREAD))
+
+
+def moved(own: float, other: float, score: float, k: float) -> tuple[float, float]:
+    """Both ratings after games; what one gains the other loses.
+
+    Args:
+        own: the rating of one, in points.
+        other: that of its opponent.
+        score: mean of the games for the first one: 1 a win, 0.5 a draw, 0 a loss.
+        k: points that a rating moves at most.
+    """
+    gain = k * (score - expected(own, other))
+    return own + gain, other - gain
 
 
 @dataclass

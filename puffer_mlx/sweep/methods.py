@@ -2,38 +2,34 @@
 
 import numpy as np
 
-from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.method import Method, Told
-from puffer_mlx.sweep.observations import pareto_front, pruned
+from puffer_mlx.sweep.method import Method
 from puffer_mlx.sweep.protein import Protein
-from puffer_mlx.sweep.settings import OURS, SweepSettings
+from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Space
 
 MUTATED = 0.5  # of a vector's coordinates, on average
 
 
-class Random(Told):
+class Random(Method):
     """Every vector of the space is as probable as any other, the runs' lengths too."""
 
-    def choose(self, number: int, draw: np.random.Generator, cost: float | None) -> np.ndarray:
+    def choose(self, number: int, draw: np.random.Generator) -> np.ndarray:
         """A vector from anywhere."""
         return draw.uniform(-1, 1, len(self.space))
 
 
-class ParetoGenetic(Told):
+class ParetoGenetic(Method):
     """A point of the Pareto front, half of whose coordinates are moved within their boxes.
 
     Each point of the front is as probable as any other. Without one it is the configuration's own
     values that are moved.
     """
 
-    def choose(self, number: int, draw: np.random.Generator, cost: float | None) -> np.ndarray:
+    def choose(self, number: int, draw: np.random.Generator) -> np.ndarray:
         """A child of a point of the front."""
         parents = self.space.default[None]
         if len(self.observations):
-            front = pareto_front(self.observations.scores, self.observations.costs)
-            front = pruned(front) if self.settings.prune_pareto else front
-            parents = self.observations.vectors[front.at]
+            parents = self.observations.vectors[self.front().at]
         parent = parents[draw.integers(len(parents))]
         child = self.space.around(parent[None], draw)[0]
         mutated = draw.random(len(parent)) < MUTATED
@@ -42,12 +38,6 @@ class ParetoGenetic(Told):
 
 
 def make_method(space: Space, settings: SweepSettings, seed: int) -> Method:
-    """The method that ``settings`` names, of those in this room.
-
-    Raises:
-        UserError: it is another.
-    """
-    made = {"Protein": Protein, "ParetoGenetic": ParetoGenetic, "Random": Random}
-    if settings.method not in made:
-        raise UserError(f"{settings.method} is not among {', '.join(OURS)}", "method = Protein")
-    return made[settings.method](space, settings, seed)
+    """The method that ``settings`` names, one of ``OURS``."""
+    methods = {"Protein": Protein, "ParetoGenetic": ParetoGenetic, "Random": Random}
+    return methods[settings.method](space, settings, seed)

@@ -11,8 +11,7 @@ import numpy as np
 
 from puffer_mlx.sweep import gaussian_process
 from puffer_mlx.sweep.gaussian_process import Posterior
-from puffer_mlx.sweep.method import Told
-from puffer_mlx.sweep.observations import Front, pareto_front, pruned
+from puffer_mlx.sweep.method import Method
 from puffer_mlx.sweep.sobol import sobol
 
 FIRST_COST, COST_NOISE = -0.8, 0.1  # of the first runs' lengths: mean and deviation of coordinates
@@ -42,19 +41,15 @@ class Models(NamedTuple):
     span: float
 
 
-class Protein(Told):
+class Protein(Method):
     """Suggests what its models of score and cost rate best among candidates near the front."""
 
-    def choose(self, number: int, draw: np.random.Generator, cost: float | None) -> np.ndarray:
+    def choose(self, number: int, draw: np.random.Generator) -> np.ndarray:
         """A point of Sobol's sequence at first, then the best of the candidates."""
         if number < self.settings.num_random_samples or len(self.observations) < 2:
             return self._from_sobol(number, draw)
-        candidates = self.candidates(draw)
-        if cost is not None and self.space.cost is not None:
-            candidates = self.with_cost(candidates, cost)
-        candidates = _distinct(self.space.as_run(candidates))
-        models = self.models(draw)
-        ratings = self.ratings(models, candidates, self._target(number, draw, cost))
+        candidates = _distinct(self.space.as_run(self.candidates(draw)))
+        ratings = self.ratings(self.models(draw), candidates, self._target(number, draw))
         return candidates[np.argmax(ratings)]
 
     def _from_sobol(self, number: int, draw: np.random.Generator) -> np.ndarray:
@@ -64,19 +59,14 @@ class Protein(Told):
             vector[self.space.cost] = FIRST_COST + COST_NOISE * draw.standard_normal()
         return np.clip(vector, -1, 1)
 
-    def _target(self, number: int, draw: np.random.Generator, cost: float | None) -> float | None:
+    def _target(self, number: int, draw: np.random.Generator) -> float | None:
         """Which part of the known costs to aim at; None if there is no choice."""
-        if cost is not None or self.space.cost is None:
+        if self.space.cost is None:
             return None
         cycle, at = divmod(max(0, number - self.settings.num_random_samples), len(TARGETS))
         order = np.random.default_rng([self.seed, cycle, 1]).permutation(len(TARGETS))
         part = TARGETS[order[at]] + COST_NOISE * draw.standard_normal()
         return BEYOND * float(np.clip(part, 0, 1))
-
-    def front(self) -> Front:
-        """The front, pruned if the settings want that."""
-        front = pareto_front(self.observations.scores, self.observations.costs)
-        return pruned(front) if self.settings.prune_pareto else front
 
     def candidates(self, draw: np.random.Generator) -> np.ndarray:
         """(n, d): vectors around the front, and around cheaper forms of the best observations."""
@@ -86,7 +76,9 @@ class Protein(Told):
             best = np.argsort(-self.observations.scores, kind="stable")
             best = vectors[best[: self.settings.num_keep_top_obs]]
             for part in SHORTER:
-                centres.append(self.with_cost(best, best[:, at] + part * (-1 - best[:, at])))
+                shorter = best.copy()
+                shorter[:, at] += part * (-1 - best[:, at])
+                centres.append(shorter)
         around = np.repeat(np.concatenate(centres), self.settings.suggestions_per_pareto, axis=0)
         return self.space.around(around, draw)
 

@@ -5,7 +5,6 @@ import importlib.util
 import json
 import shlex
 import sys
-import threading
 import time
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +23,11 @@ from puffer_mlx.tracking.tracker_process import PATIENCE, known_to
 from puffer_mlx.tracking.trackers import Ending, TrackedRun, find
 
 SOON = 1.0  # seconds of waiting that nobody needs to be told of
+SAID = {  # by a tracker's process: what is said of the tracker then
+    "started": "",
+    "no_videos": " gets no further videos",
+    "fault": " is dropped, the run goes on",
+}
 
 
 def asked(config: Config) -> list[str]:
@@ -93,18 +97,12 @@ class Trackers:
         self.done = False
         self.weights: Path | None = None
         self._scores: dict[str, float] = {}
-        self._lines: list[str] = []  # not said yet
-        self._lock = threading.Lock()
         about = _about(run, step) if names else {}
-        self._links = []
-        for name in names:
-            link = TrackerLink(name, lambda said, name=name: self._heard(name, said))
-            self._links.append(link)
-            kept = run.path.with_suffix(f".{name}.json")
+        self._links = [TrackerLink(name) for name in names]
+        for link in self._links:
+            kept = run.path.with_suffix(f".{link.name}.json")
             known = None if step is None else known_to(kept, logged)
             link.send(json_text({"start": {**about, "known_to": known}, "keep": str(kept)}))
-            if link.fault:
-                self._heard(name, {"fault": link.fault})
 
     def log(self, logs: dict[str, float], video: Path | None = None) -> list[str]:
         """Take an epoch's record; returns lines that a person should see, few in a run.
@@ -119,13 +117,9 @@ class Trackers:
             self._scores = scores
         shown = {"video": str(video.resolve())} if video else {}
         line = json_text({"step": logs["agent_steps"], "metrics": logs, **shown})
-        said = self._said()
         for link in self._links:
-            before = link.left_out
             link.send(line)
-            if link.left_out and not before:
-                said.append(f"track  {link.name} can't keep up: epochs are left out")
-        return said
+        return self._said()
 
     def evaluated(self, record: dict[str, float]) -> None:
         """Take the record of the evaluation after training: its scores are the final ones."""
@@ -140,14 +134,14 @@ class Trackers:
         status = "failed" if error else "finished" if self.done else "stopped"
         ending = Ending(status, self._scores, str(self.weights or ""))._asdict()
         hurried = error is not None and not isinstance(error, Exception)  # a second Ctrl-C
-        deadline = time.monotonic() + (0 if hurried else PATIENCE)
         for link in self._links:
-            link.finish(json_text({"finish": ending}), deadline)
+            link.send(json_text({"finish": ending}))
         if not hurried:
-            self._wait(deadline)
+            self._wait()
 
-    def _wait(self, deadline: float) -> None:
-        """Wait until all have ended; those that haven't by then, or at a Ctrl-C, are ended."""
+    def _wait(self) -> None:
+        """Wait until all have ended; those that don't soon, or at a Ctrl-C, are ended."""
+        deadline = time.monotonic() + PATIENCE
         try:
             waiting = [link for link in self._links if not link.ends_by(time.monotonic() + SOON)]
             if waiting:
@@ -160,25 +154,18 @@ class Trackers:
         lines = [f"track  {link.name} {why}; what it has on disk stays there" for link in late]
         for link in self._links:
             link.kill()
-            if link.left_out:
-                lines.append(f"track  {link.name} didn't get {link.left_out} epochs")
         for line in [*self._said(), *lines]:
             output.say(line)
 
     def _said(self) -> list[str]:
-        with self._lock:
-            lines, self._lines = self._lines, []
-        return lines
-
-    def _heard(self, name: str, said: dict[str, Any]) -> None:
-        """Note what a tracker says; in a thread of its link."""
-        with self._lock:
-            if "started" in said:
-                self._lines.append(f"track  {name}: {said['started']}")
-            elif "no_videos" in said:
-                self._lines.append(f"track  {name} gets no further videos: {said['no_videos']}")
-            elif "fault" in said:
-                self._lines.append(f"track  {name} is dropped, the run goes on: {said['fault']}")
+        """Lines of what trackers have said since the last call."""
+        return [
+            f"track  {link.name}{SAID[what]}: {text}"
+            for link in self._links
+            for said in link.answers()
+            for what, text in said.items()
+            if what in SAID
+        ]
 
 
 def _about(run: RunLog, step: int | None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""The process of one tracker: ``python -m puffer_mlx.tracking.tracker_process NAME``.
+"""The process of one tracker: ``python -m puffer_mlx.tracking.tracker_process NAME TRAINER``.
 
-It reads lines of JSON from standard input and does what they say, one after the other:
+It reads lines of JSON from standard input, a file that grows until the process of that number has
+ended, and does what they say, one after the other:
 ``{"start": TrackedRun, "keep": path}``, ``{"step": int, "metrics": {}}``, ``{"finish": Ending}``.
 Without the last, the trainer was killed. Beside metrics there may be a ``"video": path``. It
 answers on standard output:
@@ -21,46 +22,64 @@ signals, locks or memory is its own, and when it hangs it can be ended.
 """
 
 import contextlib
+import functools
 import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
 from puffer_mlx.tracking.trackers import Ending, ShowsVideos, TrackedRun, Tracker, find
 
 PATIENCE = 60.0  # seconds that a tracker may take to finish
+LOOKS = 0.05  # seconds between two looks for further lines
 
 
 def main() -> None:
     """Serve; the process ends without a word of what the tracker has registered for its end."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="utf-8")
+    answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    serve(find(sys.argv[1]).make(), sys.stdin, answers, lambda: _end_in(PATIENCE))
-    answers.close()
+    kind, trainer = find(sys.argv[1]), int(sys.argv[2])
+    lines = growing(sys.stdin.buffer, lambda: os.getppid() != trainer)
+    write = functools.partial(os.write, answers)
+    serve(kind.make(), lines, write, lambda: _end_in(PATIENCE), kind.takes_again)
     os._exit(0)
+
+
+def whole_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """A file's lines that are whole by now; the next call goes on behind them."""
+    while (line := file.readline()).endswith(b"\n"):
+        yield line
+    file.seek(-len(line), os.SEEK_CUR)
+
+
+def growing(file: IO[bytes], ends: Callable[[], bool]) -> Iterator[bytes]:
+    """A file's lines as it grows, until it doesn't any more."""
+    while not ends():
+        yield from whole_lines(file)
+        time.sleep(LOOKS)
+    yield from whole_lines(file)
 
 
 def serve(
     tracker: Tracker,
-    lines: Iterable[str],
-    answers: TextIO,
+    lines: Iterable[str | bytes],
+    write: Callable[[bytes], object],
     finishing: Callable[[], object] = lambda: None,
+    takes_again: bool = True,
 ) -> None:
     """Do what the lines say, up to the first fault; call ``finishing`` before the tracker does."""
     known: dict[str, Any] = {}
-    kept = Path()
+    kept, last = Path(), -1
 
     def answer(**what: Any) -> None:
-        try:
-            answers.write(json.dumps(what) + "\n")
-            answers.flush()
-        except OSError:  # the trainer is gone
-            pass
+        with contextlib.suppress(OSError):  # the disk is full
+            write(json.dumps(what).encode() + b"\n")
 
     ending, shows = Ending("killed", {}), isinstance(tracker, ShowsVideos)
     try:
@@ -69,13 +88,15 @@ def serve(
             if "start" in said:
                 run, kept = TrackedRun(**said["start"]), Path(said["keep"])
                 known = {"where": tracker.start(run), "step": run.known_to}
+                last = -1 if takes_again or run.known_to is None else run.known_to
                 _keep(kept, {"where": known["where"]})
                 answer(started=known["where"])
-            elif "metrics" in said:
-                tracker.log(said["step"], _finite(said["metrics"]))
-                if shows and "video" in said and (fault := _show(tracker, said)):
-                    shows = False
-                    answer(no_videos=fault)
+            elif "finish" not in said:
+                if said["step"] > last:
+                    tracker.log(said["step"], _finite(said["metrics"]))
+                    if shows and "video" in said and (fault := _show(tracker, said)):
+                        shows = False
+                        answer(no_videos=fault)
                 known["step"] = max(said["step"], known["step"] or 0)
             else:
                 ending = Ending(**said["finish"])

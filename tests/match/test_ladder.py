@@ -14,7 +14,6 @@ from puffer_mlx.cli import evaluate, match_output
 from puffer_mlx.errors import UserError
 from puffer_mlx.match import ladder
 from puffer_mlx.match.ladder import Ladder, Rung
-from puffer_mlx.match.tally import Tally
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.rollout.whole_episodes import Scores
 from puffer_mlx.spec import EnvSpec
@@ -90,32 +89,14 @@ def test_a_script_is_met_where_bot_eval_says(scored, here):
     assert rungs[0] == rungs[1] != rungs[2]
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
+def test_bots_that_nobody_plays(scored):
+    save("connect4_two")
+    for line, why in (
         ("--against random --games 2", "unused here: selfplay.eval_bots (for --ladder)"),
         ("--ladder --games 2", "unused here: selfplay.eval_bots (of bots that an environment"),
-    ],
-)
-def test_bots_that_nobody_plays(scored, line, said):
-    save("connect4_two")
-    code, out, _ = scored("connect4_two", "17", *line.split(), "--selfplay.eval-bots=1")
-    assert code == 0 and said in out and out.count("unused here") == 1
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("--ladder --against random", "--against and --ladder are given"),
-        ("--ladder --episodes 3", "--episodes does nothing with --ladder"),
-        ("--ladder --gif x.gif", "--gif does nothing with --ladder"),
-        ("--ladder --max-steps 3", "--max-steps does nothing with --ladder"),
-    ],
-)
-def test_refused(scored, line, said):
-    code, out, err = scored("connect4_two", "17", *line.split())
-    assert (code, out) == (2, "")
-    assert said in err and "\n  hint: " in err
+    ):
+        code, out, _ = scored("connect4_two", "17", *line.split(), "--selfplay.eval-bots=1")
+        assert code == 0 and why in out and out.count("unused here") == 1
 
 
 def test_environments_without_scripted_opponents():
@@ -214,12 +195,13 @@ def test_interval_of_means(monkeypatch):
     assert (rung.low, rung.high) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-6)
 
 
-@pytest.mark.parametrize("steps", [3, 40])  # an episode has 32, and each environment plays two
-def test_games_that_do_not_end(monkeypatch, steps):
-    monkeypatch.setattr(ladder, "MAX_STEPS", steps)
+def test_games_that_do_not_end(monkeypatch):
+    """An episode has 32 steps, and each environment plays two."""
     settings = config.load(peloton(bot_eval="riders = 1"), BOTS)
-    with pytest.raises(UserError, match=f"had not ended their games after {steps} steps"):
-        played(settings)
+    for steps in 3, 40:
+        monkeypatch.setattr(ladder, "MAX_STEPS", steps)
+        with pytest.raises(UserError, match=f"had not ended their games after {steps} steps"):
+            played(settings)
 
 
 def test_a_policy_that_sees_something_else():
@@ -236,10 +218,3 @@ def test_a_saved_configuration_keeps_them(here):
     config.write_ini(settings, here / "config.ini")
     assert config.load(str(here / "config.ini")).bot_eval == {"riders": 1.0, "name": "two, 2"}
     assert "bot_eval" not in config.to_dict(config.load("connect4_two"))
-
-
-def test_the_mean_of_rungs():
-    rungs = tuple(
-        Rung(name, 4, score, 0, 1, Tally(1, 2, 1)) for name, score in (("a", 1), ("b", 0))
-    )
-    assert Ladder("toy", "score", rungs).score == 0.5

@@ -125,27 +125,10 @@ def test_same_seed_same_games_whoever_else_plays(match, here):
     assert found[0] == found[1] != found[2]
 
 
-def test_the_same_player_twice(match, here):
+def test_other_players(match, here):
+    """The same one twice; and a policy of connect4."""
     assert match("--players bot bot:1 --games 2 --json x.json")[0] == 0
     assert [player["name"] for player in told(here)["players"]] == ["bot:1", "bot:1 (2)"]
-
-
-def test_files_tell_their_sizes(match, here):
-    """A .bin has no configuration: its policy plays as the checkpoint does, game by game."""
-    for H in 8, 16:
-        folder = save("17", H)
-        found = checkpoint.load(here / folder, True)
-        save_bin(found.policy, found.weights, here / f"{H}.bin")
-    results = []
-    for line in "8.bin 16.bin", "8.bin 17":
-        assert match(f"{line} --games 60 --json x.json")[0] == 0
-        results.append(told(here)["pairs"][0])
-    assert [results[0][key] for key in ("wins", "losses")] == [
-        results[1][key] for key in ("wins", "losses")
-    ]
-
-
-def test_a_policy_of_connect4_plays_too(match):
     save("17", env="connect4")
     assert match("checkpoints/connect4/17 random --games 2")[0] == 0
 
@@ -173,9 +156,8 @@ def test_a_caption_is_whole_above_small_pictures():
     assert text[: len(text) // 3].sum() > text[len(text) // 3 :].sum() > 0
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
+def test_refused(match):
+    for line, said in (
         ("random", "a match needs two players, and 1 were named"),
         ("", "a match needs two players, and 0 were named"),
         ("random bot:2", "bot:2: '2' is no skill from 0 to 1"),
@@ -187,24 +169,22 @@ def test_a_caption_is_whole_above_small_pictures():
         ("random bot --fps 3", "--fps does nothing without --gif"),
         ("random bot --games 1", "'1' is not a whole number from 2"),
         ("random bot --games 8 --max-steps 3", "had not ended 1 games after 3 steps"),
-    ],
-)
-def test_refused(match, line, said):
-    code, out, err = match(line)
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ") and said in err and "\n  hint: " in err
+    ):
+        code, out, err = match(line)
+        assert (code, out) == (2, "")
+        assert err.startswith("error: ") and said in err and "\n  hint: " in err
+    save("17", env="squared")
+    code, _, err = match("checkpoints/squared/17 random")
+    assert code == 2 and "is a policy for 121" in err and "but connect4_two has 126" in err
 
 
-@pytest.mark.parametrize(
-    ("env", "said"),
-    [
+def test_environments_for_others(here, capsys):
+    for env, said in (
         ("squared", "squared has 1 agents an environment, and a match is between two sides"),
         ("gym:CartPole-v1", "CartPole-v1 has 1 agents an environment"),
-    ],
-)
-def test_environments_for_others(here, capsys, env, said):
-    assert module.main([env, "random", "random"]) == 2
-    assert said in capsys.readouterr().err
+    ):
+        assert module.main([env, "random", "random"]) == 2
+        assert said in capsys.readouterr().err
 
 
 # ---- PettingZoo's, and evaluate --against --------------------------------------------------------
@@ -293,37 +273,34 @@ def test_environments_show_plain_observations(here, duel):
     assert settings.vec.normalize_observations and settings.vec.normalize_rewards  # as it was
 
 
-def test_a_file_against_a_checkpoint(against, here):
-    """The file tells its size to both, wherever it is named."""
+def test_files_tell_their_sizes(match, against, here):
+    """A .bin has no configuration: its policy plays as the checkpoint does, game by game."""
     for H in 8, 16:
         found = checkpoint.load(here / save(str(H), H), True)
         save_bin(found.policy, found.weights, here / f"{H}.bin")
-    line = "--games 20 --json x.json"
-    results = []
-    for run, other in ("8", "16"), ("8", "16.bin"):
-        assert against("connect4_two", run, "--against", other, *line.split())[0] == 0
-        results.append([told(here)["pairs"][0][key] for key in ("wins", "losses")])
-    assert results[0] == results[1]
+    line, results = "--games 20 --json x.json", []
+    for players in "8 16", "8.bin 16", "8.bin 16.bin":
+        assert match(f"{players} {line}")[0] == 0
+        results.append(told(here)["pairs"][0])
+    assert against("connect4_two", "8", "--against", "16.bin", *line.split())[0] == 0
+    results.append(told(here)["pairs"][0])
+    for key in "wins", "losses":
+        assert len({result[key] for result in results}) == 1
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
+def test_refused_of_evaluations(against, here):
+    save("17")
+    for line, said in (
         ("--against random --episodes 4", "--episodes does nothing with --against"),
         ("--against random --terminal", "--terminal does nothing with --against"),
         ("--against random --fps 3", "--fps does nothing without --gif"),
         ("--games 4", "--games does nothing without --against"),
         ("--against nobody", "there is no checkpoint in nobody"),
-    ],
-)
-def test_refused_of_evaluations(against, line, said):
-    save("17")
-    code, out, err = against("connect4_two", "17", *line.split())
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ") and said in err and "\n  hint: " in err
-
-
-def test_a_policy_for_something_else(match):
-    save("17", env="squared")
-    code, _, err = match("checkpoints/squared/17 random")
-    assert code == 2 and "is a policy for 121" in err and "but connect4_two has 126" in err
+        ("--ladder --against random", "--against and --ladder are given"),
+        ("--ladder --episodes 3", "--episodes does nothing with --ladder"),
+        ("--ladder --gif x.gif", "--gif does nothing with --ladder"),
+        ("--ladder --max-steps 3", "--max-steps does nothing with --ladder"),
+    ):
+        code, out, err = against("connect4_two", "17", *line.split())
+        assert (code, out) == (2, "")
+        assert err.startswith("error: ") and said in err and "\n  hint: " in err

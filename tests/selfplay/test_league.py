@@ -1,6 +1,5 @@
 """A league's parts by hand: ratings, draws, what leaves a full pool, logs, and going on."""
 
-import copy
 import json
 
 import mlx.core as mx
@@ -10,9 +9,8 @@ from test_league_parity import EACH, KEYS, TAGS, B, E, league, recorded, steps_o
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.selfplay.league import League
-from puffer_mlx.selfplay.pool import Entry, draw_any, draw_by_age, thinned
-from puffer_mlx.selfplay.ratings import expected, moved
 from puffer_mlx.selfplay.results import Results
+from puffer_mlx.selfplay.table import Entry, draw_any, draw_by_age, expected, moved, thinned
 
 NOBODY = np.zeros(E, bool)
 QUICK = {**KEYS, "min_games": 4, "max_size": 6}
@@ -89,8 +87,9 @@ def test_what_is_logged():
     assert all(isinstance(value, float | int) for value in logs.values())
 
 
-@pytest.mark.parametrize("rules", ["puffer4", "puffer5"])
-@pytest.mark.parametrize("at", [0, 1, 77, 150])
+@pytest.mark.parametrize(
+    ("rules", "at"), [("puffer4", 1), ("puffer4", 77), ("puffer5", 0), ("puffer5", 150)]
+)
 def test_a_league_goes_on_from_its_state_as_if_it_had_not_ended(rules, at):
     """Weights in files, everything else as JSON text; what was evicted and still plays, too."""
     keys = {**QUICK, "opp_timeout_steps": 11 * EACH}
@@ -158,46 +157,37 @@ def test_a_state_of_another_run_is_refused():
     ):
         with pytest.raises(UserError, match=message):
             made.restore({**arrays, name: array}, numbers)
-    for broken in ("elo", "rng", "entries", "pool"):
-        damaged = copy.deepcopy(numbers)
-        del damaged[broken]
-        with pytest.raises(UserError, match="makes no sense"):
-            made.restore(arrays, damaged)
-    with pytest.raises(UserError, match="makes no sense"):
-        made.restore(arrays, {**numbers, "pool": [5]})
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        *((("pool",), []), (("pool",), [-1]), (("pool",), [True]), (("pool",), 0)),
-        *((("entries", 0, "elo"), float("nan")), (("entries", 0, "elo"), "high")),
-        *((("entries", 0, "step"), -1), (("elo",), float("inf")), (("stepped",), None)),
-        *((("swaps",), -1), (("fresh",), [4]), (("fresh",), ["a"]), (("rng", "state"), -1)),
-        *((("rng", "state", "state"), 10**60), (("rng", "bit_generator"), "MT19937")),
-        *((("opponents", 1, "games"), -1), (("opponents", 1, "score"), None)),
-        *((("opponents", 1, "entry"), -1), (("opponents", 1, "pending"), -1)),
-        *((("opponents", 1, "started"), 0.5), (("opponents", 1, "winrate_at_swap"), "x")),
-        *((("opponents", 1), None), (("opponents",), {"a": 1, "b": 2, "c": 3})),
-    ],
-)
-def test_a_state_that_makes_no_sense_is_refused(path, value):
+SENSELESS = [
+    *((("pool",), []), (("pool",), [-1]), (("pool",), [True]), (("pool",), 0), (("pool",), [5])),
+    *((("entries", 0, "elo"), float("nan")), (("entries", 0, "elo"), "high")),
+    *((("entries", 0, "step"), -1), (("elo",), float("inf")), (("stepped",), None)),
+    *((("swaps",), -1), (("fresh",), [4]), (("fresh",), ["a"]), (("rng", "state"), -1)),
+    *((("rng", "state", "state"), 10**60), (("rng", "bit_generator"), "MT19937")),
+    *((("opponents", 1, "games"), -1), (("opponents", 1, "score"), None)),
+    *((("opponents", 1, "entry"), -1), (("opponents", 1, "pending"), -1)),
+    *((("opponents", 1, "started"), 0.5), (("opponents", 1, "winrate_at_swap"), "x")),
+    *((("opponents", 1), None), (("opponents",), {"a": 1, "b": 2, "c": 3})),
+]
+
+
+def test_a_state_that_makes_no_sense_is_refused():
     made = league(rules="puffer4", **QUICK)
     arrays, numbers = made.state()
-    damaged = json.loads(json.dumps(numbers))
-    place = damaged
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
     table = made.table
-    with pytest.raises(UserError, match="saved pool of opponents makes no sense"):
-        made.restore(arrays, damaged)
+    for path, value in SENSELESS:
+        damaged = json.loads(json.dumps(numbers))
+        place = damaged
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+        with pytest.raises(UserError, match="saved pool of opponents makes no sense"):
+            made.restore(arrays, damaged)
+    for value in float("nan"), float("-inf"):
+        with pytest.raises(UserError, match=r"makes no sense .*0\.layer\.0 isn't finite"):
+            made.restore({**arrays, "0.layer.0": mx.array([value])}, numbers)
+    for gone in ("elo", "rng", "entries", "pool"):
+        with pytest.raises(UserError, match="makes no sense"):
+            made.restore(arrays, {name: each for name, each in numbers.items() if name != gone})
     assert made.table is table
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
-def test_weights_in_a_pool_are_finite(value):
-    made = league(rules="puffer4", **QUICK)
-    arrays, numbers = made.state()
-    with pytest.raises(UserError, match=r"makes no sense .*0\.layer\.0 isn't finite"):
-        made.restore({**arrays, "0.layer.0": mx.array([value])}, numbers)

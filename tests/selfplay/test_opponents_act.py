@@ -69,8 +69,7 @@ class Spy:
         return self.inner.collect(buffer, environments, weights, states, noise)
 
 
-@pytest.mark.parametrize("lower", ["fp32", "bf16"])
-@pytest.mark.parametrize("overlap", ["0", "1"])
+@pytest.mark.parametrize(("overlap", "lower"), [("0", "bf16"), ("1", "fp32")])
 def test_by_the_leagues_weights(overlap: str, lower: str):
     settings = config.load(
         "connect4_two", [*WORDS, "--train.overlap", overlap, "--train.precision", lower]

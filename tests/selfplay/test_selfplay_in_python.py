@@ -35,8 +35,14 @@ class Heard:
         return self.inner.after(step, results, weights)
 
 
-@pytest.mark.parametrize("leaves", [False, True])
-@pytest.mark.parametrize("more", [(), ("--vec.normalize-rewards", "1"), ("--train.overlap", "1")])
+@pytest.mark.parametrize(
+    ("leaves", "more"),
+    [
+        (True, ()),
+        (False, ("--vec.normalize-rewards", "1")),
+        (True, ("--train.overlap", "1")),
+    ],
+)
 def test_games_of_teams(leaves: bool, more: tuple[str, ...]):
     """A game is three steps, and a row in which the next one begins: two in a rollout of eight."""
     settings = config.load(DUEL, [*WORDS, *more, "--env.leaves", str(int(leaves))])

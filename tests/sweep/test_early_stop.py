@@ -34,13 +34,10 @@ def test_line_is_the_best_of_those_through_two_points(quantile):
     assert np.mean(scores < slope * logs + constant - 1e-6) <= quantile
 
 
-def test_slope_is_not_negative():
+def test_slope_is_not_negative_and_few_points_say_nothing():
     costs = np.linspace(1, 100, 60)
     line = quantile_line(costs, -costs, 0.3)
     assert line and line[0] == 0 and line[1] == pytest.approx(np.quantile(-costs, 0.3), abs=2)
-
-
-def test_few_points_say_nothing():
     assert quantile_line(np.ones(29), np.ones(29), 0.3) is None
 
 
@@ -73,10 +70,11 @@ def test_protein_ends_no_run_unless_it_is_asked_to():
 
 
 def test_a_run_below_the_line_ends_and_one_above_goes_on():
-    stop = EarlyStop(LINE)
-    assert not stop.should_stop(100.0, -50.0)
+    assert not EarlyStop(LINE).should_stop(100.0, -50.0)
     assert EarlyStop(LINE).should_stop(400.0, 5.0)
     assert not EarlyStop(LINE).should_stop(400.0, 6.5)
+    assert EarlyStop(None).should_stop(1.0, float("nan"))  # without any threshold
+    assert not EarlyStop(None).should_stop(1.0, -1e9)
 
 
 def test_the_mean_of_the_last_scores_counts_too():
@@ -85,11 +83,6 @@ def test_the_mean_of_the_last_scores_counts_too():
         assert not stop.should_stop(400.0, 8.0)
     assert not stop.should_stop(400.0, 0.0)
     assert [stop.should_stop(400.0, 0.0) for _ in range(30)][-1]
-
-
-def test_a_score_that_is_not_finite_ends_a_run_without_any_threshold():
-    assert EarlyStop(None).should_stop(1.0, float("nan"))
-    assert not EarlyStop(None).should_stop(1.0, -1e9)
 
 
 def test_threshold_of_observations():

@@ -114,6 +114,7 @@ def test_what_a_task_s_sweep_found_by_hand(benchmarks):
     assert tasks.area(runs, 50.0) == pytest.approx((2 * 20 + 5 * 20) / 50)
 
 
+@pytest.mark.slow
 def test_sweeps_of_a_task(tmp_path):
     words = ["--seeds", "1", "--tasks", "cartpole", "--methods", "Random", "TPE"]
     words += ["--at-once", "1", "--budget", "0.01", "--json", "out.json"]

@@ -228,17 +228,19 @@ def strangers(folder: Path, monkeypatch, *words: str) -> None:
     monkeypatch.setenv("PUFFER_MLX_DATA", str(folder / "data"))
 
 
+RESUME, SHARED = ["--resume", "one"], ["--name", "one", "--storage", "s.log"]
+
+
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("again", "words", "said"),
     [
-        (["--env.source", "evil"], "C sources that would be compiled and run: {here}/evil\n"),
-        (["--env.source", "evil", "--allow-code"], "C sources that would be compiled and run"),
-        (["--torch.network", "evil:Net"], "Python code that would be imported: evil:Net, of "),
-        (["--profile", "mine.json"], "would have the file mine.json written"),
+        (SHARED, ["--env.source", "evil"], "C sources that would be compiled and run: {here}/evil"),
+        (RESUME, ["--env.source", "evil", "--allow-code"], "C sources that would be compiled and"),
+        (RESUME, ["--torch.network", "evil:Net"], "Python code that would be imported: evil:Net,"),
+        (SHARED, ["--profile", "mine.json"], "would have the file mine.json written"),
     ],
 )
-@pytest.mark.parametrize("again", [["--resume", "one"], ["--name", "one", "--storage", "s.log"]])
-def test_words_of_a_study_are_a_files(tiny, capsys, monkeypatch, words, said, again):
+def test_words_of_a_study_are_a_files(tiny, capsys, monkeypatch, again, words, said):
     (tiny / "evil").mkdir()
     (tiny / "evil" / "binding.c").write_text("")
     (tiny / "evil.py").write_text('open("ran", "w").close()\n')

@@ -5,6 +5,7 @@ import pytest
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.reading import read_sweep
+from puffer_mlx.sweep.settings import SweepSettings
 
 
 @pytest.fixture
@@ -23,52 +24,43 @@ def parameter(sweep, name):
     return sweep.space.parameters[sweep.space.names.index(name)]
 
 
-def test_our_own_files_have_nothing_odd():
-    for env in ("breakout", "cartpole"):
-        assert read_sweep(config.load(env)).notes == []
-
-
 def test_settings_are_read(swept):
-    settings = swept(
+    text = (
         "[sweep]\nmethod = Random\nmetric = perf\nmetric_distribution = percentile\n"
         "goal = minimize\nmax_suggestion_cost = 120\nmax_runs = 7\ngpus = -1\ndownsample = 50\n"
         "seeds = 3\nseeds_score = worst\ntarget_score = -2.5\n"
         "prune_pareto = False\nearly_stop_quantile = 0.1\nsweep_only = gamma, lr\n"
-        "num_random_samples = 4\nexploration = 0.5\n"
-    ).settings
-    assert settings.method == "Random" and settings.metric == "env/perf" and settings.sign == -1
-    assert settings.metric_distribution == "percentile" and settings.max_suggestion_cost == 120.0
-    assert (settings.seeds, settings.seeds_score) == (3, "worst")
-    assert settings.target_score == -2.5
-    assert (settings.max_runs, settings.gpus, settings.downsample) == (7, 0, 50)
-    assert not settings.prune_pareto and settings.early_stop_quantile == 0.1
-    assert settings.sweep_only == ("gamma", "lr") and settings.num_random_samples == 4
-    assert settings.exploration == 0.5
+        "num_random_samples = 4\nexploration = 0.5\nuse_gpu = True\nmatch_num_games = 1024\n"
+    )
+    sweep = swept(text)
+    assert sweep.notes == [] and sweep.settings == SweepSettings(
+        *("Random", "env/perf", "percentile", "minimize", -2.5, 3, "worst", 120.0, 7, 50, False),
+        *(0.1, 0, ("gamma", "lr"), 4),
+        exploration=0.5,
+    )
 
 
 def test_a_files_range_wins_over_the_default_one_key_by_key(swept):
+    """With comments; 5.0's momentum is beta1."""
+    for env in ("breakout", "cartpole"):
+        assert swept("", env=env).notes == []  # our own files have nothing odd
     before = parameter(swept(""), "train.gamma")
-    after = parameter(swept("[sweep.train.gamma]\nmax = 0.99\n"), "train.gamma")
+    text = "[sweep.train.gamma]\nmax = 0.99 # of 1\nmean = 0.6\n"
+    sweep = swept(f"{text}[sweep.train.momentum]\nmin = 0.6\n")
+    after = parameter(sweep, "train.gamma")
     assert (after.low, after.high) == (before.low, 0.99) and before.high == 0.9999
+    assert parameter(sweep, "train.beta1").low == 0.6 and "train.momentum" not in sweep.space.names
 
 
 def test_ranges_are_those_of_the_trainers_release(swept):
+    """Without keys that its optimizer doesn't read."""
     of_4, of_5 = swept(""), swept("[train]\nvtrace = 0\nmomentum = 0.9\n", env="squared")
     assert "train.prio_alpha" in of_4.space.names and "vec.num_buffers" in of_4.space.names
     assert not any("prio" in name or "vtrace" in name for name in of_5.space.names)
     assert parameter(of_5, "train.learning_rate").high == 1.0
     assert parameter(of_4, "train.learning_rate").high == 0.1
-
-
-def test_keys_that_the_optimizer_does_not_read_are_not_searched(swept):
-    assert "train.beta2" not in swept("").space.names
+    assert "train.beta2" not in of_4.space.names
     assert "train.beta2" in swept("", "--train.optimizer", "adam").space.names
-
-
-def test_momentum_of_5_is_beta1(swept):
-    text = "[sweep.train.momentum]\ndistribution = logit_normal\nmin = 0.6\nmax = 0.9\n"
-    sweep = swept(text)
-    assert parameter(sweep, "train.beta1").low == 0.6 and "train.momentum" not in sweep.space.names
 
 
 def test_sweep_only(swept):
@@ -100,12 +92,12 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize(("text", "note"), ODD)
-def test_what_is_odd_is_one_sentence_and_the_sweep_goes_on(swept, text, note):
-    sweep = swept(text)
-    assert len([line for line in sweep.notes if note in line]) == 1, sweep.notes
-    assert len(sweep.notes) <= 2 and all("\n" not in line for line in sweep.notes)
-    assert len(sweep.space) >= 19
+def test_what_is_odd_is_one_sentence_and_the_sweep_goes_on(swept):
+    for text, note in ODD:
+        sweep = swept(text)
+        assert len([line for line in sweep.notes if note in line]) == 1, sweep.notes
+        assert len(sweep.notes) <= 2 and all("\n" not in line for line in sweep.notes)
+        assert len(sweep.space) >= 19
 
 
 def test_odd_settings_still_mean_something(swept):
@@ -113,12 +105,6 @@ def test_odd_settings_still_mean_something(swept):
     old = swept("[sweep.metric]\ngoal = minimize\nname = environment/perf\n").settings
     assert (old.metric, old.goal) == ("env/perf", "minimize")
     assert swept("[sweep]\nmethod = pareto_genetic\n").settings.method == "ParetoGenetic"
-
-
-def test_ini_comments_and_upstreams_defaults(swept):
-    sweep = swept("[sweep.train.clip_coef]\nmin = 0.523 # PI / 6\nmean = 0.6\n")
-    assert parameter(sweep, "train.clip_coef").low == 0.523
-    assert swept("[sweep]\nuse_gpu = True\nmatch_num_games = 1024\n").notes == []
 
 
 WRONG = [
@@ -144,8 +130,8 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("text", "message"), WRONG)
-def test_what_can_not_be_swept_is_one_error(swept, text, message):
-    with pytest.raises(UserError) as error:
-        swept(text)
-    assert message in str(error.value) and error.value.hint
+def test_what_can_not_be_swept_is_one_error(swept):
+    for text, message in WRONG:
+        with pytest.raises(UserError) as error:
+            swept(text)
+        assert message in str(error.value) and error.value.hint, text

@@ -4,7 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import zlib
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import pytest
 
@@ -33,71 +37,192 @@ from swept import (
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import curve
 from puffer_mlx.sweep.child import Identity
+from puffer_mlx.sweep.curve import Outcome, Point
 from puffer_mlx.sweep.engine import opening, samplers, storage, study
 from puffer_mlx.sweep.engine.driver import Driver, Limits
-from puffer_mlx.sweep.engine.informed import Judges
+from puffer_mlx.sweep.engine.known import judging
 from puffer_mlx.sweep.engine.samplers import make_sampler
-from puffer_mlx.sweep.engine.study import POINT, RUN
+from puffer_mlx.sweep.engine.study import POINT, RUN, curves
 from puffer_mlx.sweep.places import Place
+from puffer_mlx.sweep.reading import Sweep
+from puffer_mlx.sweep.seeds import Judged, is_beaten, noise
 
 COST = "train.total_timesteps"
+DRIVER = "puffer_mlx.sweep.engine.driver"
+
+
+def luck(run, seed):
+    """What a seed adds to a run's score: the same each time."""
+    return (zlib.crc32(f"{sorted(run.params.items())} {seed}".encode()) % 1000 - 500) / 2000
+
+
+@dataclass
+class Lucky(Formula):
+    """A run whose score depends on its seed, too."""
+
+    def outcome(self):
+        outcome = super().outcome()
+        assert outcome
+        more = luck(self.trial, self.seed)
+        points = [Point(p.score + more, p.cost, p.steps) for p in outcome.points]
+        return Outcome(points, outcome.fault, outcome.stopped)
+
+
+def seeded(**given):
+    return settings(**{"seeds": 3, "method": "Random", "max_runs": 12, **given})
+
+
+def starting(scores, events):
+    """Starts runs that cost the same, and have these scores by their number and seed."""
+
+    class Known(Formula):
+        def outcome(self):
+            events.append(f"{self.trial.number} ended")
+            return Outcome([Point(scores[self.trial.number][self.seed], 10.0, 1e5)])
+
+    def start(run, place, seed):
+        events.append(f"{run.number} began")
+        return Known(run, place, seed)
+
+    return start
+
+
+def points_of(made, run):
+    return [trial for trial in made.trials() if trial.user_attrs.get(RUN) == run.number]
 
 
 # ---- what is recorded ----------------------------------------------------------------------------
 
 
-def test_parameters_are_recorded_with_their_real_values(here):
+def test_runs_and_their_points_are_trials(here):
+    """With real values: the first run's are the configuration's own; a point has its own steps."""
     made = open_study("j.log", settings(max_runs=4, method="Random"))
-    drive(made, settings(max_runs=4))
+    drive(made, settings(max_runs=4), Lucky)
+    first, *others = made.runs()
+    assert first.params == {p.name: p.default for p in SPACE.parameters}
+    assert all(run.params != first.params for run in others)
     for run in made.runs():
         gamma, horizon = run.distributions["train.gamma"], run.distributions["train.horizon"]
         assert gamma == FloatDistribution(0.8, 0.9999)
         assert horizon == IntDistribution(8, 512, log=True)
         assert run.params["train.horizon"] in {2**k for k in range(3, 10)}
         assert isinstance(run.params["env.frameskip"], int)
-        assert run.values == list(formula(run.params)[-1][:2])
-
-
-def test_the_first_run_has_the_configurations_own_values(here):
-    made = open_study("j.log", settings(max_runs=2))
-    drive(made, settings(max_runs=2))
-    first, second = made.runs()
-    assert first.params == {p.name: p.default for p in SPACE.parameters}
-    assert second.params != first.params
-
-
-def test_points_of_a_curve_are_trials_with_their_own_steps(here):
-    made = open_study("j.log", settings(max_runs=3))
-    drive(made, settings(max_runs=3))
-    for run in made.runs():
-        curve = formula(run.params)
-        points = [t for t in made.trials() if t.user_attrs.get(RUN) == run.number]
-        inside = [point for point in curve[:-1] if point.steps >= 1e4]  # the range's beginning
-        assert [t.values for t in points] == [[p.score, p.cost] for p in inside]
+        *inside, last = formula(run.params)
+        assert run.values == [last.score + luck(run, 0), last.cost]
+        inside = [point for point in inside if point.steps >= 1e4]  # the range's beginning
+        points = points_of(made, run)
+        assert [t.values for t in points] == [[p.score + luck(run, 0), p.cost] for p in inside]
         assert [t.params[COST] for t in points] == [int(p.steps) for p in inside]
-        others = {k: v for k, v in run.params.items() if k != COST}
-        assert all({**t.params, COST: 0} == {**others, COST: 0} for t in points)
+        assert all({**t.params, COST: 0} == {**run.params, COST: 0} for t in points)
+    assert "seed" not in Path("j.log").read_text()  # nor anything else of several
 
 
-def test_a_run_that_is_ended_early_tells_its_curve(here):
+def test_points_of_several_seeds_are_one_curve(here):
+    how = seeded(max_runs=1, seeds_score="worst")
+    made = open_study("j.log", how)
+    drive(made, how, Lucky)
+    (run,) = made.runs()
+    less = min(luck(run, seed) for seed in range(3))
+    *inside, last = [pytest.approx([p.score + less, p.cost]) for p in formula(run.params)]
+    assert [t.values for t in points_of(made, run)] == inside and run.values == last
+
+
+def test_a_run_that_is_ended_early_has_its_curve(here):
     made = open_study("j.log", settings(max_runs=1))
     drive(made, settings(max_runs=1), judge=lambda: lambda points: "too little")
     (run,) = made.runs()
     assert run.state == TrialState.PRUNED and run.user_attrs["stopped"] == "too little"
-    points = [t for t in made.trials() if RUN in t.user_attrs]
-    assert [t.user_attrs[POINT] for t in points] == [0, 1]
+    assert [t.user_attrs[POINT] for t in points_of(made, run)] == [0, 1]
     assert made.best() is None and made.front() == []
 
 
-def test_a_goal_to_minimise(here):
+def test_the_best_of_a_goal_to_minimise(here):
     made = open_study("j.log", settings(max_runs=5, goal="minimize"))
     drive(made, settings(max_runs=5))
-    best = made.best()
+    best, front = made.best(), made.front()
     assert best and best.values[0] == min(run.values[0] for run in made.runs())
-    front = made.front()
     assert front[-1].number == best.number
     assert [r.values[0] for r in front] == sorted([r.values[0] for r in front], reverse=True)
     assert [r.values[1] for r in front] == sorted(r.values[1] for r in front)
+
+
+def test_the_cheapest_that_reaches_the_target_is_best(here):
+    how = settings(method="Random", max_runs=12, target_score=2.5)
+    made = open_study("j.log", how)
+    drive(made, how)
+    reach = [run for run in made.runs() if run.values[0] >= 2.5]
+    best = made.best()
+    assert len(reach) > 1 and best and made.front()[-1].number == best.number
+    assert best.values[1] == min(run.values[1] for run in reach)
+    assert best.values[0] < max(run.values[0] for run in reach)
+
+
+# ---- seeds ---------------------------------------------------------------------------------------
+
+
+def test_further_seeds_are_for_promising_runs(here):
+    how = seeded()
+    made = open_study("j.log", how)
+    told = drive(made, how, Lucky)
+    counts = [len(curves(run)) for run in made.runs()]
+    assert {1, 3} <= {*counts} <= {1, 2, 3} and counts[0] == 3  # nothing rivals the first
+    assert 12 <= sum(counts) == made.trained(TrialState.COMPLETE) <= 14
+    assert [run.number for run in told.over] == [run.number for run in made.runs()]
+    before = []
+    for run in made.runs():
+        end = formula(run.params)[-1]
+        scores = [curve[-1].score for curve in curves(run).values()]
+        assert scores == [end.score + luck(run, seed) for seed in range(len(scores))]
+        assert run.values == pytest.approx([fmean(scores), end.cost])
+        first = Judged(scores[:1], run.values[1])
+        whole = [each for each in before if len(each.scores) == 3]
+        beaten = is_beaten(first, whole, "mean", noise([*before, first]))
+        assert (len(scores) == 1) == beaten or len(scores) == 2  # beaten by its second seed
+        before.append(Judged(scores, run.values[1]))
+    best = made.best()
+    assert best and len(curves(best)) == 3
+    assert best.values[0] == max(r.values[0] for r in made.runs() if len(curves(r)) == 3)
+    assert all(len(curves(run)) == 3 for run in made.front())
+
+
+def test_a_sweep_of_one_seed_that_goes_on_with_three(here):
+    start = starting({0: [9.0], 1: [4.0, 4.0, 4.0]}, [])
+    drive(open_study("j.log", seeded(seeds=1)), seeded(seeds=1, max_runs=1), start)
+    made = open_study("j.log", seeded())
+    best = made.best()
+    assert best and best.number == 0
+    drive(made, seeded(max_runs=2), start)
+    assert [len(curves(run)) for run in made.runs()] == [0, 3]  # a lucky one ends none
+    best = made.best()
+    assert best and best.number == 1
+
+
+def test_what_another_run_may_beat_waits_for_it(here):
+    """Of runs under way the better one gets its seeds first; the other one isn't over by that."""
+    how, events = seeded(max_runs=2), []
+    made = open_study("j.log", how)
+    start = starting({0: [5.0, -9.0, -9.0], 1: [4.0, 4.0, 4.0]}, events)  # lucky once
+    drive(made, how, start, places=[Place(i) for i in range(4)])
+    assert events[:4] == ["0 began", "1 began", "0 ended", "1 ended"]
+    assert events[4:] == ["0 began"] * 2 + ["0 ended"] * 2 + ["1 began"] * 2 + ["1 ended"] * 2
+    assert [run.values[0] for run in made.runs()] == pytest.approx([-13 / 3, 4.0])
+    best = made.best()
+    assert best and best.number == 1
+
+
+def test_only_a_first_seed_is_ended_early(here):
+    judged = []
+
+    def judge():
+        judged.append(len(judged))
+        return lambda points: "too little" if judged[-1] else ""
+
+    for most in 3, 4:
+        made = open_study("j.log", seeded(max_runs=most))
+        drive(made, seeded(max_runs=most), Lucky, judge=judge)
+    first, second = made.runs()
+    assert (first.state.name, len(curves(first))) == ("COMPLETE", 3)
+    assert (second.state.name, len(curves(second))) == ("PRUNED", 0)
 
 
 # ---- failures ------------------------------------------------------------------------------------
@@ -115,20 +240,52 @@ def test_failures_are_kept_and_do_not_count(here):
     assert {r.user_attrs["fault"] for r in made.runs(TrialState.FAIL)} == {"broken"}
 
 
-def test_a_sweep_of_which_nothing_comes_ends(here):
+@pytest.mark.parametrize(
+    ("start", "limits", "said"),
+    [
+        (
+            lambda run, place, seed: Formula(run, place, fault="broken"),
+            Limits(9, failures=4),
+            "the last 4 runs failed; run 4: broken",
+        ),
+        (
+            refuse,
+            Limits(9, invalid=4),
+            "the last 4 suggestions can't be run; run 4: not started: no such thing; another",
+        ),
+    ],
+)
+def test_a_sweep_of_which_nothing_comes_ends(here, start, limits, said):
     made = open_study("j.log", settings())
-    with pytest.raises(UserError, match="the last 4 runs failed; run 4: broken"):
-        start = lambda run, place, seed: Formula(run, place, fault="broken")  # noqa: E731
-        drive(made, settings(), start, limits=Limits(9, failures=4))
+    with pytest.raises(UserError, match=said):
+        drive(made, settings(), start, limits=limits)
     assert len(made.runs(TrialState.FAIL)) == 4
 
 
-def test_suggestions_that_cannot_be_run_are_failures(here):
-    made = open_study("j.log", settings())
-    with pytest.raises(UserError, match="the last 5 suggestions can't be run; run 5: not started"):
-        drive(made, settings(), refuse, limits=Limits(9, invalid=5))
-    faults = {run.user_attrs["fault"] for run in made.runs(TrialState.FAIL)}
-    assert faults == {"not started: no such thing; another"}
+def test_a_seed_that_fails_is_a_failed_run(here):
+    how = seeded(max_runs=4)
+    made = open_study("j.log", how)
+    began = []
+
+    class Slow(Lucky):
+        def outcome(self):
+            return None if self.seed == 2 and not self.ends else super().outcome()
+
+    def start(run, place, seed):
+        if run.number == 1 and seed:
+            raise UserError("no such seed", "another")
+        if run.number:
+            return Lucky(run, place, seed)
+        began.append(Slow(run, place, seed, fault="it broke" if seed == 1 else ""))
+        return began[-1]
+
+    told = drive(made, how, start, places=[Place(0), Place(1)])
+    first, second, *_ = made.runs()
+    assert first.state == second.state == TrialState.FAIL
+    assert first.user_attrs["fault"] == "with its seed 2: it broke"
+    assert second.user_attrs["fault"] == "not started: no such seed; another"
+    assert [run.ends for run in began] == [[], [], ["ended"]]  # its third seed was under way
+    assert sum(run.number == 0 for run in told.over) == 1
 
 
 # ---- dying ---------------------------------------------------------------------------------------
@@ -150,22 +307,37 @@ def test_suggestions_after_a_death_are_those_of_an_uninterrupted_sweep(here, met
     assert known(open_study("other.log", how)) != known(whole)
 
 
-def test_a_sweep_may_die_at_any_moment(here, monkeypatch):
-    """At each of its writes: the run under way is done again, and nothing else is."""
-    how = settings(method="Random", max_runs=3)
+@pytest.mark.parametrize(
+    "how",
+    [
+        settings(method="Random", max_runs=3),
+        seeded(max_runs=5, method="Protein", suggestions_per_pareto=2, gp_training_iter=1),
+    ],
+    ids=["one seed", "several"],
+)
+def test_a_sweep_may_die_at_any_moment(here, monkeypatch, how):
+    """At each of its writes: what was under way is done again, nothing that is known is."""
     whole = open_study("whole.log", how)
-    drive(whole, how)
+    drive(whole, how, Lucky)
     writes = len(Path("whole.log").read_text().splitlines())
     assert writes > 30
     for last in range(9, writes):  # the study itself is there
         path = f"{last}.log"
         with dying(monkeypatch, last):
-            drive(open_study(path, how), how)
+            drive(open_study(path, how), how, Lucky)
+        there = {run.number: curves(run).keys() for run in open_study(path, how).runs()}
+
+        def start(run, place, seed, there=there):
+            assert seed not in there.get(run.number, ())
+            return Lucky(run, place, seed)
+
         with monkeypatch.context() as patch:
-            patch.setattr("puffer_mlx.sweep.engine.driver.own_name", own("this machine", 1, 1.0))
-            patch.setattr("puffer_mlx.sweep.engine.driver.YOUNG", 0.0)
-            drive(open_study(path, how), how)
-        assert known(open_study(path, how)) == known(whole), last
+            patch.setattr(f"{DRIVER}.own_name", own("this machine", 1, 1.0))
+            patch.setattr(f"{DRIVER}.YOUNG", 0.0)
+            drive(open_study(path, how), how, start)
+        again = open_study(path, how)
+        assert known(again) == known(whole), last
+        assert [*map(curves, again.trials())] == [*map(curves, whole.trials())], last
 
 
 def test_runs_of_the_living_and_of_other_machines_are_theirs(here, monkeypatch):
@@ -179,7 +351,7 @@ def test_runs_of_the_living_and_of_other_machines_are_theirs(here, monkeypatch):
         monkeypatch.setattr(samplers, "own_name", own(*owner))
         made = open_study(path, how)
         made.ask()
-        monkeypatch.setattr("puffer_mlx.sweep.engine.driver.own_name", own("this machine", 1, 1.0))
+        monkeypatch.setattr(f"{DRIVER}.own_name", own("this machine", 1, 1.0))
         drive(open_study(path, how), how)
         (run,) = made.runs()
         assert run.state.name == ("COMPLETE" if mine else "RUNNING")
@@ -192,92 +364,86 @@ def test_what_the_dead_have_left_is_taken_over_once(here, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(samplers, "own_name", own(study.own_name()[0], *DEAD[1:]))
         numbers = [made.ask().number for _ in range(2)]
+    start: Any = Formula
     drivers = [
-        Driver(open_study("j.log", how), Formula, [Place()], Limits(2), Nobody(), never)
+        Driver(open_study("j.log", how), start, [Place()], Limits(2), Nobody(), never)
         for _ in range(2)
     ]
     left = [[run.number for run in driver.orphans()] for driver in drivers]
     assert left == [numbers, []]
 
 
-KILLED = """
-import os, signal, sys
+WORKER = """
+import os, signal, sys, time
 sys.path[:0] = [sys.argv[1]]
 from swept import *
-how = settings(max_runs=6)
+how = settings(max_runs=int(sys.argv[2]))
 starts = iter(range(100))
 def start(run, place, seed):
-    if next(starts) == 4:
+    if next(starts) == int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
-    return Formula(run, place)
-drive(open_study("killed.log", how), how, start)
-"""
-
-
-def test_kill_9(here):
-    words = [sys.executable, "-c", KILLED, str(ROOT / "tests")]
-    done = subprocess.run(words, cwd=here, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert done.returncode == -signal.SIGKILL
-    how = settings(max_runs=6)
-    left = open_study("killed.log", how)
-    assert [run.state.name for run in left.runs()] == ["COMPLETE"] * 4 + ["RUNNING"]
-    drive(left, how)
-    whole = open_study("whole.log", how)
-    drive(whole, how)
-    assert known(left) == known(whole)
-
-
-# ---- several processes ---------------------------------------------------------------------------
-
-WORKER = """
-import sys, time
-sys.path[:0] = [sys.argv[1]]
-from swept import *
-how = settings(max_runs=12)
-def start(run, place, seed):
     time.sleep(0.05)
     return Formula(run, place)
 drive(open_study("shared.log", how), how, start)
 """
 
 
-def test_two_processes_share_a_journal(here):
-    words = [sys.executable, "-c", WORKER, str(ROOT / "tests")]
-    how = {"cwd": here, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
-    both = [subprocess.Popen(words, **how) for _ in range(2)]
+def worker(folder, runs, killed=-1):
+    """A process that sweeps; it is killed when it starts its run of that number."""
+    words = [sys.executable, "-c", WORKER, str(ROOT / "tests"), str(runs), str(killed)]
+    return subprocess.Popen(words, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def test_two_processes_go_on_where_one_was_killed(here):
+    how = settings(max_runs=12)
+    assert worker(here, 12, killed=4).wait(120) == -signal.SIGKILL
+    left = open_study("shared.log", how)
+    assert [run.state.name for run in left.runs()] == ["COMPLETE"] * 4 + ["RUNNING"]
+    both = [worker(here, 12) for _ in range(2)]
     assert [process.wait(120) for process in both] == [0, 0]
-    runs = open_study("shared.log", settings()).runs()
+    runs = left.runs()
     assert {run.state for run in runs} == {TrialState.COMPLETE}
     assert 12 <= len(runs) <= 13  # each looks before it begins one
     assert sum("default" in run.user_attrs for run in runs) == 1
     assert len({tuple(run.params.values()) for run in runs}) == len(runs)
+    whole = open_study("whole.log", how)
+    drive(whole, settings(max_runs=5))
+    before = [(run.params, run.values) for run in whole.runs()]
+    assert [(run.params, run.values) for run in runs[:5]] == before
 
 
-# ---- several runs at once ------------------------------------------------------------------------
+# ---- several at once -----------------------------------------------------------------------------
 
 
-def test_runs_at_once_are_as_many_as_there_are_places(here):
-    made = open_study("j.log", settings(max_runs=9))
-    going, most = set(), []
+def test_as_many_at_once_as_there_are_places(here):
+    """Runs, and a run's further seeds."""
+    how = seeded(max_runs=12)
+    made = open_study("j.log", how)
+    going, places, most, seeds = set(), set(), [], []
 
-    class Slow(Formula):
+    class Slow(Lucky):
         looks = 0
 
         def outcome(self):
             self.looks += 1
             if self.looks < 3 + self.place.number:
                 return None
-            going.discard(self.place)
+            going.discard((self.trial.number, self.seed))
+            places.discard(self.place)
             return super().outcome()
 
     def start(run, place, seed):
-        assert place not in going
-        going.add(place)
+        assert (run.number, seed) not in going and place not in places
+        going.add((run.number, seed))
+        places.add(place)
         most.append(len(going))
-        return Slow(run, place)
+        seeds.append([number for number, _ in going].count(run.number))
+        return Slow(run, place, seed)
 
-    drive(made, settings(max_runs=9), start, places=[Place(0), Place(1), Place(2)])
-    assert max(most) == 3 and len(made.runs(TrialState.COMPLETE)) == 9
+    drive(made, how, start, places=[Place(i) for i in range(4)])
+    assert max(most) == 4 and max(seeds) >= 2
+    assert {len(curves(run)) for run in made.runs(TrialState.COMPLETE)} <= {1, 2, 3}
+    assert not made.runs(TrialState.RUNNING)
 
 
 def test_what_is_under_way_is_ended_when_the_sweep_is(here):
@@ -300,14 +466,11 @@ def test_what_is_under_way_is_ended_when_the_sweep_is(here):
     assert {run.state for run in made.runs()} == {TrialState.RUNNING}  # --resume begins them again
 
 
-# ---- early stopping ------------------------------------------------------------------------------
-
-
 def test_a_run_below_what_its_cost_buys_is_ended(here):
     how = settings(max_runs=20, downsample=3, method="Random", early_stop_quantile=0.3)
     made = open_study("j.log", how)
     drive(made, how)  # at least 30 points
-    judge = Judges(made, SPACE, how)()
+    judge = judging(made, SPACE, how)()
     best = made.best()
     assert best
     dear = 2 * max(run.values[1] for run in made.runs()) + 100
@@ -315,7 +478,7 @@ def test_a_run_below_what_its_cost_buys_is_ended(here):
     worst = min(run.values[0] for run in made.runs()) - 1
     many = [curve.Point(worst, dear, 1.0)] * 60
     assert "is less than other runs had" in judge(many)
-    assert Judges(made, SPACE, settings(early_stop_quantile=0))()(many) == ""
+    assert judging(made, SPACE, settings(early_stop_quantile=0))()(many) == ""
 
 
 # ---- other studies -------------------------------------------------------------------------------
@@ -325,29 +488,24 @@ def test_a_study_of_other_things_is_refused(here):
     how = settings()
     sampler = make_sampler(SPACE, how, 1, lambda values: values)
     opened = storage.open_storage("j.log")
-    asked = opening.Asked("one", SPACE, how, {"env": "breakout", "train.gamma": 0.9}, sampler)
-    opening.begin(opened, asked)
-    with pytest.raises(UserError, match=r"train\.gamma was 0\.9, and is 0\.5"):
-        now = {"env": "breakout", "train.gamma": 0.5}
-        opening.go_on(opened, asked._replace(about=now))
-    more = {"env": "breakout", "train.gamma": 0.9, "train.new": 1}  # a later version's key
-    assert opening.go_on(opened, asked._replace(about=more)).runs()
+
+    def opening_of(**about):
+        about = {"env": "breakout", **about}
+        return opening.open_study(opened, "one", Sweep(how, SPACE, []), about, sampler)
+
+    opening_of(gamma=0.9)
+    with pytest.raises(UserError, match=r"gamma was 0\.9, and is 0\.5"):
+        opening_of(gamma=0.5)
+    assert opening_of(gamma=0.9, new=1).runs()  # a later version's key
     optuna.create_study(storage=opened, study_name="theirs")
     with pytest.raises(UserError, match="theirs is no sweep of puffer_mlx"):
         opening.about(opened, "theirs", patience=0)
-    assert opening.about(opened, "none") is None and ABOUT
+    assert opening.about(opened, "none") is None
 
 
 def test_a_study_that_another_process_has_just_begun(here, monkeypatch):
     first = open_study("j.log", settings())
-    monkeypatch.setattr(opening, "about", lambda storage, name: None if not seen else ABOUT)
-    seen: list[str] = []
-    begin = opening.begin
-
-    def late(*how):
-        seen.append("tried")
-        return begin(*how)
-
-    monkeypatch.setattr(opening, "begin", late)
+    looks = iter([None, ABOUT])
+    monkeypatch.setattr(opening, "about", lambda storage, name: next(looks))
     second = open_study("j.log", settings())
-    assert seen and [run.number for run in second.runs()] == [run.number for run in first.runs()]
+    assert [run.number for run in second.runs()] == [run.number for run in first.runs()] == [0]

@@ -1,6 +1,7 @@
 """What a person sees of a sweep, in a terminal and on a pipe, and its pictures."""
 
 import io
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def swept(terminal: bool, width: int = 120, height: int = 40, shown=SHOWN):
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=width, height=height, no_color=True)
 
-    def start(run, place, seed):
+    def start(run, place, seed) -> Any:
         number = next(numbers)
         return Formula(
             run,

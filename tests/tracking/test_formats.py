@@ -104,17 +104,17 @@ def test_as_many_points_as_the_sweep_says(tmp_path):
 
 
 def test_numbers_of_some_records(tmp_path):
-    """They are the mean of those that have them, and before that the first one's."""
+    """They are the mean of those that have them, else what they were before."""
     records = [
-        epoch(1, 100, 1),
-        epoch(2, 200, 1, **{"perf/forward": 4.0}),
+        epoch(1, 100, 1, **{"perf/forward": 4.0}),
+        epoch(2, 200, 1, **{"perf/forward": 5.0}),
         epoch(3, 300, 1),
         epoch(4, 400, 1, **{"perf/forward": math.nan}),
     ]
     run = run_of(tmp_path, records)
     lines = formats.find("puffer5").text(run).splitlines()
-    assert "perf/forward = 4,4,4,nan,nan" in lines
-    assert '"perf/forward": [4.0, 4.0, 4.0, NaN, NaN]' in formats.find("puffer4").text(run)
+    assert "perf/forward = 4,5,5,nan,nan" in lines
+    assert '"perf/forward": [4.0, 5.0, 5.0, NaN, NaN]' in formats.find("puffer4").text(run)
 
 
 def test_ratings_and_the_ladder_are_in_both_forms(tmp_path):

@@ -2,14 +2,15 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from optuna.trial import FrozenTrial, TrialState
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.child import Identity
+from puffer_mlx.sweep.child import Child, Identity
 from puffer_mlx.sweep.curve import Outcome, Point
+from puffer_mlx.sweep.engine.known import Judge
 from puffer_mlx.sweep.engine.study import (
     FAULT,
     FINISHED,
@@ -27,58 +28,8 @@ PAUSE = 0.2  # seconds between two looks
 YOUNG = 5.0  # seconds
 
 
-class Run(Protocol):
-    """One that was started: ``child.Child``."""
-
-    @property
-    def identity(self) -> Identity | None:
-        """Its process; None if it is none of its own."""
-        ...
-
-    def look(self) -> list[Point]:
-        """Points since the last call."""
-        ...
-
-    def outcome(self) -> Outcome | None:
-        """What came of it; None while it is going on."""
-        ...
-
-    def stop(self, why: str) -> None:
-        """End it before its time: what it was counts."""
-        ...
-
-    def end(self) -> None:
-        """End it: nothing of it counts."""
-        ...
-
-
-class Watching(Protocol):
-    """Who is told what happens."""
-
-    def began(self, run: FrozenTrial, seed: int) -> None:
-        """A run was started with one of its seeds."""
-        ...
-
-    def news(self, run: FrozenTrial, seed: int, points: Sequence[Point]) -> None:
-        """A run told of itself."""
-        ...
-
-    def left(self, run: FrozenTrial, seed: int) -> None:
-        """A run with one of its seeds is no longer under way."""
-        ...
-
-    def ended(self, run: FrozenTrial) -> None:
-        """A run is over with all of its seeds; the trial says how."""
-        ...
-
-    def draw(self) -> None:
-        """Called a few times a second."""
-        ...
-
-
 # Starts a run with the seed of that number; raises UserError if its values can't be run.
-Start = Callable[[FrozenTrial, Place, int], Run]
-Judge = Callable[[Sequence[Point]], str]  # why a run with these points is to end; "": it isn't
+Start = Callable[[FrozenTrial, Place, int], Child]
 
 
 class Limits(NamedTuple):
@@ -96,14 +47,33 @@ class Limits(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Going:
-    """A run that is under way here, with one of its seeds."""
+class Going:
+    """A run that is under way here, with one of its seeds.
+
+    Attributes:
+        began: when, by ``time.monotonic``.
+        last: what it told last of itself.
+    """
 
     trial: FrozenTrial
     seed: int
     place: Place
-    run: Run
+    run: Child
     judge: Judge
+    began: float = field(default_factory=time.monotonic)
+    last: Point | None = None
+
+
+class Watching(Protocol):
+    """Who is told what happens."""
+
+    def draw(self, going: Sequence[Going]) -> None:
+        """Called a few times a second."""
+        ...
+
+    def ended(self, run: FrozenTrial) -> None:
+        """A run is over with all of its seeds; the trial says how."""
+        ...
 
 
 class Driver:
@@ -132,7 +102,7 @@ class Driver:
         self._study, self._start, self._limits = study, start, limits
         self._watching, self._judge, self._pause = watching, judge, pause
         self._free = list(places)
-        self._going: list[_Going] = []
+        self._going: list[Going] = []
         self._open: set[int] = set()  # numbers of runs here that may get further seeds
         self._failed = self._invalid = 0  # in a row
 
@@ -152,7 +122,7 @@ class Driver:
                 for going in list(self._going):
                     if going in self._going:  # it goes with another one of its run that failed
                         self._look(going)
-                self._watching.draw()
+                self._watching.draw(self._going)
                 time.sleep(self._pause)
         finally:
             for going in self._going:  # all are asked before one is waited for
@@ -201,10 +171,9 @@ class Driver:
             return True
         self._invalid = 0
         judge = self._judge() if seed == 0 else _never  # a promising run goes on to its end
-        self._going.append(_Going(run, seed, self._free.pop(0), began, judge))
+        self._going.append(Going(run, seed, self._free.pop(0), began, judge))
         if began.identity:
             self._study.note_process(run, began.identity, seed)
-        self._watching.began(run, seed)
         return True
 
     def _further(self) -> tuple[FrozenTrial, int] | None:
@@ -227,10 +196,10 @@ class Driver:
 
     # ---- going on --------------------------------------------------------------------------------
 
-    def _look(self, going: _Going) -> None:
+    def _look(self, going: Going) -> None:
         run = going.trial
         if news := going.run.look():
-            self._watching.news(run, going.seed, news)
+            going.last = news[-1]
             if why := going.judge(news):
                 going.run.stop(why)
         if (outcome := going.run.outcome()) is None:
@@ -256,10 +225,9 @@ class Driver:
             "put that right, and go on with --resume; train starts a single run",
         )
 
-    def _leave(self, going: _Going) -> None:
+    def _leave(self, going: Going) -> None:
         self._going.remove(going)
         self._free = sorted([*self._free, going.place])
-        self._watching.left(going.trial, going.seed)
 
     def _fail(self, run: FrozenTrial, fault: str) -> None:
         """Tell that a run failed; what is under way of it is ended."""

@@ -5,9 +5,10 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import optuna
+from optuna.exceptions import DuplicatedStudyError
 from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage
 
@@ -15,8 +16,7 @@ from puffer_mlx.config import Config, to_dict
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.engine.study import DEFAULT, GIVEN, Study, quiet
 from puffer_mlx.sweep.fit import Values
-from puffer_mlx.sweep.settings import SweepSettings
-from puffer_mlx.sweep.space import Space
+from puffer_mlx.sweep.reading import Sweep
 
 ABOUT = "puffer_mlx"  # the study's attribute that says what is swept
 MAY_DIFFER = {  # from one process of a sweep to another
@@ -26,86 +26,78 @@ MAY_DIFFER = {  # from one process of a sweep to another
 }
 
 
-class Asked(NamedTuple):
-    """A sweep that is to be begun, or gone on with.
+def open_study(
+    storage: BaseStorage,
+    name: str,
+    swept: Sweep,
+    about_now: Mapping[str, Any],
+    sampler: BaseSampler,
+    given: Mapping[str, Values] = {},
+) -> Study:
+    """The study of a name, begun if it isn't there; its first run has the configuration's values.
 
     Args:
+        storage: where it is.
         name: the study's.
-        space: what is swept.
-        settings: how.
-        about: what it is about, as ``described``.
+        swept: what, and how.
+        about_now: what it is to be about, as ``described``.
         sampler: of its runs.
         given: whose values the first runs after the configuration's own have: a file's name, and
             its values of what is swept.
-    """
-
-    name: str
-    space: Space
-    settings: SweepSettings
-    about: Mapping[str, Any]
-    sampler: BaseSampler
-    given: Mapping[str, Values] = {}
-
-
-def open_study(storage: BaseStorage, asked: Asked) -> Study:
-    """The study of that name, begun if it isn't there; errors as of the two below."""
-    if about(storage, asked.name) is None:
-        with contextlib.suppress(optuna.exceptions.DuplicatedStudyError):
-            return begin(storage, asked)
-    return go_on(storage, asked)  # another process may have begun it just now
-
-
-def begin(storage: BaseStorage, asked: Asked) -> Study:
-    """A new study, whose first run has the configuration's own values.
 
     Raises:
-        optuna.exceptions.DuplicatedStudyError: there is one of this name.
+        UserError: there is one that is about something else.
     """
-    goal = "maximize" if asked.settings.sign > 0 else "minimize"
-    with quiet():
-        study = optuna.create_study(
-            storage=storage,
-            study_name=asked.name,
-            directions=[goal, "minimize"],
-            sampler=asked.sampler,
-        )
-        study.set_metric_names(["score", "cost"])
-        defaults = {p.name: p.default for p in asked.space.parameters if p.default is not None}
-        study.enqueue_trial(defaults, user_attrs={DEFAULT: True})
-        for name, values in asked.given.items():
-            study.enqueue_trial(values, user_attrs={GIVEN: name})
-        study.set_user_attr(ABOUT, json.dumps(asked.about))
-    return Study(study, asked.space, asked.settings)
-
-
-def go_on(storage: BaseStorage, asked: Asked) -> Study:
-    """A study that is there.
-
-    Raises:
-        UserError: it is about something else.
-    """
-    if line := difference(about(storage, asked.name) or {}, asked.about):
+    if about(storage, name) is None:
+        with contextlib.suppress(DuplicatedStudyError):  # another process has begun it just now
+            _begin(storage, name, swept, about_now, given)
+    if line := difference(about(storage, name) or {}, about_now):
         hint = "go on with the options it began with, or begin another one with another --name"
-        raise UserError(f"the sweep {asked.name} is about something else: {line}", hint)
+        raise UserError(f"the sweep {name} is about something else: {line}", hint)
     with quiet():
-        study = optuna.load_study(storage=storage, study_name=asked.name, sampler=asked.sampler)
-    return Study(study, asked.space, asked.settings)
+        study = optuna.load_study(storage=storage, study_name=name, sampler=sampler)
+    return Study(study, swept.space, swept.settings)
 
 
-def described(space: Space, settings: SweepSettings, config: Config) -> dict[str, Any]:
+def _begin(
+    storage: BaseStorage,
+    name: str,
+    swept: Sweep,
+    about_now: Mapping[str, Any],
+    given: Mapping[str, Values],
+) -> None:
+    goal = "maximize" if swept.settings.sign > 0 else "minimize"
+    with quiet():
+        study = optuna.create_study(storage=storage, study_name=name, directions=[goal, "minimize"])
+        study.set_metric_names(["score", "cost"])
+        defaults = {p.name: p.default for p in swept.space.parameters if p.default is not None}
+        study.enqueue_trial(defaults, user_attrs={DEFAULT: True})
+        for file, values in given.items():
+            study.enqueue_trial(values, user_attrs={GIVEN: file})
+        study.set_user_attr(ABOUT, json.dumps(about_now))
+
+
+def described(swept: Sweep, config: Config) -> dict[str, Any]:
     """What has to be the same for trials to be of one sweep, by names for messages."""
-    plain = to_dict(config)
-    made: dict[str, Any] = {"env": config.env_name, "source": Path(plain["source"]).name}
-    made |= {"sweep.metric": settings.metric, "sweep.goal": settings.goal}
-    made["what is swept"] = ", ".join(space.names)
-    for p in space.parameters:
-        made[f"the range of {p.name}"] = f"{p.distribution} {p.low:g} to {p.high:g}"
-    for section in ("base", "vec", "wrap", "policy", "torch", "train", "selfplay", "env"):
-        for key, value in plain[section].items():
-            name = f"{section}.{key}"
-            if name not in MAY_DIFFER and name not in space.names:
-                made[name] = value
-    return made
+    plain, space = to_dict(config), swept.space
+    ranges = {
+        f"the range of {p.name}": f"{p.distribution} {p.low:g} to {p.high:g}"
+        for p in space.parameters
+    }
+    keys = {
+        f"{section}.{key}": value
+        for section in ("base", "vec", "wrap", "policy", "torch", "train", "selfplay", "env")
+        for key, value in plain[section].items()
+    }
+    return {
+        "env": config.env_name,
+        "source": Path(plain["source"]).name,
+        "sweep.metric": swept.settings.metric,
+        "sweep.goal": swept.settings.goal,
+        "what is swept": ", ".join(space.names),
+        **ranges,
+        **{name: keys[name] for name in keys if name not in {*MAY_DIFFER, *space.names}},
+    }
 
 
 def about(storage: BaseStorage, name: str, patience: float = 10.0) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from optuna.trial import FrozenTrial
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.curve import Point
+from puffer_mlx.sweep.engine.driver import Going
 from puffer_mlx.sweep.engine.study import FINISHED, Study, curves
 from puffer_mlx.sweep.engine.table import Screen
 from puffer_mlx.sweep.engine.trainings import Trainings
@@ -13,7 +13,7 @@ from puffer_mlx.system import voice
 
 
 class Records:
-    """Informed by a ``Driver``; tells a screen, and writes files.
+    """Told by a ``Driver``; tells a screen, and writes files.
 
     Args:
         study: the sweep's trials.
@@ -26,17 +26,9 @@ class Records:
         self._best = -1  # the run whose configuration is written
         self._faults: list[str] = []
 
-    def began(self, run: FrozenTrial, seed: int) -> None:
-        """A run was started with one of its seeds."""
-        self._screen.began(run, seed)
-
-    def news(self, run: FrozenTrial, seed: int, points: Sequence[Point]) -> None:
-        """A run told of itself."""
-        self._screen.news(run, seed, points)
-
-    def left(self, run: FrozenTrial, seed: int) -> None:
-        """A run with one of its seeds is no longer under way."""
-        self._screen.left(run, seed)
+    def draw(self, going: Sequence[Going]) -> None:
+        """Called a few times a second."""
+        self._screen.draw(going)
 
     def ended(self, run: FrozenTrial) -> None:
         """A run is over with all of its seeds."""
@@ -48,10 +40,6 @@ class Records:
             self._write_best()
         except UserError as error:  # the sweep matters more
             self._faults.append(str(error))
-
-    def draw(self) -> None:
-        """Called a few times a second."""
-        self._screen.draw()
 
     def conclude(self) -> None:
         """Write what is left to be written; say what couldn't be."""

@@ -17,7 +17,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.engine.informed import Informed
+from puffer_mlx.sweep.engine.known import Known
 from puffer_mlx.sweep.engine.study import DEFAULT, GIVEN, OWNER, distributions, is_run, own_name
 from puffer_mlx.sweep.fit import Values
 from puffer_mlx.sweep.methods import make_method
@@ -87,14 +87,15 @@ class Ours(Suggesting):
 
     def __init__(self, space: Space, settle: Settle, settings: SweepSettings, seed: int) -> None:
         super().__init__(space, settle)
-        self._informed = Informed(space, lambda: make_method(space, settings, seed))
+        self._method, self._known = make_method(space, settings, seed), Known(space, settings)
 
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
         """The method's suggestion, told of all that is known."""
         trials = study.get_trials(deepcopy=False)
         number = sum(each.number < trial.number for each in trials if is_run(each))
-        method = self._informed.of(trials)
-        return self._space.to_values(method.suggest(max(0, number - 1)))  # the first is the file's
+        self._method.observations = self._known.of(trials)
+        vector = self._method.suggest(max(0, number - 1))  # the first is the file's
+        return self._space.to_values(vector)
 
 
 class Optunas(Suggesting):

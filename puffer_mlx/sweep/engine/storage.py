@@ -33,7 +33,7 @@ def open_storage(where: str, must_exist: bool = False) -> BaseStorage:
     Raises:
         UserError: it can't be opened, or what it takes isn't installed.
     """
-    with _opening(where):
+    with reported(where, opens=True):
         kind, colon, rest = where.partition("://")
         if not colon:
             return _journal(Path(where), must_exist)
@@ -176,41 +176,32 @@ def _need(module: str, where: str, packages: str = "") -> None:
 
 
 @contextlib.contextmanager
-def _opening(where: str) -> Iterator[None]:
-    """Report whatever a block raises that opens a storage: anything may be in a file.
-
-    Raises:
-        UserError: instead.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        raise _refused(where, error) from None
-
-
-@contextlib.contextmanager
-def reported(where: str) -> Iterator[None]:
+def reported(where: str, opens: bool = False) -> Iterator[None]:
     """Report what a storage raises in a block: it is locked, damaged, or gone.
 
+    Args:
+        where: it is.
+        opens: the block opens it: whatever is raised is the storage's, for anything may be in it.
+
     Raises:
         UserError: instead.
     """
     try:
         yield
-    except optuna.exceptions.StorageInternalError as error:
-        raise _refused(where, error) from None
     except Exception as error:
-        of_storage = type(error).__module__.startswith(("sqlalchemy", "grpc", "redis"))
-        of_file = isinstance(error, OSError) and str(error.filename).startswith(where)
-        frames = traceback.extract_tb(error.__traceback__)
-        damaged = isinstance(error, ValueError) and any(
-            frame.filename.startswith(OF_STORAGES) for frame in frames
-        )
-        if not (of_storage or of_file or damaged):
+        if isinstance(error, UserError) or not (opens or _is_of_storage(error, where)):
             raise
         raise _refused(where, error) from None
+
+
+def _is_of_storage(error: Exception, where: str) -> bool:
+    if isinstance(error, ValueError):  # it is damaged
+        frames = traceback.extract_tb(error.__traceback__)
+        return any(frame.filename.startswith(OF_STORAGES) for frame in frames)
+    if isinstance(error, OSError):
+        return str(error.filename).startswith(where)
+    of_others = type(error).__module__.startswith(("sqlalchemy", "grpc", "redis"))
+    return of_others or isinstance(error, optuna.exceptions.StorageInternalError)
 
 
 def _refused(where: str, error: Exception) -> UserError:

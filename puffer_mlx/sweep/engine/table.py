@@ -1,8 +1,7 @@
 """What a person sees of a sweep: a live table in a terminal, a line for each run elsewhere."""
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Self
 
 from optuna.trial import FrozenTrial, TrialState
@@ -12,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from puffer_mlx.display.run_view import abbreviate, duration
-from puffer_mlx.sweep.curve import Point
+from puffer_mlx.sweep.engine.driver import Going
 from puffer_mlx.sweep.engine.study import (
     DEFAULT,
     FAULT,
@@ -28,16 +27,6 @@ from puffer_mlx.sweep.engine.study import (
 EVERY = 1.0  # seconds between two drawings
 FAILED, RUNNING = 3, 16  # rows at most
 GAP = 2  # columns between two
-
-
-@dataclass
-class _Now:
-    """A run under way here."""
-
-    trial: FrozenTrial
-    seed: int
-    began: float
-    last: Point | None = None
 
 
 class Screen:
@@ -63,22 +52,21 @@ class Screen:
     ) -> None:
         self._study, self._title, self._runs, self._places = study, title, runs, places
         self._console, self._shown = console, shown
-        self._going: dict[tuple[int, int], _Now] = {}
+        self._going: Sequence[Going] = ()
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._drawn = float("-inf")
-        self._began = time.monotonic()
 
     def __enter__(self) -> Self:
         if self._live:
             self._live.__enter__()
-            self.draw()
+            self._draw()
         else:
             self._line(self._title)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._live:
-            self._going.clear()
+            self._going = ()
             self._draw()
             self._live.__exit__(None, None, None)
 
@@ -87,25 +75,14 @@ class Screen:
 
     # ---- what a Driver tells ---------------------------------------------------------------------
 
-    def began(self, run: FrozenTrial, seed: int) -> None:
-        """A run was started with one of its seeds."""
-        self._going[run.number, seed] = _Now(run, seed, time.monotonic())
-
-    def news(self, run: FrozenTrial, seed: int, points: Sequence[Point]) -> None:
-        """A run told of itself."""
-        self._going[run.number, seed].last = points[-1]
-
-    def left(self, run: FrozenTrial, seed: int) -> None:
-        """A run with one of its seeds is no longer under way."""
-        del self._going[run.number, seed]
-
     def ended(self, run: FrozenTrial) -> None:
         """A run is over with all of its seeds."""
         if not self._live:
             self._line(self.line(run))
 
-    def draw(self) -> None:
-        """Draw, if that was long enough ago."""
+    def draw(self, going: Sequence[Going]) -> None:
+        """Draw, with what is under way, if that was long enough ago."""
+        self._going = going
         if self._live and time.monotonic() - self._drawn >= EVERY:
             self._draw()
 
@@ -124,7 +101,8 @@ class Screen:
         elif name := run.user_attrs.get(GIVEN):
             parts.append(f"the values of {name}")
         elif run.state != TrialState.FAIL:
-            parts.append(_values(run.params, self._shown))
+            values = zip(self._shown, self._values(run), strict=True)
+            parts.append(", ".join(f"{name} {value}" for name, value in values if value))
         done = self._study.trained(*FINISHED)
         if (best := self._study.best()) is not None:
             parts.append(f"best {best.values[0]:.4g} (run {self._study.ordinal(best)})")
@@ -133,11 +111,10 @@ class Screen:
     def picture(self) -> RenderableType:
         """All of it."""
         study = self._study
-        failed = study.runs(TrialState.FAIL)
-        stopped = study.runs(TrialState.PRUNED)
+        failed, stopped = study.runs(TrialState.FAIL), study.runs(TrialState.PRUNED)
         done = study.trained(*FINISHED)
         costs = [cost for run in study.runs(TrialState.COMPLETE) for cost in _costs(run)]
-        costs += [_stopped_at(run)[1] for run in stopped]
+        costs += [_came_to(run)[1] for run in stopped]
         left = max(0, self._runs - done)
         facts = [f"{done} of {self._runs} runs"]
         facts += [f"{len(stopped)} ended early"] * bool(stopped)
@@ -155,68 +132,66 @@ class Screen:
         for line in (*head, *faults):
             line.truncate(self._console.width, overflow="ellipsis")
         height = self._console.height - 1 - len(head) - len(faults)
-        return Group(*head, *self._table(study, self._console.width, height), *faults)
+        return Group(*head, *self._table(self._console.width, height), *faults)
 
-    def _table(self, study: Study, width: int, height: int) -> list[RenderableType]:
+    def _table(self, width: int, height: int) -> list[RenderableType]:
         """The best run, what is under way, the front and the newest others, as many as fit.
 
         Args:
-            study: its trials.
             width: columns; keys that have no room are left out.
             height: lines.
         """
+        study = self._study
         best, front = study.best(), study.front()[::-1]
         on_front = {run.number for run in front}
         others = [run for run in study.runs(*FINISHED)[::-1] if run.number not in on_front]
-        rows = [
-            self._row(run, "best" if best and run.number == best.number else "front")
-            for run in front
-        ]
-        going = [self._row_of(going) for going in list(self._going.values())[:RUNNING]]
-        others_rows = [
-            self._row(run, "ended early" if run.state == TrialState.PRUNED else "behind")
-            for run in others
-        ]
+        going = self._going[:RUNNING]
         room = max(1, height - 1 - len(going))  # of the lines below the columns' names
-        left = len(rows) + len(others_rows) - room
-        if left > 0:
+        if (left := len(front) + len(others) - room) > 0:
             room = max(1, room - 1)
-            left = len(rows) + len(others_rows) - room
-        rows, others_rows = rows[:room], others_rows[: max(0, room - len(rows))]
+            left = len(front) + len(others) - room
+        rows = []
+        for run in front[:room]:
+            is_best = best is not None and run.number == best.number
+            rows.append((self._row(run, "best" if is_best else "front"), "green" * is_best))
+        rows += [(self._row_of(each), "cyan") for each in going]
+        for run in others[: max(0, room - len(front))]:
+            state = "ended early" if run.state == TrialState.PRUNED else "behind"
+            rows.append((self._row(run, state), "dim"))
         names = ["run", "", "score", "seconds", "steps", *self._shown]
-        cells = [row for row, _ in (*rows, *going, *others_rows)]
-        widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+        columns = zip(names, *(cells for cells, _ in rows), strict=True)
+        widths = [max(map(len, column)) for column in columns]
         while len(widths) > 5 and sum(widths) + GAP * (len(widths) - 1) > width:
             widths.pop()
         table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False)
         for name in names[: len(widths)]:
             justify = "left" if name in ("run", "") else "right"
             table.add_column(name, justify=justify, no_wrap=True)
-        for row, style in (*rows, *going, *others_rows):
-            table.add_row(*row[: len(widths)], style=style)
+        for cells, style in rows:
+            table.add_row(*cells[: len(widths)], style=style)
         return [table, *([Text(f"{left} more", "dim")] if left > 0 else [])]
 
-    def _row(self, run: FrozenTrial, state: str) -> tuple[list[str], str]:
-        """A finished run's cells, and its style."""
-        score, cost = _stopped_at(run) if run.state == TrialState.PRUNED else run.values
-        number = f"{self._study.ordinal(run)}{_judged(run)}"
-        cells = [number, state, f"{score:.4g}", f"{cost:.1f}"]
-        style = {"best": "green", "front": ""}.get(state, "dim")
-        return [*cells, abbreviate(run.user_attrs.get(STEPS, 0)), *self._cells(run)], style
+    def _row(self, run: FrozenTrial, state: str) -> list[str]:
+        """A finished run's cells."""
+        score, cost = _came_to(run)
+        seeds = f" ({len(of)} seeds)" if (of := curves(run)) else ""
+        cells = [f"{self._study.ordinal(run)}{seeds}", state, f"{score:.4g}", f"{cost:.1f}"]
+        return [*cells, abbreviate(run.user_attrs.get(STEPS, 0)), *self._values(run)]
 
-    def _row_of(self, going: _Now) -> tuple[list[str], str]:
+    def _row_of(self, going: Going) -> list[str]:
         """The same of one under way."""
         last = going.last
         seconds = last.cost if last else time.monotonic() - going.began
         seed = f", seed {going.seed + 1}" if self._study.seeds > 1 else ""
-        number = str(self._study.ordinal(going.trial))
-        cells = [number, f"running{seed}", f"{last.score:.4g}" if last else "-", f"{seconds:.1f}"]
+        number, score = str(self._study.ordinal(going.trial)), f"{last.score:.4g}" if last else "-"
         steps = abbreviate(last.steps) if last else "0"
-        return [*cells, steps, *self._cells(going.trial)], "cyan"
+        cells = [number, f"running{seed}", score, f"{seconds:.1f}", steps]
+        return [*cells, *self._values(going.trial)]
 
-    def _cells(self, run: FrozenTrial) -> list[str]:
-        names = {name.rpartition(".")[2]: name for name in run.params}
-        return [_short(run.params[names[each]]) if each in names else "" for each in self._shown]
+    def _values(self, run: FrozenTrial) -> list[str]:
+        """Of the parameters that are shown; empty texts where it has none."""
+        values = {name.rpartition(".")[2]: value for name, value in run.params.items()}
+        return [_short(values[name]) if name in values else "" for name in self._shown]
 
 
 def _costs(run: FrozenTrial) -> list[float]:
@@ -224,31 +199,20 @@ def _costs(run: FrozenTrial) -> list[float]:
     return [curve[-1].cost for curve in curves(run).values()] or [run.values[1]]
 
 
-def _judged(run: FrozenTrial) -> str:
-    """How many seeds a run was judged by, if that is worth a word."""
-    of = curves(run)
-    return f" ({len(of)} seeds)" if of else ""
-
-
-def _stopped_at(run: FrozenTrial) -> tuple[float, float]:
-    """Score and cost of a run that was ended early."""
-    score, cost = run.user_attrs[LAST]
+def _came_to(run: FrozenTrial) -> tuple[float, float]:
+    """Score and cost of a run that finished, or was ended early."""
+    score, cost = run.user_attrs[LAST] if run.state == TrialState.PRUNED else run.values
     return score, cost
 
 
 def _result(run: FrozenTrial) -> str:
     if run.state == TrialState.FAIL:
         return f"failed: {run.user_attrs.get(FAULT)}"
-    score, cost = _stopped_at(run) if run.state == TrialState.PRUNED else run.values
+    score, cost = _came_to(run)
     text = f"score {score:.4g}, {cost:.1f} s, {abbreviate(run.user_attrs.get(STEPS, 0))} steps"
     if of := [curve[-1].score for curve in curves(run).values()]:
         text += f", seeds {' '.join(f'{each:.4g}' for each in of)}"
     return f"{text}, ended early: {run.user_attrs[STOPPED]}" if STOPPED in run.user_attrs else text
-
-
-def _values(params: Mapping[str, float], shown: Sequence[str]) -> str:
-    names = {name.rpartition(".")[2]: name for name in params}
-    return ", ".join(f"{each} {_short(params[names[each]])}" for each in shown if each in names)
 
 
 def _short(value: float) -> str:

@@ -1,7 +1,7 @@
 """A sweep's runs as command lines and configurations of ``puffer-mlx train``."""
 
 import contextlib
-from collections.abc import Sequence
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -13,10 +13,10 @@ from puffer_mlx.config import Config, ini_text, load, load_saved
 from puffer_mlx.config.command_line import option
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.child import Child
-from puffer_mlx.sweep.default_ranges import default_ranges
 from puffer_mlx.sweep.engine.study import DEFAULT, curves
 from puffer_mlx.sweep.fit import AGENTS, Values, fit
 from puffer_mlx.sweep.places import Place
+from puffer_mlx.sweep.reading import sections
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import Space
 from puffer_mlx.system.files import publish
@@ -25,7 +25,6 @@ from puffer_mlx.tracking.run_log import RunLog
 
 BEST = "best.ini"
 FORMS = {"5.0": "puffer5"}  # of the records that a release's viewers read; else 4.0's
-OF_A_RANGE = "distribution", "min", "max", "scale"
 BUFFERS = "vec.num_buffers"
 
 
@@ -56,11 +55,11 @@ class Trainings(NamedTuple):
         What can be run stays as it was suggested, and what no moving of sizes helps, too: that is a
         failed trial, which says why.
         """
-        for sizes in (dict, lambda found: fit(found, self.space, self.config)):
-            made = self._in_equal_groups(sizes(values))
+        for sizes in (values, fit(values, self.space, self.config)):
+            grouped = self._in_equal_groups(sizes)
             with contextlib.suppress(UserError):
-                _loaded(self._words(made))
-                return made
+                _loaded(self._words(grouped))
+                return grouped
         return self._in_equal_groups(values)
 
     def _in_equal_groups(self, values: Values) -> Values:
@@ -76,19 +75,18 @@ class Trainings(NamedTuple):
 
     def words_of(self, run: FrozenTrial, seed: int = 0) -> list[str]:
         """The words of a run's command line that say what is trained, from ENV on."""
-        if run.user_attrs.get(DEFAULT):  # the files' values, by the files' rules
-            known = {p.name for p in self.space.parameters if p.default is not None}
-        else:
-            known = set()
-        found = {name: run.params[name] for name in self.space.names if name not in known}
-        return [*self._words(found), *self._seeds(seed)]
-
-    def _seeds(self, seed: int) -> list[str]:
-        """Options for one of a run's further seeds: other weights, and other environments."""
-        if not seed:
-            return []
-        vec = self.config.vec.seed + 1000 * seed  # environment i starts from this plus i
-        return [f"--base.seed={self.config.base.seed + seed}", f"--vec.seed={vec}"]
+        by_files = run.user_attrs.get(DEFAULT)  # the files' values, by the files' rules
+        words = self._words(
+            {
+                p.name: run.params[p.name]
+                for p in self.space.parameters
+                if not by_files or p.default is None
+            }
+        )
+        if seed:  # other weights, and other environments: environment i starts from its seed plus i
+            words.append(f"--base.seed={self.config.base.seed + seed}")
+            words.append(f"--vec.seed={self.config.vec.seed + 1000 * seed}")
+        return words
 
     def _words(self, values: Values) -> list[str]:
         words = [self.env, *self.words]
@@ -103,20 +101,8 @@ class Trainings(NamedTuple):
             UserError: its values can't be run.
         """
         config = _loaded(self.words_of(run))
-        config.sweep = self.sections()
+        config.sweep = sections(self.config, self.space)
         return config
-
-    def sections(self) -> dict[str, dict[str, str]]:
-        """[sweep] and all its sections, also of ranges that no file says: viewers look for them."""
-        made = {"sweep": {}} | {name: dict(keys) for name, keys in self.config.sweep.items()}
-        for name, spec in default_ranges(self.config).items():
-            made.setdefault(f"sweep.{name}", dict(zip(OF_A_RANGE, map(str, spec), strict=True)))
-        for parameter in self.space.parameters:
-            spec = parameter.distribution, parameter.low, parameter.high, parameter.scale
-            written = made.setdefault(f"sweep.{parameter.name}", {})
-            for key, value in zip(OF_A_RANGE, spec, strict=True):
-                written.setdefault(key, str(value))
-        return made
 
     def start(self, run: FrozenTrial, place: Place, seed: int) -> Child:
         """Start a run's process, with one of its seeds.
@@ -125,21 +111,13 @@ class Trainings(NamedTuple):
             UserError: its values can't be run.
         """
         self.config_of(run)
-        folder = self.folder_of(run, seed)
-        with contextlib.suppress(FileNotFoundError):
-            _forget(folder)
+        folder, settings = self.folder_of(run, seed), self.settings
+        _forget(folder)
         words = self.words_of(run, seed)
-        words += [
-            "--checkpoint-dir",
-            str(folder / "checkpoints"),
-            "--log-dir",
-            str(folder / "logs"),
-        ]
-        if not _says(self.words, "--checkpoint-interval"):
-            words += ["--checkpoint-interval", "0"]
-        if not _says(self.words, "--wandb-group"):
-            words += ["--wandb-group", self.folder.name]
-        settings = self.settings
+        words += [f"--checkpoint-dir={folder / 'checkpoints'}", f"--log-dir={folder / 'logs'}"]
+        said = {word.partition("=")[0] for word in self.words}
+        usual = {"--checkpoint-interval": "0", "--wandb-group": self.folder.name}
+        words += [f"{name}={text}" for name, text in usual.items() if name not in said]
         return Child(words, folder, place, settings.metric, settings.downsample, self.hang)
 
     # ---- what is left of a run -------------------------------------------------------------------
@@ -152,7 +130,7 @@ class Trainings(NamedTuple):
         if not logs or not saved:
             return
         config = load_saved(saved[-1])
-        config.sweep = self.sections()
+        config.sweep = sections(self.config, self.space)
         name = _name(run, seed)
         form = formats.find(FORMS.get(config.facts.release, "puffer4"))
         log = RunLog(config, name, logs[-1], overlap=config.train.overlap is True)
@@ -161,22 +139,19 @@ class Trainings(NamedTuple):
         with publish(self.folder / "logs" / config.slug / f"{name}{form.suffix}") as temporary:
             temporary.write_text(form.text(log), encoding="utf-8")
 
-    def write_best(self, run: FrozenTrial) -> Path:
-        """Write the configuration of a run as a file that ``train`` takes; its path."""
+    def write_best(self, run: FrozenTrial) -> None:
+        """Write the configuration of a run as a file that ``train`` takes."""
         config = self.config_of(run)
         config = replace(config, base=replace(config.base, family=self.config.base.family))
-        path = self.folder / BEST
         score, cost = run.values
-        several = (
-            f", the {self.settings.seeds_score} of {len(of)} seeds" if (of := curves(run)) else ""
-        )
         head = (
             f"# runs/{_name(run, 0)} of the sweep {self.folder.name}: {self.settings.metric}"
-            f" {score:g} after {cost:.1f} s{several}.\n\n"
+            f" {score:g} after {cost:.1f} s"
         )
-        with publish(path) as temporary:
-            temporary.write_text(head + ini_text(config), encoding="utf-8")
-        return path
+        if seeds := curves(run):
+            head += f", the {self.settings.seeds_score} of {len(seeds)} seeds"
+        with publish(self.folder / BEST) as temporary:
+            temporary.write_text(f"{head}.\n\n{ini_text(config)}", encoding="utf-8")
 
 
 def _name(run: FrozenTrial, seed: int) -> str:
@@ -191,14 +166,8 @@ def _loaded(words: list[str]) -> Config:
     return config
 
 
-def _says(words: Sequence[str], name: str) -> bool:
-    return any(word.partition("=")[0] == name for word in words)
-
-
 def _forget(folder: Path) -> None:
     """Remove what a run that begins again has left: its log would count twice."""
-    import shutil
-
     for name in "logs", "checkpoints":
         if (folder / name).is_symlink():
             raise UserError(f"{folder / name} is a link", "remove it")

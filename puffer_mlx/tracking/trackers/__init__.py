@@ -51,6 +51,11 @@ class TrackedRun(NamedTuple):
         """The tag, if there is one."""
         return [] if self.tag == "none" else [self.tag]
 
+    @property
+    def about(self) -> dict[str, str]:
+        """Where it was started, and how, by name."""
+        return {**self.machine, "command": self.command, "tag": ", ".join(self.tags)}
+
 
 class Ending(NamedTuple):
     """What a tracker is told when the run ends.
@@ -105,10 +110,12 @@ class TrackerKind(NamedTuple):
         package: what is imported, which may not be installed; ``pip install 'puffer-mlx[NAME]'``
             installs it.
         make: makes its side of one run.
+        takes_again: whether it is told once more of steps that come again after a run was resumed.
     """
 
     package: str
     make: Callable[[], Tracker]
+    takes_again: bool = True
 
 
 def find(name: str) -> TrackerKind:

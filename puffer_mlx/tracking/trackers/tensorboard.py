@@ -32,10 +32,15 @@ class TensorBoard:
         if run.step is not None:
             session = SessionLog(status=SessionLog.START)
             self._add(run.step + 1, session_log=session)
-        about = {**run.machine, "command": run.command, "tag": ", ".join(run.tags)}
-        self._text("run", "\n".join(f"- {name}: `{text}`" for name, text in about.items() if text))
+        about = [f"- {name}: `{text}`" for name, text in run.about.items() if text]
+        self._text("run", "\n".join(about))
         self._text("configuration", f"```json\n{json.dumps(run.config, indent=1)}\n```")
-        self._add(self._step, summary=hparams_pb(_hparams(run), trial_id=run.run_id))
+        plain = {  # without lists of names, which nobody compares
+            name: value
+            for name, value in flat(run.config).items()
+            if isinstance(value, bool | int | float | str)
+        }
+        self._add(self._step, summary=hparams_pb(plain, trial_id=run.run_id))
         self._writer.flush()
         return str(folder)
 
@@ -96,15 +101,6 @@ def _session_end(ending: Ending) -> Any:
         tensor=metadata.NULL_TENSOR,
     )
     return Summary(value=[value])
-
-
-def _hparams(run: TrackedRun) -> dict[str, Any]:
-    """The configuration without folders and lists of names, which nobody compares."""
-    return {name: value for name, value in flat(run.config).items() if _comparable(value)}
-
-
-def _comparable(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str)
 
 
 TRACKER = TrackerKind("tensorboard", TensorBoard)

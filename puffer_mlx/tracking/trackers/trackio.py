@@ -23,13 +23,12 @@ class Trackio:
 
         self._faults: list[str] = []
         warnings.showwarning = self._heard
-        self._step, self._known = run.step or 0, -1 if run.known_to is None else run.known_to
-        about = {**run.machine, "command": run.command, "tag": ", ".join(run.tags)}
+        self._step = run.step or 0
         self._run = trackio.init(
             project=run.project,
             name=run.name,
             group=run.group,
-            config={**flat(run.config), **flat({"machine": about})},
+            config={**flat(run.config), **flat({"machine": run.about})},
             resume="allow",
             embed=False,
             auto_log_cpu=False,  # the records have what the process takes
@@ -39,9 +38,8 @@ class Trackio:
         return f"{TRACKIO_DIR}; `trackio show --project {run.project}` shows it"
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Record an epoch, unless it was before the run went on."""
-        if step > self._known:
-            self._run.log(dict(metrics), step=step)
+        """Record an epoch."""
+        self._run.log(dict(metrics), step=step)
         self._step = max(self._step, step)
         self._raise()
 
@@ -49,8 +47,7 @@ class Trackio:
         """Record a video, a row of its own; trackio copies the file."""
         import trackio
 
-        if step > self._known:
-            self._run.log({VIDEO: trackio.Video(path)}, step=step)
+        self._run.log({VIDEO: trackio.Video(path)}, step=step)
         self._raise()
 
     def finish(self, ending: Ending) -> None:
@@ -69,4 +66,4 @@ class Trackio:
             raise OSError(self._faults[0])
 
 
-TRACKER = TrackerKind("trackio", Trackio)
+TRACKER = TrackerKind("trackio", Trackio, takes_again=False)

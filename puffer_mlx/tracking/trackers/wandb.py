@@ -23,7 +23,7 @@ class Wandb:
         """Begin the run, or go on with it: its id is ours."""
         import wandb
 
-        self._artifact, self._known = run.run_id, -1 if run.known_to is None else run.known_to
+        self._artifact = run.run_id
         folder = Path(os.environ.get("WANDB_DIR", run.log_dir))
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):  # it would go elsewhere, and say so in a log of its own
@@ -56,16 +56,14 @@ class Wandb:
         return self._run.url or ""
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Record an epoch, unless it was before the run went on."""
-        if step > self._known:
-            self._run.log(metrics, step=step)
+        """Record an epoch."""
+        self._run.log(metrics, step=step)
 
     def show(self, step: int, path: str) -> None:
         """Record a video in the same row as the epoch."""
         import wandb
 
-        if step > self._known:
-            self._run.log({VIDEO: wandb.Video(path)}, step=step)
+        self._run.log({VIDEO: wandb.Video(path)}, step=step)
 
     def finish(self, ending: Ending) -> None:
         """Final scores and status in the summary, the weights as an artifact, as upstream's."""
@@ -79,4 +77,4 @@ class Wandb:
         self._run.finish(exit_code=0 if ending.well else 1)
 
 
-TRACKER = TrackerKind("wandb", Wandb)
+TRACKER = TrackerKind("wandb", Wandb, takes_again=False)
