@@ -24,16 +24,15 @@ from puffer_mlx.ppo import optimizers, precision
 from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
 from puffer_mlx.rollout.acting_in_mlx import few_parts
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.training.acting import choose_acting
+from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.training.collector import Rollout, RolloutStart
 from puffer_mlx.training.learner import Learner
 from puffer_mlx.training.observers import FirstRatios
 from puffer_mlx.training.placement import Placement
-from puffer_mlx.training.train_state import TrainState
+from puffer_mlx.ppo.update import TrainState
 from graphs_of_a_gpu import Graphs, Launches
 from submission import set_minibatches
 
@@ -196,8 +195,7 @@ def _acting(config: Config, environments: Any, graphs: Graphs) -> dict[str, Row]
     streams, timer = lambda: [mx.default_stream(mx.cpu)], PhaseTimer("", enabled=False)
     still, gpu = Still(N, Q), mx.Device(mx.gpu)
     acting: Any = choose_acting(gpu, config.train.precision, policy, run, still, streams, timer)
-    inner: Any = acting if isinstance(acting, ActingInKernel) else acting.acting
-    inner.act = partial(watch, "act", inner.act)
+    acting.act = partial(watch, "act", acting.act)
     buffer = RolloutBuffer(spec, STEPS, N, Q)
     with watch.evaluations():
         acting.collect(buffer, still, *replaced(given, graphs.computed))  # type: ignore

@@ -46,7 +46,7 @@ from puffer_mlx.training.placement import rollout_cores
 from puffer_mlx.training.streams import learner_width
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.system.version import version_text
-from puffer_mlx.training.worker import Worker, worker
+from puffer_mlx.training.streams import Worker, worker
 
 MORE = 50  # epochs that a run is longer than what is measured, so that no end is near
 Cores = tuple[set[int], set[int]]  # the rollout's and training's

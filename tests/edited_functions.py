@@ -63,7 +63,9 @@ EDITS = {
     "adam at once": Edit(
         "ppo/optimizers/adam/__init__.py", "- rate * m", "- 2 * rate * m", "cartpole", MLP
     ),
-    "clip": Edit("ppo/clip.py", "lambda g: g * scale", "lambda g: g * scale + 0.01", kernel="muon"),
+    "clip": Edit(
+        "ppo/finite.py", "lambda g: g * scale", "lambda g: g * scale + 0.01", kernel="muon"
+    ),
     "log-probability": Edit(
         "policy/distributions.py",
         "+ _pick(logp, actions",

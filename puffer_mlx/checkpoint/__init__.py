@@ -1,8 +1,15 @@
 """Runs on disk: weights and state to go on from, which run and which of its checkpoints."""
 
-from puffer_mlx.checkpoint.branches import score_of
+from puffer_mlx.checkpoint.branches import find, find_weights, score_of
+from puffer_mlx.checkpoint.contents import (
+    encoder_as_trained,
+    load,
+    load_state,
+    recorded,
+    save,
+    write_weights,
+)
 from puffer_mlx.checkpoint.environment_statistics import read_statistics
-from puffer_mlx.checkpoint.finding import checkpoints, find, find_weights
 from puffer_mlx.checkpoint.folder import (
     BEST,
     CONFIG,
@@ -15,9 +22,7 @@ from puffer_mlx.checkpoint.folder import (
     prepare,
     run_folder,
 )
-from puffer_mlx.checkpoint.loading import encoder_as_trained, load, load_state, recorded
 from puffer_mlx.checkpoint.manager import CheckpointManager
-from puffer_mlx.checkpoint.saving import save, write_weights
 
 __all__ = [
     "BEST",
@@ -28,7 +33,6 @@ __all__ = [
     "Checkpoint",
     "CheckpointManager",
     "State",
-    "checkpoints",
     "encoder_as_trained",
     "find",
     "find_weights",

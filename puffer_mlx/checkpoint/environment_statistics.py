@@ -14,7 +14,8 @@ import numpy as np
 
 from puffer_mlx.checkpoint import normalization, rescaling
 from puffer_mlx.checkpoint.folder import CONFIG, WEIGHTS
-from puffer_mlx.checkpoint.weight_files import read_tensors, save_safetensors
+from puffer_mlx.checkpoint.tensor_files import read
+from puffer_mlx.checkpoint.weight_files import save_safetensors
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.values import BOOLS
@@ -41,14 +42,12 @@ def read_statistics(path: Path) -> dict[str, Any]:
     """
     with reading(path):
         holds = path.suffix == ".safetensors" and path.is_file()
-        if holds and (inside := normalization.take(path, read_tensors(path)[0])[1]):
+        if holds and (inside := normalization.take(path, read(path)[0])[1]):
             return inside
         beside = [path / MEMORY, path.with_name(f"{path.name}.{MEMORY}"), path.parent / MEMORY]
         for file in beside[:1] if path.is_dir() else beside[1:]:
             if file.is_file():
-                tensors = {
-                    normalization.PREFIX + name: w for name, w in read_tensors(file)[0].items()
-                }
+                tensors = {normalization.PREFIX + name: w for name, w in read(file)[0].items()}
                 return normalization.take(file, tensors)[1]
         return {}
 
@@ -108,12 +107,12 @@ def rescales(path: Path) -> bool | None:
     folder = path if path.is_dir() else path.parent
     with reading(path):
         if path.suffix == ".safetensors" and path.name != WEIGHTS:
-            return bool(rescaling.take(path, read_tensors(path)[0])[1])
+            return bool(rescaling.take(path, read(path)[0])[1])
         if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
             text = file_texts(read_text(folder / CONFIG, "replace")).get(RESCALE, "False")
             return BOOLS.get(text.lower(), False)
         if path.name == WEIGHTS and path.is_file():
-            return bool(rescaling.take(path, read_tensors(path)[0])[1])
+            return bool(rescaling.take(path, read(path)[0])[1])
     return None
 
 
@@ -129,7 +128,7 @@ def refuse_other_units(vec: VecEnv, path: Path) -> None:
     """
     if path.suffix != ".safetensors" or not path.is_file():
         return
-    own, there = rescaling.take(path, read_tensors(path)[0])[1], vec.spec.action.bounds
+    own, there = rescaling.take(path, read(path)[0])[1], vec.spec.action.bounds
     if own != there:
         said = "rescaled to {}".format
         raise UserError(

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx.checkpoint import branches
+from puffer_mlx.checkpoint.contents import write_weights
 from puffer_mlx.checkpoint.folder import BEST, State
-from puffer_mlx.checkpoint.saving import write_weights
 from puffer_mlx.config import Config
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec

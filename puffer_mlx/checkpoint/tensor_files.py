@@ -10,13 +10,11 @@ CRC is for accidents: whoever changes a file on purpose can make it fit. It was 
 (3 GB a second; cryptographic digests 1), since a run waits for its checkpoints.
 """
 
-import contextlib
 import json
 import math
 import os
-import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
@@ -70,62 +68,34 @@ class Header(NamedTuple):
     length: int
 
 
-_stuck = threading.local()  # whether this thread can't have MLX compute
-
-
-@contextlib.contextmanager
-def without_mlx() -> Iterator[None]:
-    """Write files in this thread meanwhile though MLX computes nothing any more.
-
-    All threads' evaluations wait while some are under way, which may be without end: of a message
-    from another process, say. Arrays that are evaluated can be written still.
-    """
-    _stuck.now = True
-    try:
-        yield
-    finally:
-        _stuck.now = False
-
-
 def write(path: Path, tensors: Mapping[str, mx.array], metadata: Mapping[str, str]) -> None:
-    """Write tensors with metadata and a checksum, published by rename.
+    """Write tensors with metadata and a checksum, published by rename; in the order of their names.
+
+    MLX computes nothing for it if they are evaluated: all threads' evaluations wait while some are
+    under way, which may be without end (of a message from another process, say).
 
     Raises:
         UserError: the file can't be written.
     """
-    about = {name: (NAMES[a.dtype], a.shape) for name, a in tensors.items()}
-    crc = _crc(about, metadata)
-    for name in sorted(tensors):
-        crc = zlib.crc32(_bytes(tensors[name]).data, crc)
-    with publish(path) as temporary:
-        about_all = {**metadata, CRC: f"{crc:08x}"}
-        if getattr(_stuck, "now", False):
-            _write_evaluated(temporary, tensors, about_all)
-            return
-        try:
-            mx.save_safetensors(str(temporary), dict(tensors), about_all)
-        except RuntimeError as error:  # MLX's writer has no errno
-            raise OSError(0, str(error)) from None
-
-
-def _write_evaluated(
-    path: Path, tensors: Mapping[str, mx.array], metadata: Mapping[str, str]
-) -> None:
-    """The same file, its tensors in the order of their names, by NumPy alone."""
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    end, parts = 0, []
-    for name in sorted(tensors):
-        array, part = tensors[name], _bytes(tensors[name]).tobytes()
-        offsets = [end, end := end + len(part)]
-        header[name] = {
-            "dtype": NAMES[array.dtype],
-            "shape": [*array.shape],
-            "data_offsets": offsets,
-        }
-        parts.append(part)
-    text = json.dumps(header).encode()
+    parts = {name: _bytes(tensors[name]) for name in sorted(tensors)}
+    about = {name: (NAMES[tensors[name].dtype], tensors[name].shape) for name in parts}
+    crc, end = _crc(about, metadata), 0
+    header: dict[str, Any] = {}
+    for name, part in parts.items():
+        crc = zlib.crc32(part.data, crc)
+        dtype, shape = about[name]
+        offsets = [end, end := end + part.nbytes]
+        header[name] = {"dtype": dtype, "shape": [*shape], "data_offsets": offsets}
+    text = json.dumps({"__metadata__": {**metadata, CRC: f"{crc:08x}"}, **header}).encode()
     text += b" " * (-len(text) % 8)
-    path.write_bytes(b"".join([len(text).to_bytes(8, "little"), text, *parts]))
+    with publish(path) as temporary:
+        length = len(text).to_bytes(8, "little")
+        _write(temporary, [length, text, *(part.data for part in parts.values())])
+
+
+def _write(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    with path.open("wb") as file:
+        file.writelines(parts)
 
 
 def read(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:

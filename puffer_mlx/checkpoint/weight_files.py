@@ -56,7 +56,7 @@ def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weig
         if path.suffix == ".bin":
             return read_bin(path, like, alignment)
         if path.suffix == ".safetensors":
-            return read_safetensors(path, like)
+            return _read_safetensors(path, like)
     except OSError as error:
         raise UserError(f"can't read {path}: {error.strerror or error}", "check the path") from None
     raise UserError(
@@ -67,7 +67,7 @@ def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weig
     )
 
 
-def read_safetensors(path: Path, like: Weights) -> Weights:
+def _read_safetensors(path: Path, like: Weights) -> Weights:
     """``load_weights`` of a safetensors file; a missing one is an OSError."""
     header = tensor_files.read_header(path)
     shapes = {
@@ -76,7 +76,7 @@ def read_safetensors(path: Path, like: Weights) -> Weights:
         if not name.startswith(normalization.PREFIX) and name not in rescaling.NAMES
     }
     _check_shapes(path, shapes, like)
-    return fit(path, weights_in(path, read_tensors(path)[0]), like)
+    return fit(path, weights_in(path, tensor_files.read(path)[0]), like)
 
 
 def weights_in(path: Path, tensors: dict[str, mx.array]) -> dict[str, mx.array]:
@@ -86,11 +86,6 @@ def weights_in(path: Path, tensors: dict[str, mx.array]) -> dict[str, mx.array]:
         UserError: that is damaged.
     """
     return rescaling.take(path, normalization.take(path, tensors)[0])[0]
-
-
-def read_tensors(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
-    """The tensors of a safetensors file by name, and its metadata; a missing one is an OSError."""
-    return tensor_files.read(path)
 
 
 def fit(path: Path, loaded: dict[str, mx.array], like: Weights) -> Weights:

@@ -64,7 +64,7 @@ class Deputy:
         """Save the last epoch's weights if nobody else does, from any thread; the line."""
         ranks = self._trainer.ranks
         try:
-            with self._lock, ranks.rescuing():
+            with self._lock:
                 if ranks.deputy and self._trainer.epoch != self._saved:
                     found = self._save()
                     return f"saved {found} (weights only: --load-model-path {found})"

@@ -69,8 +69,7 @@ class RunEnding:
             whole: save everything, if that can still be had; else the weights.
         """
         try:
-            with self._trainer.ranks.rescuing():
-                self.save(whole)
+            self.save(whole)
         except Exception as error:
             return self.rescue() if whole else self._lost(error)
         return self.line()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import Checkpoint
-from puffer_mlx.checkpoint.run_lock import held
+from puffer_mlx.checkpoint.folder import held
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import Config, parse_command_line, trust

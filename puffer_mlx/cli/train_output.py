@@ -23,9 +23,9 @@ from puffer_mlx.system.devices import has_gpu, kind
 from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.training import after_self_play, evaluation, placement
+from puffer_mlx.training.evaluation import reached_text
 from puffer_mlx.training.run import Run
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.training.while_training import reached_text
 from puffer_mlx.vec.base import Environments, TellsScores
 from puffer_mlx.vec.from_config import source_folder
 

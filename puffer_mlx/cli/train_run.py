@@ -25,10 +25,10 @@ from puffer_mlx.machines.alone import Alone
 from puffer_mlx.system import output, signals, voice
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.tracking.scores import EVALUATION
-from puffer_mlx.training import after_self_play, evaluation, while_training
+from puffer_mlx.training import after_self_play, evaluation
+from puffer_mlx.training.evaluation import Evaluator
 from puffer_mlx.training.run import Run, make_environments
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.training.while_training import Evaluator
 
 Resumed = checkpoint.Checkpoint | None
 
@@ -72,7 +72,7 @@ def train_part(config: Config, options: argparse.Namespace, resumed: Resumed, ra
         ranks.rescue_by(ending.rescue)
         trainer.stop = outside.stopped
         score = run.state.numbers.get(EVALUATED) if run.state else None
-        if while_training.reached(config, score):  # the run had ended there
+        if evaluation.reached(config, score):  # the run had ended there
             voice.note(reached_note(config, score))
             trainer.stop = True
         with (
@@ -110,7 +110,7 @@ def train_epochs(
         run.keeper.observe(logs)
         if stop_at and trainer.global_step >= stop_at:
             trainer.stop = True
-        if while_training.reached(config, run.evaluator.score):
+        if evaluation.reached(config, run.evaluator.score):
             dashboard.message(reached_note(config, run.evaluator.score))
             trainer.stop = True
         for line in run.trackers.log(logs, videos.newest):

@@ -27,8 +27,8 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.rollout.whole_episodes import Player
 from puffer_mlx.training import placement
 from puffer_mlx.training.epoch_logs import Logs
+from puffer_mlx.training.evaluation import is_due, settings
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.training.while_training import is_due, settings
 from puffer_mlx.vec.base import Environments, VecEnv
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.rows import allocate_rows

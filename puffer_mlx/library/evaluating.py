@@ -17,8 +17,8 @@ from puffer_mlx.library.policy import Policy
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.rollout.whole_episodes import MAX_STEPS, environments_for
 from puffer_mlx.spec import EnvSpec
+from puffer_mlx.training.evaluation import ENVIRONMENTS
 from puffer_mlx.training.trainer import Trains
-from puffer_mlx.training.while_training import ENVIRONMENTS
 from puffer_mlx.vec.base import Environments, Remembers
 
 

@@ -33,8 +33,8 @@ from puffer_mlx.system import output
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.tracking.tracked_run import asked, refuse_missing
 from puffer_mlx.training.epoch_logs import Logs
+from puffer_mlx.training.evaluation import reached, reached_text
 from puffer_mlx.training.run import Run
-from puffer_mlx.training.while_training import reached, reached_text
 from puffer_mlx.vec.base import VecEnv
 
 COMMANDS = (  # settings that only the command line obeys, which writes files by itself
@@ -236,7 +236,7 @@ class Trainer:
     def step(self) -> Logs:
         """One epoch, as the iteration has them: a rollout, and the minibatches on it.
 
-        With ``eval_interval`` it evaluates where that is due (``training/while_training.py``), and
+        With ``eval_interval`` it evaluates where that is due (``training/evaluation.py``), and
         with ``stop_at_score`` it ends the iteration.
 
         Returns:

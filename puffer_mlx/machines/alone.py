@@ -140,9 +140,5 @@ class Alone:
     def rescue_by(self, rescue: Callable[[], str]) -> None:
         """Have something saved, from another thread, if others are lost and this one waits."""
 
-    def rescuing(self) -> contextlib.AbstractContextManager[object]:
-        """A block that saves what there is though others may be lost."""
-        return contextlib.nullcontext()
-
 
 ALONE = Alone()

@@ -17,7 +17,6 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_map
 
-from puffer_mlx.checkpoint.tensor_files import without_mlx
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines import exchange
@@ -253,10 +252,6 @@ class Ranks(Alone):
     def rescue_by(self, rescue: Callable[[], str]) -> None:
         """Kept for then."""
         self.attendance.rescue = rescue
-
-    def rescuing(self) -> contextlib.AbstractContextManager[object]:
-        """MLX may wait for messages of the lost ones, and evaluate nothing meanwhile."""
-        return without_mlx()
 
 
 def checksum(weights: Any) -> int:

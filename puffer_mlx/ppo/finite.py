@@ -1,15 +1,26 @@
-"""The rule of every optimizer: a loss or a gradient that isn't finite changes nothing."""
+"""The rules of every optimizer: gradients are clipped; what isn't finite changes nothing."""
 
 from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from puffer_mlx.ppo import clip, precision
+from puffer_mlx.ppo import precision
 from puffer_mlx.system.backend import backend
 from puffer_mlx.trees import Tree, named
 
 Update = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
+
+
+def clip_by_global_norm(grads: Tree, max_norm: float) -> tuple[Tree, mx.array]:
+    """Scale all gradients by min(1, max_norm / (norm + 1e-6)).
+
+    Returns:
+        The gradients and their L2 norm before the clip (scalar).
+    """
+    norm = mx.sqrt(sum((mx.sum(mx.square(g)) for _, g in named(grads)), start=mx.array(0.0)))
+    scale = mx.minimum(1.0, max_norm / (norm + 1e-6))
+    return tree_map(lambda g: g * scale, grads), norm
 
 
 def step_if_finite(
@@ -28,7 +39,7 @@ def step_if_finite(
     Returns:
         New weights and state, and whether (a scalar) they are new; else they are as before.
     """
-    grads, norm = clip.clip_by_global_norm(grads, max_norm)
+    grads, norm = clip_by_global_norm(grads, max_norm)
     ok = mx.isfinite(norm) & mx.isfinite(loss)
     return *precision.choose(ok, update(weights, grads, state), (weights, state)), ok
 

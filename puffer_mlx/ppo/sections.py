@@ -1,11 +1,19 @@
-"""Minibatches: rows of a rollout, as the forward pass reads them, and what it is compared with."""
+"""Minibatches: rows of a rollout, as the forward pass reads them, and what it is compared with.
+
+And PPO's passes over a rollout: its samples in a random order, divided into minibatches. Two kinds
+of steps aren't learned from: a rollout's last one, beyond which nothing is known, and an episode's
+last observation, whose action was ignored. Among shuffled samples they are left out; in a segment
+their weight is 0.
+"""
 
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+from mlx.utils import tree_map
 
 from puffer_mlx.ops import take_rows
 from puffer_mlx.policy.policy import Policy
+from puffer_mlx.ppo.loss import Minibatch
 
 Fields = dict[str, Any]  # a rollout's arrays by name; masks and finals may be None
 
@@ -43,3 +51,100 @@ def gather(policy: Policy, fields: Fields, rows: mx.array) -> Inputs:
         None if masks is None else take_rows(masks, rows, T).reshape(-1, masks.shape[-1]),
         policy.keep(take_rows(fields["terminals"], rows, T)) if resets else None,
     )
+
+
+class Pass(NamedTuple):
+    """How an epoch is divided into passes and minibatches; the same for a whole run."""
+
+    by_segment: bool
+    """Whether whole segments are shuffled, for a network with memory; else samples."""
+    minibatches: int
+    """Of a pass. What doesn't fill one is left out, something else in each pass."""
+    size: int
+    """Segments or samples of a minibatch."""
+    count: int
+    """Passes of an epoch; the last one may end early."""
+
+    @classmethod
+    def of(cls, by_segment: bool, size: int, whole: int, epoch: int) -> "Pass":
+        """The passes over a rollout.
+
+        Args:
+            by_segment: as the class has it, likewise size.
+            size: see above.
+            whole: segments or samples of the rollout.
+            epoch: K, its minibatches.
+        """
+        minibatches = max(1, whole // size)
+        return cls(by_segment, minibatches, size, -(-epoch // minibatches))
+
+    def order(self, key: mx.array, numbers: mx.array) -> mx.array:
+        """The order of one pass.
+
+        Args:
+            key: what is random about it.
+            numbers: (n,) int32, the segments or samples to shuffle.
+
+        Returns:
+            (minibatches, size). If n is too small for that, all are repeated in the same order.
+        """
+        wanted = self.minibatches * self.size
+        mixed = mx.random.permutation(numbers, key=key)
+        times = -(-wanted // numbers.size)
+        whole = mixed if times == 1 else mx.concatenate([mixed] * times)
+        return whole[:wanted].reshape(self.minibatches, self.size)
+
+
+def samples(
+    fields: Fields, adv: mx.array, order: mx.array
+) -> list[tuple[dict[str, mx.array], Minibatch]]:
+    """Minibatches of samples; the sample of step t and agent i has the number t N + i.
+
+    Args:
+        fields: a rollout's.
+        adv: (T, N).
+        order: (K, M) int32, the samples of each minibatch.
+
+    Returns:
+        For each of the K: what the forward pass reads, (M, ...) by name, and targets.
+    """
+    T, N = adv.shape
+    names = [name for name in ("observations", "actions", "masks") if fields[name] is not None]
+    compared = fields["logprobs"], fields["values"], adv
+    arrays = [*(fields[name][:T] for name in names), *compared]
+    flat, (K, M) = order.reshape(-1), order.shape
+    # One gather for all minibatches of an array; a minibatch is a view of it.
+    parts = [mx.split(mx.take(a.reshape(T * N, -1), flat, axis=0), K) for a in arrays]
+    read, targets, weight = parts[: len(names)], parts[len(names) :], mx.ones(M)
+    return [
+        (
+            {name: part[k] for name, part in zip(names, read, strict=True)},
+            Minibatch(*(part[k].reshape(M) for part in targets), weight=weight),  # type: ignore
+        )
+        for k in range(K)
+    ]
+
+
+def segments(
+    fields: Fields, adv: mx.array, learned: mx.array, states: Any, rows: mx.array
+) -> tuple[dict[str, mx.array], Minibatch, Any]:
+    """A minibatch of whole segments.
+
+    Args:
+        fields: a rollout's.
+        adv: (T, N).
+        learned: (T, N) float32, 1 for steps that are learned from.
+        states: the network's, with which the rollout of all N agents began; None: its initial one.
+        rows: (S,) int32, the agents.
+
+    Returns:
+        What the forward pass reads, (T, S, ...) by name; targets; the S agents' states, or None.
+    """
+    T = adv.shape[0]
+    names = "observations", "actions", "masks", "terminals"
+    read = {n: take_rows(fields[n], rows, T) for n in names if fields[n] is not None}
+    compared = fields["logprobs"], fields["values"], adv, learned
+    old_logprob, old_value, of_rows, weight = (take_rows(a, rows, T).reshape(-1) for a in compared)
+    batch = Minibatch(old_logprob, old_value, of_rows, weight)
+    first = None if states is None else tree_map(lambda a: mx.take(a, rows, axis=0), states)
+    return read, batch, first

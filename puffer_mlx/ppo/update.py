@@ -1,7 +1,8 @@
-"""What is compiled: a policy's functions, and an algorithm's steps."""
+"""What an update changes, and what is compiled: a policy's functions, and an algorithm's steps."""
 
 from collections import namedtuple
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +18,19 @@ from puffer_mlx.ppo.optimizers import Optimizer
 from puffer_mlx.system.backend import backend
 
 Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """What training changes: weights, the optimizer's state and loss scaling's, trees of arrays."""
+
+    weights: Any
+    optimizer: Any
+    scaler: precision.Scaler
+
+    def arrays(self) -> tuple[Any, Any, precision.Scaler]:
+        """All of it."""
+        return self.weights, self.optimizer, self.scaler
 
 
 class Executables(NamedTuple):

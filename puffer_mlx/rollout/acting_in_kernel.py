@@ -5,10 +5,9 @@ writes actions, log-probabilities and values to the rollout's own memory: the ho
 finds them there. All that a launch is given was made before the rollout.
 
 Where several policies act, a launch is that of all of them: their weights are one array, and each
-block of its agents has its policy's (``crews.py``).
+block of its agents has its policy's (``crews_of``).
 """
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,11 +17,8 @@ import numpy as np
 from puffer_mlx.ops import pack
 from puffer_mlx.policy.acting_on_gpu import Crews, StepOnGPU
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
-from puffer_mlx.rollout.acting import State
-from puffer_mlx.rollout.acting_in_mlx import Streams, divided, few_parts
-from puffer_mlx.rollout.buffer import RolloutBuffer
-from puffer_mlx.rollout.crews import crews_of
+from puffer_mlx.rollout.acting_in_mlx import Streams, divided, few_parts, take_turns
+from puffer_mlx.rollout.buffer import RolloutBuffer, State
 from puffer_mlx.selfplay.seats import Seats
 from puffer_mlx.system.backend import stand_in
 from puffer_mlx.system.devices import building, unified
@@ -73,10 +69,9 @@ class ActingInKernel:
         kernel, timer, stream = self._kernel, self._timer, self._streams()[0]
         T, Q = buffer.horizon, len(buffer.groups)
         P = few_parts(Q)
-        groups, act, trace = buffer.groups_of(P), self.act, timer.trace
+        groups, act = buffer.groups_of(P), self.act
         if not unified():
             buffer.keep_seen()
-        steps = buffer.steps(environments, P)
         given = [[part[:-1] for part in row] for row in buffer.parts(P)]
         with building, mx.stream(stream):
             crews = self._crews_of(P)
@@ -88,44 +83,14 @@ class ActingInKernel:
         seats = [None if each is None else each.seats for each in crews]
         buffer.views.logprobs[0, 0] = UNTOUCHED
         timer.lap("eval_copy_in")
-        begun = [0.0] * P  # when what is under way for a part began
 
-        def finish(t: int, p: int) -> None:
-            """Wait for a part's actions, and give them to its environments."""
-            mx.eval(held[p])
-            timer.lap("eval_act")
-            steps[t][p].send()
-            if trace:
-                now = time.perf_counter()
-                trace.span(f"{ACTING} 0", "act", begun[p], now, group=groups[p][0], step=t)
-                begun[p] = now
+        def begin(t: int, p: int) -> Any:
+            with building, mx.stream(stream):
+                held[p] = act(packed, held[p], noises[t * P + p], *given[t][p], seats[p])
+            mx.async_eval(held[p])
+            return held[p]
 
-        def arrive(t: int, p: int) -> None:
-            steps[t - 1][p].wait()  # at first, whatever was under way before
-            timer.lap("eval_env")
-            if trace:
-                now, first = time.perf_counter(), groups[p][0]
-                if t:
-                    trace.span(ENVIRONMENTS, "step", begun[p], now, group=first, step=t - 1)
-                begun[p] = now
-
-        under_way: tuple[int, int] | None = None
-        for t in range(T):
-            for p in range(P):
-                if under_way and P == 1:
-                    finish(*under_way)
-                    under_way = None
-                arrive(t, p)
-                with building, mx.stream(stream):
-                    held[p] = act(packed, held[p], noises[t * P + p], *given[t][p], seats[p])
-                mx.async_eval(held[p])
-                if under_way:
-                    finish(*under_way)
-                under_way = t, p
-        if under_way:
-            finish(*under_way)
-        for p in range(P):
-            arrive(T, p)
+        take_turns(buffer.steps(environments, P), groups, timer, begin)
         if buffer.views.logprobs[0, 0] == UNTOUCHED and stand_in() is None:  # which need not write
             raise RuntimeError("MLX copied the rollout's memory, so what was chosen is lost")
         with building, mx.stream(stream):
@@ -158,3 +123,25 @@ class ActingInKernel:
         ]
         each = [packed for _, packed in self._packed]
         return pack(each)[0].reshape(len(each), -1)
+
+
+def crews_of(policies: np.ndarray, agents: int) -> Crews:
+    """Which policy acts in which block of so many agents; a block has rows of one policy.
+
+    Args:
+        policies: (n,), of each row who acts for it; a policy may have no row.
+        agents: of a block.
+    """
+    blocks = [_blocks(policies, policy, agents) for policy in np.unique(policies)]
+    seats = np.concatenate(blocks).astype(np.int32)
+    order = seats[:, 1:].reshape(-1)
+    back = np.empty(len(policies), np.int32)
+    back[order] = np.arange(len(order))
+    return Crews(mx.array(seats), mx.array(order), mx.array(back))
+
+
+def _blocks(policies: np.ndarray, policy: int, agents: int) -> np.ndarray:
+    """(blocks, 1 + agents): a policy's number and its rows, the last one as often as it takes."""
+    rows = np.flatnonzero(policies == policy)
+    filled = np.pad(rows, (0, -len(rows) % agents), mode="edge").reshape(-1, agents)
+    return np.insert(filled, 0, policy, axis=1)

@@ -11,14 +11,14 @@ from mlx.utils import tree_map
 from puffer_mlx.ops import kernel_on_gpu, pack
 from puffer_mlx.ops.pack.gpu import unpack
 from puffer_mlx.ops.pack.operation import REFERENCE as PACKING
+from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
-from puffer_mlx.rollout.acting import State
-from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.rollout.buffer import Part, RolloutBuffer, State
 from puffer_mlx.selfplay.seats import Seats
 from puffer_mlx.system.devices import building
 from puffer_mlx.trees import leaves
-from puffer_mlx.vec.base import VecEnv
+from puffer_mlx.vec.base import PreparedStep, VecEnv
 
 Streams = Callable[[], list[mx.Stream]]  # called in the thread that collects: streams belong to one
 
@@ -36,34 +36,104 @@ def few_parts(groups: int) -> int:
     return next((parts for parts in range(2, groups) if groups % parts == 0), groups)
 
 
+def take_turns(
+    steps: list[list[PreparedStep]],
+    groups: list[range],
+    timer: PhaseTimer,
+    begin: Callable[[int, int], Any],
+    store: Callable[[int, int, Any], None] | None = None,
+    streams: int = 1,
+) -> None:
+    """A rollout's steps: one part of the agents acts while the environments of the others step.
+
+    Args:
+        steps: the environments', of each step and part (``RolloutBuffer.steps``).
+        groups: of each part.
+        timer: gets the phases ``eval_act`` and ``eval_env``.
+        begin: of a step and a part: submits its choice; returns what to wait for.
+        store: of the same and what was waited for: has the environments find what was chosen; None:
+            they do already.
+        streams: that parts take turns on, for a trace.
+    """
+    trace, parts = timer.trace, range(len(groups))
+    begun = [0.0 for _ in parts]  # when what is under way for a part began
+    pending: tuple[int, int, Any] | None = None
+
+    def finish(t: int, p: int, chosen: Any) -> None:
+        """Wait for a part's actions, and give them to its environments."""
+        mx.eval(chosen)
+        timer.lap("eval_act")
+        if trace:
+            row = f"{ACTING} {p % streams}"
+            trace.span(row, "act", begun[p], timer.now, group=groups[p][0], step=t)
+        if store is not None:
+            store(t, p, chosen)
+        begun[p] = timer.now
+        steps[t][p].send()
+        timer.lap("eval_env")
+
+    def arrive(t: int, p: int) -> None:
+        steps[t - 1][p].wait()  # at first, whatever was under way before
+        timer.lap("eval_env")
+        if trace and t:
+            first = groups[p][0]
+            trace.span(ENVIRONMENTS, "step", begun[p], timer.now, group=first, step=t - 1)
+        begun[p] = timer.now
+
+    for t in range(len(steps)):
+        for p in parts:
+            if pending and pending[1] == p:  # the only part: nothing to overlap with
+                finish(*pending)
+                pending = None
+            arrive(t, p)
+            chosen = begin(t, p)
+            timer.lap("eval_act")
+            if pending:
+                finish(*pending)
+            pending = t, p, chosen
+    if pending:
+        finish(*pending)
+    for p in parts:
+        arrive(len(steps), p)
+
+
 class ActingInMLX:
     """Acts for one part of the agents after the other; a part is one group, or several.
 
     The policy's step for one part is under way while the next part's is prepared, and environments
     step while the policy acts for other parts.
 
+    Acting is one compiled function. Now and then its share of choosing is found by timing the
+    policy's step without choosing beside it; that is nobody's time.
+
     Args:
-        act: the policy's compiled step, see ``ppo/update.py``.
+        run: the policy's compiled functions.
         streams: gives the streams that parts take turns on.
         timer: gets the phases ``eval_copy_in``, ``eval_act`` (acting), ``eval_copy_out``,
             ``eval_store`` and ``eval_env`` (waiting for environments).
         parts: how many parts so many groups make.
-        seats: of self-play: who acts for which agents. Then ``act`` is ``act_by_seats``, and
-            weights are a list: the learner's, and each opponent's.
+        seats: of self-play: who acts for which agents. Then weights are a list: the learner's, and
+            each opponent's.
+
+    Attributes:
+        act: the compiled step; with ``seats`` of several policies.
+        parts: as given.
     """
 
     in_c = False
 
     def __init__(
         self,
-        act: Callable[..., Any],
+        run: Executables,
         streams: Streams,
         timer: PhaseTimer,
         parts: Callable[[int], int] = each_group,
         seats: Seats | None = None,
     ) -> None:
-        self.act, self.streams, self.timer, self.parts = act, streams, timer, parts
+        self.act = run.act if seats is None else run.act_by_seats
+        self._step, self._streams, self._timer, self.parts = run.step, streams, timer, parts
         self._seats = seats
+        self._count = 0  # rollouts collected
 
     def collect(
         self,
@@ -74,63 +144,37 @@ class ActingInMLX:
         noise: mx.array,
     ) -> list[State]:
         """See ``Acting``."""
-        timer, trace, streams = self.timer, self.timer.trace, self.streams()
+        timer, streams = self._timer, self._streams()
         T, Q = buffer.horizon, len(buffer.groups)
         P = self.parts(Q)
         parts, groups = buffer.parts(P), buffer.groups_of(P)
-        steps = buffer.steps(environments, P)
         with building, mx.stream(streams[0]):
             held = [joined(states, of) for of in groups]
             noises = mx.split(noise.reshape(-1, noise.shape[-1]), T * P)  # views
             acts = [self.act] * P if self._seats is None else self._by_seats(self._seats, P)
         mx.eval(noises, held)
         timer.lap("eval_copy_in")
+        if self._seats is None and timer.enabled and self._count % SAMPLE_EVERY == 1:
+            self._divide(parts[0][0], weights, held[0], noises[0], streams[0])
+        self._count += 1
 
-        begun = [0.0] * P  # when what is under way for a part began
+        def begin(t: int, p: int) -> mx.array:
+            observations, mask, terminals, *_ = parts[t][p]
+            with building, mx.stream(streams[p % len(streams)]):
+                chosen, held[p] = acts[p](
+                    weights, observations, held[p], noises[t * P + p], mask, terminals
+                )
+            mx.async_eval(chosen, held[p])
+            return chosen
 
-        def finish(t: int, p: int, chosen: mx.array) -> None:
-            mx.eval(chosen)
-            timer.lap("eval_act")
-            if trace:
-                row = f"{ACTING} {p % len(streams)}"
-                trace.span(row, "act", begun[p], timer.now, group=groups[p][0], step=t)
+        def store(t: int, p: int, chosen: mx.array) -> None:
             rows = np.asarray(chosen)
             timer.lap("eval_copy_out")
             buffer.record(parts[t][p], rows)
             timer.lap("eval_store")
-            begun[p] = timer.now
-            steps[t][p].send()
-            timer.lap("eval_env")
 
-        def arrive(t: int, p: int) -> None:
-            steps[t - 1][p].wait()  # at first, whatever was under way before
-            timer.lap("eval_env")
-            if trace and t:
-                first = groups[p][0]
-                trace.span(ENVIRONMENTS, "step", begun[p], timer.now, group=first, step=t - 1)
-            begun[p] = timer.now
-
-        pending: tuple[int, int, mx.array] | None = None
-        for t in range(T):
-            for p in range(P):
-                if pending and pending[1] == p:  # the only part: nothing to overlap with
-                    finish(*pending)
-                    pending = None
-                arrive(t, p)
-                observations, mask, terminals, *_ = parts[t][p]
-                with building, mx.stream(streams[p % len(streams)]):
-                    chosen, held[p] = acts[p](
-                        weights, observations, held[p], noises[t * P + p], mask, terminals
-                    )
-                mx.async_eval(chosen, held[p])
-                timer.lap("eval_act")
-                if pending:
-                    finish(*pending)
-                pending = t, p, chosen
-        if pending:
-            finish(*pending)
-        for p in range(P):
-            arrive(T, p)
+        steps = buffer.steps(environments, P)
+        take_turns(steps, groups, timer, begin, store, len(streams))
         with building, mx.stream(streams[0]):
             after = [each for state in held for each in divided(state, Q // P)]
         mx.eval(after)
@@ -151,6 +195,15 @@ class ActingInMLX:
             return self.act([weights[p] for p in present], *seen, rows, back)
 
         return act
+
+    def _divide(self, part: Part, weights: Any, state: State, noise: mx.array, stream: Any) -> None:
+        """Find the shares of the policy's step and of choosing."""
+        observations, mask, terminals, *_ = part
+        policy = _seconds(stream, self._step, weights, observations, state, terminals)
+        act = self.act, weights, observations, state, noise, mask, terminals
+        both = max(policy, _seconds(stream, *act))
+        self._timer.part("eval_act", {"eval_act": policy, "eval_sample": both - policy})
+        self._timer.start()
 
 
 def joined(states: list[State], groups: range) -> State:
@@ -174,53 +227,6 @@ def divided(state: State, groups: int) -> list[State]:
         return tree_map(lambda array: mx.split(array, groups)[group], state)
 
     return [state] if groups == 1 else [of(group) for group in range(groups)]
-
-
-class SampledActingInMLX:
-    """Acting through MLX that finds out now and then which share of acting is choosing.
-
-    Acting is one compiled function, so the share is found by timing the policy's step without
-    choosing beside it; that is nobody's time.
-
-    Args:
-        acting: what collects.
-        step: the policy's compiled step without choosing, see ``ppo/update.py``.
-    """
-
-    in_c = False
-
-    def __init__(self, acting: ActingInMLX, step: Callable[..., Any]) -> None:
-        self.acting, self.step = acting, step
-        self._count = 0  # rollouts collected
-
-    def collect(
-        self,
-        buffer: RolloutBuffer,
-        environments: VecEnv,
-        weights: Any,
-        states: list[State],
-        noise: mx.array,
-    ) -> list[State]:
-        """See ``Acting``."""
-        if self.acting.timer.enabled and self._count % SAMPLE_EVERY == 1:
-            self._divide(buffer, weights, states, noise)
-        after = self.acting.collect(buffer, environments, weights, states, noise)
-        self._count += 1
-        return after
-
-    def _divide(self, buffer: RolloutBuffer, weights: Any, states: Any, noise: mx.array) -> None:
-        acting, stream = self.acting, self.acting.streams()[0]
-        timer, count = acting.timer, acting.parts(len(states))
-        observations, mask, terminals, *_ = buffer.parts(count)[0][0]
-        with building, mx.stream(stream):
-            drawn = noise[0, : len(observations)]
-            state = joined(states, range(len(states) // count))
-        mx.eval(drawn, state)
-        policy = _seconds(stream, self.step, weights, observations, state, terminals)
-        act = acting.act, weights, observations, state, drawn, mask, terminals
-        both = max(policy, _seconds(stream, *act))
-        timer.part("eval_act", {"eval_act": policy, "eval_sample": both - policy})
-        timer.start()
 
 
 def _seconds(stream: mx.Stream, function: Callable[..., Any], *arguments: Any) -> float:

@@ -23,7 +23,7 @@ A lazy graph reads memory when it is *evaluated*: a buffer may be rewritten only
 that reads it is.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -42,6 +42,7 @@ def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarr
     return array, view
 
 
+State = Any  # a network's recurrent state of some agents, a tree of arrays
 SAMPLED = 64  # one agent of so many shows how far a rollout is
 UNWRITTEN = -1.0  # a terminal that no environment writes
 

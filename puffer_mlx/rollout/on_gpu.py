@@ -23,13 +23,14 @@ from puffer_mlx.policy.rollout_on_gpu import (
     rollout_on_gpu,
 )
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.acting import State
 from puffer_mlx.rollout.acting_in_mlx import Streams, divided
+from puffer_mlx.rollout.buffer import State
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.backend import backend, stand_in
 from puffer_mlx.system.devices import building
 from puffer_mlx.vec.base import Rows, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
+from puffer_mlx.vec.rows import allocate_rows
 
 LAUNCH_SECONDS = 0.008  # of a launch on a Mac: a display of 120 Hz shows a frame in that time
 MEASURED = 4  # steps
@@ -161,27 +162,16 @@ class BufferOnGPU:
         self, spec: EnvSpec, horizon: int, agents: int, groups: int, finals: bool = False
     ) -> None:
         assert not finals
-        self.horizon, self._spec, self._agents = horizon, spec, agents
+        self.horizon = horizon
         dtype = mx.uint8 if spec.observation_dtype == np.uint8 else mx.float32
         self.observations = mx.zeros((horizon, agents, spec.observation_size), dtype)
         self._fields: dict[str, mx.array | None] = {}
-        self.first = self.last = self._nothing(dtype)
-
-    def _nothing(self, dtype: mx.Dtype) -> Arrived:
-        N, spec = self._agents, self._spec
-        masks = mx.zeros((N, spec.mask_size), mx.uint8) if spec.mask_size else None
-        return Arrived(mx.zeros((N, spec.observation_size), dtype), mx.zeros(N), mx.zeros(N), masks)
+        self.first: Any = None  # what arrived before the first action, and what arrived last
+        self.last: Any = None
 
     def reset(self, vec: VecEnv) -> None:
         """Start all environments; the rollout that begins next continues from here."""
-        N, spec = self._agents, self._spec
-        masks = np.zeros((N, spec.mask_size), np.uint8) if spec.mask_size else None
-        rows = Rows(
-            np.zeros((N, spec.observation_size), spec.observation_dtype),
-            np.zeros(N, np.float32),
-            np.zeros(N, np.float32),
-            masks,
-        )
+        rows = allocate_rows(vec, vec.num_agents)
         vec.reset(rows)
         self.last = Arrived(*(None if each is None else mx.array(each) for each in rows[:4]))  # type: ignore
 

@@ -35,14 +35,13 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU
 from puffer_mlx.selfplay.seats import Seats
 from puffer_mlx.system.devices import building, for_cpu
-from puffer_mlx.training.acting import choose_acting
 from puffer_mlx.training.placement import Placement, rollout_cores
-from puffer_mlx.training.streams import acting_streams, learner_width
-from puffer_mlx.training.worker import worker
+from puffer_mlx.training.streams import acting_streams, learner_width, worker
 from puffer_mlx.vec.base import TellsScores, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
 

@@ -1,12 +1,13 @@
-"""The record of an epoch: what a trainer yields."""
+"""The record of an epoch, which a trainer yields, and what one that isn't over has come to."""
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import psutil
 
 from puffer_mlx.config import Config
+from puffer_mlx.profiling.phases import duration
 from puffer_mlx.tracking.scores import SCORE, LastScores
 from puffer_mlx.training.collector import Rollout
 
@@ -113,3 +114,34 @@ def phase_logs(phases: Logs) -> Logs:
     if not phases.get("eval_env"):  # the last epoch of an overlapped run collects nothing
         phases = {name: s for name, s in phases.items() if not name.startswith("eval_")}
     return {f"perf/{name}": value for name, value in phases.items()}
+
+
+class UnderWay(NamedTuple):
+    """An epoch under way.
+
+    Args:
+        seconds: since it began.
+        usual: seconds that the epoch before took; 0: there was none in this start, or it compiled.
+        phase: ``rollout`` or ``training``.
+        part: of the phase that is done, 0 to 1; None where that isn't known.
+    """
+
+    seconds: float
+    usual: float
+    phase: str
+    part: float | None
+
+    def text(self, epoch: int, stopping: bool) -> str:
+        """A line about it.
+
+        Args:
+            epoch: its number, from 1.
+            stopping: whether the run ends after it: then all that matters is when.
+        """
+        if stopping:
+            left = self.usual - self.seconds
+            when = f", in about {duration(left)}" if left >= 1 else ", soon"
+            return "stops after this epoch" + (when if self.usual else "")
+        part = "" if self.part is None else f" {100 * self.part:.0f} %"
+        usual = f" of about {duration(self.usual)}" if self.usual else ""
+        return f"epoch {epoch}: {self.phase}{part}, {duration(self.seconds)}{usual}"

@@ -12,9 +12,9 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.ops import pack, sums_of_squares
 from puffer_mlx.ppo import precision
 from puffer_mlx.ppo.loss import METRICS
+from puffer_mlx.ppo.update import TrainState
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
-from puffer_mlx.training.train_state import TrainState
 from puffer_mlx.trees import named
 
 AHEAD = 2  # minibatches under way at most

@@ -16,15 +16,13 @@ from puffer_mlx.machines.alone import ALONE, Alone
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import algorithms
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Scheduled
-from puffer_mlx.ppo.update import Executables, by_name, compile_steps
+from puffer_mlx.ppo.update import Executables, TrainState, by_name, compile_steps
 from puffer_mlx.system.devices import building
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.health import Health, Submitted
-from puffer_mlx.training.learned_rows import Learned
 from puffer_mlx.training.observers import Observer, locked, watched
 from puffer_mlx.training.placement import Placement
-from puffer_mlx.training.reader import Reader
-from puffer_mlx.training.train_state import TrainState
+from puffer_mlx.training.reader import Learned, Reader
 
 PHASES = {  # what the time of the steps that all algorithms share is charged to
     "copy": "train_copy",
@@ -144,7 +142,7 @@ class Learner:
 
 
 def learned_from(finals: np.ndarray | None, steps: int, agents: int) -> np.ndarray:
-    """Which steps of a rollout are learned from, (T, N) bool: see ``ppo/shuffle.py``.
+    """Which steps of a rollout are learned from, (T, N) bool: see ``ppo/sections.py``.
 
     If none is, all are, so that there are minibatches: their advantages are 0 and teach nothing.
 

@@ -1,15 +1,62 @@
-"""Where the policy acts and where it is trained: what that decides, and what a run says of it."""
+"""Where the policy acts and where it is trained: what is asked for, or what ``auto`` measures.
 
-from dataclasses import dataclass
+Acting is many small steps, each of which the host waits for. A GPU takes them in less time from
+some number of agents on, which depends on the machine, the policy and the groups; so it is
+measured: the rollout's own code, on both devices, with environments that stand still. Where one
+kernel makes whole rollouts, environments included, all three ways make the same whole rollouts.
+"""
+
+import hashlib
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from puffer_mlx.config import Config
+from puffer_mlx.config.fit import rollout_threads
+from puffer_mlx.errors import UserError
+from puffer_mlx.machines.alone import Alone
 from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.ops.gpu.launch import SHARED_BYTES
+from puffer_mlx.policy.acting_on_gpu import FEWEST, step_on_gpu
+from puffer_mlx.policy.policy import Policy
 from puffer_mlx.policy.rollout_on_gpu import RolloutOnGPU
-from puffer_mlx.system.devices import kind
+from puffer_mlx.ppo.precision import lower
+from puffer_mlx.ppo.update import Executables
+from puffer_mlx.profiling.phases import PhaseTimer
+from puffer_mlx.rollout.acting import choose_acting
+from puffer_mlx.rollout.buffer import RolloutBuffer
+from puffer_mlx.rollout.on_gpu import (
+    BufferOnGPU,
+    EnvironmentsOnGPU,
+    game_of,
+    rollouts_in_one_launch,
+)
+from puffer_mlx.selfplay.seats import Seats
+from puffer_mlx.spec import EnvSpec
+from puffer_mlx.system.devices import building, for_cpu, has_gpu, kind
+from puffer_mlx.system.files import publish
+from puffer_mlx.system.private_folders import cache_directory
+from puffer_mlx.system.version import version_text
+from puffer_mlx.training.streams import acting_streams
+from puffer_mlx.vec.base import Collected, VecEnv
+from puffer_mlx.vec.rollout_loop import ACT, PART
 
 WHOLE = "gpu-kernel"  # of train.rollout_device
+STEPS = 4  # of one measurement where environments stand still
+WAYS = 5  # grows when a device acts in another way: what was measured before is measured again
+BUDGET = 0.8  # seconds for each device, kernels compiled
+# Overlapped, acting on the CPU costs nothing while it is the shorter half; a GPU that acts has no
+# time to train. So there the CPU may be slower by this factor, a guess at training's share.
+PATIENCE = 2.0
 
 
 @dataclass
@@ -97,3 +144,270 @@ def notes(config: Config, placement: Placement) -> list[str]:
             " hint: fp32 is faster here"
         )
     return lines
+
+
+def as_on_first(ranks: Alone, config: Config, place: Callable[[Config], Placement]) -> Placement:
+    """A placement that the first of several ranks finds, for all of them.
+
+    Each would measure something else, and some the other way round; on one machine they would
+    measure each other.
+
+    Args:
+        ranks: of which this process is one.
+        config: this rank's part.
+        place: finds the placement that a configuration asks for.
+
+    Raises:
+        UserError: as ``place``; also where this rank can't act as the first one does.
+    """
+    found = None if ranks.rank else place(config)
+    if found and ranks.size == 1:
+        return found
+    asked = found and {"rollout_device": found.rollout_device, "overlap": found.overlap}
+    told = json.loads(ranks.first(json.dumps(asked)))
+    if found is None:
+        return place(replace(config, train=replace(config.train, **told)))
+    found.reason += f", measured by rank 0 for all {ranks.size}" if found.reason else ""
+    return found
+
+
+def place(
+    config: Config,
+    vec: VecEnv,
+    policy: Policy,
+    run: Executables,
+    weights: Any,
+    before: Mapping[str, Any],
+    seats: Seats | None = None,
+) -> Placement:
+    """The placement that a configuration asks for; measured if it leaves that open.
+
+    Args:
+        config: a valid configuration.
+        vec: the environments.
+        policy: what acts.
+        run: its compiled functions.
+        weights: evaluated.
+        before: of the run that goes on, ``rollout_device``: what ``auto`` was.
+        seats: of self-play; kernels of whole rollouts act by one policy alone.
+
+    Raises:
+        UserError: acting on a GPU was asked for, and this MLX has none.
+    """
+    learner = mx.default_device()
+    overlap = overlaps(config)
+    kernel = step_on_gpu(policy) is not None
+    found = Placement(learner, learner, overlap, config.train.precision, one_kernel=kernel)
+    wanted = config.train.rollout_device
+    if wanted in ("gpu", WHOLE) and not has_gpu():
+        raise UserError(
+            f"train.rollout_device is {wanted}, but this build of MLX has no GPU",
+            "--train.rollout-device cpu, or auto",
+        )
+    whole = rollouts_in_one_launch(policy, vec, config.train.horizon) if seats is None else None
+    if wanted == WHOLE:
+        _refuse_without(whole, learner, policy, vec)
+    if wanted == "auto" and learner == mx.gpu and "rollout_device" in before:
+        wanted = before["rollout_device"]
+        found.reason = f"rollouts on the {wanted.upper()}, as before"
+    if wanted == "cpu" or (learner == mx.cpu and wanted == "auto"):
+        found.rollout = mx.Device(mx.cpu)
+    elif wanted == "gpu":
+        found.rollout = mx.Device(mx.gpu)
+    elif wanted == WHOLE:
+        found.rollout, found.whole = mx.Device(mx.gpu), whole
+    else:
+        measure = partial(_calibrate, config, vec, policy, run, weights, whole, seats)
+        seconds, cached = _cached(config, vec.spec, measure, seats, whole is not None)
+        found.rollout, found.reason = _choose(seconds, overlap)
+        found.reason += " (measured before)" if cached else ""
+        found.whole = whole if _one_launch_wins(seconds) else None
+    if found.whole and config.train.overlap == "auto":
+        found.overlap = False  # one GPU does both halves: they would take turns
+    return found
+
+
+def _refuse_without(
+    whole: RolloutOnGPU | None, learner: mx.Device, policy: Policy, vec: VecEnv
+) -> None:
+    """Nothing if whole rollouts can be one kernel, and training reads them there.
+
+    Raises:
+        UserError: they can't be.
+    """
+    asked, hint = f"train.rollout_device is {WHOLE}, but", "--train.rollout-device auto"
+    if learner != mx.gpu:
+        raise UserError(f"{asked} training is on the CPU", f"--base.device gpu, or {hint}")
+    if whole is not None:
+        return
+    if game_of(vec) is None:
+        raise UserError(
+            f"{asked} the rules of {vec.spec.name} compile for a CPU alone",
+            f"{hint}; docs/writing_envs.md says what such rules look like",
+        )
+    if step_on_gpu(policy) is None:
+        raise UserError(f"{asked} no kernel knows this policy", hint)
+    raise UserError(
+        f"{asked} a step of this policy and {vec.spec.name} needs more than the"
+        f" {SHARED_BYTES} bytes that a GPU's threads share, or there are less than {FEWEST} agents",
+        f"a smaller policy.hidden_size, more agents, or {hint}",
+    )
+
+
+def _one_launch_wins(seconds: dict[str, float]) -> bool:
+    """Whether one kernel acts and steps the environments in less time than the host's ways do."""
+    return seconds.get(WHOLE, math.inf) <= min(seconds["cpu"], seconds["gpu"])
+
+
+def _choose(seconds: dict[str, float], overlap: bool) -> tuple[mx.Device, str]:
+    """The device to act on, and why, from the seconds of a step on each."""
+    cpu, gpu = seconds["cpu"], seconds["gpu"]
+    if _one_launch_wins(seconds):
+        return mx.Device(mx.gpu), (
+            "rollouts and environments on the GPU, in one launch: a step of all agents takes"
+            f" {1000 * seconds[WHOLE]:.3f} ms; environments on the cores and acting on the GPU"
+            f" {1000 * gpu:.3f} ms, on the CPU {1000 * cpu:.3f} ms"
+        )
+    chosen = "cpu" if cpu <= gpu * (PATIENCE if overlap else 1.0) else "gpu"
+    other = "gpu" if chosen == "cpu" else "cpu"
+    reason = (
+        f"rollouts on the {chosen.upper()}: a step of all agents takes"
+        f" {1000 * seconds[chosen]:.2f} ms, on the {other.upper()} {1000 * seconds[other]:.2f} ms"
+    )
+    if overlap and gpu < cpu <= gpu * PATIENCE:
+        reason += ", which overlaps with training"
+    return mx.Device(getattr(mx, chosen)), reason
+
+
+class _Still:
+    """Environments that don't move: a rollout of them is acting alone."""
+
+    def __init__(self, num_agents: int, num_groups: int, pool: ThreadPoolExecutor) -> None:
+        self.num_agents, self.num_groups, self._pool = num_agents, num_groups, pool
+
+    def send(self, group: int, actions: Any, out: Any) -> None:
+        pass
+
+    def wait(self, group: int) -> None:
+        pass
+
+    def collect(
+        self, steps: int, act: tuple[int, int], actions: Any, out: Any, spans: int = 0
+    ) -> Collected:
+        """Each part of the agents acts ``steps`` times, on any thread."""
+        function = ACT(act[0])
+
+        def part(first: int) -> None:
+            for t in range(steps):
+                function(act[1], t, first, min(PART, self.num_agents - first))
+
+        list(self._pool.map(part, range(0, self.num_agents, PART)))
+        return Collected(0.0, 0.0, [])
+
+
+def _calibrate(
+    config: Config,
+    vec: VecEnv,
+    policy: Policy,
+    run: Executables,
+    weights: Any,
+    whole: RolloutOnGPU | None = None,
+    seats: Seats | None = None,
+) -> dict[str, float]:
+    """Seconds of one step of all agents on each device, medians, kernels compiled before.
+
+    Of acting alone, in a few steps. Where ``whole`` makes rollouts of ``train.horizon`` steps, the
+    others make those, too: its seconds are the environments' as well. These are afterwards what
+    they were.
+    """
+    spec, agents, groups = vec.spec, config.vec.total_agents, config.vec.num_buffers
+    T = STEPS if whole is None else config.train.horizon
+    host = RolloutBuffer(spec, T, agents, groups)
+    before = None if whole is None else vec.state()
+    timer, learner = PhaseTimer("", enabled=False), mx.default_device()
+    one_kernel = step_on_gpu(policy) is not None
+    ways: dict[str, tuple[mx.Device, Any]] = {}
+    found = {}
+    with ThreadPoolExecutor(rollout_threads(config, rollout_cores(config))) as pool:
+        still: Any = _Still(agents, groups, pool) if whole is None else vec
+        for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
+            ways[kind(device)] = device, still
+        if whole is not None:
+            ways[WHOLE] = mx.Device(mx.gpu), EnvironmentsOnGPU(vec, whole)  # type: ignore
+        for name, (device, environments) in ways.items():
+            buffer: Any = BufferOnGPU(spec, T, agents, 1) if name == WHOLE else host
+            Q = 1 if name == WHOLE else groups
+            there = Placement(
+                learner, device, precision=config.train.precision, one_kernel=one_kernel
+            )
+            precision = there.acting_precision
+            acting = lower(weights if device == learner else for_cpu(weights), precision)
+            acting = acting if seats is None else [acting] * (1 + seats.opponents)
+            way = choose_acting(
+                *(device, precision, policy, run, environments),
+                partial(acting_streams, device, threads(), Q),
+                *(timer, seats, config.train.launch_steps),
+            )
+            with building, mx.stream(device):
+                states = [policy.initial_state(agents // Q) for _ in range(Q)]
+                noise = policy.distribution.noise(mx.random.key(0), (T, agents))
+            mx.eval(acting, states, noise)
+            if whole is not None:
+                buffer.reset(environments)
+                buffer.begin(buffer)
+            rollout = partial(way.collect, buffer, environments, acting, states, noise)
+            found[name] = _median_seconds(rollout) / T
+    if whole is not None:
+        assert before is not None, "rules that a GPU runs come with a state that can be saved"
+        vec.restore(before)
+    return found
+
+
+def _median_seconds(work: Callable[[], object]) -> float:
+    """Of up to five calls within ``BUDGET``, after one that compiles."""
+    work()
+    times: list[float] = []
+    end = time.perf_counter() + BUDGET
+    while not times or (len(times) < 5 and time.perf_counter() < end):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def _cached(
+    config: Config,
+    spec: EnvSpec,
+    measure: Callable[[], dict[str, float]],
+    seats: Seats | None = None,
+    whole: bool = False,
+) -> tuple[dict[str, float], bool]:
+    """The measurement for this machine and configuration, made unless it was made before."""
+    facts = {
+        "spec": replace(spec, spaces="").to_json(),
+        "versions": version_text(),
+        "ways": WAYS,
+        "cores": threads(),
+        "gpu": str(mx.device_info(mx.gpu).get("device_name", "")),
+        "agents": [config.vec.total_agents, config.vec.num_buffers],
+        "threads": rollout_threads(config, rollout_cores(config)),
+        "policy": [vars(config.policy), vars(config.torch), config.train.precision],
+    }
+    if whole:  # then environments are measured, too
+        facts["environments"] = [config.train.horizon, config.env, config.train.launch_steps]
+    if seats is not None:
+        facts["agents of each policy"] = np.bincount(seats.policy).tolist()
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+    path = cache_directory() / f"rollout_device-{digest}.json"
+    try:
+        found = json.loads(path.read_text())
+        seconds = {way: float(found[way]) for way in ("cpu", "gpu")}
+        return seconds | ({WHOLE: float(found[WHOLE])} if WHOLE in found else {}), True
+    except (OSError, ValueError, KeyError, TypeError):
+        found = measure()
+    try:
+        with publish(path) as temporary:
+            temporary.write_text(json.dumps(found))
+    except UserError:  # a cache that can't be written costs the next start a measurement
+        pass
+    return found, False

@@ -17,7 +17,7 @@ from mlx import nn
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint.environment_statistics import restore_statistics
-from puffer_mlx.checkpoint.run_lock import new_run
+from puffer_mlx.checkpoint.folder import new_run
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_training
@@ -31,8 +31,8 @@ from puffer_mlx.tracking.json_lines import JsonLines, log_path
 from puffer_mlx.tracking.run_log import RunLog
 from puffer_mlx.tracking.tracked_run import Trackers, asked, last_step
 from puffer_mlx.training import placement
+from puffer_mlx.training.evaluation import Evaluator
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.training.while_training import Evaluator
 from puffer_mlx.vec.base import Environments
 
 

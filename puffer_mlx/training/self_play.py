@@ -10,6 +10,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from puffer_mlx.checkpoint.folder import within
 from puffer_mlx.config import Config
 from puffer_mlx.config.schema.selfplay import OF_4
 from puffer_mlx.errors import UserError
@@ -19,7 +20,6 @@ from puffer_mlx.selfplay.league import make_league
 from puffer_mlx.selfplay.results import Scores
 from puffer_mlx.selfplay.seats import Seats
 from puffer_mlx.training.collector import Rollout
-from puffer_mlx.training.resume import within
 from puffer_mlx.vec.base import VecEnv
 
 LEAGUE, UNDER_WAY = "league", "under_way"  # names of a state's arrays

@@ -1,4 +1,4 @@
-"""Streams to act on, and each stream's share of the CPU's cores.
+"""The thread that collects beside training, streams to act on, and their shares of the cores.
 
 MLX computes a CPU stream on a thread of its own; operations of the CPU extension may take further
 threads to help. How many is a stream's *width*, the stream's own thread included, so that acting
@@ -9,9 +9,20 @@ Evaluation runs ahead of the streams until 10 tasks (of 5 operations) are under 
 together*: while a learner's long graph is evaluated, every other thread's evaluation waits at each
 of its operations for some of the learner's to end (beside one, a rollout took twice the time). A
 learner's stream therefore has few of the extension's operations under way (`learner_width`).
+
+MLX's streams belong to threads and are never given back to the system, so there is one such thread
+(``Worker``) and not one for each run. Unlike those of ``concurrent.futures`` it is still there when
+the process ends, to let go of its streams: MLX aborts a process whose threads end with streams of
+their own.
 """
 
+import atexit
+import functools
+import queue
 import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
 import mlx.core as mx
 
@@ -101,3 +112,45 @@ def _expect(stream: mx.Stream, threads: int) -> None:
         raise ValueError(f"only a CPU stream has a width, not {stream}")
     if threads < 0:
         raise ValueError(f"a stream's threads must be at least 1, or 0 for all, got {threads}")
+
+
+class Worker:
+    """One thread and its jobs; ``worker()`` gives the process's.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], Any]) -> Future:
+        """Have a job done after those before it; its result or exception is the future's."""
+        future: Future = Future()
+        self._jobs.put((future, job))
+        return future
+
+    def close(self) -> None:
+        """End the thread after its jobs."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            future, job = item
+            try:
+                future.set_result(job())
+            except BaseException as error:
+                future.set_exception(error)
+            del item, future, job  # what they hold isn't needed until the next one comes
+        mx.clear_streams()
+
+
+@functools.cache
+def worker() -> Worker:
+    """The process's worker, made when it is first asked for."""
+    made = Worker("collector")
+    atexit.register(made.close)
+    return made

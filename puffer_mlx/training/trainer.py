@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 import numpy as np
 
-from puffer_mlx.checkpoint import State
+from puffer_mlx.checkpoint.folder import State, within
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.memory_needs import refuse_training
@@ -21,28 +21,26 @@ from puffer_mlx.machines.alone import ALONE, Alone
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
-from puffer_mlx.ppo.update import compile_update
+from puffer_mlx.ppo.update import TrainState, compile_update
 from puffer_mlx.profiling.phases import Profiler
 from puffer_mlx.rollout.on_gpu import ENDED, RELAX, GPUError
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
 from puffer_mlx.system.mlx_cache import choose_cache_limit
-from puffer_mlx.training import resume, self_play
+from puffer_mlx.training import self_play
 from puffer_mlx.training.collector import Collector, Rollout
 from puffer_mlx.training.epoch_logs import (
     EpochLogs,
     Logs,
+    UnderWay,
     environment_logs,
     merge_means,
     phase_logs,
 )
-from puffer_mlx.training.learned_rows import Learned
 from puffer_mlx.training.learner import Learner
 from puffer_mlx.training.observers import FirstRatios, Observer, SampledPhases, computed
-from puffer_mlx.training.placement import Placement
-from puffer_mlx.training.placing import as_on_first, place
-from puffer_mlx.training.train_state import TrainState
-from puffer_mlx.training.under_way import UnderWay
+from puffer_mlx.training.placement import Placement, as_on_first, place
+from puffer_mlx.training.reader import Learned
 from puffer_mlx.trees import named
 from puffer_mlx.vec.base import VecEnv
 
@@ -363,7 +361,7 @@ class Trainer:
             mine |= {"recurrent": collector.states, "carry": collector.buffer.carry()}
         if self.placement.overlap and any(name.startswith("acting.") for name in state.arrays):
             mine["acting"] = now.weights
-        found = resume.take(state, mine)
+        found = state.taken(mine)
         if going_on:
             self.collector.vec.restore(np.asarray(environments))
             self.ranks.begin(self.vec)
@@ -377,7 +375,7 @@ class Trainer:
         if self._rate is not None:  # a run may go on with another schedule than it began with
             self._rate = state.numbers.get("learning_rate", self._rate)
         if self.self_play is not None:
-            opponents = resume.within(state.arrays, SELF_PLAY)
+            opponents = within(state.arrays, SELF_PLAY)
             self.self_play.restore(opponents, state.numbers.get(SELF_PLAY))
             if not going_on:
                 self.self_play.begin_anew()

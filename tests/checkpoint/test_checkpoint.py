@@ -201,7 +201,7 @@ def save(keeper, config, step, score=None, state: State | None = STATE):
 
 
 def kept(folder):
-    return [int(path.name) for path in checkpoint.checkpoints(folder)]
+    return [int(one.folder.name) for one in branches.checkpoints(folder)]
 
 
 def test_a_rating_is_told_in_epochs_without_an_episode_too(config):
@@ -253,7 +253,7 @@ def test_a_resumed_run_knows_the_best(config):
 def test_a_score_that_is_no_number_is_none(config, wrong):
     folder = keep(config, [[(1, 1)], [(wrong, 1)], [(0.5, 1)], [(wrong, 1), (9, 1)]])
     assert os.readlink(folder / BEST) == "0000000000000001"
-    for made in checkpoint.checkpoints(folder):
+    for made, *_ in branches.checkpoints(folder):
         metadata = loaded(made / "weights.safetensors")[1]
         assert metadata["score"] in ("1.0", "0.5", "null")
 

@@ -1,4 +1,4 @@
-"""`checkpoint/run_lock.py`: one process trains a run; what killed ones left is cleared away."""
+"""`checkpoint/folder.py`: one process trains a run; what killed ones left is cleared away."""
 
 import contextlib
 import errno
@@ -12,8 +12,8 @@ import time
 import pytest
 
 from puffer_mlx import checkpoint
-from puffer_mlx.checkpoint import run_lock
-from puffer_mlx.checkpoint.run_lock import held, new_run
+from puffer_mlx.checkpoint import folder as run_folders
+from puffer_mlx.checkpoint.folder import held, new_run
 from puffer_mlx.config import Base, Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import files
@@ -21,7 +21,7 @@ from puffer_mlx.system import files
 HOLD = """
 import sys, time
 from pathlib import Path
-from puffer_mlx.checkpoint.run_lock import held
+from puffer_mlx.checkpoint.folder import held
 with held(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -117,13 +117,13 @@ def test_those_are_the_names_that_killed_saves_leave(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         files.publish_link(tmp_path / "best", "0000000000000064")
     (made,) = tmp_path.glob(".best*")  # as a kill would leave it
-    assert all(run_lock.LEFT.fullmatch(name) for name in (*seen[:2], made.name)), seen
+    assert all(run_folders.LEFT.fullmatch(name) for name in (*seen[:2], made.name)), seen
     monkeypatch.undo()
     (tmp_path / f"{64:016d}").mkdir()
     monkeypatch.setattr("shutil.rmtree", lambda _: None)
     files.remove_folder(tmp_path / f"{64:016d}")
     (doomed,) = tmp_path.glob(".0*")
-    assert run_lock.LEFT.fullmatch(doomed.name)
+    assert run_folders.LEFT.fullmatch(doomed.name)
 
 
 def test_new_runs_never_wait_for_each_other(config, monkeypatch):

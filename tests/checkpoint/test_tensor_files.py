@@ -5,6 +5,7 @@ import os
 import struct
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import mlx.core as mx
 import numpy as np
@@ -92,6 +93,16 @@ def test_other_programs_read_it(path):
 def test_the_same_tensors_make_the_same_file(path, tmp_path):
     tensor_files.write(tmp_path / "b.safetensors", dict(TENSORS), METADATA)
     assert (tmp_path / "b.safetensors").read_bytes() == path.read_bytes()
+
+
+def test_it_is_written_while_mlx_computes_nothing(tmp_path, monkeypatch):
+    """All threads' evaluations wait while some are under way, which may be without end."""
+    mx.eval(TENSORS)
+    types = SimpleNamespace(bfloat16=mx.bfloat16, uint16=mx.uint16)
+    monkeypatch.setattr(tensor_files, "mx", types)
+    tensor_files.write(tmp_path / "b.safetensors", TENSORS, METADATA)
+    monkeypatch.undo()
+    check_equal(tensor_files.read(tmp_path / "b.safetensors")[0], TENSORS)
 
 
 def test_files_without_a_checksum_are_read(tmp_path):

@@ -16,7 +16,7 @@ import pytest
 from mlx.utils import tree_map
 from oracles import named
 
-from puffer_mlx.checkpoint import flat_files, weight_files
+from puffer_mlx.checkpoint import flat_files, tensor_files, weight_files
 from puffer_mlx.checkpoint.flat_files import BF16, FLOAT, bin_fault, flat_form
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.errors import UserError
@@ -114,7 +114,7 @@ def test_names_of_safetensors(tmp_path):
 
 def test_metadata_of_safetensors(tmp_path):
     weight_files.save_safetensors(small(), tmp_path / "w.safetensors", {"puffer_mlx": "1"})
-    assert weight_files.read_tensors(tmp_path / "w.safetensors")[1]["puffer_mlx"] == "1"
+    assert tensor_files.read(tmp_path / "w.safetensors")[1]["puffer_mlx"] == "1"
 
 
 # ---- flat files of continuous actions (5.2) ------------------------------------------------------

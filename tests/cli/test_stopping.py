@@ -14,13 +14,13 @@ import pytest
 from running import BATCH, EPOCHS, ROOT, TINY, command, lose, only, records, started
 from watching import before_training
 
-from puffer_mlx.checkpoint import weight_files
+from puffer_mlx.checkpoint import tensor_files
 from puffer_mlx.cli import train_run
 from puffer_mlx.cli.stopping import NOTHING, StopRequests
 from puffer_mlx.display import dashboard
 from puffer_mlx.system.signals import ASKING
+from puffer_mlx.training.epoch_logs import UnderWay
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.training.under_way import UnderWay
 
 LONG = [*TINY, "--train.total-timesteps", "1e9"]
 RARELY = ["--checkpoint-interval", "1000"]  # after the first epoch and the last
@@ -130,7 +130,7 @@ def test_before_the_first_epoch_there_is_nothing_to_save(script, here, monkeypat
 
 def test_what_cant_be_saved_is_said(script, here, monkeypatch, capsys):
     """The exception is still the first one."""
-    real, calls = weight_files.mx.save_safetensors, []
+    real, calls = tensor_files._write, []
 
     def full(path, *arguments):
         calls.append(path)
@@ -138,7 +138,7 @@ def test_what_cant_be_saved_is_said(script, here, monkeypatch, capsys):
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path, *arguments)
 
-    monkeypatch.setattr(weight_files.mx, "save_safetensors", full)
+    monkeypatch.setattr(tensor_files, "_write", full)
     fail_in(monkeypatch, script, 4, KeyError("a bug"))
     with pytest.raises(KeyError):
         script.main([*TINY, *RARELY])

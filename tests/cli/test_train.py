@@ -23,7 +23,7 @@ from rich.console import Console
 from running import BATCH, EPOCHS, TINY, command, files, learned, only, records, run, started
 
 from puffer_mlx import checkpoint, config
-from puffer_mlx.checkpoint import weight_files
+from puffer_mlx.checkpoint import tensor_files
 from puffer_mlx.cli import train_run
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.display.dashboard import PHASES, Dashboard, abbreviate, duration
@@ -405,7 +405,7 @@ def test_an_interrupted_checkpoint_leaves_nothing(script, here, monkeypatch):
         Path(path).write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(weight_files.mx, "save_safetensors", interrupted)
+    monkeypatch.setattr(tensor_files, "_write", interrupted)
     assert script.main(TINY) == 130
     assert fetch(here, "checkpoints/squared/*/*") == ["config.ini"]
     assert fetch(here, "checkpoints/squared/*/.*") == []

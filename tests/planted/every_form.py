@@ -23,7 +23,7 @@ from puffer_mlx.export.dialects import from_torch, stacked_state, to_torch
 from puffer_mlx.export.formats.onnx import run_onnx, save_onnx
 from puffer_mlx.export.infer import detect, detect_torch
 from puffer_mlx.policy.policy import make_policy
-from puffer_mlx.rollout.compiled_step import make_actor
+from puffer_mlx.rollout.acting_in_c import make_actor
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.trees import named
 

@@ -60,8 +60,10 @@ def test_upstream(path, fixtures, file, form, case):
     assert np.abs(other - expected).max() > 1e-3, "the file can't tell the two forms apart"
 
 
-@pytest.mark.parametrize("form", ["V", "S"])
-@pytest.mark.parametrize("shape", [(2, 1), (3, 5), (11, 7), (13, 3), (64, 33), (127, 2)])
+@pytest.mark.parametrize(
+    ("shape", "form"),
+    [*zip([(2, 1), (3, 5), (11, 7), (13, 3), (64, 33), (127, 2)], ["V", "S"] * 3, strict=True)],
+)
 def test_random(path, form, shape):
     rng = np.random.default_rng(shape[0])
     rows = (

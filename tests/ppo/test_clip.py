@@ -1,9 +1,9 @@
-"""`ppo/clip.py` against hand arithmetic."""
+"""`ppo/finite.py`'s clip against hand arithmetic."""
 
 import mlx.core as mx
 import pytest
 
-from puffer_mlx.ppo.clip import clip_by_global_norm
+from puffer_mlx.ppo.finite import clip_by_global_norm
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import numpy as np
 import oracles
 import pytest
 
-from puffer_mlx.ppo.clip import clip_by_global_norm
+from puffer_mlx.ppo.finite import clip_by_global_norm
 from puffer_mlx.ppo.optimizers.muon import COEFFICIENTS, muon, muon_init, orthogonalise
 
 

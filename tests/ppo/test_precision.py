@@ -11,6 +11,7 @@ import oracles
 import pytest
 from emulated_gpu import Compiled, recording
 from oracles import named
+from pairs import pairs
 from running import BATCH, TINY, learned, records
 from watching import before_training
 
@@ -227,8 +228,9 @@ def test_a_scale_that_is_too_large_comes_down_by_itself():
     assert logs[-1]["loss/skipped_steps"] == logs[-4]["loss/skipped_steps"]
 
 
-@pytest.mark.parametrize("kind", precision.DTYPES)
-@pytest.mark.parametrize("value", [np.inf, np.nan])
+@pytest.mark.parametrize(
+    ("kind", "value"), zip(precision.DTYPES, [np.inf, np.nan, np.inf], strict=True)
+)
 def test_one_gradient_that_is_not_finite_is_as_if_it_were_not_drawn(kind, value):
     """In every precision; the scale changes in fp16 only."""
     trainer = start(kind)
@@ -318,9 +320,10 @@ def broken(part: str) -> tuple[Callable[..., Any], str]:
     }[part]
 
 
-@pytest.mark.parametrize("overlap", [0, 1])
-@pytest.mark.parametrize("kind", precision.DTYPES)
-@pytest.mark.parametrize("part", ["rollout", "advantages", "forward", "backward"])
+@pytest.mark.parametrize(
+    ("part", "kind", "overlap"),
+    pairs(["rollout", "advantages", "forward", "backward"], precision.DTYPES, [0, 1]),
+)
 def test_ten_in_a_row_end_the_run_and_name_where_it_began(part, kind, overlap):
     more = ["--train.replay-ratio", "2.5", f"--train.overlap={overlap}"]  # 5 minibatches an epoch
     trainer = start(kind, *more)
@@ -429,8 +432,7 @@ def test_the_script_says_it_and_keeps_the_last_good_checkpoint(script, here, mon
     assert all(np.isfinite(record["loss/total"]) for record in logs)
 
 
-@pytest.mark.parametrize("overlap", [0, 1])
-@pytest.mark.parametrize("kind", LOW)
+@pytest.mark.parametrize(("kind", "overlap"), zip(LOW, [0, 1], strict=True))
 def test_going_on_with_the_scale(kind, overlap, monkeypatch):
     """It falls at first and grows later: both are gone on with, bit for bit."""
     monkeypatch.setattr(precision, "GROWTH_INTERVAL", 5)
@@ -474,18 +476,23 @@ def check_trains(trainer: Trainer, like: Trainer) -> None:
     assert bits(trainer.weights) != before
 
 
-@pytest.mark.parametrize("dialect", ["native", "torch"])
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("kind", LOW)
+@pytest.mark.parametrize(("network", "dialect", "kind"), pairs(NETWORKS, ["native", "torch"], LOW))
 def test_every_network_trains(kind, network, dialect):
     more = ["--torch.network", network, "--policy.dialect", dialect]
     check_trains(start(kind, *more), start("fp32", *more))
 
 
 @pytest.mark.parametrize(
-    ("sizes", "masked"), [((5,), False), ((3, 2), False), ((3, 2), True), ((1, 1), False)], ids=str
+    ("sizes", "masked", "kind"),
+    [
+        ((5,), False, "bf16"),
+        ((3, 2), False, "fp16"),
+        ((3, 2), True, "bf16"),
+        ((3, 2), True, "fp16"),
+        ((1, 1), False, "fp16"),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("kind", LOW)
 def test_every_action_space_trains(kind, sizes, masked):
     """One head, two, with masks, continuous."""
     how = {"sizes": sizes, "masked": masked}

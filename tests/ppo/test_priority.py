@@ -61,7 +61,7 @@ def test_no_advantage_at_all():
     np.testing.assert_array_equal(draw(p, [1e-9, 0.5, 1.0]), 0)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 13, 64, 100, 1000, 1023, 1025, 4096])
+@pytest.mark.parametrize("n", [1, 2, 3, 64, 100, 1023, 1025, 4096])
 def test_draw_is_searchsorted(n):
     rng = np.random.default_rng(n)
     for sparse in (False, True):
@@ -101,8 +101,9 @@ def test_annealed_beta():
     assert priority.annealed_beta(0.2, 0.5, 120, 120) == pytest.approx(0.6, abs=1e-12)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("bad", [None, np.nan, np.inf])
+@pytest.mark.parametrize(
+    ("alpha", "bad"), [(0.0, None), (0.6, None), (1.0, None), (0.6, np.nan), (1.0, np.inf)]
+)
 def test_choose_is_all_of_it(extension, monkeypatch, alpha, bad):
     rng = np.random.default_rng(3)
     adv = rng.normal(size=(5, 37)).astype(np.float32) ** 3

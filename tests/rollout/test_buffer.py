@@ -7,6 +7,7 @@ import numpy as np
 import oracles
 import pytest
 from compiled_steps import compiled
+from pairs import pairs
 
 from puffer_mlx.config import Policy, Torch, Train
 from puffer_mlx.policy.policy import make_policy
@@ -49,7 +50,7 @@ class Run:
         self.buffer.begin(self.buffer)
         self.noise = self.policy.distribution.noise(mx.random.key(self.rollouts), (T, N))
         self.lane.start()
-        acting = ActingInMLX(self.update.act, self.streams, self.lane, parts)
+        acting = ActingInMLX(self.update, self.streams, self.lane, parts)
         given = self.weights, self.states, self.noise
         self.states = acting.collect(self.buffer, self.vec, *given)
         self.rollouts += 1
@@ -62,10 +63,10 @@ class Run:
         return {name: getattr(self.buffer, name) for name in names.split()}
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("groups", [1, 2, 4])
-@pytest.mark.parametrize("finals", [False, True])
+@pytest.mark.parametrize(
+    ("finals", "groups", "masked", "dtype"),
+    pairs([False, True], [1, 2, 4], [False, True], [np.float32, np.uint8]),
+)
 def test_rows_hold_what_arrived_together(finals, groups, masked, dtype):
     run = Run(groups, (3, 2), masked, dtype, finals=finals)
     for rollout in range(3):

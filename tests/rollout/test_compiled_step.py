@@ -1,4 +1,4 @@
-"""`rollout/compiled_step.py` and its C++: the same as the policy's step through MLX."""
+"""`rollout/acting_in_c.py` and its C++: the same as the policy's step through MLX."""
 
 import ctypes
 import gc
@@ -12,6 +12,7 @@ import oracles
 import pytest
 from mlx.utils import tree_flatten, tree_map
 from oracles import f64, named
+from pairs import pairs
 from sanitizers import SANITIZERS, C, program, sanitized
 from small_policies import PUFFER5, beyond, policy_of, weights_of
 
@@ -20,14 +21,14 @@ from puffer_mlx import config
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.policy.networks.mingru.network import MinGRU
 from puffer_mlx.policy.policy import Policy, make_policy
-from puffer_mlx.rollout import compiled_step
+from puffer_mlx.rollout import acting_in_c
+from puffer_mlx.rollout.acting_in_c import make_actor
 from puffer_mlx.rollout.buffer import Views
-from puffer_mlx.rollout.compiled_step import make_actor
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.system.compiler import source_files
 
 ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
-NETWORKS = pytest.mark.parametrize("network", ["MinGRU", "LSTM", "GRU", "MLP"])
+NETWORKS = ["MinGRU", "LSTM", "GRU", "MLP"]
 T, N = 8, 77  # N: no multiple of anything that rows are taken by
 
 
@@ -97,7 +98,7 @@ class Case:
         return [np.stack(rows) for rows in zip(*chosen, strict=True)] + states
 
 
-def made(policy: Policy) -> compiled_step.Actor:
+def made(policy: Policy) -> acting_in_c.Actor:
     found = make_actor(policy)
     assert found is not None
     return found
@@ -121,16 +122,18 @@ def check(case: Case, atol=2e-6, most=0) -> None:
 # ---- what it computes ----------------------------------------------------------------------------
 
 
-@NETWORKS
-@pytest.mark.parametrize("dialect", ["native", "torch", "puffer3"])
-@pytest.mark.parametrize("sizes", [(3,), (2, 4), (1, 1, 1)])
+@pytest.mark.parametrize(
+    ("network", "dialect", "sizes"),
+    pairs(NETWORKS, ["native", "torch", "puffer3"], [(3,), (2, 4), (1, 1, 1)]),
+)
 def test_every_part(network, dialect, sizes):
     check(Case(policy_of(network, sizes, H=20, dialect=dialect, reset=True), masked=sizes[0] > 1))
 
 
-@NETWORKS
-@pytest.mark.parametrize("dialect", ["native", "torch", "sb3"])
-@pytest.mark.parametrize("sizes", [(3,), (16,), (1, 1)])  # 16 and the value are two registers
+@pytest.mark.parametrize(
+    ("network", "dialect", "sizes"),  # 16 and the value are two registers
+    zip(NETWORKS, ["native", "torch", "sb3", "native"], [(3,), (16,), (1, 1), (16,)], strict=True),
+)
 def test_values_with_a_network_of_their_own(network, dialect, sizes):
     policy = policy_of(network, sizes, H=20, dialect=dialect, reset=True, separate_value=True)
     check(Case(policy))
@@ -141,9 +144,7 @@ def test_activations(activation):
     check(Case(policy_of("MLP", (1, 1), H=20, dialect="sb3", activation=activation)))
 
 
-@NETWORKS
-@pytest.mark.parametrize("D", [1, 3, 118])
-@pytest.mark.parametrize("H", [8, 64, 100])
+@pytest.mark.parametrize(("network", "D", "H"), pairs(NETWORKS, [1, 3, 118], [8, 64, 100]))
 def test_sizes(network, D, H):
     check(Case(policy_of(network, (5,), D, H, layers=1 + D % 2), T=3), most=1)
 
@@ -153,8 +154,9 @@ def test_many_choices(logits):
     check(Case(policy_of("MLP", (logits, 2)), masked=True), most=1)
 
 
-@pytest.mark.parametrize("reset", [False, True])
-@NETWORKS
+@pytest.mark.parametrize(
+    ("network", "reset"), zip(NETWORKS, [False, True, True, False], strict=True)
+)
 def test_many_steps(network, reset):
     check(Case(policy_of(network, reset=reset), T=64, N=20), atol=1e-5, most=1)
 
@@ -231,9 +233,9 @@ def check_choices(case: Case, sizes) -> None:
     assert (error <= 2e-6 + 2e-7 * largest)[exact].all()
 
 
-@pytest.mark.parametrize("scale", [0.1, 3, 300])
-@pytest.mark.parametrize("sizes", [(3,), (2, 5), (33,)])
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("sizes", "scale", "masked"), pairs([(3,), (2, 5), (33,)], [0.1, 3, 300], [False, True])
+)
 def test_choices(sizes, scale, masked):
     logits = np.random.default_rng(0).normal(size=(3000, sum(sizes))).astype(np.float32) * scale
     case = chooser(sizes, logits, masked=masked)
@@ -286,8 +288,7 @@ def test_infinite_outputs():
     np.testing.assert_array_equal(case.views.actions[0, :, 0], np.where(np.arange(40) % 2, 0, 2))
 
 
-@pytest.mark.parametrize("sizes", [(4,), (1, 1)])
-@NETWORKS
+@pytest.mark.parametrize(("network", "sizes"), zip(NETWORKS, [(4,), (1, 1)] * 2, strict=True))
 def test_nan_stays_where_it_is(network, sizes):
     """An agent that sees NaN chooses at random, or its mean is 0; the others notice nothing."""
     clean, case = (Case(policy_of(network, sizes, dialect="puffer3")) for _ in range(2))
@@ -329,8 +330,10 @@ def assert_same_bits(case: Case, other: Case) -> None:
         assert mine.tobytes() == theirs.tobytes()
 
 
-@NETWORKS
-@pytest.mark.parametrize(("sizes", "H"), [((3,), 64), ((1, 1), 20), ((2, 40), 100)])
+@pytest.mark.parametrize(
+    ("network", "sizes", "H"),
+    zip(NETWORKS, [(3,), (1, 1), (2, 40), (3,)], [64, 20, 100, 100], strict=True),
+)
 def test_ranges(network, sizes, H):
     """Agents in ranges of many sizes, in any order: the same to the last bit."""
     rng = np.random.default_rng(0)
@@ -345,7 +348,7 @@ def test_ranges(network, sizes, H):
     assert_same_bits(split, whole)
 
 
-@NETWORKS
+@pytest.mark.parametrize("network", NETWORKS)
 def test_threads(network):
     policy = policy_of(network, H=64, reset=True)
     whole, split = (Case(policy, T=20, N=203) for _ in range(2))

@@ -19,6 +19,7 @@ from puffer_mlx.policy.rollout_on_gpu import Arrived
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout import on_gpu as on_gpu_rollouts
+from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.on_gpu import (
     BufferOnGPU,
@@ -26,8 +27,7 @@ from puffer_mlx.rollout.on_gpu import (
     RolloutsOnGPU,
     rollouts_in_one_launch,
 )
-from puffer_mlx.training import placing, trainer
-from puffer_mlx.training.acting import choose_acting
+from puffer_mlx.training import placement, trainer
 from puffer_mlx.training.placement import Placement
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
@@ -353,7 +353,7 @@ def refused(name: str, *options: str) -> str:
     with opened(name, 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
         with pytest.raises(UserError) as caught:
-            placing.place(given, vec, policy, None, None, {})  # type: ignore
+            placement.place(given, vec, policy, None, None, {})  # type: ignore
     return str(caught.value)
 
 
@@ -372,21 +372,21 @@ def test_no_gpu():
     ],
 )
 def test_what_no_kernel_does(name, options, said, monkeypatch):
-    monkeypatch.setattr(placing, "has_gpu", lambda: True)
+    monkeypatch.setattr(placement, "has_gpu", lambda: True)
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     assert said in refused(name, *options)
 
 
 @pytest.mark.parametrize(("seconds", "whole"), [(1.0, True), (1.1, False)])
 def test_auto_takes_one_launch_where_it_is_faster(monkeypatch, seconds, whole):
-    measured = {"cpu": 2.0, "gpu": 1.0, placing.WHOLE: seconds}
-    monkeypatch.setattr(placing, "has_gpu", lambda: True)
-    monkeypatch.setattr(placing, "_cached", lambda *_: (measured, False))
+    measured = {"cpu": 2.0, "gpu": 1.0, placement.WHOLE: seconds}
+    monkeypatch.setattr(placement, "has_gpu", lambda: True)
+    monkeypatch.setattr(placement, "_cached", lambda *_: (measured, False))
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     given = config.load("squared", [*OPTIONS.split(), "--train.overlap", "auto"])
     with opened("squared", 16, 1, given.env) as vec:
         policy = trainer.configured_policy(vec.spec, given)
-        found = placing.place(given, vec, policy, None, None, {})  # type: ignore
+        found = placement.place(given, vec, policy, None, None, {})  # type: ignore
     assert (found.whole is not None) == whole == (not found.overlap)
     assert found.rollout == mx.gpu or not whole
     assert found.rollout_device == ("gpu-kernel" if whole else "cpu")
@@ -394,12 +394,12 @@ def test_auto_takes_one_launch_where_it_is_faster(monkeypatch, seconds, whole):
 
 
 def test_training_on_the_cpu_reads_no_rollout_of_a_gpu(monkeypatch):
-    monkeypatch.setattr(placing, "has_gpu", lambda: True)
+    monkeypatch.setattr(placement, "has_gpu", lambda: True)
     assert "training is on the CPU" in refused("squared")
 
 
 def test_a_step_that_needs_too_much_memory(monkeypatch):
-    monkeypatch.setattr(placing, "has_gpu", lambda: True)
+    monkeypatch.setattr(placement, "has_gpu", lambda: True)
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     monkeypatch.setattr(kernels, "SHARED_BYTES", 1000)
     assert "needs more than the 32768 bytes that a GPU's threads share" in refused("squared")

@@ -14,13 +14,11 @@ from puffer_mlx.config import Policy, Torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.acting_in_c import ActingInC
+from puffer_mlx.rollout.acting import choose_acting
+from puffer_mlx.rollout.acting_in_c import ActingInC, make_actor
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, each_group, few_parts
 from puffer_mlx.rollout.buffer import RolloutBuffer, Views
-from puffer_mlx.rollout.compiled_step import make_actor
-from puffer_mlx.rollout.several_actors import make_actors
 from puffer_mlx.selfplay.seats import Seats, seats_as_told, seats_in_blocks
-from puffer_mlx.training.acting import choose_acting
 from puffer_mlx.training.streams import acting_streams
 from puffer_mlx.trees import leaves
 from puffer_mlx.vec import rollout_loop
@@ -88,14 +86,15 @@ class Game:
         return [*fields, *map(np.asarray, leaves(whole(self.states)))]
 
     def in_c(self) -> ActingInC:
-        actors = make_actors(self.policy, self.seats)
+        actors = make_actor(self.policy, self.seats)
         assert actors is not None
         return ActingInC(actors, PhaseTimer("rollout"))
 
     def in_mlx(self, parts=each_group) -> ActingInMLX:
-        act = compile_update(self.policy).act_by_seats
         streams = lambda: acting_streams(CPU, 2, self.groups)  # noqa: E731
-        return ActingInMLX(act, streams, PhaseTimer("rollout"), parts, self.seats)
+        return ActingInMLX(
+            compile_update(self.policy), streams, PhaseTimer("rollout"), parts, self.seats
+        )
 
     def alone(self, policy: int) -> list[np.ndarray]:
         """Of a policy's rows of the last rollout: what it does there, acting for all agents."""

@@ -14,8 +14,8 @@ from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.selfplay.seats import Seats, seats_in_blocks
-from puffer_mlx.training.learned_rows import Learned
 from puffer_mlx.training.observers import watched
+from puffer_mlx.training.reader import Learned
 from puffer_mlx.training.trainer import Trainer
 
 AGENTS, T = 64, 8

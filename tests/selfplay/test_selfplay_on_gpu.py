@@ -10,8 +10,8 @@ from oracles import named
 from running import learned
 
 from puffer_mlx import checkpoint, config, vec
+from puffer_mlx.rollout import acting
 from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
-from puffer_mlx.training import acting
 from puffer_mlx.training.trainer import Trainer
 
 AGENTS, T, EPOCHS = 32, 5, 5
@@ -31,7 +31,7 @@ def outcome(trainer: Trainer) -> dict[str, bytes]:
 
 
 def test_from_the_middle_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(acting, "make_actors", lambda *_: None)  # who act in C on a CPU
+    monkeypatch.setattr(acting, "make_actor", lambda *_: None)  # who act in C on a CPU
     settings = config.load("connect4_two", SMALL)
     config.validate(settings)
     made: list[Path] = []

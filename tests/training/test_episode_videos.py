@@ -14,7 +14,7 @@ from running import BATCH, EPOCHS, TINY, cli, files, learned, only, records
 from puffer_mlx import config as c
 from puffer_mlx import vec
 from puffer_mlx.checkpoint.environment_statistics import share
-from puffer_mlx.checkpoint.run_lock import held
+from puffer_mlx.checkpoint.folder import held
 from puffer_mlx.display import episode_videos
 from puffer_mlx.display.episode_videos import (
     EpisodeVideos,
@@ -25,8 +25,8 @@ from puffer_mlx.display.episode_videos import (
 from puffer_mlx.display.frames import fit
 from puffer_mlx.errors import UserError
 from puffer_mlx.rollout.whole_episodes import score
+from puffer_mlx.training.evaluation import Evaluator, settings
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.training.while_training import Evaluator, settings
 
 PYTHON = Path(__file__).parents[1] / "envs" / "python"
 sys.path.append(str(PYTHON))

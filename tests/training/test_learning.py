@@ -12,7 +12,7 @@ import pytest
 from puffer_mlx.config import Base, Config, Policy, Train, Vec, validate
 from puffer_mlx.policy.networks.mingru import network as mingru
 from puffer_mlx.ppo import advantage, loss
-from puffer_mlx.training import acting as ways_of_acting
+from puffer_mlx.rollout import acting as ways_of_acting
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
@@ -113,7 +113,7 @@ def forget(monkeypatch, acting: bool = True, training: bool = True):
         return out.reshape(x.shape), mx.zeros((segments, width))
 
     monkeypatch.setattr(mingru, "mingru", amnesiac)
-    monkeypatch.setattr(ways_of_acting, "make_actor", lambda policy: None)  # which computes in C
+    monkeypatch.setattr(ways_of_acting, "make_actor", lambda *_: None)  # which computes in C
 
 
 def forget_acting(monkeypatch):

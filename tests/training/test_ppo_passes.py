@@ -11,7 +11,7 @@ from puffer_mlx import config, vec
 from puffer_mlx.config.trainer_choice import unread
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo import small_networks
-from puffer_mlx.ppo.shuffle import Pass
+from puffer_mlx.ppo.sections import Pass
 from puffer_mlx.training.learner import learned_from
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.trees import named

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from itertools import cycle, repeat
 from pathlib import Path
 
 import mlx.core as mx
@@ -24,7 +25,7 @@ from running import (
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import tensor_files
-from puffer_mlx.checkpoint.run_lock import held
+from puffer_mlx.checkpoint.folder import held
 from puffer_mlx.config.known_files import known_envs
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.networks import NETWORKS
@@ -92,8 +93,9 @@ def test_every_native_environment_has_a_configuration():
     assert NATIVE and set(NATIVE) <= set(known_envs())
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize(
+    ("name", "network"), [*zip(NATIVE, cycle(NETWORKS)), *zip(repeat("squared"), NETWORKS)]
+)
 def test_a_continued_run_is_the_whole_one(uncompiled, tmp_path, name, network):
     """Weights, optimizer, keys, recurrent states, environments and records of every epoch."""
     settings = configure(name, "--torch.network", network, "--torch.encoder", "DefaultEncoder")
@@ -142,8 +144,9 @@ def test_with_other_settings(uncompiled, tmp_path, more):
     check_same(*whole_and_continued(configure("squared", "--env.size", "3", *more), tmp_path))
 
 
-@pytest.mark.parametrize("network", ["MinGRU", "GRU"])
-@pytest.mark.parametrize("name", ["breakout", "memory", "target"])
+@pytest.mark.parametrize(
+    ("name", "network"), [("breakout", "MinGRU"), ("memory", "GRU"), ("target", "GRU")]
+)
 def test_an_overlapped_run(uncompiled, tmp_path, name, network):
     """The rollout that was collected beside the last epoch comes again, by the same weights."""
     more = ["--train.overlap", "1", "--torch.network", network]

@@ -21,8 +21,8 @@ from puffer_mlx.profiling.phases import SAMPLE_EVERY
 from puffer_mlx.rollout.on_gpu import GPUError
 from puffer_mlx.training import collector
 from puffer_mlx.training import trainer as training
+from puffer_mlx.training.epoch_logs import UnderWay
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.training.under_way import UnderWay
 
 T, N, S, K, H = 4, 8, 4, 3, 4
 OPTIONS = f"""

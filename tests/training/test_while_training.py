@@ -17,9 +17,9 @@ from puffer_mlx.checkpoint.branches import label
 from puffer_mlx.errors import UserError
 from puffer_mlx.rollout import whole_episodes
 from puffer_mlx.rollout.whole_episodes import Scores, environments_for, score
-from puffer_mlx.training import while_training
+from puffer_mlx.training import evaluation
+from puffer_mlx.training.evaluation import Evaluator, is_due, logs_of, reached, settings
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.training.while_training import Evaluator, is_due, logs_of, reached, settings
 
 PYTHON = Path(__file__).parents[1] / "envs" / "python"
 sys.path.append(str(PYTHON))
@@ -115,7 +115,7 @@ def seen(monkeypatch):
         found.append((environments, {**how, "episodes": episodes, "weights": weights}))
         return score(policy, weights, environments, episodes, **how)
 
-    monkeypatch.setattr(while_training, "score", watched)
+    monkeypatch.setattr(evaluation, "score", watched)
     return found
 
 
@@ -194,7 +194,7 @@ def test_statistics_are_as_they_are_and_stay(seen, monkeypatch):
         kept.append((before, environments.memory()))
         return found
 
-    monkeypatch.setattr(while_training, "score", kept_score)
+    monkeypatch.setattr(evaluation, "score", kept_score)
     with make(config) as environments:
         trainer = Trainer(config, environments)
         evaluator = Evaluator(trainer, make)
@@ -224,7 +224,7 @@ def test_an_evaluation_says_all_along_that_it_goes_on(more):
 
 
 def test_episodes_that_do_not_end(monkeypatch):
-    monkeypatch.setattr(while_training, "MAX_STEPS", 3)
+    monkeypatch.setattr(evaluation, "MAX_STEPS", 3)
     config = configure("gym:CartPole-v1", *EVALUATED, "--vec.backend", "vector")
     _, logs, _ = trained(config)
     assert logs[-1]["eval/unfinished"] == 12 and logs[-1]["eval/n"] == 0
@@ -316,7 +316,7 @@ def test_words_that_make_no_sense(words, message):
 def test_agents_that_no_environments_have():
     config = configure("target", *EVALUATED, "--eval-agents", "3")
     with make(config) as environments, pytest.raises(UserError, match="eval_agents 3 is not a mul"):
-        while_training.evaluation.refuse_agents(config, environments)
+        evaluation.refuse_agents(config, environments)
 
 
 # ---- after training, and the checkpoints ---------------------------------------------------------

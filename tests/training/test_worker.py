@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from running import ROOT, errors
 
-from puffer_mlx.training.worker import Worker, worker
+from puffer_mlx.training.streams import Worker, worker
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ import oracles
 from watching import acting
 from puffer_mlx import config, vec
 from puffer_mlx.training.trainer import Trainer
-from puffer_mlx.training.worker import worker
+from puffer_mlx.training.streams import worker
 import mlx.core as mx
 mx.disable_compile()
 

@@ -10,9 +10,8 @@ from native_envs import make
 from puffer_mlx.config import Policy
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.profiling.phases import PhaseTimer
-from puffer_mlx.rollout.acting_in_c import ActingInC
+from puffer_mlx.rollout.acting_in_c import ActingInC, make_actor
 from puffer_mlx.rollout.buffer import RolloutBuffer
-from puffer_mlx.rollout.compiled_step import make_actor
 from puffer_mlx.vec import rollout_loop
 
 T = 9

@@ -11,7 +11,7 @@ from puffer_mlx.check.gpu.tools import Effort, at_most, need_gpu, on
 from puffer_mlx.policy.acting_on_gpu import Crews, step_on_gpu
 from puffer_mlx.policy.networks import NETWORKS
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.rollout.crews import crews_of
+from puffer_mlx.rollout.acting_in_kernel import crews_of
 from puffer_mlx.trees import named
 
 POLICIES = (0, 1, 0, 2, 0)  # who acts for five agents, and for the next five

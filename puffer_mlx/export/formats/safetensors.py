@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from puffer_mlx.checkpoint import weight_files
+from puffer_mlx.checkpoint import tensor_files, weight_files
 from puffer_mlx.export.file_format import Contents, FileFormat, Found
 from puffer_mlx.export.metadata import metadata, told, told_dialect
 from puffer_mlx.export.parity import Outputs, run
@@ -32,7 +32,7 @@ class Safetensors(FileFormat):
 
     def read(self, path: Path) -> Found:
         """Of others' files, too, where the names are ours."""
-        return told(path, self, *weight_files.read_tensors(path))
+        return told(path, self, *tensor_files.read(path))
 
     def dialect(self, found: Found, asked: str) -> str:
         """As its metadata says."""

@@ -100,7 +100,7 @@ class Forms:
     """None: in the sb3 dialect it is as in all others."""
     pack: Callable[[Any, Any, Weights], None] | None = None
     """Of (step, network, weights): adds the layers to a compiled step:
-    ``rollout.compiled_step.Layers``."""
+    ``rollout.acting_in_c.Layers``."""
     gpu_step: GPUStep | None = None
     onnx: Callable[[Any, Any, str, list[str]], tuple[str, list[str]]] | None = None
     """Of (graph, network, features, states): adds one step's nodes to ``export.onnx_graph.Graph``;

@@ -144,15 +144,8 @@ def make(policy: Policy, config: Config, agents: int = 0, one_cpu: bool = False)
     return module.make(policy, config, agents or config.vec.total_agents, one_cpu)
 
 
-class Score(NamedTuple):
-    """A run's loss, and the names of its statistics."""
-
-    loss: Loss
-    metrics: Sequence[str]
-
-
-def score(policy: Policy, config: Config) -> Score:
-    """PPO's loss, or the user's own.
+def score(policy: Policy, config: Config) -> tuple[Loss, Sequence[str]]:
+    """PPO's loss, or the user's own, and the names of its statistics.
 
     Raises:
         UserError: there is no such function.
@@ -161,9 +154,9 @@ def score(policy: Policy, config: Config) -> Score:
     numbers = Coefficients(train.clip_coef, train.vf_coef, train.vf_clip_coef)
     function = custom.find_loss(config)
     if function is None:
-        return Score(partial(clipped_loss, policy, numbers), METRICS)
+        return partial(clipped_loss, policy, numbers), METRICS
     names, name = [*METRICS], f"train.loss {train.loss}"
-    return Score(partial(custom_loss, policy, numbers, function, name, names), names)
+    return partial(custom_loss, policy, numbers, function, name, names), names
 
 
 def discounts(train: Train) -> Discounts:

@@ -2,7 +2,7 @@
 
     targets:    once an epoch: advantages of the rollout's values
     shuffle:    once a pass: all samples in a random order (all segments, if the network has a
-                memory), minibatch by minibatch: ``ppo/shuffle.py``
+                memory), minibatch by minibatch: ``ppo/sections.py``
     gradients:  for each minibatch: forward, loss, which normalises the advantages, gradients
     optimise:   the optimizer's step
 
@@ -24,8 +24,7 @@ from puffer_mlx.ppo.advantage import of_rollout
 from puffer_mlx.ppo.algorithms import Algorithm, Epoch, Step, discounts, score
 from puffer_mlx.ppo.custom import find_advantages, functions
 from puffer_mlx.ppo.loss import largest_kl
-from puffer_mlx.ppo.sections import Fields, Inputs, Section
-from puffer_mlx.ppo.shuffle import Pass, samples, segments
+from puffer_mlx.ppo.sections import Fields, Inputs, Pass, Section, samples, segments
 from puffer_mlx.system.devices import building
 
 FACTS = Facts(

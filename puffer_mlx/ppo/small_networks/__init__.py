@@ -33,7 +33,7 @@ REFERENCE = Reference(
     (
         "ppo.gradients:gradients",
         "ppo.gradients:clipped_loss",
-        "ppo.shuffle:samples",
+        "ppo.sections:samples",
         "ppo.precision:next_scaler",
         "ppo.update:_optimise",
     ),
