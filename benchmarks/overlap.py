@@ -34,7 +34,7 @@ import puffer_mlx  # noqa: F401  first: it chooses MLX's BLAS, before MLX loads
 import mlx.core as mx
 
 from puffer_mlx import vec
-from puffer_mlx.check.gpu.halves import Halves
+from halves import Halves
 from puffer_mlx.config import Config, parse_command_line
 from puffer_mlx.ops.cpu_extension import load as load_cpu_ops
 from puffer_mlx.ops.cpu_extension import threads

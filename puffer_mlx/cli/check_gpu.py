@@ -1,11 +1,11 @@
 """Check a machine: puffer-mlx check-gpu [--quick] [--report FILE] [--help].
 
-Runs everything that only a machine itself can tell: kernels against plain MLX, CPU against GPU,
-overlap, precision, profile, speed, files, learning. A verdict for each item with the number behind
-it: PASS, FAIL, or SKIP and why. The exit code is 1 if any item fails. --report writes all of it to
-a text file that you can attach to an issue; it is written anew after each item.
+Runs what only a machine itself can tell: kernels against plain MLX, short runs on the GPU against
+the CPU, a resumed run, learning, speed. A verdict for each item with the number behind it: PASS,
+FAIL, or SKIP and why. The exit code is 1 if any item fails. --report writes all of it to a text
+file that you can attach to an issue; it is written anew after each item.
 
-About five minutes with a GPU, whose kernels are compiled at the first start; with --quick one.
+About three minutes with a GPU, whose kernels are compiled at the first start; with --quick one.
 Items run in a process of their own: one that dies (a GPU's error may end a process) or doesn't
 answer is a FAIL, and those after it run all the same.
 """
@@ -17,7 +17,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +25,6 @@ from rich.console import Console
 from rich.text import Text
 
 from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, Verdict, judge
-from puffer_mlx.check.gpu.tools import QUICK, Effort
 from puffer_mlx.check.item_processes import END, answers, known
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
@@ -42,7 +41,7 @@ STYLE = {PASS: "green", FAIL: "bold red", SKIP: "yellow"}
 WORKER = "--worker"  # what the process that runs items is started with
 
 
-def unchecked(_: Effort) -> str:
+def unchecked(_: bool) -> str:
     raise AssertionError("judged from outside")
 
 
@@ -96,15 +95,18 @@ def work(items: list[Item], options: argparse.Namespace) -> None:
     select_device(options.device)
     for item in items:
         faulthandler.dump_traceback_later(0.9 * options.timeout)  # and where, if it hangs
-        verdict = judge(item, QUICK if options.quick else Effort())
-        said.write(json.dumps(verdict) + "\n")
+        said.write(json.dumps(judge(item, options.quick)) + "\n")
 
 
-def results(items: list[Item], options: argparse.Namespace, argv: list[str]) -> Iterator[Result]:
+def results(
+    items: list[Item], options: argparse.Namespace, program_words: tuple[str, ...]
+) -> Iterator[Result]:
     """Each item's result as it comes, then how the process that ran the last one ended."""
+    words = [*program_words, "--device", options.device, "--timeout", str(options.timeout)]
+    words += ["--quick"] if options.quick else []
 
     def command(left: list[str], _: list[str]) -> list[str]:
-        return program.python("-m", __spec__.name, *argv, WORKER, "--only", *left)
+        return program.python(*words, WORKER, "--only", *left)
 
     table = {item.name: item for item in [*items, ENDS]}
     last = None
@@ -181,10 +183,16 @@ def write(options: argparse.Namespace, found: list[Result], seconds: float, item
             path.write_text(report_text(found, seconds, items), encoding="utf-8")
 
 
-@reported
-def main(argv: list[str]) -> int:
+def check(argv: list[str], every: Sequence[Item], *program_words: str) -> int:
+    """Run items, show and write what came of them; the exit code.
+
+    Args:
+        argv: the command line.
+        every: the items that there are.
+        program_words: what Python starts the caller's program with, for the process that runs them.
+    """
     options = option_parser().parse(argv)
-    items = known(ITEMS, options.only)
+    items = known(every, options.only)
     if options.list:
         for item in items:
             print(f"{item.name:18} {item.title}")
@@ -193,17 +201,20 @@ def main(argv: list[str]) -> int:
         work(items, options)
         return 0
     select_device(options.device)
-    argv = [*(["--quick"] if options.quick else []), "--device", options.device]
-    argv += ["--timeout", str(options.timeout)]
     console, began, found, seconds = Console(highlight=False), time.perf_counter(), [], 0.0
     write(options, found, seconds, len(items))  # an error now, not after the minutes of checking
-    for result in results(items, options, argv):
+    for result in results(items, options, program_words):
         show(console, result)
         found.append(result)
         seconds = time.perf_counter() - began
         write(options, found, seconds, len(items))
     console.print(summary(found, seconds))
     return 1 if any(result.verdict.verdict == FAIL for result in found) else 0
+
+
+@reported
+def main(argv: list[str]) -> int:
+    return check(argv, ITEMS, "-m", __spec__.name)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ _SGEMM = ("cblas_sgemm$NEWLAPACK", "cblas_sgemm")
 # MLX hands a command buffer to the GPU after 40 operations or 40 MB (50 on Max and Ultra chips).
 # Each costs about 20 µs, and a minibatch has hundreds of operations.
 COMMAND_BUFFERS = {"MLX_MAX_OPS_PER_BUFFER": "200", "MLX_MAX_MB_PER_BUFFER": "400"}
-_ENOUGH = 12 << 30  # bytes of memory: what a command buffer refers to stays until it is done
+# Bytes of memory, between Macs with 8 GB and 16: what a command buffer refers to stays until it is
+# done.
+_ENOUGH = 12 << 30
 
 
 def on_a_mac() -> bool:

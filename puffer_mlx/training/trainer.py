@@ -407,7 +407,13 @@ class Trainer:
         """The next rollout: the one that was begun beside the last training, or a new one."""
         if not self.collector.waiting:
             self.begin_rollout()
-        rollout = self.collector.take()
+        try:
+            rollout = self.collector.take()
+        except RuntimeError as error:  # of a rollout in steps: where environments are isn't known
+            if ENDED not in str(error):
+                raise
+            hint = f"{RELAX}; or --train.rollout-device cpu"
+            raise UserError(f"macOS ended the GPU's rollout: {error}", hint) from None
         if self.placement.overlap:
             self.profiler.train.lap("train_wait")
         else:

@@ -14,7 +14,7 @@ from puffer_mlx import config, vec
 from puffer_mlx.check import trajectories
 from puffer_mlx.check.env import on_gpu
 from puffer_mlx.check.env.subject import Subject
-from puffer_mlx.check.gpu import whole
+from puffer_mlx.check.gpu import runs
 from puffer_mlx.check.gpu.tools import Failed
 from puffer_mlx.policy.rollout_on_gpu import RolloutOnGPU
 from puffer_mlx.vec.native.gpu_rules import GPURules, gpu_rules
@@ -176,14 +176,14 @@ def test_without_a_compiler(monkeypatch):
 
 def test_what_check_gpu_says(monkeypatch, wrong):
     wrong.append(lambda rewards: rewards)
-    monkeypatch.setattr(whole, "AGENTS", 16)
-    monkeypatch.setattr(whole, "LAUNCHES", 1)
+    monkeypatch.setattr(runs, "AGENTS", 16)
+    monkeypatch.setattr(runs, "LAUNCHES", 1)
     with emulated_gpu():
-        assert "squared" in whole._compared("squared")
+        assert "squared" in runs._compared("squared")
         wrong[0] = lambda rewards: rewards + 1e-6
         with pytest.raises(Failed, match="squared: other rows from step 0 on"):
-            whole._compared("squared")
-        assert "breakout" in whole._compared("breakout")
+            runs._compared("squared")
+        assert "breakout" in runs._compared("breakout")
         wrong[0] = lambda rewards: rewards + 0.01
         with pytest.raises(Failed, match=r"breakout: rows 0.01 apart"):
-            whole._compared("breakout")
+            runs._compared("breakout")

@@ -2,7 +2,9 @@
 
 `emulated_gpu.py` runs the texts as C++, where all memory is alike. Here nothing is run, but memory
 of a device, of a block and of a thread are different things, a GPU's functions can't call others,
-and warnings are errors. clang is PyPI's `ziglang`: every machine's is the same.
+and warnings are errors. clang is PyPI's `ziglang`: every machine's is the same. Metal is there
+twice: until 4.0 what a member function is called for is in the thread's memory, from 4.1 on (macOS
+27) it may be anywhere.
 """
 
 import importlib.util
@@ -34,15 +36,24 @@ CUDA = [
     *("-Wno-unknown-cuda-version", "-std=c++20", "-O1", "-S"),
     *("-include", str(HEADERS / "as_cuda.h")),
 ]
-NOT_METALS = ("generic_address_space", "pipes", "device_enqueue")
-METAL = [
+METAL_4_1 = [
     *("-x", "cl", "-target", "spir64", "-cl-std=clc++2021", "-cl-no-stdinc", "-fsyntax-only"),
-    *("-Xclang", "-cl-ext=" + ",".join(f"-__opencl_c_{name}" for name in NOT_METALS)),
     *("-include", str(HEADERS / "as_metal.h")),
+    *("-Xclang", "-cl-ext=-__opencl_c_pipes,-__opencl_c_device_enqueue"),
 ]
-FRONT_ENDS = {"cuda": CUDA, "metal": METAL}
+METAL = [*METAL_4_1[:-1], METAL_4_1[-1] + ",-__opencl_c_generic_address_space"]
+FRONT_ENDS = {"cuda": CUDA, "metal": METAL, "metal 4.1": METAL_4_1}
 KERNEL = {"cuda": "__global__ void", "metal": "__kernel void"}
-LOW = {"cuda": ("float", "__half"), "metal": ("float", "bfloat")}
+LOW = {"cuda": ("float", "__half")} | dict.fromkeys(("metal", "metal 4.1"), ("float", "bfloat"))
+MACRO = re.compile(r"^ *#define (\w+)", re.MULTILINE)
+WORD = re.compile(r"\b[A-Za-z_]\w*")
+KEYWORDS = WORD.findall("""
+    Low alignas auto bool break case char class const constant constexpr continue default define
+    defined do double else endif false for goto if ifdef ifndef include inline int pragma return
+    short signed sizeof static struct switch template true typename undef union unroll unsigned
+    using while
+""")
+LIBRARYS = {*KEYWORDS, *WORD.findall((HEADERS / "as_metal.h").read_text())}
 ON_GPU = ("breakout", "cartpole", "catch", "connect4", "g2048", "memory", "squared")
 CASES = [(backend, low) for backend in LOW for low in LOW[backend]]
 # Metal copies a struct from any memory, and returns one; here it must be said.
@@ -57,9 +68,11 @@ COPIED = {
   float of[V][R];
   Sums() = default;
   Sums(const Sums&) = default;
+#ifndef __opencl_c_generic_address_space
   Sums(const Sums& other) __generic {
     for (int v = 0; v < V * R; ++v) of[v / R][v % R] = other.of[v / R][v % R];
   }
+#endif
 };""",
 }
 
@@ -68,34 +81,46 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def kernels(backend: str) -> list[text.Kernel]:
-    paths = sorted(PACKAGE.rglob("*.metal.h"))
+def kernels(language: str) -> list[text.Kernel]:
+    paths, backend = sorted(PACKAGE.rglob("*.metal.h")), language.split()[0]
     return [kernel for path in paths for kernel in text.kernels(path, backend).values()]
 
 
-def program(kernel: text.Kernel, backend: str, low: str, given: Mapping[str, int] = SIZES) -> str:
-    """The kernel in a namespace of its own, of one type and one choice of sizes."""
-    before, space = kernel.before, ""
+def program(kernel: text.Kernel, language: str, low: str, given: Mapping[str, int] = SIZES) -> str:
+    """The kernel in a namespace of its own, of one type and one choice of sizes.
+
+    On Metal the library has all names of the text besides, since a later version may have any.
+    """
+    before, space, backend = kernel.before, "", language.split()[0]
+    after = "".join(f"#undef {name}\n" for name in MACRO.findall(before + kernel.body))
     if backend == "metal":
         space = "device "
+        library = "".join(f"struct {name};" for name in _others(before))
         for plain, copied in COPIED.items():
             before = before.replace(plain, copied)
+        before = f"namespace metal {{{library}}}\nusing namespace metal;\n{before}"
     arrays = [f"{space}const {type_}* {name}" for name, type_ in kernel.inputs.items()]
     arrays += [f"{space}{type_}* {name}" for name, type_ in kernel.outputs.items()]
     sizes = (f"constexpr int {name} = {given.get(name, 3)};" for name in kernel.template)
     constants = "".join(line for line in sizes if " Low " not in line)
     return (
         f"namespace of_{kernel.name} {{\nusing Low = {low};\n{before}\n{KERNEL[backend]} "
-        f"{kernel.name}({', '.join(arrays)}) {{\n{constants}\n{kernel.body}}}\n}}\n"
+        f"{kernel.name}({', '.join(arrays)}) {{\n{constants}\n{kernel.body}}}\n}}\n{after}"
     )
 
 
-def messages(folder: Path, backend: str, source: str, *but: str) -> str:
+def _others(before: str) -> list[str]:
+    """Words of a text that are no keyword, and aren't meant to be the library's."""
+    text = re.sub(r"//.*|#define \w+ puffer_\w+|puffer_\w+", "", before)
+    return sorted({*WORD.findall(text)} - LIBRARYS - {*MACRO.findall(text)})
+
+
+def messages(folder: Path, language: str, source: str, *but: str) -> str:
     """What the front end says; ``but``: options that follow the others."""
     path = folder / "kernels.txt"
     path.write_text(source)
-    command = [sys.executable, "-m", "ziglang", "clang", *FRONT_ENDS[backend], *WARNINGS, *but]
-    output = [] if backend == "metal" else ["-o", str(folder / "kernels.ptx")]
+    command = [sys.executable, "-m", "ziglang", "clang", *FRONT_ENDS[language], *WARNINGS, *but]
+    output = ["-o", str(folder / "kernels.ptx")] if language == "cuda" else []
     done = subprocess.run([*command, str(path), *output], capture_output=True, text=True)
     assert (done.returncode == 0) == (not done.stderr), done.stderr
     return done.stderr
@@ -124,7 +149,7 @@ UNION = "    Game env;\n  } held;", "    Game env;\n    Held() {}\n  } held;"
 ALLOWED = "-Wno-unused-parameter", "-Wno-unknown-pragmas"
 
 
-def rollout(environment: str, network: str, backend: str) -> str:
+def rollout(environment: str, network: str, language: str) -> str:
     """The program of whole rollouts with an environment's rules, of its own sizes."""
     folder = find_environment(environment)
     library = open_environment(folder)
@@ -132,6 +157,7 @@ def rollout(environment: str, network: str, backend: str) -> str:
     rules = gpu_rules(folder, library, spec)
     assert rules is not None
     layers = PACKAGE / "policy" / "networks" / network / "layers.metal.h"
+    backend = language.split()[0]
     kernel = text.rollout(layers, text.Rules(*rules[:3]), backend)
     assert UNION[0] in kernel.body
     if backend == "metal":
@@ -141,14 +167,35 @@ def rollout(environment: str, network: str, backend: str) -> str:
     game = {"LEGAL": max(1, spec.mask_size), "WORDS": rules.words, "LOG": rules.log}
     sizes = {**block, **row, **game, "LOGS": rules.logs}
     low = "float" if spec.observation_dtype.itemsize == 4 else "uint8_t"
-    return program(kernel, backend, low, sizes)
+    return program(kernel, language, low, sizes)
 
 
-@pytest.mark.parametrize("backend", FRONT_ENDS)
-@pytest.mark.parametrize(("environment", "network"), ROLLOUTS)
-def test_whole_rollouts(tmp_path, environment, network, backend):
-    source = rollout(environment, network, backend)
-    assert messages(tmp_path, backend, source, *ALLOWED) == ""
+@pytest.mark.parametrize("language", FRONT_ENDS)
+def test_whole_rollouts(tmp_path, language):
+    source = "".join(rollout(*which, language) for which in ROLLOUTS)
+    assert messages(tmp_path, language, source, *ALLOWED) == ""
+
+
+OF_METAL_4_1 = {  # in the text before a kernel; whether 4.0 finds it, too, and what is said
+    "a member function that leads to the thread's memory": (
+        "  FUNCTION void next_layer() {",
+        "  FUNCTION IN_THREAD uint& width() { return H; }\n  FUNCTION void next_layer() {",
+        False,
+        "changes address space|cannot bind|could not bind",
+    ),
+    "a name that the library has": ("#define gelu puffer_gelu\n", "", True, "'gelu' is ambiguous"),
+}
+
+
+@pytest.mark.parametrize("fault", OF_METAL_4_1)
+def test_what_metal_4_1_refuses_is_found(tmp_path, fault):
+    old, new, both, said = OF_METAL_4_1[fault]
+    (kernel,) = (kernel for kernel in kernels("metal") if kernel.name == "lstm_act")
+    assert old in kernel.before
+    planted = kernel._replace(before=kernel.before.replace(old, new))
+    for language in ("metal", "metal 4.1"):
+        found = messages(tmp_path, language, program(planted, language, "float"))
+        assert bool(re.search(said, found)) == (both or language == "metal 4.1"), found
 
 
 RULES = {  # text, its replacement, what is said for CUDA (None: nothing) and for Metal
@@ -174,13 +221,13 @@ RULES = {  # text, its replacement, what is said for CUDA (None: nothing) and fo
 }
 
 
-@pytest.mark.parametrize("backend", FRONT_ENDS)
+@pytest.mark.parametrize("backend", KERNEL)
 @pytest.mark.parametrize("fault", RULES)
 def test_faults_of_rules_are_found(tmp_path, fault, backend):
     old, new, *said = RULES[fault]
     source = rollout("connect4", "mingru", backend)
     assert old in source
-    expected = dict(zip(FRONT_ENDS, said, strict=True))[backend]
+    expected = dict(zip(KERNEL, said, strict=True))[backend]
     found = messages(tmp_path, backend, source.replace(old, new), *ALLOWED)
     assert re.search(expected, found) if expected else found == ""
 
@@ -266,11 +313,11 @@ FAULTS = {  # kernel, text, its replacement, what is said for CUDA (None: nothin
 }
 
 
-@pytest.mark.parametrize("backend", FRONT_ENDS)
+@pytest.mark.parametrize("backend", KERNEL)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_found(tmp_path, fault, backend):
     name, old, new, *said = FAULTS[fault]
-    expected = dict(zip(FRONT_ENDS, said, strict=True))[backend]
+    expected = dict(zip(KERNEL, said, strict=True))[backend]
     (kernel,) = (kernel for kernel in kernels(backend) if kernel.name == name)
     assert old in kernel.body
     planted = kernel._replace(body=kernel.body.replace(old, new))

@@ -234,7 +234,7 @@ def test_every_kernel_has_metals_room(tmp_path):
     arrays: dict[str, int] = {}
     for kernel in metal_kernels(tmp_path):
         arrays[kernel.name] = len(kernel.inputs) + len(kernel.outputs)
-        launch.refuse_beyond_metal(kernel.name, arrays[kernel.name], launch.THREADS)
+        launch.refuse_beyond_metal(kernel.name, arrays[kernel.name], launch.GRID, launch.THREADS)
         for type_, size in SHARED.findall(kernel.body):
             sizes = [str(given.get(word, word)) for word in size.split(" * ")]
             if all(each.isdigit() for each in sizes):
@@ -247,13 +247,14 @@ def test_every_kernel_has_metals_room(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arrays", "block", "message"),
+    ("arrays", "threads", "block", "message"),
     [
-        (31, 32, "many has 32 arrays; on a Mac 31 are the most"),
-        (1, 257, "many has 257 threads in a block; on a Mac 256 are the most"),
+        (31, 32, 32, "many has 32 arrays; on a Mac 31 are the most"),
+        (1, 257, 257, "many has 257 threads in a block; on a Mac 256 are the most"),
+        (1, 2**31, 256, "many has 2147483648 threads; on a Mac 2147483647 are the most"),
     ],
 )
-def test_what_metal_has_no_room_for_is_refused(tmp_path, arrays, block, message):
+def test_what_metal_has_no_room_for_is_refused(tmp_path, arrays, threads, block, message):
     path, names = tmp_path / "many.metal.h", [f"a{n}" for n in range(arrays)]
     inputs = "".join(f"device const float* {name}, " for name in names)
     path.write_text(f"kernel void many({inputs}device float* y, uint i) {{\n  y[i] = 0;\n}}\n")
@@ -263,7 +264,7 @@ def test_what_metal_has_no_room_for_is_refused(tmp_path, arrays, block, message)
 
     def launched():
         given = dict.fromkeys(names, mx.zeros(8))
-        return launch.launch(path, "many", given, {"y": (8,)}, block, block)
+        return launch.launch(path, "many", given, {"y": (8,)}, threads, block)
 
     with building_for("cuda", kernel):
         assert launched()[0].shape == (8,)

@@ -18,7 +18,7 @@ from emulated_gpu import Compiled, recording
 from mlx.utils import tree_flatten, tree_map
 
 from puffer_mlx import config
-from puffer_mlx.check.gpu import arithmetic
+from puffer_mlx.check.gpu import kernels
 from puffer_mlx.export.dialects import from_torch, stacked_state, to_torch
 from puffer_mlx.export.formats.onnx import run_onnx, save_onnx
 from puffer_mlx.export.infer import detect, detect_torch
@@ -82,7 +82,7 @@ def compiled_step(policy, weights):
 
 def cpu_cell():
     """How far the cell of the extension, forward and backward, is from plain MLX."""
-    case = arithmetic.cases()["Leaky"]
+    case = kernels.cases()["Leaky"]
     found = case.run(mx.Device(mx.cpu), mx.float32)
     assert found is not None, "there is no extension"
     return apart(found, case.expect(mx.float32))
@@ -92,7 +92,7 @@ def gpu_text(backend, folder):
     """The same of the kernels' text, compiled as C++."""
     from puffer_mlx.policy.networks.leaky import gpu  # pyright: ignore[reportMissingImports]
 
-    case = arithmetic.cases()["Leaky"]
+    case = kernels.cases()["Leaky"]
     inputs = [*case.low, *case.states, case.keep]
     out, *gradients = case.expect(mx.float32)
     after = [*inputs, np.array(out), case.cotangent]

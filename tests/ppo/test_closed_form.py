@@ -13,13 +13,10 @@ import oracles
 import pytest
 from compiled_steps import compiled as compiled_steps
 from emulated_gpu import Compiled, from_memory, recording, to_memory
-from emulated_run import stand_in
 from kernel_oracles import EPSILON
 from oracles import f64
 
 from puffer_mlx import config
-from puffer_mlx.check.gpu import loss as item
-from puffer_mlx.check.gpu.tools import QUICK, Failed
 from puffer_mlx.ops.fingerprints import COMPARING
 from puffer_mlx.policy.decoders import Fused
 from puffer_mlx.policy.distributions import Limits
@@ -598,22 +595,3 @@ def test_nodes_are_found():
     x = mx.ones(3)
     mx.eval(x)
     assert nodes([x[1:], x.reshape(1, 3)]) == {"Slice", "Reshape"}
-
-
-# ---- the item of check_gpu -----------------------------------------------------------------------
-
-
-@pytest.fixture
-def a_gpu(monkeypatch):
-    stand_in(monkeypatch, item)
-
-
-def test_the_item_passes(a_gpu):
-    assert "share of the bound" in item.closed_form(QUICK)
-
-
-def test_the_item_fails(a_gpu, monkeypatch):
-    real = gpu.moments
-    monkeypatch.setattr(gpu, "moments", lambda adv: 1.001 * real(adv))
-    with pytest.raises(Failed, match="discrete, fp32: "):
-        item.closed_form(QUICK)

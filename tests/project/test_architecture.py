@@ -204,3 +204,15 @@ def test_nobody_imports_a_format_by_name():
     assert len(formats) > 3
     for module, others in ARROWS.items():
         assert not others & formats or module.startswith("export.formats"), module
+
+
+def test_no_deadline_is_by_the_clock_on_the_wall():
+    """It jumps when a laptop wakes up; the others stand still while it sleeps."""
+    paths = PACKAGE.rglob("*.py")
+    asks = {
+        path.relative_to(PACKAGE).as_posix() for path in paths if "time.time()" in path.read_text()
+    }
+    assert asks == {
+        "sweep/engine/driver.py",  # when another process began a run
+        "tracking/trackers/tensorboard.py",  # for its readers
+    }

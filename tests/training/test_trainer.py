@@ -15,6 +15,7 @@ from watching import acting
 
 from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
+from puffer_mlx.machines.alone import Alone
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.profiling.phases import SAMPLE_EVERY
@@ -144,6 +145,36 @@ def test_training_that_is_always_ended_is_one_message(overlap):
     for _ in trainer:
         pass
     np.testing.assert_array_equal(flat(trainer.weights), flat(expected.weights))
+
+
+class OneOfTwo(Alone):
+    size = 2
+
+
+def test_one_of_several_ranks_tries_no_second_time():
+    """The others are in the middle of the same sum: they would wait for another one."""
+    trainer = Trainer(configure(3), RandomVec())
+    trainer.ranks = OneOfTwo()
+    counted = failing(trainer, ENDED, 1)
+    with pytest.raises(GPUError, match="training once, and other ranks wait for no second try"):
+        trainer.step()
+    assert (len(counted), trainer.epoch) == (1, 0)
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+@pytest.mark.parametrize("words", [ENDED, "another error"])
+def test_a_rollout_in_steps_that_was_ended_is_one_message(overlap, words):
+    """Environments have stepped meanwhile, so it can't be repeated."""
+    trainer = Trainer(configure(3, f"--train.overlap={overlap}"), RandomVec())
+
+    def fail(*_):
+        raise RuntimeError(words)
+
+    acting(trainer, fail)
+    expected = (UserError, "rollout: .*\n.*AGX_RELAX") if words == ENDED else (RuntimeError, words)
+    with pytest.raises(expected[0], match=expected[1]) as caught:
+        trainer.step()
+    assert not isinstance(caught.value, GPUError)
 
 
 def test_another_error_of_training_is_itself():

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -37,26 +36,6 @@ class Failed(Exception):
     """The item found what it looked for; says what, and what was expected."""
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much is done.
-
-    Args:
-        quick: whether what needs a quiet machine, or a minute, is skipped.
-        skewed: iterations of the search for torn slots.
-        epochs: of runs whose memory is watched.
-        agents: of runs that are timed.
-    """
-
-    quick: bool = False
-    skewed: int = 1000
-    epochs: int = 300
-    agents: int = 4096
-
-
-QUICK = Effort(quick=True, skewed=100, epochs=60, agents=256)
-
-
 def require(condition: bool, text: str) -> None:
     """Fail with a text unless a condition holds."""
     if not condition:
@@ -70,6 +49,26 @@ def at_most(name: str, value: float, bound: float) -> str:
     return text
 
 
+class Worst:
+    """Values with bounds of their own, of which the one nearest to its bound is shown."""
+
+    def __init__(self) -> None:
+        self._share, self.text = -1.0, "nothing was compared"
+
+    def add(self, name: str, value: float, bound: float) -> None:
+        """Fail unless ``value <= bound``."""
+        text = at_most(name, value, bound)
+        if value / bound > self._share:
+            self._share, self.text = value / bound, text
+
+
+def difference(ours: Any, expected: Any) -> float:
+    """The largest difference, relative to the largest expected number."""
+    ours, expected = (np.array(a.astype(mx.float32)) for a in (ours, expected))
+    require(ours.shape == expected.shape, f"shape {ours.shape}, expected {expected.shape}")
+    return float(np.abs(ours - expected).max() / max(1e-6, np.abs(expected).max()))
+
+
 def need_gpu() -> None:
     """Skip an item where MLX has no GPU, or isn't to use it."""
     if not has_gpu():
@@ -78,9 +77,9 @@ def need_gpu() -> None:
         raise Skipped("--device cpu")
 
 
-def need_time(effort: Effort) -> None:
+def need_time(quick: bool) -> None:
     """Skip an item of a quick run."""
-    if effort.quick:
+    if quick:
         raise Skipped("not with --quick")
 
 
@@ -100,8 +99,8 @@ def has_tf32() -> bool:
         return False
     if not mx.metal.is_available():
         return True
-    found = re.match(r"applegpu_g(\d+)", str(mx.device_info(mx.gpu)["architecture"]))
-    return not found or int(found[1]) >= 17
+    generation = re.match(r"applegpu_g(\d+)", str(mx.device_info(mx.gpu)["architecture"]))
+    return not generation or int(generation[1]) >= 17
 
 
 @contextmanager
@@ -137,22 +136,16 @@ def trainer(
         yield Run.open(settings, wrap(environments), weights=weights).trainer
 
 
-def losses(logs: Logs) -> dict[str, float]:
-    """The losses of a record."""
-    return {name: value for name, value in logs.items() if name.startswith("loss/")}
-
-
 def apart(runs: Sequence[Logs], others: Sequence[Logs]) -> float:
     """The largest difference between the losses of two runs, relative to the number or 1."""
     require(len(runs) == len(others), f"{len(runs)} epochs and {len(others)}")
-    worst = 0.0
-    for one, other in zip(map(losses, runs), map(losses, others), strict=True):
-        shared = one.keys() & other.keys() - {"loss/first_ratio_error"}
+    differences = []
+    for one, other in zip(runs, others, strict=True):
+        shared = {name for name in one.keys() & other.keys() if name.startswith("loss/")}
         require("loss/total" in shared, f"an epoch without losses: {one or other}")
-        for name in shared:
-            difference = abs(one[name] - other[name]) / max(1.0, abs(other[name]))
-            worst = difference if not difference <= worst else worst  # a NaN stays
-    return worst
+        for name in shared - {"loss/first_ratio_error"}:
+            differences.append(abs(one[name] - other[name]) / max(1.0, abs(other[name])))
+    return float(np.max(differences))  # NaN if one is
 
 
 def repeatable() -> float:
@@ -163,8 +156,3 @@ def repeatable() -> float:
 def flat(tree: Any) -> np.ndarray:
     """All numbers of a tree of arrays, float32."""
     return np.concatenate([np.array(a.astype(mx.float32)).ravel() for _, a in named(tree)])
-
-
-def changed(weights: Any, before: np.ndarray) -> bool:
-    """Whether any number of a tree isn't what it was."""
-    return not np.array_equal(flat(weights), before)

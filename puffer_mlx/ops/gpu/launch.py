@@ -28,6 +28,7 @@ from puffer_mlx.system.backend import gpu_backend, stand_in
 THREADS = 256
 SHARED_BYTES = 32768  # of a block's shared memory: Metal's limit; who sizes such memory asks for it
 BUFFERS = 31  # arrays of a kernel: Metal's limit
+GRID = 2**31 - 1  # threads of a launch: MLX's limit
 DTYPES = {"float": mx.float32, "int": mx.int32, "uint8_t": mx.uint8}  # besides Low
 Shape = tuple[int, ...]
 
@@ -127,13 +128,13 @@ def launch_rollout(
     return _launch((layers, "rollout", rules), inputs, outputs, (threads, block), sizes)
 
 
-def refuse_beyond_metal(name: str, arrays: int, block: int) -> None:
-    """Raise UserError for a kernel with more arrays or threads of a block than Metal has room for.
+def refuse_beyond_metal(name: str, arrays: int, threads: int, block: int) -> None:
+    """Raise UserError for a launch with more arrays or threads than a Mac has room for.
 
     Metal's own message comes later, and names a line of generated text.
     """
-    counts = ((arrays, BUFFERS, "arrays"), (block, THREADS, "threads in a block"))
-    for count, most, what in counts:
+    blocks = (block, THREADS, "threads in a block")
+    for count, most, what in ((arrays, BUFFERS, "arrays"), blocks, (threads, GRID, "threads")):
         if count > most:
             raise UserError(
                 f"the GPU's kernel {name} has {count} {what}; on a Mac {most} are the most",
@@ -151,7 +152,7 @@ def _launch(
     kind = backend()
     kernel = _kernel(*which, kind)
     if kind == "metal":
-        refuse_beyond_metal(kernel.name, len(kernel.inputs) + len(kernel.outputs), threads[1])
+        refuse_beyond_metal(kernel.name, len(kernel.inputs) + len(kernel.outputs), *threads)
     low = next((a.dtype for key, a in inputs.items() if kernel.inputs[key] == "Low"), mx.float32)
     dtypes = {"Low": low, **DTYPES}
     template = {"Low": low, **sizes}

@@ -28,6 +28,11 @@ _ONCE = "#pragma once\n"
 _DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
 RESIDENT = 512  # of rollouts: with more they spill registers, with fewer they wait (H200)
 _WORDS = {"RULE", "OWN", "ROW", "TABLE"}  # that rules are written with: a GPU has its own
+_GAME = "game"  # the namespace of an environment's rules
+_NAMED = re.compile(
+    r"^(?:FUNCTION|RULE) [^(\n]*?(\w+)\(|^struct (?:alignas\(.*?\) )?(\w+) |^using (\w+) =",
+    re.MULTILINE,
+)
 
 
 class Kernel(NamedTuple):
@@ -121,8 +126,8 @@ def in_namespace(rules: Rules) -> str:
     ends = "".join(f"#undef {name}\n" for name in sorted(set(_DEFINED.findall(text)) - _WORDS))
     masked = "#define MASKED\n" if rules.masked else ""
     contract = "#ifdef __METAL_VERSION__\n#pragma METAL fp contract(fast)\n#endif\n"
-    game = f"using Game = game::{rules.struct};\n"
-    return f"namespace game {{\n{text}}}\n{ends}{contract}{masked}{game}"
+    game = f"using Game = {_GAME}::{rules.struct};\n"
+    return f"namespace {_GAME} {{\n{text}}}\n{ends}{contract}{masked}{game}"
 
 
 def _head(backend: str) -> tuple[str, str]:
@@ -134,8 +139,18 @@ def _head(backend: str) -> tuple[str, str]:
 def _kernels(text: str, backend: str) -> list[Kernel]:
     """Those of a text without includes."""
     before, begin = _head(backend)
+    before += _renamed(text) if backend == "metal" else ""
     before += _KERNEL.sub("", text)
     return [_kernel(found, before, begin) for found in _KERNEL.finditer(text)]
+
+
+def _renamed(text: str) -> str:
+    """Macros that give functions and structs names that no version of Metal's library has.
+
+    MLX makes all of the library's names known, and newer languages add some (MSL 4.1: macOS 27).
+    """
+    names = sorted({_GAME, *("".join(groups) for groups in _NAMED.findall(text))})
+    return "".join(f"#define {name} puffer_{name}\n" for name in names)
 
 
 def _kernel(found: re.Match[str], before: str, begin: str) -> Kernel:

@@ -3,6 +3,7 @@
 import json
 import random
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,18 +11,19 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from coded_environment import Coded, Faulty, pause
 
 from puffer_mlx import config
-from puffer_mlx.check.gpu.coded_environment import Coded, Faulty, pause
-from puffer_mlx.check.gpu.halves import Halves
-from puffer_mlx.check.gpu.tools import Effort, apart, at_most, repeatable, require, trainer
-from puffer_mlx.checkpoint import State
+from puffer_mlx.check.gpu.runs import OVERLAP, SERIAL, undisturbed
+from puffer_mlx.check.gpu.tools import apart, at_most, repeatable, require, trainer
 from puffer_mlx.display.run_view import MISC, WAITS
 from puffer_mlx.profiling.timeline import ROLLOUT, TRAIN, Trace
 from puffer_mlx.training.run import Run
-from puffer_mlx.training.trainer import Logs, Trainer
+from puffer_mlx.training.trainer import Trainer
 
-OVERLAP, SERIAL = ("--train.overlap", "1"), ("--train.overlap", "0")
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from halves import Halves  # pyright: ignore[reportMissingImports]
+
 TOGETHER = 1.15  # an overlapped iteration, beside the longer half
 MEETING = 0.2  # of the shorter half's time, that the other half must be at work meanwhile
 IDLE = {*WAITS, *MISC.values(), "train_copy"}  # handing weights over is no training
@@ -30,9 +32,9 @@ CODED = (16, 2)  # agents and groups
 Spans = list[tuple[float, float]]
 
 
-def timed(effort: Effort) -> list[str]:
+def timed(quick: bool) -> list[str]:
     """Options of runs that are timed: Breakout, acting on the CPU."""
-    agents, buffers = effort.agents, "8"
+    agents, buffers = 256 if quick else 4096, "8"
     if mx.default_device() == mx.cpu:  # in the same time
         agents, buffers = min(agents, 1024), "2"
     return [
@@ -73,22 +75,22 @@ def meeting(one: Spans, other: Spans) -> float:
     return both / min(sum(end - begin for begin, end in spans) for spans in (one, other))
 
 
-def real(effort: Effort) -> str:
+def real(quick: bool) -> str:
     """Spans of both halves meet with overlap, never without; an iteration is the longer half."""
     shares, times = {}, [0.0]
     for name, options in (("serial", SERIAL), ("overlapped", OVERLAP)):
-        with trainer(*options, env="breakout", base=timed(effort)) as made:
+        with trainer(*options, env="breakout", base=timed(quick)) as made:
             trace = recorded(made, 3)
             shares[name] = meeting(work(trace, ROLLOUT), work(trace, TRAIN))
             if options == OVERLAP:
-                times = measured(Halves(made), rounds=3 if effort.quick else 7)
+                times = measured(Halves(made), rounds=3 if quick else 7)
     rollout, training, both = times
     met = f"{shares['overlapped']:.0%} of the shorter half beside the other"
     require(shares["overlapped"] >= MEETING, f"{met} (at least {MEETING:.0%})")
     require(shares["serial"] <= 1e-6, f"serial halves met: {shares['serial']:.2g}")
     text = f"rollout {rollout:.0f} ms, training {training:.0f} ms, both {both:.0f} ms"
     ratio = both / max(rollout, training)
-    if mx.default_device() == mx.cpu or effort.quick:
+    if mx.default_device() == mx.cpu or quick:
         # A CPU's cores do both, and other processes' work; little work is mostly its beginning.
         return f"{met}; {text}, {ratio:.2f} of the longer (not judged on a CPU or with --quick)"
     at_most(f"{text}: both / the longer", ratio, TOGETHER)
@@ -120,7 +122,7 @@ def watched(made: Trainer, look: Callable[[Any], None]) -> None:
     made.learner.train = train
 
 
-def same_rollouts(effort: Effort) -> str:
+def same_rollouts(quick: bool) -> str:
     """With a learning rate of 0 the lag means nothing: serial and overlapped rollouts are equal."""
     runs: list[list[dict[str, np.ndarray]]] = []
     for options in (SERIAL, OVERLAP):
@@ -142,7 +144,7 @@ def same_rollouts(effort: Effort) -> str:
     return f"{len(runs[0]) // 2} rollouts, {len(runs[0][0])} fields, every number"
 
 
-def same_losses(effort: Effort) -> str:
+def same_losses(quick: bool) -> str:
     """Overlap is a lag of one update and nothing else: threads and streams change no number.
 
     A serial run has the same losses if its rollouts are given the weights before the last update.
@@ -158,7 +160,7 @@ def same_losses(effort: Effort) -> str:
     return at_most("losses apart by", apart(overlapped, by_hand), repeatable())
 
 
-def no_torn_slot(effort: Effort) -> str:
+def no_torn_slot(quick: bool) -> str:
     """Threads that pause at random never see a buffer that is half of another rollout."""
     agents, groups = CODED
     options = [
@@ -177,20 +179,15 @@ def no_torn_slot(effort: Effort) -> str:
         return steps.targets(*arguments)
 
     made.learner.steps = steps._replace(targets=targets)
-    for _ in range(effort.skewed):
+    skewed = 100 if quick else 1000
+    for _ in range(skewed):
         made.step()
-    expected = [4 * k for k in range(effort.skewed) for _ in range(2)]
+    expected = [4 * k for k in range(skewed) for _ in range(2)]
     require(firsts == expected, "rollouts were left out or trained on twice")
-    return f"{effort.skewed:,} iterations, every field of every buffer before and after"
+    return f"{skewed:,} iterations, every field of every buffer before and after"
 
 
-def undisturbed(epochs: int) -> list[Logs]:
-    """The records of an overlapped run."""
-    with trainer(*OVERLAP) as made:
-        return [made.step() for _ in range(epochs)]
-
-
-def exceptions(effort: Effort) -> str:
+def exceptions(quick: bool) -> str:
     """An environment that fails beside training costs nothing: the next step tries again."""
     expected = undisturbed(5)
     raised, logs = 0, []
@@ -203,18 +200,3 @@ def exceptions(effort: Effort) -> str:
                 require(raised < 3, "it goes on failing")
     require(raised == 1, f"the exception came {raised} times, expected once")
     return f"raised once; {at_most('losses apart by', apart(logs, expected), repeatable())}"
-
-
-def resume(effort: Effort) -> str:
-    """A run that goes on from a state, with a rollout collected and not trained on, is the same."""
-    expected = undisturbed(5)
-    with trainer(*OVERLAP) as made:
-        logs = [made.step() for _ in range(3)]
-        weights, state = made.weights, made.state()
-        copied = State(
-            {name: mx.array(np.array(a)) for name, a in state.arrays.items()}, state.numbers
-        )
-    with trainer(*OVERLAP) as made:
-        require(made.restore(weights, copied), "environments didn't go on")
-        logs += [made.step() for _ in range(2)]
-    return at_most("losses apart by", apart(logs, expected), repeatable())

@@ -1,0 +1,196 @@
+"""Items: fused operations and whole minibatches, against plain MLX in float32 on the CPU."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_map
+
+from puffer_mlx import config, ops
+from puffer_mlx.check.gpu.tools import UNIT, Skipped, Worst, difference, need_gpu, on, unit
+from puffer_mlx.ops.gelu import operation as gelu
+from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx.policy.networks.catalog import FORMS
+from puffer_mlx.policy.networks.forms import FusedCase
+from puffer_mlx.policy.policy import Policy, make_policy
+from puffer_mlx.ppo import algorithms
+from puffer_mlx.ppo.algorithms.puffer5 import Segments
+from puffer_mlx.ppo.precision import DTYPES
+from puffer_mlx.ppo.update import compile_steps
+from puffer_mlx.spec import ActionSpec, EnvSpec
+from puffer_mlx.trees import named
+
+T, S, H = 16, 70, 48  # no multiple of a block
+# Of the largest number: the reference rounds only its inputs, a fused form what it stores too. In
+# float32 it is the order of sums, over T steps.
+FUSED_BOUND = {"fp32": 2e-5, "bf16": 6 * UNIT["bf16"], "fp16": 6 * UNIT["fp16"]}
+COEFFICIENTS = {"clip_coef": 0.2, "vf_coef": 2.0, "vf_clip_coef": 0.2}
+
+
+# ---- fused operations ----------------------------------------------------------------------------
+
+
+class Case:
+    """Random inputs of one operation, on which both of its forms are run."""
+
+    def __init__(self, case: FusedCase) -> None:
+        rng = np.random.default_rng(0)
+        self.low = [rng.normal(size=shape).astype(np.float32) * 0.5 for shape in case.low]
+        self.states = [np.abs(rng.normal(size=shape)).astype(np.float32) for shape in case.states]
+        self.keep = (rng.random((T, S)) > 0.2).astype(np.float32)
+        self.cotangent = rng.normal(size=(T, S, H)).astype(np.float32)
+        self.fused, self.reference, self.places = case.run, case.reference, case.places
+
+    def run(self, device: mx.Device, dtype: mx.Dtype) -> list[mx.array] | None:
+        """The fused form on a device; None where it has none."""
+        with on(device):
+            if gelu.FORWARD.form() is None:
+                return None
+            low = [mx.array(a).astype(dtype) for a in self.low]
+            rest = [mx.array(a) for a in (*self.states, self.keep)]
+            arrays = self.fused(low, rest, mx.array(self.cotangent).astype(dtype))
+            mx.eval(arrays)
+        return arrays
+
+    def expect(self, dtype: mx.Dtype) -> list[mx.array]:
+        """Pure MLX in float32 on the CPU, of the same rounded inputs."""
+        with on(mx.Device(mx.cpu)):
+            rounded = [mx.array(a).astype(dtype).astype(mx.float32) for a in self.low]
+            inputs = [*rounded, *(mx.array(a) for a in self.states)]
+            cotangent = mx.array(self.cotangent).astype(dtype).astype(mx.float32)
+            keep = mx.array(self.keep)
+            (out,), grads = mx.vjp(lambda *a: [self.reference(*a, keep)], inputs, [cotangent])
+            arrays = [out, *(grads[place] for place in self.places)]
+            mx.eval(arrays)
+        return arrays
+
+
+def _gelu(low, _, dy):
+    return [gelu.FORWARD.form()(*low), gelu.BACKWARD.form()(*low, dy)]
+
+
+def _norm(low, _, dy):
+    x, residual, weight = low
+    rows = [x.reshape(-1, H), residual.reshape(-1, H), weight]
+    (out,), grads = mx.vjp(lambda *a: [ops.add_rms_norm(*a)], rows, [dy.reshape(-1, H)])
+    return [out.reshape(x.shape), grads[0].reshape(x.shape), grads[2]]
+
+
+def _norm_reference(x, residual, weight, _):
+    total = x + residual
+    return weight * total * mx.rsqrt(mx.mean(total**2, axis=-1, keepdims=True) + ops.EPSILON)
+
+
+def cases() -> dict[str, Case]:
+    """The operations with a fused form, by name."""
+    steps = (T, S, H)
+    table = {name: forms.fused_case(T, S, H) for name, forms in FORMS.items() if forms.fused_case}
+    table["GELU"] = FusedCase(
+        [steps], [], _gelu, lambda x, _: 0.5 * x * (1 + mx.erf(x * 0.5**0.5)), (0,)
+    )
+    table["RMSNorm"] = FusedCase([steps, steps, (H,)], [], _norm, _norm_reference, (0, 2))
+    return {name: Case(case) for name, case in table.items()}
+
+
+def fused(device: mx.DeviceType, precision: str, quick: bool) -> str:
+    """Every fused operation, forward and backward, in one precision."""
+    if device == mx.gpu:
+        need_gpu()
+    dtype, worst = DTYPES[precision], Worst()
+    for name, case in cases().items():
+        arrays = case.run(mx.Device(device), dtype)
+        if arrays is None:
+            raise Skipped("no C extension here: everything is pure MLX")
+        for i, (ours, expected) in enumerate(zip(arrays, case.expect(dtype), strict=True)):
+            what = f"{name} {f'gradient {i}' if i else 'output'}"
+            worst.add(what, difference(ours, expected), FUSED_BOUND[precision])
+    return worst.text
+
+
+# ---- minibatches ---------------------------------------------------------------------------------
+
+
+def small_policy(network: str, actions: tuple[int, ...] = (5,), reset: bool = False) -> Policy:
+    """A policy of two layers, H wide."""
+    spec = EnvSpec("check", 20, np.dtype(np.float32), ActionSpec(actions), 0)
+    sizes = config.Policy(hidden_size=H, num_layers=2, reset_on_terminal=reset)
+    return make_policy(spec, sizes, config.Torch(network=network))
+
+
+def inputs() -> mx.array:
+    """Observations (T, S, 20) for it."""
+    rng = np.random.default_rng(1)
+    return mx.array(rng.normal(size=(T, S, 20)).astype(np.float32))
+
+
+class MinibatchCase:
+    """Random segments with episodes' ends in them, and states that they go on from.
+
+    Old log-probabilities and values are near a policy's, on both sides of the clips and not at
+    them: what rounding carries to the other side of a clip has another gradient.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        rng = np.random.default_rng(4)
+        self.policy, observations = policy, inputs()
+        T, S = observations.shape[:2]
+        self.terminals = (rng.random((T, S)) < 0.2).astype(np.float32)
+        self.rewards = rng.normal(size=(T, S)).astype(np.float32)
+        self.actions = rng.integers(0, policy.decoder.action.logits, (T * S, 1)).astype(np.float32)
+        self.observations = np.array(observations)
+        self.state = tree_map(lambda a: rng.random(a.shape), policy.initial_state(S))
+        self.weights = tree_map(np.array, policy.init(mx.random.key(0)))
+
+        keep = policy.keep(mx.array(self.terminals))
+        given = _arrays(self.weights), observations, _arrays(self.state), keep
+        outputs, values, _ = policy.scan(*given)
+        heads = policy.distribution
+        logprobs, _ = heads.log_prob_entropy(outputs, mx.array(self.actions), None)
+        apart = rng.choice([-1, 1], (2, T * S)) * rng.choice([0.05, 0.5], (2, T * S))
+        self.old_logprob, self.old_value = np.array([logprobs, values]) + apart
+
+    def run(self, precision: str) -> dict[str, np.ndarray]:
+        """Gradients by weights, ratios and advantages, in float64, by name."""
+        train = config.Train(
+            algorithm="puffer5",
+            vtrace=False,
+            precision=precision,
+            **COEFFICIENTS,  # type: ignore
+        )
+        settings = config.Config(train=train)
+        steps = compile_steps(self.policy, settings, algorithms.make(self.policy, settings))
+        old_logprob, old_value, rewards, terminals = map(
+            _arrays, (self.old_logprob, self.old_value, self.rewards, self.terminals)
+        )
+        read = self.observations, self.actions, None, 1 - self.terminals
+        grads, _, ratios, _, adv = steps.gradients(
+            *(_arrays(self.weights), *map(_arrays, read)),
+            Segments(old_logprob, old_value, rewards, terminals, None),
+            *(_arrays(self.state), mx.array(0.01), mx.array(1024.0)),
+        )
+        arrays = {f"gradient by {name}": array for name, array in named(grads)}
+        arrays |= {"ratios": ratios, "advantages": adv}
+        return {name: np.array(array).astype(np.float64) for name, array in arrays.items()}
+
+
+def _arrays(tree: Any) -> Any:
+    """NumPy's arrays as MLX's, floating ones in float32; None stays None."""
+    return tree_map(lambda a: None if a is None else mx.array(np.asarray(a, np.float32)), tree)
+
+
+def minibatch(quick: bool) -> str:
+    """Of every network, in every precision: its gradients, its ratios and its live advantages."""
+    need_gpu()
+    worst = Worst()
+    for network in NETWORKS:
+        with on(mx.Device(mx.cpu)):
+            case = MinibatchCase(small_policy(network, reset=True))
+            expected = case.run("fp32")
+        for precision in DTYPES:
+            bound = unit(precision) ** 0.5  # what rounding carries to the other side of a kink
+            with on(mx.Device(mx.gpu)):
+                arrays = case.run(precision)
+            for name, ours in arrays.items():
+                off = float(np.linalg.norm(ours - expected[name]) / np.linalg.norm(expected[name]))
+                worst.add(f"{network} {precision} {name}", off, bound)
+    return worst.text

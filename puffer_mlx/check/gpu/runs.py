@@ -1,0 +1,244 @@
+"""Items: short runs on this machine: alike on both devices, resumed exactly, learning, fast."""
+
+import statistics
+import time
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from puffer_mlx import config, vec
+from puffer_mlx.check.gpu.tools import (
+    Failed,
+    Skipped,
+    Worst,
+    apart,
+    at_most,
+    flat,
+    need_gpu,
+    need_time,
+    on,
+    repeatable,
+    require,
+    trainer,
+    unit,
+)
+from puffer_mlx.check.trajectories import compare
+from puffer_mlx.checkpoint import State
+from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx.ppo.precision import DTYPES
+from puffer_mlx.profiling.phases import WAITS
+from puffer_mlx.rollout.on_gpu import RolloutsOnGPU
+from puffer_mlx.system.backend import backend
+from puffer_mlx.training.trainer import Logs, Trainer
+
+EXACT = ("squared", "connect4", "g2048")  # their arithmetic is of whole numbers
+AGENTS, LAUNCHES = 512, 8
+ROUNDING = 1e-3  # of breakout's sines and cosines
+LOSSES = 1e-2  # of a loss or 1: products in TF32, and minibatches that may differ by a row
+# How far a first minibatch's probability ratios may be from 1, of ``unit``; but 1e-5 at least.
+RATIOS = 8
+OVERLAP, SERIAL = ("--train.overlap", "1"), ("--train.overlap", "0")
+
+COMPILING = 3  # epochs
+MINUTE = 60.0
+# Breakout as it is shipped, whose schedule is for 94 million steps: four runs had scores of 17 to
+# 53 here; what hasn't learned stays below 5.
+STEPS, SCORE = 20_000_000, 10.0
+
+TIMED = ("--device", "gpu", "--train.total-timesteps", "1e12")
+IN_ONE_LAUNCH = ("--train.rollout-device", "gpu-kernel", *SERIAL)
+ROUNDS = 7  # epochs
+CHIPS = {  # largest figures of each: TFLOP/s of float32, GB/s
+    **{"Apple M1": (2.6, 68), "Apple M4": (4.2, 120)},
+    **{"Apple M4 Pro": (8.5, 273), "Apple M4 Max": (17, 546)},
+}
+LAUNCH = 2.5e-3  # ms of a small kernel on a Mac
+HALVES = {  # of PufferLib 4.0's Breakout: GFLOP, GB, kernels of an epoch
+    "rollout": (17, 0.12, 1),
+    "training": (76, 3.5, 5 * 406),
+}
+
+
+# ---- right ---------------------------------------------------------------------------------------
+
+
+def one_launch(quick: bool) -> str:
+    """A GPU's environments do what the host's do, for the same actions, and are trained with."""
+    need_gpu()
+    rates = [_compared(env) for env in (*EXACT, "breakout")]
+    with trainer("--train.rollout-device", "gpu-kernel", "--device", "gpu") as made:
+        for _ in range(2):
+            losses = [value for name, value in made.step().items() if name.startswith("loss/")]
+            require(bool(np.isfinite(losses).all()), "a loss isn't finite")
+    return f"{AGENTS} agents: {', '.join(rates)}"
+
+
+def _compared(env: str) -> str:
+    sizes = ["--vec.total-agents", str(AGENTS), "--vec.num-buffers", "1"]
+    settings = config.load(env, [*sizes, "--train.minibatch-size", str(AGENTS * 64)])
+
+    def make() -> Any:
+        return vec.make(settings, 1)
+
+    compared = compare(make, LAUNCHES)
+    if compared is None:
+        raise Failed(f"{env} needs several launches")
+    exact = compared.equal == compared.agents
+    require(exact or env not in EXACT, f"{env}: other rows from step {compared.first} on")
+    require(compared.difference <= ROUNDING, f"{env}: rows {compared.difference:.2g} apart")
+    return f"{env} {compared.agents / compared.seconds / 1e6:.1f} M steps/s"
+
+
+def same_epoch(quick: bool) -> str:
+    """An epoch on the GPU, from the same weights and the same rollout, has the CPU's losses."""
+    need_gpu()
+    with on(mx.Device(mx.cpu)), trainer() as made:
+        weights, expected = made.weights, [made.step()]
+        buffer = made.collector.buffer
+        seen = np.array(buffer.observations), np.array(buffer.actions)
+        after = flat(made.weights)
+    with trainer(weights=weights) as made:
+        ours = [made.step()]
+        buffer = made.collector.buffer
+        for name, one in zip(("observations", "actions"), seen, strict=True):
+            require(np.array_equal(np.array(getattr(buffer, name)), one), f"other {name}")
+        moved = float(np.abs(flat(made.weights) - after).max())
+    return f"{at_most('losses', apart(ours, expected), LOSSES)}; weights differ by {moved:.1g}"
+
+
+def first_ratios(quick: bool) -> str:
+    """Before anything is learned, old and new log-probabilities are the same, wherever it acted."""
+    on_cpu = mx.default_device() == mx.cpu
+    worst = Worst()
+    for place in ("cpu",) if on_cpu else ("cpu", "gpu", "gpu-kernel"):
+        for precision in DTYPES:
+            for network in NETWORKS if precision == "fp32" else (config.Torch().network,):
+                logs: Logs = {}
+                options = "--train.precision", precision, "--torch.network", network
+                with trainer("--train.rollout-device", place, *options) as made:
+                    for _ in range(2):
+                        logs = made.step()
+                error = logs.get("loss/first_ratio_error", float("nan"))
+                what = f"ratios of {network} in {precision}, acting on the {place.upper()}"
+                worst.add(what, error, max(RATIOS * unit(precision), 1e-5))
+    return worst.text
+
+
+def undisturbed(epochs: int) -> list[Logs]:
+    """The records of an overlapped run."""
+    with trainer(*OVERLAP) as made:
+        return [made.step() for _ in range(epochs)]
+
+
+def resume(quick: bool) -> str:
+    """A run that goes on from a state, with a rollout collected and not trained on, is the same."""
+    expected = undisturbed(5)
+    with trainer(*OVERLAP) as made:
+        logs = [made.step() for _ in range(3)]
+        weights, state = made.weights, made.state()
+        arrays = {name: mx.array(np.array(a)) for name, a in state.arrays.items()}
+    with trainer(*OVERLAP) as made:
+        require(made.restore(weights, State(arrays, state.numbers)), "environments didn't go on")
+        logs += [made.step() for _ in range(2)]
+    return at_most("losses apart by", apart(logs, expected), repeatable())
+
+
+# ---- learning ------------------------------------------------------------------------------------
+
+
+def learns(quick: bool) -> str:
+    """A minute of Breakout, as this machine trains it by default, learns."""
+    need_time(quick)
+    scores: list[float] = []
+    with trainer("--vec.num-buffers", "2", env="breakout", base=()) as made:
+        speed = learned_in_a_minute(made, scores)
+        steps = made.global_step
+    reached = f"{steps / 1e6:.1f} million steps, {speed / 1e6:.2f} million a second"
+    if steps < STEPS:
+        raise Skipped(f"{reached}: a minute is too short here to learn in")
+    require(bool(scores), f"no episode ended in {reached}")
+    score = statistics.mean(scores[-5:])
+    text = f"score {score:.1f} after {reached} (at least {SCORE:g})"
+    require(score >= SCORE, text)
+    return text
+
+
+def learned_in_a_minute(made: Trainer, scores: list[float]) -> float:
+    """Train for a minute or ``STEPS``, the epochs that compile not counted; steps per second."""
+    speeds, began = [], 0.0
+    for logs in made:
+        speeds.append(logs["SPS"])
+        if "env/score" in logs:
+            scores.append(logs["env/score"])
+        if made.epoch == COMPILING:
+            began = time.perf_counter()
+        late = made.epoch > COMPILING and time.perf_counter() - began > MINUTE
+        if made.global_step >= STEPS or late:
+            break
+    return statistics.median(speeds[COMPILING:] or speeds)
+
+
+# ---- speed ---------------------------------------------------------------------------------------
+
+
+def speeds(quick: bool) -> str:
+    """Milliseconds of a rollout, of training and of an epoch: in one launch, in pieces, overlapped.
+
+    Raises:
+        Failed: one of them can't be had; the text has the others.
+    """
+    need_gpu()
+    need_time(quick)
+    pieces = "0" if backend() == "metal" else "4"  # 0: measured
+    ways = {
+        "one launch": (*IN_ONE_LAUNCH, "--train.launch-steps", "1000"),
+        "in pieces": (*IN_ONE_LAUNCH, "--train.launch-steps", pieces),
+        "overlapped, rollouts on the CPU": ("--train.rollout-device", "cpu", *OVERLAP),
+    }
+    lines, failed = [], False
+    for name, options in ways.items():
+        try:
+            lines.append(f"{name}: {_measured(*options)}")
+        except Exception as error:  # the others are worth knowing all the same
+            lines.append(f"{name}: {type(error).__name__}: {error}")
+            failed = True
+    text = "\n".join([*lines, predicted(str(mx.device_info(mx.gpu).get("device_name", "")))])
+    if failed:
+        raise Failed(text)
+    return text
+
+
+def _measured(*options: str) -> str:
+    with trainer(*options, env="breakout", base=TIMED) as made:
+        logs = [made.step() for _ in range(COMPILING + ROUNDS)][COMPILING:]
+        acting, settings = made.collector.acting, made.config
+    launches = ""
+    if isinstance(acting, RolloutsOnGPU):
+        launches = f" ({min(acting.steps, settings.train.horizon)} steps a launch)"
+    rollout, training = (_work(logs, lane) for lane in ("perf/eval_", "perf/train_"))
+    epoch = 1000 * statistics.median(record["perf/epoch"] for record in logs)
+    return (
+        f"rollout {rollout:.1f} ms{launches}, training {training:.1f} ms,"
+        f" epoch {epoch:.1f} ms: {settings.batch_size / epoch / 1000:.2f} M steps/s"
+    )
+
+
+def _work(logs: list[Logs], lane: str) -> float:
+    """Milliseconds of a lane's phases but its waiting, the median of epochs."""
+    waits = {f"perf/{name}" for name in WAITS}
+    names = [name for name in logs[0] if name.startswith(lane) and name not in waits]
+    return 1000 * statistics.median(sum(record[name] for name in names) for record in logs)
+
+
+def predicted(chip: str) -> str:
+    """The least time of both halves by a chip's arithmetic, memory and launches, in words."""
+    if chip not in CHIPS:
+        return f"predicted for {chip or 'this GPU'}: none"
+    teraflops, bandwidth = CHIPS[chip]
+    least = {
+        name: max(gigaflop / teraflops, 1000 * gigabytes / bandwidth) + kernels * LAUNCH
+        for name, (gigaflop, gigabytes, kernels) in HALVES.items()
+    }
+    times = ", ".join(f"{name} {milliseconds:.1f} ms" for name, milliseconds in least.items())
+    return f"predicted for {chip}, at least: {times} ({teraflops} TFLOP/s, {bandwidth} GB/s)"

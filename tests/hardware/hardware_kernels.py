@@ -1,0 +1,341 @@
+"""Items: each form of a kernel, against the CPU."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_map
+
+from puffer_mlx import ops
+from puffer_mlx.check.gpu.kernels import FUSED_BOUND, S, T, inputs, small_policy
+from puffer_mlx.check.gpu.tools import Worst, at_most, difference, need_gpu, on, require, unit
+from puffer_mlx.policy.acting_on_gpu import Crews, step_on_gpu
+from puffer_mlx.policy.decoders import Fused
+from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx.policy.networks.catalog import FORMS
+from puffer_mlx.policy.policy import Policy
+from puffer_mlx.ppo import priority
+from puffer_mlx.ppo.advantage import advantages
+from puffer_mlx.ppo.closed_form import operation
+from puffer_mlx.ppo.loss import Coefficients, Minibatch
+from puffer_mlx.ppo.precision import DTYPES, lower
+from puffer_mlx.rollout.acting_in_kernel import crews_of
+from puffer_mlx.spec import ActionSpec
+from puffer_mlx.trees import named
+from puffer_mlx.vec.base import TERMINATED, TRUNCATED
+
+ACTING = 2e-5  # how far one step's numbers may be apart, of which the largest are near 1
+SCAN = 16  # of ``unit``: how far a policy's steps and its scan may be apart
+GRADIENTS = 8  # of ``unit``: how far gradients by one array may be off, by their norm
+
+
+# ---- policies ----------------------------------------------------------------------------------
+
+
+def steps_and_scan(quick: bool) -> str:
+    """T times ``act`` is ``scan``, for every network and precision on the default device."""
+    worst = Worst()
+    for network in NETWORKS:
+        policy, observations = small_policy(network), inputs()
+        weights = policy.init(mx.random.key(0))
+        for precision in DTYPES:
+            low = lower(weights, precision)
+            outputs, values, _last = policy.scan(low, observations, policy.initial_state(S))
+            logprobs = mx.max(outputs, axis=0) - mx.logsumexp(outputs, axis=0)
+            state, found = policy.initial_state(S), []
+            for t in range(T):
+                actions, chosen, value, state = policy.act(low, observations[t], state, None)
+                require(actions.dtype == mx.float32, f"actions are {actions.dtype}")
+                found.append(mx.stack([chosen, value]))
+            mx.eval(found, values, logprobs)
+            bound = SCAN * unit(precision)
+            for i, expected in enumerate((logprobs, values)):
+                ours = mx.concatenate([rows[i] for rows in found])
+                off = difference(ours, expected)
+                what = f"{network} {precision} {('log-probabilities', 'values')[i]}"
+                worst.add(what, off, bound)
+    return worst.text
+
+
+def acting(quick: bool) -> str:
+    """A rollout's step as one kernel, for every network, against the step in MLX on the CPU."""
+    need_gpu()
+    worst = Worst()
+    for network in NETWORKS:
+        for sizes in ((5,), (2, 4), (1, 1, 1)):
+            off = _acting_apart(small_policy(network, sizes, reset=True), masked=len(sizes) == 2)
+            worst.add(f"{network} {sizes}", off, ACTING)
+    return worst.text
+
+
+def _acting_apart(policy: Policy, masked: bool) -> float:
+    """The largest difference of log-probabilities, values and states, of agents that act alike."""
+    action, rng = policy.decoder.action, np.random.default_rng(3)
+    mask = (rng.random((S, action.logits)) < 0.6).astype(np.uint8)
+    terminals = (rng.random(S) < 0.2).astype(np.float32)
+    observations = rng.normal(size=(S, 20)).astype(np.float32)
+
+    with on(mx.Device(mx.cpu)):
+        weights = policy.init(mx.random.key(0))
+        noise = policy.distribution.noise(mx.random.key(1), (S,))
+        mx.eval(weights, noise)
+
+    def steps(device: mx.Device, act: Callable[..., Any]) -> Any:
+        with on(device):
+            state = tree_map(lambda s: s + 0.5, policy.initial_state(S))
+            legal = mx.array(mask) if masked else None
+            given = mx.array(observations), state, noise, legal, mx.array(terminals)
+            chosen, state = act(weights, *given)
+            mx.eval(chosen, state)
+        return np.array(chosen), np.array([np.array(a) for _, a in named(state)])
+
+    def kernel(weights, observations, state, noise, mask, terminals):
+        step = step_on_gpu(policy)
+        assert step is not None
+        packed, states = step.weights(weights), step.state(state)
+        actions, logprobs = mx.zeros((S, action.heads)), mx.zeros(S)
+        written = actions, logprobs, mx.zeros(S)
+        mx.eval(packed, states, written)
+        given = packed, states, noise, observations, mask, terminals
+        after = step.act(*given, *written, None)
+        mx.eval(after)
+        return mx.concatenate([actions.T, *(a[None] for a in written[1:])]), step.state_after(after)
+
+    def plain(weights, observations, state, noise, mask, terminals):
+        keep = policy.keep(terminals)
+        *rows, state = policy.act(weights, observations, state, noise, mask, keep)
+        return mx.concatenate([rows[0].T, *(row[None] for row in rows[1:])]), state
+
+    found, states = steps(mx.Device(mx.gpu), kernel)
+    expected, their_states = steps(mx.Device(mx.cpu), plain)
+    alike = np.isclose(found[: action.heads], expected[: action.heads], atol=1e-4).all(0)
+    require(bool(alike.mean() > 0.95), f"{(~alike).sum()} of {S} agents choose something else")
+    apart = [np.abs(found - expected)[:, alike].max(), np.abs(states - their_states).max(initial=0)]
+    return float(max(apart))
+
+
+def gradients(quick: bool) -> str:
+    """A policy's gradients on the default device against float32 on the CPU, array by array."""
+    worst = Worst()
+    rng = np.random.default_rng(2)
+    factors = [rng.normal(size=shape).astype(np.float32) for shape in ((5, T * S), (T * S,))]
+    for network in NETWORKS:
+        policy = small_policy(network)
+        with on(mx.Device(mx.cpu)):
+            weights = policy.init(mx.random.key(0))
+            expected = _gradients(policy, weights, "fp32", factors)
+        for precision in DTYPES:
+            bound = max(_gradient_bound(network, unit(precision)), 1e-5)
+            for name, ours in _gradients(policy, weights, precision, factors).items():
+                off = float(np.linalg.norm(ours - expected[name]) / np.linalg.norm(expected[name]))
+                what = f"{network} {precision} gradient by {name}"
+                worst.add(what, off, bound)
+    return worst.text
+
+
+def _gradient_bound(network: str, rounding: float) -> float:
+    """What rounding carries to the other side of a kink has another gradient.
+
+    The number of those grows with the rounding, so their norm does with its root.
+    """
+    return rounding**0.5 if FORMS[network].kink else GRADIENTS * rounding
+
+
+def _gradients(
+    policy: Policy, weights: Any, precision: str, factors: list[np.ndarray]
+) -> dict[str, Any]:
+    """Gradients of a sum of outputs and values by float32 weights, by name, in float64."""
+
+    def total(weights: Any) -> mx.array:
+        low = lower(weights, precision)
+        outputs, values, _ = policy.scan(low, inputs(), None)  # as training does
+        by_outputs, by_values = map(mx.array, factors)
+        return mx.sum(outputs * by_outputs) + mx.sum(values * by_values)
+
+    grads = dict(named(mx.grad(total)(weights)))
+    require(all(g.dtype == mx.float32 for g in grads.values()), "a gradient isn't float32")
+    return {name: np.array(g).astype(np.float64) for name, g in grads.items()}
+
+
+POLICIES = (0, 1, 0, 2, 0)  # who acts for five agents, and for the next five
+
+
+def several(quick: bool) -> str:
+    """Of every network, for choices, masked ones and continuous actions."""
+    need_gpu()
+    worst = Worst()
+    for network in NETWORKS:
+        for sizes in ((5,), (2, 4), (1, 1, 1)):
+            policy = small_policy(network, sizes, reset=True)
+            worst.add(f"{network} {sizes}", _several_apart(policy, len(sizes) == 2), ACTING)
+    return worst.text
+
+
+def _several_apart(policy: Policy, masked: bool) -> float:
+    """The largest difference of what is written, and of states."""
+    rng, step = np.random.default_rng(5), step_on_gpu(policy)
+    assert step is not None
+    action, acts = policy.decoder.action, np.resize(POLICIES, S)
+    legal = (rng.random((S, action.logits)) < 0.6).astype(np.uint8)
+    given = rng.normal(size=(S, 20)).astype(np.float32), legal if masked else None
+    ends = (rng.random(S) < 0.2).astype(np.float32)
+
+    def launch(weights: mx.array, crews: Crews | None) -> list[np.ndarray]:
+        state = tree_map(lambda s: s + 0.5, policy.initial_state(S))
+        observations, mask = (None if a is None else mx.array(a) for a in given)
+        noise, terminals = policy.distribution.noise(mx.random.key(1), (S,)), mx.array(ends)
+        written = [mx.zeros((S, action.heads)), mx.zeros(S), mx.zeros(S)]
+        mx.eval(written, observations, noise, terminals)
+        states = step.in_blocks(step.state(state), crews)
+        arguments: list[Any] = [weights, states, noise, observations, mask, terminals, *written]
+        after = step.act(*arguments, seen=None, seats=crews and crews.seats)
+        state = step.state_after(step.by_rows(after, crews))
+        mx.eval(state)
+        return [np.array(array) for array in (*written, *(own for _, own in named(state)))]
+
+    with on(mx.Device(mx.gpu)):
+        packed = [step.weights(policy.init(mx.random.key(seed))) for seed in range(max(acts) + 1)]
+        found = launch(mx.stack(packed), crews_of(acts, step.block(S)))
+        apart = [0.0]
+        for number, weights in enumerate(packed):
+            pairs = zip(found, launch(weights, None), strict=True)
+            apart += [np.abs(ours - own)[acts == number].max() for ours, own in pairs]
+    return float(max(apart))
+
+
+# ---- the loss ----------------------------------------------------------------------------------
+
+SAMPLES = 700  # samples, no multiple of a block
+SPACES = {"discrete": ((5,), False), "masked": ((3, 2, 4), True), "continuous": ((1, 1, 1), False)}
+COEFFICIENTS = Coefficients(clip_coef=0.2, vf_coef=1.5, vf_clip_coef=0.3)
+
+
+class LossCase:
+    """Random samples of an action space."""
+
+    def __init__(self, space: str) -> None:
+        sizes, masked = SPACES[space]
+        rng = np.random.default_rng(len(space))
+        self.action = ActionSpec(sizes)
+        A = self.action.logits
+        made: dict[str, Any] = {"y": rng.normal(size=(A + 1, SAMPLES)) * 1.5}
+        if self.action.continuous:
+            made["logstd"] = rng.normal(size=(1, A)) * 0.3
+        self.low = {name: a.astype(np.float32) for name, a in made.items()}
+        chosen = [
+            rng.normal(size=SAMPLES) if s == 1 else rng.integers(0, s, SAMPLES) for s in sizes
+        ]
+        self.actions = np.stack(chosen, axis=1).astype(np.float32)
+        self.masks = (rng.random((SAMPLES, A)) < 0.7).astype(np.uint8) if masked else None
+        self.targets = rng.normal(size=(4, SAMPLES)).astype(np.float32) * 0.5
+        self.targets[0] -= 1.5  # log-probabilities
+
+    def run(self, dtype: mx.Dtype, computed_in: mx.Dtype, live: bool) -> dict[str, mx.array]:
+        """All that a minibatch takes from the loss, of samples that are rounded to a dtype.
+
+        ``live``: of advantages that count as they are, which have no weight.
+        """
+        low = {name: mx.array(a).astype(dtype).astype(computed_in) for name, a in self.low.items()}
+        targets = self.targets[:3] if live else self.targets
+        actions, batch = mx.array(self.actions), Minibatch(*map(mx.array, targets))
+        masks = None if self.masks is None else mx.array(self.masks)
+        decoder = Fused(self.action, 1)
+
+        def total(low: dict[str, mx.array]) -> operation.Losses:
+            settings = COEFFICIENTS, mx.array(0.02), mx.array(64.0)
+            return operation.losses(decoder, low, low["y"], actions, masks, batch, *settings)
+
+        (_, metrics, ratio, value), gradients = mx.value_and_grad(total)(low)
+        found = {"metrics": metrics, "ratios": ratio, "values": value}
+        found |= {f"gradient by {name}": array for name, array in gradients.items()}
+        found["log-probabilities"] = operation.logprobs(decoder, low, low["y"], actions, masks)
+        mx.eval(found)
+        return found
+
+
+def closed_form(quick: bool) -> str:
+    """Numbers and gradients of every kind of action space, in every precision."""
+    need_gpu()
+    worst = Worst()
+    for precision, space, live in itertools.product(DTYPES, SPACES, (False, True)):
+        case, dtype = LossCase(space), DTYPES[precision]
+        with on(mx.Device(mx.cpu)):
+            expected = case.run(dtype, mx.float32, live)
+        with on(mx.Device(mx.gpu)):
+            found = case.run(dtype, dtype, live)
+        where = f"{space}{', live' if live else ''}, {precision}"
+        for name, array in expected.items():
+            worst.add(f"{where}: {name}", difference(found[name], array), FUSED_BOUND[precision])
+    return worst.text
+
+
+# ---- what a minibatch does around its gradients ------------------------------------------------
+
+STEPS, ROWS, DRAWN = 21, 1300, 700  # no multiple of a block; some of 700 rows are drawn twice
+ROUNDED = 0.01  # share of rows that may be a neighbour: their uniform is within rounding
+HYPER: dict[str, Any] = dict(gamma=0.99, gae_lambda=0.95, rho_clip=1.2, c_clip=1.0, reward_clip=1.0)
+
+
+def _rollout() -> dict[str, mx.array]:
+    rng = np.random.default_rng(0)
+    made: dict[str, Any] = {
+        name: rng.normal(size=(STEPS, ROWS)) for name in ("values", "rewards", "adv")
+    }
+    made["terminals"] = rng.random((STEPS, ROWS)) < 0.1
+    made["ratios"] = rng.lognormal(0, 0.4, (STEPS, ROWS))
+    made["finals"] = rng.choice([0, 0, 0, TERMINATED, TRUNCATED], (STEPS, ROWS))
+    made["uniforms"] = 1 - rng.random(DRAWN)
+    made["new_values"], made["new_ratios"] = rng.normal(size=(2, STEPS, DRAWN))
+    found = {name: mx.array(a.astype(np.float32)) for name, a in made.items()}
+    found["rows"] = mx.array(rng.integers(0, ROWS, DRAWN).astype(np.int32))
+    found["masks"] = mx.array(rng.integers(0, 2, (STEPS + 1, ROWS, 7)).astype(np.uint8))
+    return found
+
+
+def _computed(a: dict[str, mx.array]) -> dict[str, mx.array]:
+    series = a["values"], a["rewards"], a["terminals"], a["ratios"]
+    grid = a["ratios"], a["values"], a["adv"], a["finals"]
+    new = a["values"], a["ratios"], a["rows"], a["new_values"], a["new_ratios"]
+    found = {f"advantages {form}": advantages(*series, **HYPER, form=form) for form in "VS"}
+    found["advantages with ends"] = advantages(*series, **HYPER, finals=a["finals"])
+    found["advantages without ratios"] = advantages(*series[:3], None, **HYPER)
+    rounded = a["values"].astype(mx.bfloat16)
+    found["advantages of bf16"] = advantages(rounded, *series[1:], **HYPER)
+    drawn = priority.choose(a["adv"], a["uniforms"], mx.array(0.4), 0.8)
+    found["drawn rows"], found["their weights"] = drawn
+    weights = a["uniforms"]
+    found["masks"] = ops.take_rows(a["masks"], a["rows"], STEPS)
+    for name in "masks", "values":
+        parts = ops.split_rows(a[name], ROWS // 2, STEPS)
+        found |= {f"{name} of part {i}": part for i, part in enumerate(parts)}
+    for i, target in enumerate(ops.take_targets(*grid, a["rows"], weights)):
+        found[f"target {i}"] = target
+    for counted in (1.0, 0.0):
+        pair = ops.put_rows(*new, mx.array(counted))
+        found |= {f"written back {i} {counted:.0f}": array for i, array in enumerate(pair)}
+    mx.eval(found)
+    return found
+
+
+def around_gradients(quick: bool) -> str:
+    """Advantages, draw, gathers and writing back on the GPU: those of the CPU."""
+    need_gpu()
+    arrays, found = _rollout(), {}
+    for device in (mx.Device(mx.cpu), mx.Device(mx.gpu)):
+        with on(device):
+            found[device.type] = _computed(arrays)
+    expected, ours = found[mx.cpu], found[mx.gpu]
+    same = np.array(ours["drawn rows"]) == np.array(expected["drawn rows"])
+    rounded = at_most("share of other rows drawn", 1 - same.mean(), ROUNDED)
+    off = (np.array(ours["their weights"]) / np.array(expected["their weights"]))[same]
+    at_most("weights of drawn rows", float(np.abs(off - 1).max()), FUSED_BOUND["fp32"])
+    worst = 0.0
+    for name, array in expected.items():
+        if name.startswith("advantages"):
+            worst = max(worst, difference(ours[name], array))
+            at_most(name, worst, FUSED_BOUND["fp32"])
+        elif name not in ("drawn rows", "their weights"):
+            require(mx.array_equal(ours[name], array).item() is True, f"{name} isn't the CPU's")
+    return f"{at_most('advantages', worst, FUSED_BOUND['fp32'])}; {rounded}"
