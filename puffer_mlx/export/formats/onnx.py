@@ -35,7 +35,7 @@ from puffer_mlx.export.file_format import (
     need,
     reset_note,
 )
-from puffer_mlx.export.metadata import metadata, told, told_dialect
+from puffer_mlx.export.metadata import metadata, told
 from puffer_mlx.export.onnx_graph import Graph, decode, normalised
 from puffer_mlx.export.parity import Outputs
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
@@ -80,10 +80,6 @@ class Onnx(FileFormat):
         need(self.extra, "onnx")
         return told(path, self, *read_onnx(path))
 
-    def dialect(self, found: Found, asked: str) -> str:
-        """As its metadata says."""
-        return told_dialect(found, asked)
-
     def run(self, found: Found, policy: Policy, observations: np.ndarray) -> Outputs:
         """By onnxruntime."""
         need(self.extra, "onnxruntime")
@@ -93,11 +89,11 @@ class Onnx(FileFormat):
 
 def onnx_fault(policy: Policy) -> str | None:
     """The part of a policy that has no graph here: a class of the user's own; None if all have."""
-    encoder, network = policy.encoder, policy.network
-    if encoder_forms(encoder).onnx is None:
-        return f"the encoder {type(encoder).__name__} has no ONNX graph here"
-    if forms_of(network).onnx is None:
-        return f"the network {type(network).__name__} has no ONNX graph here"
+    parts: dict[str, Any] = {"encoder": encoder_forms, "network": forms_of}
+    for name, forms in parts.items():
+        part = getattr(policy, name)
+        if forms(part).onnx is None:
+            return f"the {name} {type(part).__name__} has no ONNX graph here"
     return None
 
 
