@@ -140,20 +140,18 @@ class Composed(nn.Module):
     ) -> tuple[Outputs, Tensor, State]:
         """Observations (S, T, D), any dtype -> outputs, values (S, T), state; None is zeros."""
         h = self.encode(observations.flatten(0, 1)).unflatten(0, observations.shape[:2])
-        state = state or self.initial_state(len(h), h.device)
-        if network := self._parts[1]:
-            h, state = network(h, state)
-        return *self.decode(h), state
+        before, network = state or self.initial_state(len(h), h.device), self._parts[1]
+        h, after = network(h, before) if network else (h, before)
+        return *self.decode(h), after
 
     def step(
         self, observations: Tensor, state: State | None = None
     ) -> tuple[Outputs, Tensor, State]:
         """Observations (n, D), any dtype -> outputs, values (n,), next state; None is zeros."""
         h = self.encode(observations)
-        state = state or self.initial_state(len(h), h.device)
-        if network := self._parts[1]:
-            h, state = network.step(h, state)
-        return *self.decode(h), state
+        before, network = state or self.initial_state(len(h), h.device), self._parts[1]
+        h, after = network.step(h, before) if network else (h, before)
+        return *self.decode(h), after
 
 
 def _with_deviations(

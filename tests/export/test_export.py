@@ -17,11 +17,12 @@ from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import exporting, file_format, formats, importing, parity
 from puffer_mlx.export.dialects import dialect_of, to_dialect, to_torch
-from puffer_mlx.export.exporting import SUFFIXES, Format
+from puffer_mlx.export.exporting import Format
 from puffer_mlx.export.formats.torch import run_torch, save_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
+SUFFIXES = {name: file.suffixes for name, file in formats.by_name().items()}
 DISCRETE, MULTI, CONTINUOUS, EIGHT = (3,), (3, 2), (1, 1, 1), (1,) * 8
 
 # name: dialect, network, layers, actions, encoder

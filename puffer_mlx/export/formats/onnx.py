@@ -64,7 +64,12 @@ class Onnx(FileFormat):
 
     def fault(self, policy: Policy) -> str | None:
         """Classes of the user's own."""
-        return onnx_fault(policy)
+        parts: dict[str, Any] = {"encoder": encoder_forms, "network": forms_of}
+        for name, forms in parts.items():
+            part = getattr(policy, name)
+            if forms(part).onnx is None:
+                return f"the {name} {type(part).__name__} has no ONNX graph here"
+        return None
 
     def write(self, contents: Contents, path: Path) -> None:
         """Weights, statistics and metadata in the graph."""
@@ -87,16 +92,6 @@ class Onnx(FileFormat):
         return run_onnx(found.path, observations, stacked_state(policy, state))
 
 
-def onnx_fault(policy: Policy) -> str | None:
-    """The part of a policy that has no graph here: a class of the user's own; None if all have."""
-    parts: dict[str, Any] = {"encoder": encoder_forms, "network": forms_of}
-    for name, forms in parts.items():
-        part = getattr(policy, name)
-        if forms(part).onnx is None:
-            return f"the {name} {type(part).__name__} has no ONNX graph here"
-    return None
-
-
 MEAN, VARIANCE, COUNT = (normalization.PREFIX + name for name in normalization.OBSERVATIONS)
 
 
@@ -110,7 +105,7 @@ def save_onnx(
     """Write the graph of one step.
 
     Args:
-        policy: what the weights are of.
+        policy: what the weights are of; ``Onnx.fault`` has nothing against it.
         weights: its weights.
         path: the file.
         about: goes into the model's properties.
@@ -118,11 +113,8 @@ def save_onnx(
             and variance; the count, for training on, is one of the properties.
 
     Raises:
-        UserError: a part of the policy has no graph.
         OSError: the file can't be written.
     """
-    if fault := onnx_fault(policy):
-        raise UserError(fault, "export it with --to safetensors")
     import onnx
     from onnx import TensorProto, helper
 
