@@ -41,11 +41,12 @@ lint: $(VENV)/.dev
 
 check: lint test
 
-# Whether what was learned is still learned: half an hour of a core. What it needs beside the tests'
-# environments (MuJoCo, Box2D) is Gymnasium's to name.
+# Whether what was learned is still learned: half an hour of a core; and whether benchmarks run. What
+# it needs beside the tests' environments (MuJoCo, Box2D) is Gymnasium's to name.
 nightly: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet 'gymnasium[box2d,mujoco]'
 	$(BIN)/python benchmarks/learning.py --nightly --jobs 2 $(ARGS)
+	$(BIN)/python -m pytest -m slow tests/project
 
 # The pages of docs/ as a site; warnings are errors.
 site: $(VENV)/.docs

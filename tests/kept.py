@@ -1,4 +1,4 @@
-"""Copies of folders with changes, at places that depend on their contents alone.
+"""Programs, and copies of folders with changes, at places that depend on their contents alone.
 
 What is compiled of such a copy is found again in the next run: an environment's library is named by
 its folder's path too, and pytest gives every run other folders.
@@ -8,10 +8,11 @@ import contextlib
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from puffer_mlx.system import private_folders
+from puffer_mlx.system.compiler import Kind, compile_shared
 from puffer_mlx.system.private_folders import cache_directory
 
 
@@ -43,6 +44,19 @@ def kept_copy(
             made.rename(place)
     assert _contents(place) == contents
     return place
+
+
+def compile_program(
+    name: str,
+    sources: Sequence[Path],
+    flags: Sequence[str],
+    compiler: str = "cc",
+    depends: Iterable[Path] = (),
+    include: Sequence[Path] = (),
+) -> Path:
+    """A program made from ``sources``, kept as ``compile_shared`` keeps libraries."""
+    kind = Kind("", ())
+    return compile_shared(name, sources, flags, compiler, depends, include, kind=kind)
 
 
 def edit(file: Path, old: str, new: str) -> None:

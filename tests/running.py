@@ -131,6 +131,14 @@ def started(words: list[str], cwd: Path, **how: Any) -> Iterator[Process]:
         process.end()
 
 
+def benchmark(name: str, *argv: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """``run`` of a program of benchmarks/."""
+    program = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *map(str, argv)]
+    done = subprocess.run(program, cwd=cwd, capture_output=True, text=True, timeout=120)
+    done.stderr = errors(done.stderr)
+    return done
+
+
 def errors(stderr: str) -> str:
     """Standard error without notes on what is compiled or can't be, and how far it is."""
     notes = ("training on the CPU will be", "compiling ", "measured ")

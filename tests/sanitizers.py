@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
+from kept import compile_program
 from native_envs import GROUP, folder_of, parameters
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system.compiler import compile_program, source_files
+from puffer_mlx.system.compiler import source_files
 from puffer_mlx.vec.native.c_functions import as_text
 from puffer_mlx.vec.native.compiling import compiled_unit, environment_flags
 from puffer_mlx.vec.native.sources import environment_files, environments_folder

@@ -1,13 +1,11 @@
 """Why is it slow: the longest phase that an option would shorten, and that option.
 
-A table of rules, tried in order; the first that fits the phase and the run wins. A rule must not
-advise what the run has already, or what its machine can't do. Where no rule fits, nothing is said.
+Rules are tried in order; the first that fits the phase and the run wins. A rule must not advise
+what the run has already, or what its machine can't do. Where no rule fits, nothing is said.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from puffer_mlx.display.run_view import PHASES, Logs
 from puffer_mlx.profiling.phases import WAITS
@@ -84,110 +82,53 @@ class Setting:
         return max(fits)
 
 
-class Rule(NamedTuple):
-    """An option that helps where one of the phases takes longest."""
-
-    phases: str  # names, separated by spaces
-    fits: Callable[[Setting], bool]
-    option: Callable[[Setting], str]
-
-
-ACT = "eval_act eval_sample"
-LEARN = "train_recompute train_forward train_backward"
-EACH = "train_advantage train_priorities train_gather train_optimizer train_write_back"  # minibatch
-TRAIN = f"{LEARN} {EACH}"
-
-RULES = (
-    # On a CPU though there is a GPU.
-    Rule(
-        f"{ACT} {TRAIN}",
-        lambda s: s.has_gpu and s.device == "cpu",
-        lambda s: "--device gpu (now cpu)",
-    ),
-    Rule(
-        f"{ACT} train_copy",
-        lambda s: s.device == "gpu" and s.rollout_device == "cpu",
-        lambda s: "--train.rollout-device gpu (now cpu)",
-    ),
-    # A GPU's rollout: each group costs launches and copies; two hide the environments' steps.
-    Rule(
-        f"{ACT} eval_copy_in eval_copy_out eval_store",
-        lambda s: s.num_buffers > 2 and s.rollout_device == "gpu",
-        lambda s: f"--vec.num-buffers 2 (now {s.num_buffers})",
-    ),
-    Rule(
-        ACT,
-        lambda s: (
-            s.rollout_device == "gpu"
-            and s.native
-            and s.num_buffers == 1
-            and s.total_agents % 2 == 0
-        ),
-        lambda s: "--vec.num-buffers 2 (now 1)",
-    ),
-    Rule(
-        "eval_copy_in eval_copy_out",
-        lambda s: s.rollout_device == "gpu",
-        lambda s: "--train.rollout-device cpu (now gpu)",
-    ),
-    # A CPU's: threads take some agents each through a whole rollout, or a stream acts for a group.
-    Rule(
-        ACT,
-        lambda s: s.in_c and s.threads < s.most_threads,
-        lambda s: f"--vec.num-threads {s.most_threads} (now {s.num_threads})",
-    ),
-    Rule(
-        ACT,
-        lambda s: (
-            s.rollout_device == "cpu" and not s.in_c and s.native and s.num_buffers < s.groups
-        ),
-        lambda s: f"--vec.num-buffers {s.groups} (now {s.num_buffers})",
-    ),
-    Rule(
-        "eval_env",
-        lambda s: s.threads < s.most_threads,
-        lambda s: f"--vec.num-threads {s.most_threads} (now {s.num_threads})",
-    ),
-    # Python's in this process take turns with acting; several groups only make more calls.
-    Rule(
-        "eval_env",
-        lambda s: s.native and not s.in_c and s.num_buffers == 1 and s.total_agents % 2 == 0,
-        lambda s: "--vec.num-buffers 2 (now 1)",
-    ),
-    Rule(
-        "eval_env",
-        lambda s: s.chosen and not s.native,
-        lambda s: f"--vec.backend auto, which measures what is fastest (now {s.backend})",
-    ),
-    # Low precision is slow on a CPU, and pays on a GPU where products take the time.
-    Rule(
-        LEARN,
-        lambda s: s.device == "cpu" and s.precision != "fp32",
-        lambda s: f"--train.precision fp32 (now {s.precision})",
-    ),
-    Rule(
-        LEARN,
-        lambda s: s.device == "gpu" and s.precision == "fp32" and s.parameters >= LARGE,
-        lambda s: "--train.precision bf16 (now fp32)",
-    ),
-    # What is done once for each minibatch; all of training, where launches take the time.
-    Rule(
-        EACH,
-        lambda s: s.minibatches > 1 and s.minibatch_size > 0,
-        lambda s: (
-            f"--train.minibatch-size {2 * s.minibatch_size} (now {s.minibatch_size}),"
-            " if it still learns"
-        ),
-    ),
-    Rule(
-        LEARN,
-        lambda s: s.device == "gpu" and s.minibatches > 1 and 0 < s.parameters < LARGE,
-        lambda s: (
-            f"--train.minibatch-size {2 * s.minibatch_size} (now {s.minibatch_size}),"
-            " if it still learns"
-        ),
-    ),
+ACT = ("eval_act", "eval_sample")
+COPIES = ("eval_copy_in", "eval_copy_out")
+LEARN = ("train_recompute", "train_forward", "train_backward")
+EACH = (  # minibatch
+    *("train_advantage", "train_priorities", "train_gather"),
+    *("train_optimizer", "train_write_back"),
 )
+
+
+def _option(phase: str, s: Setting) -> str:
+    """The first option that fits where this phase takes longest; empty if none does."""
+    acts, copies, learns, steps = phase in ACT, phase in COPIES, phase in LEARN, phase == "eval_env"
+    on_gpu, pairs = s.rollout_device == "gpu", s.num_buffers == 1 and s.total_agents % 2 == 0
+    # On a CPU though there is a GPU.
+    if (acts or learns or phase in EACH) and s.has_gpu and s.device == "cpu":
+        return "--device gpu (now cpu)"
+    if (acts or phase == "train_copy") and s.device == "gpu" and s.rollout_device == "cpu":
+        return "--train.rollout-device gpu (now cpu)"
+    # A GPU's rollout: each group costs launches and copies; two hide the environments' steps.
+    if (acts or copies or phase == "eval_store") and on_gpu and s.num_buffers > 2:
+        return f"--vec.num-buffers 2 (now {s.num_buffers})"
+    if acts and on_gpu and s.native and pairs:
+        return "--vec.num-buffers 2 (now 1)"
+    if copies and on_gpu:
+        return "--train.rollout-device cpu (now gpu)"
+    # A CPU's: threads take some agents each through a whole rollout, or a stream acts for a group.
+    if ((acts and s.in_c) or steps) and s.threads < s.most_threads:
+        return f"--vec.num-threads {s.most_threads} (now {s.num_threads})"
+    if acts and s.rollout_device == "cpu" and not s.in_c and s.native and s.num_buffers < s.groups:
+        return f"--vec.num-buffers {s.groups} (now {s.num_buffers})"
+    # Python's in this process take turns with acting; several groups only make more calls.
+    if steps and s.native and not s.in_c and pairs:
+        return "--vec.num-buffers 2 (now 1)"
+    if steps and s.chosen and not s.native:
+        return f"--vec.backend auto, which measures what is fastest (now {s.backend})"
+    # Low precision is slow on a CPU, and pays on a GPU where products take the time.
+    if learns and s.device == "cpu" and s.precision != "fp32":
+        return f"--train.precision fp32 (now {s.precision})"
+    if learns and s.device == "gpu" and s.precision == "fp32" and s.parameters >= LARGE:
+        return "--train.precision bf16 (now fp32)"
+    # What is done once for each minibatch; all of training, where launches take the time.
+    once = phase in EACH and s.minibatch_size > 0
+    small = learns and s.device == "gpu" and 0 < s.parameters < LARGE
+    if (once or small) and s.minibatches > 1:
+        size = s.minibatch_size
+        return f"--train.minibatch-size {2 * size} (now {size}), if it still learns"
+    return ""
 
 
 def advice(logs: Logs, setting: Setting) -> str:
@@ -230,11 +171,6 @@ def _overlap_helps(setting: Setting, rollout: float, train: float) -> bool:
     """Whether two devices take turns, and neither is idle for most of the time."""
     apart = setting.device == "gpu" and setting.rollout_device == "cpu"
     return apart and not setting.overlap and max(rollout, train) <= NEAR * min(rollout, train)
-
-
-def _option(phase: str, setting: Setting) -> str:
-    rule = next((r for r in RULES if phase in r.phases.split() and r.fits(setting)), None)
-    return rule.option(setting) if rule else ""
 
 
 def _label(phase: str) -> str:

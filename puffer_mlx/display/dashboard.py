@@ -16,12 +16,14 @@ from puffer_mlx.display.bottleneck import Setting, advice
 from puffer_mlx.display.dashboard_layout import Picture
 from puffer_mlx.display.key_echo import control_keys_unshown
 from puffer_mlx.display.run_view import PHASES, RATING, SCORES, Logs, View, abbreviate, duration
+from puffer_mlx.system.signals import in_main_thread
 
 __all__ = ["PHASES", "Dashboard", "Setting", "abbreviate", "duration"]
 
 INTERVAL = 0.6  # seconds between two plain lines at least, upstream's rhythm
 FOLLOWING = 4  # lines that follow the last picture: what was saved, say, and the prompt
 SILENT, SILENT_LINES = 1.0, 60.0  # seconds without a record until the epoch under way is shown
+FIRST = "The first epoch compiles kernels: seconds on a CPU, up to two minutes on a GPU."
 REFRESH = 0.25  # seconds between two redraws at least
 
 LINE = {  # what a plain line shows besides scores
@@ -73,12 +75,8 @@ class Dashboard:
         if self._live:
             self._terminal.enter_context(control_keys_unshown())
             self._live.__enter__()
-            words = (
-                "The first epoch compiles kernels: seconds on a CPU, up to two minutes on a GPU."
-            )
-            self._first = words
-            self._draw(Panel(words, border_style="cyan"))
-            if hasattr(signal, "SIGWINCH") and _in_main_thread():
+            self._draw(Panel(FIRST, border_style="cyan"))
+            if hasattr(signal, "SIGWINCH") and in_main_thread():
                 self._before = signal.signal(signal.SIGWINCH, self._on_resize)
         else:
             self.console.print(
@@ -96,7 +94,7 @@ class Dashboard:
         if any(error):  # what it says next is more important
             self.setting = None
         if self._live:
-            if self._before is not None and _in_main_thread():
+            if self._before is not None and in_main_thread():
                 signal.signal(signal.SIGWINCH, self._before)
             if self.view.logs:
                 self._draw(Picture(self.view, self.why(), spare=FOLLOWING))
@@ -139,7 +137,7 @@ class Dashboard:
             elif self.view.logs:
                 self._draw(Picture(self.view, self.why(), under_way=text))
             else:
-                self._draw(Panel(f"{self._first}\n{text}", border_style="cyan"))
+                self._draw(Panel(f"{FIRST}\n{text}", border_style="cyan"))
 
     def _go_on(self) -> None:
         while not self._over.wait(SILENT):
@@ -181,32 +179,24 @@ class Dashboard:
         there are. They are wiped one by one: some terminals keep a screen that is cleared at once.
         """
         with self._lock:
-            self._draw_now(picture)
-
-    def _draw_now(self, picture: RenderableType) -> None:
-        assert self._live
-        self._drawing, self._resized = True, False
-        size = self.console.size
-        if size != self._size:
-            self._live.transient = True
-            self._live.stop()
-            rows = range(size.height, 0, -1)
-            self.console.file.write("".join(f"\x1b[{row};1H\x1b[2K" for row in rows))
-            self._live = Live(console=self.console, auto_refresh=False)
-            self._live.start()
-            self._size = size
-        self._live.update(picture, refresh=True)
-        self._picture, self._drawing = picture, False
-        if self._resized:
-            self._draw_now(picture)
+            assert self._live
+            self._drawing, self._resized = True, False
+            size = self.console.size
+            if size != self._size:
+                self._live.transient = True
+                self._live.stop()
+                rows = range(size.height, 0, -1)
+                self.console.file.write("".join(f"\x1b[{row};1H\x1b[2K" for row in rows))
+                self._live = Live(console=self.console, auto_refresh=False)
+                self._live.start()
+                self._size = size
+            self._live.update(picture, refresh=True)
+            self._picture, self._drawing = picture, False
+            if self._resized:
+                self._draw(picture)
 
     def _on_resize(self, *_: object) -> None:
         """The window has another size: draw anew, now or when the present drawing is done."""
         self._resized = True
         if not self._drawing and self._picture:
             self._draw(self._picture)
-
-
-def _in_main_thread() -> bool:
-    """Where signals can be minded."""
-    return threading.current_thread() is threading.main_thread()

@@ -8,18 +8,17 @@ goes, the losses, and a curve of the score.
 
 from collections.abc import Iterable
 
+import numpy as np
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.panel import Panel
 from rich.text import Text
 
 from puffer_mlx.display.run_view import View, abbreviate
-from puffer_mlx.display.text_curve import curve
-
-__all__ = ["Picture"]
 
 FRAME_COLUMNS, FRAME_LINES = 4, 2  # of the border
 GAP = 3  # columns between two things side by side
 NARROWEST, LOWEST, HIGHEST = 40, 7, 20  # columns and lines of a curve
+BARS = " ▁▂▃▄▅▆▇█"  # eighths of a line
 PHASES = 12  # lines of phases, before blank lines are worth more
 
 ENVIRONMENT = "Environment, per episode"
@@ -186,3 +185,39 @@ def _side_by_side(columns: list[list[Text]], width: int) -> list[Text]:
         line.rstrip()
         lines.append(line)
     return lines
+
+
+def curve(
+    title: str, points: tuple[list[float], list[float]], end: float, width: int, height: int
+) -> list[Text]:
+    """Lines of a curve, each ``width`` columns; none without points. A bar for each column.
+
+    Args:
+        title: the first line.
+        points: steps in their order, and values; what is between two of them is drawn straight.
+        end: steps at the right edge; the left one is 0.
+        width: columns, the values' names on the left among them.
+        height: lines, 3 at least.
+    """
+    steps, values = points
+    if not steps:
+        return []
+    bottom, top = min(0.0, *values), max(values)
+    top += bottom == top
+    names = [_short(top), *[""] * (height - 3), _short(bottom)]
+    left = max(map(len, names))
+    edges = np.arange(1, width - left) * (end / (width - left - 1))  # right, of each column
+    known = int(np.searchsorted(edges, steps[-1])) + 1
+    heights = (np.interp(edges[:known], steps, values) - bottom) / (top - bottom)
+    eighths = np.maximum(1, np.rint(8 * (height - 1) * heights)).astype(int)
+    lines = [Text(f"{title:{width}}"[:width], "italic")]
+    for row, name in enumerate(names):
+        full = eighths - 8 * (height - 2 - row)
+        bars = "".join(BARS[min(8, max(0, part))] for part in full.tolist())
+        bars = f"{bars:{width - left - 1}}"
+        lines.append(Text.assemble((f"{name:>{left}}", "cyan"), " ", (bars, "green")))
+    return lines
+
+
+def _short(value: float) -> str:
+    return abbreviate(value) if abs(value) >= 1000 else f"{value:.3g}"

@@ -197,10 +197,8 @@ def write_mp4(frames: Iterable[Frame], path: Path, fps: float, scale: int = 1) -
         UserError: imageio-ffmpeg is missing, there is no frame, sizes differ, or the file can't be
             written.
     """
-    try:
+    with needing("video"):
         from imageio_ffmpeg import write_frames
-    except ImportError as error:
-        raise _missing(error, "video") from None
     images = _same_size(frames)
     first = next(images)
     h, w = (side * scale for side in first.shape[:2])
@@ -249,15 +247,21 @@ def _indexed(image_class: Any, images: list[np.ndarray]) -> tuple[bytes, list[np
     ]
 
 
-def _pillow() -> Any:
+@contextlib.contextmanager
+def needing(extra: str, what: str = "pictures need") -> Iterator[None]:
+    """A block that imports packages which puffer_mlx itself doesn't need.
+
+    Raises:
+        UserError: one isn't installed; ``pip install 'puffer-mlx[EXTRA]'`` has them.
+    """
     try:
-        from PIL import Image
+        yield
     except ImportError as error:
-        raise _missing(error, "gif") from None
+        message = f"{what} {error.name}, which isn't installed"
+        raise UserError(message, f"pip install 'puffer-mlx[{extra}]'") from None
+
+
+def _pillow() -> Any:
+    with needing("gif"):
+        from PIL import Image
     return Image
-
-
-def _missing(error: ImportError, extra: str) -> UserError:
-    return UserError(
-        f"pictures need {error.name}, which isn't installed", f"pip install 'puffer-mlx[{extra}]'"
-    )

@@ -11,21 +11,21 @@ import base64
 import contextlib
 import io
 import signal
-import threading
 import time
 from collections.abc import Generator, Iterable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import mlx.core as mx
 
 from puffer_mlx.config.family_settings import family_note
 from puffer_mlx.display.dashboard import Dashboard
-from puffer_mlx.display.frames import Frame, gif_bytes
+from puffer_mlx.display.frames import Frame, gif_bytes, needing
 from puffer_mlx.display.run_view import Logs, View, abbreviate, agents_text
-from puffer_mlx.errors import UserError
+from puffer_mlx.system.signals import in_main_thread
 from puffer_mlx.tracking.scores import SCORE
 from puffer_mlx.training.trainer import Trains
 
+MISSING = "notebook", "the notebook's pictures need"  # an extra of puffer-mlx, and a message
 REFRESH = 1.0  # seconds between two drawings at least
 EFFORT = 0.1  # of the time, for drawing, at most
 ALT = "the agent plays"  # for who can't see it
@@ -68,20 +68,12 @@ def watch(trainer: Trains) -> Generator[Logs, None, None]:
     total = trainer.config.epochs * trainer.config.batch_size
     if trainer.epoch == 0 and (note := family_note(trainer.config)):
         print(note)
-    if not in_notebook():
-        with _interruptible(trainer), Dashboard(summary(trainer), total) as dashboard:
-            for logs in trainer:
-                dashboard.update(logs, last=trainer.epoch == trainer.config.epochs or trainer.stop)
-                yield logs
-        return
-    figure = LiveFigure(View(summary(trainer), total))
-    try:
-        with _interruptible(trainer):
-            for logs in trainer:
-                figure.update(logs)
-                yield logs
-    finally:
-        figure.finish()
+    about = summary(trainer), total
+    screen = LiveFigure(View(*about)) if in_notebook() else Dashboard(*about)
+    with screen, _interruptible(trainer):
+        for logs in trainer:
+            screen.update(logs, last=trainer.epoch == trainer.config.epochs or trainer.stop)
+            yield logs
 
 
 @contextlib.contextmanager
@@ -95,7 +87,7 @@ def _interruptible(trainer: Trains) -> Iterator[None]:
         interrupted = trainer.stop = True
 
     interrupted = False
-    main = threading.current_thread() is threading.main_thread()  # others get no signals
+    main = in_main_thread()  # others get no signals
     before = signal.signal(signal.SIGINT, handle) if main else None
     try:
         yield
@@ -135,7 +127,7 @@ def in_notebook() -> bool:
 
 
 class LiveFigure:
-    """A picture in a cell's output, replaced as records come.
+    """A picture in a cell's output, replaced as records come; a context manager.
 
     Args:
         view: what is shown.
@@ -149,16 +141,18 @@ class LiveFigure:
         self._due = float("-inf")
         self._stale = False
 
-    def update(self, logs: Logs) -> None:
-        """Take a record; draw if the last drawing is old enough."""
-        self.view.take(logs)
-        self._stale = True
-        if time.perf_counter() >= self._due:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stale:
             self._draw()
 
-    def finish(self) -> None:
-        """Draw what hasn't been drawn yet."""
-        if self._stale:
+    def update(self, logs: Logs, last: bool = False) -> None:
+        """Take a record; draw if the last drawing is old enough, or if this is the last record."""
+        self.view.take(logs)
+        self._stale = True
+        if last or time.perf_counter() >= self._due:
             self._draw()
 
     def _draw(self) -> None:
@@ -285,26 +279,15 @@ def _cut(text: str) -> str:
 
 
 def _ipython() -> tuple[Any, Any]:
-    try:
+    with needing(*MISSING):
         from IPython.display import Image, display
-    except ImportError as error:
-        raise _missing(error) from None
     return display, Image
 
 
 def _matplotlib() -> tuple[Any, Any, Any]:
     """Figure, Agg's canvas (no window, and pyplot's state stays the user's), colour maps."""
-    try:
+    with needing(*MISSING):
         from matplotlib import colormaps
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise _missing(error) from None
     return Figure, FigureCanvasAgg, colormaps
-
-
-def _missing(error: ImportError) -> UserError:
-    return UserError(
-        f"the notebook's pictures need {error.name}, which isn't installed",
-        "pip install 'puffer-mlx[notebook]'",
-    )

@@ -328,5 +328,6 @@ class View:
         self._points.append(point)
 
     def _section(self, section: str) -> Logs:
-        parts = {name: name.partition("/") for name in self.logs}
-        return {parts[n][2]: value for n, value in self.logs.items() if parts[n][0] == section}
+        begin = f"{section}/"
+        found = {name: value for name, value in self.logs.items() if name.startswith(begin)}
+        return {name.removeprefix(begin): value for name, value in found.items()}

@@ -31,7 +31,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.policy.biases import refuse_bias
 from puffer_mlx.policy.decoders import GAINS, Fused, Separate
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
-from puffer_mlx.policy.networks.catalog import FORMS, forms_of
+from puffer_mlx.policy.networks.catalog import forms_of, names_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.trees import named
 
@@ -81,13 +81,13 @@ def _convert_decoder(decoder: Any, weights: Weights, dialect: str) -> tuple[Any,
     action, hidden = decoder.action, decoder.hidden
     extra = {"logstd": weights["logstd"]} if action.continuous else {}
     if dialect != "native":
-        made = Separate(action, hidden, gains=GAINS[dialect])
+        separate = Separate(action, hidden, gains=GAINS[dialect])
         if isinstance(decoder, Separate):
-            return made, weights
+            return separate, weights
         A, weight = action.logits, weights["weight"]
         actions = {"weight": weight[:A], "bias": mx.zeros(A)}
         value = {"weight": weight[A:], "bias": mx.zeros(1)}
-        return made, {**extra, "actions": actions, "value": value}
+        return separate, {**extra, "actions": actions, "value": value}
     for part in "actions", "value":
         refuse_bias(f"decoder.{part}.bias", weights[part]["bias"])
     rows = [weights[part]["weight"] for part in ("actions", "value")]
@@ -100,34 +100,29 @@ def _convert_decoder(decoder: Any, weights: Weights, dialect: str) -> tuple[Any,
 def torch_fault(policy: Policy) -> str | None:
     """The part of a policy that the torch classes of its dialect lack; None if none is."""
     dialect, network = dialect_of(policy), policy.network
+    of_encoder, of_network = encoder_forms(policy.encoder), forms_of(network)
+    encoder_name, network_name = type(policy.encoder).__name__, type(network).__name__
+    layers = getattr(network, "layers", 1)
     if dialect == "sb3":
-        for part, forms in (
-            (policy.encoder, encoder_forms(policy.encoder)),
-            (network, forms_of(network)),
-        ):
+        for name, forms in ((encoder_name, of_encoder), (network_name, of_network)):
             if forms.sb3 is None:
-                name = type(part).__name__
                 return f"{name}: Stable-Baselines3's policy has products and activations alone"
-        return None
-    if policy.separate_value:
+    elif policy.separate_value:
         return "values with a network of their own (policy.separate_value): PufferLib has none"
-    forms, layers = forms_of(network), getattr(network, "layers", 1)
-    if dialect == "puffer3":
-        if encoder_forms(policy.encoder).puffer3 is None:
-            return f"the encoder {type(policy.encoder).__name__}: PufferLib 3.0's is AffineGelu"
-        if forms.puffer3 is None or layers != 1:
-            wrapped = " or ".join(name for name, each in FORMS.items() if each.puffer3)
+    elif dialect == "puffer3":
+        if of_encoder.puffer3 is None:
+            return f"the encoder {encoder_name}: PufferLib 3.0's is AffineGelu"
+        if of_network.puffer3 is None or layers != 1:
             return (
-                f"the network {type(network).__name__}, layers {layers}:"
-                f" PufferLib 3.0's wrapper has {wrapped} with 1 layer"
+                f"the network {network_name}, layers {layers}: PufferLib 3.0's wrapper has"
+                f" {' or '.join(names_of('puffer3'))} with 1 layer"
             )
-        return None
-    if dialect == "native":
+    elif dialect == "native":
         return "the decoder Fused: the torch classes have two products (--dialect torch)"
-    if encoder_forms(policy.encoder).torch is None:
-        return f"the encoder {type(policy.encoder).__name__}: PufferLib has no such class"
-    if forms.torch is None:
-        return f"the network {type(network).__name__}: PufferLib has no such class"
+    elif of_encoder.torch is None:
+        return f"the encoder {encoder_name}: PufferLib has no such class"
+    elif of_network.torch is None:
+        return f"the network {network_name}: PufferLib has no such class"
     return None
 
 
@@ -142,23 +137,32 @@ def torch_keys(policy: Policy) -> dict[str, list[str]]:
     if dialect_of(policy) == "sb3":
         return _sb3_keys(policy)
     old = dialect_of(policy) == "puffer3"
-    decoder = "decoder_mean" if policy.decoder.action.continuous else "decoder"
-    prefixes = {
-        "decoder.actions.": f"policy.{decoder}." if old else f"decoder.{decoder}.",
-        "decoder.logstd": "policy.decoder_logstd" if old else "decoder.decoder_logstd",
-        "decoder.value.": "policy.value." if old else "decoder.value_function.",
+    prefix, value = ("policy", "value") if old else ("decoder", "value_function")
+    actions = "decoder_mean" if policy.decoder.action.continuous else "decoder"
+    heads = {
+        "decoder.actions": f"{prefix}.{actions}",
+        "decoder.logstd": f"{prefix}.decoder_logstd",
+        "decoder.value": f"{prefix}.{value}",
     }
-    encoder_key, network = _encoder_key(policy.encoder, old), _network_keys(policy.network, old)
+    encoder_key, network_keys = (
+        _encoder_key(policy.encoder, old),
+        _network_keys(policy.network, old),
+    )
     keys = {}
     for name, _ in named(policy.init(mx.random.key(0))):
-        if name in network:
-            keys[name] = network[name]
+        if name in network_keys:
+            keys[name] = network_keys[name]
         elif name.startswith("encoder."):
             keys[name] = [encoder_key(name.removeprefix("encoder."))]
         else:
-            ours = next(prefix for prefix in prefixes if name.startswith(prefix))
-            keys[name] = [prefixes[ours] + name.removeprefix(ours)]
+            keys[name] = [_head_key(name, heads)]
     return keys
+
+
+def _head_key(name: str, heads: dict[str, str]) -> str:
+    """The key of a decoder's tensor; ``heads``: how our names begin, and their keys."""
+    head = next(head for head in heads if name.startswith(head))
+    return name.replace(head, heads[head])
 
 
 SB3_HEADS = {
@@ -181,8 +185,7 @@ def _sb3_keys(policy: Policy) -> dict[str, list[str]]:
     for name, _ in named(policy.init(mx.random.key(0))):
         part, _, rest = name.removeprefix("critic.").partition(".")
         if part == "decoder":
-            head = next(head for head in SB3_HEADS if name.startswith(head))
-            keys[name] = [name.replace(head, SB3_HEADS[head])]
+            keys[name] = [_head_key(name, SB3_HEADS)]
         else:
             modules = ["value_net"] if name.startswith("critic.") else actor
             keys[name] = [f"{network.module}.{module}.{key_of[part](rest)}" for module in modules]
@@ -219,7 +222,7 @@ def to_torch(policy: Policy, weights: Weights) -> Tensors:
     keys, tensors = torch_keys(policy), {}
     aliases: Tensors = {}
     for name, w in named(weights):
-        array = _as_torch(policy, name, np.array(w, np.float32))
+        array = _turned(policy, name, np.array(w, np.float32), "to_torch")
         first, *others = keys[name]
         tensors[first] = array
         aliases.update(dict.fromkeys(others, array))
@@ -239,7 +242,7 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
 
     def take(name: str, w: mx.array) -> mx.array:
         first, *others = keys[name]
-        shape = _as_torch(policy, name, np.empty(w.shape, np.float32)).shape
+        shape = _turned(policy, name, np.empty(w.shape, np.float32), "to_torch").shape
         if first not in tensors or tensors[first].shape != shape:
             found = tensors[first].shape if first in tensors else "missing"
             wrong.append(f"{first}: {found}, expected {shape}")
@@ -247,7 +250,7 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
         for other in others:
             if other in tensors and not np.array_equal(tensors[other], tensors[first]):
                 wrong.append(f"{other}: differs from {first}, of which it is the second name")
-        return mx.array(_as_ours(policy, name, tensors[first]))
+        return mx.array(_turned(policy, name, tensors[first], "from_torch"))
 
     weights = tree_map_with_path(take, like)
     if wrong:
@@ -259,23 +262,13 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
     return weights
 
 
-def _as_torch(policy: Policy, name: str, array: np.ndarray) -> np.ndarray:
-    """A weight as the torch class has it."""
+def _turned(policy: Policy, name: str, array: np.ndarray, way: str) -> np.ndarray:
+    """A weight of ours as the torch class has it (``to_torch``), or back (``from_torch``)."""
     form = encoder_forms(policy.encoder).torch
     if form and name.startswith("encoder."):
-        array = form.to_torch(array)
+        array = getattr(form, way)(array)
     if name == "decoder.logstd" and dialect_of(policy) == "sb3":
-        array = array[0]
-    return np.ascontiguousarray(array)
-
-
-def _as_ours(policy: Policy, name: str, array: np.ndarray) -> np.ndarray:
-    """The inverse of ``_as_torch``."""
-    form = encoder_forms(policy.encoder).torch
-    if form and name.startswith("encoder."):
-        array = form.from_torch(array)
-    if name == "decoder.logstd" and dialect_of(policy) == "sb3":
-        array = array[None]
+        array = array[0] if way == "to_torch" else array[None]
     return np.ascontiguousarray(array)
 
 

@@ -29,9 +29,6 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.files import publish
 from puffer_mlx.trees import named
 
-SUFFIXES = {name: file.suffixes for name, file in formats.by_name().items()}
-DIALECTS = {name: file.dialects for name, file in formats.by_name().items()}
-
 
 class Format:
     """What to write.

@@ -13,7 +13,7 @@ import numpy as np
 from puffer_mlx.checkpoint import Checkpoint, normalization, rescaling, weight_files
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.export.parity import Outputs
+from puffer_mlx.export.parity import Outputs, run
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
 
@@ -158,8 +158,16 @@ class FileFormat:
         raise NotImplementedError
 
     def notes(self, contents: Contents) -> list[str]:
-        """What whoever uses a file must know."""
-        return normalised_note(contents) + rescaled_note(contents)
+        """What whoever uses a file must know: that statistics and bounds are in it."""
+        notes = []
+        if normalization.normalises(contents.memory):
+            notes.append("observations are normalised inside: give it the environment's own")
+        if contents.bounds:
+            notes.append(
+                "actions are rescaled inside: they come in the environment's units, to be clipped"
+                " there"
+            )
+        return notes
 
     def write_beside(self, contents: Contents, path: Path) -> list[str]:
         """Write what ``path``, which is published, can't hold into other files; notes on that."""
@@ -188,9 +196,16 @@ class FileFormat:
         """The dialect of a file's policy; ``asked`` is the configuration's.
 
         Raises:
-            UserError: the file doesn't tell, and that isn't one.
+            UserError: the file doesn't tell: names of tensors don't tell torch from puffer3.
         """
-        return found.settings.get("policy.dialect", asked)
+        if "policy.dialect" in found.settings:
+            return found.settings["policy.dialect"]
+        if asked == "native" and "decoder.actions.weight" in found.tensors:
+            raise UserError(
+                f"{found.path} doesn't tell its dialect: the encoder may have a GELU or none",
+                "--policy.dialect torch (none), or --policy.dialect puffer3",
+            )
+        return asked
 
     def weights(self, found: Found, policy: Policy) -> Weights:
         """The weights of a file as those of a policy of its dialect: our own names.
@@ -202,7 +217,7 @@ class FileFormat:
         return weight_files.fit(found.path, tensors, policy.init(mx.random.key(0)))
 
     def run(self, found: Found, policy: Policy, observations: np.ndarray) -> Outputs:
-        """A file's outputs, by whoever it is for, with the statistics and bounds in it.
+        """A file's outputs, with the statistics and bounds in it; here by our own reader.
 
         Args:
             found: the file.
@@ -212,7 +227,7 @@ class FileFormat:
         Raises:
             UserError: a package is missing, or the file isn't the policy's.
         """
-        raise NotImplementedError
+        return run(policy, self.weights(found, policy), observations, found.memory)
 
 
 # ---- notes ---------------------------------------------------------------------------------------
@@ -220,27 +235,14 @@ class FileFormat:
 
 def reset_note(contents: Contents) -> list[str]:
     """For formats whose users zero the state themselves."""
-    wanted = contents.policy.reset_on_terminal
     text = "trained with policy.reset_on_terminal: zero the state where an episode ends"
-    return [text] if wanted else []
+    return [text] if contents.policy.reset_on_terminal else []
 
 
 def mask_note(contents: Contents) -> list[str]:
     """For formats whose users draw the actions themselves."""
     text = "action masks are the caller's: set the logits of illegal actions to -1e4"
     return [text] if contents.checkpoint.spec.mask_size else []
-
-
-def normalised_note(contents: Contents) -> list[str]:
-    """For formats that hold the statistics of observations."""
-    text = "observations are normalised inside: give it the environment's own"
-    return [text] if normalization.normalises(contents.memory) else []
-
-
-def rescaled_note(contents: Contents) -> list[str]:
-    """For formats that hold what actions are rescaled to."""
-    text = "actions are rescaled inside: they come in the environment's units, to be clipped there"
-    return [text] if contents.bounds else []
 
 
 def need(extra: str, *packages: str) -> None:

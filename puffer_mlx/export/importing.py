@@ -9,6 +9,7 @@ class that it names is imported for it.
 import json
 import os
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from puffer_mlx.export.file_format import FileFormat, Found
 from puffer_mlx.export.parity import Compared, judge, random_observations
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system.files import open_file, shown
+from puffer_mlx.system.files import open_file, reading
 
 __all__ = ["Found", "difference", "inspect", "opened", "weights_of"]
 
@@ -38,15 +39,11 @@ def inspect(path: Path) -> Found:
     Raises:
         UserError: it can't be read, or holds no policy that puffer_mlx has.
     """
-    try:
+    with reading(path, "check the path"):
         with open_file(path) as file:
             head = file.read(HEAD)
             refuse_file(path, os.fstat(file.fileno()).st_size)
         found = opened(path, formats.recognise(path, head))
-    except OSError as error:
-        raise UserError(
-            f"can't read {shown(path)}: {error.strerror or error}", "check the path"
-        ) from None
     found.inside = bool(found.memory)
     found.memory = found.memory or environment_statistics.read_statistics(path)
     if normalization.normalises(found.memory):
@@ -138,8 +135,7 @@ def _check_bounds(found: Found, spec: EnvSpec) -> None:
 def _check_sizes(found: Found, config: Config) -> None:
     """Compare the sizes asked for with the tensors', before a policy of them is made."""
     for key, own in found.sizes.items():
-        section, _, name = key.partition(".")
-        asked = str(getattr(getattr(config, section), name))
+        asked = str(attrgetter(key)(config))
         if own != asked:
             raise UserError(
                 f"{found.path}: its tensors are of {key} {own}, not {asked}",
@@ -155,11 +151,9 @@ def _plain(text: str) -> str:
 def _refuse_classes(found: Found, config: Config) -> None:
     """A class that a file names is code of a stranger's choice, until a person asks for one."""
     for key, name in found.classes.items():
-        section, _, part = key.partition(".")
-        if ":" not in str(getattr(getattr(config, section), part)):
-            shown = _plain(name)
+        if ":" not in str(attrgetter(key)(config)):
             raise UserError(
-                f"{found.path} names a class of its own, {key} {shown}, which isn't imported only"
-                " because a file says so",
-                f"if it is yours: --{section}.{part} MODULE:CLASS",
+                f"{found.path} names a class of its own, {key} {_plain(name)}, which isn't imported"
+                " only because a file says so",
+                f"if it is yours: --{key} MODULE:CLASS",
             )

@@ -9,7 +9,6 @@ from typing import Any
 
 from puffer_mlx.checkpoint import Checkpoint
 from puffer_mlx.config.schema import KEYS
-from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import dialect_of
 from puffer_mlx.export.file_format import FileFormat, Found
 from puffer_mlx.export.infer import detect
@@ -22,12 +21,9 @@ OWN = ("torch.network", "torch.encoder")  # keys that may name classes of the us
 
 def metadata(made: Checkpoint, policy: Policy) -> dict[str, str]:
     """What a file is to say of a checkpoint's policy, which may be in another dialect there."""
-    spec, config = made.spec, made.config
-    others = {}
-    if (dialect := dialect_of(policy)) == "sb3":
-        others["policy.activation"] = chosen_activation(config.policy)
-    if policy.separate_value:
-        others["policy.separate_value"] = "True"
+    spec, config, dialect = made.spec, made.config, dialect_of(policy)
+    activation = {"policy.activation": chosen_activation(config.policy)} if dialect == "sb3" else {}
+    separate = {"policy.separate_value": "True"} if policy.separate_value else {}
     return {
         "puffer_mlx": "1",
         "env": spec.name,
@@ -36,7 +32,8 @@ def metadata(made: Checkpoint, policy: Policy) -> dict[str, str]:
         "observation_shape": json.dumps(spec.observation_shape),
         "actions": json.dumps(spec.action.sizes),
         "policy.dialect": dialect,
-        **others,
+        **activation,
+        **separate,
         "policy.hidden_size": str(config.policy.hidden_size),
         "policy.num_layers": str(config.policy.num_layers),
         "policy.reset_on_terminal": str(config.policy.reset_on_terminal),
@@ -51,22 +48,9 @@ def told(path: Path, file: FileFormat, tensors: dict[str, Any], about: dict[str,
     Classes that don't come with puffer_mlx are only named: whoever they belong to asks for them.
     Without metadata of ours the names and shapes of tensors tell.
     """
-    keys = [f"policy.{key}" for key in KEYS["policy"]] + [f"torch.{key}" for key in KEYS["torch"]]
-    told = {key: about[key] for key in keys if key in about and "puffer_mlx" in about}
-    classes = {key: name for key, name in told.items() if key in OWN and ":" in name}
-    settings = {key: text for key, text in told.items() if key not in classes}
+    keys = [f"{section}.{key}" for section in ("policy", "torch") for key in KEYS[section]]
+    settings = {key: about[key] for key in keys if key in about and "puffer_mlx" in about}
+    classes = {key: settings.pop(key) for key in OWN if ":" in settings.get(key, "")}
     seen = detect(tensors)
     sizes = {} if classes else {key: seen[key] for key in SIZES if key in seen}
     return Found(path, file, tensors, settings or seen, about, classes, sizes)
-
-
-def told_dialect(found: Found, asked: str) -> str:
-    """``FileFormat.dialect``; names of tensors don't tell the torch dialect from puffer3."""
-    if "policy.dialect" in found.settings:
-        return found.settings["policy.dialect"]
-    if asked == "native" and "decoder.actions.weight" in found.tensors:
-        raise UserError(
-            f"{found.path} doesn't tell its dialect: the encoder may have a GELU or none",
-            "--policy.dialect torch (none), or --policy.dialect puffer3",
-        )
-    return asked

@@ -1,8 +1,8 @@
 """PufferLib's policies, and Stable-Baselines3's, as PyTorch modules with their keys.
 
-For checking exports, and for running them where PufferLib isn't installed; on any device. Like
-``torch_parts.py`` and the networks' ``torch_module.py``, this file imports torch when it is
-imported: import them inside functions.
+For checking exports, and for running them where PufferLib isn't installed; on any device. Like the
+networks' ``torch_module.py``, this file imports torch when it is imported: import it inside
+functions.
 
     module = make_module(policy)            # of our Policy, dialect torch, puffer3, sb3
     module.load_state_dict(torch.load("breakout.pt", weights_only=True))
@@ -18,7 +18,7 @@ both (..., a). A state is a tuple of tensors (L, n, H), as many as the network h
 ``policy.reset_on_terminal`` asks, multiply it by 0 before the step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -26,34 +26,88 @@ from torch import Tensor, nn
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.dialects import dialect_of, torch_fault
-from puffer_mlx.export.torch_parts import (
-    DefaultDecoder,
-    Normalization,
-    Outputs,
-    Rescaling,
-)
 from puffer_mlx.policy.encoders.catalog import torch_encoder
 from puffer_mlx.policy.networks.catalog import forms_of
 from puffer_mlx.policy.networks.torch_network import Network, State, torch_class
 from puffer_mlx.policy.policy import Policy as OurPolicy
 from puffer_mlx.spec import ActionSpec
+from puffer_mlx.vec.normalize import EPSILON, LIMIT
 
 __all__ = ["ActorCritic", "Policy", "Wrapper", "make_module"]
 
+Outputs = Any  # Tensor, or a tuple of two
+
+
+# ---- what is applied before and behind -----------------------------------------------------------
+
+
+class Moments(nn.Module):
+    """The statistics of columns: buffers, which the state_dict holds."""
+
+    mean: Tensor  # (D,)
+    variance: Tensor  # (D,)
+    count: Tensor  # (): of rows; only for training on
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("variance", torch.ones(size))
+        self.register_buffer("count", torch.zeros(()))
+
+
+class Normalization(nn.Module):
+    """Observations as the policy learned to see them: see ``vec/normalize.py``."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.observations = Moments(size)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """(n, D) float32 -> the same, normalised and clipped."""
+        seen = self.observations
+        centred = observations - seen.mean
+        return (centred / torch.sqrt(seen.variance + EPSILON)).clamp(-LIMIT, LIMIT)
+
+
+class Rescaling(nn.Module):
+    """Continuous actions in the environment's units: see ``checkpoint/rescaling.py``."""
+
+    low: Tensor  # (a,)
+    high: Tensor  # (a,)
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.register_buffer("low", -torch.ones(heads))
+        self.register_buffer("high", torch.ones(heads))
+
+    def forward(self, mean: Tensor, logstd: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and log standard deviations, both (..., a)."""
+        half = (self.high - self.low) / 2
+        return (self.high + self.low) / 2 + half * mean, logstd + half.log()
+
+
+# ---- a policy of an encoder, a network and a decoder ---------------------------------------------
+
 
 class Composed(nn.Module):
-    """A policy of ``encode``, ``remember`` (sequences, or ``recall`` one step) and ``decode``."""
+    """A policy of three parts, which classes derived from it keep under upstream's names.
 
-    encode: Any
-    decode: Any
-    remember: Any
-    recall: Any
-    initial_state: Any
+    Args:
+        encode: (n, D) float32 -> features (n, H).
+        network: from features and a state to both; None remembers nothing.
+        decode: features (..., H) -> outputs, values (...).
+    """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        encode: Callable[[Tensor], Tensor],
+        network: Network | None,
+        decode: Callable[[Tensor], tuple[Outputs, Tensor]],
+    ) -> None:
         super().__init__()
         self.normalization: Normalization | None = None  # of observations, once it is loaded
         self.rescaling: Rescaling | None = None  # of continuous actions, likewise
+        self._parts = encode, network, decode  # in a tuple: keys know them by other names
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -66,118 +120,97 @@ class Composed(nn.Module):
             self.normalization = Normalization(len(mean)).to(device)
         return super().load_state_dict(state_dict, strict, assign)
 
-    def see(self, observations: Tensor) -> Tensor:
-        """(n, D), any dtype -> (n, D) float32, normalised if there are statistics."""
-        seen = observations.float()
-        return seen if self.normalization is None else self.normalization(seen)
+    def encode(self, observations: Tensor) -> Tensor:
+        """(n, D), any dtype -> features (n, H); normalised first if there are statistics."""
+        seen = observations.to(next(self.parameters()).dtype)
+        return self._parts[0](seen if self.normalization is None else self.normalization(seen))
 
-    def put_out(self, h: Tensor) -> tuple[Outputs, Tensor]:
+    def decode(self, h: Tensor) -> tuple[Outputs, Tensor]:
         """(..., H) -> outputs, values (...); actions in the environment's units, if rescaled."""
-        outputs, values = self.decode(h)
+        outputs, values = self._parts[2](h)
         return outputs if self.rescaling is None else self.rescaling(*outputs), values
+
+    def initial_state(self, n: int, device: Any = None) -> State:
+        """Zeros: the state of n agents before their first step."""
+        network = self._parts[1]
+        return network.initial_state(n, device) if network else ()
 
     def forward(
         self, observations: Tensor, state: State | None = None
     ) -> tuple[Outputs, Tensor, State]:
         """Observations (S, T, D), any dtype -> outputs, values (S, T), state; None is zeros."""
-        S, T = observations.shape[:2]
-        h = self.encode(self.see(observations.flatten(0, 1))).unflatten(0, (S, T))
-        h, after = self.remember(h, state or self.initial_state(S, h.device))
-        return *self.put_out(h), after
+        h = self.encode(observations.flatten(0, 1)).unflatten(0, observations.shape[:2])
+        before, network = state or self.initial_state(len(h), h.device), self._parts[1]
+        h, after = network(h, before) if network else (h, before)
+        return *self.decode(h), after
 
     def step(
         self, observations: Tensor, state: State | None = None
     ) -> tuple[Outputs, Tensor, State]:
         """Observations (n, D), any dtype -> outputs, values (n,), next state; None is zeros."""
-        h = self.encode(self.see(observations))
-        h, after = self.recall(h, state or self.initial_state(len(h), h.device))
-        return *self.put_out(h), after
+        h = self.encode(observations)
+        before, network = state or self.initial_state(len(h), h.device), self._parts[1]
+        h, after = network.step(h, before) if network else (h, before)
+        return *self.decode(h), after
+
+
+def _with_deviations(
+    outputs: Tensor, value: Tensor, logstd: Tensor | None
+) -> tuple[Outputs, Tensor]:
+    """Logits, or means and log standard deviations (..., a); values (..., 1) without that axis."""
+    return outputs if logstd is None else (outputs, logstd.expand_as(outputs)), value.squeeze(-1)
+
+
+class Decoder(nn.Module):
+    """4.0's: a product for the actions and one for the value, both with bias.
+
+    Args:
+        action: the heads.
+        hidden: H.
+        value: the key of the value's product.
+        others: further modules, whose keys come before the products'.
+    """
+
+    decoder_logstd: Tensor | None  # (1, a)
+
+    def __init__(
+        self, action: ActionSpec, hidden: int, value: str = "value_function", **others: nn.Module
+    ) -> None:
+        super().__init__()
+        logstd = nn.Parameter(torch.zeros(1, action.heads)) if action.continuous else None
+        self.register_parameter("decoder_logstd", logstd)
+        actions = "decoder_mean" if action.continuous else "decoder"
+        products = {actions: nn.Linear(hidden, action.logits), value: nn.Linear(hidden, 1)}
+        for name, module in (others | products).items():
+            self.add_module(name, module)
+        self._products = tuple(products.values())
+
+    def forward(self, h: Tensor) -> tuple[Outputs, Tensor]:
+        """(..., H) -> outputs, values (...)."""
+        actions, value = self._products
+        return _with_deviations(actions(h), value(h), self.decoder_logstd)
 
 
 class Policy(Composed):
     """4.0's: encoder, decoder, network."""
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, network: Network) -> None:
-        super().__init__()
+        super().__init__(encoder, network, decoder)
         self.encoder = encoder
         self.decoder = decoder
         self.network = network
 
-    def encode(self, observations: Tensor) -> Tensor:
-        """(n, D) -> (n, H)."""
-        return self.encoder(observations)
-
-    def decode(self, h: Tensor) -> tuple[Outputs, Tensor]:
-        """(..., H) -> outputs, values (...)."""
-        return self.decoder(h)
-
-    def remember(self, h: Tensor, state: State) -> tuple[Tensor, State]:
-        """(S, T, H) -> (S, T, H), state."""
-        return self.network(h, state)
-
-    def recall(self, h: Tensor, state: State) -> tuple[Tensor, State]:
-        """(n, H) -> (n, H), state."""
-        return self.network.step(h, state)
-
-    def initial_state(self, n: int, device: Any = None) -> State:
-        """Zeros: the state of n agents before their first step."""
-        return self.network.initial_state(n, device)
-
-
-class Default(nn.Module):
-    """3.0's: a product with GELU, and the decoder's products."""
-
-    decoder: nn.Module
-    decoder_mean: nn.Module
-
-    def __init__(self, inputs: int, action: ActionSpec, hidden: int) -> None:
-        super().__init__()
-        if action.continuous:
-            self.decoder_logstd = nn.Parameter(torch.zeros(1, action.heads))
-        self.encoder = nn.Sequential(nn.Linear(inputs, hidden), nn.GELU())
-        actions = nn.Linear(hidden, action.logits)
-        self.add_module("decoder_mean" if action.continuous else "decoder", actions)
-        self.value = nn.Linear(hidden, 1)
-        self.continuous = action.continuous
-
-    def decode(self, h: Tensor) -> tuple[Outputs, Tensor]:
-        """(..., H) -> outputs, values (...)."""
-        value = self.value(h).squeeze(-1)
-        if not self.continuous:
-            return self.decoder(h), value
-        mean = self.decoder_mean(h)
-        return (mean, self.decoder_logstd.expand_as(mean)), value
-
 
 class Wrapper(Composed):
-    """3.0's: ``Default`` around one layer, whose modules are the wrapper's own."""
+    """3.0's: a policy around one layer, whose modules are the wrapper's own."""
 
     def __init__(self, inputs: int, action: ActionSpec, hidden: int, network: Network) -> None:
-        super().__init__()
-        self.policy = Default(inputs, action, hidden)
+        encoder = nn.Sequential(nn.Linear(inputs, hidden), nn.GELU())
+        policy = Decoder(action, hidden, "value", encoder=encoder)
+        super().__init__(encoder, network, policy)
+        self.policy = policy
         for name, module in network.named_children():
             self.add_module(name, module)
-        self._network = (network,)  # in a tuple: as a module of this one its keys had a prefix
-
-    def encode(self, observations: Tensor) -> Tensor:
-        """(n, D) -> (n, H)."""
-        return self.policy.encoder(observations)
-
-    def decode(self, h: Tensor) -> tuple[Outputs, Tensor]:
-        """(..., H) -> outputs, values (...)."""
-        return self.policy.decode(h)
-
-    def remember(self, h: Tensor, state: State) -> tuple[Tensor, State]:
-        """(S, T, H) -> (S, T, H), state."""
-        return self._network[0](h, state)
-
-    def recall(self, h: Tensor, state: State) -> tuple[Tensor, State]:
-        """(n, H) -> (n, H), state."""
-        return self._network[0].step(h, state)
-
-    def initial_state(self, n: int, device: Any = None) -> State:
-        """Zeros: the state of n agents before their first step."""
-        return self._network[0].initial_state(n, device)
 
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU}
@@ -196,44 +229,30 @@ class Extractor(nn.Module):
 
         self.policy_net, self.value_net = sequence(), sequence()
 
+    def forward(self, observations: Tensor) -> Tensor:
+        """(n, D) -> (n, 2H): features of actions, then of values."""
+        return torch.cat([self.policy_net(observations), self.value_net(observations)], dim=-1)
+
 
 class ActorCritic(Composed):
     """Stable-Baselines3's, without memory; what it computes, and its keys."""
 
+    log_std: Tensor | None  # (a,)
+
     def __init__(
         self, inputs: int, action: ActionSpec, hidden: int, layers: int, activation: str, key: str
     ) -> None:
-        super().__init__()
-        if action.continuous:
-            self.log_std = nn.Parameter(torch.zeros(action.heads))
         extractor = Extractor(inputs, hidden, layers, activation)
+        super().__init__(extractor, None, self._decode)
+        logstd = nn.Parameter(torch.zeros(action.heads)) if action.continuous else None
+        self.register_parameter("log_std", logstd)
         self.add_module(key, extractor)
-        self._extractor = (extractor,)  # in a tuple: it is a module by its key already
         self.action_net = nn.Linear(hidden, action.logits)
         self.value_net = nn.Linear(hidden, 1)
-        self.continuous = action.continuous
 
-    def encode(self, observations: Tensor) -> Tensor:
-        """(n, D) -> (n, 2H): features of actions, then of values."""
-        (extractor,) = self._extractor
-        both = [extractor.policy_net(observations), extractor.value_net(observations)]
-        return torch.cat(both, dim=-1)
-
-    def decode(self, h: Tensor) -> tuple[Outputs, Tensor]:
-        """(..., 2H) -> outputs, values (...)."""
+    def _decode(self, h: Tensor) -> tuple[Outputs, Tensor]:
         of_actions, of_value = h.chunk(2, dim=-1)
-        outputs, value = self.action_net(of_actions), self.value_net(of_value).squeeze(-1)
-        return ((outputs, self.log_std.expand_as(outputs)) if self.continuous else outputs), value
-
-    def remember(self, h: Tensor, state: State) -> tuple[Tensor, State]:
-        """Nothing."""
-        return h, state
-
-    recall = remember
-
-    def initial_state(self, n: int, device: Any = None) -> State:
-        """The empty state."""
-        return ()
+        return _with_deviations(self.action_net(of_actions), self.value_net(of_value), self.log_std)
 
 
 def make_module(policy: OurPolicy) -> Policy | Wrapper | ActorCritic:
@@ -254,4 +273,4 @@ def make_module(policy: OurPolicy) -> Policy | Wrapper | ActorCritic:
     if dialect_of(policy) == "puffer3" and puffer3 is not None:
         return Wrapper(encoder.inputs, action, hidden, puffer3.module(hidden))
     remembering = torch_class(network)(hidden, network.layers)
-    return Policy(torch_encoder(encoder), DefaultDecoder(action, hidden), remembering)
+    return Policy(torch_encoder(encoder), Decoder(action, hidden), remembering)

@@ -13,10 +13,9 @@ from puffer_mlx.display.frames import Frame
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import Scores
 from puffer_mlx.library.environments import Given, given, with_environment
-from puffer_mlx.library.policy import Policy
+from puffer_mlx.library.policy import Policy, player, refuse_other
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.rollout.whole_episodes import MAX_STEPS, environments_for
-from puffer_mlx.spec import EnvSpec
 from puffer_mlx.training.evaluation import ENVIRONMENTS
 from puffer_mlx.training.trainer import Trains
 from puffer_mlx.vec.base import Environments, Remembers
@@ -59,10 +58,9 @@ def evaluate(
     """
     if episodes < 1:
         raise UserError(f"episodes is {episodes}", "1 or more")
-    player = policy if isinstance(policy, Policy) else Policy(policy)
-    seed = player.config.base.seed if seed is None else seed
-    with _environments(player, env, episodes, seed) as found:
-        about = player.architecture, player.weights, found, episodes
+    own, seed = player(policy, seed)
+    with _environments(own, env, episodes, seed) as found:
+        about = own.architecture, own.weights, found, episodes
         return evaluation.score(*about, seed=seed, greedy=deterministic, max_steps=max_steps)
 
 
@@ -92,19 +90,18 @@ def play(
     Raises:
         UserError: as ``evaluate``, or the environment can't be drawn.
     """
-    player = policy if isinstance(policy, Policy) else Policy(policy)
-    seed = player.config.base.seed if seed is None else seed
-    with _environments(player, env, 1, seed, render=True) as found:
-        about = player.architecture, player.weights, found, drawing(player.config, found)
+    own, seed = player(policy, seed)
+    with _environments(own, env, 1, seed, render=True) as found:
+        about = own.architecture, own.weights, found, drawing(own.config, found)
         yield from evaluation.play(*about, seed=seed, greedy=deterministic, steps=steps)
 
 
 def _environments(
-    player: Policy, env: Any, episodes: int, seed: int, render: bool = False
+    own: Policy, env: Any, episodes: int, seed: int, render: bool = False
 ) -> Environments:
     """Environments for so many episodes, which show and take what the policy knows."""
     one = None if env is None else given(env)
-    config = played(player.config, one)
+    config = played(own.config, one)
     count = agents = 1
     if one is None or not one.alone:
         with vec.probe(config) as probe:
@@ -114,14 +111,9 @@ def _environments(
     made = vec.make(evaluation.arena(config, count, agents, seed), threads(), render=render)
     with contextlib.ExitStack() as stack:
         stack.callback(made.close)
-        if replace(made.spec, name="") != replace(player.spec, name=""):
-            raise UserError(
-                f"the policy sees {described(player.spec)}, {config.env_name}"
-                f" shows {described(made.spec)}",
-                f"an environment like {player.config.env_name}",
-            )
+        refuse_other(own, made.spec, config.env_name)
         if isinstance(made, Remembers) and normalization.normalises(made.memory()):
-            made.remember(dict(player.memory), frozen=True)
+            made.remember(dict(own.memory), frozen=True)
         stack.pop_all()
     return made
 
@@ -132,10 +124,3 @@ def played(config: Config, one: Given | None) -> Config:
     if one is not None and one.factory is None and one.name != config.env_name:
         return replace(config, env_name=one.name, source="", env={}, factory=None, named_by={})
     return with_environment(config, one)
-
-
-def described(spec: EnvSpec) -> str:
-    """What an environment shows and takes, in words."""
-    action = "continuous actions" if spec.action.continuous else "choices"
-    shape = spec.observation_shape or spec.observation_size
-    return f"{shape} numbers of {spec.observation_dtype} and {spec.action.sizes} {action}"

@@ -1,14 +1,13 @@
 """Two policies against each other, in environments that neither was trained in."""
 
-from dataclasses import replace
 from typing import Any
 
 from puffer_mlx import vec
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.library.environments import given
-from puffer_mlx.library.evaluating import described, played
-from puffer_mlx.library.policy import Policy
+from puffer_mlx.library.evaluating import played
+from puffer_mlx.library.policy import Policy, player, refuse_other
 from puffer_mlx.match.players import Player, player_without_policy, policy_player
 from puffer_mlx.match.playing import (
     Games,
@@ -65,8 +64,7 @@ def play_match(
     """
     if games < 2:
         raise UserError(f"games is {games}", "2 or more: half of them are played on either side")
-    own = policy if isinstance(policy, Policy) else Policy(policy)
-    seed = own.config.base.seed if seed is None else seed
+    own, seed = player(policy, seed)
     config = without_statistics(played(own.config, None if env is None else given(env)))
     agents, spec = agents_of(config), vec.look_up_spec(config)
     players = [_player(each, config, spec, greedy=deterministic) for each in (own, against)]
@@ -82,18 +80,13 @@ def play_match(
 
 def _player(found: Opponent, config: Config, spec: EnvSpec, greedy: bool) -> Player:
     if isinstance(found, str):
-        if player := player_without_policy(found, config, spec):
-            return player
+        if without := player_without_policy(found, config, spec):
+            return without
         raise UserError(
             f"{found!r} is no player",
             "random, bot:SKILL, or a policy: puffer_mlx.Policy.load(path)",
         )
-    policy = found if isinstance(found, Policy) else Policy(found)
-    if replace(spec, name="") != replace(policy.spec, name=""):
-        raise UserError(
-            f"a policy of {policy.config.env_name} sees {described(policy.spec)},"
-            f" {config.env_name} shows {described(spec)}",
-            f"an environment like {policy.config.env_name}",
-        )
+    policy, _ = player(found, None)
     name = policy.config.env_name
+    refuse_other(policy, spec, config.env_name)
     return policy_player(name, policy.architecture, policy.weights, greedy, policy.memory)

@@ -1,6 +1,7 @@
 """A trained policy as a program uses it: observations in, actions of the environment out."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -55,25 +56,15 @@ class Policy:
     """
 
     def __init__(self, trainer: Trains) -> None:
-        about = trainer.config, trainer.vec.spec, trainer.policy, trainer.weights
-        self._begin(*about, gathered_statistics(trainer.vec), trainer.global_step)
+        self._begin(checkpoint_of(trainer))
         self._form = _form_of(trainer.vec, trainer.vec.spec)
 
-    def _begin(
-        self,
-        config: Config,
-        spec: EnvSpec,
-        architecture: Architecture,
-        weights: Any,
-        memory: Any,
-        step: int,
-    ) -> None:
-        self.config, self.spec, self.architecture = config, spec, architecture
-        self.weights, self.memory, self.step = weights, memory, step
+    def _begin(self, made: checkpoint.Checkpoint) -> None:
+        _, self.config, self.spec, self.architecture, self.weights, self.step, self.memory = made
         self._form: Form | None = None
         self._state: Any = None
         self._agents = 0
-        self._random = mx.random.key(config.base.seed)
+        self._random = mx.random.key(self.config.base.seed)
 
     @classmethod
     def load(
@@ -104,8 +95,7 @@ class Policy:
         folder = checkpoint.find(str(path), Config())
         made = checkpoint.load(folder, allow_code, maker(policy))
         found = cls.__new__(cls)
-        config = with_environment(made.config, env)
-        found._begin(config, made.spec, made.policy, made.weights, made.memory, made.step)
+        found._begin(made._replace(config=with_environment(made.config, env)))
         if env is None and (layout := saved_layout(made.spec)):
             found._form = of_layout(layout, made.spec)
         return found
@@ -209,6 +199,39 @@ class Policy:
                     "Policy.load(path, env=…) with its class, a function that makes it, or a name",
                 ) from error
         return self._form
+
+
+def checkpoint_of(trainer: Trains) -> checkpoint.Checkpoint:
+    """What a checkpoint of a trainer's policy would hold, but for rounding of statistics."""
+    about = trainer.config, trainer.vec.spec, trainer.policy, trainer.weights
+    memory = gathered_statistics(trainer.vec)
+    return checkpoint.Checkpoint(Path(), *about, trainer.global_step, memory)
+
+
+def player(policy: "Policy | Trains", seed: int | None) -> tuple[Policy, int]:
+    """A policy, or a trainer's newest, and the seed of a game: its run's if none is given."""
+    found = policy if isinstance(policy, Policy) else Policy(policy)
+    return found, found.config.base.seed if seed is None else seed
+
+
+def refuse_other(policy: Policy, spec: EnvSpec, name: str) -> None:
+    """Refuse an environment that shows or takes what a policy doesn't know.
+
+    Raises:
+        UserError: it is one; ``name`` is its name.
+    """
+    if replace(spec, name="") != replace(policy.spec, name=""):
+        trained = policy.config.env_name
+        message = f"a policy of {trained} sees {_described(policy.spec)}"
+        hint = f"an environment like {trained}"
+        raise UserError(f"{message}, {name} shows {_described(spec)}", hint)
+
+
+def _described(spec: EnvSpec) -> str:
+    """What an environment shows and takes, in words."""
+    action = "continuous actions" if spec.action.continuous else "choices"
+    shape = spec.observation_shape or spec.observation_size
+    return f"{shape} numbers of {spec.observation_dtype} and {spec.action.sizes} {action}"
 
 
 def maker(module: nn.Module | None) -> Callable[[EnvSpec, Config], Architecture]:

@@ -38,12 +38,15 @@ Settings = dict[str, Value]  # by section.key
 
 
 class Objects(NamedTuple):
-    """Settings that no file can hold."""
+    """Settings that no file can hold.
+
+    Args:
+        schedule: a learning rate that is a function.
+        named: others, by their full names: a loss, advantages, an optimizer.
+    """
 
     schedule: Schedule | None
-    """A learning rate that is a function."""
     named: dict[str, Any]
-    """Others, by their full names: a loss, advantages, an optimizer."""
 
 
 def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str, Any]]]:

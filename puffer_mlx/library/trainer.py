@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import mlx.core as mx
+import numpy as np
 from mlx import nn
 
 from puffer_mlx import checkpoint, vec
@@ -18,14 +19,14 @@ from puffer_mlx.checkpoint import score_of
 from puffer_mlx.config import Config, trust, write_ini
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.schema import NO_TRACKER
+from puffer_mlx.config.schema.torch import OWN
 from puffer_mlx.config.trainer_choice import unread
 from puffer_mlx.display.notebook import watch
 from puffer_mlx.errors import UserError
-from puffer_mlx.export import Report
+from puffer_mlx.export import Format, Report, export, formats
 from puffer_mlx.library.environments import changed, configured, with_environment, with_objects
-from puffer_mlx.library.exporting import export_policy
-from puffer_mlx.library.policy import Policy, Prediction, maker
-from puffer_mlx.library.settings import Objects, Schedule, collected, without_objects
+from puffer_mlx.library.policy import Policy, Prediction, checkpoint_of, maker
+from puffer_mlx.library.settings import Schedule, collected, without_objects
 from puffer_mlx.policy.actor_critic import parts_of
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.ppo import optimizers
@@ -123,10 +124,11 @@ class Trainer:
         **settings: Any,
     ) -> None:
         ready = isinstance(config, Config) and hasattr(env, "spec") and hasattr(env, "send")
-        module = policy if policy is not None and not isinstance(policy, Architecture) else None
-        objects, (config, settings) = _without_objects(config, settings)
-        with_parts, schedule = _with_parts(config, settings, module), objects.schedule
-        found = configured(with_parts, None if ready else env, settings)
+        whole = isinstance(config, Config)
+        objects, (given, settings) = without_objects({} if whole else config or {}, settings)
+        schedule = objects.schedule
+        given = _with_parts(config if whole else given, settings, policy)
+        found = configured(given, None if ready else env, settings)
         found = with_objects(found, objects.named)
         if schedule is not None and typed(found, "train.lr_schedule"):
             message = "lr_schedule is given, and learning_rate is a function"
@@ -136,8 +138,8 @@ class Trainer:
         if asked(found):
             trust.permit_log_dir(found, new=False)
         select_device(found.base.device)
-        given = env if ready else None
-        run = Run.open(found, given, policy, weights=weights, resumed=like, schedule=schedule)
+        there = env if ready else None
+        run = Run.open(found, there, policy, weights=weights, resumed=like, schedule=schedule)
         self._run = run
         weakref.finalize(self, run.close)  # where nobody does
         run.track()
@@ -226,7 +228,22 @@ class Trainer:
             UserError: the format can't hold the policy, a package is missing, or the file can't be
                 written.
         """
-        return export_policy(self._run.trainer, Path(path), to, dialect, options)
+        if self.config.torch.decoder == OWN:
+            raise UserError(
+                "the policy is an mlx.nn.Module of your own, which no format holds",
+                "save() keeps its weights; docs/custom_policy.md has parts that safetensors holds",
+            )
+        form = Format(to or formats.by_suffix(Path(path)).name, dialect, **options)
+        made = checkpoint_of(self)._replace(step=self.epoch * self.config.batch_size)
+        rounded = {name: np.asarray(array, np.float32) for name, array in made.memory.items()}
+        memory = {name: np.array(array, np.float64) for name, array in rounded.items()}
+        recorded = mx.array(np.array(self.recorded)) if self.epoch else None
+        device = mx.default_device()
+        mx.set_default_device(mx.cpu)  # exact where it is compared with itself; plenty fast
+        try:
+            return export(made._replace(memory=memory), form, Path(path), recorded)
+        finally:
+            mx.set_default_device(device)
 
     def __iter__(self) -> Iterator[Logs]:
         """Train to the end of the schedule or until ``stop``; one record for each epoch."""
@@ -356,15 +373,7 @@ def _ends(returned: Any) -> bool:
     return True
 
 
-def _without_objects(config: Any, keywords: dict[str, Any]) -> tuple[Objects, list[Any]]:
-    """As ``without_objects``, of a configuration or settings, and keywords."""
-    if isinstance(config, Config):
-        objects, found = without_objects(keywords)
-        return objects, [config, *found]
-    return without_objects(config or {}, keywords)
-
-
-def _with_parts(config: Any, keywords: Mapping[str, Any], module: nn.Module | None) -> Any:
+def _with_parts(config: Any, keywords: Mapping[str, Any], module: Any) -> Any:
     """Settings that say, of a run with a module, that the policy is one.
 
     Raises:
@@ -373,7 +382,7 @@ def _with_parts(config: Any, keywords: Mapping[str, Any], module: nn.Module | No
     if not isinstance(module, nn.Module):
         return config
     whole = isinstance(config, Config)
-    mine = collected({} if whole else config or {}, keywords)
+    mine = collected({} if whole else config, keywords)
     for name in mine:
         if name.partition(".")[0] in ("policy", "torch") and name not in OF_MODULES:
             raise UserError(f"{name} is given, and the policy is a module", "one of the two")

@@ -39,6 +39,16 @@ _T = TypeVar("_T")
 _PerSource = Mapping[Path, Sequence[str]]
 
 
+class Kind(NamedTuple):
+    """What a compiler is to make."""
+
+    suffix: str
+    flags: tuple[str, ...]
+
+
+SHARED = Kind(".so", ("-fPIC", "-shared"))
+
+
 def source_files(folder: Path) -> list[Path]:
     """All C and C++ sources and headers below a folder, sorted."""
     return sorted(p for p in folder.rglob("*") if p.suffix in _SOURCE_SUFFIXES and p.is_file())
@@ -55,6 +65,7 @@ def compile_shared(
     again: bool = False,
     further: _PerSource | None = None,
     kept: Path | None = None,
+    kind: Kind = SHARED,
 ) -> Path:
     """Return a shared library made from ``sources``, compiling it only if the cache has none.
 
@@ -73,6 +84,7 @@ def compile_shared(
         again: compile it even if the cache has one.
         further: flags of single sources, behind ``flags``; taken where there are several sources.
         kept: the library's path below ``cache_directory()``; None: a hash names it.
+        kind: how the file is called and made, where it is to be something else.
 
     Returns:
         The library's path below ``cache_directory()``.
@@ -82,68 +94,6 @@ def compile_shared(
             written.
     """
     further = further or {}
-    return _compiled(
-        _SHARED, name, sources, flags, compiler, depends, include, usually, again, further, kept
-    )
-
-
-def compile_program(
-    name: str,
-    sources: Sequence[Path],
-    flags: Sequence[str],
-    compiler: str = "cc",
-    depends: Iterable[Path] = (),
-    include: Sequence[Path] = (),
-) -> Path:
-    """Return a program made from ``sources``, kept as ``compile_shared`` keeps libraries."""
-    return _compiled(
-        _PROGRAM, name, sources, flags, compiler, depends, include, "a few seconds", False, {}, None
-    )
-
-
-class CompilerError(UserError):
-    """A compiler refused a source.
-
-    Args:
-        name: of the library.
-        command: the compiler's.
-        status: with which it ended.
-        lines: its errors.
-    """
-
-    def __init__(self, name: str, command: list[str], status: int, lines: list[str]) -> None:
-        shown = "\n".join(f"  {line}" for line in lines[:_SHOWN_LINES])
-        super().__init__(
-            f"{name}: {shlex.join(command)} failed with status {status}:\n{shown}",
-            "correct the source; the lines above are the compiler's first errors",
-        )
-        self.lines = lines
-
-
-class _Kind(NamedTuple):
-    """What a compiler is to make."""
-
-    suffix: str
-    flags: tuple[str, ...]
-
-
-_SHARED = _Kind(".so", ("-fPIC", "-shared"))
-_PROGRAM = _Kind("", ())
-
-
-def _compiled(
-    kind: _Kind,
-    name: str,
-    sources: Sequence[Path],
-    flags: Sequence[str],
-    compiler: str,
-    depends: Iterable[Path],
-    include: Sequence[Path],
-    usually: str,
-    again: bool,
-    further: _PerSource,
-    kept: Path | None,
-) -> Path:
     command = shlex.split(os.environ.get({"cc": "CC", "c++": "CXX"}.get(compiler, "")) or compiler)
     digest = hashlib.sha256()
     own = [flag for source in sources for flag in further.get(source, ())]
@@ -170,6 +120,25 @@ def _compiled(
                     _compile(name, command, sources, every, further, made)
         _made.add(made)
     return made
+
+
+class CompilerError(UserError):
+    """A compiler refused a source.
+
+    Args:
+        name: of the library.
+        command: the compiler's.
+        status: with which it ended.
+        lines: its errors.
+    """
+
+    def __init__(self, name: str, command: list[str], status: int, lines: list[str]) -> None:
+        shown = "\n".join(f"  {line}" for line in lines[:_SHOWN_LINES])
+        super().__init__(
+            f"{name}: {shlex.join(command)} failed with status {status}:\n{shown}",
+            "correct the source; the lines above are the compiler's first errors",
+        )
+        self.lines = lines
 
 
 _made: set[Path] = set()  # by this process

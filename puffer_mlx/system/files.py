@@ -146,36 +146,22 @@ def locked(folder: Path, what: str) -> Iterator[bool]:
         UserError: another process holds it, or the folder can't be written to.
     """
     path = folder / ".lock"
-    while True:
+    with contextlib.ExitStack() as stack:
         try:
             if path.is_symlink():  # no lock of ours; it may lead to somebody's file
                 path.unlink()
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            handle = stack.enter_context(_locked_file(path, 0o666, fcntl.LOCK_NB))
+            if handle is not None:
+                os.ftruncate(handle, 0)
+                os.write(handle, str(os.getpid()).encode())
+        except BlockingIOError as error:
+            message = f"{what} {folder} is in use by another process" + f" ({error})" * bool(
+                str(error)
+            )
+            raise UserError(message, "wait until it has ended, or end it") from None
         except OSError as error:
             raise _unwritable(path, error) from None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = True
-        except BlockingIOError:
-            owner = os.read(handle, 20).decode(errors="replace")
-            os.close(handle)
-            raise UserError(
-                f"{what} {folder} is in use by another process" + f" ({owner})" * bool(owner),
-                "wait until it has ended, or end it",
-            ) from None
-        except OSError:
-            held = False
-        if not held or _is_still(path, handle):  # else its holder has just removed it
-            break
-        os.close(handle)
-    try:
-        if held:
-            os.ftruncate(handle, 0)
-            os.write(handle, str(os.getpid()).encode())
-        yield held
-    finally:
-        path.unlink(missing_ok=True)  # before it is let go: whoever waits sees that it is gone
-        os.close(handle)
+        yield handle is not None
 
 
 @contextlib.contextmanager
@@ -185,31 +171,42 @@ def alone(path: Path) -> Iterator[None]:
     The lock is the kernel's, on a file that is there meanwhile: it ends with the process, however
     that ends. Where there are no locks, or the file can't be made, nobody waits.
     """
-    handle = _lock_of(path)
-    try:
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            stack.enter_context(_locked_file(path, 0o600))
         yield
-    finally:
-        if handle is not None:
-            path.unlink(missing_ok=True)  # before it is let go: whoever waits sees that it is gone
-            os.close(handle)
 
 
-def _lock_of(path: Path) -> int | None:
-    """A file that this process has locked; None where that can't be had."""
+@contextlib.contextmanager
+def _locked_file(path: Path, mode: int, how: int = 0) -> Iterator[int | None]:
+    """A file that is there while this process holds its lock: its handle, None without locks.
+
+    Raises:
+        BlockingIOError: another process holds it, and ``how`` is ``LOCK_NB``; its text is what that
+            has written.
+        OSError: the file can't be made.
+    """
     while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode)
+        held = True
         try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        except OSError:
-            return None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except BaseException as error:  # Ctrl-C while it waits
+            fcntl.flock(handle, fcntl.LOCK_EX | how)
+        except BlockingIOError:
+            owner = os.read(handle, 20).decode(errors="replace")
             os.close(handle)
-            if isinstance(error, OSError):
-                return None
+            raise BlockingIOError(owner) from None
+        except OSError:  # no locks here
+            held = False
+        except BaseException:  # Ctrl-C while it waits
+            os.close(handle)
             raise
-        if _is_still(path, handle):  # else its holder has just removed it
-            return handle
+        if not held or _is_still(path, handle):  # else its holder has just removed it
+            break
+        os.close(handle)
+    try:
+        yield handle if held else None
+    finally:
+        path.unlink(missing_ok=True)  # before it is let go: whoever waits sees that it is gone
         os.close(handle)
 
 

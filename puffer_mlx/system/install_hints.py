@@ -22,15 +22,12 @@ def compiler_hint(cpp: bool = False) -> str:
     what = "a C++20 compiler and Python's headers" if cpp else "a C compiler"
     if sys.platform == "darwin":
         return f"install {what}: xcode-select --install"
-    for word in _distribution():
-        if word in _COMMANDS:
-            command, c, more = _COMMANDS[word]
-            return f"install {what}: {command} {(more or c) if cpp else c}"
-    return f"install {what} with your system's package manager (Debian: {_debian(cpp)})"
-
-
-def _debian(cpp: bool) -> str:
-    return " ".join(_COMMANDS["debian"][i] for i in (0, 2 if cpp else 1))
+    known = next((word for word in _distribution() if word in _COMMANDS), "")
+    command, c, more = _COMMANDS[known or "debian"]
+    words = f"{command} {(more or c) if cpp else c}"
+    if known:
+        return f"install {what}: {words}"
+    return f"install {what} with your system's package manager (Debian: {words})"
 
 
 def _distribution() -> list[str]:

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 BRIEFLY = 0.1  # seconds that the handler waits for the watching thread
 TOGETHER = 0.05  # seconds in which signals are one: ``timeout`` and others send theirs twice
@@ -197,6 +197,11 @@ def _write(line: str) -> None:
         os.write(2, f"{line}\n".encode())
 
 
+def in_main_thread() -> bool:
+    """Whether this thread is the one in which handlers of signals run."""
+    return threading.current_thread() is threading.main_thread()
+
+
 _active: Watch | None = None
 
 
@@ -207,7 +212,7 @@ def watched() -> Iterator[Watch]:
     The process is still ended for certain after this, if a second signal came below ``gently``.
     """
     global _active
-    if _active is not None or threading.current_thread() is not threading.main_thread():
+    if _active is not None or not in_main_thread():
         yield _active or Watch()
         return
     watch = _active = Watch()
@@ -231,19 +236,17 @@ def gently(ask: Callable[[], str | None], rescue: Callable[[], str]) -> Iterator
         rescue: called in another thread after a second signal, if the main thread doesn't end: save
             what can be saved; returns a line that says so.
     """
-    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     with watched() as watch:
-        if threading.current_thread() is not threading.main_thread():
+        if not in_main_thread():
             yield watch
             return
         watch.gently(ask, rescue)
-        override = True  # of what a shell has its background jobs ignore, but not nohup's
         try:
-            with (
-                _handled(watch, numbers[0], override),
-                _handled(watch, numbers[1], override),
-                _handled(watch, numbers[2], override=False),
-            ):
+            with ExitStack() as stack:
+                for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
+                    # Of what a shell has its background jobs ignore, but not nohup's.
+                    override = number != signal.SIGHUP
+                    stack.enter_context(_handled(watch, number, override))
                 yield watch
         finally:
             watch.gently(None, None)

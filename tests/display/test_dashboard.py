@@ -3,6 +3,7 @@
 import io
 import re
 import signal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from rich.console import Console
 from puffer_mlx.display import dashboard as module
 from puffer_mlx.display.bottleneck import Setting
 from puffer_mlx.display.dashboard import Dashboard
+from puffer_mlx.display.dashboard_layout import curve
 from puffer_mlx.display.run_view import PHASES, POINTS, View, agents_text
-from puffer_mlx.display.text_curve import curve
 from puffer_mlx.tracking.scores import SCORE
 
 
@@ -193,9 +194,8 @@ def test_the_score_of_python_is_of_the_last_100_episodes():
     assert dashboard.line().endswith("| training score 3.000 (last 100)")
 
 
-@pytest.mark.parametrize(
-    ("logs", "words"),
-    [
+def test_a_line_says_of_which_episodes_a_score_is():
+    for logs, words in [
         ({"env/score": 2.5, "env/n": 1}, ["training score 2.500 (1 episode)"]),
         (
             {"env/score": 2.5, "env/episode_return": 1.5, "env/episode_length": 9, "env/n": 4},
@@ -210,13 +210,11 @@ def test_the_score_of_python_is_of_the_last_100_episodes():
             ["training return 2.500 (4 episodes)", "evaluation return 7.000"],
         ),
         ({}, []),
-    ],
-)
-def test_a_line_says_of_which_episodes_a_score_is(logs, words):
-    dashboard = Dashboard({}, 1000, Console(file=io.StringIO()))
-    dashboard.view.take({"agent_steps": 5.0, **logs})
-    dashboard.view.measure()
-    assert dashboard.line().split(" | ")[3:] == words
+    ]:
+        dashboard = Dashboard({}, 1000, Console(file=io.StringIO()))
+        dashboard.view.take({"agent_steps": 5.0, **logs})
+        dashboard.view.measure()
+        assert dashboard.line().split(" | ")[3:] == words
 
 
 def test_one_group_is_not_worth_a_word():
@@ -296,18 +294,31 @@ def full(**more: float) -> dict[str, float]:
     }
 
 
-def picture(
-    height: int, more: dict[str, float] | None = None, setting: Setting | None = SETTING
-) -> list[str]:
-    """The lines of a terminal's picture, 80 columns wide."""
+def terminal(width: int, height: int, live: bool = True) -> tuple[Console, io.StringIO]:
     file = io.StringIO()
-    console = Console(file=file, width=80, height=height, force_terminal=True, color_system=None)
-    facts = {"Environment": "toy", "Parameters": "1.2M", "Agents": "4,096 in 2 groups"}
-    dashboard = Dashboard({**facts, "Device": "GPU", "Run": "1795"}, 10**6, console, setting)
-    dashboard.view.take(full(**(more or {})))
+    how: Any = {"force_terminal": live, "color_system": None}
+    return Console(file=file, width=width, height=height, **how), file
+
+
+def shown_by(logs: dict[str, float], setting: Setting | None = SETTING, total=10**6) -> Dashboard:
+    """A dashboard with one record and long facts."""
+    facts = {"Environment": "gym:ALE/Breakout-v5", "Parameters": "1.2M", "Run": "1" * 13}
+    facts |= {"Agents": "4,096 in 2 groups", "Device": "CPU, OpenBLAS 0.3.31.188.0"}
+    dashboard = Dashboard(facts, total, setting=setting)
+    dashboard.view.take(logs)
     dashboard.view.measure()
+    return dashboard
+
+
+def drawn(dashboard: Dashboard, width: int, height: int) -> list[str]:
+    """The lines of a terminal's picture."""
+    console, file = terminal(width, height)
     console.print(dashboard.render())
     return file.getvalue().splitlines()
+
+
+def picture(height: int, more: dict[str, float], setting: Setting | None = SETTING) -> list[str]:
+    return drawn(shown_by(full(**more), setting), 80, height)
 
 
 def test_the_picture_fits_a_small_terminal():
@@ -337,29 +348,18 @@ NUMBERS = {
 }
 
 
-def drawn(dashboard: Dashboard, width: int, height: int) -> list[str]:
-    file = io.StringIO()
-    console = Console(file=file, width=width, height=height, force_terminal=True, color_system=None)
-    console.print(dashboard.render())
-    return file.getvalue().splitlines()
-
-
-@pytest.mark.parametrize("which", NUMBERS)
-def test_what_matters_is_whole_in_any_terminal(which):
+def test_what_matters_is_whole_in_any_terminal():
     """Score, steps and speed, at every size; nothing is wider or higher than the terminal."""
-    more, total, words = NUMBERS[which]
-    logs = {name: value for name, value in full(**more).items() if value is not None}
-    if which == "none":
-        logs = {name: value for name, value in logs.items() if not name.startswith("env/")}
-    facts = {"Environment": "gym:ALE/Breakout-v5", "Agents": "4,096 in 2 groups", "Run": "1" * 13}
-    dashboard = Dashboard(facts | {"Device": "CPU, OpenBLAS 0.3.31.188.0"}, total, setting=SETTING)
-    dashboard.view.take(logs)
-    dashboard.view.measure()
-    for width, height in SIZES:
-        lines = drawn(dashboard, width, height)
-        assert len(lines) <= height and {len(line) for line in lines} == {width}
-        for word in words:
-            assert any(word in line for line in lines), (word, width, height)
+    for more, total, words in NUMBERS.values():
+        logs = {name: value for name, value in full(**more).items() if value is not None}
+        if "env/score" not in logs:
+            logs = {name: value for name, value in logs.items() if not name.startswith("env/")}
+        dashboard = shown_by(logs, total=total)
+        for width, height in SIZES:
+            lines = drawn(dashboard, width, height)
+            assert len(lines) <= height and {len(line) for line in lines} == {width}
+            for word in words:
+                assert any(word in line for line in lines), (word, width, height)
 
 
 SELF_PLAY = {
@@ -432,8 +432,7 @@ def test_a_long_epoch_is_not_silent(monkeypatch, live):
     """Before the first record and after it; not where a record has just been shown."""
     monkeypatch.setattr(module, "SILENT", 1e9)  # of its own thread
     texts = iter(["epoch 1: rollout 10 %", "", "epoch 4: training 20 %", "not shown"])
-    file = io.StringIO()
-    console = Console(file=file, width=80, height=24, force_terminal=live, color_system=None)
+    console, file = terminal(80, 24, live)
     with Dashboard({"Environment": "toy"}, 1000, console, None, lambda: next(texts)) as dashboard:
         monkeypatch.setattr(module, "SILENT", 0.0)
         monkeypatch.setattr(module, "SILENT_LINES", 0.0)
@@ -469,8 +468,7 @@ def test_more_room_shows_more():
 
 def test_a_window_of_another_size_is_wiped():
     """Every line of it, since a terminal may have broken the picture's; then all is drawn anew."""
-    file = io.StringIO()
-    console = Console(file=file, width=80, height=24, force_terminal=True, color_system=None)
+    console, file = terminal(80, 24)
     before = signal.getsignal(signal.SIGWINCH)
     with Dashboard({}, 10**6, console, SETTING) as dashboard:
         dashboard.update(full(), last=True)
@@ -496,8 +494,7 @@ def test_a_window_of_another_size_is_wiped():
 
 
 def test_the_last_picture_leaves_room_for_what_follows():
-    file = io.StringIO()
-    console = Console(file=file, width=80, height=24, force_terminal=True, color_system=None)
+    console, file = terminal(80, 24)
     with Dashboard({}, 10**6, console, SETTING) as dashboard:
         dashboard.update(full(), last=True)
         file.truncate(file.seek(0))

@@ -64,20 +64,18 @@ def test_an_environment_without_pictures(tmp_path):
         drawer(tmp_path, "draw = 3")
 
 
-@pytest.mark.parametrize(
-    ("returned", "found"),
-    [
-        ("None", "NoneType"),
-        ("np.zeros((2, 3, 3))", r"float64 \(2, 3, 3\)"),
-        ("np.zeros((2, 3), np.uint8)", r"uint8 \(2, 3\)"),
-        ("np.zeros((2, 3, 4), np.uint8)", r"uint8 \(2, 3, 4\)"),
-        ("np.zeros((0, 3, 3), np.uint8)", r"uint8 \(0, 3, 3\)"),
-    ],
-)
-def test_what_is_no_picture(tmp_path, returned, found):
-    draw = drawer(tmp_path, f"def draw(x): return {returned}")
-    with pytest.raises(UserError, match=f"draw returned {found}\n  hint: expected draw"):
-        draw(np.zeros(1))
+def test_what_is_no_picture(tmp_path):
+    pictures = {
+        "None": "NoneType",
+        "np.zeros((2, 3, 3))": r"float64 \(2, 3, 3\)",
+        "np.zeros((2, 3), np.uint8)": r"uint8 \(2, 3\)",
+        "np.zeros((2, 3, 4), np.uint8)": r"uint8 \(2, 3, 4\)",
+        "np.zeros((0, 3, 3), np.uint8)": r"uint8 \(0, 3, 3\)",
+    }
+    draw = drawer(tmp_path, f"def draw(i): return [{', '.join(pictures)}][int(i[0])]")
+    for number, found in enumerate(pictures.values()):
+        with pytest.raises(UserError, match=f"draw returned {found}\n  hint: expected draw"):
+            draw(np.array([number]))
 
 
 # ---- sizes ---------------------------------------------------------------------------------------
@@ -92,9 +90,8 @@ def test_enlarge():
             assert large[y, x].tolist() == image[y // 3, x // 3].tolist()
 
 
-@pytest.mark.parametrize(
-    ("size", "room", "fitted"),
-    [
+def test_fit():
+    for size, room, fitted in [
         ((4, 6), (4, 6), (4, 6)),
         ((4, 6), (9, 100), (8, 12)),  # by whole factors
         ((4, 6), (100, 13), (8, 12)),
@@ -102,16 +99,14 @@ def test_enlarge():
         ((100, 40), (10, 3), (7, 3)),  # in proportion
         ((50, 1), (5, 5), (5, 1)),
         ((3, 500), (9, 9), (1, 9)),
-    ],
-)
-def test_fit(size, room, fitted):
-    image = np.random.default_rng(0).integers(0, 256, (*size, 3)).astype(np.uint8)
-    result = fit(image, *room)
-    assert result.shape == (*fitted, 3) and result.dtype == np.uint8
-    if fitted[0] >= size[0]:
-        assert (result == enlarge(image, fitted[0] // size[0])).all()
-    else:
-        assert abs(result.mean() - image.mean()) < 6
+    ]:
+        image = np.random.default_rng(0).integers(0, 256, (*size, 3)).astype(np.uint8)
+        result = fit(image, *room)
+        assert result.shape == (*fitted, 3) and result.dtype == np.uint8
+        if fitted[0] >= size[0]:
+            assert (result == enlarge(image, fitted[0] // size[0])).all()
+        else:
+            assert abs(result.mean() - image.mean()) < 6
 
 
 def test_reducing_averages():
@@ -128,29 +123,29 @@ def test_reducing_averages():
 # ---- GIF -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scale", [1, 3])
-def test_a_gif_holds_every_pixel(scale):
-    frames = [ball(t) for t in range(12)]
-    read = gif_pages(gif_bytes(frames, 10, scale))
-    assert len(read) == 12
-    for (image, delay), source in zip(read, frames, strict=True):
-        assert (image == enlarge(source.image, scale)).all() and delay == 100
+def test_a_gif_holds_every_pixel():
+    for scale in [1, 3]:
+        frames = [ball(t) for t in range(12)]
+        read = gif_pages(gif_bytes(frames, 10, scale))
+        assert len(read) == 12
+        for (image, delay), source in zip(read, frames, strict=True):
+            assert (image == enlarge(source.image, scale)).all() and delay == 100
 
 
-@pytest.mark.parametrize("count", [2, 254, 255, 256, 3000])
-def test_colours(count):
+def test_colours():
     """255 in all are exact, whichever picture they are in; of more the nearest are taken."""
-    codes = np.arange(count) * 5000
-    colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1).astype(np.uint8)
-    halves = np.array_split(colours, 2)
-    width = len(halves[0])
-    frames = [frame(np.resize(half, (2, width, 3)), t) for t, half in enumerate(halves)]
-    read = gif_pages(gif_bytes(frames, 10))
-    worst = max(
-        int(np.abs(image.astype(int) - source.image).max())
-        for (image, _), source in zip(read, frames, strict=True)
-    )
-    assert (worst == 0) == (count <= 255) and worst < 64
+    for count in [2, 254, 255, 256, 3000]:
+        codes = np.arange(count) * 5000
+        colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1).astype(np.uint8)
+        halves = np.array_split(colours, 2)
+        width = len(halves[0])
+        frames = [frame(np.resize(half, (2, width, 3)), t) for t, half in enumerate(halves)]
+        read = gif_pages(gif_bytes(frames, 10))
+        worst = max(
+            int(np.abs(image.astype(int) - source.image).max())
+            for (image, _), source in zip(read, frames, strict=True)
+        )
+        assert (worst == 0) == (count <= 255) and worst < 64
 
 
 def test_equal_pictures_are_one_that_stays_longer():
@@ -181,10 +176,10 @@ def test_a_gif_stays_small():
     assert len(gif_bytes(frames, 10)) < 100 * alone / 10
 
 
-@pytest.mark.parametrize("fps", [0, -1, 50.5, float("nan"), float("inf")])
-def test_a_gif_cannot_show_every_speed(fps):
-    with pytest.raises(UserError, match="a GIF can't show"):
-        gif_bytes([ball(0)], fps)
+def test_a_gif_cannot_show_every_speed():
+    for fps in [0, -1, 50.5, float("nan"), float("inf")]:
+        with pytest.raises(UserError, match="a GIF can't show"):
+            gif_bytes([ball(0)], fps)
 
 
 def test_write_gif(tmp_path):
@@ -273,15 +268,16 @@ def test_terminals_with_few_colours():
     assert printed([[RED], [BLUE]], 1, 2, colours="standard") == "\n\x1b[31;44m▀\x1b[0m"
 
 
-@pytest.mark.parametrize(
-    ("size", "window", "characters"),
-    [((100, 100), (40, 11), (10, 20)), ((100, 200), (40, 30), (10, 40)), ((4, 4), (9, 9), (4, 8))],
-)
-def test_pictures_fit_the_window(size, window, characters):
+def test_pictures_fit_the_window():
     """Half a character is as wide as high; the caption takes a line."""
-    text = printed(np.full((*size, 3), 7), *window)
-    lines = text.split("\n")[1:]
-    assert (len(lines), {line.count("▀") for line in lines}) == (characters[0], {characters[1]})
+    for size, window, characters in [
+        ((100, 100), (40, 11), (10, 20)),
+        ((100, 200), (40, 30), (10, 40)),
+        ((4, 4), (9, 9), (4, 8)),
+    ]:
+        text = printed(np.full((*size, 3), 7), *window)
+        lines = text.split("\n")[1:]
+        assert (len(lines), {line.count("▀") for line in lines}) == (characters[0], {characters[1]})
 
 
 def test_caption():

@@ -63,15 +63,32 @@ TOLD = ["Elo +1234, win rate 0.725, pool 12"]
 # ---- the figure ----------------------------------------------------------------------------------
 
 
-def test_every_number_is_in_the_figure(monkeypatch):
-    """Curves, bar and text, as matplotlib got them."""
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that are saved, as matplotlib got them."""
     from matplotlib.figure import Figure
 
-    drawn = []
+    figures: list[Any] = []
     real = Figure.savefig
     monkeypatch.setattr(
-        Figure, "savefig", lambda self, *a, **k: (drawn.append(self), real(self, *a, **k))
+        Figure, "savefig", lambda self, *a, **k: (real(self, *a, **k), figures.append(self))
     )
+    return figures
+
+
+def times_of(spent: dict[str, float]) -> Any:
+    """The axes with an epoch's time."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    shown = view(record(1, **{f"perf/{name}": value for name, value in spent.items()}))
+    notebook._time(axes, shown, colormaps)
+    return axes
+
+
+def test_every_number_is_in_the_figure(drawn):
+    """Curves, bar and text."""
     png_bytes(
         view(
             record(1, **EPISODES),
@@ -103,35 +120,22 @@ def test_every_number_is_in_the_figure(monkeypatch):
 
 def test_side_by_side_there_are_two_bars():
     """Each as long as the epoch, waiting included."""
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-
     spent = {"rollout": 0.3, "eval_act": 0.3, "eval_idle": 0.1, "train": 0.4, "train_misc": 0.4}
-    shown = view(record(1, **{f"perf/{name}": value for name, value in spent.items()}))
-    axes: Any = Figure().subplots()
-    notebook._time(axes, shown, colormaps)
+    axes = times_of(spent)
     bars = [(p.get_y() + p.get_height() / 2, p.get_x(), p.get_width()) for p in axes.patches]
     assert bars == [pytest.approx(bar) for bar in [(0, 0, 0.75), (0, 0.75, 0.25), (-1, 0, 1)]]
     assert axes.get_title("left") == "time of an epoch: 400 ms, rollout 75 %, train 100 %"
 
 
 @pytest.mark.parametrize("plays", [False, True])
-def test_the_figures_parts_have_room(plays):
+def test_the_figures_parts_have_room(drawn, plays):
     """Everything there is, named at length: nothing is cut off, nothing lies on anything else."""
-    from matplotlib.figure import Figure
-
-    drawn = []
-    with pytest.MonkeyPatch.context() as patch:
-        real = Figure.savefig
-        patch.setattr(
-            Figure, "savefig", lambda self, *a, **k: (real(self, *a, **k), drawn.append(self))
-        )
-        parts = {f"perf/{name}": 0.05 for name, _, parent in run_view.PHASES if parent}
-        logs = record(10, **EPISODES, **parts, **{"perf/rollout": 0.4, "perf/train": 0.6})
-        logs |= {f"loss/{name}": -123.4567 for name in ("first_ratio_error", "skipped_steps")}
-        shown = view(logs | (SELF_PLAY if plays else {}))
-        shown.summary = {"Environment": "/a/long/path/to/some/file.py:Environment", "Run": "1" * 13}
-        png_bytes(shown)
+    parts = {f"perf/{name}": 0.05 for name, _, parent in run_view.PHASES if parent}
+    logs = record(10, **EPISODES, **parts, **{"perf/rollout": 0.4, "perf/train": 0.6})
+    logs |= {f"loss/{name}": -123.4567 for name in ("first_ratio_error", "skipped_steps")}
+    shown = view(logs | (SELF_PLAY if plays else {}))
+    shown.summary = {"Environment": "/a/long/path/to/some/file.py:Environment", "Run": "1" * 13}
+    png_bytes(shown)
     (figure,) = drawn
     canvas = figure.canvas.get_renderer()
     whole = figure.bbox
@@ -148,19 +152,11 @@ def test_the_figures_parts_have_room(plays):
     assert len(bar.get_legend().get_texts()) == len(parts)
 
 
-def test_ratings_over_time():
+def test_ratings_over_time(drawn):
     """A curve of its own, of a run with self-play alone."""
-    from matplotlib.figure import Figure
-
-    drawn = []
-    with pytest.MonkeyPatch.context() as patch:
-        real = Figure.savefig
-        patch.setattr(
-            Figure, "savefig", lambda self, *a, **k: (drawn.append(self), real(self, *a, **k))
-        )
-        played = [{**SELF_PLAY, "env/elo": elo} for elo in (0.0, 12.5, -3.0)]
-        png_bytes(view(*(record(1 + i, **more) for i, more in enumerate(played))))
-        png_bytes(view(record(1, **EPISODES, **{"env/elo": 3.0})))
+    played = [{**SELF_PLAY, "env/elo": elo} for elo in (0.0, 12.5, -3.0)]
+    png_bytes(view(*(record(1 + i, **more) for i, more in enumerate(played))))
+    png_bytes(view(record(1, **EPISODES, **{"env/elo": 3.0})))
     score, rating, speed, *_ = drawn[0].axes
     assert rating.lines[0].get_xydata().tolist() == [[100, 0], [200, 12.5], [300, -3]]
     assert rating.get_title("left") == "Elo -3, win rate 0.725, pool 12"
@@ -173,13 +169,7 @@ def test_ratings_over_time():
 
 
 def test_phases_that_took_next_to_nothing_have_no_name():
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-
-    spent = {"rollout": 0.4, "eval_act": 0.399, "eval_store": 0.001, "train": 0.6}
-    axes: Any = Figure().subplots()
-    shown = view(record(1, **{f"perf/{name}": value for name, value in spent.items()}))
-    notebook._time(axes, shown, colormaps)
+    axes = times_of({"rollout": 0.4, "eval_act": 0.399, "eval_store": 0.001, "train": 0.6})
     assert len(axes.patches) == 3
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ["act 40 %", "train 60 %"]
 
@@ -200,11 +190,9 @@ def test_scores_below_zero_are_seen():
     assert axes.get_ylim()[0] <= -5
 
 
-@pytest.mark.parametrize(
-    ("number", "text"), [(1500, "1.5K"), (2_000_000, "2M"), (20_000, "20K"), (0, "0"), (10, "10")]
-)
-def test_short(number, text):
-    assert notebook.short(number) == text
+def test_short():
+    for number, text in [(1500, "1.5K"), (2_000_000, "2M"), (20_000, "20K"), (0, "0"), (10, "10")]:
+        assert notebook.short(number) == text
 
 
 # ---- in a cell -----------------------------------------------------------------------------------

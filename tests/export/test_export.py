@@ -15,14 +15,14 @@ from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import State, flat_files, weight_files
 from puffer_mlx.config import Base, Config, Policy, Torch
 from puffer_mlx.errors import UserError
-from puffer_mlx.export import exporting, formats, importing, parity
+from puffer_mlx.export import exporting, file_format, formats, importing, parity
 from puffer_mlx.export.dialects import dialect_of, to_dialect, to_torch
-from puffer_mlx.export.exporting import SUFFIXES, Format
-from puffer_mlx.export.formats import safetensors
+from puffer_mlx.export.exporting import Format
 from puffer_mlx.export.formats.torch import run_torch, save_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
+SUFFIXES = {name: file.suffixes for name, file in formats.by_name().items()}
 DISCRETE, MULTI, CONTINUOUS, EIGHT = (3,), (3, 2), (1, 1, 1), (1,) * 8
 
 # name: dialect, network, layers, actions, encoder
@@ -136,18 +136,23 @@ def suffix(kind):
 # ---- there and back ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", SUFFIXES)
 @pytest.mark.parametrize("name", POLICIES)
-def test_export_and_import(tmp_path, name, kind):
+def test_export_and_import(tmp_path, name):
     """The same weights, bit for bit, or one error that names the part; outputs differ by less."""
-    made, path = make(name, tmp_path), tmp_path / f"w{suffix(kind)}"
-    if (name, kind) in IMPOSSIBLE:
-        with pytest.raises(UserError, match=IMPOSSIBLE[name, kind]) as caught:
-            exporting.export(made, Format(kind), path, None)
-        assert caught.value.hint and files(tmp_path) == []
-        return
+    made = make(name, tmp_path)
+    for kind in SUFFIXES:
+        path = tmp_path / kind / f"w{suffix(kind)}"
+        if (name, kind) in IMPOSSIBLE:
+            with pytest.raises(UserError, match=IMPOSSIBLE[name, kind]) as caught:
+                exporting.export(made, Format(kind), path, None)
+            assert caught.value.hint and not path.parent.exists()
+        else:
+            there_and_back(made, kind, path)
+
+
+def there_and_back(made, kind, path):
     report = exporting.export(made, Format(kind), path, None)
-    assert files(tmp_path) == [path.name] and report.path == path
+    assert files(path.parent) == [path.name] and report.path == path
     assert report.tolerance == formats.by_name()[kind].tolerance <= 1e-5
     assert 0 <= report.difference <= report.tolerance
     expected, weights = to_dialect(made.policy, made.weights, report.dialect)
@@ -156,7 +161,7 @@ def test_export_and_import(tmp_path, name, kind):
 
     found = importing.inspect(path)
     assert found.kind == kind
-    config = made.config
+    config = replace(made.config, policy=replace(made.config.policy))
     if kind != "bin":  # what the file tells is all that there is to tell
         settings = {key: found.settings[key] for key in found.settings if "reset" not in key}
         assert settings == {
@@ -167,6 +172,9 @@ def test_export_and_import(tmp_path, name, kind):
             "torch.encoder": config.torch.encoder,
             **others_of(config.policy, kind),
         }
+    if kind in ("onnx", "safetensors"):
+        about = {"env": "x", "step": "1234", "actions": json.dumps(made.spec.action.sizes)}
+        assert about.items() <= found.metadata.items()
     config.policy.dialect = report.dialect
     policy, loaded = importing.weights_of(found, made.spec, config)
     assert policy == expected and same(loaded, weights)
@@ -197,31 +205,25 @@ def test_torch_files_are_upstreams(tmp_path, fixtures):
         ]
 
 
-@pytest.mark.parametrize(
-    ("name", "keys"),
-    [
-        ("torch-mlp", ["network.net.0.weight", "network.net.0.bias", "network.net.2.weight"]),
-        (
-            "torch-gru",
-            ["network.gru.weight_ih_l1", "network.cell.1.bias_hh", "network.norm.weight"],
-        ),
-        ("torch-lstm", ["network.lstm.bias_hh_l0", "network.cell.0.weight_ih"]),
-        ("torch-continuous", ["decoder.decoder_logstd", "decoder.decoder_mean.weight"]),
-        ("torch-nature", ["encoder.network.4.bias", "encoder.network.7.weight"]),
-        (
-            "torch-impala",
-            ["encoder.network.2.res_block1.conv0.weight", "encoder.network.5.bias"],
-        ),
-        ("puffer3-continuous", ["policy.decoder_logstd", "policy.decoder_mean.bias"]),
-    ],
-)
-def test_keys_of_the_torch_classes(tmp_path, name, keys):
+KEYS = {
+    "torch-mlp": ["network.net.0.weight", "network.net.0.bias", "network.net.2.weight"],
+    "torch-gru": ["network.gru.weight_ih_l1", "network.cell.1.bias_hh", "network.norm.weight"],
+    "torch-lstm": ["network.lstm.bias_hh_l0", "network.cell.0.weight_ih"],
+    "torch-continuous": ["decoder.decoder_logstd", "decoder.decoder_mean.weight"],
+    "torch-nature": ["encoder.network.4.bias", "encoder.network.7.weight"],
+    "torch-impala": ["encoder.network.2.res_block1.conv0.weight", "encoder.network.5.bias"],
+    "puffer3-continuous": ["policy.decoder_logstd", "policy.decoder_mean.bias"],
+}
+
+
+def test_keys_of_the_torch_classes(tmp_path):
     """As section 5.4 of the specification and upstream's classes have them."""
     torch_modules = pytest.importorskip("puffer_mlx.export.torch_modules")
-    made = make(name, tmp_path)
-    tensors = to_torch(made.policy, made.weights)
-    assert set(keys) <= set(tensors)
-    assert set(tensors) == set(torch_modules.make_module(made.policy).state_dict())
+    for name, keys in KEYS.items():
+        made = make(name, tmp_path)
+        tensors = to_torch(made.policy, made.weights)
+        assert set(keys) <= set(tensors)
+        assert set(tensors) == set(torch_modules.make_module(made.policy).state_dict())
 
 
 def test_a_policy_of_zero_biases_is_native(tmp_path):
@@ -246,9 +248,10 @@ def test_a_policy_of_zero_biases_is_native(tmp_path):
 
 
 def test_recorded_observations_are_what_is_compared_on(tmp_path, monkeypatch):
+    """As they were; those that are normalised go back to the environment's scale."""
     seen = []
     run = parity.run
-    for module in safetensors, parity:  # the file's side, and ours
+    for module in file_format, parity:  # the file's side, and ours
         monkeypatch.setattr(module, "run", lambda *a: seen.append(a[2]) or run(*a))
     made, path = make("native", tmp_path), tmp_path / "w.safetensors"
     recorded = np.random.default_rng(0).normal(size=(6, 4, 13)).astype(np.float32)
@@ -257,10 +260,15 @@ def test_recorded_observations_are_what_is_compared_on(tmp_path, monkeypatch):
     assert len(seen) == 2 and all(np.array_equal(x, recorded) for x in seen)
     report = exporting.export(made, Format("safetensors"), path, None)
     assert report.observations == "16 sequences of 32 random (seed 0) observations"
+    made = make("native", tmp_path, memory=statistics())
+    report = exporting.export(made, Format("onnx"), tmp_path / "w.onnx", mx.array(recorded))
+    assert report.difference <= 1e-5 and report.observations.startswith("4 sequences of 6 recorded")
 
 
-@pytest.mark.parametrize("kind", SUFFIXES)
-@pytest.mark.parametrize("at", ["encoder", "decoder", "network"])
+@pytest.mark.parametrize(
+    ("kind", "at"),
+    [("bin", "network"), ("torch", "encoder"), ("onnx", "decoder"), ("safetensors", "network")],
+)
 def test_a_file_that_differs_is_not_published(tmp_path, monkeypatch, kind, at):
     """Whatever was wrong with a writer, what was there before stays."""
     made, path = make("native", tmp_path), tmp_path / f"w{suffix(kind)}"
@@ -343,21 +351,13 @@ def test_notes(tmp_path):
     again = checkpoint.load(
         checkpoint.write_weights(run, 1, made.config, made.spec, policy, made.weights)
     )
-    notes = exporting.export(again, Format("onnx"), path, None).notes
-    assert any("reset_on_terminal" in note for note in notes)
-
-
-def test_whose_state_is_zeroed_where_an_episode_ends(tmp_path):
-    """As PufferLib 5.0 trains: whoever runs the file has to, or is said to do it."""
     zero = "trained with policy.reset_on_terminal: zero the state where an episode ends"
-    made = make("native", tmp_path)
-    for kind, said in (("bin", f"{zero}; PufferLib 5.0 does, 4.0 never"), ("onnx", zero)):
-        policy = replace(made.policy, reset_on_terminal=True)
-        path = tmp_path / f"w.{kind}"
-        told = exporting.export(made._replace(policy=policy), Format(kind), path, None)
-        assert said in told.notes
-        told = exporting.export(made, Format(kind), path, None)
-        assert not any("reset" in note for note in told.notes)
+    assert zero in exporting.export(again, Format("onnx"), path, None).notes
+    native = make("native", tmp_path)
+    for reset, notes in ((True, [f"{zero}; PufferLib 5.0 does, 4.0 never"]), (False, [])):
+        policy = replace(native.policy, reset_on_terminal=reset)
+        made = native._replace(policy=policy)
+        assert exporting.export(made, Format("bin"), tmp_path / "w.bin", None).notes == notes
 
 
 # ---- bytes, of which float32 tells less apart ----------------------------------------------------
@@ -374,8 +374,10 @@ def of_bytes(folder, network="MinGRU", dialect="native", layers=2, scale=2.0):
     return checkpoint.load(checkpoint.write_weights(run, 1, config, spec, policy, weights))
 
 
-@pytest.mark.parametrize("kind", ["torch", "onnx"])
-@pytest.mark.parametrize("network", ["MinGRU", "LSTM", "GRU"])
+@pytest.mark.parametrize(
+    ("network", "kind"),
+    [("MinGRU", "torch"), ("MinGRU", "onnx"), ("LSTM", "onnx"), ("GRU", "torch")],
+)
 def test_a_policy_of_bytes(tmp_path, network, kind):
     """Both sides are off, from what float64 gives, by more than 1e-5; neither is wrong."""
     made, path = of_bytes(tmp_path, network), tmp_path / f"w{suffix(kind)}"
@@ -399,12 +401,10 @@ def test_a_policy_of_bytes_in_float64(tmp_path):
     module.load_state_dict({k: torch.as_tensor(w) for k, w in to_torch(policy, weights).items()})
     observations = parity.random_observations(made.spec)
     double = module.double()
-    h = double.encode(torch.from_numpy(observations).transpose(0, 1).flatten(0, 1).double())
-    S, T = observations.shape[1], len(observations)
-    zeros = tuple(s.double() for s in double.initial_state(S))
+    sequences = torch.from_numpy(observations).transpose(0, 1)
+    zeros = tuple(part.double() for part in double.initial_state(len(sequences)))
     with torch.no_grad():
-        h, _ = double.remember(h.unflatten(0, (S, T)), zeros)
-        exact = {"logits": double.decode(h)[0].transpose(0, 1).numpy()}
+        exact = {"logits": double(sequences, zeros)[0].transpose(0, 1).numpy()}
     mine = parity.run(made.policy, made.weights, observations)
     found = run_torch(policy, to_torch(policy, weights), observations)
     errors = [parity.compare(exact, {"logits": one["logits"]})[0] for one in (mine, found)]
@@ -431,8 +431,10 @@ def biased(weights):
     return tree_map_names(weights, "decoder.weight", lambda w: w * (1 + mx.array(rows)))
 
 
-@pytest.mark.parametrize("kind", ["torch", "onnx"])
-@pytest.mark.parametrize("fault", [swapped, transposed, biased])
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [(swapped, "torch"), (transposed, "onnx"), (biased, "torch"), (biased, "onnx")],
+)
 def test_a_fault_shows_on_bytes_too(tmp_path, monkeypatch, kind, fault):
     made, path = of_bytes(tmp_path), tmp_path / f"w{suffix(kind)}"
 
@@ -499,10 +501,7 @@ def assert_near(found, expected):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, abs(expected).max()))
 
 
-NORMALISED = ["native", "torch-continuous", "torch-lstm", "puffer3"]
-
-
-@pytest.mark.parametrize("name", NORMALISED)
+@pytest.mark.parametrize("name", ["native", "torch-continuous", "puffer3"])
 def test_a_torch_module_normalises(tmp_path, name):
     """Whoever loads the state_dict gives it the environment's observations."""
     torch = pytest.importorskip("torch")
@@ -529,7 +528,7 @@ def test_a_torch_module_normalises(tmp_path, name):
     assert_near(in_sequence[:, 0].numpy(), expected[0])
 
 
-@pytest.mark.parametrize("name", NORMALISED)
+@pytest.mark.parametrize("name", ["native", "torch-continuous", "torch-lstm"])
 def test_an_onnx_graph_normalises(tmp_path, name):
     onnxruntime = pytest.importorskip("onnxruntime")
     made, path = make(name, tmp_path, memory=statistics()), tmp_path / "w.onnx"
@@ -546,8 +545,10 @@ def test_an_onnx_graph_normalises(tmp_path, name):
         assert_near(one, expected)
 
 
-@pytest.mark.parametrize("kind", ["torch", "safetensors", "onnx"])
-@pytest.mark.parametrize("name", NORMALISED)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("native", "torch"), ("torch-lstm", "safetensors"), ("torch-continuous", "onnx")],
+)
 def test_statistics_there_and_back(tmp_path, name, kind):
     made, path = make(name, tmp_path, memory=statistics()), tmp_path / f"w{suffix(kind)}"
     exporting.export(made, Format(kind), path, None)
@@ -569,8 +570,9 @@ def test_statistics_there_and_back(tmp_path, name, kind):
         importing.weights_of(found, other, made.config)
 
 
-@pytest.mark.parametrize("kind", ["torch", "safetensors", "onnx"])
-@pytest.mark.parametrize("part", ["mean", "variance"])
+@pytest.mark.parametrize(
+    ("kind", "part"), [("torch", "mean"), ("safetensors", "variance"), ("onnx", "variance")]
+)
 def test_wrong_statistics_are_not_published(tmp_path, monkeypatch, kind, part):
     """Both sides are compared on the environment's own observations."""
     made, path = make("native", tmp_path, memory=statistics()), tmp_path / f"w{suffix(kind)}"
@@ -586,14 +588,6 @@ def test_wrong_statistics_are_not_published(tmp_path, monkeypatch, kind, part):
     assert files(tmp_path) == []
 
 
-def test_recorded_observations_are_compared_as_they_were(tmp_path):
-    """What a run recorded is normalised: it goes back to the environment's scale."""
-    made, path = make("native", tmp_path, memory=statistics()), tmp_path / "w.onnx"
-    recorded = np.random.default_rng(0).normal(size=(6, 4, 13)).astype(np.float32)
-    report = exporting.export(made, Format("onnx"), path, mx.array(recorded))
-    assert report.difference <= 1e-5 and report.observations.startswith("4 sequences of 6 recorded")
-
-
 def test_a_flat_file_can_not_hold_statistics(tmp_path):
     made, path = make("native", tmp_path, memory=statistics()), tmp_path / "w.bin"
     with pytest.raises(UserError, match="can't hold what this policy's observations are") as caught:
@@ -605,39 +599,40 @@ def test_a_flat_file_can_not_hold_statistics(tmp_path):
     assert same(flat_files.read_bin(path, made.weights), made.weights)
 
 
-@pytest.mark.parametrize("kind", SUFFIXES)
-def test_statistics_of_rewards_alone_change_no_file(tmp_path, kind):
+def test_statistics_of_rewards_alone_change_no_file(tmp_path):
     memory = {name: w for name, w in statistics().items() if name.startswith("return.")}
-    paths = tmp_path / f"a{suffix(kind)}", tmp_path / f"b{suffix(kind)}"
-    for path, known in zip(paths, (None, memory), strict=True):
-        made = make("native", tmp_path)._replace(memory=known or {})
-        exporting.export(made, Format(kind), path, None)
-    assert paths[0].read_bytes() == paths[1].read_bytes() or kind == "torch"  # a zip has its name
+    for kind in SUFFIXES:
+        written = []
+        for known in {}, memory:
+            path = tmp_path / f"w{suffix(kind)}"
+            made = make("native", tmp_path)._replace(memory=known)
+            exporting.export(made, Format(kind), path, None)
+            written.append(path.read_bytes())
+        assert written[0] == written[1]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("observations.mean", np.full(13, np.nan)),
-        ("observations.mean", np.zeros(12)),
-        ("observations.variance", np.full(13, -1.0)),
-        ("observations.count", np.array(-1.0)),
-        ("observations.count", np.array(np.inf)),
-        ("observations.count", np.zeros(3)),
-        ("observations.variance", None),
-    ],
+DAMAGES = (
+    ("observations.mean", np.full(13, np.nan)),
+    ("observations.mean", np.zeros(12)),
+    ("observations.variance", np.full(13, -1.0)),
+    ("observations.count", np.array(-1.0)),
+    ("observations.count", np.array(np.inf)),
+    ("observations.count", np.zeros(3)),
+    ("observations.variance", None),
 )
-def test_damaged_statistics(tmp_path, name, value):
+
+
+def test_damaged_statistics(tmp_path):
     made, path = make("native", tmp_path), tmp_path / "w.safetensors"
-    memory = {key: w for key, w in statistics().items() if key.startswith("observations")}
-    memory |= {name: value}
-    memory = {key: w for key, w in memory.items() if w is not None}
-    weight_files.save_safetensors(made.weights, path, memory=memory)
-    with pytest.raises(UserError, match=r"statistics observations.* are missing or") as caught:
-        importing.inspect(path)
-    assert caught.value.hint
-    with pytest.raises(UserError, match="are missing or damaged"):
-        weight_files.load_weights(path, made.weights)
+    whole = {key: w for key, w in statistics().items() if key.startswith("observations")}
+    for name, value in DAMAGES:
+        memory = {key: w for key, w in (whole | {name: value}).items() if w is not None}
+        weight_files.save_safetensors(made.weights, path, memory=memory)
+        with pytest.raises(UserError, match=r"statistics observations.* are missing or") as caught:
+            importing.inspect(path)
+        assert caught.value.hint
+        with pytest.raises(UserError, match="are missing or damaged"):
+            weight_files.load_weights(path, made.weights)
 
 
 # ---- what is refused -----------------------------------------------------------------------------
@@ -656,34 +651,29 @@ def test_paths(tmp_path):
         exporting.export(made, Format("torch"), tmp_path / "file" / "w.pt", None)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "dialect", "word"),
-    [
+def test_dialects_that_can_not_be(tmp_path):
+    for name, kind, dialect, word in (
         ("native", "bin", "torch", "files of kind bin hold the native dialect, not torch"),
         ("native", "torch", "native", "files of kind torch hold the torch or the puffer3"),
         ("native", "onnx", "puffer3", "the encoder Linear can't become AffineGelu"),
         ("puffer3", "safetensors", "torch", "the encoder AffineGelu can't become Affine:"),
         ("torch-impala", "torch", "puffer3", "the encoder Impala: PufferLib 3.0's is AffineGelu"),
-    ],
-)
-def test_dialects_that_can_not_be(tmp_path, name, kind, dialect, word):
-    with pytest.raises(UserError, match=word):
-        exporting.export(
-            make(name, tmp_path), Format(kind, dialect), tmp_path / f"w{suffix(kind)}", None
-        )
+    ):
+        path = tmp_path / f"w{suffix(kind)}"
+        with pytest.raises(UserError, match=word):
+            exporting.export(make(name, tmp_path), Format(kind, dialect), path, None)
 
 
-@pytest.mark.parametrize("kind", ["torch", "onnx"])
-def test_a_missing_package(tmp_path, monkeypatch, kind):
+def test_missing_packages(tmp_path, monkeypatch):
+    made = make("native", tmp_path)
     for name in ("torch", "onnx", "onnxruntime"):
         monkeypatch.setitem(sys.modules, name, None)  # import raises ModuleNotFoundError
-    with pytest.raises(UserError, match=f"{kind} is not installed") as caught:
-        exporting.export(
-            make("native", tmp_path), Format(kind), tmp_path / f"w{suffix(kind)}", None
-        )
-    assert caught.value.hint == f"pip install 'puffer-mlx[{kind}]'"
+    for kind in "torch", "onnx":
+        with pytest.raises(UserError, match=f"{kind} is not installed") as caught:
+            exporting.export(made, Format(kind), tmp_path / f"w{suffix(kind)}", None)
+        assert caught.value.hint == f"pip install 'puffer-mlx[{kind}]'"
     for other in "bin", "safetensors":  # need none
-        exporting.export(make("native", tmp_path), Format(other), tmp_path / f"w.{other}", None)
+        exporting.export(made, Format(other), tmp_path / f"w.{other}", None)
 
 
 CUSTOM = """
@@ -723,7 +713,7 @@ def test_classes_of_the_users_own(here):
 # ---- ONNX ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["native", "torch-lstm", "torch-mlp", "torch-gru", "torch-nature"])
+@pytest.mark.parametrize("name", ["native", "torch-lstm", "torch-mlp"])
 def test_an_onnx_file(tmp_path, name):
     """Inputs and outputs by name, any number of agents, an opset that older runtimes have."""
     onnx = pytest.importorskip("onnx")
@@ -749,14 +739,6 @@ def test_an_onnx_file(tmp_path, name):
         assert found["value"].shape == (n,)
         assert all(found[action].shape == (n, A) for action in actions)
         assert all(found[f"next_{state}"].shape == (L, n, 16) for state in states)
-
-
-def test_metadata(tmp_path):
-    made = make("torch-lstm", tmp_path)
-    exporting.export(made, Format("safetensors"), tmp_path / "w.safetensors", None)
-    metadata = importing.inspect(tmp_path / "w.safetensors").metadata
-    assert metadata["env"] == "x" and metadata["step"] == "1234"
-    assert json.loads(metadata["actions"]) == [3] and metadata["observation_size"] == "13"
 
 
 # ---- the script ----------------------------------------------------------------------------------
@@ -828,22 +810,16 @@ def test_what_the_script_prints(here, export_script, capsys):
     assert "largest difference  " in printed and "allowed: 1e-05" in printed
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_mistakes(here, export_script, capsys):
+    for words, message in (
         (["17", "--to", "bin"], "there is no checkpoint 17|there is no checkpoint in"),
         (["latest", "--to", "torch", "--lossy"], "--lossy does nothing without --to bin"),
         (["latest", "--to", "torch", "--bin-build", "float"], "--bin-build does nothing"),
-    ],
-)
-def test_mistakes(here, export_script, capsys, words, message):
-    assert export_script.main(words) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and "hint: " in error
-    assert any(part in error for part in message.split("|"))
-
-
-def test_runs_there_are(here, export_script, capsys):
+    ):
+        assert export_script.main(words) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and "hint: " in error
+        assert any(part in error for part in message.split("|"))
     make("native", here, "17")
     assert export_script.main(["99", "--to", "bin"]) == 2
     assert "17" in capsys.readouterr().err

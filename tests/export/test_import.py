@@ -90,8 +90,7 @@ def check_sequence(policy, weights, data, kind):
     return stacked_state(policy, state)
 
 
-@pytest.mark.parametrize("kind", ["train", "eval"])
-def test_outputs_of_4_0(path, fixtures, kind):
+def test_outputs_of_4_0(path, fixtures):
     policy, weights = imported(fixtures, "4.0")
     data = np.load(fixtures / "puffer4_breakout_mingru_forward.npz")
     state = [mx.array(layer) for layer in data["state0"]]
@@ -99,40 +98,35 @@ def test_outputs_of_4_0(path, fixtures, kind):
     assert_close(np.array(logits).T, data["logits"])
     assert_close(values, data["value"][:, 0])
     assert_close(np.stack([np.array(layer) for layer in after]), data["state1"])
-    last = check_sequence(policy, weights, data, kind)
-    assert_close(last["state"], data["seq_eval_final_state"])
+    for kind in "train", "eval":
+        last = check_sequence(policy, weights, data, kind)
+        assert_close(last["state"], data["seq_eval_final_state"])
 
 
-@pytest.mark.parametrize("kind", ["train", "eval"])
-def test_outputs_of_3_0(path, fixtures, kind):
+def test_outputs_of_3_0(path, fixtures):
     policy, weights = imported(fixtures, "3.0")
     data = np.load(fixtures / "puffer3_breakout_lstm_forward.npz")
     state = [{"h": mx.array(data["h0"]), "c": mx.array(data["c0"])}]
     logits, values, after = policy.step(weights, mx.array(data["obs"]), state)
     assert_close(np.array(logits).T, data["logits"])
     assert_close(values, data["value"][:, 0])
-    assert_close(after[0]["h"], data["h1"])
-    assert_close(after[0]["c"], data["c1"])
-    last = check_sequence(policy, weights, data, kind)
-    assert_close(last["h"], data["seq_train_final_h"])
-    assert_close(last["c"], data["seq_train_final_c"])
+    for part in "h", "c":
+        assert_close(after[0][part], data[f"{part}1"])
+    for kind in "train", "eval":
+        last = check_sequence(policy, weights, data, kind)
+        for part in "h", "c":
+            assert_close(last[part], data[f"seq_train_final_{part}"])
 
 
-@pytest.mark.parametrize(
-    ("version", "dialect", "network", "size"),
-    [("4.0", "torch", "MinGRU", (64, 2)), ("3.0", "puffer3", "LSTM", (128, 1))],
-)
-def test_what_upstreams_files_tell(fixtures, version, dialect, network, size):
+def test_what_upstreams_files_tell(fixtures):
     pytest.importorskip("torch")
-    found = importing.inspect(fixtures / FIXTURES[version])
-    assert found.kind == "torch" and found.step == 0
-    assert found.settings == {
-        "policy.dialect": dialect,
-        "policy.hidden_size": str(size[0]),
-        "policy.num_layers": str(size[1]),
-        "torch.network": network,
-        "torch.encoder": "DefaultEncoder",
-    }
+    told = {"4.0": ("torch", "64", "2", "MinGRU"), "3.0": ("puffer3", "128", "1", "LSTM")}
+    keys = "policy.dialect", "policy.hidden_size", "policy.num_layers", "torch.network"
+    for version, values in told.items():
+        found = importing.inspect(fixtures / FIXTURES[version])
+        assert found.kind == "torch" and found.step == 0
+        expected = dict(zip(keys, values, strict=True)) | {"torch.encoder": "DefaultEncoder"}
+        assert found.settings == expected
 
 
 # ---- state_dicts of all sorts --------------------------------------------------------------------
@@ -150,14 +144,14 @@ def read(path, spec=SPEC, /, **settings: Any):
     return importing.weights_of(found, spec, config_of(found.settings, **settings))
 
 
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
-def test_keys_with_prefixes(tmp_path, prefix):
+def test_keys_with_prefixes(tmp_path):
     """Of parallel training and torch.compile; at the front, or in the middle."""
     weights, tensors = state_dict(policy_of())
-    path = saved(tmp_path / "w.pt", {prefix + key: w for key, w in tensors.items()})
-    assert same(read(path)[1], weights)
-    middle = {key.replace(".", f".{prefix}", 1): w for key, w in tensors.items()}
-    assert same(read(saved(path, middle))[1], weights)
+    for prefix in "module.", "_orig_mod.", "module._orig_mod.":
+        path = saved(tmp_path / "w.pt", {prefix + key: w for key, w in tensors.items()})
+        assert same(read(path)[1], weights)
+        middle = {key.replace(".", f".{prefix}", 1): w for key, w in tensors.items()}
+        assert same(read(saved(path, middle))[1], weights)
 
 
 def test_an_early_3_0_file(tmp_path):
@@ -193,48 +187,48 @@ def set_first(value):
     return change
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda d: {k: w for k, w in d.items() if "layers.1" not in k}, None),
-        (
-            lambda d: {k: w for k, w in d.items() if k != "encoder.encoder.bias"},
-            r"encoder\.encoder\.bias: missing, expected \(16,\)",
-        ),
-        (
-            lambda d: {**d, "norm.weight": d["encoder.encoder.bias"]},
-            r"norm\.weight: not in this policy",
-        ),
-        (
-            lambda d: changed(d, "encoder.encoder.weight", lambda w: w[:, :-1]),
-            r"encoder\.encoder\.weight: \(16, 12\), expected \(16, 13\)",
-        ),
-        (
-            lambda d: changed(d, "network.layers.1.weight", set_first(float("nan"))),
-            r"network\.layers\.1\.weight holds numbers that aren't finite",
-        ),
-        (lambda d: {}, "isn't a policy of PufferLib 4.0's classes"),
-        (
-            lambda d: {k: w for k, w in d.items() if "value" not in k},
-            "isn't a policy of PufferLib 4.0's classes",
-        ),
-        (
-            lambda d: {k.replace("encoder.encoder", "encoder.conv1"): w for k, w in d.items()},
-            "isn't a policy of PufferLib 4.0's classes.*encoder.conv1",
-        ),
-        (lambda d: {"optimizer_state_dict": d, "global_step": 7}, "is not a state_dict of tensors"),
-        (lambda d: list(d.values()), "is not a state_dict of tensors"),
-    ],
+NO_POLICIES = (
+    (
+        lambda d: {k: w for k, w in d.items() if k != "encoder.encoder.bias"},
+        r"encoder\.encoder\.bias: missing, expected \(16,\)",
+    ),
+    (
+        lambda d: {**d, "norm.weight": d["encoder.encoder.bias"]},
+        r"norm\.weight: not in this policy",
+    ),
+    (
+        lambda d: changed(d, "encoder.encoder.weight", lambda w: w[:, :-1]),
+        r"encoder\.encoder\.weight: \(16, 12\), expected \(16, 13\)",
+    ),
+    (
+        lambda d: changed(d, "network.layers.1.weight", set_first(float("nan"))),
+        r"network\.layers\.1\.weight holds numbers that aren't finite",
+    ),
+    (lambda d: {}, "isn't a policy of PufferLib 4.0's classes"),
+    (
+        lambda d: {k: w for k, w in d.items() if "value" not in k},
+        "isn't a policy of PufferLib 4.0's classes",
+    ),
+    (
+        lambda d: {k.replace("encoder.encoder", "encoder.conv1"): w for k, w in d.items()},
+        "isn't a policy of PufferLib 4.0's classes.*encoder.conv1",
+    ),
+    (lambda d: {"optimizer_state_dict": d, "global_step": 7}, "is not a state_dict of tensors"),
+    (lambda d: list(d.values()), "is not a state_dict of tensors"),
 )
-def test_state_dicts_that_are_no_policy(tmp_path, change, message):
+
+
+def test_state_dicts_that_are_no_policy(tmp_path):
     _, tensors = state_dict(policy_of(layers=2))
-    path = saved(tmp_path / "w.pt", change(tensors))
-    if message is None:  # one layer less is another policy, and whole
-        assert len(read(path)[1]["network"]) == 1
-        return
-    with pytest.raises(UserError, match=message) as caught:
-        read(path)
-    assert caught.value.hint
+    fewer = {
+        k: w for k, w in tensors.items() if "layers.1" not in k
+    }  # is another policy, and whole
+    assert len(read(saved(tmp_path / "w.pt", fewer))[1]["network"]) == 1
+    for change, message in NO_POLICIES:
+        path = saved(tmp_path / "w.pt", change(tensors))
+        with pytest.raises(UserError, match=message) as caught:
+            read(path)
+        assert caught.value.hint
 
 
 def test_second_names_that_disagree(tmp_path):
@@ -406,8 +400,10 @@ def read_flat(path, spec, **settings):
     return importing.weights_of(found, spec, settled)
 
 
-@pytest.mark.parametrize(("H", "L"), [(64, 2), (128, 1), (32, 3), (512, 4), (128, 4)])
-@pytest.mark.parametrize("sizes", [(3,), (2, 4, 9), (1,), (1, 1, 1)])
+@pytest.mark.parametrize(
+    ("H", "L", "sizes"),
+    [(64, 2, (3,)), (128, 1, (2, 4, 9)), (32, 3, (1,)), (64, 2, (1, 1, 1)), (128, 4, (1, 1, 1))],
+)
 def test_sizes_of_flat_files(tmp_path, H, L, sizes):
     """A file's size tells hidden size and layers, whatever the configuration says."""
     spec = EnvSpec("x", 118, np.dtype(np.float32), ActionSpec(sizes))
@@ -419,17 +415,18 @@ def test_sizes_of_flat_files(tmp_path, H, L, sizes):
     assert told == ({} if (H, L) == (128, 4) else expected)  # the defaults
 
 
-@pytest.mark.parametrize("missing", [1, 5])
-def test_a_file_that_is_a_little_short(tmp_path, missing):
+def test_a_file_that_is_a_little_short(tmp_path):
     """5.0's player of CPUs takes it; the configuration has to say the sizes."""
     spec = EnvSpec("x", 118, np.dtype(np.float32), ActionSpec((1, 1, 1)))
     weights, path = flat_file(tmp_path, spec, 64, 2, whole=True)
-    path.write_bytes(path.read_bytes()[: -4 * missing])
+    whole = path.read_bytes()
     sizes = {"policy.hidden_size": "64", "policy.num_layers": "2"}
-    with pytest.warns(UserWarning, match=f"lacks the last {missing} of"):
-        _, loaded = read_flat(path, spec, **sizes)
-    first, last = (np.array(w["network"][1]["weight"]).ravel() for w in (weights, loaded))
-    np.testing.assert_array_equal(first[:-missing], last[:-missing])
+    for missing in 1, 5:
+        path.write_bytes(whole[: -4 * missing])
+        with pytest.warns(UserWarning, match=f"lacks the last {missing} of"):
+            _, loaded = read_flat(path, spec, **sizes)
+        first, last = (np.array(w["network"][1]["weight"]).ravel() for w in (weights, loaded))
+        np.testing.assert_array_equal(first[:-missing], last[:-missing])
 
 
 def test_sizes_that_make_as_many_numbers(tmp_path):
@@ -438,10 +435,7 @@ def test_sizes_that_make_as_many_numbers(tmp_path):
     assert same(read_flat(path, BREAKOUT)[1], weights)
     settings = {"policy.hidden_size": "10", "policy.num_layers": "5"}
     assert sizes_of(path, BREAKOUT, config_of(settings)) == {}
-
-
-def test_sizes_that_are_no_power_of_two(tmp_path):
-    weights, path = flat_file(tmp_path, SPEC, 24, 3)
+    weights, path = flat_file(tmp_path, SPEC, 24, 3)  # no power of two, and the only ones
     assert same(read_flat(path, SPEC)[1], weights)
 
 
@@ -458,36 +452,29 @@ def test_a_flat_file_in_another_dialect(tmp_path):
     assert same(loaded["network"], weights["network"])
 
 
-@pytest.mark.parametrize("size", [0, 7, 129536 - 4, 129536 + 1])
-def test_flat_files_of_no_size(tmp_path, size):
-    (tmp_path / "w.bin").write_bytes(b"\0" * size)
-    with pytest.raises(UserError, match=f"has {size} bytes, which .* make for breakout") as caught:
-        read_flat(tmp_path / "w.bin", BREAKOUT)
-    assert caught.value.hint
+def test_flat_files_of_no_size(tmp_path):
+    for size in 0, 7, 129536 - 4, 129536 + 1:
+        (tmp_path / "w.bin").write_bytes(b"\0" * size)
+        with pytest.raises(UserError, match=f"has {size} bytes, which .* for breakout") as caught:
+            read_flat(tmp_path / "w.bin", BREAKOUT)
+        assert caught.value.hint
 
 
 # ---- steps ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "step"),
-    [
+def test_steps(tmp_path):
+    """By a file's name, or its metadata."""
+    flat, onnx = formats.chosen("bin"), formats.chosen("onnx")
+    for name, step in (
         ("0000000093847552.bin", 93847552),
         ("breakout_0000000000001234.pt", 1234),
         ("puffer4_breakout_mingru.bin", 0),
         ("model_breakout_000300.pt", 0),
-        ("w.bin", 0),
-    ],
-)
-def test_steps_by_name(tmp_path, name, step):
-    assert importing.Found(tmp_path / name, formats.chosen("bin")).step == step
-
-
-def test_steps_by_metadata(tmp_path):
-    found = importing.Found(
-        tmp_path / "0000000093847552.x", formats.chosen("onnx"), metadata={"step": "5"}
-    )
-    assert found.step == 5
+    ):
+        assert importing.Found(tmp_path / name, flat).step == step
+    named = importing.Found(tmp_path / "0000000093847552.x", onnx, metadata={"step": "5"})
+    assert named.step == 5
 
 
 # ---- the script ----------------------------------------------------------------------------------
@@ -567,18 +554,15 @@ def theirs(folder):
     return str(place)
 
 
-@pytest.mark.parametrize("kind", ["folder", "file.py:factory", "gym:ID", "config.ini", "name"])
+@pytest.mark.parametrize("kind", ["folder", "gym:ID", "config.ini"])
 def test_environments_are_found_as_train_finds_them(here, script, commands, capsys, kind):
     """And both commands that are printed work, from any folder's and file's name."""
-    spec = EnvSpec("drift", 3, np.dtype(np.float32), ActionSpec((1, 1)))
-    if kind == "name":
-        spec, word = CARTPOLE, "cartpole"
-    elif kind == "gym:ID":
+    if kind == "gym:ID":
         pytest.importorskip("gymnasium")
         spec, word = CARTPOLE, "gym:CartPole-v1"
     else:
-        pytest.importorskip("gymnasium")
-        word = DRIFT["python"] if kind == "file.py:factory" else theirs(here)
+        spec = EnvSpec("drift", 3, np.dtype(np.float32), ActionSpec((1, 1)))
+        word = theirs(here)
     weights, path = flat_file(here, spec, 8, 1, whole=True)
     if kind == "config.ini":
         settings = config.load(word, SMALL.split())
@@ -596,37 +580,35 @@ def test_environments_are_found_as_train_finds_them(here, script, commands, caps
     assert "saved " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("metadata", "message"),
-    [
-        ({"torch.network": "evil:Net"}, "names a class of its own, torch.network evil:Net"),
-        ({"torch.encoder": "evil:Net"}, "names a class of its own, torch.encoder evil:Net"),
-        ({"torch.encoder": "\x1b[2Jevil:Net"}, r"torch.encoder '\x1b[2Jevil:Net'"),
-        ({"torch.network": "--base.seed=7"}, "torch.network --base.seed=7"),
-        ({"policy.dialect": "evil"}, "policy.dialect evil"),
-        ({"policy.hidden_size": "1e99"}, "policy.hidden_size"),
-        ({"policy.hidden_size": "1000000000"}, "its tensors are of policy.hidden_size 16"),
-        ({"policy.num_layers": "1000000000"}, "its tensors are of policy.num_layers 1"),
-    ],
+ABOUT = {"puffer_mlx": "1", "policy.dialect": "torch", "policy.hidden_size": "16"}
+ABOUT |= {"policy.num_layers": "1"}
+STRANGERS = (
+    ({"torch.network": "evil:Net"}, "names a class of its own, torch.network evil:Net"),
+    ({"torch.encoder": "evil:Net"}, "names a class of its own, torch.encoder evil:Net"),
+    ({"torch.encoder": "\x1b[2Jevil:Net"}, r"torch.encoder '\x1b[2Jevil:Net'"),
+    ({"torch.network": "--base.seed=7"}, "torch.network --base.seed=7"),
+    ({"policy.dialect": "evil"}, "policy.dialect evil"),
+    ({"policy.hidden_size": "1e99"}, "policy.hidden_size"),
+    ({"policy.hidden_size": "1000000000"}, "its tensors are of policy.hidden_size 16"),
+    ({"policy.num_layers": "1000000000"}, "its tensors are of policy.num_layers 1"),
 )
-def test_what_a_strangers_file_says_of_its_policy(here, script, capsys, metadata, message):
+
+
+def test_what_a_strangers_file_says_of_its_policy(here, script, capsys):
     """Nothing is imported, made or written because a file says so."""
     (here / "evil.py").write_text("raise SystemExit('evil ran')")
-    policy = policy_of(spec=CARTPOLE)
-    told = {"puffer_mlx": "1", "policy.dialect": "torch", "policy.hidden_size": "16"}
-    told |= {"policy.num_layers": "1", **metadata}
-    weights = policy.init(mx.random.key(0))
-    weight_files.save_safetensors(weights, here / "w.safetensors", told)
-    assert script.main(["w.safetensors", "cartpole"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and message in error and "hint: " in error
-    assert "\x1b" not in error and not (here / "checkpoints").exists()
+    weights = policy_of(spec=CARTPOLE).init(mx.random.key(0))
+    for metadata, message in STRANGERS:
+        weight_files.save_safetensors(weights, here / "w.safetensors", ABOUT | metadata)
+        assert script.main(["w.safetensors", "cartpole"]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and message in error and "hint: " in error
+        assert "\x1b" not in error and not (here / "checkpoints").exists()
 
 
 def test_a_file_says_nothing_but_of_its_policy(here, script):
     policy = policy_of(spec=CARTPOLE)
-    told = {"puffer_mlx": "1", "policy.dialect": "torch", "policy.hidden_size": "16"}
-    told |= {"policy.num_layers": "1", "base.checkpoint_dir": str(here / "elsewhere")}
+    told = {**ABOUT, "base.checkpoint_dir": str(here / "elsewhere")}
     told |= {"train.learning_rate": "9", "vec.normalize_observations": "True", "base.seed": "5"}
     weight_files.save_safetensors(policy.init(mx.random.key(0)), here / "w.safetensors", told)
     assert script.main(["w.safetensors", "cartpole"]) == 0
@@ -657,8 +639,7 @@ def test_options_that_contradict_the_statistics(here, script, capsys, has):
 def test_a_class_that_a_person_asks_for(here, script):
     (here / "my_own_net.py").write_text("from puffer_mlx.policy.networks import GRU as Net\n")
     policy = policy_of("native", "GRU", spec=CARTPOLE)
-    told = {"puffer_mlx": "1", "policy.dialect": "native", "policy.hidden_size": "16"}
-    told |= {"policy.num_layers": "1", "torch.network": "my_own_net:Net"}
+    told = ABOUT | {"policy.dialect": "native", "torch.network": "my_own_net:Net"}
     weights = policy.init(mx.random.key(0))
     weight_files.save_safetensors(weights, here / "w.safetensors", told)
     assert script.main(["w.safetensors", "cartpole"]) == 2
@@ -667,9 +648,9 @@ def test_a_class_that_a_person_asks_for(here, script):
     assert checkpoint.load(made, True).config.torch.network == "my_own_net:Net"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_mistakes(here, script, capsys):
+    (here / "w.bin").write_bytes(b"\0" * 8)
+    for words, message in (
         ([], "the first two words must be a file and an environment"),
         (["w.bin"], "the first two words must be a file and an environment"),
         (["w.bin", "--seed", "1"], "the first two words must be a file and an environment"),
@@ -677,24 +658,21 @@ def test_a_class_that_a_person_asks_for(here, script):
         (["w.bin", "breakin"], "no configuration has the environment 'breakin'"),
         (["w.bin", "breakout", "--nonsense", "1"], "unknown option --nonsense 1"),
         (["w.bin", "breakout"], "has 8 bytes, which no hidden size and layers make for breakout"),
-    ],
-)
-def test_mistakes(here, script, capsys, words, message):
-    (here / "w.bin").write_bytes(b"\0" * 8)
-    assert script.main(words) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and message in error and "hint: " in error
-    assert not (here / "checkpoints").exists()
+    ):
+        assert script.main(words) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and message in error and "hint: " in error
+        assert not (here / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("name", ["a.safetensors", "a.onnx", "a.pt", "a.bin"])
-def test_files_that_can_not_be_read_whole(tmp_path, name):
+def test_files_that_can_not_be_read_whole(tmp_path):
     """A pipe would have one wait, and 10 TB take the memory: neither is begun."""
-    os.mkfifo(tmp_path / name)
-    with pytest.raises(UserError, match="not a file, but a pipe or a device"):
-        importing.inspect(tmp_path / name)
-    (tmp_path / name).unlink()
-    (tmp_path / name).touch()
-    os.truncate(tmp_path / name, 10**13)
-    with pytest.raises(UserError, match=r"has 10000\.0 GB, more than this machine's free memory"):
-        importing.inspect(tmp_path / name)
+    for name in "a.safetensors", "a.onnx", "a.pt", "a.bin":
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(UserError, match="not a file, but a pipe or a device"):
+            importing.inspect(tmp_path / name)
+        (tmp_path / name).unlink()
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, 10**13)
+        with pytest.raises(UserError, match=r"has 10000\.0 GB, more than this machine's free mem"):
+            importing.inspect(tmp_path / name)

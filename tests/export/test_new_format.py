@@ -28,8 +28,7 @@ import numpy as np
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.file_format import FileFormat, Option
-from puffer_mlx.export.metadata import metadata, told, told_dialect
-from puffer_mlx.export.parity import run
+from puffer_mlx.export.metadata import metadata, told
 from puffer_mlx.trees import named
 
 
@@ -68,12 +67,6 @@ class Npz(FileFormat):
         except Exception as error:
             raise UserError(f"{path} can't be read as npz: {error}", "it is damaged") from None
         return told(path, self, tensors, about)
-
-    def dialect(self, found, asked):
-        return told_dialect(found, asked)
-
-    def run(self, found, policy, observations):
-        return run(policy, self.weights(found, policy), observations, found.memory)
 
 
 FORMAT = Npz()
@@ -114,7 +107,6 @@ def same(one, other):
 def test_it_is_one_among_the_others():
     assert list(formats.by_name()) == ["bin", "npz", "onnx", "safetensors", "torch"]
     assert Format("npz", bits=16).file.bits == 16  # pyright: ignore[reportAttributeAccessIssue]
-    assert "| `npz` | | what remembers something |\n" in formats.table()
 
 
 @pytest.mark.parametrize("network", ["MinGRU", "LSTM"])
@@ -148,15 +140,15 @@ def test_statistics_go_with_it(tmp_path):
     assert found.inside and set(found.memory) == set(memory)
 
 
-@pytest.mark.parametrize("name", ["export", "import"])
-def test_help_offers_it(scripts, capsys, name):
-    with pytest.raises(SystemExit):
-        scripts(name).main(["--help"])
-    printed = " ".join(capsys.readouterr().out.split())
-    ours = ("npz: NumPy alone", "--to npz:", "--npz-bits {64,16} of a number")
-    theirs = (".npz: NumPy alone", "--npz-bits {64,16} of a number here")
-    for words in ours if name == "export" else theirs:
-        assert words in printed
+def test_help_offers_it(scripts, capsys):
+    for name in ["export", "import"]:
+        with pytest.raises(SystemExit):
+            scripts(name).main(["--help"])
+        printed = " ".join(capsys.readouterr().out.split())
+        ours = ("npz: NumPy alone", "--to npz:", "--npz-bits {64,16} of a number")
+        theirs = (".npz: NumPy alone", "--npz-bits {64,16} of a number here")
+        for words in ours if name == "export" else theirs:
+            assert words in printed
 
 
 def test_content_and_name_tell_it_from_torch(tmp_path):
@@ -233,7 +225,11 @@ def test_its_hint_where_weights_are_loaded(tmp_path):
 
 
 def test_the_table_of_the_documentation(monkeypatch):
-    """``python -m puffer_mlx.export.formats`` prints it."""
+    """All formats, in their order, with what they need and hold."""
     monkeypatch.setattr(formats, "__path__", formats.__path__[:1])
+    lines = ["| | needs | holds |", "| --- | --- | --- |"]
+    for name, file in formats.by_name().items():
+        needs = f"`pip install 'puffer-mlx[{file.extra}]'` " if file.extra else ""
+        lines.append(f"| `{name}` | {needs}| {file.holds} |")
     page = Path(__file__).parents[2] / "docs" / "export.md"
-    assert formats.table() in page.read_text()
+    assert "\n".join(lines) + "\n" in page.read_text()

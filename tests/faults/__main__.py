@@ -8,6 +8,7 @@ repository, alone. The exit status is 1 if tests pass with one of them, or fail 
 import argparse
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -40,7 +41,16 @@ def copy_to(folder: Path) -> None:
 
 def fails(folder: Path, words: str) -> bool:
     """Whether a test fails, or can't be collected; an error if there is none."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *words.split()]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *shlex.split(words),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False

@@ -50,11 +50,11 @@ def outside(size=5):
     return Count(size)
 
 
-@pytest.mark.parametrize("env", [Count, outside, lambda: Count()])
-def test_a_class_and_functions_make_as_many_as_are_wanted(env):
-    with puffer_mlx.train(env, **SMALL) as trainer:
-        assert trainer.vec.num_environments == 2 and trainer.global_step == 512
-    assert trainer.config.env_name.startswith(f"{__name__}:") and trainer.config.python
+def test_a_class_and_functions_make_as_many_as_are_wanted():
+    for env in [Count, outside, lambda: Count()]:
+        with puffer_mlx.train(env, **SMALL) as trainer:
+            assert trainer.vec.num_environments == 2 and trainer.global_step == 512
+        assert trainer.config.env_name.startswith(f"{__name__}:") and trainer.config.python
 
 
 def test_they_are_made_in_processes_too():
@@ -88,16 +88,13 @@ def test_an_object_is_refused_where_several_are_wanted():
         puffer_mlx.train(gymnasium.make("CartPole-v1"), **SMALL)
 
 
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
+def test_what_is_no_environment():
+    for env, message in [
         (3, "the environment is an object of int\n  hint: a name"),
         (gymnasium.make_vec("CartPole-v1", 2), "VectorEnv\n  hint: give what makes it"),
-    ],
-)
-def test_what_is_no_environment(env, message):
-    with pytest.raises(UserError, match=message):
-        given(env)
+    ]:
+        with pytest.raises(UserError, match=message):
+            given(env)
 
 
 def test_one_must_be_given():

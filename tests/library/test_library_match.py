@@ -68,20 +68,17 @@ def test_an_environment_in_python(dueling):
     assert other.total.games == 8
 
 
-@pytest.mark.parametrize(
-    ("against", "how", "said"),
-    [
+def test_refused(trainer):
+    for against, how, said in [
         ("nobody", {}, "'nobody' is no player"),
         ("bot:3", {}, "'3' is no skill"),
         ("random", {"games": 1}, "games is 1"),
         ("random", {"env": "gym:CartPole-v1"}, "CartPole-v1 has 1 agents an environment"),
         ("random", {"env": "soccer"}, "a policy of connect4_two sees"),
         ("random", {"games": 8, "max_steps": 3}, "had not ended 1 games after 3 steps"),
-    ],
-)
-def test_refused(trainer, against, how, said):
-    with pytest.raises(UserError, match=said):
-        puffer_mlx.play_match(trainer, against, **how)
+    ]:
+        with pytest.raises(UserError, match=said):
+            puffer_mlx.play_match(trainer, against, **how)
 
 
 def test_the_run_is_left_as_it_is(trainer):

@@ -179,19 +179,16 @@ def test_an_environment_in_c():
             trainer.predict([1, 2])
 
 
-@pytest.mark.parametrize(
-    ("make", "seen", "message"),
-    [
+def test_what_is_no_observation():
+    for make, seen, message in [
         ("gym:CartPole-v1", np.zeros(3), r"the observation has shape \(3,\).*shows \(4,\)"),
         ("gym:CartPole-v1", np.zeros((2, 3)), r"has shape \(2, 3\).*shows \(4,\)\n.*\(n, 4\)"),
         ("gym:CartPole-v1", np.zeros((0, 4)), r"has shape \(0, 4\)"),
         (Given, {"near": np.zeros((2, 2))}, r"the observation has no part both\.0"),
         (Given, 3, "the observation has no part"),
-    ],
-)
-def test_what_is_no_observation(make, seen, message):
-    with trained(make) as trainer, pytest.raises(UserError, match=message):
-        trainer.predict(seen)
+    ]:
+        with trained(make) as trainer, pytest.raises(UserError, match=message):
+            trainer.predict(seen)
 
 
 def test_a_policy_does_not_change_when_its_trainer_goes_on(tmp_path):

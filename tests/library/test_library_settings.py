@@ -30,9 +30,8 @@ def test_several_choices_are_a_list_too():
             collected(wrong)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
+def test_what_is_wrong_with_settings():
+    for given, message in [
         ({"learnin_rate": 1}, "no setting learnin_rate\n  hint: did you mean learning_rate"),
         ({"train.gama": 1}, "no setting train.gama\n  hint: did you mean train.gamma"),
         ({"train": {"hidden_size": 1}}, "did you mean policy.hidden_size"),
@@ -47,11 +46,9 @@ def test_several_choices_are_a_list_too():
         ({"zzzzzz": 1}, r"prints every key; the environment's own are env\.NAME"),
         ({"gamma": None}, "gamma is None, of type NoneType\n  hint: a number"),
         ({"env": {"sizes": [1, 2]}}, r"env.sizes is \[1, 2\], .*\n.*lambda: MyEnv"),
-    ],
-)
-def test_what_is_wrong_with_settings(given, message):
-    with pytest.raises(UserError, match=message):
-        collected(given)
+    ]:
+        with pytest.raises(UserError, match=message):
+            collected(given)
 
 
 def test_settings_win_over_files_and_count_as_typed():
@@ -66,9 +63,8 @@ def made_of(given):
         pass
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
+def test_errors_speak_of_arguments_and_of_no_command_line():
+    for make, said in [
         (lambda: configured(None, "squared", {"gamma": 2}), "train.gamma 2.0 is out of range ("),
         (
             lambda: configured(config.Config("squared"), None, {"gamma": 2}),
@@ -80,14 +76,12 @@ def made_of(given):
         (lambda: configured({"env.siz": 1}, "squared", {}), "there is no setting env.siz 1 ("),
         # after it was read
         (lambda: made_of({"total_agents": 7}), "7 is not a multiple of vec.num_buffers 1 times"),
-    ],
-)
-def test_errors_speak_of_arguments_and_of_no_command_line(make, said):
-    with pytest.raises(UserError) as caught:
-        make()
-    text = str(caught.value)
-    assert said in text and "keyword or dictionary)\n" in text
-    assert "command line" not in text and "--" not in text
+    ]:
+        with pytest.raises(UserError) as caught:
+            make()
+        text = str(caught.value)
+        assert said in text and "keyword or dictionary)\n" in text
+        assert "command line" not in text and "--" not in text
 
 
 def test_a_family_that_is_found_out_later_blames_no_command_line_either():

@@ -78,9 +78,11 @@ def test_metal_may_refuse(metal, tmp_path):
     assert metal.calls == ["epoch 0", "epoch 1"]
 
 
-@pytest.mark.parametrize(
-    ("name", "epochs", "expected"),
-    [
+def test_what_will_not_do_is_refused_before_the_run(metal, tmp_path):
+    (tmp_path / "taken").write_text("mine")
+    (tmp_path / "old.gputrace").mkdir()
+    (tmp_path / "link.gputrace").symlink_to("nowhere")
+    for name, epochs, expected in [
         ("run.json", 1, r"must end in .gputrace\n  hint: .*run.gputrace"),
         ("", 1, r"must end in .gputrace"),
         ("old.gputrace", 1, "exists, and Metal doesn't replace"),
@@ -88,15 +90,10 @@ def test_metal_may_refuse(metal, tmp_path):
         ("taken/run.gputrace", 1, "can't write "),
         ("run.gputrace", 0, f"a capture of 0 epochs, expected 1 to {MOST}"),
         ("run.gputrace", MOST + 1, f"a capture of {MOST + 1} epochs"),
-    ],
-)
-def test_what_will_not_do_is_refused_before_the_run(metal, tmp_path, name, epochs, expected):
-    (tmp_path / "taken").write_text("mine")
-    (tmp_path / "old.gputrace").mkdir()
-    (tmp_path / "link.gputrace").symlink_to("nowhere")
-    with pytest.raises(UserError, match=expected) as error:
-        MetalCapture(tmp_path / name, epochs)
-    assert error.value.hint and metal.calls == []
+    ]:
+        with pytest.raises(UserError, match=expected) as error:
+            MetalCapture(tmp_path / name, epochs)
+        assert error.value.hint and metal.calls == []
 
 
 @pytest.mark.parametrize("value", [None, "0"])

@@ -104,6 +104,12 @@ def test_sampled_shares_divide_the_training_between(lane, clock):
             assert value == pytest.approx(measured[name] * seconds / 16), name
     assert epoch(True, 36)["train_misc"] == pytest.approx(24)  # measured anew
     assert epoch(False, 9)["train_misc"] == pytest.approx(6)
+    charge(lane, clock, train_gather=30)
+    lane.divide(sampled=True)
+    charge(lane, clock, train_forward=10)
+    lane.divide(sampled=True)
+    lane.divide(sampled=False)  # nothing was charged since: what was divided stays so
+    assert lane.take() == {**dict.fromkeys(measured, 0), "train_gather": 30, "train_forward": 10}
 
 
 def test_a_phase_of_several_is_divided_from_the_last_take_on(lane, clock):

@@ -150,19 +150,16 @@ def test_a_file_that_cannot_be_written_at_the_end_does_not_end_the_run(
     assert "no trace: can't write" in capsys.readouterr().err and files(tmp_path) == set()
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
+def test_a_path_that_will_not_do_is_refused_before_the_run(tmp_path):
+    for name, expected in [
         ("", "is a folder, expected"),
         ("taken/t.json", "can't write "),
         ("new/../taken/t.json", "can't write "),
-    ],
-)
-def test_a_path_that_will_not_do_is_refused_before_the_run(tmp_path, name, expected):
-    (tmp_path / "taken").write_text("mine")
-    with pytest.raises(UserError, match=expected) as error:
-        Trace(tmp_path / name, 0, 1)
-    assert error.value.hint and files(tmp_path) == {"taken"}
+    ]:
+        (tmp_path / "taken").write_text("mine")
+        with pytest.raises(UserError, match=expected) as error:
+            Trace(tmp_path / name, 0, 1)
+        assert error.value.hint and files(tmp_path) == {"taken"}
 
 
 def test_a_folder_that_nobody_may_write_to(tmp_path, monkeypatch):

@@ -4,13 +4,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import ROOT, errors, files
+from running import benchmark, files
 
+pytestmark = pytest.mark.slow  # they start many runs: by night
 BATCH = 8 * 8
 SIZES = f"""
     --device cpu --env.size 3 --policy.hidden-size 8 --vec.total-agents 8 --vec.num-buffers 2
@@ -18,19 +18,12 @@ SIZES = f"""
 """.split()
 
 
-def run(name: str, *argv: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *map(str, argv)]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
-    done.stderr = errors(done.stderr)
-    return done
-
-
 # ---- overlap.py ----------------------------------------------------------------------------------
 
 
 def overlap(folder: Path, *more: object) -> dict[str, Any]:
     words = ["squared", *SIZES, "--epochs", 2, "--repeat", 3, "--json", "record.json", *more]
-    done = run("overlap", *words, cwd=folder)
+    done = benchmark("overlap", *words, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     record = json.loads((folder / "record.json").read_text())
     for name, value in record["results"].items():
@@ -79,7 +72,7 @@ def test_cores(tmp_path):
         ("0-1", "two sets of cores"),
         ("1-0,2-3", "two sets of cores"),
     ):
-        done = run("overlap", "squared", *SIZES, "--cores", text, cwd=tmp_path)
+        done = benchmark("overlap", "squared", *SIZES, "--cores", text, cwd=tmp_path)
         assert done.returncode == 2 and words in done.stderr
 
 
@@ -99,14 +92,14 @@ def test_commits(tmp_path):
     (tmp_path / "other/scripts").mkdir(parents=True)
     (tmp_path / "other/scripts/train.py").write_text(OTHER)
     words = ["other", "squared", "--pairs", 2, *SIZES, "--train.total-timesteps", 6 * BATCH]
-    done = run("commits", *words, "--json", "record.json", cwd=tmp_path)
+    done = benchmark("commits", *words, "--json", "record.json", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     row = json.loads((tmp_path / "record.json").read_text())["steps per second"]["squared"]
     assert row["other"] == [3.0, 3.0]  # the first third left out
     assert row["ratio"] == pytest.approx(sum(row["this"]) / 2 / 3)
     assert f"squared: {row['ratio']:.3f} (" in done.stdout
 
-    done = run("commits", *words, "--seed", 1, cwd=tmp_path)
+    done = benchmark("commits", *words, "--seed", 1, cwd=tmp_path)
     assert done.returncode == 2 and "failed in" in done.stderr and "no such option" in done.stderr
 
 
@@ -130,7 +123,7 @@ def keep(folder: Path, variant: str, seed: int, scores: list[float], steps: int 
 
 def compare(folder: Path, *more: object) -> tuple[subprocess.CompletedProcess[str], dict]:
     words = ["--tasks", "squared", "--variants", "fp32,bf16", "--json", "out.json", *more]
-    done = run("precision_learning", *words, "--runs", "kept", cwd=folder)
+    done = benchmark("precision_learning", *words, "--runs", "kept", cwd=folder)
     path = folder / "out.json"
     return done, json.loads(path.read_text()) if path.exists() else {}
 
@@ -206,23 +199,23 @@ def test_runs_are_kept_and_go_on(tmp_path):
     words = ["--tasks", "squared", "--variants", "fp32,bf16+overlap", "--seeds", 1]
     words += ["--score", "episode_length", "--jobs", 2, "--out", "kept", *SIZES]
     words += ["--train.total-timesteps", 40 * BATCH]
-    first = run("precision_learning", *words, cwd=tmp_path)
+    first = benchmark("precision_learning", *words, cwd=tmp_path)
     assert first.returncode in (0, 1), first.stderr  # 40 epochs tell nothing
     logs = sorted((tmp_path / "kept").rglob("*.jsonl"))
     assert len(logs) == 2 and sum("done" in line for line in first.stderr.splitlines()) == 2
     times = [log.stat().st_mtime_ns for log in logs]
-    again = run("precision_learning", *words, cwd=tmp_path)
+    again = benchmark("precision_learning", *words, cwd=tmp_path)
     assert (again.returncode, again.stdout, again.stderr) == (first.returncode, first.stdout, "")
     assert [log.stat().st_mtime_ns for log in logs] == times
-    other = run("precision_learning", *words, "--train.gamma", 0.9, cwd=tmp_path)
+    other = benchmark("precision_learning", *words, "--train.gamma", 0.9, cwd=tmp_path)
     assert other.returncode == 2 and "the same options, or another --out" in other.stderr
 
 
 def test_runs_that_fail(tmp_path):
     """One that can't begin is an error before all others; one that ends early fails the gate."""
     words = ["--tasks", "squared", "--seeds", 1, *SIZES, "--env.size", 99]
-    done = run("precision_learning", *words, "--variants", "fp32,bf16", cwd=tmp_path)
+    done = benchmark("precision_learning", *words, "--variants", "fp32,bf16", cwd=tmp_path)
     assert done.returncode == 2 and "squared doesn't start with fp32" in done.stderr
-    done = run("precision_learning", *words, "--variants", "fp32", cwd=tmp_path)
+    done = benchmark("precision_learning", *words, "--variants", "fp32", cwd=tmp_path)
     assert done.returncode == 1
     assert "failed by squared fp32; squared fp32, seed 1: error: " in done.stdout

@@ -96,6 +96,7 @@ def test_a_policy_s_behaviour():
         np.testing.assert_allclose(mixes, np.asarray(mx.softmax(logits, axis=0)).T, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_runs_and_keeps_what_it_has(tmp_path, capsys):
     path = tmp_path / "x.json"
     short = "--train.total-timesteps 100_000 --base.checkpoint-interval 1 --seeds 1"

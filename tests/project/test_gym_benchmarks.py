@@ -3,21 +3,12 @@
 import importlib.util
 import json
 import statistics
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from running import ROOT, errors, files
+from running import ROOT, benchmark, files
 
 pytest.importorskip("gymnasium")
-
-
-def run(name: str, *argv: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *map(str, argv)]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
-    done.stderr = errors(done.stderr)
-    return done
 
 
 def load(name: str):
@@ -31,9 +22,10 @@ def load(name: str):
 # ---- gym_peers.py --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_peers_speeds(tmp_path):
     words = ["--envs", "4,8", "--trainers", "puffer_mlx;puffer_mlx, sync", "--passes", 2]
-    done = run("gym_peers", *words, "--seconds", 0.01, "--json", "record.json", cwd=tmp_path)
+    done = benchmark("gym_peers", *words, "--seconds", 0.01, "--json", "record.json", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert files(tmp_path) == {"record.json"}
     record = json.loads((tmp_path / "record.json").read_text())
@@ -62,21 +54,23 @@ def test_ratios_are_medians_of_each_pass():
     assert found["medians"]["puffer_mlx"]["steps/CPU-s"] == 40.0
 
 
+@pytest.mark.slow
 def test_peers_errors(tmp_path):
-    done = run("gym_peers", "--trainers", "nobody", cwd=tmp_path)
+    done = benchmark("gym_peers", "--trainers", "nobody", cwd=tmp_path)
     assert done.returncode == 2 and "no trainer 'nobody'; there are puffer_mlx;" in done.stderr
     words = ["--trainers", "sbx", "--passes", 1, "--peers", sys.executable]
-    done = run("gym_peers", *words, cwd=tmp_path)  # this Python hasn't it
+    done = benchmark("gym_peers", *words, cwd=tmp_path)  # this Python hasn't it
     assert done.returncode == 1 and "sbx with 8 environments failed" in done.stderr
 
 
 # ---- gym_learning.py -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_learning_to_a_limit(tmp_path):
     words = ["CartPole-v1", "--seeds", 2, "--limit", 600, "--json", "record.json"]
     more = ["--vec.total-agents", 4, "--train.horizon", 16, "--train.minibatch-size", 32]
-    done = run("gym_learning", *words, *more, cwd=tmp_path)
+    done = benchmark("gym_learning", *words, *more, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")  # nobody learns it in 600 steps
     assert files(tmp_path) == {"record.json"}
     record = json.loads((tmp_path / "record.json").read_text())
@@ -117,11 +111,12 @@ def test_within_the_budget_takes_every_seed():
     assert failed["median"] is None and not failed["within the budget"]
 
 
+@pytest.mark.slow
 def test_learning_errors(tmp_path):
-    done = run("gym_learning", "Nothing-v0", cwd=tmp_path)
+    done = benchmark("gym_learning", "Nothing-v0", cwd=tmp_path)
     assert done.returncode == 2 and "no task Nothing-v0; there are CartPole-v1" in done.stderr
-    done = run("gym_learning", "CartPole-v1", "--train.gama", "0.9", cwd=tmp_path)
+    done = benchmark("gym_learning", "CartPole-v1", "--train.gama", "0.9", cwd=tmp_path)
     assert done.returncode == 1 and "train.gama" in done.stderr
     for name in ("gym_learning", "gym_peers"):
-        done = run(name, "--core", 4000, cwd=tmp_path)
+        done = benchmark(name, "--core", 4000, cwd=tmp_path)
         assert done.returncode == 2 and "may not use core 4000" in done.stderr

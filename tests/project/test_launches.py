@@ -2,14 +2,12 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from running import ROOT, TINY, errors, files
+from running import ROOT, TINY, benchmark, files
 
 Counts = dict[str, tuple[float, ...]]
 
@@ -87,16 +85,9 @@ LAUNCHES: dict[str, Counts] = {
 }
 
 
-def run(*argv: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "benchmarks" / "launches.py"), *map(str, argv)]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
-    done.stderr = errors(done.stderr)
-    return done
-
-
 def count(folder: Path, *argv: object) -> tuple[str, dict]:
     """What is printed, and the record's results."""
-    done = run(*argv, "--json", "record.json", cwd=folder)
+    done = benchmark("launches", *argv, "--json", "record.json", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert files(folder) == {"record.json"}
     return done.stdout, json.loads((folder / "record.json").read_text())["results"]
@@ -188,6 +179,6 @@ def test_what_cannot_be_done(tmp_path):
     if not mx.is_available(mx.gpu):
         refused.append((["squared", "--time"], "no GPU to measure"))
     for argv, words in refused:
-        done = run(*argv, cwd=tmp_path)
+        done = benchmark("launches", *argv, cwd=tmp_path)
         assert done.returncode == 2 and words in done.stderr, done.stderr
     assert not files(tmp_path)

@@ -6,14 +6,13 @@ import itertools
 import json
 import re
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from running import ROOT, errors, files
+from running import ROOT, benchmark, files
 
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
@@ -25,13 +24,6 @@ nightly, peers, processes, runs, table, tasks, zoo = (
 )
 learning = importlib.import_module("learning")
 OURS, SB3 = tasks.OURS, tasks.SB3
-
-
-def run(*argv: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "benchmarks" / "learning.py"), *map(str, argv)]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
-    done.stderr = errors(done.stderr)
-    return done
 
 
 def write_record(folder: Path, name: str, trainer: str = OURS, **seeds: Any) -> None:
@@ -53,20 +45,20 @@ def write_record(folder: Path, name: str, trainer: str = OURS, **seeds: Any) -> 
 # ---- tasks ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", tasks.TASKS)
-def test_a_tasks_settings_are_legal(name):
-    task = tasks.TASKS[name]
-    environment, *words = runs.training(runs.Run(name, OURS, 3), runs.Place(Path()))
-    settings = config.load(environment, words)
-    assert (settings.base.seed, settings.vec.seed) == (3, 3000)
-    if task.steps:
-        assert settings.train.total_timesteps == task.steps
-    if task.python:
-        assert settings.base.eval_episodes == 0 and task.steps
-    for given in task.peers.values():
-        batch = given.get("n_envs", 1) * given.get("n_steps", 2048)
-        assert batch % given.get("batch_size", 64) == 0
-        assert json.loads(json.dumps(given)) == given
+def test_a_tasks_settings_are_legal():
+    for name in tasks.TASKS:
+        task = tasks.TASKS[name]
+        environment, *words = runs.training(runs.Run(name, OURS, 3), runs.Place(Path()))
+        settings = config.load(environment, words)
+        assert (settings.base.seed, settings.vec.seed) == (3, 3000)
+        if task.steps:
+            assert settings.train.total_timesteps == task.steps
+        if task.python:
+            assert settings.base.eval_episodes == 0 and task.steps
+        for given in task.peers.values():
+            batch = given.get("n_envs", 1) * given.get("n_steps", 2048)
+            assert batch % given.get("batch_size", 64) == 0
+            assert json.loads(json.dumps(given)) == given
 
 
 def test_every_published_score_and_setting_belongs_to_a_task():
@@ -387,11 +379,12 @@ def test_a_nights_tasks_exist():
 # ---- all of it -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_small_run(tmp_path):
     pytest.importorskip("gymnasium")
     words = ["CartPole-v1", "--seeds", 1, "--steps", 640, "--out", "kept", "--train.horizon", 16]
     words += ["--vec.total-agents", 4, "--train.minibatch-size", 32]
-    done = run(*words, cwd=tmp_path)
+    done = benchmark("learning", *words, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert files(tmp_path) == {"kept/CartPole-v1.json", "kept-gym.png"}
     text = (tmp_path / "kept" / "CartPole-v1.json").read_text()
@@ -402,28 +395,26 @@ def test_a_small_run(tmp_path):
     assert made["score"] == pytest.approx(statistics.fmean(made["returns"]))
     assert 1 < len(made["curve"]) <= 20 and made["curve"][-1][0] == 640
     assert record["settings"]["train.horizon"] == "16"
-    again = run(*words, "--peers", sys.executable, cwd=tmp_path)  # this Python hasn't SB3
+    words += ["--peers", sys.executable]  # this Python hasn't SB3
+    again = benchmark("learning", *words, cwd=tmp_path)
     assert (again.returncode, again.stderr) == (1, "")
     assert "puffer_mlx" not in again.stdout and "CartPole-v1 sb3 seed 1 failed" in again.stdout
     assert (tmp_path / "kept" / "CartPole-v1.json").read_text() == text
-    shown = run("--table", "--out", "kept", cwd=tmp_path)
+    shown = benchmark("learning", "--table", "--out", "kept", cwd=tmp_path)
     assert shown.returncode == 0 and "| CartPole-v1 ↓ |" in shown.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
+def test_words_that_do_nothing(tmp_path, capsys):
+    for words, told in [
         ("--write", "--write needs --table"),
         ("--seeds 0", "at least 1"),
         ("catch --trainers sb3", "needs an interpreter of its own"),
         ("catch --trainers nobody", "no trainer nobody"),
         ("catch --jobs 4000", "need 4000 cores"),
-    ],
-)
-def test_words_that_do_nothing(tmp_path, capsys, words, told):
-    with contextlib.suppress(SystemExit):
-        assert learning.main([*words.split(), "--out", str(tmp_path)]) == 2
-    assert told in capsys.readouterr().err and not files(tmp_path)
+    ]:
+        with contextlib.suppress(SystemExit):
+            assert learning.main([*words.split(), "--out", str(tmp_path)]) == 2
+        assert told in capsys.readouterr().err and not files(tmp_path)
 
 
 # ---- many seeds ----------------------------------------------------------------------------------
@@ -438,15 +429,15 @@ def test_a_share_and_when_a_score_was_passed_by_hand():
     assert seeds.passed(records, "env/score", 901) is None
 
 
+@pytest.mark.slow
 def test_many_seeds_are_scored_by_whole_episodes(tmp_path):
     """squared's episodes end within 16 steps: each of the 8 agents has one, scored -1 to 1."""
-    script = str(ROOT / "benchmarks" / "seeds.py")
     words = ["squared", "--seeds", "2", "--agents", "8", "--bounds", "2", "--fail-share", "0.5"]
     words += ["--json", "kept.json", "--train.total-timesteps", "30_000", "--device", "cpu"]
     words += ["--vec.total-agents", "64", "--train.minibatch-size", "1024"]
-    done = subprocess.run([sys.executable, script, *words], cwd=tmp_path, capture_output=True)
+    done = benchmark("seeds", *words, cwd=tmp_path)
     assert done.returncode == 1, done.stderr  # all are below 2
-    assert b"2 seeds, median" in done.stdout and b"below 2: 2 of 2, 100.0 %" in done.stdout
+    assert "2 seeds, median" in done.stdout and "below 2: 2 of 2, 100.0 %" in done.stdout
     first, second = json.loads((tmp_path / "kept.json").read_text())["runs"]
     assert (first["seed"], second["seed"]) == (1001, 1002)
     assert (first["episodes"], first["unfinished"]) == (8, 0) and -1 <= first["score"] <= 1

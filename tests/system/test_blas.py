@@ -53,25 +53,25 @@ def transposed(x: np.ndarray) -> mx.array:
 
 
 @pytest.mark.parametrize(("m", "k", "n"), SHAPES)
-@pytest.mark.parametrize("left", ["a", "aT"])
-@pytest.mark.parametrize("right", ["b", "bT"])
-def test_products_and_transposes(random, m, k, n, left, right):
-    a, b = random.standard_normal((m, k)), random.standard_normal((k, n))
-    a32 = mx.array(a, mx.float32) if left == "a" else transposed(a)
-    b32 = mx.array(b, mx.float32) if right == "b" else transposed(b)
-    check(a32 @ b32, a @ b, k)
+def test_products_and_transposes(random, m, k, n):
+    for right in ["b", "bT"]:
+        for left in ["a", "aT"]:
+            a, b = random.standard_normal((m, k)), random.standard_normal((k, n))
+            a32 = mx.array(a, mx.float32) if left == "a" else transposed(a)
+            b32 = mx.array(b, mx.float32) if right == "b" else transposed(b)
+            check(a32 @ b32, a @ b, k)
 
 
-@pytest.mark.parametrize("shape", [(3, 5, 7, 4), (6, 64, 65, 33), (2, 300, 129, 140)])
-def test_batches_and_broadcasts(random, shape):
-    batch, m, k, n = shape
-    a, b = random.standard_normal((batch, m, k)), random.standard_normal((batch, k, n))
-    a32, b32 = mx.array(a, mx.float32), mx.array(b, mx.float32)
-    check(a32 @ b32, a @ b, k)
-    check(a32 @ b32[0], a @ b[0], k)
-    check(a32[0] @ b32, a[0] @ b, k)
-    check(a32[::-1] @ b32, a[::-1] @ b, k)
-    check(a32.swapaxes(1, 2) @ a32, a.swapaxes(1, 2) @ a, m)
+def test_batches_and_broadcasts(random):
+    for shape in [(3, 5, 7, 4), (6, 64, 65, 33), (2, 300, 129, 140)]:
+        batch, m, k, n = shape
+        a, b = random.standard_normal((batch, m, k)), random.standard_normal((batch, k, n))
+        a32, b32 = mx.array(a, mx.float32), mx.array(b, mx.float32)
+        check(a32 @ b32, a @ b, k)
+        check(a32 @ b32[0], a @ b[0], k)
+        check(a32[0] @ b32, a[0] @ b, k)
+        check(a32[::-1] @ b32, a[::-1] @ b, k)
+        check(a32.swapaxes(1, 2) @ a32, a.swapaxes(1, 2) @ a, m)
 
 
 def test_strided_operands(random):
@@ -82,14 +82,14 @@ def test_strided_operands(random):
     check(a32[:, 130:] @ b32[130:260], a[:, 130:] @ b[130:260], 130)  # an offset
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.5, -2.0), (1.0, 0.0)])
-@pytest.mark.parametrize(("m", "k", "n"), [(5, 3, 4), (200, 129, 65)])
-def test_addmm(random, m, k, n, alpha, beta):
-    a, b = random.standard_normal((m, k)), random.standard_normal((k, n))
-    a32, b32 = mx.array(a, mx.float32), mx.array(b, mx.float32)
-    for c in (random.standard_normal((m, n)), random.standard_normal(n)):
-        ours = mx.addmm(mx.array(c, mx.float32), a32, b32, alpha=alpha, beta=beta)
-        check(ours, alpha * (a @ b) + beta * c, k)
+def test_addmm(random):
+    for m, k, n in [(5, 3, 4), (200, 129, 65)]:
+        for alpha, beta in [(1.0, 1.0), (0.5, -2.0), (1.0, 0.0)]:
+            a, b = random.standard_normal((m, k)), random.standard_normal((k, n))
+            a32, b32 = mx.array(a, mx.float32), mx.array(b, mx.float32)
+            for c in (random.standard_normal((m, n)), random.standard_normal(n)):
+                ours = mx.addmm(mx.array(c, mx.float32), a32, b32, alpha=alpha, beta=beta)
+                check(ours, alpha * (a @ b) + beta * c, k)
 
 
 def test_double_and_complex_products(random):
@@ -159,14 +159,8 @@ def test_products_go_through_the_shim_to_numpys_openblas(tmp_path):
     for file in files:
         assert "blas_shim" in Path(file).name
         assert Path(file).is_relative_to(tmp_path)
-
-
-@linux
-@numpy_openblas
-def test_a_shim_that_was_compiled_needs_no_compiler(tmp_path):
-    first = python(WHERE, PUFFER_MLX_CACHE=str(tmp_path))
-    again = python(WHERE, PUFFER_MLX_CACHE=str(tmp_path), PATH="/nonexistent")
-    assert (again.stdout, again.stderr) == (first.stdout, "")
+    again = python(WHERE, PUFFER_MLX_CACHE=str(tmp_path), PATH="/nonexistent")  # needs no compiler
+    assert (again.stdout, again.stderr) == (done.stdout, "")
 
 
 @linux
@@ -252,11 +246,6 @@ def test_threads_can_be_set():
             blas.set_blas_threads(0)
     finally:
         blas.set_blas_threads(before)
-
-
-def test_importing_the_package_imports_neither_mlx_nor_numpy(tmp_path):
-    code = "import sys, puffer_mlx; print({'mlx.core', 'numpy'} & set(sys.modules))"
-    assert python(code, PUFFER_MLX_CACHE=str(tmp_path)).stdout == "set()\n"
 
 
 def test_mlxs_wheels_are_read_from_names_alone(tmp_path, monkeypatch):

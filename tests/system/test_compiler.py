@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kept import edit, kept_copy
+from kept import compile_program, edit, kept_copy
 from native_envs import Stepper
 from running import ROOT
 
@@ -179,15 +179,15 @@ def two_sources(source: Path, second: str) -> list[Path]:
 
 
 def test_several_sources_become_one_library(source: Path):
+    """Flags decide what it is, those of one source, too."""
     sources = two_sources(source, "int two(void) { return NUMBER; }\n")
+    own = {sources[1]: ["-UNUMBER", "-DNUMBER=2"]}
     made = [
-        compiler.compile_shared("one", sources, ["-DNUMBER=1"], further=further)
-        for further in ({}, {sources[1]: ["-UNUMBER", "-DNUMBER=2"]})
+        compiler.compile_shared("one", sources, [f"-DNUMBER={number}"], further=further)
+        for number, further in ((1, {}), (1, own), (3, {}))
     ]
-    assert [returned(library) for library in made] == [1, 2]
-    assert sorted(path.name for path in made[0].parent.glob("[!.]*")) == sorted(
-        path.name for path in made
-    )
+    assert [returned(library) for library in made] == [1, 2, 3]
+    assert sorted(made[0].parent.glob("[!.]*")) == sorted(made)
 
 
 def test_an_error_of_the_second_source_is_told(source: Path):
@@ -280,17 +280,16 @@ HINTS = {  # sys.platform, /etc/os-release -> the hints for C and for C++
 }
 
 
-@pytest.mark.parametrize("where", HINTS)
-def test_the_hint_is_the_systems_own(source: Path, monkeypatch, where: str):
-    platform, release, c, cpp = HINTS[where]
-    monkeypatch.setattr(sys, "platform", platform)
-    path = source.with_name("os-release")
-    if release is not None:
-        path.write_text(release)
-    monkeypatch.setattr(install_hints, "_RELEASE", path)
-    assert c in install_hints.compiler_hint() and cpp in install_hints.compiler_hint(cpp=True)
-    if platform == "darwin":
-        assert "Debian" not in install_hints.compiler_hint(cpp=True)
+def test_the_hint_is_the_systems_own(tmp_path: Path, monkeypatch):
+    for where, (platform, release, c, cpp) in HINTS.items():
+        path = tmp_path / where
+        if release is not None:
+            path.write_text(release)
+        monkeypatch.setattr(sys, "platform", platform)
+        monkeypatch.setattr(install_hints, "_RELEASE", path)
+        assert c in install_hints.compiler_hint() and cpp in install_hints.compiler_hint(cpp=True)
+        if platform == "darwin":
+            assert "Debian" not in install_hints.compiler_hint(cpp=True)
 
 
 def test_a_compiler_that_is_not_one_says_why(source: Path, monkeypatch):
@@ -315,7 +314,7 @@ def test_a_program_is_kept_like_a_library(source: Path, tmp_path: Path):
     source.write_text('#include "two.h"\nint main(void) { return TWO; }\n')
 
     def compiled() -> Path:
-        return compiler.compile_program("one", [source], [], depends=[header])
+        return compile_program("one", [source], [], depends=[header])
 
     program = compiled()
     assert subprocess.run([program]).returncode == 2

@@ -130,9 +130,8 @@ def test_on_a_mac_the_extension_takes_it_and_does_not_split(darwin, monkeypatch,
     assert "threads" not in calls
 
 
-@pytest.mark.parametrize(
-    ("memory", "before", "expected"),
-    [
+def test_command_buffers_hold_more_where_there_is_memory(darwin, monkeypatch):
+    for memory, before, expected in [
         (8 << 30, {}, {}),
         (None, {}, {}),
         (16 << 30, {}, {"MLX_MAX_OPS_PER_BUFFER": "200", "MLX_MAX_MB_PER_BUFFER": "400"}),
@@ -141,14 +140,10 @@ def test_on_a_mac_the_extension_takes_it_and_does_not_split(darwin, monkeypatch,
             {"MLX_MAX_OPS_PER_BUFFER": "7", "OTHER": "1"},
             {"MLX_MAX_OPS_PER_BUFFER": "7", "MLX_MAX_MB_PER_BUFFER": "400", "OTHER": "1"},
         ),
-    ],
-)
-def test_command_buffers_hold_more_where_there_is_memory(
-    darwin, monkeypatch, memory, before, expected
-):
-    monkeypatch.setattr(mac, "sysctl", lambda name, library=None: memory)
-    mac.set_command_buffers(before)
-    assert before == expected
+    ]:
+        monkeypatch.setattr(mac, "sysctl", lambda name, library=None, memory=memory: memory)
+        mac.set_command_buffers(before)
+        assert before == expected
 
 
 def test_elsewhere_command_buffers_stay():

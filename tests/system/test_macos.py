@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kept import compile_program
 
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.system import mac
-from puffer_mlx.system.compiler import compile_program
 from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.vec.native.compiling import compile_environment
 

@@ -22,8 +22,7 @@ raise SystemExit(process.exitcode)
 """
 
 
-@pytest.mark.parametrize("context", ["forkserver", "spawn"])
-@pytest.mark.parametrize("theirs", ["", "1"])
+@pytest.mark.parametrize(("context", "theirs"), [("forkserver", ""), ("spawn", "1")])
 def test_processes_of_environments(here, monkeypatch, context, theirs):
     """What they start themselves is not changed by how they were started."""
     monkeypatch.setenv("PYTHONSAFEPATH", theirs)

@@ -2,7 +2,6 @@
 
 Each is a file of this folder, or a folder, with its object: ``FORMAT``, of a class derived from
 ``FileFormat``. That is all there is to a new one: no table names them, they are found by listing.
-``python -m puffer_mlx.export.formats`` prints their table of docs/export.md.
 """
 
 import dataclasses
@@ -77,15 +76,6 @@ def recognise(path: Path, head: bytes) -> FileFormat:
     raise UserError(
         f"{path} is neither {contents} nor named {suffixes}", "name the file after what it is"
     )
-
-
-def table() -> str:
-    """The formats as docs/export.md shows them."""
-    lines = ["| | needs | holds |", "| --- | --- | --- |"]
-    for name, file in by_name().items():
-        needs = f"`pip install 'puffer-mlx[{file.extra}]'` " if file.extra else ""
-        lines.append(f"| `{name}` | {needs}| {file.holds} |")
-    return "\n".join(lines) + "\n"
 
 
 def _or(words: list[str]) -> str:

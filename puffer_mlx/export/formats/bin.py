@@ -27,7 +27,7 @@ from puffer_mlx.export.file_format import (
     Weights,
     reset_note,
 )
-from puffer_mlx.export.parity import Outputs, run
+from puffer_mlx.export.parity import Outputs
 from puffer_mlx.policy.networks.catalog import FORMS, names_of
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import EnvSpec
@@ -169,7 +169,7 @@ class Bin(FileFormat):
         """By our own reader."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that numbers are missing, which was asked for
-            return run(policy, self.weights(found, policy), observations)
+            return super().run(found, policy, observations)
 
 
 def sizes_of(path: Path, spec: EnvSpec, config: Config) -> Settings:

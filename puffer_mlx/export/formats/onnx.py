@@ -35,7 +35,7 @@ from puffer_mlx.export.file_format import (
     need,
     reset_note,
 )
-from puffer_mlx.export.metadata import metadata, told, told_dialect
+from puffer_mlx.export.metadata import metadata, told
 from puffer_mlx.export.onnx_graph import Graph, decode, normalised
 from puffer_mlx.export.parity import Outputs
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
@@ -64,7 +64,12 @@ class Onnx(FileFormat):
 
     def fault(self, policy: Policy) -> str | None:
         """Classes of the user's own."""
-        return onnx_fault(policy)
+        parts: dict[str, Any] = {"encoder": encoder_forms, "network": forms_of}
+        for name, forms in parts.items():
+            part = getattr(policy, name)
+            if forms(part).onnx is None:
+                return f"the {name} {type(part).__name__} has no ONNX graph here"
+        return None
 
     def write(self, contents: Contents, path: Path) -> None:
         """Weights, statistics and metadata in the graph."""
@@ -80,25 +85,11 @@ class Onnx(FileFormat):
         need(self.extra, "onnx")
         return told(path, self, *read_onnx(path))
 
-    def dialect(self, found: Found, asked: str) -> str:
-        """As its metadata says."""
-        return told_dialect(found, asked)
-
     def run(self, found: Found, policy: Policy, observations: np.ndarray) -> Outputs:
         """By onnxruntime."""
         need(self.extra, "onnxruntime")
         state = policy.initial_state(observations.shape[1])
         return run_onnx(found.path, observations, stacked_state(policy, state))
-
-
-def onnx_fault(policy: Policy) -> str | None:
-    """The part of a policy that has no graph here: a class of the user's own; None if all have."""
-    encoder, network = policy.encoder, policy.network
-    if encoder_forms(encoder).onnx is None:
-        return f"the encoder {type(encoder).__name__} has no ONNX graph here"
-    if forms_of(network).onnx is None:
-        return f"the network {type(network).__name__} has no ONNX graph here"
-    return None
 
 
 MEAN, VARIANCE, COUNT = (normalization.PREFIX + name for name in normalization.OBSERVATIONS)
@@ -114,7 +105,7 @@ def save_onnx(
     """Write the graph of one step.
 
     Args:
-        policy: what the weights are of.
+        policy: what the weights are of; ``Onnx.fault`` has nothing against it.
         weights: its weights.
         path: the file.
         about: goes into the model's properties.
@@ -122,11 +113,8 @@ def save_onnx(
             and variance; the count, for training on, is one of the properties.
 
     Raises:
-        UserError: a part of the policy has no graph.
         OSError: the file can't be written.
     """
-    if fault := onnx_fault(policy):
-        raise UserError(fault, "export it with --to safetensors")
     import onnx
     from onnx import TensorProto, helper
 

@@ -3,13 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from puffer_mlx.checkpoint import tensor_files, weight_files
 from puffer_mlx.export.file_format import Contents, FileFormat, Found
-from puffer_mlx.export.metadata import metadata, told, told_dialect
-from puffer_mlx.export.parity import Outputs, run
-from puffer_mlx.policy.policy import Policy
+from puffer_mlx.export.metadata import metadata, told
 
 
 @dataclass(frozen=True)
@@ -33,14 +29,6 @@ class Safetensors(FileFormat):
     def read(self, path: Path) -> Found:
         """Of others' files, too, where the names are ours."""
         return told(path, self, *tensor_files.read(path))
-
-    def dialect(self, found: Found, asked: str) -> str:
-        """As its metadata says."""
-        return told_dialect(found, asked)
-
-    def run(self, found: Found, policy: Policy, observations: np.ndarray) -> Outputs:
-        """By our own reader."""
-        return run(policy, self.weights(found, policy), observations, found.memory)
 
 
 FORMAT = Safetensors()
