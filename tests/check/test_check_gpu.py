@@ -172,16 +172,16 @@ def test_a_report_that_cannot_be_written_is_told_before_anything_runs(
     assert files(tmp_path) == {"file"}
 
 
-def test_names(tmp_path):
-    done = run("check_gpu", "--list", cwd=tmp_path)
-    assert [line.split()[0] for line in done.stdout.splitlines()] == [i.name for i in ITEMS]
-    done = run("check_gpu", "--only", "resume", "nonsense", cwd=tmp_path)
-    assert done.returncode == 2 and "no item 'nonsense'" in done.stderr
-    with pytest.raises(UserError, match="first-ratios"):
-        known(ITEMS, ["nonsense"])
+def test_names(capsys):
+    assert check_gpu.main(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [item.name for item in ITEMS]
+    assert check_gpu.main(["--only", "resume", "nonsense"]) == 2
+    error = capsys.readouterr().err
+    assert "no item 'nonsense'" in error and "first-ratios" in error
     if not has_gpu():
-        done = run("check_gpu", "--device", "gpu", cwd=tmp_path)
-        assert done.returncode == 2 and "has no GPU" in done.stderr
+        assert check_gpu.main(["--device", "gpu"]) == 2
+        assert "has no GPU" in capsys.readouterr().err
 
 
 # ---- every item finds what it looks for ----------------------------------------------------------
