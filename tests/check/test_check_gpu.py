@@ -22,6 +22,7 @@ from puffer_mlx.cli import check_gpu
 from puffer_mlx.cli.check_gpu import Result
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.networks.mingru import gpu as mingru_gpu
+from puffer_mlx.policy.rollout_on_gpu import RolloutOnGPU
 from puffer_mlx.ppo import precision
 from puffer_mlx.rollout.on_gpu import RolloutsOnGPU, rollouts_in_one_launch
 from puffer_mlx.system.devices import has_gpu
@@ -324,6 +325,28 @@ def test_a_speed_that_cannot_be_had_hides_no_other(breakout_on_a_gpu, monkeypatc
     assert verdict.verdict == FAIL and "one launch: UserError: macOS ended" in verdict.text
     assert "overlapped, rollouts on the CPU: rollout" in verdict.text
     assert "predicted for Apple M4 Pro" in verdict.text
+
+
+@pytest.mark.parametrize("off", [0.0, 0.01])
+def test_first_ratios_of_rollouts_in_one_launch(cpu, monkeypatch, off):
+    """The kernel's log-probabilities are those of training, or it is told."""
+    real = RolloutOnGPU.launch
+
+    def place(given, vec, policy, *_):
+        whole = rollouts_in_one_launch(policy, vec, given.train.horizon)
+        return Placement(mx.Device(mx.cpu), mx.Device(mx.cpu), False, whole=whole)
+
+    def launch(self, *given):
+        found = real(self, *given)
+        return found._replace(logprobs=found.logprobs + off)
+
+    monkeypatch.setattr(trainer, "place", place)
+    monkeypatch.setattr(RolloutOnGPU, "launch", launch)
+    monkeypatch.setattr(runs, "NETWORKS", ["MinGRU"])
+    with emulated_gpu() as gpu:
+        verdict = judge(item("first-ratios"), True)
+    assert verdict.verdict == (FAIL if off else PASS), verdict
+    assert "rollout_mingru_squared" in gpu.names
 
 
 def test_predictions():
