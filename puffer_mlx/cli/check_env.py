@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, Finding, skip, worst
-from puffer_mlx.check.env.items import BASIC, ITEMS, NOT_LOOKED_AT, Check, Item, judge
+from puffer_mlx.check.env.items import BASIC, ITEMS, NOT_LOOKED_AT, Item, judge
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.item_processes import Answer, answers, known
 from puffer_mlx.cli.commands import introduce
@@ -79,12 +79,12 @@ def option_parser() -> argparse.ArgumentParser:
 # ---- the process that looks ----------------------------------------------------------------------
 
 
-def work(items: list[Item], check: Check, broken: set[str]) -> None:
+def work(items: list[Item], subject: Subject, broken: set[str]) -> None:
     """Look at items; a line of JSON on standard output for each, and nothing else there."""
     with os.fdopen(os.dup(1), "w", buffering=1) as said:
         os.dup2(2, 1)  # what the environment prints
         for item in items:
-            said.write(json.dumps(judge(item, check, broken)) + "\n")
+            said.write(json.dumps(judge(item, subject, broken)) + "\n")
 
 
 # ---- what is shown -------------------------------------------------------------------------------
@@ -137,8 +137,8 @@ def main(argv: list[str]) -> int:
     items = known(ITEMS, options.only)
     select_device(config.base.device)
     if options.worker is not None:
-        looked = Check(Subject(config, options.seconds, threads()))
-        work(items, looked, set(filter(None, options.worker.split(","))))
+        subject = Subject(config, options.seconds, threads())
+        work(items, subject, set(filter(None, options.worker.split(","))))
         return 0
 
     def command(left: list[str], deadly: list[str]) -> list[str]:

@@ -5,7 +5,7 @@ the CPU, a resumed run, learning, speed. A verdict for each item with the number
 FAIL, or SKIP and why. The exit code is 1 if any item fails. --report writes all of it to a text
 file that you can attach to an issue; it is written anew after each item.
 
-About three minutes with a GPU, whose kernels are compiled at the first start; with --quick one.
+Some minutes with a GPU, whose kernels are compiled at the first start; fewer with --quick.
 Items run in a process of their own: one that dies (a GPU's error may end a process) or doesn't
 answer is a FAIL, and those after it run all the same.
 """

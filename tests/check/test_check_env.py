@@ -16,7 +16,7 @@ from running import run
 
 from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, number, numbers, percent, worst
 from puffer_mlx.check.env.inputs_outputs import observations, spaces
-from puffer_mlx.check.env.items import ITEMS, Check, judge
+from puffer_mlx.check.env.items import ITEMS, judge
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.item_processes import known
 from puffer_mlx.cli import check_env
@@ -33,9 +33,9 @@ LONG = ("speed", "training", "pictures")  # pictures: faulty has none
 
 def look(name: object, *options: str, without=LONG, seconds: float = 0.25) -> dict[str, list]:
     """What the items find, in this process."""
-    check = Check(Subject(load(str(name), options), seconds, 2))
+    subject = Subject(load(str(name), options), seconds, 2)
     broken: set[str] = set()
-    return {i.name: judge(i, check, broken) for i in ITEMS if i.name not in without}
+    return {i.name: judge(i, subject, broken) for i in ITEMS if i.name not in without}
 
 
 def verdicts(found: dict[str, list]) -> dict[str, str]:
@@ -177,11 +177,13 @@ def test_pixels_among_other_numbers():
     spec = EnvSpec("e", 14, np.dtype(np.float32), ActionSpec((5,)))
     spec = replace(spec, image_parts=(ImagePart(1, (2, 2, 3), False),))
     low, high = np.zeros(14), np.array([0.0, *[255.0] * 11, 0.0, 99.0])
-    notes: Any = SimpleNamespace(wrong=None, low=low, high=high, steps=9)
-    subject: Any = SimpleNamespace(whole=SimpleNamespace(spec=spec), normalized=(False, False))
-    told = [finding.text for finding in observations(subject, notes)]
+    notes = SimpleNamespace(wrong=None, low=low, high=high, steps=9)
+    facts = SimpleNamespace(spec=spec, agents_each=1.0)
+    subject: Any = SimpleNamespace(whole=facts, notes=notes, normalized=(False, False))
+    told = [finding.text for finding in observations(subject)]
     assert told[1:] == ["number 0 of 14 never changed", "number 13 of 14 went beyond ±10"]
-    assert "sees 14 numbers, an image of 2 x 2 x 3 among them (float32)" in spaces(spec, 1.0)
+    (seen,) = spaces(subject)
+    assert "sees 14 numbers, an image of 2 x 2 x 3 among them (float32)" in seen.text
 
 
 def test_shared_things_are_named(compiled):

@@ -22,6 +22,7 @@ from puffer_mlx.cli import check_gpu
 from puffer_mlx.cli.check_gpu import Result
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.networks.mingru import gpu as mingru_gpu
+from puffer_mlx.policy.rollout_on_gpu import RolloutOnGPU
 from puffer_mlx.ppo import precision
 from puffer_mlx.rollout.on_gpu import RolloutsOnGPU, rollouts_in_one_launch
 from puffer_mlx.system.devices import has_gpu
@@ -172,16 +173,16 @@ def test_a_report_that_cannot_be_written_is_told_before_anything_runs(
     assert files(tmp_path) == {"file"}
 
 
-def test_names(tmp_path):
-    done = run("check_gpu", "--list", cwd=tmp_path)
-    assert [line.split()[0] for line in done.stdout.splitlines()] == [i.name for i in ITEMS]
-    done = run("check_gpu", "--only", "resume", "nonsense", cwd=tmp_path)
-    assert done.returncode == 2 and "no item 'nonsense'" in done.stderr
-    with pytest.raises(UserError, match="first-ratios"):
-        known(ITEMS, ["nonsense"])
+def test_names(capsys):
+    assert check_gpu.main(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [item.name for item in ITEMS]
+    assert check_gpu.main(["--only", "resume", "nonsense"]) == 2
+    error = capsys.readouterr().err
+    assert "no item 'nonsense'" in error and "first-ratios" in error
     if not has_gpu():
-        done = run("check_gpu", "--device", "gpu", cwd=tmp_path)
-        assert done.returncode == 2 and "has no GPU" in done.stderr
+        assert check_gpu.main(["--device", "gpu"]) == 2
+        assert "has no GPU" in capsys.readouterr().err
 
 
 # ---- every item finds what it looks for ----------------------------------------------------------
@@ -324,6 +325,28 @@ def test_a_speed_that_cannot_be_had_hides_no_other(breakout_on_a_gpu, monkeypatc
     assert verdict.verdict == FAIL and "one launch: UserError: macOS ended" in verdict.text
     assert "overlapped, rollouts on the CPU: rollout" in verdict.text
     assert "predicted for Apple M4 Pro" in verdict.text
+
+
+@pytest.mark.parametrize("off", [0.0, 0.01])
+def test_first_ratios_of_rollouts_in_one_launch(cpu, monkeypatch, off):
+    """The kernel's log-probabilities are those of training, or it is told."""
+    real = RolloutOnGPU.launch
+
+    def place(given, vec, policy, *_):
+        whole = rollouts_in_one_launch(policy, vec, given.train.horizon)
+        return Placement(mx.Device(mx.cpu), mx.Device(mx.cpu), False, whole=whole)
+
+    def launch(self, *given):
+        found = real(self, *given)
+        return found._replace(logprobs=found.logprobs + off)
+
+    monkeypatch.setattr(trainer, "place", place)
+    monkeypatch.setattr(RolloutOnGPU, "launch", launch)
+    monkeypatch.setattr(runs, "NETWORKS", ["MinGRU"])
+    with emulated_gpu() as gpu:
+        verdict = judge(item("first-ratios"), True)
+    assert verdict.verdict == (FAIL if off else PASS), verdict
+    assert "rollout_mingru_squared" in gpu.names
 
 
 def test_predictions():

@@ -13,8 +13,9 @@ FEW = 64  # rows whose distances are looked at
 ENOUGH = 20  # episodes that a statement about all of them needs
 
 
-def episodes(subject: Subject, notes: Notes) -> Findings:
+def episodes(subject: Subject) -> Findings:
     """They end, and not all at once."""
+    notes = subject.notes
     reported = sum(record.get("n", 0.0) for record in notes.logs)
     if not notes.lengths and reported:
         yield warn(
@@ -43,8 +44,9 @@ def episodes(subject: Subject, notes: Notes) -> Findings:
     yield ok(f"{notes.terminals:,} ended: {words}")
 
 
-def endings(subject: Subject, notes: Notes) -> Findings:
+def endings(subject: Subject) -> Findings:
     """Over, or out of time: the two are told apart."""
+    notes = subject.notes
     if subject.native:
         yield skip("C environments have one terminal for both: what it ends is worth 0")
         return
@@ -66,8 +68,9 @@ def endings(subject: Subject, notes: Notes) -> Findings:
         )
 
 
-def resets(subject: Subject, notes: Notes) -> Findings:
+def resets(subject: Subject) -> Findings:
     """What arrives with a terminal is an episode's first observation."""
+    notes = subject.notes
     if len(notes.fresh) < ENOUGH:
         yield skip(f"{len(notes.fresh)} episodes ended, too few to compare beginnings")
         return
@@ -121,8 +124,9 @@ def goes_on(notes: Notes) -> bool:
     return bool(ended < 2 * step and away > 3 * usual + 0.01)
 
 
-def log(subject: Subject, notes: Notes) -> Findings:
+def log(subject: Subject) -> Findings:
     """What is reported of episodes: finite numbers, a score among them, and all of them."""
+    notes = subject.notes
     if not notes.logs:
         if notes.terminals:
             yield fail(

@@ -3,6 +3,7 @@
 import math
 import re
 import warnings
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -122,7 +123,8 @@ def bounds(env: Any) -> Findings:
     if not isinstance(space, spaces.Box):
         return
     pairs = zip(space.low.flat, space.high.flat, strict=True)
-    within = min(_below(high) - _below(low) for low, high in pairs)
+    below = NormalDist().cdf
+    within = min(below(float(high)) - below(float(low)) for low, high in pairs)
     low, high = float(space.low.min()), float(space.high.max())
     if within < 0.5:
         problem = f"{1 - within:.0%} of what a policy tries at first is beyond, and clipped"
@@ -134,11 +136,6 @@ def bounds(env: Any) -> Findings:
         f"actions are {low:g} to {high:g}: {problem}",
         "wrap it in gymnasium.wrappers.RescaleAction(env, -1, 1)",
     )
-
-
-def _below(bound: float) -> float:
-    """How much of N(0, 1) is below."""
-    return (1 + math.erf(float(bound) / math.sqrt(2))) / 2
 
 
 def _plain(message: object) -> str:

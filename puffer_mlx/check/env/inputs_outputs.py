@@ -3,9 +3,8 @@
 import numpy as np
 
 from puffer_mlx.check.env.findings import Findings, fail, number, numbers, ok, percent, warn
-from puffer_mlx.check.env.random_play import Notes
-from puffer_mlx.check.env.subject import Subject, Table
-from puffer_mlx.spec import EnvSpec
+from puffer_mlx.check.env.random_play import Table
+from puffer_mlx.check.env.subject import Subject
 
 LARGE = 10.0  # a number that a network's first layer had better not see
 SMALL = 1e-3  # rewards below are lost beside the other losses
@@ -16,8 +15,9 @@ FINITE = (
 )
 
 
-def spaces(spec: EnvSpec, agents_each: float) -> str:
-    """What an agent sees and does, in words."""
+def spaces(subject: Subject) -> Findings:
+    """What an agent sees and does."""
+    spec, each = subject.whole.spec, subject.whole.agents_each
     if spec.observation_shape:
         h, w, c = spec.observation_shape
         seen = f"an image of {h} x {w} pixels with {c} channel{'s' * (c > 1)}"
@@ -34,12 +34,13 @@ def spaces(spec: EnvSpec, agents_each: float) -> str:
     else:
         done = f"makes {len(sizes)} choices, one of {', one of '.join(map(str, sizes))}"
     masks = "; a mask says which are legal" if spec.mask_size else ""
-    each = "" if agents_each == 1 else f"; {number(agents_each)} agents share an environment"
-    return f"an agent sees {seen} ({spec.observation_dtype}) and {done}{masks}{each}"
+    shared = "" if each == 1 else f"; {number(each)} agents share an environment"
+    yield ok(f"an agent sees {seen} ({spec.observation_dtype}) and {done}{masks}{shared}")
 
 
-def observations(subject: Subject, notes: Notes) -> Findings:
+def observations(subject: Subject) -> Findings:
     """Finite, not all the same, and of a size that a network can use."""
+    notes = subject.notes
     spec = subject.whole.spec
     if notes.wrong:
         step, agent, element = notes.wrong
@@ -77,8 +78,9 @@ def observations(subject: Subject, notes: Notes) -> Findings:
         )
 
 
-def rewards(subject: Subject, notes: Notes) -> Findings:
+def rewards(subject: Subject) -> Findings:
     """Finite, there at all, and of a size that isn't clipped."""
+    notes = subject.notes
     clip = subject.config.train.reward_clip
     if notes.wrong_reward:
         step, agent = notes.wrong_reward
@@ -111,8 +113,9 @@ def rewards(subject: Subject, notes: Notes) -> Findings:
         )
 
 
-def actions(subject: Subject, notes: Notes) -> Findings:
+def actions(subject: Subject) -> Findings:
     """They change something; masks leave one."""
+    notes = subject.notes
     spec = subject.whole.spec
     sizes = ", ".join(map(str, spec.action.sizes))
     if notes.nothing_legal:

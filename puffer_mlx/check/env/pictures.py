@@ -1,12 +1,16 @@
 """Item: whether there is something to look at."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from puffer_mlx import vec
 from puffer_mlx.check.env.findings import Findings, fail, ok, warn
-from puffer_mlx.check.env.subject import Subject, Table
+from puffer_mlx.check.env.random_play import Table
+from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.display.frames import find_draw
 from puffer_mlx.errors import UserError
+from puffer_mlx.vec.base import VecEnv
 
 STEPS = 20
 
@@ -18,41 +22,41 @@ def drawn(subject: Subject) -> Findings:
 
 def _native(subject: Subject) -> Findings:
     folder = vec.source_folder(subject.config)
-    if not (folder / "draw.py").is_file():
-        if subject.whole.can_render:
-            yield ok("a window of its own, by raylib; no draw.py for --gif and --terminal")
-        else:
-            yield warn(
-                "none: there is no draw.py",
-                "for evaluate.py --gif and --terminal write draw(observation) -> picture"
-                " (h, w, 3) uint8; envs/squared/draw.py is 20 lines",
-            )
-        return
-    draw, rng, images = find_draw(folder), np.random.default_rng(0), []
-    with subject.make() as made:
-        table = Table(made)
-        for _ in range(STEPS):
-            table.step(table.legal(rng))
-            images.append(draw(table.rows.observations[0].copy()))
-    yield from _moving(images)
+    if (folder / "draw.py").is_file():
+        draw = find_draw(folder)
+        with subject.make() as made:
+            images = _images(made, lambda table: draw(table.rows.observations[0].copy()))
+        yield from _moving(images)
+    elif subject.whole.can_render:
+        yield ok("a window of its own, by raylib; no draw.py for --gif and --terminal")
+    else:
+        yield warn(
+            "none: there is no draw.py",
+            "for evaluate.py --gif and --terminal write draw(observation) -> picture"
+            " (h, w, 3) uint8; envs/squared/draw.py is 20 lines",
+        )
 
 
 def _python(subject: Subject) -> Findings:
-    rng, images = np.random.default_rng(0), []
     try:
         with vec.make(subject.few(1), 1, render=True) as made:
-            table = Table(made)
-            for _ in range(STEPS):
-                table.step(table.legal(rng))
-                images.append(made.render())  # pyright: ignore[reportAttributeAccessIssue]
+            images = _images(made, lambda _: made.render())  # pyright: ignore
     except (UserError, AttributeError) as error:
-        said = error.message if isinstance(error, UserError) else "it can't be drawn"
-        yield warn(
-            f"none: {said}",
-            'for evaluate.py --gif offer render_mode "rgb_array" in Gymnasium\'s way',
-        )
+        reason = error.message if isinstance(error, UserError) else "it can't be drawn"
+        hint = 'for evaluate.py --gif offer render_mode "rgb_array" in Gymnasium\'s way'
+        yield warn(f"none: {reason}", hint)
         return
     yield from _moving(images)
+
+
+def _images(made: VecEnv, look: Callable[[Table], np.ndarray]) -> list[np.ndarray]:
+    """Pictures of steps with random actions."""
+    rng, table = np.random.default_rng(0), Table(made)
+    images = []
+    for _ in range(STEPS):
+        table.step(table.legal(rng))
+        images.append(look(table))
+    return images
 
 
 def _moving(images: list[np.ndarray]) -> Findings:

@@ -1,12 +1,14 @@
 """Playing an environment with random legal actions, and what is noted of it on the way."""
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from puffer_mlx.check.env.subject import Subject, Table
-from puffer_mlx.vec.base import TRUNCATED, Rows
+from puffer_mlx.vec.base import TRUNCATED, Rows, ScoredVec, VecEnv
+from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 LEAST, STEPS = 500, 20_000  # of every agent
 PATIENCE = 20.0  # seconds after which fewer than the least must do
@@ -14,14 +16,45 @@ KEPT = 512  # rows of beginnings, and lengths of episodes
 ASKED = 256  # steps from one log to the next
 
 
+class Table:
+    """All agents of vectorised environments, stepped together with random legal actions."""
+
+    def __init__(self, made: VecEnv, reset: bool = True) -> None:
+        self.vec = made
+        self.rows = allocate_rows(made, made.num_agents)
+        self._n = made.num_agents // made.num_groups
+        if reset:
+            made.reset(self.rows)
+
+    def legal(self, rng: np.random.Generator) -> np.ndarray:
+        """Random actions (N, heads) float32 that the masks allow."""
+        actions = random_actions(self.vec, self.vec.num_agents, rng)
+        if self.rows.masks is not None:
+            for head, mask in enumerate(by_head(self.rows.masks, self.vec.spec.action.sizes)):
+                actions[:, head] = np.where(mask, rng.random(mask.shape), -1.0).argmax(1)
+        return actions
+
+    def step(self, actions: np.ndarray) -> Rows:
+        """Step all groups at once with actions (N, heads)."""
+        for group in range(self.vec.num_groups):
+            mine = slice(group * self._n, (group + 1) * self._n)
+            self.vec.send(group, actions[mine], self.rows.part(mine))
+        for group in range(self.vec.num_groups):
+            self.vec.wait(group)
+        return self.rows
+
+
+def by_head(masks: np.ndarray, sizes: tuple[int, ...]) -> list[np.ndarray]:
+    """What each head may choose, (N, size) bool each."""
+    return np.split(masks != 0, np.cumsum(sizes)[:-1], axis=1)
+
+
 @dataclass
 class Notes:
-    """Of N agents of E environments.
+    """Of N agents.
 
     Args:
         agents: N.
-        environments: E.
-        discount: gamma, with which ``returns`` were summed: none, they are plain sums.
         started: rows (N, D) after the reset, float32.
         fresh: rows (D,) that arrived with a terminal, float32.
         before: the rows before those.
@@ -46,7 +79,6 @@ class Notes:
     """
 
     agents: int
-    environments: int
     started: np.ndarray
     low: np.ndarray
     high: np.ndarray
@@ -71,13 +103,21 @@ class Notes:
     seconds: float = 0.0
 
 
-def play(subject: Subject) -> Notes:
-    """Play until ``subject.seconds`` and ``LEAST`` steps, or ``STEPS``, are over."""
+def play(
+    make: Callable[[], AbstractContextManager[ScoredVec]], seconds: float, reward_clip: float
+) -> Notes:
+    """Play until ``seconds`` and ``LEAST`` steps, or ``STEPS``, are over.
+
+    Args:
+        make: makes the environments.
+        seconds: at least, unless there are enough steps before.
+        reward_clip: ``train.reward_clip``.
+    """
     rng = np.random.default_rng(0)
-    with subject.make() as made:
+    with make() as made:
         table = Table(made)
         first = table.rows.observations.astype(np.float32)
-        notes = Notes(made.num_agents, made.num_environments, first, first.min(0), first.max(0))
+        notes = Notes(made.num_agents, first, first.min(0), first.max(0))
         notes.away = np.zeros(made.num_agents, bool)
         age = np.zeros(made.num_agents, int)  # steps of each agent's episode
         _observe(notes, table.rows)
@@ -86,14 +126,14 @@ def play(subject: Subject) -> Notes:
         began = time.perf_counter()
         while notes.steps < STEPS:
             notes.seconds = time.perf_counter() - began
-            if notes.seconds > (subject.seconds if notes.steps >= LEAST else PATIENCE):
+            if notes.seconds > (seconds if notes.steps >= LEAST else PATIENCE):
                 break
             before = table.rows.observations.copy()
             rows = table.step(table.legal(rng))
             notes.steps += 1
             age += 1
             _observe(notes, rows)
-            _look_at_rewards(notes, rows, subject.config.train.reward_clip)
+            _look_at_rewards(notes, rows, reward_clip)
             _look_at_masks(notes, rows, made.spec.action.sizes)
             _look_at_ends(notes, rows, before, age)
             if notes.steps % ASKED == 0 and (log := made.log()):
@@ -128,15 +168,12 @@ def _look_at_rewards(notes: Notes, rows: Rows, clip: float) -> None:
 def _look_at_masks(notes: Notes, rows: Rows, sizes: tuple[int, ...]) -> None:
     if rows.masks is None:
         return
-    legal = rows.masks != 0
-    notes.choices += legal.size
-    notes.masked += int(legal.size - legal.sum())
-    first = 0
-    for head, size in enumerate(sizes):
-        some = legal[:, first : first + size].any(1)
+    notes.choices += rows.masks.size
+    notes.masked += int(rows.masks.size - np.count_nonzero(rows.masks))
+    for head, legal in enumerate(by_head(rows.masks, sizes)):
+        some = legal.any(1)
         if notes.nothing_legal is None and not some.all():
             notes.nothing_legal = notes.steps, int(np.argmin(some)), head
-        first += size
 
 
 def _look_at_ends(notes: Notes, rows: Rows, before: np.ndarray, age: np.ndarray) -> None:

@@ -6,14 +6,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 
-import numpy as np
-
 from puffer_mlx import vec
+from puffer_mlx.check.env.random_play import Notes, play
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.base import Rows, ScoredVec, VecEnv
+from puffer_mlx.vec.base import ScoredVec, VecEnv
 from puffer_mlx.vec.native.vec import NativeVec
-from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 NATIVE_ENVIRONMENTS, PYTHON_ENVIRONMENTS = 64, 16  # of which few are made
 FEWEST = 4  # that threads and groups can share
@@ -43,6 +41,11 @@ class Subject:
         self.config = without_normalisation(self._asked)
         with vec.make(self.config, self.cores) as made:
             return Facts(made)
+
+    @cached_property
+    def notes(self) -> Notes:
+        """What is noted of playing it once, which most items read."""
+        return play(self.make, self.seconds, self.config.train.reward_clip)
 
     @property
     def normalized(self) -> tuple[bool, bool]:
@@ -135,35 +138,3 @@ class Facts:
         self.unread = list(made.unread)
         self.description = made.description
         self.can_render = bool(getattr(made, "can_render", False))
-
-
-class Table:
-    """All agents of vectorised environments, stepped together with random legal actions."""
-
-    def __init__(self, made: VecEnv, reset: bool = True) -> None:
-        self.vec = made
-        self.rows = allocate_rows(made, made.num_agents)
-        self._n = made.num_agents // made.num_groups
-        if reset:
-            made.reset(self.rows)
-
-    def legal(self, rng: np.random.Generator) -> np.ndarray:
-        """Random actions (N, heads) float32 that the masks allow."""
-        actions = random_actions(self.vec, self.vec.num_agents, rng)
-        if self.rows.masks is not None:
-            first = 0
-            for head, size in enumerate(self.vec.spec.action.sizes):
-                mask = self.rows.masks[:, first : first + size] != 0
-                draws = np.where(mask, rng.random(mask.shape), -1.0)
-                actions[:, head] = draws.argmax(1)
-                first += size
-        return actions
-
-    def step(self, actions: np.ndarray) -> Rows:
-        """Step all groups at once with actions (N, heads)."""
-        for group in range(self.vec.num_groups):
-            mine = slice(group * self._n, (group + 1) * self._n)
-            self.vec.send(group, actions[mine], self.rows.part(mine))
-        for group in range(self.vec.num_groups):
-            self.vec.wait(group)
-        return self.rows
