@@ -12,6 +12,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.vec import plan
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
 from puffer_mlx.vec.gym import backends
 from puffer_mlx.vec.gym.backends import choose
@@ -295,7 +296,7 @@ def test_masks_head_by_head():
 )
 def test_auto(make_, agents: int, keywords: dict, expected: str, monkeypatch):
     monkeypatch.setattr(backends, "cores", lambda: 4)
-    monkeypatch.setattr(backends, "ROUND_TRIP", 1.0)
+    monkeypatch.setattr(plan, "ROUND_TRIP", 1.0)
     with make(make_, agents, backend="auto", env=keywords) as vec:
         assert vec.description.startswith(expected) and "\n" not in vec.description
 
@@ -306,9 +307,9 @@ def test_auto_takes_processes_for_slow_steps(monkeypatch):
     monkeypatch.setattr(backends, "measure", lambda _: seconds)
     monkeypatch.setattr(backends, "cores", lambda: 4)
     assert choose(recipe, 8, "auto") == ("async", "8 processes, a step takes 2 ms")
-    seconds = backends.ROUND_TRIP  # half of it is saved by two processes
+    seconds = plan.ROUND_TRIP  # half of it is saved by two processes
     assert choose(recipe, 2, "auto")[0] == "sync"
-    seconds = 3 * backends.ROUND_TRIP
+    seconds = 3 * plan.ROUND_TRIP
     assert choose(recipe, 2, "auto")[0] == "async"
     monkeypatch.setattr(backends, "cores", lambda: 1)
     assert choose(recipe, 8, "auto") == ("sync", "there is one core")
@@ -470,11 +471,16 @@ def test_gymnasiums_advice_is_not_repeated_for_each_copy(backend: str, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def first(vec: GymVec):
+    """The first instance of the first group."""
+    return vec._envs[0]._instances._turns[0][1]  # type: ignore
+
+
 def test_gymnasiums_checks_do_not_slow_down_every_step():
     with make("Pendulum-v1", 1) as vec:
-        assert "Checker" not in str(vec._envs[0].envs[0])
+        assert "Checker" not in str(first(vec)._env)
     with make("Pendulum-v1", 1, env={"disable_env_checker": False}) as vec:
-        assert "Checker" in str(vec._envs[0].envs[0])
+        assert "Checker" in str(first(vec)._env)
 
 
 # ---- Other ---------------------------------------------------------------------------------------
@@ -546,7 +552,7 @@ def test_what_is_needed_to_draw_is_said(monkeypatch):
         def render():
             raise DependencyNotInstalled("pygame is not installed")
 
-        monkeypatch.setattr(vec._envs[0], "render", render)
+        monkeypatch.setattr(first(vec)._env, "render", render)
         with pytest.raises(UserError, match="pole can't be drawn: pygame is not installed"):
             vec.render()
         assert vec.log() == {}  # nothing else is lost

@@ -172,11 +172,11 @@ def test_instances(keywords, description, environments):
 
 
 def test_slow_steps_are_worth_processes(monkeypatch):
-    monkeypatch.setattr("puffer_mlx.vec.puffer.backends.cores", lambda: 2)
-    monkeypatch.setattr("puffer_mlx.vec.puffer.backends.ROUND_TRIP", 0.0)
+    monkeypatch.setattr("puffer_mlx.vec.plan.cores", lambda: 2)
+    monkeypatch.setattr("puffer_mlx.vec.plan.ROUND_TRIP", 0.0)
     with make(single, 8, num_threads=2) as vec:
         slow = vec.description
-    monkeypatch.setattr("puffer_mlx.vec.puffer.backends.ROUND_TRIP", 10.0)
+    monkeypatch.setattr("puffer_mlx.vec.plan.ROUND_TRIP", 10.0)
     with make(single, 8, num_threads=2) as vec:
         quick = vec.description
     assert slow.startswith("async: 4 instances in 2 processes; their steps take")
@@ -346,16 +346,19 @@ def test_environments_of_an_instance_share_its_seed():
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        ("die", r"environments 0 to 1 ended with exit code 3"),
-        ("hang", r"not stepped within 0.5 seconds"),
+        ("die", r"environment 1 \(seed 6\) died: its process ended with exit code 3"),
+        ("hang", r"environment 1 \(seed 6\) hangs: .* 0.5 seconds .*; it was at\n.*pairs.py"),
     ],
 )
 def test_a_lost_process_is_noticed(fault, text, monkeypatch):
-    monkeypatch.setattr("puffer_mlx.vec.puffer.workers._GRACE", 0.1)
-    monkeypatch.setattr("puffer_mlx.vec.puffer.workers._MAKING", 120.0)
-    with make(single, 4, backend="async", env={"fault": fault}, timeout=0.5) as vec:
+    monkeypatch.setattr("puffer_mlx.vec.pool._GRACE", 0.1)
+
+    def second(buf=None, seed=0):
+        return single(fault=fault if seed == 6 else "", buf=buf, seed=seed)
+
+    with make(second, 4, backend="async", timeout=0.5) as vec:  # both in one process
         played = Played(vec)
-        processes = list(vars(vec._envs[0])["_processes"])
+        processes = vec._envs[0].processes
         with pytest.raises(UserError, match=text):
             played.history(3)
         assert not any(process.is_alive() for process in processes)
