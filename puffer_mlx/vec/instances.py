@@ -6,11 +6,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.python_faults import RAISED, Fault, failed
 
 __all__ = ["Buffers", "Fact", "Instance", "Instances", "Makes", "Shapes"]
 
-Shapes = dict[str, tuple[tuple[int, ...], Any]]  # shape and dtype of each array of ``Buffers``
+Shape = tuple[tuple[int, ...], Any]  # and dtype
+Shapes = dict[str, Shape]  # of each array of ``Buffers``
 
 
 _NONE = np.zeros(0)
@@ -34,12 +36,12 @@ class Buffers(NamedTuple):
         return Buffers(*(array[agents] for array in self))
 
     @staticmethod
-    def shapes(n: int, observation: Any, action: Any, reward: Any = np.float32) -> Shapes:
-        """Those of n agents without ``legal``.
+    def shapes(n: int, observation: Shape, action: Shape, reward: Any = np.float32) -> Shapes:
+        """Those of n agents without ``legal``, for one agent's observation and action.
 
         Args:
             n: agents.
-            observation: shape and dtype of one agent's.
+            observation: shape and dtype.
             action: likewise.
             reward: dtype.
         """
@@ -52,6 +54,17 @@ class Buffers(NamedTuple):
             "truncations": flags,
             "present": flags,
         }
+
+    @staticmethod
+    def row_shapes(n: int, spec: EnvSpec, reward: Any = np.float32) -> Shapes:
+        """Those of n agents whose environments write rows, and may say which actions are legal."""
+        row, action = (spec.observation_size,), spec.action
+        shapes = Buffers.shapes(
+            n, (row, spec.observation_dtype), ((action.heads,), np.float32), reward
+        )
+        if not action.continuous:
+            shapes["legal"] = (n, action.logits), np.uint8
+        return {**shapes, "tells": ((n,), np.bool_)}
 
 
 class Fact(NamedTuple):
@@ -150,6 +163,7 @@ class Instances:
         n = len(buffers.rewards) // count
         self._turns: list[tuple[int, Instance, slice]] = []  # with its agents
         buffers.present[:] = True
+        buffers.legal[:] = 1
         try:
             for i in range(count):
                 current[0], agents = i, slice(i * n, (i + 1) * n)

@@ -11,6 +11,7 @@ from typing import Any
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.gym.make import Recipe
+from puffer_mlx.vec.instances import Buffers
 from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.plan import pays, step_time
 from puffer_mlx.vec.processes import cores
@@ -74,7 +75,7 @@ def measure(recipe: Recipe) -> float:
     """
     try:
         recipe.layout = Layout(recipe.name, *recipe.look_at(0))
-        return step_time(recipe, recipe.layout, recipe.shapes(1))
+        return step_time(recipe, recipe.layout, Buffers.row_shapes(1, recipe.layout.spec))
     finally:
         recipe.close()
 

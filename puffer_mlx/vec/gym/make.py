@@ -18,7 +18,7 @@ from puffer_mlx.system.import_string import SUCCESSOR, to_install
 from puffer_mlx.vec.gym import families, wrapping
 from puffer_mlx.vec.gym.agents import Agent, VectorForm
 from puffer_mlx.vec.gym.installed import gymnasium, has_own_vector_forms, need_newer, quiet
-from puffer_mlx.vec.instances import Buffers, Shapes
+from puffer_mlx.vec.instances import Buffers
 from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import RAISED, Fault, told, undrawable
 
@@ -86,16 +86,6 @@ class Recipe:
             return self.ready.single_observation_space, self.ready.single_action_space
         self.ready = self()
         return self.ready.observation_space, self.ready.action_space
-
-    def shapes(self, n: int) -> Shapes:
-        """Of the buffers of n agents."""
-        assert self.layout is not None
-        spec = self.layout.spec
-        rows = (spec.observation_size,), spec.observation_dtype
-        told: Shapes = {"tells": ((n,), np.bool_)}
-        if not spec.action.continuous:
-            told["legal"] = (n, spec.action.logits), np.uint8
-        return Buffers.shapes(n, rows, ((spec.action.heads,), np.float32), np.float64) | told
 
     def instance(
         self, buffers: Buffers, seed: int, num_envs: int | None, number: int

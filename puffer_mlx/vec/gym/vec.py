@@ -21,6 +21,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.vec.gym.backends import choose, tells_finals
 from puffer_mlx.vec.gym.infos import HINT, NO_MASK
 from puffer_mlx.vec.gym.make import Recipe
+from puffer_mlx.vec.instances import Buffers
 from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.plan import Plan
 from puffer_mlx.vec.python_faults import Fault
@@ -99,7 +100,10 @@ class GymVec(PythonVec):
             plan = Plan(recipe, form, text, n, None, n if form == "async" else 0)
             if form == "vector":
                 plan = Plan(recipe, form, text, 1, n, 0, apart=n)
-            self._build(plan, recipe.layout, recipe.shapes(n), 1, timeout)
+            shapes = Buffers.row_shapes(
+                n, recipe.layout.spec, np.float64
+            )  # scores are sums of these
+            self._build(plan, recipe.layout, shapes, 1, timeout)
         finally:
             recipe.close()
         with self._closing_on_failure():

@@ -15,10 +15,8 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-import numpy as np
-
 from puffer_mlx.vec.gym.infos import MASK
-from puffer_mlx.vec.instances import Buffers, Shapes
+from puffer_mlx.vec.instances import Buffers
 from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.plan import plan, step_time
 from puffer_mlx.vec.python_faults import RAISED, failed
@@ -69,7 +67,8 @@ class ZooVec(PythonVec):
         probe = _Probe(recipe, seed, rescale_actions)
         chosen = plan(probe, recipe, total_agents, num_buffers, backend, num_threads)
         self._seeds = range(seed, seed + total_agents // probe.agents)
-        self._build(chosen, probe.layout, probe.shapes(self._n), probe.agents, timeout)
+        shapes = Buffers.row_shapes(self._n, probe.layout.spec)
+        self._build(chosen, probe.layout, shapes, probe.agents, timeout)
 
 
 class _Probe:
@@ -95,13 +94,7 @@ class _Probe:
         self.agents, of = len(spaces.agents), (spaces.observation, spaces.action)
         self.layout = recipe.layout = Layout(recipe.name, *of, masked, rescale)
 
-    def shapes(self, n: int) -> Shapes:
-        """Of the buffers of n agents."""
-        spec = self.layout.spec
-        rows = (spec.observation_size,), spec.observation_dtype
-        found = Buffers.shapes(n, rows, ((spec.action.heads,), np.float32))
-        return found | ({"legal": ((n, spec.mask_size), np.uint8)} if spec.mask_size else {})
-
     def seconds(self) -> float:
         """That a step takes."""
-        return step_time(self._recipe, self.layout, self.shapes(self.agents), seed=self._seed)
+        shapes = Buffers.row_shapes(self.agents, self.layout.spec)
+        return step_time(self._recipe, self.layout, shapes, seed=self._seed)
