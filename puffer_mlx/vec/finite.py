@@ -40,13 +40,14 @@ def check_finite(
     Raises:
         UserError: names the first environment, its seed and what it returned.
     """
-    checked = [("a reward", rewards.reshape(-1, 1))]
+    checked = [("a reward", rewards)]
     if observations.dtype.kind == "f":
         checked.append(("observations", observations))
     for what, rows in checked:
         bad = not_finite(rows)
         if bad is not None:
-            row, column = np.argwhere(bad)[0].tolist()
+            rows = rows.reshape(len(rows), -1)
+            row, column = np.argwhere(bad.reshape(rows.shape))[0].tolist()
             env, agent = divmod(row, per_environment)
             env += first_env
             whose = f"environment {env} (seed {seeds[env]})"

@@ -13,6 +13,7 @@ height, width) is turned to (height, width, channels). Images among the parts of
 left as they are; ``EnvSpec.image_parts`` says where, for an encoder.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec, ImagePart
 from puffer_mlx.vec.action_parts import action_parts, action_spec
 from puffer_mlx.vec.observation_parts import ObservationPart, observation_parts, row_dtype
-from puffer_mlx.vec.spaces import from_text, nested, path_text, to_text
+from puffer_mlx.vec.python_faults import Fault
+from puffer_mlx.vec.spaces import Path, from_text, nested, path_text, to_text
 
 
 class Layout:
@@ -53,7 +55,7 @@ class Layout:
         mask: bool = False,
         rescale: bool = False,
     ) -> None:
-        self._name = name
+        self._name, self._arguments = name, (name, observation_space, action_space, mask, rescale)
         self._observations = list(observation_parts(name, observation_space))
         self._single = self._observations[0].path == ()  # no Dict, no Tuple
         self._heads = list(action_parts(name, action_space, rescale))
@@ -95,6 +97,37 @@ class Layout:
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise self._mismatch(leaf, values, len(out)) from error
 
+    def writer(self, row: np.ndarray) -> Callable[[Any], None]:
+        """What writes an observation of one agent into its row, (D,) ``spec.observation_dtype``.
+
+        It raises a ``Fault`` if one isn't what the space promises: shapes and kinds are looked at,
+        and choices, but no bounds.
+        """
+        targets = [
+            (leaf, leaf.path, leaf.space.shape, leaf.space.dtype, leaf.writer(row))
+            for leaf in self._observations
+        ]
+
+        def write(observation: Any) -> None:
+            for leaf, path, shape, dtype, put in targets:
+                value = observation
+                try:
+                    for key in path:
+                        value = value[key]
+                    array = np.asarray(value)
+                    if array.dtype != dtype and np.can_cast(array.dtype, dtype, "same_kind"):
+                        array = array.astype(dtype)
+                    if array.shape == shape and array.dtype == dtype:
+                        put(array)
+                        continue
+                    text = f"is {array.dtype} {array.shape}, its space {dtype} {shape}"
+                except (KeyError, IndexError, TypeError, ValueError):
+                    text = f"{str(observation)[:200]} isn't in {leaf.space}"
+                where = f" at {path_text(path)}" if path else ""
+                raise Fault("", f"an observation{where} {text}")
+
+        return write
+
     def restore(self, rows: Any) -> Any:
         """The parts that rows are made of, nested as the space is.
 
@@ -121,13 +154,28 @@ class Layout:
         Returns:
             An array (n, ...) of the space's dtype, or nested dicts and tuples of arrays.
         """
-        if self._heads[0].path == ():
-            return self._heads[0].convert(rows)
-        parts = {
+        actions = self._chosen(rows)
+        return actions[()] if () in actions else nested(self.spaces[1], actions)
+
+    def each_action(self, rows: np.ndarray) -> list[Any]:
+        """What each of n environments takes, of (n, heads) float32 rows."""
+        actions = self._chosen(rows)
+        if () in actions:
+            return list(actions[()])
+        return [
+            nested(self.spaces[1], {path: chosen[i] for path, chosen in actions.items()})
+            for i in range(len(rows))
+        ]
+
+    def _chosen(self, rows: np.ndarray) -> dict[Path, np.ndarray]:
+        """The actions of each part of the space, (n, ...)."""
+        return {
             head.path: head.convert(rows[:, head.start : head.start + len(head.sizes)])
             for head in self._heads
         }
-        return nested(self.spaces[1], parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Layout, self._arguments
 
     def _mismatch(self, leaf: ObservationPart, values: Any, n: int) -> UserError:
         found = f"{values.dtype} {values.shape}" if hasattr(values, "shape") else repr(values)

@@ -1,6 +1,7 @@
 """The parts of an observation space, and how each is written into its columns of a row."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,13 @@ class ObservationPart(NamedTuple):
     channels_first: bool  # of an image's columns
     write: Callable[[Any, np.ndarray], None]  # (n, ...) values into (n, stop - start) columns
     restore: Callable[[Any], Any]  # the other way; for arrays of MLX too
+
+    def writer(self, row: np.ndarray) -> Callable[[np.ndarray], None]:
+        """What writes one value, an array of the space's shape, into its columns of a row (D,)."""
+        out = row[self.start : self.stop]
+        if self.write is _copy:
+            return partial(np.copyto, out.reshape(self.space.shape))
+        return lambda value: self.write(value[None], out[None])
 
 
 def observation_parts(name: str, space: Any) -> Iterator[ObservationPart]:

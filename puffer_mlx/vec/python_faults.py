@@ -1,4 +1,4 @@
-"""What went wrong in a Gymnasium environment: which one, where in its code, what to do about it."""
+"""What went wrong in an environment: which one, where in its code, what to do about it."""
 
 import os
 import re
@@ -6,14 +6,11 @@ import sysconfig
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import Any
-
-import numpy as np
 
 from puffer_mlx.errors import UserError
 
-__all__ = ["RAISED", "Fault", "failed", "form_fault", "locate", "misfit", "told", "undrawable"]
+__all__ = ["NOBODY_KNOWS", "RAISED", "Fault", "failed", "form_fault", "told", "undrawable"]
 
 _FRAMES = 3  # of the environment's own code that a message shows
 _LIBRARIES = ("gymnasium", "numpy", "puffer_mlx")
@@ -25,6 +22,7 @@ _UNPACKED = re.compile(r"values to unpack \(expected ([25])(?:, got (\d+))?\)")
 _NO_SEED = re.compile(r"reset\(\) got an unexpected keyword argument '(seed|options)'")
 
 
+NOBODY_KNOWS = -1  # which environment of a vectorised form it was
 RAISED = (Exception, SystemExit)  # by environments: ``sys.exit`` in one is no end of the program
 
 
@@ -32,9 +30,9 @@ class Fault(Exception):
     """What is known of an environment's failure; it can be sent between processes.
 
     Args:
-        what: what the environment did, as in "failed in step".
-        text: ``told`` of an exception, for example.
-        index: which environment of its group; None if nobody knows.
+        what: what the environment did, as in "failed in step"; "": the caller knows.
+        text: ``told`` of an exception, for example; "" if there is no more to say.
+        index: which environment of its group; None: the caller knows; or ``NOBODY_KNOWS``.
         hint: how to put it right, if the usual advice doesn't fit.
     """
 
@@ -50,11 +48,11 @@ class Fault(Exception):
             first: number of the group's first one.
             seed: of environment 0.
         """
-        which = "an environment"
-        if self.index is not None:
+        which, text = "an environment", f": {self.text}" if self.text else ""
+        if self.index is not None and self.index != NOBODY_KNOWS:
             number = first + self.index
             which = f"environment {number} (seed {seed + number})"
-        return UserError(f"{name}: {which} {self.what}: {self.text}", self.hint or _HINT)
+        return UserError(f"{name}: {which} {self.what}{text}", self.hint or _HINT)
 
 
 def told(error: BaseException) -> str:
@@ -123,59 +121,6 @@ def undrawable(error: BaseException) -> str:
         "without a display, MUJOCO_GL=egl before the command (libegl1), or MUJOCO_GL=osmesa"
         f" (libosmesa6){now}"
     )
-
-
-def locate(error: BaseException, vector: Any, what: str) -> Fault:
-    """What is known of an exception that came out of a vector environment in this process.
-
-    The environment is the one whose method is on the traceback. If none is, what one returned
-    didn't fit: an observation, or else something in the turn that ``SyncVectorEnv`` had come to.
-
-    Args:
-        error: the exception.
-        vector: a ``SyncVectorEnv``; of other forms, nobody knows which environment it was.
-        what: what they did.
-    """
-    turn = None
-    environments = getattr(vector, "envs", [])
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
-        frame, trace = trace.tb_frame, trace.tb_next
-        first = _first_argument(frame)
-        for index, environment in enumerate(environments):
-            if first is environment:
-                return failed(f"failed in {frame.f_code.co_name}", error, index)
-        if frame.f_code.co_name == "_add_info":
-            if "reset" in what and not isinstance(frame.f_locals.get("env_info"), Mapping):
-                return _old("reset", "an observation alone", turn)
-            return Fault(
-                what, f"what environments tell in info doesn't fit together: {told(error)}"
-            )
-        if "concatenate" in frame.f_code.co_name:
-            for index, observation in enumerate(getattr(vector, "_env_obs", [])):
-                if text := misfit(vector.single_observation_space, observation):
-                    return Fault(what, text, index)
-        if first is vector and environments:
-            turn = frame.f_locals.get("i", turn)
-    return failed(what, error, turn if isinstance(turn, int) else None)
-
-
-def misfit(space: Any, observation: Any) -> str:
-    """In which way an observation isn't what its space promises; "" if it is that.
-
-    Only shapes and kinds are looked at, not bounds.
-    """
-    if space.shape is None:  # a Dict or Tuple
-        return "" if observation in space else f"an observation {observation} isn't in {space}"
-    array = np.asarray(observation)
-    if array.shape == space.shape and np.can_cast(array.dtype, space.dtype, "same_kind"):
-        return ""
-    return f"an observation is {array.dtype} {array.shape}, its space {space.dtype} {space.shape}"
-
-
-def _first_argument(frame: FrameType) -> Any:
-    names = frame.f_code.co_varnames
-    return frame.f_locals.get(names[0]) if names else None
 
 
 def _in_library(path: Path) -> bool:

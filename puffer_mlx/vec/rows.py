@@ -1,12 +1,18 @@
 """Arrays of rows and actions: allocated, drawn at random, and checked; pictures too."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.base import Rows, VecEnv
+
+
+class HasSpec(Protocol):
+    """What knows what its agents see and do."""
+
+    spec: EnvSpec
 
 
 def allocate_rows(vec: VecEnv, agents: int) -> Rows:
@@ -22,12 +28,25 @@ def allocate_rows(vec: VecEnv, agents: int) -> Rows:
     )
 
 
-def random_actions(vec: VecEnv, agents: int, rng: np.random.Generator) -> np.ndarray:
-    """Actions (agents, heads) float32: uniform choices, or N(0, 1) if continuous."""
-    action = vec.spec.action
+def random_actions(
+    of: HasSpec, agents: int, rng: np.random.Generator, legal: np.ndarray | None = None
+) -> np.ndarray:
+    """Actions (agents, heads) float32: uniform choices, or N(0, 1) if continuous.
+
+    Args:
+        of: environments, or their layout.
+        agents: n.
+        rng: draws them.
+        legal: (agents, logits), non-zero where a choice is legal; None: all are.
+    """
+    action = of.spec.action
     if action.continuous:
         return rng.standard_normal((agents, action.heads), np.float32)
-    return rng.integers(0, action.sizes, (agents, action.heads)).astype(np.float32)
+    if legal is None:
+        return rng.integers(0, action.sizes, (agents, action.heads)).astype(np.float32)
+    chances = rng.random((agents, action.logits)) * (legal != 0)
+    heads = np.split(chances, np.cumsum(action.sizes)[:-1], axis=1)
+    return np.stack([head.argmax(axis=1) for head in heads], axis=1).astype(np.float32)
 
 
 class RowShapes:

@@ -40,9 +40,6 @@ HOSTS = {  # modules made of a guest's classes: they are imported inside functio
     "policy.networks.torch_network": {"torch"},
     "policy.networks.*.torch_module": {"torch"},
     "sweep.engine.*": {"optuna"},
-    "vec.gym.vectors": {"gymnasium"},
-    "vec.gym.vectors_029": {"gymnasium"},
-    "vec.gym.workers": {"gymnasium"},
 }
 
 

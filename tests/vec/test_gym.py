@@ -12,6 +12,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.vec import plan
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
 from puffer_mlx.vec.gym import backends
 from puffer_mlx.vec.gym.backends import choose
@@ -62,10 +63,9 @@ def step(vec: GymVec, rows: Rows, actions) -> Rows:
 # ---- Rows ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["sync", "async"])
-def test_rows_without_finals(backend: str):
+def test_rows_without_finals():
     """An episode's last step brings the first observation of the next."""
-    with make(agents=3, backend=backend, env={"size": 2, "limit": 4}) as vec:
+    with make(agents=3, env={"size": 2, "limit": 4}) as vec:
         assert not vec.finals
         rows = started(vec)
         assert rows.finals is None
@@ -82,7 +82,7 @@ def test_rows_without_finals(backend: str):
 
 @pytest.mark.parametrize(
     ("backend", "factory"),
-    [("sync", Walk), ("async", Walk), pytest.param("vector", Walks, marks=NEEDS_1_1)],
+    [("sync", Walk), pytest.param("vector", Walks, marks=NEEDS_1_1)],
 )
 def test_rows_with_finals(backend: str, factory):
     """The last observation has a row of its own, and says why it is the last."""
@@ -138,15 +138,20 @@ def history(steps=60, **keywords) -> list[list[np.ndarray]]:
         return seen
 
 
-@pytest.mark.parametrize("finals", [False, True])
-def test_sync_and_async_and_groups_give_the_same(finals: bool):
-    """Of CartPole, whose episodes begin at random, with any seed."""
-    usual: dict = {"factory": CARTPOLE, "finals": finals, "seed": 7}
+@pytest.mark.parametrize(
+    ("factory", "keywords"),
+    [
+        (CARTPOLE, {"finals": False}),
+        (Walk, {"finals": True, "env": {"size": 2, "masked": True, "nested": True}}),
+    ],
+)
+def test_sync_and_async_and_groups_give_the_same(factory, keywords: dict):
+    """Of CartPole, whose episodes begin at random, with any seed; of a walk with all there is."""
+    usual: dict = {"factory": factory, "seed": 7, **keywords}
     expected = history(backend="sync", **usual)
     assert sum(found[2].sum() for found in expected) > 3
-    forms: list[dict] = [{"backend": "async"}, {"num_buffers": 2}]
-    for keywords in (*forms, {"backend": "async", "num_buffers": 2}):
-        for mine, its in zip(expected, history(**usual, **keywords), strict=True):
+    for form in ({"num_buffers": 2}, {"backend": "async", "num_buffers": 2}):
+        for mine, its in zip(expected, history(**usual, **form), strict=True):
             for a, b in zip(mine, its, strict=True):
                 np.testing.assert_array_equal(a, b)
     other = history(**{**usual, "seed": 8})
@@ -183,11 +188,9 @@ def test_a_reset_in_the_middle_begins_anew():
         assert vec.log()["episode_length"] == 9  # what was cut off by the reset isn't counted
 
 
-@pytest.mark.parametrize("backend", ["sync", "async"])
 @pytest.mark.parametrize("finals", [False, True])
-def test_logs(backend: str, finals: bool):
-    env = {"size": 2, "limit": 4}
-    with make(agents=2, backend=backend, finals=finals, env=env) as vec:
+def test_logs(finals: bool):
+    with make(agents=2, finals=finals, env={"size": 2, "limit": 4}) as vec:
         rows = started(vec)
         assert vec.log() == {}
         for _ in range(4 + finals):  # the reset takes a step of its own
@@ -200,6 +203,22 @@ def test_logs(backend: str, finals: bool):
             "n": 3,
         }
         assert vec.log() == {} and vec.episodes() == []
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_scores_are_sums_of_rewards_as_gymnasium_has_them(backend: str):
+    """In float64, though rows are float32."""
+
+    class Paid(Walk):
+        def step(self, action):
+            seen, _, *rest = super().step(action)
+            return seen, 0.1 + 1e-12 * self.steps, *rest
+
+    with make(Paid, 1, backend=backend, env={"limit": 3}) as vec:
+        rows = started(vec)
+        for _ in range(3):
+            step(vec, rows, STAY)
+        assert vec.episodes()[0]["episode_return"] == 0.1 + 1e-12 + 0.1 + 2e-12 + 0.1 + 3e-12
 
 
 def test_what_only_some_environments_tell_is_theirs():
@@ -236,11 +255,10 @@ def test_continuous_actions_are_clipped():
 # ---- Masks ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["sync", "async"])
 @pytest.mark.parametrize("finals", [False, True])
-def test_masks(backend: str, finals: bool):
+def test_masks(finals: bool):
     env = {"masked": True, "size": 2, "limit": 4}
-    with make(agents=3, backend=backend, finals=finals, env=env) as vec:
+    with make(agents=3, finals=finals, env=env) as vec:
         assert vec.spec.mask_size == 3
         rows = started(vec)
         assert rows.masks is not None
@@ -295,7 +313,7 @@ def test_masks_head_by_head():
 )
 def test_auto(make_, agents: int, keywords: dict, expected: str, monkeypatch):
     monkeypatch.setattr(backends, "cores", lambda: 4)
-    monkeypatch.setattr(backends, "ROUND_TRIP", 1.0)
+    monkeypatch.setattr(plan, "ROUND_TRIP", 1.0)
     with make(make_, agents, backend="auto", env=keywords) as vec:
         assert vec.description.startswith(expected) and "\n" not in vec.description
 
@@ -306,9 +324,9 @@ def test_auto_takes_processes_for_slow_steps(monkeypatch):
     monkeypatch.setattr(backends, "measure", lambda _: seconds)
     monkeypatch.setattr(backends, "cores", lambda: 4)
     assert choose(recipe, 8, "auto") == ("async", "8 processes, a step takes 2 ms")
-    seconds = backends.ROUND_TRIP  # half of it is saved by two processes
+    seconds = plan.ROUND_TRIP  # half of it is saved by two processes
     assert choose(recipe, 2, "auto")[0] == "sync"
-    seconds = 3 * backends.ROUND_TRIP
+    seconds = 3 * plan.ROUND_TRIP
     assert choose(recipe, 2, "auto")[0] == "async"
     monkeypatch.setattr(backends, "cores", lambda: 1)
     assert choose(recipe, 8, "auto") == ("sync", "there is one core")
@@ -343,15 +361,14 @@ def test_what_is_no_environment():
 
 
 @pytest.mark.parametrize("name", ["observation_space", "action_space"])
-@pytest.mark.parametrize("backend", ["sync", "async"])
-def test_an_environment_without_a_space(name, backend):
+def test_an_environment_without_a_space(name):
     class Spaceless(Walk):
         def __init__(self) -> None:
             super().__init__()
             delattr(self, name)
 
     with pytest.raises(UserError, match=rf"walk: it has no {name}\n.*gymnasium\.spaces"):
-        make(Spaceless, 2, backend=backend)
+        make(Spaceless, 2)
 
 
 def test_observations_that_no_machine_has_memory_for():
@@ -453,8 +470,7 @@ def test_a_missing_package(monkeypatch):
 
 
 @NEEDS_1_1
-@pytest.mark.parametrize("backend", ["sync", "async"])
-def test_gymnasiums_advice_is_not_repeated_for_each_copy(backend: str, capfd):
+def test_gymnasiums_advice_is_not_repeated_for_each_copy(capfd):
     """Under pytest it would be an error, too."""
 
     class Imprecise(Walk):
@@ -465,16 +481,14 @@ def test_gymnasiums_advice_is_not_repeated_for_each_copy(backend: str, capfd):
 
     with pytest.warns(UserWarning, match="precision lowered"):
         Imprecise()
-    with make(Imprecise, 3, backend=backend):
-        pass
+    for backend in "sync", "async":
+        make(Imprecise, 2, backend=backend).close()
     assert capfd.readouterr() == ("", "")
 
 
 def test_gymnasiums_checks_do_not_slow_down_every_step():
-    with make("Pendulum-v1", 1) as vec:
-        assert "Checker" not in str(vec._envs[0].envs[0])
-    with make("Pendulum-v1", 1, env={"disable_env_checker": False}) as vec:
-        assert "Checker" in str(vec._envs[0].envs[0])
+    assert "Checker" not in str(Recipe("x", "Pendulum-v1")())
+    assert "Checker" in str(Recipe("x", "Pendulum-v1", {"disable_env_checker": False})())
 
 
 # ---- Other ---------------------------------------------------------------------------------------
@@ -484,9 +498,9 @@ def test_gymnasiums_checks_do_not_slow_down_every_step():
 def test_pictures(backend: str):
     with make(agents=2, backend=backend, render=True, env={"size": 2}) as vec:
         rows = started(vec)
-        assert vec.render()[0, :, 0].tolist() == [0, 255, 0, 0, 0]
+        assert np.asarray(vec.render())[0, :, 0].tolist() == [0, 255, 0, 0, 0]
         step(vec, rows, RIGHT)
-        assert vec.render()[0, :, 0].tolist() == [0, 0, 255, 0, 0]
+        assert np.asarray(vec.render())[0, :, 0].tolist() == [0, 0, 255, 0, 0]
 
 
 def test_pictures_that_do_not_exist():
@@ -538,41 +552,25 @@ def test_importing_it_loads_neither_gymnasium_nor_mlx():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_what_is_needed_to_draw_is_said(monkeypatch):
-    from gymnasium.error import DependencyNotInstalled
+@pytest.mark.parametrize("backend", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("error", "said", "lost"),
+    [
+        (gymnasium.error.DependencyNotInstalled("no paint"), "can't be drawn: no paint", False),
+        (RuntimeError("no paint"), r"environment 0 \(seed 0\) failed in render: Runtime", True),
+    ],
+)
+def test_a_picture_that_fails(error: Exception, said: str, lost: bool, backend: str):
+    class Unpainted(Walk):
+        def render(self):
+            raise error
 
-    with GymVec("CartPole-v1", name="pole", total_agents=1, backend="sync", render=True) as vec:
-
-        def render():
-            raise DependencyNotInstalled("pygame is not installed")
-
-        monkeypatch.setattr(vec._envs[0], "render", render)
-        with pytest.raises(UserError, match="pole can't be drawn: pygame is not installed"):
+    with make(Unpainted, 1, backend=backend, render=True) as vec:
+        rows = started(vec)
+        with pytest.raises(UserError, match=said):
             vec.render()
-        assert vec.log() == {}  # nothing else is lost
-
-
-def test_a_picture_that_fails():
-    with (
-        GymVec(Unpainted, name="unpainted", total_agents=1, backend="sync", render=True) as vec,
-        pytest.raises(UserError, match=r"environment 0 \(seed 0\) failed in render"),
-    ):
-        vec.render()
-
-
-class Unpainted(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(0, 1, (1,))
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, render_mode=None):
-        self.render_mode = render_mode
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.zeros(1, np.float32), {}
-
-    def render(self):
-        raise RuntimeError("no paint")
+        if not lost:
+            step(vec, rows, STAY)
 
 
 @pytest.mark.parametrize("chosen", ["osmesa", None])

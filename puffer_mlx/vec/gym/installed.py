@@ -1,15 +1,17 @@
 """Which Gymnasium is installed: 1.1 or newer, or 0.29, which PufferLib 3 needs.
 
-Both have what this room uses, with few exceptions: vector environments (``vectors.py``), and what
-only 1.1 has, which ``need_newer`` refuses in words.
+Both have what this room uses. What only 1.1 has, ``need_newer`` refuses in words.
 """
 
 import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from puffer_mlx.errors import UserError
 
-__all__ = ["gymnasium", "has_own_vector_forms", "need_newer"]
+__all__ = ["gymnasium", "has_own_vector_forms", "need_newer", "quiet"]
 
 _NEWER = "pip install 'gymnasium>=1.1'; in an environment without PufferLib 3, which needs 0.29"
 
@@ -54,6 +56,17 @@ def need_newer(what: str) -> None:
     if _version(found) < (1, 1):
         text = f"{what} needs Gymnasium 1.1 or newer, {found.__version__} is installed"
         raise UserError(text, _NEWER)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without Gymnasium's advice (there is a newer version, say), which each copy would repeat.
+
+    And without GLFW's, that there is no display: what comes of it is said by what fails.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"(gymnasium|glfw)(\.|$)")
+        yield
 
 
 def _version(package: Any) -> tuple[int, ...]:

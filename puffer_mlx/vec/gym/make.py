@@ -4,23 +4,27 @@ import importlib
 import importlib.util
 import inspect
 import re
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from puffer_mlx.config.memory_needs import refuse_observations
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import SUCCESSOR, to_install
 from puffer_mlx.vec.gym import families, wrapping
-from puffer_mlx.vec.gym.installed import gymnasium, has_own_vector_forms, need_newer
+from puffer_mlx.vec.gym.agents import Agent, VectorForm
+from puffer_mlx.vec.gym.installed import gymnasium, has_own_vector_forms, need_newer, quiet
+from puffer_mlx.vec.instances import Buffers
+from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import RAISED, Fault, told, undrawable
 
-__all__ = ["MAKING", "Recipe", "quiet"]
+__all__ = ["Recipe"]
 
-MAKING = "failed when it was made"
+_MAKING = "failed when it was made"
 _KEYWORD = re.compile(r"unexpected keyword argument '(\w+)'")
 
 
@@ -36,9 +40,14 @@ class Recipe:
         render: make it with ``render_mode="rgb_array"``.
         wrap: Gymnasium's wrappers around it.
         agents: environments that will be made, for what their observations need of memory.
+        finals: whether last observations are wanted, each in a row of its own.
 
     Attributes:
         unread: keywords that count for nothing, and why.
+        layout: of rows; it is known when one was looked at.
+        ready: what was looked at, the first instance in this process.
+        vectorised: whether instances are the vectorised form.
+        scales: no: whether there is a vectorised form, ``vector_form`` says.
     """
 
     name: str
@@ -47,7 +56,12 @@ class Recipe:
     render: bool = False
     wrap: Wrap = field(default_factory=Wrap)
     agents: int = 1
+    finals: bool = False
     unread: list[str] = field(default_factory=list, init=False)
+    layout: Layout | None = field(default=None, init=False)
+    ready: Any = field(default=None, init=False)
+    vectorised: bool = field(default=False, init=False)
+    scales: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         gymnasium()
@@ -65,13 +79,61 @@ class Recipe:
                     raise UserError(f"{self.name}: {said}", "leave one of them out")
                 self.keywords = {**self.keywords, "max_episode_steps": -1}
 
-    def __call__(self) -> Any:
+    def look_at(self, num_envs: int) -> tuple[Any, Any]:
+        """Make the first instance, and return one agent's spaces; ``num_envs``: as a vector."""
+        if num_envs:
+            self.vectorised, self.ready = True, self.vector(num_envs)
+            return self.ready.single_observation_space, self.ready.single_action_space
+        self.ready = self()
+        return self.ready.observation_space, self.ready.action_space
+
+    def instance(
+        self, buffers: Buffers, seed: int, num_envs: int | None, number: int
+    ) -> Agent | VectorForm:
+        """One that writes into ``buffers``, or a vectorised form of ``num_envs``: see ``Makes``.
+
+        Raises:
+            UserError: it can't be made, or is otherwise than the first one.
+        """
+        made, self.ready = self.ready, None
+        if made is None:
+            made = self.vector(num_envs) if num_envs else self(number, seed - number)
+        assert self.layout is not None
+        if num_envs:
+            return VectorForm(self.name, made, buffers, self.layout, self.finals)
+        for what, space, first in zip(
+            ("observation", "action"),
+            (made.observation_space, made.action_space),
+            self.layout.spaces,
+            strict=True,
+        ):
+            if space != first:
+                text = f"its {what} space is {space}, that of environment 0 {first}"
+                raise Fault(_MAKING, text, number).report(self.name, 0, seed - number)
+        return Agent(self.name, made, buffers, self.layout, self.finals)
+
+    def actions(self, buffered: np.ndarray) -> Any:
+        """What instances take of a policy's actions: see ``Makes``."""
+        assert self.layout is not None
+        return (self.layout.actions if self.vectorised else self.layout.each_action)(buffered)
+
+    def close(self) -> None:
+        """Close what was looked at and isn't in use."""
+        if self.ready is not None:
+            self.ready.close()
+            self.ready = None
+
+    def __call__(self, number: int | None = None, seed: int = 0) -> Any:
         """One ``gymnasium.Env``.
+
+        Args:
+            number: which it is, for messages.
+            seed: of number 0, likewise.
 
         Raises:
             UserError: it can't be made; the message says why.
         """
-        with _explained(self):
+        with _explained(self, number, seed):
             if isinstance(self.make, str):
                 arguments = {"disable_env_checker": True, **self._arguments()}
                 made = families.make(_specification(self.make), **arguments)
@@ -170,23 +232,12 @@ class Recipe:
         import cloudpickle  # a dependency of Gymnasium
 
         make = self.make if isinstance(self.make, str) else cloudpickle.dumps(self.make)
-        return {**self.__dict__, "make": make}
+        return {**self.__dict__, "make": make, "ready": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if isinstance(pickled := state["make"], bytes):
             self.make = lambda **keywords: _unpickled(pickled)(**keywords)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without Gymnasium's advice (there is a newer version, say), which each copy would repeat.
-
-    And without GLFW's, that there is no display: what comes of it is said by what fails.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"(gymnasium|glfw)(\.|$)")
-        yield
 
 
 def _specification(name: str) -> Any:
@@ -225,7 +276,7 @@ def _unpickled(pickled: bytes) -> Any:
 
 
 @contextmanager
-def _explained(recipe: Recipe) -> Iterator[None]:
+def _explained(recipe: Recipe, number: int | None = None, seed: int = 0) -> Iterator[None]:
     """What may go wrong when an environment is made, as a ``UserError``."""
     gym = gymnasium()
     try:
@@ -245,7 +296,7 @@ def _explained(recipe: Recipe) -> Iterator[None]:
         word = _KEYWORD.search(str(error)) if isinstance(error, TypeError) else None
         if word and word[1] in recipe._arguments():
             raise _unknown(recipe, word[1]) from None
-        raise Fault(MAKING, told(error)).report(recipe.name) from None
+        raise Fault(_MAKING, told(error), number).report(recipe.name, 0, seed) from None
 
 
 def _where(make: Any) -> str:

@@ -9,33 +9,18 @@ dict ``buf`` that it was made with. ``masks`` says which agents are there; it is
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
+
+import numpy as np
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.puffer.buffers import ARRAYS, SHARED, Buffers
+from puffer_mlx.vec.instances import Buffers
+from puffer_mlx.vec.puffer.instance import ARRAYS, PufferInstance, buffer_for
 from puffer_mlx.vec.python_faults import RAISED, Fault, told
 
 _ATTRIBUTES = ("single_observation_space", "single_action_space", "num_agents")
 _METHODS = ("reset", "step")
 _OURS = ("buf", "seed")  # arguments that aren't the user's
-
-
-class Makes(Protocol):
-    """How environments are made that ``Instances`` steps: ``PufferRecipe``, or PettingZoo's."""
-
-    name: str
-    keywords: dict[str, Any]
-
-    @property
-    def scales(self) -> bool:
-        """Whether one instance can hold as many environments as there shall be."""
-        ...
-
-    def __call__(
-        self, buffers: Any, seed: int, num_envs: int | None = None, number: int = 0
-    ) -> Any:
-        """One instance."""
-        ...
 
 
 def is_puffer_env(found: Any) -> bool:
@@ -97,13 +82,28 @@ class PufferRecipe:
         """Whether one instance can hold as many environments as there shall be."""
         return "num_envs" in _parameters(self.make) and "num_envs" not in self.keywords
 
+    def instance(
+        self, buffers: Buffers, seed: int, num_envs: int | None, number: int
+    ) -> PufferInstance:
+        """One whose agents write into ``buffers``: see ``Makes``."""
+        buf = buffer_for(buffers)
+        return PufferInstance(self(buf, seed, num_envs, number), buffers, buf)
+
+    def actions(self, buffered: np.ndarray) -> np.ndarray:
+        """They are in the buffers as the space has them."""
+        return buffered
+
     def __call__(
-        self, buffers: Buffers | None, seed: int, num_envs: int | None = None, number: int = 0
+        self,
+        buf: dict[str, np.ndarray] | None = None,
+        seed: int = 0,
+        num_envs: int | None = None,
+        number: int = 0,
     ) -> Any:
-        """One instance.
+        """One environment.
 
         Args:
-            buffers: for it to write into; its own if None.
+            buf: arrays for it to write into; its own if None.
             seed: of its generator.
             num_envs: how many environments in it, if it ``scales``.
             number: of the instance, for messages.
@@ -117,7 +117,6 @@ class PufferRecipe:
             arguments["num_envs"] = num_envs
         if self.render and "render_mode" in known:
             arguments.setdefault("render_mode", "rgb_array")
-        buf = None if buffers is None else {key: getattr(buffers, key) for key in SHARED}
         arguments |= {key: value for key, value in (("buf", buf), ("seed", seed)) if key in known}
         try:
             made = self.make(**arguments)

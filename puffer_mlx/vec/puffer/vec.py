@@ -27,16 +27,16 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.vec.base import Rows
-from puffer_mlx.vec.puffer.backends import Probe, plan
-from puffer_mlx.vec.puffer.buffers import Buffers
-from puffer_mlx.vec.puffer.in_workers import InWorkers
+from puffer_mlx.vec.instances import Fact
+from puffer_mlx.vec.plan import plan
 from puffer_mlx.vec.puffer.make import PufferRecipe
-from puffer_mlx.vec.puffer.workers import Here, Workers
+from puffer_mlx.vec.puffer.probe import Probe
+from puffer_mlx.vec.python_vec import PythonVec
 
 __all__ = ["PufferVec"]
 
 
-class PufferVec(InWorkers):
+class PufferVec(PythonVec):
     """N agents of PufferLib 3.x's environments in Q groups; implements ``ScoredVec``.
 
     Args:
@@ -53,10 +53,6 @@ class PufferVec(InWorkers):
         num_threads: the most processes, and threads that may act for the policy in ``collect``.
         render: make environments that can ``render``.
         rescale_actions: a continuous action's -1 to 1 is the low to high of its bounds.
-
-    Attributes:
-        layout: how observations and actions lie in rows; ``layout.restore`` gives Dicts and Tuples
-            back.
 
     Raises:
         UserError: the environment can't be made, or its agents don't add up to N.
@@ -77,15 +73,13 @@ class PufferVec(InWorkers):
         render: bool = False,
         rescale_actions: bool = False,
     ) -> None:
-        super().__init__(name, total_agents, num_buffers, num_threads, seed)
-        self.finals = False
+        super().__init__(name, total_agents, num_buffers, num_threads, seed, finals=False)
         recipe = PufferRecipe(name, make, dict(env or {}), render)
         with closing(Probe(recipe, seed)) as probe:
             chosen = plan(probe, recipe, total_agents, num_buffers, backend, num_threads)
             layout, self._unpack = probe.layout(rescale_actions)
-            buffers = Buffers.layout(self._n, probe.observation_space, probe.action_space)
-            agents = probe.agents // probe.environments
-        self._build(chosen, layout, buffers, agents, timeout)
+            shapes, agents = probe.shapes(self._n), probe.agents // probe.environments
+        self._build(chosen, layout, shapes, agents, timeout)
         inside = self._n // chosen.count // agents  # environments of an instance
         self._seeds = [seed + i // inside for i in range(self.num_environments)]
         self._running = np.zeros(total_agents, bool)  # whose episode has begun
@@ -94,21 +88,27 @@ class PufferVec(InWorkers):
         self._running[self._agents(group)] = False
         self._write(group, out)
 
-    def _begin(self, group: int, env: Here | Workers, actions: np.ndarray, out: Rows) -> Rows:
-        np.copyto(env.buffers.actions, self.layout.actions(actions))
-        with self._closing_on_failure():
-            env.begin()
-        return out
+    def _taken(self, actions: np.ndarray) -> np.ndarray:
+        return self.layout.actions(actions)
 
-    def _end(self, group: int, env: Here | Workers, step: Rows) -> None:
-        with self._closing_on_failure():
-            facts = env.finish()
-            buffers = env.buffers
-            step.rewards[:] = buffers.paid
-            step.terminals[:] = buffers.ended
-            self._write(group, step)
+    def _arrive(self, group: int, facts: list[Fact], out: Rows) -> None:
+        """Agents that aren't there are counted only until they leave."""
+        buffers, first = self._envs[group].buffers, group * self._n
+        over = np.logical_or(buffers.terminals, buffers.truncations)
+        out.rewards[:] = buffers.rewards
+        out.terminals[:] = over
+        self._write(group, out)
         told = {fact.agent: fact.numbers for fact in facts if fact.agent >= 0}
-        self._count(group, buffers, told)
+        running = self._running[self._agents(group)]
+        if buffers.present.all():
+            np.logical_not(over, out=running)
+            self._episodes.add(buffers.rewards, over, first=first, infos=told)
+        else:
+            stepped = buffers.present | running
+            ended = over & stepped
+            np.greater(stepped, ended, out=running)
+            paid = np.where(stepped, buffers.rewards, 0)
+            self._episodes.add(paid, ended, first=first, resets=~stepped, infos=told)
         for fact in facts:
             if fact.agent < 0:
                 self._episodes.note(fact.numbers)
@@ -118,7 +118,7 @@ class PufferVec(InWorkers):
 
         Those that draw in windows of their own do so.
         """
-        picture = self._open(0).render()
+        picture = self._drawn()
         found = np.asarray(picture) if isinstance(picture, np.ndarray | list) else None
         whole = found is not None and found.ndim == 3 and found.dtype == np.uint8
         return found if found is not None and whole else True
@@ -127,16 +127,3 @@ class PufferVec(InWorkers):
         """Observations of the buffers into rows, and the check of what is in these."""
         self.layout.write(self._unpack(self._envs[group].buffers.observations), out.observations)
         self._check_finite(group, out)
-
-    def _count(self, group: int, buffers: Buffers, told: dict[int, dict[str, float]]) -> None:
-        """Count a step of the agents that are there, or were until now."""
-        running, first = self._running[self._agents(group)], group * self._n
-        if buffers.there.all():
-            np.logical_not(buffers.ended, out=running)
-            self._episodes.add(buffers.paid, buffers.ended, first=first, infos=told)
-            return
-        stepped = buffers.there | running
-        ended = buffers.ended & stepped
-        np.greater(stepped, ended, out=running)
-        paid = np.where(stepped, buffers.paid, 0)
-        self._episodes.add(paid, ended, first=first, resets=~stepped, infos=told)

@@ -1,4 +1,4 @@
-"""A parallel environment of PettingZoo whose agents write rows: what ``puffer.instances`` steps.
+"""A parallel environment of PettingZoo whose agents write rows: an instance that the pool steps.
 
 Rows are in the order of ``possible_agents``.
 
@@ -11,16 +11,18 @@ Rows are in the order of ``possible_agents``.
 When no agent is left, the next step begins a new episode, and takes no actions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.vec.episodes import means_of
 from puffer_mlx.vec.gym.infos import MASK, Masks
+from puffer_mlx.vec.instances import Buffers, Fact
 from puffer_mlx.vec.layout import Layout
-from puffer_mlx.vec.puffer.buffers import Buffers
+from puffer_mlx.vec.python_faults import RAISED, Fault, failed
 from puffer_mlx.vec.spaces import kind_of
 
 __all__ = ["DRAWS", "Agents", "Spaces", "looks_parallel", "takes_turns"]
@@ -86,68 +88,59 @@ class Agents:
     Args:
         name: for messages.
         env: the parallel environment.
-        buffers: of its agents: rows of ``layout`` as observations, and as actions what a policy
-            chose, (A, heads) float32.
-        rescale: as of ``Layout``.
-        masked: the environment tells which actions are legal.
+        buffers: of its agents.
+        layout: of rows; with ``mask_size`` if the environment says which actions are legal.
 
     Attributes:
         num_agents: A.
-        possible_agents: their names.
     """
 
-    def __init__(self, name: str, env: Any, buffers: Buffers, rescale: bool, masked: bool) -> None:
-        from gymnasium.vector.utils import batch_space
-
+    def __init__(self, name: str, env: Any, buffers: Buffers, layout: Layout) -> None:
         self._name, self._spaces = name, (spaces := Spaces(name, env))
         self._env, self._buffers = env, buffers
-        self.possible_agents, self.num_agents = spaces.agents, len(spaces.agents)
-        self._layout = Layout(name, spaces.observation, spaces.action, masked, rescale)
-        self._actions = batch_space(spaces.action, self.num_agents)
-        self._masks = Masks(name, spaces.action, 0, "agent") if masked else None
+        self._agents, self.num_agents = spaces.agents, len(spaces.agents)
+        self._writers = [layout.writer(row) for row in buffers.observations]
+        self._masks = Masks(name, spaces.action) if layout.spec.mask_size else None
         self._done: set[Any] = set()  # in this episode
         self._over = False
-        self.observations, self.rewards = buffers.observations, buffers.rewards
-        self.terminals, self.truncations = buffers.terminals, buffers.truncations
-        self.masks = buffers.masks
 
     def reset(self, seed: int | None = None) -> None:
         """Begin a new episode."""
-        seen, infos = self._env.reset() if seed is None else self._env.reset(seed=seed)
-        self.rewards[:] = 0
-        self.terminals[:] = self.truncations[:] = False
+        try:
+            seen, infos = self._env.reset() if seed is None else self._env.reset(seed=seed)
+        except RAISED as error:
+            raise failed("failed in reset", error) from error
+        self._buffers.rewards[:] = 0
+        self._buffers.terminals[:] = self._buffers.truncations[:] = False
         self._done = set()
         self._write(seen, infos)
         self._over = False
 
-    def step(self, actions: np.ndarray) -> tuple[Any, ...]:
-        """One step of those that are there; the last of what is returned is their infos."""
+    def step(self, actions: list[Any]) -> Sequence[Fact]:
+        """One step of those that are there."""
         if self._over:
             self.reset()
-            return (None,) * 4 + ({},)
-        from gymnasium.vector.utils import iterate
-
-        chosen = iterate(self._actions, self._layout.actions(actions))
+            return []
         acting = set(self._env.agents) - self._done
         seen, rewards, terminations, truncations, infos = self._env.step(
-            {
-                a: choice
-                for a, choice in zip(self.possible_agents, chosen, strict=True)
-                if a in acting
-            }
+            {a: choice for a, choice in zip(self._agents, actions, strict=True) if a in acting}
         )
         seen = {agent: each for agent, each in seen.items() if agent not in self._done}
-        for i, agent in enumerate(self.possible_agents):
+        buffers, facts = self._buffers, []
+        for i, agent in enumerate(self._agents):
             counts = agent in acting or agent in seen
-            self.rewards[i] = rewards.get(agent, 0) if counts else 0
-            self.terminals[i] = terminated = bool(terminations.get(agent, False))
-            self.truncations[i] = bool(truncations.get(agent, False))
-            if terminated or self.truncations[i] or (agent in acting and agent not in seen):
+            buffers.rewards[i] = rewards.get(agent, 0) if counts else 0
+            terminated, cut = bool(terminations.get(agent)), bool(truncations.get(agent))
+            buffers.terminals[i], buffers.truncations[i] = terminated, cut
+            if terminated or cut or (agent in acting and agent not in seen):
                 self._done.add(agent)
         self._write(seen, infos)
+        for place in np.flatnonzero(buffers.terminals | buffers.truncations).tolist():
+            info = infos.get(self._agents[place], {})
+            if numbers := means_of({key: each for key, each in info.items() if key != MASK}):
+                facts.append(Fact(place, numbers))
         self._over = not set(self._env.agents) - self._done
-        told = {a: {k: v for k, v in info.items() if k != MASK} for a, info in infos.items()}
-        return (None,) * 4 + (told,)
+        return facts
 
     def render(self) -> Any:
         """What the environment draws.
@@ -166,33 +159,21 @@ class Agents:
 
     def _write(self, seen: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
         """Rows of what agents see and may do; those of the others."""
-        from gymnasium.vector.utils import concatenate, create_empty_array
-
-        there = np.array([agent in seen for agent in self.possible_agents])
-        self.masks[:] = there
-        self.terminals[~there] = True
-        self.truncations[~there] = False
-        if seen:
-            some = next(iter(seen.values()))
-            each = [self._of(seen.get(agent, some)) for agent in self.possible_agents]
-            space = self._spaces.observation
-            batch = create_empty_array(space, self.num_agents)
-            self._layout.write(concatenate(space, each, batch), self.observations)
-        self.observations[~there] = 0
-        if self._masks is not None and self._buffers.legal is not None:
-            self._masks.write(
-                self._merged(seen, infos),
-                self.terminals | self.truncations,  # nobody acts there
-                self._buffers.legal,
-            )
-
-    def _of(self, seen: Any) -> Any:
-        return seen[SEEN] if self._spaces.masked else seen
-
-    def _merged(self, seen: Mapping[Any, Any], infos: Mapping[Any, Any]) -> dict[str, Any]:
-        """Masks as a vector environment's info has them."""
-        told = seen if self._spaces.masked else infos
-        given = [told.get(agent, {}).get(MASK) for agent in self.possible_agents]
-        masks = np.empty(len(given), object)
-        masks[:] = given
-        return {MASK: masks, f"_{MASK}": np.array([mask is not None for mask in given])}
+        buffers, masked = self._buffers, self._spaces.masked
+        for i, agent in enumerate(self._agents):
+            buffers.present[i] = there = agent in seen
+            if there:
+                self._writers[i](seen[agent][SEEN] if masked else seen[agent])
+            else:
+                buffers.observations[i] = 0
+                buffers.terminals[i], buffers.truncations[i] = True, False
+            if self._masks is None:
+                continue
+            if buffers.terminals[i] or buffers.truncations[i]:  # it doesn't act
+                buffers.legal[i] = 1
+                continue
+            mask = (seen if masked else infos).get(agent, {}).get(MASK)
+            try:
+                self._masks.write(mask, buffers.legal[i])
+            except Fault as fault:
+                raise Fault("failed", f"agent {agent} {fault.what}", None, fault.hint) from None

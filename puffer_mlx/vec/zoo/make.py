@@ -16,10 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.import_string import load_object, to_install
+from puffer_mlx.vec.instances import Buffers
+from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.nearest import nearest
-from puffer_mlx.vec.puffer.buffers import Buffers
 from puffer_mlx.vec.python_faults import RAISED, Fault, told
 from puffer_mlx.vec.zoo.agents import DRAWS, Agents, looks_parallel, takes_turns
 from puffer_mlx.vec.zoo.names import parallel_names
@@ -140,23 +143,21 @@ def makes_parallel(name: str, make: Any, keywords: dict[str, Any]) -> bool:
 
 @dataclass
 class ZooRecipe:
-    """How an environment is made; what ``puffer.backends.plan`` wants to know of it, too.
+    """How an environment is made: see ``Makes``.
 
     Args:
         name: for messages.
         make: what makes a parallel environment.
         keywords: its arguments.
         render: make it with ``render_mode="rgb_array"``.
-        rescale: a continuous action's -1 to 1 is the low to high of its bounds.
-        masked: the environment tells which actions are legal; None if nobody has looked.
+        layout: of rows; it is known when one was looked at.
     """
 
     name: str
     make: Any
     keywords: dict[str, Any] = field(default_factory=dict)
     render: bool = False
-    rescale: bool = False
-    masked: bool | None = None
+    layout: Layout | None = None
     scales: bool = field(default=False, init=False)  # an instance is one environment
 
     def one(self, number: int = 0, seed: int = 0) -> Any:
@@ -198,12 +199,15 @@ class ZooRecipe:
             "return one",
         )
 
-    def __call__(
-        self, buffers: Buffers, seed: int, num_envs: int | None = None, number: int = 0
-    ) -> Agents:
-        """An environment whose agents write into ``buffers``: see ``PufferRecipe``."""
-        made = self.one(number, seed - number)
-        return Agents(self.name, made, buffers, self.rescale, bool(self.masked))
+    def instance(self, buffers: Buffers, seed: int, num_envs: int | None, number: int) -> Agents:
+        """An environment whose agents write into ``buffers``: see ``Makes``."""
+        assert self.layout is not None
+        return Agents(self.name, self.one(number, seed - number), buffers, self.layout)
+
+    def actions(self, buffered: np.ndarray) -> list[Any]:
+        """What agents do, of a policy's actions."""
+        assert self.layout is not None
+        return self.layout.each_action(buffered)
 
 
 def _is_there(top: str) -> bool:

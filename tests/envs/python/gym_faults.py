@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from gym_walk import Walk, Walks
+from gymnasium import spaces
 
 
 def trip() -> None:
@@ -24,8 +25,13 @@ class Faulty(Walk):
             trip()
         if fault == "exits when made":
             sys.exit(0)
-        if fault == "made elsewhere" and os.environ.get("GYM_FAULTS_PARENT") != str(os.getpid()):
-            trip()
+        if fault in ("made again", "narrow"):
+            again = os.path.exists(path)
+            self.write_pid()
+            if again and fault == "narrow":
+                self.observation_space = spaces.Box(-1, 1, (2,))
+            elif again:
+                trip()
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
         self.seed = self.seed if seed is None else seed
@@ -90,6 +96,12 @@ class Faulty(Walk):
         self.write_pid()
         while True:
             time.sleep(0.05)
+
+    def deaf(self, *found: Any) -> tuple:
+        try:
+            return self.hangs(*found)
+        except TimeoutError:
+            return self.deaf(*found)
 
     def stubborn(self, *found: Any) -> tuple:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

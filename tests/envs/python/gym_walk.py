@@ -11,7 +11,10 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
-from puffer_mlx.vec.gym.vectors import AutoresetMode
+try:
+    from gymnasium.vector import AutoresetMode
+except ImportError:  # 0.29, which steps no vectorised forms here
+    AutoresetMode = None
 
 
 class Walk(gymnasium.Env):

@@ -1,4 +1,4 @@
-"""Where episodes end: what a vector environment of Gymnasium says, as rows say it."""
+"""Where episodes end: what environments in Python say, as rows say it."""
 
 import numpy as np
 
@@ -19,13 +19,12 @@ class EpisodeEnds:
     """
 
     def __init__(self, n: int, finals: bool) -> None:
-        self._n, self._finals = n, finals
-        self.restart()
+        self._finals = finals
+        self.restart(np.zeros(n, bool))
 
-    def restart(self) -> None:
-        """All agents begin anew."""
-        self.over = np.zeros(self._n, bool)
-        self.any_over = False
+    def restart(self, away: np.ndarray) -> None:
+        """All agents begin anew, but for those that aren't there yet, (n,) bool."""
+        self.over, self.any_over = away, bool(away.any())
 
     def write(
         self, terminated: np.ndarray, truncated: np.ndarray, out: Rows

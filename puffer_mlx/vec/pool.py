@@ -1,0 +1,333 @@
+"""The environments in Python of one group of agents: stepped here, or by a pool of processes.
+
+``Here`` and ``Workers`` are alike. Agents and instances are numbered through over the processes, so
+both give the same rows.
+
+Processes share the buffers' memory with the trainer. They ignore Ctrl-C, which the trainer answers,
+and end with it. Each says in shared memory which environment it is stepping: so one that dies or
+hangs is named, and a hanging one is asked where it is. Afterwards no process is left.
+"""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from puffer_mlx.errors import UserError
+from puffer_mlx.vec.instances import Buffers, Fact, Instances, Makes, Shapes
+from puffer_mlx.vec.processes import CONTEXT, begin_child, how_it_ended, starting_children
+from puffer_mlx.vec.python_faults import RAISED, Fault, told
+
+__all__ = ["Here", "Workers"]
+
+_STARTING = 60.0  # seconds at least that a process may take to start and make its environments
+_MAKING = 4.0  # times vec.timeout: there is much to import, and all processes do so at once
+_GRACE = 3.0  # seconds that environments have to close
+_LAST_WORDS = 1.0  # seconds that a process has to end, or to say where it hangs
+_WHY_DEAD = (
+    "was there too little memory (fewer vec.total_agents), or did compiled code crash"
+    " (vec.backend = sync shows where)?"
+)
+_ASK = signal.SIGUSR1  # what a hanging process is asked with
+_CLOSE, _STEP = pickle.dumps(("close", ())), pickle.dumps(("step", ()))
+_NOTHING = pickle.dumps([])
+
+
+class Here:
+    """A group whose environments step in this process, one after another.
+
+    Args:
+        shapes: of its buffers.
+        recipe: how instances are made.
+        seed: of instance 0 of all groups.
+        number: of the first instance here.
+        arguments: the others of ``Instances``.
+
+    Attributes:
+        buffers: of the group's agents.
+
+    Raises:
+        UserError: an environment can't be made.
+    """
+
+    def __init__(
+        self, shapes: Shapes, *, recipe: Makes, seed: int, number: int, **arguments: Any
+    ) -> None:
+        self._place, self._seconds = (recipe.name, number, seed), 0.0
+        self.buffers = Buffers(**{key: np.zeros(*kind) for key, kind in shapes.items()})
+        self._instances = Instances(
+            recipe, self.buffers, np.zeros(1, int), seed=seed, number=number, **arguments
+        )
+
+    def ask(self, what: str, *given: Any) -> None:
+        """Begin a ``step`` or a ``reset`` (with a seed or None), to be done in ``answer``."""
+        self._asked = what, given
+
+    def answer(self) -> Any:
+        """Do what was asked, and return its facts; the buffers hold the result.
+
+        Raises:
+            UserError: an environment failed; close all.
+        """
+        what, given = self._asked
+        began = time.perf_counter()
+        try:
+            return getattr(self._instances, what)(*given)
+        except Fault as fault:
+            raise fault.report(*self._place) from None
+        finally:
+            if what == "step":
+                self._seconds += time.perf_counter() - began
+
+    def render(self) -> Any:
+        """What the first environment draws, or the ``UserError`` that says why it doesn't."""
+        self.ask("render")
+        return self.answer()
+
+    def busy_seconds(self) -> float:
+        """That environments have spent in steps."""
+        return self._seconds
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._instances.close()
+
+
+class Workers:
+    """A group whose environments step in W processes, each with as many of them; as ``Here``.
+
+    Args:
+        shapes: of the group's buffers.
+        workers: W, which divides ``count``.
+        timeout: seconds after which a process hangs; starting may take longer.
+        recipe: how instances are made.
+        seed: of instance 0 of all groups.
+        count: of instances in the group.
+        number: of the first of them.
+        arguments: the others of ``Instances``.
+
+    Attributes:
+        buffers: of the group's agents.
+
+    Raises:
+        UserError: the environments can't be made, or not in another process. None is left then.
+    """
+
+    def __init__(
+        self,
+        shapes: Shapes,
+        *,
+        workers: int,
+        timeout: float,
+        recipe: Makes,
+        seed: int,
+        count: int,
+        number: int,
+        **arguments: Any,
+    ) -> None:
+        self._place = recipe.name, number, seed
+        self._count = count // workers  # instances of a process
+        self._pipes: list[Connection] = []
+        self.processes: list[Any] = []
+        context: Any = multiprocessing.get_context(CONTEXT)
+        context.set_forkserver_preload([__name__, type(recipe).__module__, "gymnasium"])
+        shapes = {**shapes, "current": ((workers,), np.int64), "busy": ((workers,), np.float64)}
+        memory = {key: context.RawArray("b", _bytes(*kind)) for key, kind in shapes.items()}
+        self.buffers, self._current, self._busy = _view(memory, shapes)
+        self._n = len(self.buffers.rewards) // workers
+        pickled = _pickled(recipe)
+        try:
+            for w in range(workers):
+                first = number + w * self._count
+                rest = {**arguments, "seed": seed, "count": self._count, "number": first}
+                pipe, end = context.Pipe()
+                process = context.Process(
+                    target=_work, args=(w, self._n, end, pickled, memory, shapes, rest), daemon=True
+                )
+                with starting_children():
+                    process.start()
+                end.close()
+                self._pipes.append(pipe)
+                self.processes.append(process)
+            self._wait_at_most(max(_STARTING, _MAKING * timeout))
+            self.answer()
+            self._wait_at_most(timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, what: str, *given: Any) -> None:
+        """Begin a ``step`` or a ``reset`` (with a seed or None) of all environments."""
+        words = pickle.dumps((what, given)) if given else _STEP
+        for w, pipe in enumerate(self._pipes):
+            try:
+                pipe.send_bytes(words)
+            except OSError:
+                raise self._died(w) from None
+
+    def answer(self) -> list[Fact]:
+        """Wait until all have done it; the buffers hold the result.
+
+        Raises:
+            UserError: an environment failed, died or hangs; close all.
+        """
+        facts: list[Fact] = []
+        for w in range(len(self._pipes)):
+            found, first = self._receive(w), w * self._n
+            if isinstance(found, UserError):
+                raise found
+            if found:
+                facts += [fact.counted_from(first) for fact in found]
+        return facts
+
+    def render(self) -> Any:
+        """What the first environment draws, or the ``UserError`` that says why it doesn't."""
+        with suppress(OSError):  # it is dead, as is said when it doesn't answer
+            self._pipes[0].send(("render", ()))
+        return self._receive(0)
+
+    def busy_seconds(self) -> float:
+        """That environments have spent in steps, all processes together."""
+        return float(self._busy.sum())
+
+    def close(self) -> None:
+        """End all processes: politely, then not. None is left when this returns."""
+        pipes, self._pipes = self._pipes, []
+        for pipe in pipes:
+            with suppress(OSError):  # it is dead already
+                pipe.send_bytes(_CLOSE)  # after a step under way, whose result nobody reads
+        for end, seconds in ((None, _GRACE), ("terminate", 1.0), ("kill", 10.0)):
+            deadline = time.monotonic() + seconds
+            for process in self.processes:
+                if end and process.is_alive():
+                    getattr(process, end)()
+            for process in self.processes:
+                process.join(max(0.0, deadline - time.monotonic()))
+        for pipe in pipes:
+            pipe.close()
+
+    def _wait_at_most(self, seconds: float) -> None:
+        """Let reading from a process fail after some time (BlockingIOError).
+
+        ``poll`` before each would do, at the price of a tenth of a round trip.
+        """
+        self._patience, whole = seconds, int(seconds)
+        text = struct.pack("ll", whole, int((seconds - whole) * 1e6))
+        for pipe in self._pipes:
+            with socket.socket(fileno=os.dup(pipe.fileno())) as end:
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, text)
+
+    def _receive(self, w: int) -> Any:
+        """What a process answered; what it raised is raised here."""
+        try:
+            found = self._pipes[w].recv()
+        except BlockingIOError:
+            raise self._hang(w) from None
+        except (EOFError, OSError):
+            raise self._died(w) from None
+        if isinstance(found, Fault):
+            raise self._report(w, found)
+        return found
+
+    def _report(self, w: int, fault: Fault) -> UserError:
+        name, number, seed = self._place
+        return fault.report(name, number + w * self._count, seed)
+
+    def _died(self, w: int) -> UserError:
+        process = self.processes[w]
+        process.join(_LAST_WORDS)
+        text = f"its process {how_it_ended(process.exitcode or 0)}"
+        return self._report(w, Fault("died", text, int(self._current[w]), _WHY_DEAD))
+
+    def _hang(self, w: int) -> UserError:
+        pipe = self._pipes[w]
+        with suppress(ProcessLookupError):
+            os.kill(self.processes[w].pid, _ASK)
+        text = f"nothing came back for {self._patience:g} seconds (vec.timeout)"
+        with suppress(EOFError, OSError):
+            word = pipe.recv() if pipe.poll(_LAST_WORDS) else None
+            lines = word.text.partition("\n")[2] if isinstance(word, Fault) else ""
+            text += f"; it was at\n{lines}" if lines else ""
+        hint = "raise vec.timeout if it is only slow"
+        return self._report(w, Fault("hangs", text, int(self._current[w]), hint))
+
+
+def _work(
+    w: int,
+    n: int,
+    pipe: Connection,
+    pickled: bytes,
+    memory: dict[str, Any],
+    shapes: Shapes,
+    arguments: dict[str, Any],
+) -> None:
+    """A process: make environments, and do what is asked until it is told to close."""
+    begin_child()
+    signal.signal(_ASK, _say_where)
+    buffers, current, busy = _view(memory, shapes)
+    buffers, current = buffers.part(slice(w * n, (w + 1) * n)), current[w : w + 1]
+    instances = None
+    try:
+        instances = Instances(pickle.loads(pickled), buffers, current, **arguments)
+        pipe.send_bytes(_NOTHING)
+        while (asked := pipe.recv())[0] != "close":
+            began = time.perf_counter()
+            found = getattr(instances, asked[0])(*asked[1])
+            if asked[0] == "step":
+                busy[w] += time.perf_counter() - began
+            if isinstance(found, list) and not found:
+                pipe.send_bytes(_NOTHING)
+            else:
+                pipe.send(found)
+    except EOFError:  # the trainer is gone
+        pass
+    except RAISED as error:  # also if what makes them can't be read, or a result not be sent
+        known = isinstance(error, Fault | UserError)
+        word = error if known else Fault("failed in its process", told(error), int(current[0]))
+        with suppress(OSError):
+            pipe.send(word)
+    finally:
+        if instances is not None:
+            instances.close()
+
+
+def _say_where(*_: Any) -> None:
+    """Raise where the process hangs: that is told like any failure, with the lines of code."""
+    raise TimeoutError
+
+
+def _bytes(shape: Sequence[int], dtype: Any) -> int:
+    return int(np.prod(shape)) * np.dtype(dtype).itemsize
+
+
+def _view(memory: dict[str, Any], shapes: Shapes) -> tuple[Buffers, np.ndarray, np.ndarray]:
+    """Buffers in shared memory; of each process the instance at work, and seconds in steps."""
+    arrays = {
+        key: np.frombuffer(memory[key], dtype).reshape(shape)
+        for key, (shape, dtype) in shapes.items()
+    }
+    current, busy = arrays.pop("current"), arrays.pop("busy")
+    return Buffers(**arrays), current, busy
+
+
+def _pickled(recipe: Makes) -> bytes:
+    try:
+        import cloudpickle as pickler  # comes with Gymnasium; takes the main script's functions too
+    except ImportError:
+        pickler = pickle
+    try:
+        return pickler.dumps(recipe)
+    except Exception as error:
+        raise UserError(
+            f"{recipe.name}: what makes it can't be sent to another process: {error}",
+            "name a class or function of a module, or set vec.backend to sync",
+        ) from None
