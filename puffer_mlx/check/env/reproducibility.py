@@ -7,7 +7,7 @@ import numpy as np
 from puffer_mlx import vec
 from puffer_mlx.check.env.findings import Findings, fail, ok, skip, warn
 from puffer_mlx.check.env.subject import Subject, Table
-from puffer_mlx.config.folders import main_source
+from puffer_mlx.config.dialects import main_source
 from puffer_mlx.vec.base import Rows, VecEnv
 from puffer_mlx.vec.native.sources import environment_files
 
