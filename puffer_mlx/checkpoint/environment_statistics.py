@@ -17,9 +17,9 @@ from puffer_mlx.checkpoint.folder import CONFIG, WEIGHTS
 from puffer_mlx.checkpoint.tensor_files import read
 from puffer_mlx.checkpoint.weight_files import save_safetensors
 from puffer_mlx.config import Config
+from puffer_mlx.config.dialects import file_texts
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.values import BOOLS
-from puffer_mlx.config.versions import file_texts
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.files import read_text, reading

@@ -2,11 +2,9 @@
 
 import argparse
 import json
-import math
 import os
 import sys
 import time
-from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -17,7 +15,8 @@ from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.item_processes import Answer, answers, known
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.verbosity import add_verbosity, detail_config
+from puffer_mlx.cli.options import add_table, detail_config
+from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import parse_command_line, take_notes
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.schema import KEYS
@@ -39,36 +38,19 @@ DIED = "if it is C: an index outside of an array, or memory that was freed, is t
 HUNG = "look for a loop that doesn't end in reset or step"
 
 
-def seconds(text: str) -> float:
-    """A positive number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, for example 3")
-    return value
+OPTIONS = """
+--seconds SECONDS  how long to play for each thing that needs playing (default 3)
+--timeout SECONDS  what takes longer is ended, and a FAIL (default 120)
+--only ITEM...  these items
+--json FILE  write the report to a file
+"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     introduce(parser, "check-env")
-    group = parser.add_argument_group("this check")
-    group.add_argument(
-        "--seconds",
-        type=seconds,
-        default=3.0,
-        help="how long to play for each thing that needs playing (default 3)",
-    )
-    group.add_argument(
-        "--timeout",
-        type=seconds,
-        metavar="SECONDS",
-        default=120.0,
-        help="what takes longer is ended, and a FAIL (default 120)",
-    )
-    group.add_argument("--only", metavar="ITEM", nargs="+", help="these items")
-    group.add_argument("--json", metavar="FILE", type=Path, help="write the report to a file")
-    group.add_argument(WORKER, metavar="BROKEN", help=argparse.SUPPRESS)
+    add_table(parser, "this check", OPTIONS)
+    parser.add_argument(WORKER, help=argparse.SUPPRESS)
+    parser.set_defaults(seconds=3.0, timeout=120.0)
     add_verbosity(parser)
 
 

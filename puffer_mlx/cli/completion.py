@@ -15,7 +15,7 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.list_environments import gymnasium_environments
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.config.help_page import COMMON, add_help
-from puffer_mlx.config.known_files import known_words
+from puffer_mlx.config.resolve import known_words
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program

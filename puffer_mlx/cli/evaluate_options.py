@@ -11,13 +11,12 @@ from puffer_mlx.cli.match_options import (
     note_idle,
     usual_games,
 )
-from puffer_mlx.cli.option_types import number
+from puffer_mlx.cli.options import add_table, number, refuse_idle
 from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import Config, parse_command_line
-from puffer_mlx.config.fit import typed
+from puffer_mlx.config.fit import MAX_STEPS, typed
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError
-from puffer_mlx.rollout.whole_episodes import MAX_STEPS
 
 LADDER = ("selfplay.eval_bots", "selfplay.eval_bot_envs", "selfplay.eval_bot_threads")
 OBEYED = (  # keys that an evaluation depends on: it doesn't train
@@ -38,92 +37,44 @@ STEPS = 300  # of a file
 FPS = 15.0
 
 
+OPTIONS = f"""
+--load-model-path PATH  or the second word: a checkpoint's or a run's folder, a RUN_ID, latest, or a
+    .safetensors or .bin file of ENV's policy
+--headless  PufferLib 5.0's word for scoring without showing, which is what happens anyway
+--greedy  take the most probable action; else it is drawn, as in training
+--episodes, --eval-episodes N  episodes to score, at least; every environment plays the same number
+    (default {EPISODES}, {EPISODES_IN_PYTHON} in Python; none if it is shown)
+--max-steps N  end the scoring after so many steps of every agent (default {MAX_STEPS:_})
+--json FILE  write every episode to a file
+--gif FILE  write a GIF of agent 0
+--mp4 FILE  write a video of agent 0
+--terminal  show agent 0 in the terminal; Ctrl-C ends it
+--window  show it in the environment's own window: its c_render or puf_render, and raylib
+--steps N  steps to show (default {STEPS}; --terminal, --window: no end)
+--seconds S  the same as a time
+--fps FPS  steps a second (default {FPS:g})
+--scale SCALE  pixels a side for each pixel of a file (default 1)
+"""
+AGAINST = f"""
+--against PLAYER...  have it play against each of these; with --greedy, --json, --gif, ...
+--ladder  have it play against bot.py at several skills, or selfplay.eval_bots; with
+    --greedy, --json
+--games N  games against each, half on either side (default {GAMES}, {GAMES_IN_PYTHON} in Python)
+"""
+TYPES = {
+    "--seconds": number(float, 0.001),
+    "--fps": number(float, 0.1, 1000),
+    "--scale": number(int, 1, 64),
+    "--games": number(int, 2, 1e9),
+}
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     introduce(parser, "evaluate")
     parser.usage = "%(prog)s ENV PATH [--against PLAYER ... | --ladder] [options]"
-    group = parser.add_argument_group("this evaluation")
-    group.add_argument(
-        "--load-model-path",
-        metavar="PATH",
-        help="or the second word: a checkpoint's or a run's folder, a RUN_ID, latest, or a"
-        " .safetensors or .bin file of ENV's policy",
-    )
-    group.add_argument(
-        "--headless",
-        action="store_true",
-        help="PufferLib 5.0's word for scoring without showing, which is what happens anyway",
-    )
-    group.add_argument(
-        "--greedy",
-        action="store_true",
-        help="take the most probable action; else it is drawn, as in training",
-    )
-    group.add_argument(
-        "--episodes",
-        "--eval-episodes",
-        type=number(int, 1, 1e12),
-        metavar="N",
-        help="episodes to score, at least; every environment plays the same number"
-        f" (default {EPISODES}, {EPISODES_IN_PYTHON} in Python; none if it is shown)",
-    )
-    group.add_argument(
-        "--max-steps",
-        type=number(int, 1, 1e12),
-        metavar="N",
-        help=f"end the scoring after so many steps of every agent (default {MAX_STEPS:_})",
-    )
-    group.add_argument("--json", metavar="FILE", type=Path, help="write every episode to a file")
-    group.add_argument("--gif", metavar="FILE", type=Path, help="write a GIF of agent 0")
-    group.add_argument("--mp4", metavar="FILE", type=Path, help="write a video of agent 0")
-    group.add_argument(
-        "--terminal", action="store_true", help="show agent 0 in the terminal; Ctrl-C ends it"
-    )
-    group.add_argument(
-        "--window",
-        action="store_true",
-        help="show it in the environment's own window: its c_render or puf_render, and raylib",
-    )
-    length = group.add_mutually_exclusive_group()
-    length.add_argument(
-        "--steps",
-        type=number(int, 1, 1e12),
-        metavar="N",
-        help=f"steps to show (default {STEPS}; --terminal, --window: no end)",
-    )
-    length.add_argument(
-        "--seconds", type=number(float, 0.001, 1e12), metavar="S", help="the same as a time"
-    )
-    group.add_argument(
-        "--fps", type=number(float, 0.1, 1000), help=f"steps a second (default {FPS:g})"
-    )
-    group.add_argument(
-        "--scale",
-        type=number(int, 1, 64),
-        help="pixels a side for each pixel of a file (default 1)",
-    )
-    opponents = parser.add_argument_group(
-        "against others, instead of scores", "PLAYER: as puffer-mlx match takes them."
-    )
-    opponents.add_argument(
-        "--against",
-        nargs="+",
-        default=[],
-        metavar="PLAYER",
-        help="have it play against each of these; with --greedy, --json, --gif, ...",
-    )
-    opponents.add_argument(
-        "--ladder",
-        action="store_true",
-        help="have it play against bot.py at several skills, or selfplay.eval_bots; with"
-        " --greedy, --json",
-    )
-    opponents.add_argument(
-        "--games",
-        type=number(int, 2, 1e9),
-        metavar="N",
-        help="games against each, half on either side"
-        f" (default {GAMES}, {GAMES_IN_PYTHON} in Python)",
-    )
+    add_table(parser, "this evaluation", OPTIONS, types=TYPES)
+    players = "PLAYER: as puffer-mlx match takes them."
+    add_table(parser, "against others, instead of scores", AGAINST, players, TYPES)
     add_verbosity(parser)
 
 
@@ -168,14 +119,15 @@ def settle(options: argparse.Namespace, config: Config) -> None:
     if options.against or options.ladder:
         settle_against(options, config)
         return
-    if options.games is not None:
-        raise UserError(
-            "--games does nothing without --against or --ladder", "--episodes, or --against random"
-        )
+    refuse_idle(
+        options, ["games"], "without --against or --ladder", "--episodes, or --against random"
+    )
     files = options.gif or options.mp4
     shown = options.shown = files or options.terminal or options.window
     if shown and options.headless:
         raise UserError("--headless shows nothing, and something is to be shown", "one of them")
+    if options.steps and options.seconds:
+        raise UserError("--steps and --seconds are given", "one of them")
     if options.episodes is None:
         usual = EPISODES_IN_PYTHON if config.python else EPISODES
         options.episodes = 0 if shown else usual
@@ -185,10 +137,8 @@ def settle(options: argparse.Namespace, config: Config) -> None:
         (files or options.terminal, "--gif, --mp4 or --terminal", ("fps",)),
         (files, "--gif or --mp4", ("scale",)),
     ):
-        for name in names:
-            if not needed and getattr(options, name) is not None:
-                option = name.replace("_", "-")
-                raise UserError(f"--{option} does nothing without {words}", "add it")
+        if not needed:
+            refuse_idle(options, names, f"without {words}", "add it")
     options.fps = options.fps or FPS
     if options.seconds:
         options.steps = max(1, round(options.seconds * options.fps))
@@ -202,14 +152,12 @@ def settle_against(options: argparse.Namespace, config: Config) -> None:
     """
     if options.against and options.ladder:
         raise UserError("--against and --ladder are given", "one of them")
-    how = "--against" if options.against else "--ladder"
     idle = ["episodes", "mp4", "terminal", "window", "steps", "seconds"]
-    idle += [] if options.against else ["gif", "fps", "scale", "max_steps"]
-    for name in idle:
-        if getattr(options, name):
-            hint = "--games says how many" + (", --gif FILE shows one" * bool(options.against))
-            raise UserError(f"--{name.replace('_', '-')} does nothing with {how}", hint)
-    for name in ("fps", "scale"):
-        if getattr(options, name) and not options.gif:
-            raise UserError(f"--{name} does nothing without --gif", "add it")
+    how, hint = "with --against", "--games says how many, --gif FILE shows one"
+    if options.ladder:
+        how, hint = "with --ladder", "--games says how many"
+        idle += ["gif", "fps", "scale", "max_steps"]
+    refuse_idle(options, idle, how, hint)
+    if not options.gif:
+        refuse_idle(options, ["fps", "scale"], "without --gif", "add it")
     options.games = options.games or usual_games(config)

@@ -14,7 +14,7 @@ from puffer_mlx.cli import hub
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.format_options import add_option, chosen_options
-from puffer_mlx.cli.option_types import number
+from puffer_mlx.cli.options import add_table, refuse_idle
 from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import ALLOW_CODE, Base, Config
 from puffer_mlx.config.command_line import Parser
@@ -26,6 +26,16 @@ from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import reading
 
 HUB = "hub"
+OPTIONS = """
+--out FILE  default ENV_STEP with the kind's suffix, here
+--env NAME  look only for checkpoints of this one
+--checkpoint-dir DIR  where to look
+"""
+TO_HUB = f"""
+--episodes N  to score it by (default {hub.EPISODES})
+--gif  play for a GIF, too
+--push USER/NAME  upload it, with your own login
+"""
 
 
 def option_parser() -> Parser:
@@ -33,37 +43,18 @@ def option_parser() -> Parser:
     parser = Parser(usage="%(prog)s CHECKPOINT --to KIND [options]")
     add_help(parser, {})
     introduce(parser, "export")
-    parser.add_argument(
-        "checkpoint",
-        metavar="CHECKPOINT",
-        help="a checkpoint's folder, a run's folder, a RUN_ID, or latest",
-    )
-    parser.add_argument(
-        "--to",
-        required=True,
-        choices=[*known, HUB],
-        help="; ".join(f"{name}: {file.use}" for name, file in known.items())
-        + f"; {HUB}: a folder with a model card, for the Hugging Face Hub",
-    )
-    parser.add_argument(
-        "--dialect",
-        choices=list(dict.fromkeys(each for file in known.values() for each in file.dialects)),
-        help="of the policy in the file (default: its own, where that kind of file has it)",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="default ENV_STEP with the kind's suffix, here"
-    )
-    parser.add_argument("--env", metavar="NAME", help="look only for checkpoints of this one")
-    parser.add_argument(
-        "--checkpoint-dir", metavar="DIR", default=Base().checkpoint_dir, help="where to look"
-    )
+    where = "a checkpoint's folder, a run's folder, a RUN_ID, or latest"
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help=where)
+    kinds = "; ".join(f"{name}: {file.use}" for name, file in known.items())
+    kinds += f"; {HUB}: a folder with a model card, for the Hugging Face Hub"
+    parser.add_argument("--to", required=True, choices=[*known, HUB], help=kinds)
+    dialects = dict.fromkeys(each for file in known.values() for each in file.dialects)
+    own = "of the policy in the file (default: its own, where that kind of file has it)"
+    parser.add_argument("--dialect", choices=list(dialects), help=own)
     parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
-    group = parser.add_argument_group(f"--to {HUB}")
-    group.add_argument(
-        "--episodes", type=number(int, 1, 1e6), help=f"to score it by (default {hub.EPISODES})"
-    )
-    group.add_argument("--gif", action="store_true", help="play for a GIF, too")
-    group.add_argument("--push", metavar="USER/NAME", help="upload it, with your own login")
+    parser.set_defaults(checkpoint_dir=Base().checkpoint_dir)
+    add_table(parser, "this export", OPTIONS)
+    add_table(parser, f"--to {HUB}", TO_HUB)
     for name, file in known.items():
         group = parser.add_argument_group(f"--to {name}")  # argparse shows none that is empty
         for option in file.options:
@@ -87,11 +78,10 @@ def to_hub(made: checkpoint.Checkpoint, folder: Path, options: argparse.Namespac
 
 def refuse_without_hub(options: argparse.Namespace) -> None:
     """Options of one form do nothing for another."""
-    typed = [name for name in ("episodes", "gif", "push") if getattr(options, name)]
-    if options.to != HUB and typed:
-        raise UserError(f"--{typed[0]} does nothing without --to {HUB}", "leave it out")
-    if options.to == HUB and options.dialect:
-        raise UserError(f"--dialect does nothing with --to {HUB}", "leave it out")
+    if options.to != HUB:
+        refuse_idle(options, ["episodes", "gif", "push"], f"without --to {HUB}")
+    else:
+        refuse_idle(options, ["dialect"], f"with --to {HUB}")
 
 
 def find(which: str, folder: Path, env: str | None) -> Path:

@@ -17,7 +17,8 @@ from puffer_mlx.checkpoint.environment_statistics import KEY, RESCALE
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.format_options import add_option, chosen_options
-from puffer_mlx.cli.verbosity import add_verbosity, detail_config
+from puffer_mlx.cli.options import add_table, detail_config
+from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import Config, parse_command_line, write_ini
 from puffer_mlx.config.command_line import build_parser, option
 from puffer_mlx.errors import UserError
@@ -34,19 +35,17 @@ from puffer_mlx.trees import named
 # they are, and the policy is one of PufferLib's.
 UNTOLD = {KEY: "False", "policy.separate_value": "False", "policy.activation": "auto"}
 
+OPTIONS = """
+--out FOLDER  the run's folder (default CHECKPOINT_DIR/ENV/RUN, RUN the time in milliseconds)
+"""
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     introduce(parser, "import")
     parser.usage = "%(prog)s FILE ENV [options]"
     known = formats.by_name().values()
     kinds = "; ".join(f"{', '.join(file.suffixes)}: {file.use}" for file in known)
-    group = parser.add_argument_group("this import", f"FILE: {kinds}")
-    group.add_argument(
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help="the run's folder (default CHECKPOINT_DIR/ENV/RUN, RUN the time in milliseconds)",
-    )
+    group = add_table(parser, "this import", OPTIONS, f"FILE: {kinds}")
     for each in (own for file in known for own in file.options if own.reading):
         add_option(group, each, each.reading)
     add_verbosity(parser)

@@ -1,10 +1,9 @@
 """What environments there are: ``puffer-mlx list``. Nothing is compiled for it, or made."""
 
-import ast
-import operator
 import re
 import sys
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,11 +15,11 @@ from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import load
 from puffer_mlx.config.command_line import Parser
-from puffer_mlx.config.folders import main_source
+from puffer_mlx.config.dialects import main_source
 from puffer_mlx.config.help_page import add_help
-from puffer_mlx.config.known_files import find_config, known_envs, variants
+from puffer_mlx.config.resolve import find_config, known_envs, variants
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.native.sources import environment_files, environments_folder, needs
+from puffer_mlx.vec.native.sources import environments_folder
 from puffer_mlx.vec.puffer import ocean
 from puffer_mlx.vec.zoo import names as zoo
 
@@ -52,11 +51,7 @@ NEEDED = (  # names in Python, modules, and the package that brings them; the fi
     (r"pettingzoo:mpe2\.", ("mpe2", "pettingzoo"), "mpe2"),
     (r"pettingzoo:", ("pettingzoo",), "puffer-mlx[pettingzoo]"),
 )
-DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(.+?)[ \t]*(?://.*|/\*.*)?$", re.M)
-OF_BYTES = re.compile(
-    r"^[ \t]*typedef[ \t]+(?:unsigned[ \t]+char|uint8_t)[ \t]+obs_t\b", re.M
-)  # 5.0
-OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+SPACES = re.compile(r"An agent sees (.+?) and does (.+?)\.")
 
 
 class Entry(NamedTuple):
@@ -70,77 +65,32 @@ class Entry(NamedTuple):
 
 def native_environments() -> list[Entry]:
     """Those that have a configuration and, beside the package, C sources; by name."""
-    found = []
-    for name in known_envs():
-        folder = environments_folder() / name
-        if main_source(folder):
-            found.append(Entry(name, about(find_config(name), name), *spaces(folder)))
-    return found
+    return [
+        Entry(name, about(path := find_config(name), name), *spaces(path))
+        for name in known_envs()
+        if main_source(environments_folder() / name)
+    ]
+
+
+def comment(path: Path) -> str:
+    """A configuration's first comment, as one line."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return " ".join(
+        line.lstrip("# ").rstrip() for line in takewhile(lambda line: line.startswith("#"), lines)
+    )
 
 
 def about(path: Path, name: str) -> str:
     """The first sentence of a configuration's first comment, without the name that begins it."""
-    lines = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.lstrip("# ").rstrip())
-    text = " ".join(lines).partition(". ")[0].removesuffix(".")
+    text = comment(path).partition(". ")[0].removesuffix(".")
     first, colon, rest = text.partition(": ")
     return rest if colon and first.lower().replace(" ", "_") in (name, name[1:]) else text
 
 
-def spaces(folder: Path) -> tuple[str, str]:
-    """What an agent sees and does, as the sources of an environment say; ``?`` if they don't."""
-    macros: dict[str, str] = {}
-    main = main_source(folder)
-    files = [*([main] if main else []), *environment_files(folder)]
-    texts = [path.read_text(encoding="utf-8", errors="replace") for path in files]
-    for text in texts:  # the first definition counts: a binding may be lines around another one
-        for name, value in DEFINE.findall(text):
-            macros.setdefault(name, value)
-    of_bytes = any(map(OF_BYTES.search, texts)) or macros.get("OBS_TENSOR_T") == "ByteTensor"
-    kind = "bytes" if of_bytes else "floats"
-    shape = numbers(macros.get("MY_OBS_SHAPE", ""), macros)
-    size = shape or numbers(macros.get("OBS_SIZE", ""), macros)
-    sees = f"{' x '.join(map(str, size))} {kind.removesuffix('s' * (size == [1]))}" if size else "?"
-    sizes = numbers(macros.get("ACT_SIZES", ""), macros)
-    if not sizes:
-        return sees, "?"
-    if max(sizes) == 1:
-        does = f"{len(sizes)} continuous"
-    else:
-        does = "one of " + " and of ".join(map(str, sizes))
-    masked = "MY_ACTION_MASK" in macros or (main is not None and needs(folder).masks)
-    return sees, does + (", masked" if masked and max(sizes) > 1 else "")
-
-
-def numbers(text: str, macros: dict[str, str]) -> list[int]:
-    """The whole numbers of ``4``, ``{4, 5}`` or ``SIZE * SIZE``; none if it is anything else."""
-    parts = text.strip().removeprefix("{").removesuffix("}").split(",")
-    found = [_number(part, macros, 8) for part in parts]
-    return [] if None in found else [value for value in found if value is not None]
-
-
-def _number(text: str, macros: dict[str, str], depth: int) -> int | None:
-    """A sum or product of numbers and macros; ``depth``: of macros within macros."""
-
-    def value(node: ast.AST) -> int:
-        match node:
-            case ast.Constant(value=int(number)):
-                return number
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-                return OPERATORS[type(op)](value(left), value(right))
-            case ast.Name(id=name) if depth and name in macros:
-                found = _number(macros[name], macros, depth - 1)
-                if found is not None:
-                    return found
-        raise ValueError
-
-    try:
-        return value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError):
-        return None
+def spaces(path: Path) -> tuple[str, str]:
+    """What an agent sees and does, as that comment says; ``?`` if it doesn't."""
+    said = SPACES.search(comment(path))
+    return (said[1], said[2]) if said else ("?", "?")
 
 
 def gymnasium_environments() -> dict[str, list[str]]:
@@ -240,8 +190,9 @@ def python_table() -> Table:
     return made
 
 
-def print_catalog(console: Console) -> None:
-    """All of it, as wide as the console is."""
+def print_catalog(console: Console | None = None) -> None:
+    """All of it, as wide as the console is; by default the terminal."""
+    console = console or Console()
     groups = gymnasium_environments()
     tables = [native_table(), variants_table(), python_table()]
     ids = table("", "")
@@ -286,7 +237,7 @@ def option_parser() -> Parser:
 @reported
 def main(argv: list[str]) -> None:
     option_parser().parse(argv)
-    print_catalog(Console())
+    print_catalog()
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from puffer_mlx.cli.commands import COMMANDS
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.verbosity import WORDS
-from puffer_mlx.config.compatibility import closest
-from puffer_mlx.config.known_files import known_words
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 
@@ -44,6 +42,9 @@ def usage() -> str:
 
 def refused(word: str) -> UserError:
     """What is said of a word that is no command."""
+    from puffer_mlx.config.compatibility import closest
+    from puffer_mlx.config.resolve import known_words
+
     if word in known_words() or word.endswith(".ini") or ":" in word:
         hint = program.command(f"train {word}")
     elif near := closest(word.replace("_", "-"), [*COMMANDS]):

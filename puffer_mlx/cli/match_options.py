@@ -2,15 +2,13 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.option_types import number
+from puffer_mlx.cli.options import add_table, number, refuse_idle
 from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import Config, parse_command_line
-from puffer_mlx.config.fit import typed
+from puffer_mlx.config.fit import MAX_STEPS, typed
 from puffer_mlx.errors import UserError
-from puffer_mlx.rollout.whole_episodes import MAX_STEPS
 
 OBEYED = (  # keys that a match depends on: it doesn't train
     *("base.seed", "base.device", "base.checkpoint_dir", "policy", "torch", "vec.seed"),
@@ -29,46 +27,23 @@ PLAYER: a checkpoint's or a run's folder, a RUN_ID, latest, a file of a policy (
 player (SKILL from 0 to 1, 1 if it is left out). The same one may be named twice."""
 
 
+OPTIONS = f"""
+--players PLAYER...  who plays; or the words behind ENV. Each plays each other
+--games N  games of each pair, at least, half of them on either side (default {GAMES},
+    {GAMES_IN_PYTHON} in Python)
+--greedy  policies take the most probable action instead of drawing one
+--max-steps N  give up after so many steps of an environment (default {MAX_STEPS:_})
+--json FILE  write all results to a file
+--gif FILE  write a GIF of a game of the first two, as the first one sees it
+--fps FPS  steps a second of the GIF (default {FPS:g})
+"""
+TYPES = {"--games": number(int, 2, 1e9), "--fps": number(float, 0.1, 50)}
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     introduce(parser, "match")
     parser.usage = "%(prog)s ENV PLAYER PLAYER [PLAYER ...] [options]"
-    group = parser.add_argument_group("this match", PLAYERS)
-    group.add_argument(
-        "--players",
-        nargs="+",
-        default=[],
-        metavar="PLAYER",
-        help="who plays; or the words behind ENV. Each plays each other",
-    )
-    group.add_argument(
-        "--games",
-        type=number(int, 2, 1e9),
-        metavar="N",
-        help="games of each pair, at least, half of them on either side"
-        f" (default {GAMES}, {GAMES_IN_PYTHON} in Python)",
-    )
-    group.add_argument(
-        "--greedy",
-        action="store_true",
-        help="policies take the most probable action instead of drawing one",
-    )
-    group.add_argument(
-        "--max-steps",
-        type=number(int, 1, 1e12),
-        default=MAX_STEPS,
-        metavar="N",
-        help=f"give up after so many steps of an environment (default {MAX_STEPS:_})",
-    )
-    group.add_argument("--json", metavar="FILE", type=Path, help="write all results to a file")
-    group.add_argument(
-        "--gif",
-        metavar="FILE",
-        type=Path,
-        help="write a GIF of a game of the first two, as the first one sees it",
-    )
-    group.add_argument(
-        "--fps", type=number(float, 0.1, 50), help=f"steps a second of the GIF (default {FPS:g})"
-    )
+    add_table(parser, "this match", OPTIONS, PLAYERS, TYPES)
     add_verbosity(parser)
 
 
@@ -84,8 +59,9 @@ def parse(argv: Sequence[str]) -> tuple[Config, argparse.Namespace]:
     )
     note_idle(config, OBEYED_IN_PYTHON)
     options.games = options.games or usual_games(config)
-    if options.fps and not options.gif:
-        raise UserError("--fps does nothing without --gif", "add it")
+    options.max_steps = options.max_steps or MAX_STEPS
+    if not options.gif:
+        refuse_idle(options, ["fps"], "without --gif", "add it")
     if len(options.players) < 2:
         raise UserError(
             f"a match needs two players, and {len(options.players)} were named",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.option_types import number
+from puffer_mlx.cli.options import add_table, number
 from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config.command_line import spelled
 from puffer_mlx.config.schema import KEYS
@@ -15,7 +15,9 @@ from puffer_mlx.sweep.reading import OF_A_RANGE, method_named
 from puffer_mlx.sweep.settings import METHODS, SweepSettings
 
 HANG = 600.0
+TYPES = {"--hang": number(float, 1), "--start-from": str}
 LATEST = "latest"
+FOLDER = "sweeps"
 SECTION = {  # of [sweep]: what help says
     "method": f"what chooses the next run: {', '.join(METHODS)}",
     "metric": "the number of a record that is a run's score",
@@ -41,6 +43,18 @@ OBEYED = (  # keys and sections that a sweep's runs obey
 KEEPS = "--checkpoint-dir", "--log-dir"
 
 
+OPTIONS = f"""
+--name NAME  begin a sweep of this name, or go on with it if it is there
+--resume [NAME]  go on with a sweep: latest, or its name
+--storage URL  where its trials are kept: a file, or a URL that Optuna knows (default: a file in its
+    folder)
+--parallel N  runs at once, each with its share of cores (default: one, with GPUs one for each)
+--hang SECONDS  a run that nothing is heard of for so long has failed (default {HANG:g})
+--start-from FILE*  try the values that another configuration has for what is swept; may be repeated
+--dir DIR  folder of sweeps: DIR/ENV/NAME (default {FOLDER})
+"""
+
+
 class Own(NamedTuple):
     """The options that aren't a configuration's; the names are the options'."""
 
@@ -55,8 +69,7 @@ class Own(NamedTuple):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     introduce(parser, "sweep")
-    group = parser.add_argument_group("this sweep", ABOUT)
-    _add_own(group)
+    group = _add_own(parser)
     for key, text in SECTION.items():
         default = getattr(SweepSettings, key)
         shown = f" (default {default})" if default not in ("", ()) else ""
@@ -70,45 +83,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_verbosity(parser)
 
 
-def _add_own(group: Any) -> None:
-    group.add_argument("--name", help="begin a sweep of this name, or go on with it if it is there")
-    group.add_argument(
-        "--resume",
-        metavar="NAME",
-        nargs="?",
-        const=LATEST,
-        help="go on with a sweep: latest, or its name",
-    )
-    group.add_argument(
-        "--storage",
-        metavar="URL",
-        help="where its trials are kept: a file, or a URL that Optuna knows (default: a file in its"
-        " folder)",
-    )
-    group.add_argument(
-        "--parallel",
-        metavar="N",
-        type=number(int, 1),
-        default=0,
-        help="runs at once, each with its share of cores (default: one, with GPUs one for each)",
-    )
-    group.add_argument(
-        "--hang",
-        metavar="SECONDS",
-        type=number(float, 1),
-        default=HANG,
-        help=f"a run that nothing is heard of for so long has failed (default {HANG:g})",
-    )
-    group.add_argument(
-        "--start-from",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="try the values that another configuration has for what is swept; may be repeated",
-    )
-    group.add_argument(
-        "--dir", default="sweeps", help="folder of sweeps: DIR/ENV/NAME (default sweeps)"
-    )
+def _add_own(parser: argparse.ArgumentParser) -> Any:
+    parser.set_defaults(parallel=0, hang=HANG, dir=FOLDER)
+    return add_table(parser, "this sweep", OPTIONS, ABOUT, TYPES)
 
 
 def _add_key(group: Any, name: str, text: str) -> None:
@@ -139,6 +116,7 @@ def own_options(words: Sequence[str]) -> tuple[Own, list[str]]:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_own(parser)
     given, others = parser.parse_known_args(spelled(words))
+    given.resume = LATEST if given.resume == "" else given.resume
     if given.name and given.resume:
         raise UserError("--name and --resume are given", "one of them")
     for name in KEEPS:

@@ -1,12 +1,14 @@
 """A run in a terminal: what ``puffer-mlx train`` does once its words are understood."""
 
 import argparse
+import contextlib
 import signal
 from pathlib import Path
 
-from puffer_mlx import checkpoint
+from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint.environment_statistics import as_trained, differences
 from puffer_mlx.cli.follow import follow
+from puffer_mlx.cli.options import detail_config
 from puffer_mlx.cli.stopping import EVALUATED, RunEnding, StopRequests
 from puffer_mlx.cli.trace_files import TraceFiles
 from puffer_mlx.cli.train_output import (
@@ -14,23 +16,69 @@ from puffer_mlx.cli.train_output import (
     files_text,
     introduce,
     notes,
+    rate_note,
     reached_note,
     resumed_notes,
 )
-from puffer_mlx.config import Config
+from puffer_mlx.config import Config, take_notes, unused_note
+from puffer_mlx.config.trainer_choice import trainer_note, unread
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.episode_videos import EpisodeVideos
-from puffer_mlx.machines import joining
+from puffer_mlx.errors import UserError
+from puffer_mlx.machines import joining, starting
 from puffer_mlx.machines.alone import Alone
-from puffer_mlx.system import output, signals, voice
+from puffer_mlx.machines.launched import started
+from puffer_mlx.machines.share import share
+from puffer_mlx.ppo import optimizers
+from puffer_mlx.system import output, program, signals, voice
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.tracking.scores import EVALUATION
+from puffer_mlx.tracking.tracked_run import refuse_missing
 from puffer_mlx.training import after_self_play, evaluation
 from puffer_mlx.training.evaluation import Evaluator
 from puffer_mlx.training.run import Run, make_environments
 from puffer_mlx.training.trainer import Trainer
 
 Resumed = checkpoint.Checkpoint | None
+
+
+def start(
+    argv: list[str],
+    config: Config,
+    options: argparse.Namespace,
+    resumed: Resumed,
+    held: contextlib.ExitStack,
+) -> int:
+    """Train as a command line says, from a checkpoint on or from the beginning; the exit code.
+
+    Args:
+        argv: the words.
+        config: what they say.
+        options: the command's own.
+        resumed: the checkpoint to go on from.
+        held: holds its run.
+    """
+    if config.train.gpus > 1 and not started():
+        held.close()  # the first rank holds it
+        return start_here(config, argv)
+    if resumed and options.load_model_path is not None:
+        raise UserError("--resume and --load-model-path are given", "one of them")
+    refuse_missing(config)
+    vec.settle_family(config)
+    voice.note(trainer_note(config), *take_notes(config))
+    config.unused += [*optimizers.unread(config), *unread(config)]
+    voice.note(unused_note(config), "" if resumed else rate_note(config))
+    detail_config(config)
+    return train(config, options, resumed)
+
+
+def start_here(config: Config, argv: list[str]) -> int:
+    """Start ``train.gpus`` ranks of this command on this machine; the exit code."""
+    share(config, 0, config.train.gpus)  # it can be divided: said once, not by each
+    loud = {voice.QUIET: ["-q"], voice.VERBOSE: ["-v"]}.get(voice.level(), [])
+    on_gpus = starting.uses_gpus(config.base.device)
+    words = program.of_package("train", *argv, *loud)
+    return starting.start_ranks(config.train.gpus, words, on_gpus)
 
 
 def train(config: Config, options: argparse.Namespace, resumed: Resumed) -> int:

@@ -1,6 +1,5 @@
 """What a run is told: keys, files, the command line, and what may be obeyed."""
 
-from puffer_mlx.config.known_files import find_config, known_envs
 from puffer_mlx.config.loading import (
     ALLOW_CODE,
     load,
@@ -9,6 +8,7 @@ from puffer_mlx.config.loading import (
     take_notes,
     unused_note,
 )
+from puffer_mlx.config.resolve import find_config, known_envs
 from puffer_mlx.config.schema import Base, Config, Policy, Selfplay, Torch, Train, Vec
 from puffer_mlx.config.validation import validate
 from puffer_mlx.config.writing import DEFAULT_HEADER, ini_text, to_dict, write_ini

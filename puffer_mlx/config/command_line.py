@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from puffer_mlx.config.compatibility import ELSEWHERE, RENAMES, SWEEP, UNUSED, closest
 from puffer_mlx.config.help_page import add_help
-from puffer_mlx.config.ini_files import Setting
+from puffer_mlx.config.key import Setting
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS, SECTIONS
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
@@ -87,11 +87,22 @@ def env_options(argv: Sequence[str]) -> list[str]:
     return [f"env.{name.removeprefix('--env.').replace('-', '_')}" for name in found]
 
 
-def typed_text(argv: Sequence[str], name: str) -> str:
-    """What a command line gives a key, before it is parsed; empty if it doesn't name it."""
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first.add_argument(option(*name.split(".")), dest="text", nargs="?")
-    return (first.parse_known_args(spelled(argv))[0].text or "").strip()
+def first_look(argv: Sequence[str], *names: str) -> dict[str, str]:
+    """What a command line gives some options, before there is a configuration to parse it by.
+
+    Args:
+        argv: the words.
+        names: options, as ``--resume``, or keys, as ``train.algorithm``.
+
+    Returns:
+        Of those that are given the text, empty where there is no value.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in names:
+        word = name if name.startswith("--") else option(*name.split("."))
+        parser.add_argument(word, dest=name, nargs="?", const="", default=None)
+    given = vars(parser.parse_known_args(spelled(argv))[0])
+    return {name: text.strip() for name, text in given.items() if text is not None}
 
 
 def obeys(obeyed: Sequence[str] | None, name: str) -> bool:

@@ -14,9 +14,10 @@ counts whole where continuous actions go with images, and of continuous.ini only
 about actions.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from puffer_mlx.spec import EnvSpec
+if TYPE_CHECKING:  # it imports NumPy, which help needn't
+    from puffer_mlx.spec import EnvSpec
 
 CONTINUOUS_FILE = "continuous.ini"
 RECURRENT_FILE = "recurrent.ini"
@@ -51,7 +52,7 @@ FILES = tuple(
 )
 
 
-def family_of(spec: EnvSpec) -> str:
+def family_of(spec: "EnvSpec") -> str:
     """The family of an environment in Python."""
     if spec.observation_shape or spec.image_parts:
         return "continuous_images" if spec.action.continuous else "images"

@@ -10,13 +10,14 @@ from itertools import accumulate
 from pathlib import Path
 
 from puffer_mlx.config.families import FILES
-from puffer_mlx.config.known_files import PYTHON
+from puffer_mlx.config.resolve import PYTHON
 from puffer_mlx.config.schema import ARGUMENT, COMMAND_LINE, Config
 from puffer_mlx.config.validation import find_problems, multiples, raise_problems
 from puffer_mlx.errors import UserError
 
 AGENTS, BUFFERS = "vec.total_agents", "vec.num_buffers"
 MINIBATCH, EVAL_EPISODES = "train.minibatch_size", "base.eval_episodes"
+MAX_STEPS = 100_000  # of every agent, by which the episodes of an evaluation have usually ended
 WHILE_TRAINING = 100  # episodes of an evaluation; python.ini says the same
 
 

@@ -1,39 +1,32 @@
 """`.ini` files, read into a list of `Setting`: a text each, and the place it came from.
 
-By PufferLib 4.0's rules here, by 5.0's in `ini_files_5.py`; `versions.py` tells the files apart.
-Nothing is understood here: `values.py` gives a text its type, `loading.py` puts it in its place.
+`dialects.py` tells files of PufferLib 4.0 and 5.0 apart. By 5.0's rules, which `read_ini_5` obeys,
+
+- a comment begins at ``#`` or ``;`` anywhere outside of quotes,
+- quotes around a value aren't part of it, keys keep their capitals, and only ``=`` separates,
+- a section may begin again, and of a key that is set twice the later value counts,
+- numbers may have underscores, white space, exponents, and be hexadecimal; what a whole number's or
+  a switch's key is given is cut off towards zero.
+
+Upstream reads text as the number 0 where it wants one, ``None`` and ``yes`` as well: here it is
+refused. Nothing else is understood here: `values.py` gives a text its type, `loading.py` puts it in
+its place.
 """
 
 import configparser
 import re
 from pathlib import Path
-from typing import NamedTuple
 
-from puffer_mlx.config.compatibility import BOT_EVAL, UNUSED, closest
+from puffer_mlx.config.compatibility import BOT_EVAL, RENAMES, UNUSED, closest
+from puffer_mlx.config.key import Key, Setting
 from puffer_mlx.config.schema import KEYS
+from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import read_text
 
 CONTROL = re.compile(r"[^\t\n\r\x20-\x7e\xa0-\U0010ffff]")
-
-
-class Setting(NamedTuple):
-    """One key as a file or the command line gives it, not yet understood."""
-
-    section: str  # "base", "train", "sweep.train.gamma", …
-    key: str
-    text: str
-    origin: str  # "configs/breakout.ini:12" or "command line"
-
-    @property
-    def name(self) -> str:
-        """The key with its section: `train.gamma`."""
-        return f"{self.section}.{self.key}"
-
-    def __str__(self) -> str:
-        """For messages: `train.gamma 0.9`, always one line."""
-        plain = self.text.isprintable() and self.text
-        return f"{self.name} {plain or repr(self.text)}"
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+HEXADECIMAL = re.compile(r"[+-]?0[xX]([\da-fA-F]+\.?[\da-fA-F]*|\.[\da-fA-F]+)([pP][+-]?\d+)?")
 
 
 def read_ini(path: Path, capitals: bool = False) -> list[Setting]:
@@ -131,3 +124,74 @@ def relative_path(path: Path) -> str:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def read_ini_5(path: Path) -> list[Setting]:
+    """The settings of a file of PufferLib 5.0's, in its order, each key in its last place.
+
+    Raises:
+        UserError: the file can't be read, isn't text or .ini, or has an unknown section.
+    """
+    name = relative_path(path)
+    found: dict[str, Setting] = {}
+    section = ""
+    for number, line in enumerate(read_ini_text(path).split("\n"), 1):
+        line, where = uncommented(line), f"{name}:{number}"
+        if line.startswith("[") and line.endswith("]"):
+            section = line[1:-1].strip()
+            check_section(section, where)
+            continue
+        key, equals, value = (part.strip() for part in line.partition("="))
+        if not line:
+            continue
+        if not section:
+            raise UserError(
+                f"{line!r} is before any section ({where})",
+                "begin with a section, for example [train]",
+            )
+        if not (key and equals):
+            raise UserError(f"{line!r} has no value ({where})", "write key = value")
+        setting = Setting(section, key, value, where)
+        found.pop(setting.name, None)
+        found[setting.name] = _plain(setting)
+    return list(found.values())
+
+
+def uncommented(line: str) -> str:
+    """A line without its comment and the white space around it; quotes keep ``#`` and ``;``."""
+    quote = ""
+    for at, letter in enumerate(line):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter in "#;":
+            return line[:at].strip()
+    return line.strip()
+
+
+def _plain(setting: Setting) -> Setting:
+    """A setting whose number is spelled as Python spells it; texts stay as they are, in quotes."""
+    key = _declared(setting)
+    if key and key.kind is str:
+        return setting
+    text = unquoted(setting.text)
+    word = re.sub(r"[_\s]", "", text)
+    if HEXADECIMAL.fullmatch(word):
+        word = repr(float.fromhex(word))
+    number = NUMBER.fullmatch(word)
+    if key and isinstance(key.default, bool):
+        if not number and text.lower() in ("yes", "no", "on", "off"):
+            message = f"{setting} is neither true nor false ({setting.origin})"
+            raise UserError(message, "true or false; PufferLib 5.0 would read 0")
+        return setting._replace(text=str(int(int(float(word)) != 0)) if number else text)
+    if setting.section.partition(".")[0] == "sweep":  # nobody takes these apart again
+        return setting._replace(text=word if number else text)
+    return setting._replace(text=word) if number else setting
+
+
+def _declared(setting: Setting) -> Key | None:
+    """The declaration of a key, whichever name it has here."""
+    renamed = RENAMES.get(setting.name)
+    section, key = renamed[:2] if renamed else setting[:2]
+    return KEYS.get(section, {}).get(key)

@@ -1,14 +1,12 @@
-"""The declaration of one configuration key: type, default, unit, range and help."""
+"""One configuration key: its declaration (type, default, unit, range, help), and a setting."""
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 INT_MAX = 2**31 - 1  # the environments' C int
 CUSTOM = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"  # module:Class
-FLOAT_MAX = float(np.finfo(np.float32).max)  # training computes in float32
+FLOAT_MAX = (2 - 2.0**-23) * 2.0**127  # of float32, in which training computes
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,7 @@ class Key:
         words: of a bool or a number, texts that are legal too. If the default is one of them, other
             values are numbers.
         advice: what to say besides of a value that isn't of its type.
+        brief: what it does in a few words, for the page of ``--help``; empty: it isn't there.
     """
 
     default: int | float | bool | str
@@ -47,6 +46,7 @@ class Key:
     suffix: str = ""
     words: tuple[str, ...] = ()
     advice: str = ""
+    brief: str = ""
 
     @property
     def kind(self) -> type:
@@ -103,3 +103,22 @@ class Key:
 def key(default: Any, help: str, **limits: Any) -> Any:
     """A dataclass field that carries its `Key`; the arguments are the Key's."""
     return field(default=default, metadata={"key": Key(default, help, **limits)})
+
+
+class Setting(NamedTuple):
+    """One key as a file or the command line gives it, not yet understood."""
+
+    section: str  # "base", "train", "sweep.train.gamma", …
+    key: str
+    text: str
+    origin: str  # "configs/breakout.ini:12" or "command line"
+
+    @property
+    def name(self) -> str:
+        """The key with its section: `train.gamma`."""
+        return f"{self.section}.{self.key}"
+
+    def __str__(self) -> str:
+        """For messages: `train.gamma 0.9`, always one line."""
+        plain = self.text.isprintable() and self.text
+        return f"{self.name} {plain or repr(self.text)}"

@@ -13,42 +13,40 @@ from pathlib import Path
 from puffer_mlx.config.command_line import (
     build_parser,
     env_options,
+    first_look,
     obeys,
     option,
     parse_options,
-    typed_text,
 )
 from puffer_mlx.config.compatibility import (
     BOT_EVAL,
     ELSEWHERE,
-    ENV_OF_5,
     NOTHING,
     ONLY,
     RENAMES,
     UNUSED,
     closest,
 )
+from puffer_mlx.config.dialects import ALGORITHM, SCRIPT
 from puffer_mlx.config.families import AUTO
-from puffer_mlx.config.finding import (
+from puffer_mlx.config.fit import EVAL_EPISODES, fit_buffers, fit_evaluations, fit_minibatch, typed
+from puffer_mlx.config.ini_files import relative_path
+from puffer_mlx.config.key import Setting
+from puffer_mlx.config.resolve import (
     FAMILY,
     NETWORK,
     NamedEnvironment,
+    Read,
     Wanted,
+    is_whole,
+    last_said,
+    plain_path,
+    read_files,
     resolve,
     resolve_file,
+    words_hint,
 )
-from puffer_mlx.config.fit import (
-    EVAL_EPISODES,
-    fit_buffers,
-    fit_evaluations,
-    fit_minibatch,
-    typed,
-)
-from puffer_mlx.config.folders import SCRIPT
-from puffer_mlx.config.ini_files import Setting, relative_path
-from puffer_mlx.config.known_files import is_whole, last_said, plain_path
 from puffer_mlx.config.schema import COMMAND_LINE, KEYS, Config
-from puffer_mlx.config.trainer_choice import Read, read_files, taken_over
 from puffer_mlx.config.trust import Allowed, code_names
 from puffer_mlx.config.validation import raise_problems, validate
 from puffer_mlx.config.values import (
@@ -61,9 +59,7 @@ from puffer_mlx.config.values import (
     unquoted,
     without_comment,
 )
-from puffer_mlx.config.versions import ALGORITHM
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import program
 from puffer_mlx.system.files import reading
 from puffer_mlx.system.package_data import shipped
 
@@ -111,9 +107,9 @@ def load_saved(path: Path, allow_code: Allowed = False) -> Config:
     Raises:
         UserError: anything wrong, all of it in one message.
     """
-    found = resolve_file(path)
-    read = read_files(found.files, found.source, algorithm="")
-    config = _assemble(found, read, training=False)
+    named = resolve_file(path)
+    read = read_files(named)
+    config = _assemble(named, read, training=False)
     _note_code(config, read.settings, frozenset() if isinstance(allow_code, bool) else allow_code)
     config.allow_code = allow_code is True
     return config
@@ -147,32 +143,34 @@ def parse_command_line(
         UserError: anything wrong, all of it in one message.
     """
     name, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else ("", argv)
+    further = [Path(file) for file in files]
+    early = first_look(words, FAMILY, NETWORK, ALGORITHM, "env.source")
     wanted = Wanted(
         family,
-        asked=typed_text(words, FAMILY) or last_said(FAMILY, map(Path, files)),
-        network=typed_text(words, NETWORK) or last_said(NETWORK, map(Path, files)),
-        whole=any(map(is_whole, map(Path, files))),
+        asked=early.get(FAMILY) or last_said(FAMILY, further),
+        network=early.get(NETWORK) or last_said(NETWORK, further),
+        whole=any(map(is_whole, further)),
     )
     with reading(name, "name an environment, a folder or an .ini file that you may read"):
-        found = resolve(name, wanted) if name else NamedEnvironment("", "", [])
+        named = resolve(name, wanted) if name else NamedEnvironment("", "", [])
     if not name and "-h" not in words and "--help" not in words:
-        hint = f"`{program.COMMAND} list` shows them; or gym:ID, module:factory, a folder, a file"
-        raise UserError(f"the first word must be an environment ({COMMAND_LINE})", hint)
-    named_here = {found.source} if name.endswith(".ini") else {found.env_name, found.source}
-    found = found if run is None else resolve_file(run, wanted)
-    paths = [*found.files, *map(Path, files)] if name else []
-    source = typed_text(words, "env.source") or found.source
-    read = read_files(paths, source, typed_text(words, ALGORITHM), found.partly)
-    others = env_options(words) if ":" in found.env_name else []
-    others += [f"env.{key}" for key in ENV_OF_5] if read.folder == "5.0" else []
+        message = f"the first word must be an environment ({COMMAND_LINE})"
+        raise UserError(message, words_hint())
+    named_here = {named.source} if name.endswith(".ini") else {named.env_name, named.source}
+    named = named if run is None else resolve_file(run, wanted)
+    read = read_files(
+        named, further if name else [], early.get("env.source", ""), early.get(ALGORITHM, "")
+    )
+    others = env_options(words) if ":" in named.env_name else []
+    others += [f"env.{key}" for key in read.dialect.env]
     parser = build_parser(read.settings, others, extra, obeyed)
     parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
     given, own = parse_options(parser, words, obeyed)
-    config = _assemble(found, read, training, given)
+    config = _assemble(named, read, training, given)
     config.files = [plain_path(path) for path in read.files]
     _note_code(config, [*read.settings, *given], named_here)
     config.allow_code = vars(own).pop("allow_code")
-    if found.layered:
+    if named.layered:
         again = argv, extra, files
         config.again = lambda family: parse_command_line(*again, family, run, obeyed, training)[0]
     elif config.python and typed(config, FAMILY):
@@ -180,7 +178,8 @@ def parse_command_line(
             f"{FAMILY} {config.base.family} changes nothing: {config.files[-1]} says every key"
         )
     if config.source:
-        where = f"{relative_path(Path(config.source))}, settings in {relative_path(paths[-1])}"
+        settings = relative_path([*named.files, *further][-1])
+        where = f"{relative_path(Path(config.source))}, settings in {settings}"
         config.notes.insert(0, f"{config.env_name}: sources in {where}")
     idle = [setting.name for setting in given if not obeys(obeyed, setting.name)]
     if idle and obeyed is not None:
@@ -204,32 +203,32 @@ def _note_code(config: Config, settings: Iterable[Setting], typed: Collection[st
 
 
 def _assemble(
-    found: NamedEnvironment, read: Read, training: bool, given: Sequence[Setting] = ()
+    named: NamedEnvironment, read: Read, training: bool, given: Sequence[Setting] = ()
 ) -> Config:
     """Understand settings, of which the last one for a key wins, and check the result."""
-    config = Config(env_name=found.env_name, source=found.source, chosen_by=read.choice.why)
-    of_5 = read.folder == "5.0"
-    config.env = dict(ENV_OF_5) if of_5 else {}
+    config = Config(env_name=named.env_name, source=named.source, chosen_by=read.why)
+    config.env = dict(read.dialect.env)
+    texts = read.dialect.texts
     problems: list[UserError] = []
     chosen: dict[str, Setting] = {}
     passed: dict[str, Setting] = {}
     for setting in [*read.settings, *given]:
         try:
             plain = _under_our_name(setting)
-            (chosen if taken_over(read, plain) else passed)[plain.name] = plain
+            (chosen if read.takes(plain) else passed)[plain.name] = plain
         except UserError as problem:
             problems.append(problem)
     for setting in chosen.values():
         try:
-            _place(config, setting, texts=of_5 or config.python)
+            _place(config, setting, texts or config.python)
         except UserError as problem:
             problems.append(problem)
     raise_problems(problems)
-    if config.bot_eval and not (of_5 or _scripted(config)):
+    if config.bot_eval and not (texts or _scripted(config)):
         config.unused += [f"{BOT_EVAL}.{key}" for key in config.bot_eval]
         config.bot_eval = {}
     if config.python and config.base.family == AUTO:
-        config.base.family = found.family or AUTO
+        config.base.family = named.family or AUTO
     _note_passed(config, passed.values())
     if typed(config, "vec.num_threads") and not typed(config, "vec.max_threads"):
         config.vec.max_threads = max(1, config.vec.num_threads)  # what a file says is no limit

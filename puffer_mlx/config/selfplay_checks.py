@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from puffer_mlx.config.schema import Config
-from puffer_mlx.config.schema.selfplay import OF_4, OF_5
+from puffer_mlx.config.schema.selfplay import OF_4, OTHERS, RULES
 
 ON = "selfplay.enabled"
-OTHERS = {OF_4: OF_5, OF_5: OF_4}
 
 
 class Fault(NamedTuple):
@@ -22,52 +21,24 @@ class Fault(NamedTuple):
     hint: str
 
 
-class Said(NamedTuple):
-    """The keys of one release that say who the opponents are."""
-
-    count: str
-    none: int  # its value where there are no opponents
-    part: str
-    sizes: tuple[str, str]  # of the opponents' layers, and how many there are
-    example: str
-
-
-SAID = {
-    OF_4: Said(
-        "vec.num_frozen_banks",
-        0,
-        "vec.frozen_bank_pct",
-        ("vec.frozen_bank_hidden_size", "vec.frozen_bank_num_layers"),
-        "--vec.num-frozen-banks 1 --vec.frozen-bank-pct 0.25",
-    ),
-    OF_5: Said(
-        "vec.num_policies",
-        1,
-        "vec.hist_policy_percent",
-        ("vec.hist_policy_hidden_size", "vec.hist_policy_num_layers"),
-        "--vec.num-policies 2 --vec.hist-policy-percent 0.25",
-    ),
-}
-
-
 def selfplay_faults(config: Config) -> Iterator[Fault]:
     """What is wrong with a configuration of a run with self-play; each key is sound by itself."""
     rules = config.selfplay_rules
-    said, other = SAID[rules], SAID[OTHERS[rules]]
-    count, part = (_value(config, name) for name in (said.count, said.part))
-    if count == said.none:
-        message = f"{ON} 1 needs opponents, and {said.count} {count} is none"
-        if _value(config, other.count) != other.none:
+    keys, other = RULES[rules], RULES[OTHERS[rules]]
+    count, part = (config.value(name) for name in (keys.count, keys.part))
+    if count == keys.none:
+        message = f"{ON} 1 needs opponents, and {keys.count} {count} is none"
+        if config.value(other.count) != other.none:
             message += f" (selfplay.rules {rules} doesn't read {other.count})"
-        yield Fault((ON, said.count, "selfplay.rules"), message, said.example)
+        yield Fault((ON, keys.count, "selfplay.rules"), message, keys.example)
     elif not part:
-        message = f"{said.part} {part:g} leaves the {count - said.none} opponents no agents"
-        yield Fault((ON, said.count, said.part), message, f"--{_option(said.part)} 0.25")
+        message = f"{keys.part} {part:g} leaves the {count - keys.none} opponents no agents"
+        yield Fault((ON, keys.count, keys.part), message, f"--{_option(keys.part)} 0.25")
     elif rules == OF_4:
         yield from _shares(config)
-    for name, ours in zip(said.sizes, ("policy.hidden_size", "policy.num_layers"), strict=True):
-        size, own = _value(config, name), _value(config, ours)
-        if count != said.none and size not in (0, own):
+    for name, ours in zip(keys.sizes, ("policy.hidden_size", "policy.num_layers"), strict=True):
+        size, own = config.value(name), config.value(ours)
+        if count != keys.none and size not in (0, own):
             message = f"{name} {size} isn't {ours} {own}: opponents are the learner's own weights"
             yield Fault((name, ours), message, f"{name} 0")
     if config.train.gpus > 1:
@@ -93,11 +64,6 @@ def _shares(config: Config) -> Iterator[Fault]:
         message = f"{said} of each of {vec.num_frozen_banks} opponents is more than half"
         hint = f"less than {most:g}: in every game that an opponent plays the learner plays, too"
         yield Fault(names, message, hint)
-
-
-def _value(config: Config, name: str):
-    section, _, key = name.partition(".")
-    return getattr(getattr(config, section), key)
 
 
 def _option(name: str) -> str:

@@ -1,6 +1,6 @@
 """A configuration as an .ini file that reads back as an equal one, and as plain dictionaries."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +8,7 @@ from puffer_mlx.config.schema import KEYS, Config
 from puffer_mlx.config.values import parse_argument, unquoted
 from puffer_mlx.system.files import publish
 
-NOT_SETTINGS = {
-    *("unused", "origins", "files", "named_by", "allow_code", "chosen_by", "notes", "again"),
-    *("factory", "objects"),
-}
+NOT_SETTINGS = {item.name for item in fields(Config) if not item.compare}
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from puffer_mlx import vec
 from puffer_mlx.config import Config
+from puffer_mlx.config.dialects import SCRIPT, folder_version
 from puffer_mlx.config.fit import typed
-from puffer_mlx.config.folders import SCRIPT, folder_version
 from puffer_mlx.errors import UserError
 from puffer_mlx.match.players import BOT, Player, player_without_policy
 from puffer_mlx.match.playing import Games, play_pairs

@@ -10,7 +10,7 @@ import numpy as np
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.checkpoint.normalization import Memory
 from puffer_mlx.config import Config
-from puffer_mlx.config.folders import SCRIPT
+from puffer_mlx.config.dialects import SCRIPT
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.rollout.whole_episodes import Actor

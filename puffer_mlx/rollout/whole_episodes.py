@@ -14,13 +14,13 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.config import Config
+from puffer_mlx.config.fit import MAX_STEPS as MAX_STEPS  # commands say it before MLX is there
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.mlx_cache import choose_cache_limit
 from puffer_mlx.vec.base import Rows, ScoredVec, VecEnv
 from puffer_mlx.vec.rows import allocate_rows
 
-MAX_STEPS = 100_000  # of every agent, by which its episodes have usually ended
 SEED_STRIDE = 1_000_003  # from one seed's environments to the next one's
 PER_AGENT = 10  # episodes at least of each of several agents, on average
 

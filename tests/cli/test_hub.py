@@ -68,19 +68,6 @@ def test_what_can_not_be_scored_leaves_nothing(trained, run, monkeypatch):
     assert not (trained / "card").exists() and only(trained, "checkpoints/squared/*").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--to", "bin", "--push", "a/b"), "--push does nothing without --to hub"),
-        (("--to", "bin", "--gif"), "--gif does nothing without --to hub"),
-        (("--to", "hub", "--dialect", "torch"), "--dialect does nothing with --to hub"),
-    ],
-)
-def test_options_that_would_do_nothing_are_refused(run, words, message):
-    code, said = run("export", "latest", *words)
-    assert code == 2 and message in said
-
-
 # ---- Uploading -----------------------------------------------------------------------------------
 
 

@@ -6,12 +6,12 @@ import shutil
 import sys
 
 import pytest
-from native_envs import SHIPPED, folder_of, make
+from native_envs import SHIPPED, make
 from rich.console import Console
 
 from puffer_mlx.cli import list_environments
 from puffer_mlx.cli.list_environments import NEEDED
-from puffer_mlx.config.known_files import variants
+from puffer_mlx.config.resolve import variants
 from puffer_mlx.vec.native.sources import environments_folder
 
 
@@ -27,7 +27,7 @@ def test_all_that_are_shipped():
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_they_are_as_described(name):
-    """What is read from the sources is what the compiled environment says."""
+    """What its file's first comment says is what the compiled environment says."""
     (entry,) = (entry for entry in list_environments.native_environments() if entry.name == name)
     with make(name, total_agents=48) as vec:
         spec = vec.spec
@@ -42,29 +42,23 @@ def test_they_are_as_described(name):
     assert len(entry.about) > 15 and not entry.about.endswith(".")
 
 
-def test_macros_of_macros(tmp_path):
-    (tmp_path / "table.h").write_text("#define SIDE 4 // cells\n  #  define KINDS (SIDE + 1)\n")
-    (tmp_path / "binding.c").write_text(
-        '#include "table.h"\n#define OBS_SIZE SIDE * SIDE*KINDS\n'
-        "#define ACT_SIZES { KINDS, 3 }   // two\n#define OBS_TENSOR_T ByteTensor\n"
-    )
-    assert list_environments.spaces(tmp_path) == ("80 bytes", "one of 5 and of 3")
-    (tmp_path / "table.h").write_text("#define SIDE KINDS\n#define KINDS sizeof(float)\n")
-    assert list_environments.spaces(tmp_path) == ("?", "?")
-    (tmp_path / "table.h").write_text("#define SIDE KINDS\n#define KINDS SIDE\n")
-    assert list_environments.spaces(tmp_path) == ("?", "?")
-
-
 def test_the_first_comment(tmp_path):
     path = tmp_path / "x.ini"
-    for text, expected in (
-        ("# Sea: sail home. Numbers: mine.\n", "sail home"),
-        ("# Sail home\n# by night.\n\n# Not this.\n[base]\n", "Sail home by night"),
-        ("# By day: sail home.\n", "By day: sail home"),
-        ("[base]\n", ""),
+    spaces = "# An agent sees 4 x 4 bytes\n# and does one of 3, masked.\n"
+    for text, expected, sees in (
+        ("# Sea: sail home. Numbers: mine.\n", "sail home", "?"),
+        (
+            f"# Sail home\n# by night.\n{spaces}\n# Not.\n[base]\n",
+            "Sail home by night",
+            "4 x 4 bytes",
+        ),
+        ("# By day: sail home.\n\n" + spaces, "By day: sail home", "?"),
+        ("[base]\n", "", "?"),
     ):
         path.write_text(text)
         assert list_environments.about(path, "sea") == expected
+        does = "?" if sees == "?" else "one of 3, masked"
+        assert list_environments.spaces(path) == (sees, does)
 
 
 def test_what_is_printed():
@@ -182,15 +176,3 @@ def test_nothing_is_compiled(monkeypatch, tmp_path):
     monkeypatch.setattr(list_environments, "environments_folder", lambda: envs)
     assert [entry.name for entry in list_environments.native_environments()] == ["squared"]
     assert "one of 5" in printed() and not (tmp_path / "cache").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "spaces"),
-    [
-        ("glider", ("7 floats", "2 continuous")),
-        ("locks", ("13 floats", "one of 4 and of 3, masked")),
-        ("peloton", ("9 bytes", "one of 3")),
-    ],
-)
-def test_folders_of_5_0(name, spaces):
-    assert list_environments.spaces(folder_of(name)) == spaces

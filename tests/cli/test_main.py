@@ -58,37 +58,6 @@ def test_its_own_page_names_every_command():
     assert said() == (2, "", out)
 
 
-@pytest.mark.parametrize(
-    ("word", "hint"),
-    [
-        ("trian", "did you mean puffer-mlx train?"),
-        ("check_gpu", "did you mean puffer-mlx check-gpu?"),
-        ("squared", "puffer-mlx train squared"),
-        ("gym:CartPole-v1", "puffer-mlx train gym:CartPole-v1"),
-        ("xyzzy", f"one of {', '.join(COMMANDS)}"),
-        ("--sede", f"one of {', '.join(COMMANDS)}"),
-    ],
-)
-def test_a_wrong_word(word, hint):
-    code, out, err = said(word, "squared")
-    assert (code, out) == (2, "")
-    assert err == f"error: there is no command {word!r}\n  hint: {hint}\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        ("check-gpu --quik", "did you mean --quick?"),
-        ("export latest --to bin --ot x", "did you mean --out?"),
-        ("list squared", "--help shows what there is"),
-        ("train sqared", "did you mean squared? `puffer-mlx list` shows them"),
-    ],
-)
-def test_a_wrong_option_of_a_command(here, words, hint):
-    code, out, err = said(*words.split())
-    assert (code, out) == (2, "") and err.startswith("error: ") and f"hint: {hint}" in err
-
-
 @pytest.mark.parametrize("words", ["{} --help", "help {}", "{} squared nowhere", "-q {} squared"])
 def test_pufferlibs_word_for_evaluate(here, words):
     assert said(*words.format("eval").split()) == said(*words.format("evaluate").split())
@@ -159,6 +128,22 @@ def test_help_of_an_environment_is_a_page_with_its_values(env):
         assert "--env.paddle-width 62," in text
 
 
+PAGES = """
+import contextlib, sys
+from puffer_mlx.cli.main import main
+for words in ["--help"], *([name, "breakout", "--help"] for name in sys.argv[1:]):
+    with contextlib.suppress(SystemExit):
+        main(words)
+    print({"mlx", "numpy", "rich"} & sys.modules.keys())
+"""
+
+
+def test_pages_come_before_the_trainer_is_imported(tmp_path):
+    words = [sys.executable, "-c", PAGES, "train", "evaluate", "match", "bench"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.splitlines().count("set()") == 5, done.stderr
+
+
 def test_the_page_shows_what_is_common_and_help_all_the_rest():
     page, whole = said("train", "--help")[1], said("train", "--help", "all")[1]
     assert said("train", "--help", "squared")[1] == page
@@ -215,8 +200,3 @@ def test_verbose_says_what_was_chosen_and_which_file_says_so(script, here):
     run = only(here, "checkpoints/squared/*")
     assert ["checkpoints", str(run.relative_to(here))] in rows
     assert "checkpoints " not in said("train", *TINY)[1].replace("checkpoints/", "")
-
-
-def test_both_are_refused(here):
-    code, out, err = said("-v", "train", *TINY, "-q")
-    assert (code, out) == (2, "") and err.startswith("error: --quiet and --verbose are given\n")

@@ -48,10 +48,7 @@ def fail_in(monkeypatch, script, epoch: int, error: BaseException) -> None:
 # ---- exceptions ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("overlap", [0, 1])
-@pytest.mark.parametrize(
-    "error", [KeyError("a bug"), MemoryError(), RuntimeError("[malloc] no memory"), SystemExit(0)]
-)
+@pytest.mark.parametrize(("error", "overlap"), [(KeyError("a bug"), 0), (SystemExit(0), 1)])
 def test_an_exception_that_isnt_ours_loses_no_weights(
     script, here, monkeypatch, capsys, error, overlap
 ):
@@ -258,8 +255,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("overlap", [0, 1])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "overlap"), [(signal.SIGINT, 1), (signal.SIGTERM, 0)])
 def test_an_environment_that_hangs_in_c_is_ended_by_two_signals(tmp_path, overlap, number):
     """In the main thread or beside it, and its weights are saved."""
     words = [sys.executable, "-c", HANG, *TINY, *RARELY, f"--train.overlap={overlap}"]
@@ -286,25 +282,20 @@ sys.meta_path.insert(0, Finder)
 DOORS = {
     "module": [sys.executable, "-m", "puffer_mlx", "train"],
     "script": command("train"),
-    "installed": [sys.executable, "bin/puffer-mlx", "train"],
 }
 IMPORTED = [
     "puffer_mlx.system.blas",
     "puffer_mlx.cli.main",
-    "mlx.core",
     "puffer_mlx.training.trainer",
 ]
 
 
 @pytest.mark.parametrize(
     ("door", "name"),
-    [*(("module", name) for name in IMPORTED), ("script", "mlx.core"), ("installed", "mlx.core")],
+    [*(("module", name) for name in IMPORTED), ("script", "mlx.core")],
 )
 def test_ctrl_c_while_a_command_is_imported(tmp_path, door, name):
     (tmp_path / "sitecustomize.py").write_text(AT_IMPORT)
-    (tmp_path / "bin").mkdir()
-    installed = "import sys\nfrom puffer_mlx.cli.main import main\nsys.exit(main())"
-    (tmp_path / "bin" / "puffer-mlx").write_text(installed)
     paths = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "INTERRUPT_AT": name}
     with started([*DOORS[door], *TINY], tmp_path, env=environment) as process:

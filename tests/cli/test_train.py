@@ -25,8 +25,9 @@ from running import BATCH, EPOCHS, TINY, command, files, learned, only, records,
 from puffer_mlx import checkpoint, config
 from puffer_mlx.checkpoint import tensor_files
 from puffer_mlx.cli import train_run
-from puffer_mlx.config.schema import KEYS
+from puffer_mlx.cli.train_output import evaluation_note, rate_note
 from puffer_mlx.display.dashboard import PHASES, Dashboard, abbreviate, duration
+from puffer_mlx.ppo import optimizers
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.system.signals import ASKING
 
@@ -68,13 +69,27 @@ def test_the_last_evaluation_is_not_shown_as_training(monkeypatch):
     assert dashboard.view.scores() == scores
 
 
-@pytest.mark.parametrize("greedy", [0, 1])
-def test_a_run_says_how_it_evaluates(script, here, capsys, greedy):
-    words = ["--eval-interval", str(2 * BATCH), "--eval-episodes", "3", f"--eval-greedy={greedy}"]
-    assert script.main([*TINY, *words, "--stop-at", "1"]) == 0
-    how = ("drawn actions, as in training", "the most probable actions")[greedy]
-    line = f"evaluation every {2 * BATCH} steps: 3 whole episodes in environments of their own"
-    assert f"{line}, {how}\n" in capsys.readouterr().out
+def test_what_a_run_says_of_its_settings(here):
+    """How it evaluates, and that a learning rate was chosen for another optimizer."""
+    for words, how in ([], "drawn actions, as in training"), (["1"], "the most probable actions"):
+        options = [
+            "--eval-interval=4000",
+            "--eval-episodes=3",
+            *(f"--eval-greedy={w}" for w in words),
+        ]
+        line = "evaluation every 4,000 steps: 3 whole episodes in environments of their own"
+        assert evaluation_note(config.load("squared", options)) == f"{line}, {how}"
+    assert evaluation_note(config.load("squared")) is None
+    adam, rate = ["--train.optimizer", "adam"], ["--train.learning-rate", "0.001"]
+    said = rate_note(config.load("squared", adam))
+    assert said and re.match(
+        r"train\.learning_rate 0\.\d+ \(.*configs/squared\.ini:\d+\) was", said
+    )
+    for words in [], rate, [*adam, *rate]:
+        assert rate_note(config.load("squared", words)) is None
+    muon = config.load("squared", ["--train.beta2", "0.9", "--train.eps", "1e-8"])
+    assert optimizers.unread(muon) == ["train.beta2", "train.eps"]
+    assert optimizers.unread(config.load("squared", [*adam, "--train.beta2", "0.9"])) == []
 
 
 # ---- a whole run ---------------------------------------------------------------------------------
@@ -175,7 +190,7 @@ def test_without_a_terminal_there_are_plain_lines(whole):
     assert re.fullmatch(r"log   logs/squared/\d+\.jsonl", log)
 
 
-def test_the_saved_configuration_loads_back_and_repeats_the_run(whole, tmp_path):
+def test_the_saved_configuration_loads_back_and_repeats_the_run(script, whole, here):
     """Same seed, same files: the weights' bytes and all that is learned."""
     folder = whole[0]
     ini = only(folder, "checkpoints/squared/*/config.ini")
@@ -183,13 +198,12 @@ def test_the_saved_configuration_loads_back_and_repeats_the_run(whole, tmp_path)
     assert config.load(str(ini)) == given
     assert given.base.seed == 73 and given.env == {"size": 3.0}  # not just empty
 
-    again = run("train", ini, cwd=tmp_path)
-    assert (again.returncode, again.stderr) == (0, "")
-    assert list(map(learned, records(tmp_path))) == list(map(learned, records(folder)))
+    assert script.main([str(ini)]) == 0
+    assert list(map(learned, records(here))) == list(map(learned, records(folder)))
     found = list(folder.glob("checkpoints/squared/*/0*/weights.*"))
     assert len(found) == 6
     for first in found:
-        second = only(tmp_path, f"checkpoints/squared/*/{first.parent.name}/{first.name}")
+        second = only(here, f"checkpoints/squared/*/{first.parent.name}/{first.name}")
         assert first.read_bytes() == second.read_bytes()
 
 
@@ -251,26 +265,6 @@ def test_stop_at(script, here, whole, capsys):
     assert fetch(here, "checkpoints/*/*/0*") == [f"{n * BATCH:016d}" for n in (1, 2)]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("", []),
-        ("--train.beta2 0.9 --train.eps 1e-8", ["unused here: train.beta2, train.eps (--help all"]),
-        (
-            "--train.optimizer adam --train.beta2 0.9",
-            ["train.learning_rate 0.", "configs/squared.ini:", " was chosen for muon"],
-        ),
-        ("--train.optimizer adam --train.learning-rate 0.001", []),
-    ],
-)
-def test_what_an_optimizer_does_not_read_is_said(script, here, capsys, words, said):
-    assert script.main([*TINY, *words.split(), "--stop-at", "1"]) == 0
-    output = capsys.readouterr().out
-    assert [text for text in said if text not in output] == []
-    assert ("unused here" in output) == any("unused" in text for text in said)
-    assert ("was chosen for" in output) == any("chosen" in text for text in said)
-
-
 def test_a_resumed_runs_learning_rate_is_its_own(script, here, capsys):
     assert script.main([*TINY, "--train.optimizer", "adam", "--stop-at", "1"]) == 0
     assert "was chosen for muon" in capsys.readouterr().out
@@ -279,33 +273,6 @@ def test_a_resumed_runs_learning_rate_is_its_own(script, here, capsys):
     assert "was chosen for" not in output.out and "going on with" in output.out
     assert script.main(["squared", "--resume", "latest", "--train.optimizer", "muon"]) == 2
     assert "and the run's state is of adam" in capsys.readouterr().err
-
-
-def test_version(tmp_path):
-    done = run("train", "--version", cwd=tmp_path)
-    assert (done.returncode, done.stderr, files(tmp_path)) == (0, "", set())
-    names = [line.split()[0] for line in done.stdout.splitlines()]
-    assert names == ["puffer_mlx", "Python", "MLX", "device", "BLAS", "platform"]
-
-
-@pytest.mark.parametrize(
-    "words", [["--help", "all"], ["squared", "-h", "all"], ["squared", "--help=all"]]
-)
-def test_help_mentions_every_key(script, here, capsys, words):
-    with pytest.raises(SystemExit) as ended:
-        script.main(words)
-    assert ended.value.code == 0
-    text = capsys.readouterr().out
-    for section, keys in KEYS.items():
-        for key, declared in keys.items():
-            option = ("" if section == "base" else f"{section}.") + key.replace("_", "-")
-            assert re.search(rf"^ +--{re.escape(option)} [\[A-Z]", text, re.MULTILINE), option
-            assert " ".join(declared.help.split()) in " ".join(text.split()), option
-    for option in "--load-model-path", "--resume", "--stop-at", "--version":
-        assert option in text
-    assert "`puffer-mlx list`" in text and "breakout" not in text  # environments there are
-    assert ("--env.size" in text) == (words[0] == "squared")
-    assert files(here) == set()
 
 
 # ---- signals -------------------------------------------------------------------------------------
@@ -331,13 +298,12 @@ def check_whole_files(folder: Path) -> list[int]:
     return sorted(set(steps))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_at_the_end_of_an_epoch_and_saves(tmp_path, number):
+def test_a_signal_stops_at_the_end_of_an_epoch_and_saves(tmp_path):
     words = command("train", *TINY, "--train.total-timesteps", 10**9)
     with started(words, tmp_path) as process:
         process.wait_for(f"{BATCH} of ")
         process.wait_for(" steps | ")
-        process.popen.send_signal(number)
+        process.popen.send_signal(signal.SIGTERM)
         code, out, err = process.end()
     assert code == 0
     assert err.strip() == ASKING
@@ -495,14 +461,6 @@ def test_a_dashboard_needs_little(terminal):
     assert ("no episode" in file.getvalue()) == terminal
 
 
-def test_a_dashboard_without_records(capsys):
-    for terminal in True, False:
-        dashboard, file = shown(terminal)
-        with dashboard:
-            pass
-        assert ("Environment toy" in file.getvalue()) != terminal
-
-
 def test_a_dashboard_shares_the_epoch_among_phases():
     dashboard, _ = shown(terminal=True)
     dashboard.update(
@@ -523,40 +481,11 @@ def test_speed_and_time_left_are_of_the_last_interval():
     assert "2,000 of 10,000 steps | 100 SPS | 1m 20s left" in dashboard.line()
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (0, "0"),
-        (7, "7"),
-        (999, "999"),
-        (999.4, "999"),
-        (999.6, "1.0K"),
-        (1000, "1.0K"),
-        (1_234_567, "1.2M"),
-        (999_949, "999.9K"),
-        (999_951, "1.0M"),
-        (10**9, "1.0B"),
-        (3.2e13, "32.0T"),
-        (5e15, "5000.0T"),
-        (-1500, "-1.5K"),
-    ],
-)
-def test_abbreviate(number, text):
-    assert abbreviate(number) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0s"),
-        (0.99, "0s"),
-        (59.9, "59s"),
-        (60, "1m 0s"),
-        (3599, "59m 59s"),
-        (3723, "1h 2m 3s"),
-        (86_400, "1d 0h 0m 0s"),
-        (1e7, "115d 17h 46m 40s"),
-    ],
-)
-def test_duration(seconds, text):
-    assert duration(seconds) == text
+def test_numbers_and_times_in_few_characters():
+    numbers = {0: "0", 7: "7", 999.4: "999", 999.6: "1.0K", 1000: "1.0K", 1_234_567: "1.2M"}
+    numbers |= {999_949: "999.9K", 999_951: "1.0M", 10**9: "1.0B", 3.2e13: "32.0T"}
+    numbers |= {5e15: "5000.0T", -1500: "-1.5K"}
+    assert {number: abbreviate(number) for number in numbers} == numbers
+    times = {0: "0s", 0.99: "0s", 59.9: "59s", 60: "1m 0s", 3599: "59m 59s", 3723: "1h 2m 3s"}
+    times |= {86_400: "1d 0h 0m 0s", 1e7: "115d 17h 46m 40s"}
+    assert {seconds: duration(seconds) for seconds in times} == times

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from puffer_mlx import config as c
-from puffer_mlx.config.finding import resolve
-from puffer_mlx.config.folders import folder_version
+from puffer_mlx.config.dialects import folder_version
+from puffer_mlx.config.resolve import resolve
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.make import find_environment
 
@@ -95,7 +95,7 @@ def test_a_run_begins_with_the_folder_that_it_took(repository, script, capsys, m
     def none(*_: object):
         raise UserError("nothing is made", "no hint")
 
-    monkeypatch.setattr(script.vec, "make", none)
+    monkeypatch.setattr("puffer_mlx.vec.make", none)
     assert script.main(["breakout"]) == 2
     said = capsys.readouterr()
     assert said.out.splitlines()[:2] == [

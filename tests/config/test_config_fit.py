@@ -31,54 +31,6 @@ def ini(here):
 
 # ---- buffers and agents --------------------------------------------------------------------------
 
-UPSTREAM = [  # agents and buffers of five of PufferLib's files, as its searches left them
-    (16384, "6.8738"),
-    (512, "5.96311"),
-    (8192, "5.26923"),
-    (4096, "5.20054"),
-    (8192, "5.1101"),
-]
-
-
-@pytest.mark.parametrize(("agents", "buffers"), UPSTREAM)
-def test_a_files_buffers_are_lowered_to_what_divides_the_agents(ini, here, agents, buffers):
-    horizon = "[train]\nhorizon = 64\nminibatch_size = 16384\ntotal_timesteps = 1e9\n"
-    path = ini(f"[vec]\ntotal_agents = {agents}\nnum_buffers = {buffers}\n{horizon}")
-    config = c.load(path)
-    assert (config.vec.total_agents, config.vec.num_buffers) == (agents, 4)
-    whole = int(float(buffers))
-    said = f"vec.num_buffers {whole} (toy.ini:3) doesn't divide vec.total_agents {agents}"
-    assert c.take_notes(config) == [f"{said}: lowered to 4"]
-    assert c.take_notes(config) == []
-    c.write_ini(config, here / "again.ini")
-    again = c.load("again.ini")
-    assert again == config and again.notes == []
-    assert c.load(path, training=False).notes == []  # nothing else depends on it
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["--vec.num-buffers", "6"], "vec.num_buffers 6 (command line; toy.ini:2)"),
-        (["--vec.total-agents", "7", "--vec.num-buffers", "2"], "7 is not a multiple"),  # a default
-    ],
-)
-def test_typed_buffers_are_refused(ini, words, named):
-    path = ini("[vec]\ntotal_agents = 512\nnum_buffers = 5.9\n")
-    with pytest.raises(UserError) as caught:
-        c.load(path, words)
-    for word in named.split(" (")[0], "command line":
-        assert word in caught.value.message
-
-
-def test_a_files_buffers_give_way_to_typed_agents(ini):
-    small = "[train]\nminibatch_size = 64\nhorizon = 8\n"
-    config = c.load(ini(f"[vec]\nnum_buffers = 8\n{small}"), ["--vec.total-agents", "100"])
-    assert (config.vec.total_agents, config.vec.num_buffers) == (100, 5)
-    default = c.load(ini(small), ["--vec.total-agents", "99"])  # a default gives way, too
-    assert default.vec.num_buffers == 1
-    assert default.notes[0].startswith("vec.num_buffers 2 doesn't divide vec.total_agents 99")
-
 
 FITS = [  # agents of environments, N, Q, what was typed -> N and Q
     ([5] * 409, 2048, 2, "", (2040, 2)),  # moba's
@@ -103,16 +55,16 @@ def sized(N: int, Q: int, typed: str = "") -> c.Config:
     return config
 
 
-@pytest.mark.parametrize(("counts", "N", "Q", "typed", "expected"), FITS)
-def test_what_fits_environments_of_several_agents(counts, N, Q, typed, expected):
-    config = sized(N, Q, typed)
-    config.train.total_timesteps, config.train.minibatch_size = 10**6, 64
-    config.train.horizon = 8
-    fit_agents(config, counts)
-    assert (config.vec.total_agents, config.vec.num_buffers) == expected
-    changed = (expected[0] != N) + (expected[1] != Q)
-    assert len(config.notes) == changed
-    assert all("(toy.ini:3)" in note and ": lowered to " in note for note in config.notes)
+def test_what_fits_environments_of_several_agents():
+    for counts, N, Q, typed, expected in FITS:
+        config = sized(N, Q, typed)
+        config.train.total_timesteps, config.train.minibatch_size = 10**6, 64
+        config.train.horizon = 8
+        fit_agents(config, counts)
+        assert (config.vec.total_agents, config.vec.num_buffers) == expected
+        changed = (expected[0] != N) + (expected[1] != Q)
+        assert len(config.notes) == changed
+        assert all("(toy.ini:3)" in note and ": lowered to " in note for note in config.notes)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +179,7 @@ def test_a_files_agents_are_rounded_down_to_whole_environments(crew):
     assert caught.value.hint == "vec.total_agents 40 or 50"
 
 
+@pytest.mark.parametrize("sources", ["one by one"], indirect=True)
 def test_a_run_with_fewer_agents_says_so_and_goes_on_identically(crew, script, here, capsys):
     """Epochs are of 40 agents, the run's configuration says so, and resuming it is the same run."""
     assert script.main([crew]) == 0
@@ -267,12 +220,12 @@ THREADS = [  # words, cores -> threads
 ]
 
 
-@pytest.mark.parametrize(("words", "cores", "expected"), THREADS)
-def test_threads_of_a_rollout(ini, here, words, cores, expected):
-    config = c.load(ini("[vec]\nnum_threads = 2\n"), words.split())
-    assert rollout_threads(config, cores) == expected
-    c.write_ini(config, here / "again.ini")  # a resumed run has what was typed
-    assert rollout_threads(c.load("again.ini"), cores) == expected
+def test_threads_of_a_rollout(ini, here):
+    for words, cores, expected in THREADS:
+        config = c.load(ini("[vec]\nnum_threads = 2\n"), words.split())
+        assert rollout_threads(config, cores) == expected, words
+        c.write_ini(config, here / "again.ini")  # a resumed run has what was typed
+        assert rollout_threads(c.load("again.ini"), cores) == expected, words
 
 
 def test_a_file_that_says_no_threads_gets_the_cores(ini):

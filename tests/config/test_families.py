@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from running import ROOT, errors, only, run
+from running import ROOT, only
 
 from puffer_mlx import config as c
 from puffer_mlx import vec
-from puffer_mlx.config.schema import KEYS
 from puffer_mlx.display import notebook
 from puffer_mlx.errors import UserError
 from puffer_mlx.training.trainer import Trainer
@@ -92,161 +91,6 @@ def test_environments_with_files_are_known():
     assert names(c.load("gym:Pendulum-v1")) == [*PYTHON, "continuous.ini", "gym/Pendulum-v1.ini"]
 
 
-# What differs from default.ini; the numbers that benchmarks/RESULTS.md was measured with.
-_ALL = {
-    "base.eval_episodes": 100,
-    "policy.hidden_size": 64,
-    "torch.network": "MLP",
-    "torch.encoder": "auto",
-    "train.beta1": 0.9,
-    "train.bootstrap_truncated": True,
-    "train.gae_lambda": 0.95,
-    "train.gamma": 0.99,
-    "train.max_grad_norm": 0.5,
-    "train.reward_clip": 10.0,
-    "train.vf_clip_coef": 100.0,
-    "vec.num_buffers": 1,
-    "vec.total_agents": 8,
-}
-_NORMALISED = {"vec.normalize_observations": True, "vec.normalize_rewards": True}
-_SMALL = {
-    "base.device": "cpu",
-    "policy.dialect": "sb3",
-    "policy.num_layers": 1,
-    "policy.separate_value": True,
-    "train.algorithm": "ppo",
-    "train.optimizer": "adam",
-    "train.lr_schedule": "linear",
-    "train.vf_coef": 0.5,
-    "train.minibatch_size": 64,
-}
-_DISCRETE = _SMALL | {
-    "base.family": "discrete",
-    "train.total_timesteps": 1_000_000,
-    "train.learning_rate": 0.0003,
-    "train.replay_ratio": 10.0,
-    "train.ent_coef": 0.01,
-    "train.horizon": 256,
-}
-_CONTINUOUS = _SMALL | {
-    "base.family": "continuous",
-    "vec.total_agents": 4,
-    "vec.rescale_actions": True,
-    "policy.log_std_init": -1.0,
-    "train.total_timesteps": 1_000_000,
-    "train.learning_rate": 0.0001,
-    "train.replay_ratio": 20.0,
-    "train.clip_coef": 0.1,
-    "train.ent_coef": 0.0,
-    "train.horizon": 128,
-}
-_LARGER = {  # rollouts and steps
-    "vec.total_agents": 8,
-    "policy.log_std_init": 0.0,
-    "train.learning_rate": 0.0003,
-    "train.replay_ratio": 10.0,
-    "train.clip_coef": 0.2,
-    "train.horizon": 256,
-}
-MEASURED = {
-    "gym:CartPole-v1": _ALL
-    | _NORMALISED
-    | _DISCRETE
-    | {
-        "train.total_timesteps": 100_000,
-        "train.learning_rate": 0.0005,
-        "train.replay_ratio": 20.0,
-        "train.ent_coef": 0.0,
-        "train.horizon": 64,
-    },
-    "gym:Acrobot-v1": _ALL | _NORMALISED | _DISCRETE | {"train.total_timesteps": 200_000},
-    "gym:Pendulum-v1": _ALL
-    | _NORMALISED
-    | _CONTINUOUS
-    | {
-        "policy.log_std_init": -0.7,
-        "train.total_timesteps": 100_000,
-        "train.learning_rate": 0.001,
-        "train.gamma": 0.9,
-        "train.horizon": 256,
-    },
-    "gym:HalfCheetah-v5": _ALL
-    | _NORMALISED
-    | _CONTINUOUS
-    | {
-        "vec.total_agents": 1,
-        "policy.hidden_size": 256,
-        "policy.activation": "relu",
-        "train.learning_rate": 0.00005,
-        "train.anneal_lr": False,
-        "train.gamma": 0.98,
-        "train.gae_lambda": 0.92,
-        "train.horizon": 512,
-    },
-    "gym:LunarLanderContinuous-v3": _ALL
-    | _NORMALISED
-    | _CONTINUOUS
-    | _LARGER
-    | {
-        "policy.log_std_init": -0.5,
-        "train.learning_rate": 0.0005,
-        "train.gamma": 0.999,
-        "train.gae_lambda": 0.98,
-        "train.horizon": 512,
-    },
-    "gym:Walker2d-v5": _ALL | _NORMALISED | _CONTINUOUS | _LARGER,
-    "gym:Swimmer-v5": _ALL
-    | _CONTINUOUS
-    | _LARGER
-    | {
-        "vec.normalize_observations": True,
-        "vec.total_agents": 4,
-        "train.learning_rate": 0.0006,
-        "train.anneal_lr": False,
-        "train.gamma": 0.9999,
-        "train.gae_lambda": 0.98,
-        "train.vf_coef": 1.0,
-        "train.vf_clip_coef": 1e6,
-        "train.minibatch_size": 256,
-        "train.horizon": 1024,
-    },
-    "gym:MiniGrid-DoorKey-5x5-v0": _ALL
-    | _DISCRETE
-    | {
-        "torch.encoder": "DefaultEncoder",
-        "train.horizon": 128,
-        "train.reward_clip": 1.0,
-    },
-    "gym:ALE/Pong-v5": _ALL
-    | {
-        "base.family": "images",
-        "policy.hidden_size": 512,
-        "policy.num_layers": 1,
-        "train.total_timesteps": 10_000_000,
-        "train.learning_rate": 0.02,
-        "train.replay_ratio": 3.0,
-        "train.clip_coef": 0.1,
-        "train.vf_coef": 0.5,
-        "train.minibatch_size": 2048,
-        "train.horizon": 128,
-        "train.prio_alpha": 0.0,
-        "train.reward_clip": 1.0,
-        "train.ent_coef": 0.01,
-        "vec.total_agents": 64,
-    },
-}
-
-
-@pytest.mark.parametrize("name", MEASURED)
-def test_what_was_measured_is_what_runs(name):
-    config, plain = c.load(name), c.Config()
-    for section, keys in KEYS.items():
-        for key in keys:
-            usual = getattr(getattr(plain, section), key)
-            expected = MEASURED[name].get(f"{section}.{key}", usual)
-            assert getattr(getattr(config, section), key) == expected, f"{section}.{key}"
-
-
 def test_a_file_for_several_comes_before_ones_own(here):
     (here / "configs").mkdir()
     (here / "configs" / "a.ini").write_text("[base]\nenv_name = m:A?x m:*\n[train]\ngamma = 0.5\n")
@@ -258,13 +102,6 @@ def test_a_file_for_several_comes_before_ones_own(here):
     with pytest.raises(UserError, match=r"b\*\.ini is for all of gym:x\*\n.*name one: gym:xNAME"):
         (here / "b*.ini").write_text("[base]\nenv_name = gym:x*\n")
         c.load("b*.ini")
-
-
-def test_a_family_is_no_environment():
-    for name in ("discrete", "continuous", "images", "gym:ALE/*"):
-        assert (name in c.known_envs()) == (name == "gym:ALE/*")
-    with pytest.raises(UserError, match="no configuration has the environment 'continuous'"):
-        c.load("continuous")
 
 
 def test_who_says_which_family(here):
@@ -403,23 +240,25 @@ def test_few_environments_are_enough(screen):
             c.load(words[0], [*words[1:], "--vec.total-agents", "2"])
 
 
-def test_a_run_says_so_once_and_goes_on(screen):
-    done = run("train", "screen:Screen", *TINY, cwd=screen)
-    assert (done.returncode, errors(done.stderr)) == (0, "")
+def test_a_run_says_so_once_and_goes_on(screen, script, scripts, capsys):
+    def said(main, *words: str) -> str:
+        assert main(["screen:Screen", *words]) == 0
+        return capsys.readouterr().out
+
     line = "screen:Screen: images (configs/python.ini, configs/images.ini)\n"
-    assert done.stdout.count(line) == 1
-    found = c.load(str(only(screen, "checkpoints/*/*/config.ini")))
-    assert found.vec.total_agents == c.load("screen:Screen", family="images").vec.total_agents
-    assert found.base.family == "images"
-    more = "--resume", "latest", "--train.total-timesteps", 256 * T
-    done = run("train", "screen:Screen", *more, cwd=screen)
-    assert (done.returncode, errors(done.stderr)) == (0, "")
-    assert "images.ini" not in done.stdout  # its own configuration has all of it
-    assert c.load(str(only(screen, "checkpoints/*/*/config.ini"))).train == found.train
-    done = run(
-        "evaluate", "screen:Screen", "latest", "--device", "cpu", "--episodes", 8, cwd=screen
-    )
-    assert (done.returncode, errors(done.stderr)) == (0, "") and ": images" not in done.stdout
+    assert said(script.main, *TINY).count(line) == 1
+    first = c.load(str(only(screen, "checkpoints/*/*/config.ini")))
+    assert first.vec.total_agents == c.load("screen:Screen", family="images").vec.total_agents
+    assert first.base.family == "images"
+    more = "--resume", "latest", "--train.total-timesteps", str(256 * T)
+    assert "images.ini" not in said(script.main, *more)  # its own configuration has all of it
+    assert c.load(str(only(screen, "checkpoints/*/*/config.ini"))).train == first.train
+    evaluate, words = scripts("evaluate").main, ["--device", "cpu", "--episodes", "8"]
+    assert ": images" not in said(evaluate, "latest", *words)
+    # Weights that say nothing of their policy are of what training would have made.
+    weights = sorted(screen.glob("checkpoints/*/*/0*/weights.safetensors"))[-1]
+    weights.rename(screen / "mine.safetensors")
+    assert "score" in said(evaluate, "mine.safetensors", *words, "--policy.hidden-size", "8")
 
 
 def test_a_notebook_says_so_once(screen, capsys):
@@ -434,26 +273,11 @@ def test_a_notebook_says_so_once(screen, capsys):
     assert capsys.readouterr().out.count(line) == 1
 
 
-def test_it_does_nothing_for_environments_in_c(here):
-    words = "--family", "images", "--vec.rescale-actions", "1", "--device", "cpu"
-    sizes = "--vec.total-agents", 8, "--train.horizon", 8, "--train.minibatch-size", 64
-    more = "--train.total-timesteps", "64", "--eval-episodes", "0"
-    done = run("train", "squared", *words, *sizes, *more, cwd=here)
-    assert (done.returncode, errors(done.stderr)) == (0, "")
-    for key in "base.family", "vec.rescale_actions":
-        assert f"{key} (for Python)" in done.stdout
-
-
-def test_a_file_of_weights_is_evaluated(screen):
-    """One that says nothing of its policy is of what training would have made."""
-    options = [*TINY[2:-2], "--eval-episodes", "0", "--policy.hidden-size", "16"]
-    done = run("train", "screen:Screen", "--device", "cpu", *options, cwd=screen)
-    assert (done.returncode, errors(done.stderr)) == (0, "")
-    made = sorted(screen.glob("checkpoints/*/*/0*/weights.safetensors"))[-1]
-    made.rename(screen / "mine.safetensors")
-    words = "--load-model-path", "mine.safetensors", "--episodes", "8", "--policy.hidden-size", "16"
-    done = run("evaluate", "screen:Screen", "--device", "cpu", *words, cwd=screen)
-    assert (done.returncode, errors(done.stderr)) == (0, "") and "score" in done.stdout
+def test_it_does_nothing_for_environments_in_c():
+    config = c.load("squared", ["--family", "images", "--vec.rescale-actions", "1"])
+    with vec.make(config, 1) as made:
+        unused = vec.unused_keys(config, made)
+    assert {"base.family (for Python)", "vec.rescale_actions (for Python)"} <= set(unused)
 
 
 def test_what_the_square_is_for():

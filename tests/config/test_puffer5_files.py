@@ -6,7 +6,7 @@ import pytest
 
 from puffer_mlx import config as c
 from puffer_mlx.config.compatibility import RENAMES, UNUSED
-from puffer_mlx.config.ini_files_5 import read_ini_5
+from puffer_mlx.config.ini_files import read_ini_5
 from puffer_mlx.config.schema import KEYS, SECTIONS
 from puffer_mlx.config.trainer_choice import trainer_note, unread
 from puffer_mlx.errors import UserError
@@ -94,63 +94,6 @@ def test_environments_of_5_have_its_common_parameters(here):
 # --- its keys and its command line ---
 
 
-@pytest.mark.parametrize(
-    ("text", "typed", "in_file"),
-    [("0", False, False), ("false", False, False), ("1", True, "auto"), ("True", True, "auto")],
-)
-def test_async_is_overlap(here, text, typed, in_file):
-    """On, as in every file of theirs, it is wherever there are two devices; typed, anywhere."""
-    assert c.load("breakout", [f"--base.async={text}"]).train.overlap == typed
-    (here / "toy.ini").write_text(f"[base]\nasync = {text}\n")
-    assert c.load("toy.ini").train.overlap == in_file
-    assert c.load("toy.ini", ["--train.overlap", "auto"]).train.overlap == "auto"
-
-
-def test_momentum_and_reset_every_horizon():
-    config = c.load("squared", ["--train.momentum=0.25", "--reset-every-horizon", "0"])
-    assert config.train.beta1 == 0.25 and config.base.reset_state is False
-    assert config.origins["train.beta1"] == "command line"
-    for option, named in (
-        ("--train.momentum=1", r"train\.beta1 1\.0 is out of range"),
-        ("--train.momentum=much", r"train\.beta1 much is not a number"),
-        ("--base.reset-every-horizon=2", r"base\.reset_state 2 is neither true nor false"),
-    ):
-        with pytest.raises(UserError, match=named):
-            c.load("squared", [option])
-
-
-def test_its_command_line():
-    words = "--base.seed=1 --train.ent_coef=0.5 --train.vtrace --base.reset_every_horizon"
-    words += " --env.continuous --train.anneal-lr=FALSE"
-    config = c.load("breakout", words.split())
-    assert (config.base.seed, config.train.ent_coef, config.train.vtrace) == (1, 0.5, True)
-    assert config.base.reset_state and not config.train.anneal_lr
-    assert config.env["continuous"] == 1
-    for word, said in (
-        ("--train.horizon", "expected one argument"),  # a number can't be true
-        ("--train.momentum", "expected one argument"),
-        ("--env.source", "expected one argument"),
-        ("--base.gamma=1", "unknown option --gamma 1"),
-        ("--env.tilt=1", "unknown option --env.tilt 1"),
-        ("--load-model-path=a.bin", r"base\.load_model_path a\.bin is not supported"),
-    ):
-        with pytest.raises(UserError, match=said):
-            c.load("breakout", [word])
-
-
-def test_keys_of_a_sweep_are_taken(here):
-    words = ["--sweep.train.gamma.max=0.99", "--sweep.env.frameskip.min", "2", "--sweep.gpus=1"]
-    config = c.load("breakout", words)
-    assert config.sweep["sweep.train.gamma"] == {"max": "0.99"}
-    assert config.sweep["sweep.env.frameskip"]["min"] == "2"  # which the file has
-    assert config.unused == [
-        f"sweep.{name} (nothing is swept)"
-        for name in ("env.frameskip.min", "train.gamma.max", "gpus")
-    ]
-    with pytest.raises(UserError, match=r"unknown option --sweep\.env\.frameskip\.min 2"):
-        c.load("squared", ["--sweep.env.frameskip.min=2"])
-
-
 # --- relations ---
 
 
@@ -166,9 +109,3 @@ def test_minibatches_are_slices_of_the_agents():
     for legal in ("--train.minibatch-size=48", "--vec.total-agents=16"):
         c.load("squared", [*wrong, legal])
     c.load("squared", [*wrong, "--train.algorithm=puffer4"])  # which draws them
-
-
-def test_any_horizon_will_do():
-    """Upstream asks for a multiple of 8, or of 4 in float32."""
-    words = "--train.algorithm=puffer5 --train.horizon=7 --train.minibatch-size=7168"
-    assert c.load("breakout", words.split()).segments == 1024

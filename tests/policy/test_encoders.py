@@ -6,7 +6,7 @@ import pytest
 from native_envs import UPSTREAM_5_ROOT
 from running import TINY
 
-from puffer_mlx.config.folders import has_own_network
+from puffer_mlx.config.dialects import has_own_network
 from puffer_mlx.policy.encoders.catalog import plainer_note
 from puffer_mlx.policy.encoders.default.encoder import Linear
 from puffer_mlx.vec.native.make import find_environment

@@ -26,7 +26,7 @@ from running import (
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import tensor_files
 from puffer_mlx.checkpoint.folder import held
-from puffer_mlx.config.known_files import known_envs
+from puffer_mlx.config.resolve import known_envs
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.networks import NETWORKS
 from puffer_mlx.training.trainer import Trainer

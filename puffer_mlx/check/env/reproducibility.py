@@ -8,7 +8,7 @@ from puffer_mlx import vec
 from puffer_mlx.check.env.findings import Findings, fail, ok, skip, warn
 from puffer_mlx.check.env.random_play import Table
 from puffer_mlx.check.env.subject import Subject
-from puffer_mlx.config.folders import main_source
+from puffer_mlx.config.dialects import main_source
 from puffer_mlx.vec.base import Rows, VecEnv
 from puffer_mlx.vec.native.sources import environment_files
 

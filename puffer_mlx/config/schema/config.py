@@ -1,18 +1,17 @@
 """All sections together, and what follows from several of their keys."""
 
+import ctypes
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
-
-import numpy as np
 
 from puffer_mlx.config.algorithms import Facts, facts
 from puffer_mlx.config.key import Key
 from puffer_mlx.config.schema.base import Base
 from puffer_mlx.config.schema.policy import Policy
 from puffer_mlx.config.schema.section import Named
-from puffer_mlx.config.schema.selfplay import AUTO, OF_4, OF_5, RELEASES, Selfplay
+from puffer_mlx.config.schema.selfplay import AUTO, OF_4, OF_5, RELEASES, RULES, Selfplay
 from puffer_mlx.config.schema.torch import Torch, says_memory
 from puffer_mlx.config.schema.train import Train
 from puffer_mlx.config.schema.vec import Vec
@@ -139,7 +138,7 @@ class Config(Named):
         """
         if self.selfplay.rules != AUTO:
             return self.selfplay.rules
-        by_4, by_5 = self.vec.num_frozen_banks > 0, self.vec.num_policies > 1
+        by_4, by_5 = (self._opponents_by(rules) > 0 for rules in (OF_4, OF_5))
         if by_4 == by_5:
             return OF_5 if self.facts.release == RELEASES[OF_5] else OF_4
         return OF_4 if by_4 else OF_5
@@ -147,18 +146,27 @@ class Config(Named):
     @property
     def opponents(self) -> int:
         """B: opponents of the learner's at the same time; 0 without self-play."""
-        if not self.selfplay.enabled:
-            return 0
-        by_5 = self.selfplay_rules == OF_5
-        return self.vec.num_policies - 1 if by_5 else self.vec.num_frozen_banks
+        return self._opponents_by(self.selfplay_rules) if self.selfplay.enabled else 0
 
     @property
     def opponents_part(self) -> float:
         """By 4.0's rules one opponent's part of agents, by 5.0's all of them of environments."""
-        by_5 = self.selfplay_rules == OF_5
-        return self.vec.hist_policy_percent if by_5 else self.vec.frozen_bank_pct
+        return self.value(RULES[self.selfplay_rules].part)
+
+    def _opponents_by(self, rules: str) -> int:
+        return self.value(RULES[rules].count) - RULES[rules].none
+
+    def value(self, name: str) -> Any:
+        """The value of a key with its section: ``train.gamma``."""
+        section, _, key = name.partition(".")
+        return getattr(getattr(self, section), key)
 
 
 def minibatches(replay_ratio: float, batch_size: int, minibatch_size: int) -> int:
     """K = trunc(replay_ratio * N * T / M), every step in float32: upstream's native rule."""
-    return int(np.float32(replay_ratio) * np.float32(batch_size) / np.float32(minibatch_size))
+
+    def float32(value: float) -> float:
+        return ctypes.c_float(value).value
+
+    samples = float32(float32(replay_ratio) * float32(batch_size))
+    return int(float32(samples / float32(minibatch_size)))

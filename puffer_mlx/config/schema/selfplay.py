@@ -1,6 +1,7 @@
 """Section [selfplay]: opponents out of the run's own past."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from puffer_mlx.config.key import key
 from puffer_mlx.config.schema.section import Named
@@ -8,6 +9,38 @@ from puffer_mlx.config.schema.section import Named
 AUTO, OF_4, OF_5 = "auto", "puffer4", "puffer5"  # whose rules
 RELEASES = {OF_4: "4.0", OF_5: "5.0"}  # of PufferLib, that have them
 LONGEST = 10**18  # steps
+
+
+class Rules(NamedTuple):
+    """The keys by which one release's rules say who the opponents are."""
+
+    count: str
+    none: int  # its value where there are no opponents
+    part: str
+    sizes: tuple[str, str]  # of the opponents' layers, and how many there are
+    further: tuple[str, ...]  # that these rules alone obey
+    example: str
+
+
+RULES = {
+    OF_4: Rules(
+        "vec.num_frozen_banks",
+        0,
+        "vec.frozen_bank_pct",
+        ("vec.frozen_bank_hidden_size", "vec.frozen_bank_num_layers"),
+        ("selfplay.swap_winrate", "selfplay.min_games", "selfplay.snapshot_interval"),
+        "--vec.num-frozen-banks 1 --vec.frozen-bank-pct 0.25",
+    ),
+    OF_5: Rules(
+        "vec.num_policies",
+        1,
+        "vec.hist_policy_percent",
+        ("vec.hist_policy_hidden_size", "vec.hist_policy_num_layers"),
+        (),
+        "--vec.num-policies 2 --vec.hist-policy-percent 0.25",
+    ),
+}
+OTHERS = {OF_4: OF_5, OF_5: OF_4}
 
 
 @dataclass

@@ -11,7 +11,11 @@ class Vec(Named):
     """The vectorised environments."""
 
     total_agents: int = key(
-        4096, "N: agents of all environments together.", unit="agents", minimum=1
+        4096,
+        "N: agents of all environments together.",
+        unit="agents",
+        minimum=1,
+        brief="agents of all environments together",
     )
     num_buffers: int = key(
         2,
@@ -27,6 +31,7 @@ class Vec(Named):
         " at least one.",
         unit="threads",
         minimum=0,
+        brief="CPU threads that step environments",
     )
     max_threads: int = key(
         0,
@@ -46,6 +51,7 @@ class Vec(Named):
         " the other; async, a process each; auto is the fastest that applies. puffer_mlx only.",
         choices=("auto", "vector", "sync", "async"),
         aliases={"Serial": "sync", "Multiprocessing": "async", "PufferEnv": "vector"},
+        brief="how environments in Python are stepped",
     )
     timeout: float = key(
         60.0,

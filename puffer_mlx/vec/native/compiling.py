@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from puffer_mlx.config.folders import folder_version
+from puffer_mlx.config.dialects import folder_version
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.compiler import compile_shared, source_files
 from puffer_mlx.vec.native.raylib import INSTALL, find_raylib
@@ -73,7 +73,7 @@ def compile_environment(folder: Path | str, again: bool = False) -> Path:
     """Compile an environment's folder, if that wasn't done before, and return the shared library.
 
     Args:
-        folder: in PufferLib 4.0's form, or 5.0's (``puffer_mlx.config.folders``): ``binding.c`` or
+        folder: in PufferLib 4.0's form, or 5.0's (``puffer_mlx.config.dialects``): ``binding.c`` or
             NAME.h and what it includes is compiled, and nothing else; with raylib if it is
             installed, see ``puffer_mlx.vec.native.raylib``.
         again: even if it was done before.

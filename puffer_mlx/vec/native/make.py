@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from puffer_mlx.config.dialects import Version, folder_version, main_source
 from puffer_mlx.config.fit import Misfit
-from puffer_mlx.config.folders import Version, folder_version, main_source
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec
 from puffer_mlx.system.compiler import load_compiled

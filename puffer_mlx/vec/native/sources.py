@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from puffer_mlx.config.folders import folder_version, main_source
+from puffer_mlx.config.dialects import folder_version, main_source
 from puffer_mlx.system.compiler import source_files
 from puffer_mlx.system.package_data import shipped
 

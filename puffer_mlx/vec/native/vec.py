@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from puffer_mlx.config.compatibility import ENV_OF_5
-from puffer_mlx.config.folders import folder_version
+from puffer_mlx.config.dialects import folder_version
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.base import Collected, PreparedStep, Rows
 from puffer_mlx.vec.native.c_arrays import FLOAT32, address, addresses, shapes

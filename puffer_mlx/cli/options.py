@@ -1,0 +1,126 @@
+"""Options of commands: a table of text, as help shows it, into a parser; and which do nothing."""
+
+import argparse
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from puffer_mlx.config import Config
+from puffer_mlx.config.resolve import plain_path
+from puffer_mlx.config.schema import KEYS
+from puffer_mlx.errors import UserError
+from puffer_mlx.system import voice
+
+Type = Callable[[str], Any]
+MOST = 1e12  # of what has no other limit
+
+
+def number(kind: type, least: float, most: float = MOST) -> Callable[[str], float]:
+    """A parser of finite numbers in a range; a whole one may be written 1_000 or 1e3."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        legal = math.isfinite(value) and least <= value <= most
+        if not legal or (kind is int and value != int(value)):
+            words = "a whole number" if kind is int else "a number"
+            end = "up" if most >= MOST else f"to {most:g}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not {words} from {least:g} {end}")
+        return kind(value)
+
+    return parse
+
+
+TYPES: dict[str, Type] = {  # of the words that stand for values
+    "FILE": Path,
+    "FOLDER": Path,
+    "N": number(int, 1),
+    "SECONDS": number(float, 0.001),
+}
+
+
+def add_table(
+    parser: argparse.ArgumentParser,
+    title: str,
+    table: str,
+    about: str | None = None,
+    types: Mapping[str, Type] | None = None,
+) -> argparse._ArgumentGroup:
+    """Add a group of options that a table tells.
+
+    Args:
+        parser: of a command.
+        title: the group's, for help.
+        table: each option begins a line: its names, a word for its value, two blanks, what it
+            does; indented lines go on with that. The word is FILE, FILE... for several, FILE* for
+            an option that may be repeated, [FILE] for one that may be left out and is "" then,
+            {a,b} for a choice. Without a word the option is a switch.
+        about: what help says of the group.
+        types: what turns a text into a value, by an option's name; else ``TYPES`` says it by the
+            word, else the value is the text.
+
+    Returns:
+        The group.
+    """
+    group = parser.add_argument_group(title, about)
+    for entry in re.split(r"\n(?=\S)", table.strip()):
+        head, text = re.split(r"\s{2,}", entry, maxsplit=1)
+        names = [word.rstrip(",") for word in head.split() if word.startswith("-")]
+        word = "" if head.split()[-1] == names[-1] else head.split()[-1]
+        how = _taking(word, (types or {}).get(names[0])) if word else {"action": "store_true"}
+        group.add_argument(*names, help=" ".join(text.split()), **how)
+    return group
+
+
+def _taking(word: str, kind: Type | None) -> dict[str, Any]:
+    """What argparse is told of an option that takes a value."""
+    if word.startswith("{"):
+        return {"choices": word.strip("{}").split(",")}
+    plain = word.strip("[].*")
+    how: dict[str, Any] = {"metavar": plain, "type": kind or TYPES.get(plain, str)}
+    if word.endswith("..."):
+        how |= {"nargs": "+", "default": []}
+    elif word.endswith("*"):
+        how |= {"action": "append", "default": []}
+    elif word.startswith("["):
+        how |= {"nargs": "?", "const": ""}
+    return how
+
+
+def refuse_idle(
+    options: argparse.Namespace, names: Iterable[str], why: str, hint: str = "leave it out"
+) -> None:
+    """Refuse options that were given and would do nothing.
+
+    Args:
+        options: as parsed; what wasn't given is None, False or an empty list.
+        names: of those that do nothing here, as attributes.
+        why: the words after "does nothing".
+        hint: what to do.
+
+    Raises:
+        UserError: one of them was given.
+    """
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value is not False and value != []:
+            raise UserError(f"--{name.replace('_', '-')} does nothing {why}", hint)
+
+
+def detail_config(config: Config) -> None:
+    """With ``-v``: the files that were read, and each value that one of them says."""
+    if config.files:
+        voice.detail(f"read, the later ones winning: {', '.join(config.files)}")
+    for section, keys in KEYS.items():
+        for key in keys:
+            if origin := config.origins.get(f"{section}.{key}"):
+                path, colon, line = origin.rpartition(":")
+                where = f"{plain_path(Path(path))}:{line}" if colon else origin
+                value = getattr(getattr(config, section), key)
+                voice.detail(f"  {f'{section}.{key}':<28}{value!s:<16} {where}")
+    for key, value in config.env.items():
+        voice.detail(f"  {f'env.{key}':<28}{value}")

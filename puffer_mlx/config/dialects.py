@@ -1,0 +1,199 @@
+"""PufferLib's releases, 4.0 and 5.0: what is different in their files and folders, in one table.
+
+Which release a file is of its keys tell: so it is read by that one's rules and gets its trainer.
+Or it says ``algorithm`` in [train]: then it is one of puffer_mlx's own, a run's ``config.ini`` say,
+and is read by 4.0's rules unless keys are in it that only 5.0 has. Which release a folder of C
+sources was written for its main source tells.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Set
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from puffer_mlx.config.algorithms import of_release
+from puffer_mlx.config.compatibility import ENV_OF_5
+from puffer_mlx.config.ini_files import CONTROL, Setting, read_ini, read_ini_5, uncommented
+from puffer_mlx.config.values import unquoted
+from puffer_mlx.errors import UserError
+from puffer_mlx.system.files import read_text
+
+Version = Literal["4.0", "5.0"]
+VTRACE, ALGORITHM = "train.vtrace", "train.algorithm"
+SHARED = VTRACE, "vec.num_policies", "vec.hist_policy_*", "selfplay.eval_*"  # 5.0's, and ours
+PRIORITIES = "train.prio_*"  # 5.0 lost them last: its files may have them, too
+
+
+class Dialect(NamedTuple):
+    """What a release has its own way.
+
+    Args:
+        trainer: the algorithm that is its trainer.
+        keys: patterns of the keys that the other release doesn't have.
+        read: the settings of one of its files; ``capitals``: keys keep theirs.
+        env: what its environments get without being told.
+        texts: whether they take texts, besides numbers.
+        capitals: whether their keys keep capitals, in whichever release's files.
+        names_itself: whether an environment's file says what it is about, and may lie in a folder
+            of ``config``; else it is ``config/NAME.ini``.
+    """
+
+    trainer: str
+    keys: tuple[str, ...]
+    read: Callable[[Path, bool], list[Setting]]
+    env: Mapping[str, float] = {}
+    texts: bool = False
+    capitals: bool = False
+    names_itself: bool = True
+
+
+DIALECTS = {
+    "4.0": Dialect(
+        of_release("4.0"),
+        (
+            *("train.beta1", "train.beta2", "train.eps", "train.prio_alpha", "train.prio_beta0"),
+            *("torch.*", "base.reset_state", "vec.num_frozen_banks", "vec.frozen_bank_*"),
+            "policy.expansion_factor",
+        ),
+        read_ini,
+    ),
+    "5.0": Dialect(
+        of_release("5.0"),
+        (*SHARED, "train.momentum", "base.async", "base.reset_every_horizon"),
+        lambda path, _: read_ini_5(path),
+        ENV_OF_5,
+        texts=True,
+        capitals=True,
+        names_itself=False,
+    ),
+}
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+class FileVersion(NamedTuple):
+    """What a file's keys tell; all of it is empty where they tell nothing."""
+
+    rules: str = ""  # the release by whose rules it is read
+    algorithm: str = ""  # whose trainer it wants
+    why: str = ""  # for people, after the file's name
+    says: bool = False  # it says so itself
+    faithful: bool = True  # that trainer has all that the file's keys mean
+    source: str = ""  # the folder of C sources that it names
+
+    def is_for(self, algorithm: str) -> bool:
+        """Whether the file means this trainer, or doesn't tell."""
+        return self.faithful and self.algorithm in ("", algorithm)
+
+
+def file_version(path: Path) -> FileVersion:
+    """Which PufferLib a file is of; empty if its keys don't tell, or it can't be read."""
+    try:
+        texts = file_texts(read_text(path, "replace"))
+    except OSError:  # reading its settings will say what is wrong
+        return FileVersion()
+    says = ALGORITHM in texts
+    version = _told_by({name for name in texts if not (says and _any({name}, SHARED))})
+    if says:
+        why = f"says {ALGORITHM}"
+        version = FileVersion(version.rules or "4.0", texts[ALGORITHM], why, says=True)
+    source = texts.get("env.source", "")
+    return version._replace(source=str((path.parent / source).resolve()) if source else "")
+
+
+def _told_by(names: Set[str]) -> FileVersion:
+    """Which PufferLib has keys of these names.
+
+    Where keys of both are, those of 5.0 count: files keep old keys that nothing reads anymore. But
+    before it had a switch for V-trace it still drew segments by priority, as 4.0.
+    """
+    for release in ("5.0", "4.0"):
+        if _any(names, DIALECTS[release].keys):
+            break
+    else:
+        return FileVersion()
+    if release == "5.0" and VTRACE not in names and _any(names, (PRIORITIES,)):
+        why = "is from before 5.0's release"
+        return FileVersion("5.0", DIALECTS["4.0"].trainer, why, faithful=False)
+    return FileVersion(release, DIALECTS[release].trainer, f"is a {release} file")
+
+
+def _any(names: Set[str], patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def file_texts(text: str) -> dict[str, str]:
+    """Keys with their sections, in lower case, and their texts; [torch] counts without keys."""
+    texts: dict[str, str] = {}
+    section = ""
+    for line in map(uncommented, CONTROL.sub(" ", text).split("\n")):
+        if line.startswith("[") and line.endswith("]"):
+            section = line[1:-1].strip()
+            texts[f"{section}."] = ""
+        elif at := min((line.find(sign) for sign in "=:" if sign in line), default=0):
+            texts[f"{section}.{line[:at].strip().lower()}"] = unquoted(line[at + 1 :].strip())
+    return texts
+
+
+# ---- folders -------------------------------------------------------------------------------------
+
+# Its build.sh refuses a NAME.h without the typedef.
+_OF_5 = re.compile(
+    rb"^[ \t]*typedef\b[^;]*\bobs_t\s*;|\bpufferenv\.h\b|\bpuf_step\s*\(", re.MULTILINE
+)
+SCRIPT = "bot.py"  # beside the sources: a player whom everybody else may meet, in Python
+
+# Environments for which 5.0 has networks of their own, in CUDA.
+_OWN_NETWORKS = {"asteroids", "craftax", "minimal", "nethack", "nmmo3"}
+_OWN_NETWORKS |= {f"osrs_{name}" for name in ("colosseum", "inferno", "pvp", "zulrah")}
+
+
+def main_source(folder: Path | str) -> Path | None:
+    """The file that makes a folder an environment, whether it can be compiled here or not.
+
+    ``binding.c`` in PufferLib 4.0; in 5.0 ``NAME.h`` in a folder NAME, or ``NAME.cu`` for a GPU.
+    """
+    folder = Path(folder).resolve()
+    binding, header = folder / "binding.c", folder / f"{folder.name}.h"
+    cuda = header.with_suffix(".cu")
+    if binding.is_file():
+        return binding
+    if header.is_file() and _OF_5.search(header.read_bytes()):
+        return header
+    return cuda if cuda.is_file() else None
+
+
+def folder_version(folder: Path | str) -> Version:
+    """Which release of PufferLib an environment's folder was written for.
+
+    Raises:
+        UserError: it is no environment's folder, or one whose environments step on a GPU only.
+    """
+    source = main_source(folder)
+    if source is None:
+        there = Path(folder).is_dir()
+        header = f"{Path(folder).resolve().name}.h"
+        what = f"has no binding.c, and no {header} of PufferLib 5.0" if there else "doesn't exist"
+        raise UserError(
+            f"the environment folder {folder} {what}",
+            "an environment is a folder with NAME.h and binding.c, or with PufferLib 5.0's NAME.h"
+            " alone; copy envs/squared to begin one",
+        )
+    if source.suffix == ".cu":
+        raise UserError(
+            f"the environment {source.stem} has only {source.name}: it steps on a GPU by CUDA,"
+            " and environments step on the CPU here",
+            f"what compiles here is {source.stem}.h, with the same functions for one environment",
+        )
+    return "4.0" if source.name == "binding.c" else "5.0"
+
+
+def has_own_network(folder: Path | str) -> bool:
+    """Whether PufferLib 5.0 trains a folder's environment with a network of its own, in CUDA."""
+    folder = Path(folder).resolve()
+    source = main_source(folder)
+    if source is None or source.suffix != ".h":
+        return False
+    policies = [path for path in folder.glob("*.cu") if b"PUF_GPU" not in path.read_bytes()]
+    return folder.name in _OWN_NETWORKS or bool(policies)

@@ -1,0 +1,395 @@
+"""What a word means: which environment, which `.ini` files, and whose trainer.
+
+breakout              an environment that has a file in ./configs or comes with puffer_mlx; in a
+                      folder laid out as PufferLib's repository, the one in ./ocean
+breakout-a            another file about it, breakout-a.ini in ./configs or deeper
+gym:CartPole-v1       one of Gymnasium's
+module:factory        Python: also path/to/file.py:factory
+path/to/ocean/NAME    a folder in PufferLib's form, with its config/NAME.ini if it has one, or the
+                      only .ini file in it, whatever its name
+path/to/file.ini      what that file is about: its [base] env_name is one of the above, but no
+                      folder
+
+A file is about the environments that its [base] env_name names, else about the one of its own name.
+An environment in Python begins with the files of its family (``families.py``); then comes a file
+about several of them, whose [base] env_name is a pattern like ``gym:ALE/*``; then its own.
+
+In PufferLib's repository, environments are REPO/ocean/NAME and their files below REPO/config.
+Whichever of the two is named, the other is found: for 5.0 REPO/config/NAME.ini, for 4.0 any file
+whose [base] env_name has the name.
+
+Whose trainer a run gets the first of these says: ``--train.algorithm``; ``algorithm`` in the last
+file that has it; the keys of the last file that tells (``dialects.py``); the folder of the
+environment's sources; default.ini. With 5.0's trainer ``configs/puffer5.ini`` counts after
+default.ini: its defaults, and what it is. A file of the other release still says how large
+everything is, and its values win over puffer5.ini. But ``ESSENCE``, what makes the two trainers
+what they are, is taken only from files of the trainer that was chosen, and from the command line.
+"""
+
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+from puffer_mlx.config.algorithms import facts, of_release
+from puffer_mlx.config.compatibility import closest
+from puffer_mlx.config.dialects import (
+    ALGORITHM,
+    DIALECTS,
+    Dialect,
+    FileVersion,
+    file_texts,
+    file_version,
+    folder_version,
+    main_source,
+)
+from puffer_mlx.config.families import ASSUMED, AUTO, FAMILIES, FILES, OF_ACTIONS
+from puffer_mlx.config.ini_files import relative_path
+from puffer_mlx.config.key import Setting
+from puffer_mlx.config.parts import algorithms
+from puffer_mlx.config.schema import KEYS, says_memory
+from puffer_mlx.config.values import unquoted
+from puffer_mlx.errors import UserError
+from puffer_mlx.system import program
+from puffer_mlx.system.files import read_text, reading
+from puffer_mlx.system.package_data import shipped
+
+FAMILY, NETWORK = "base.family", "torch.network"
+ESSENCE = "base.reset_state", "policy.reset_on_terminal", "train.vtrace", "train.overlap"
+PYTHON = "python.ini"  # what all Python environments begin with; then their family's files
+_OF_ALGORITHMS = filter(None, (facts(name).layer for name in algorithms()))
+LAYERS = PYTHON, *FILES, *_OF_ALGORITHMS  # files that no environment has for its own
+OCEAN = "ocean"  # PufferLib's folder of environments
+CONFIGS = "config", "configs"  # and of files, here and there
+
+# ---- files that there are ------------------------------------------------------------------------
+
+
+def config_folders() -> list[Path]:
+    """The folders searched for environments: `./configs`, then the package's."""
+    return [folder for folder in (Path("configs"), shipped("configs")) if folder.is_dir()]
+
+
+def layer(name: str) -> list[Path]:
+    """The file of that name which counts; none if there is none."""
+    return [path for folder in config_folders() if (path := folder / name).is_file()][:1]
+
+
+def all_files() -> list[Path]:
+    """Those of all these folders and the folders in them, by their paths."""
+    return [path for folder in config_folders() for path in sorted(folder.rglob("*.ini"))]
+
+
+def plain_path(path: Path) -> str:
+    """A file's path as messages show it: those that come with puffer_mlx are in ``configs``."""
+    for folder in config_folders():
+        if path.is_relative_to(folder):
+            return (Path("configs") / path.relative_to(folder)).as_posix()
+    return str(path)
+
+
+def env_names(path: Path) -> list[str]:
+    """The environments a file is about: the words of its [base] env_name, else its own name."""
+    try:
+        text = read_text(path, "replace")
+    except OSError:  # reading its settings will say what is wrong
+        return [path.stem]
+    line = re.search(r"^env_name[ \t]*[=:](.*)$", text, re.MULTILINE | re.IGNORECASE)
+    words = [word.strip("'\"") for word in re.split("[#;]", line[1])[0].split()] if line else []
+    return words if words and words != ["None"] else [path.stem]
+
+
+def variants() -> dict[str, Path]:
+    """Further files about an environment, named like ``breakout-a``, by these names."""
+    paths: dict[str, Path] = {}
+    for path in all_files():
+        name, dash, _ = path.stem.partition("-")
+        if dash and env_names(path) == [name]:
+            paths.setdefault(path.stem, path)
+    return paths
+
+
+def known_envs() -> list[str]:
+    """Every environment that has a file."""
+    files = (path for path in all_files() if path.name not in ("default.ini", *LAYERS))
+    return sorted({name for path in files for name in env_names(path)})
+
+
+def known_words() -> list[str]:
+    """All that may be named and has a file: environments, and variants of them."""
+    return sorted({*known_envs(), *variants()})
+
+
+def find_config(name: str) -> Path:
+    """The file of an environment, or of a path that ends in `.ini`.
+
+    As in PufferLib, a file that has the name among the words of its [base] env_name; NAME.ini
+    before others.
+
+    Raises:
+        UserError: there is none.
+    """
+    if name.endswith(".ini"):
+        if Path(name).is_file():
+            return Path(name)
+        raise UserError(f"there is no file {name}", "name an .ini file that exists")
+    for folder in config_folders():
+        for path in sorted(folder.rglob("*.ini"), key=lambda path: (path.stem != name, path)):
+            if name in env_names(path) and path.name not in LAYERS:
+                return path
+    near = closest(name, known_words())
+    hint = f"did you mean {near}? " if near else ""
+    raise UserError(f"no configuration has the environment {name!r}", hint + words_hint())
+
+
+def words_hint() -> str:
+    """What may be named, for hints."""
+    return f"`{program.COMMAND} list` shows them; or gym:ID, module:factory, a folder, a file"
+
+
+def last_said(key: str, files: Iterable[Path]) -> str:
+    """A key's text in the last of the files that has it; empty if none has."""
+    texts = [_texts(path).get(key, "") for path in files]
+    return next((text for text in reversed(texts) if text), "")
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file is a run's own configuration, saved with all the keys of its time.
+
+    That is assumed if it sets at least half of today's keys.
+    """
+    known = {f"{section}.{key}" for section, keys in KEYS.items() for key in keys}
+    return 2 * len(known & _texts(path).keys()) >= len(known)
+
+
+def _texts(path: Path) -> dict[str, str]:
+    """A file's keys and texts; none if it can't be read: reading its settings says why."""
+    try:
+        return file_texts(read_text(path, "replace"))
+    except OSError:
+        return {}
+
+
+# ---- the environment, and the files that are about it --------------------------------------------
+
+
+class NamedEnvironment(NamedTuple):
+    """An environment and the files that configure it, the later ones winning."""
+
+    env_name: str
+    source: str  # the folder of its C sources; empty if it comes with puffer_mlx
+    files: list[Path]
+    family: str = ""  # of an environment in Python; empty if nothing says which
+    layered: bool = False  # whether the files of its family are among them
+    partly: frozenset[Path] = frozenset()  # files of which only what is about actions counts
+
+
+class Wanted(NamedTuple):
+    """What is known of an environment in Python before its files are looked for.
+
+    Args:
+        family: by its spaces; empty if they aren't known yet.
+        asked: ``base.family`` as it was typed. It counts before what the environment's own files
+            say of that key, and those count before the spaces; ``auto`` means the spaces.
+        network: ``torch.network`` as it was typed; if it wasn't, those files may say it.
+        whole: a run's own configuration follows all files. It has every key, so the family's files
+            are left out.
+    """
+
+    family: str = ""
+    asked: str = ""
+    network: str = ""
+    whole: bool = False
+
+
+NOTHING = Wanted()
+
+
+def resolve(word: str, wanted: Wanted = NOTHING) -> NamedEnvironment:
+    """What the first word of a command line means.
+
+    Args:
+        word: one of those above.
+        wanted: if it is an environment in Python.
+
+    Raises:
+        UserError: there is no such environment, folder or file.
+    """
+    if word == "default":
+        return NamedEnvironment(word, "", _defaults())
+    if word.endswith(".ini"):
+        path = find_config(word)
+        return _beside(path) or resolve_file(path, wanted)
+    if ":" in word:
+        several = [path for path in all_files() if _is_one_of(word, path)]
+        own = [path for path in all_files() if word in env_names(path)]
+        return _python(word, [*several[:1], *own[:1]], wanted)
+    if "/" in word or word in (".", ".."):
+        return _folder(word)
+    if main_source(Path(OCEAN) / word):
+        return _folder(f"{OCEAN}/{word}")
+    if word in (paths := variants()):
+        return resolve_file(paths[word])
+    return NamedEnvironment(word, "", [*_defaults(), find_config(word)])
+
+
+def resolve_file(path: Path, wanted: Wanted = NOTHING) -> NamedEnvironment:
+    """The environment that a file is about, configured by it: one's own file, or a saved run's.
+
+    Raises:
+        UserError: it is about several environments.
+    """
+    name = env_names(path)[0]
+    if "*" in name:
+        raise UserError(f"{path} is for all of {name}", f"name one: {name.replace('*', 'NAME')}")
+    if ":" in name:
+        return _python(name, [path], wanted._replace(whole=wanted.whole or is_whole(path)))
+    return NamedEnvironment(name, "", [*_defaults(), path])
+
+
+def _python(name: str, own: list[Path], wanted: Wanted) -> NamedEnvironment:
+    """An environment in Python: the files of its family, then its own."""
+    said = wanted.asked or last_said(FAMILY, own)
+    family = wanted.family if said in ("", AUTO) else said
+    if wanted.whole:  # keys that a family's files got since weren't the run's
+        return NamedEnvironment(name, "", [*_defaults(), *own], family)
+    chosen = FAMILIES.get(family) or FAMILIES[ASSUMED]  # a wrong word is refused when keys are read
+    memory = says_memory(wanted.network or last_said(NETWORK, own))
+    layers = [path for file in (PYTHON, *chosen.files_for(memory)) for path in layer(file)]
+    partly = frozenset(path for path in layers if path.name == chosen.partly)
+    return NamedEnvironment(name, "", [*_defaults(), *layers, *own], family, True, partly)
+
+
+def _beside(path: Path) -> NamedEnvironment | None:
+    """The environment that a file in a ``config`` folder is about, from the ``ocean`` beside it.
+
+    The file may name it, but not by a path, which could lead to anybody's sources.
+    """
+    names = [name for name in (*env_names(path), path.stem) if re.fullmatch(r"\w[\w.+-]*", name)]
+    for configs in (above for above in path.resolve().parents if above.name in CONFIGS):
+        for folder in (configs.parent / OCEAN / name for name in names):
+            if main_source(folder):
+                names_itself = DIALECTS[folder_version(folder)].names_itself
+                if names_itself or path.resolve() == configs / f"{folder.name}.ini":
+                    return _configured(folder, configs, path)
+    return None
+
+
+def _configured(folder: Path, configs: Path, path: Path) -> NamedEnvironment:
+    """An environment's folder with a file of a ``config`` folder, and that folder's default.ini."""
+    theirs = [file for file in [configs / "default.ini"] if file.is_file()]
+    return NamedEnvironment(folder.name, str(folder), [*_defaults(), *theirs, path])
+
+
+def _folder(word: str) -> NamedEnvironment:
+    """An environment's folder, with its file: in it, or in a ``config`` folder above it."""
+    names_itself = DIALECTS[folder_version(word)].names_itself
+    folder = Path(word).resolve()
+
+    def about_it(files: Iterable[Path]) -> list[Path]:
+        if names_itself:
+            return [path for path in files if folder.name in env_names(path)]
+        return [path for path in files if path.name == f"{folder.name}.ini"]
+
+    inside = sorted(folder.glob("*.ini"))
+    if own := about_it(inside):
+        return NamedEnvironment(folder.name, str(folder), [*_defaults(), own[0]])
+    for configs in (above / name for above in folder.parents for name in CONFIGS):
+        if configs.is_dir():
+            below = configs.rglob("*.ini") if names_itself else configs.glob("*.ini")
+            if about := about_it(sorted(below)):
+                return _configured(folder, configs, about[0])
+    if len(inside) > 1:
+        names = ", ".join(path.name for path in inside)
+        raise UserError(
+            f"none of the files in {word} is about {folder.name}: {names}",
+            f"call one {folder.name}.ini"
+            + (f", or give it [base] env_name = {folder.name}" if names_itself else ""),
+        )
+    return NamedEnvironment(folder.name, str(folder), [*_defaults(), *inside])
+
+
+def _is_one_of(name: str, path: Path) -> bool:
+    """Whether a file is about several environments, this one among them."""
+    return any("*" in several and fnmatchcase(name, several) for several in env_names(path))
+
+
+def _defaults() -> list[Path]:
+    """default.ini."""
+    return layer("default.ini")
+
+
+# ---- what the files say, and whose trainer -------------------------------------------------------
+
+
+class Read(NamedTuple):
+    """What files say."""
+
+    algorithm: str  # the trainer
+    why: str  # it is that one
+    dialect: Dialect  # of the environment's sources; 4.0's if there are none
+    files: list[Path]  # with puffer5.ini, if it counts
+    settings: list[Setting]  # in their order
+    foreign: frozenset[str]  # origins of files that aren't of the trainer
+
+    def takes(self, setting: Setting) -> bool:
+        """Whether a setting under our name counts, where it comes from considered."""
+        return setting.name not in ESSENCE or setting.origin not in self.foreign
+
+
+def read_files(
+    named: NamedEnvironment, files: Iterable[Path] = (), source: str = "", algorithm: str = ""
+) -> Read:
+    """Read files, each by the rules of its release, and choose a trainer.
+
+    Args:
+        named: an environment, with the files that are about it.
+        files: further ones, which win over those.
+        source: the folder of C sources as it was typed.
+        algorithm: ``train.algorithm`` as it was typed.
+
+    Raises:
+        UserError: a file can't be read, or isn't an .ini file.
+    """
+    paths = [*named.files, *files]
+    none = FileVersion()
+    told = {path: none if path in named.partly else file_version(path) for path in paths}
+    sources = (version.source for version in reversed(told.values()) if version.source)
+    source = source or named.source or next(sources, "")
+    with reading(source):
+        release = folder_version(source) if source and main_source(source) else ""
+    dialect, why = DIALECTS[release or "4.0"], f"--{ALGORITHM}"
+    if not algorithm:
+        algorithm, why = _chosen(told, source, release)
+    if algorithm in algorithms():  # else checking the configuration says that it isn't
+        paths[1:1] = layer(facts(algorithm).layer)
+    settings: list[Setting] = []
+    foreign: set[str] = set()
+    for path in paths:
+        version = told.get(path) or file_version(path)
+        rules = DIALECTS[version.rules] if version.rules else dialect
+        said = rules.read(path, dialect.capitals)
+        if path in named.partly:
+            said = [setting for setting in said if setting.name in OF_ACTIONS]
+        settings += [s for s in said if s.name != ALGORITHM or unquoted(s.text) == algorithm]
+        if path != paths[0] and not version.is_for(algorithm):
+            foreign |= {setting.origin for setting in said}
+    return Read(algorithm, why, dialect, paths, settings, frozenset(foreign))
+
+
+def _chosen(told: dict[Path, FileVersion], source: str, release: str) -> tuple[str, str]:
+    """The trainer where the command line doesn't name one, and why it is that one.
+
+    Args:
+        told: what the files tell, default.ini the first one.
+        source: the folder of the environment's C sources.
+        release: that they are of; empty if there are none.
+    """
+    default, *others = told.items() or [(Path(), FileVersion())]
+    if telling := [other for other in reversed(others) if other[1].algorithm]:
+        path, version = min(telling, key=lambda other: not other[1].says)  # of equals the first
+        return version.algorithm, f"{relative_path(Path(plain_path(path)))} {version.why}"
+    if release:
+        return of_release(release), f"{relative_path(Path(source))} is a {release} folder"
+    return default[1].algorithm or str(KEYS["train"]["algorithm"].default), "the default"

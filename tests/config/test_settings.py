@@ -1,0 +1,68 @@
+"""Command lines and files, and all that comes of each: ``settings.txt`` (``golden.py``).
+
+The whole message where it is refused; else the trainer, notes, and what the words and the file set;
+of an environment alone, all that isn't at its default.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from golden import entries, write_toy
+
+from puffer_mlx import config as c
+from puffer_mlx.config.schema import COMMAND_LINE
+from puffer_mlx.config.trainer_choice import trainer_note, unread
+from puffer_mlx.errors import UserError
+from puffer_mlx.system.package_data import shipped
+
+NAME = "config/settings.txt"
+
+
+def prepare() -> None:
+    """Nothing has to be there."""
+
+
+def outcome(given: list[str]) -> str:
+    """What comes of it now; what is taken must read back from where it is written."""
+    write_toy(given)
+    try:
+        config = c.parse_command_line(shlex.split(given[0][2:]))[0]
+    except UserError as error:
+        return re.sub(rf"{shipped('configs')}(\S+\.ini):\d+", r"configs\1", str(error))
+    Path("again.ini").write_text(c.ini_text(config))
+    again = c.load("again.ini")
+    assert again == config and again.notes == [], given
+    assert again.chosen_by == "again.ini says train.algorithm"
+    return "\n".join(told(config, given[0]))
+
+
+def told(config: c.Config, words: str) -> Iterator[str]:
+    """Lines about a configuration."""
+    yield trainer_note(config)
+    yield from config.notes
+    if config.unused or unread(config):
+        yield f"unused: {', '.join([*config.unused, *unread(config)])}"
+    whole = words == f"$ {config.env_name}"  # then all that isn't at its default
+    for name, origin in config.origins.items():
+        if whole or origin == COMMAND_LINE or origin.startswith("toy.ini:"):
+            yield f"{name} = {config.value(name)!r}" + f" ({origin})" * (not whole)
+    for key, value in config.env.items():
+        if config.env_name == "toy" or f"env.{key}" in words.replace("-", "_"):
+            yield f"env.{key} = {value!r}"
+    if config.bot_eval:
+        yield f"bot_eval = {config.bot_eval}"
+
+
+def test_each_comes_to_this(here):
+    for given, expected in entries(NAME):
+        assert outcome(given) == expected, given
+
+
+def test_errors_say_where_they_are_from():
+    errors = [entry for entry in entries(NAME) if "hint: " in entry[1]]
+    assert len(errors) > 140
+    for given, message in errors:
+        if "[train]" in given[-1] or "--train." in given[0]:
+            assert COMMAND_LINE in message or "toy.ini" in message, given

@@ -1,0 +1,48 @@
+"""Files of what is given and what comes of it: ``python tests/golden.py`` writes them anew.
+
+An entry's first line is ``$ WORDS``, a command line; lines ``| TEXT`` are its file toy.ini. All
+lines below are what comes of it, in the words of the program. Entries have a blank line between.
+Read the difference of what was written: it is what a user will see.
+"""
+
+import importlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+FILES = {"config/settings.txt": "config/test_settings", "cli/refused.txt": "cli/test_refused"}
+
+
+def entries(name: str) -> list[tuple[list[str], str]]:
+    """What is given, a line each, and what comes of it."""
+    found = []
+    for entry in (TESTS / name).read_text().strip().split("\n\n"):
+        lines = entry.splitlines()
+        given = [line for line in lines if line[0] in "$|"]
+        found.append((given, "\n".join(lines[len(given) :])))
+    return found
+
+
+def write_toy(given: list[str]) -> None:
+    """Write an entry's file into the working directory."""
+    Path("toy.ini").write_text("\n".join(line[2:] for line in given[1:]))
+
+
+def write(name: str, outcome: Callable[[list[str]], str], prepare: Callable[[], object]) -> None:
+    """Write what comes of each entry now, in an empty folder; ``prepare`` fills that."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        prepare()
+        now = ["\n".join([*given, outcome(given)]) for given, _ in entries(name)]
+        os.chdir(TESTS)
+    (TESTS / name).write_text("\n\n".join(now) + "\n")
+
+
+if __name__ == "__main__":
+    for name, module in FILES.items():
+        sys.path.insert(0, str(TESTS / Path(module).parent))
+        test = importlib.import_module(Path(module).name)
+        write(name, test.outcome, test.prepare)
