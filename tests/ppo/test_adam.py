@@ -53,10 +53,17 @@ def test_first_steps_by_hand(path):
     assert state["step"].item() == 2
 
 
-@pytest.mark.parametrize("shapes", [SHAPES, LARGE], ids=["small", "large"])
-@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.0), (0.95, 0.99999)])
-@pytest.mark.parametrize("decay", [0.0, 0.1])
-@pytest.mark.parametrize("max_norm", [0.5, 1e4])  # clipped and not
+@pytest.mark.parametrize(
+    ("shapes", "betas", "decay", "max_norm"),  # the norm: clipped and not
+    [
+        (SHAPES, (0.9, 0.999), 0.0, 0.5),
+        (SHAPES, (0.9, 0.999), 0.1, 1e4),
+        (SHAPES, (0.0, 0.0), 0.1, 0.5),
+        (SHAPES, (0.95, 0.99999), 0.0, 1e4),
+        (LARGE, (0.95, 0.99999), 0.1, 0.5),
+        (LARGE, (0.9, 0.999), 0.0, 1e4),
+    ],
+)
 def test_float64(path, shapes, betas, decay, max_norm):
     weights, grads = drawn(shapes)
     words = ["--train.beta1", betas[0], "--train.beta2", betas[1], "--train.weight-decay", decay]
