@@ -7,7 +7,7 @@ time on the clock, and of the processor time of all threads, which other process
 On a CPU a fused gradient alone that takes too large a part of plain MLX's time is an error.
 
 fused: the C extension on a CPU, kernels on a GPU (there once for each R of --rows and U of
---chunks, see ops/recurrence/start.metal.h); pure: plain MLX, time-major; mlx.nn: MLX's own layers,
+--chunks, see ops/recurrence/walk.metal.h); pure: plain MLX, time-major; mlx.nn: MLX's own layers,
 without the gradient by their input; torch: with each number of threads of --threads on a CPU, cuDNN
 on a CUDA GPU, if torch is installed.
 """

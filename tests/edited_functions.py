@@ -44,8 +44,8 @@ ADAM = {"train.optimizer": "adam"}
 GAUSSIAN = "-0.5 * mx.square(distance)"
 NETWORKS, DRAWN = "policy/networks", "cartpole_continuous"
 EDITS = {
-    "loss": Edit("ppo/loss.py", LOSS, WORSE, "cartpole", MLP, "categorical_loss"),
-    "loss of puffer4": Edit("ppo/loss.py", LOSS, WORSE, kernel="categorical_loss"),
+    "loss": Edit("ppo/loss.py", LOSS, WORSE, "cartpole", MLP, "loss"),
+    "loss of puffer4": Edit("ppo/loss.py", LOSS, WORSE, kernel="loss"),
     "normalise": Edit("ppo/loss.py", "+ 1e-8)\n    count", "+ 1.0)\n    count", "cartpole", MLP),
     "advantage": Edit("ppo/advantage.py", ADVANTAGE, MORE, kernel="advantages"),
     "discount": Edit("ops/discount/operation.py", "= d + k * adv", "= d + 0.5 * k * adv"),

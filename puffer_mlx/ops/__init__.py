@@ -1,7 +1,8 @@
 """Operations with several forms: plain MLX (the reference), C on a CPU, a kernel on a GPU.
 
-A folder each: ``operation.py`` has the reference and the choice; ``NAME.h`` and ``binding.h`` have
-the C++, found by their names; ``NAME.metal.h`` has the kernels' text, which ``gpu.py`` launches.
+A folder each: ``operation.py`` has the reference and the choice; ``NAME.h`` has the C++, and adds
+it to the extension (``cpu/binding.h``); ``NAME.metal.h`` has the kernels' text, which ``gpu.py``
+launches. An equation is written once for both, in a header that both include (``words.h``).
 ``advantages`` and ``draw`` have fused forms alone: their references are pages of ``ppo/``.
 ``dense`` has no kernel: on a GPU it is MLX's own operations.
 """

@@ -1,7 +1,7 @@
 """CPU operations as lazy graph nodes, in C++: of the wheel, or built at first use and cached.
 
-``cpu/`` has what all of them share. An operation's, or a network's, own C++ lies in its folder: a
-``binding.h`` there adds it to the extension (``cpu/binding.h`` says how), and nothing else does.
+``cpu/`` has what all of them share. An operation's, or a network's, own C++ lies in its folder:
+lines of its headers add it to the extension (``cpu/binding.h`` says how), and nothing else does.
 
 MLX's CPU backend runs elementwise operations on one thread and without vector transcendentals; the
 recurrence's gates cost more there than all matrix products together. The extension does gates,
@@ -40,7 +40,7 @@ NAME = "cpu_ops"
 NANOBIND = "nanobind>=3.0.1,<3.2"  # as pyproject.toml; MLX 0.32.4 has the internals of these
 PACKAGE = Path(__file__).parents[1]
 UNITS = (("ops", "policy"), ("ppo",))  # what is compiled as one, beside the others: equal times
-_BINDING, _MODULE = Path("ops/cpu/binding.h"), Path("ops/cpu/module.h")
+MODULE, TEXTS = Path("ops/cpu/module.h"), Path("ops/gpu")  # what is last, and what isn't C++
 
 
 def _cpu_identity() -> str:
@@ -51,7 +51,7 @@ def _cpu_identity() -> str:
 
 def made_for() -> dict[str, str]:
     """What a compiled extension belongs to, besides a kind of CPU."""
-    texts = [*map(unit_text, UNITS), *(path.read_bytes() for path in headers())]
+    texts = [text for path in headers() for text in (path.name, path.read_bytes())]
     return {
         "MLX": version("mlx"),
         "Python": sysconfig.get_config_var("SOABI"),
@@ -171,17 +171,21 @@ def write_sources(folder: Path, package: Path = PACKAGE) -> list[Path]:
 
 
 def unit_text(unit: Sequence[str], package: Path = PACKAGE) -> str:
-    """One of the extension's sources: lines that include what operations of some rooms bring."""
-    paths = [path.relative_to(package) for path in headers(package) if path.name == "binding.h"]
-    bindings = [path for path in paths if path.parts[0] in unit and path != _BINDING]
-    module = [_MODULE] if unit == UNITS[-1] else []
-    return "".join(f'#include "{path.as_posix()}"\n' for path in (*bindings, *module))
+    """One of the extension's sources: lines that include the headers of some rooms."""
+    paths = [path.relative_to(package) for path in headers(package)]
+    included = [path for path in paths if path.parts[0] in unit and path != MODULE]
+    included += [MODULE] if unit == UNITS[-1] else []
+    return "".join(f'#include "{path.as_posix()}"\n' for path in included)
 
 
 def headers(package: Path = PACKAGE) -> list[Path]:
     """The C++ headers of the rooms that have operations, sorted."""
-    found = [path for unit in UNITS for room in unit for path in (package / room).rglob("*.h")]
-    return sorted(path for path in found if not path.name.endswith(".metal.h"))
+    paths = [path for unit in UNITS for room in unit for path in (package / room).rglob("*.h")]
+    return sorted(
+        path
+        for path in paths
+        if not path.name.endswith(".metal.h") and package / TEXTS not in path.parents
+    )
 
 
 def compile_extension(again: bool = False, level: str | None = None, because: str = "") -> Path:

@@ -4,11 +4,9 @@
 //
 //   FUNCTION             how a function is declared
 //   IN_THREAD            where a reference points: to memory of the thread's own
-//   logistic(V), squash(V), exp(float), log(float)
+//   logistic(V), squash(V), exp(float), log(float), pow(float, float), sqrt(float), exp_negative(V), exp_to_zero(V), log_from_one(V), finite(V), within(V, float)
 
 #pragma once
-
-#include <cmath>
 
 #include "ops/cpu/arithmetic.h"
 
@@ -19,10 +17,43 @@ namespace puffer {
 
 using std::exp;
 using std::log;
+using std::pow;
+using std::sqrt;
 
 template <class V>
 inline V squash(V x) {
   return tanh(x);
+}
+
+// At most `limit` from 0; NaN stays.
+inline Lanes within(Lanes x, float limit) {
+  Lanes most = Lanes{} + limit;
+  x = x > most ? most : x;
+  return x < -most ? -most : x;
+}
+
+// e^x for x <= 0; 0 below -87.
+inline Lanes exp_to_zero(Lanes x) {
+  Lanes lowest = Lanes{} - 87.0f;
+  return x < lowest ? Lanes{} : exp_negative(x);
+}
+
+// Natural logarithm of x >= 1, finite, relative error 2e-7: x = 2^n m with m in [1 / sqrt(2), sqrt(2)), and log m =
+// 2 atanh((m - 1) / (m + 1)) as its Taylor polynomial.
+inline Lanes log_from_one(Lanes x) {
+  IntLanes bits = (IntLanes)x, power = ((bits - 0x3f3504f3) >> 23) << 23;  // 0x3f3504f3: 1 / sqrt(2)
+  Lanes m = (Lanes)(bits - power), n = __builtin_convertvector(power >> 23, Lanes);
+  Lanes s = (m - 1.0f) / (m + 1.0f), s2 = s * s;
+  Lanes p = 0.333333333f + s2 * (0.2f + s2 * 0.142857143f);
+  return n * 0.693147181f + 2.0f * (s + s * s2 * p);
+}
+
+// NaN is 0, infinities become `LARGEST` of policy/distributions.py.
+inline Lanes finite(Lanes x) {
+  Lanes infinity = Lanes{} + std::numeric_limits<float>::infinity(), largest = Lanes{} + 3.4028e38f;
+  x = x != x ? Lanes{} : x;
+  x = x == infinity ? largest : x;
+  return x == -infinity ? -largest : x;
 }
 
 }  // namespace puffer

@@ -19,7 +19,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
 from puffer_mlx.ops import pack
-from puffer_mlx.ops.gpu.launch import SHARED_BYTES, launch, numbers
+from puffer_mlx.ops.gpu.launch import FEWEST, SHARED_BYTES, launch, nothing, numbers
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders.catalog import encoder_activation
 from puffer_mlx.policy.equations import ON_GPU, acting_of
@@ -37,15 +37,6 @@ TOGETHER = 4  # agents that a thread computes a channel for, R
 BLOCKS = (16, 8, 4)  # agents of a block to choose from
 ENOUGH_BLOCKS = 128  # that keep a large GPU's cores busy
 SEEN = 128  # numbers of an observation that are in shared memory at a time, if H isn't more
-FEWEST = 8  # numbers of an array, and agents: Metal has fewer in a place that can't be written
-
-
-@functools.cache
-def nothing(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
-    """In place of an array that there is none of: zeros, kept."""
-    array = mx.array([0] * size, dtype)
-    mx.eval(array)
-    return array
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,14 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import SHARED_BYTES, launch_rollout, numbers
+from puffer_mlx.ops.gpu.launch import FEWEST, SHARED_BYTES, launch_rollout, nothing, numbers
 from puffer_mlx.ops.gpu.text import Rules
 from puffer_mlx.policy.acting_on_gpu import (
     ENOUGH_BLOCKS,
-    FEWEST,
     TOGETHER,
     Layout,
     StepOnGPU,
     layout,
-    nothing,
     step_on_gpu,
 )
 from puffer_mlx.policy.networks.catalog import forms_of

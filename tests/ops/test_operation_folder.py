@@ -43,13 +43,13 @@ def halve(x):
 ''',
     "halve.metal.h": """#pragma once
 
-template <typename Low, int N>
-kernel void halve(device const Low* x, device Low* y, uint i) {
+KERNEL halve<Low, N>: Low x -> Low y {
   if (i < (uint)N) y[i] = (Low)(0.5f * (float)x[i]);
 }
 """,
     "halve.h": """#pragma once
 
+#include "ops/cpu/binding.h"
 #include "ops/cpu/node.h"
 
 namespace puffer {
@@ -62,18 +62,7 @@ inline Array halve(const Array& x) {
   return call("Halve", kernel, {x}, {x.shape()})[0];
 }
 
-}  // namespace puffer
-""",
-    "binding.h": """#pragma once
-
-#include "halve.h"
-#include "ops/cpu/binding.h"
-
-namespace puffer {
-
-inline const Binding halve_binding([](nb::module_& m, nb::class_<Actor>&) {
-  m.def("halve", &halve, "x"_a);
-});
+OPERATION(halve);
 
 }  // namespace puffer
 """,

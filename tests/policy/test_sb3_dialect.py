@@ -17,6 +17,7 @@ from puffer_mlx.spec import ActionSpec, EnvSpec
 NETWORKS = pytest.mark.parametrize("network", ["MinGRU", "LSTM", "GRU", "MLP"])
 SEPARATE = pytest.mark.parametrize("separate", [False, True])
 T, S, D = 6, 7, 5
+KEY = mx.random.key(3)
 
 
 def normal(seed, *shape):
@@ -48,9 +49,15 @@ def twin(weights, observations, activation, separate):
     return outputs.numpy(), values.squeeze(-1).numpy()
 
 
-@SEPARATE
-@pytest.mark.parametrize("sizes", [(3, 2), (1, 1, 1)])
-@pytest.mark.parametrize("activation", ["tanh", "relu", "gelu"])
+@pytest.mark.parametrize(
+    ("activation", "sizes", "separate"),
+    [
+        ("tanh", (3, 2), False),
+        ("tanh", (1, 1, 1), True),
+        ("relu", (1, 1, 1), False),
+        ("gelu", (3, 2), True),
+    ],
+)
 def test_it_is_the_fields_policy(path, activation, sizes, separate):
     import torch
     from torch.distributions import Categorical, Normal
@@ -76,8 +83,10 @@ def test_it_is_the_fields_policy(path, activation, sizes, separate):
     np.testing.assert_allclose(np.array(logprobs), theirs.sum(1).numpy(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dialect", ["native", "torch", "puffer3", "sb3"])
-@NETWORKS
+@pytest.mark.parametrize(
+    ("network", "dialect"),
+    [("MinGRU", "native"), ("LSTM", "torch"), ("GRU", "puffer3"), ("MLP", "sb3"), ("LSTM", "sb3")],
+)
 def test_steps_equal_scan_with_two_networks(path, network, dialect):
     policy = policy_of(network, (1, 1), D, dialect=dialect, reset=True, separate_value=True)
     weights, observations = weights_of(policy), mx.array(normal(0, T, S, D))
@@ -147,26 +156,20 @@ def test_initial_weights(separate):
     assert len(drawn) == len(gains)  # no two layers alike
 
 
-@NETWORKS
 @pytest.mark.parametrize("dialect", ["native", "torch", "puffer3", "sb3"])
-def test_the_actor_begins_the_same_with_and_without_a_critic(network, dialect):
-    shared, separate = (
-        dict(
-            named(policy_of(network, dialect=dialect, separate_value=value).init(mx.random.key(3)))
+def test_where_it_begins(dialect):
+    """The actor is the same with and without a critic; and deviations are as they are told."""
+    for network in ("MinGRU", "LSTM", "GRU", "MLP"):
+        shared, separate = (
+            dict(named(policy_of(network, dialect=dialect, separate_value=value).init(KEY)))
+            for value in (False, True)
         )
-        for value in (False, True)
-    )
-    assert all(np.array_equal(w, separate[name]) for name, w in shared.items())
-    critic = {name.removeprefix("critic.") for name in separate if name.startswith("critic.")}
-    assert critic == {name for name in shared if not name.startswith("decoder.")}
-
-
-@pytest.mark.parametrize("dialect", ["native", "torch", "puffer3", "sb3"])
-def test_where_deviations_begin(dialect):
-    begin = policy_of("MLP", (1, 1), dialect=dialect, log_std_init=-2.0)
-    assert begin.init(mx.random.key(0))["decoder"]["logstd"].tolist() == [[-2.0, -2.0]]
-    plain = policy_of("MLP", (1, 1), dialect=dialect)
-    assert plain.init(mx.random.key(0))["decoder"]["logstd"].tolist() == [[0.0, 0.0]]
+        assert all(np.array_equal(w, separate[name]) for name, w in shared.items())
+        critic = {name.removeprefix("critic.") for name in separate if name.startswith("critic.")}
+        assert critic == {name for name in shared if not name.startswith("decoder.")}
+    for told, expected in (({}, 0.0), ({"log_std_init": -2.0}, -2.0)):
+        weights = policy_of("MLP", (1, 1), dialect=dialect, **told).init(KEY)
+        assert weights["decoder"]["logstd"].tolist() == [[expected, expected]]
 
 
 # ---- what is refused, and what acts otherwise ----------------------------------------------------

@@ -60,9 +60,16 @@ def test_launches(emulated):
     assert len(emulated.calls) == 3  # 28 arrays are packed by two
 
 
-@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.0), (0.95, 0.99999)])
-@pytest.mark.parametrize("steps", [0, 3, 700, 2**24])
-@pytest.mark.parametrize(("max_norm", "decay"), [(0.5, 0.3), (1e4, 0.0)])  # clipped and not
+@pytest.mark.parametrize(
+    ("betas", "steps", "max_norm", "decay"),  # the norm: clipped and not
+    [
+        ((0.9, 0.999), 0, 0.5, 0.3),
+        ((0.0, 0.0), 3, 1e4, 0.0),
+        ((0.95, 0.99999), 3, 0.5, 0.0),
+        ((0.95, 0.99999), 700, 1e4, 0.3),
+        ((0.9, 0.999), 2**24, 0.5, 0.3),
+    ],
+)
 def test_float64(emulated, betas, steps, max_norm, decay):
     trees = drawn()
     found, made, ok = emulated.step(trees, steps, betas=betas, max_norm=max_norm, decay=decay)

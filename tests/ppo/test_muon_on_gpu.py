@@ -82,11 +82,11 @@ def check(found, trees, max_norm, decay, lr=0.1):
 
 
 @pytest.mark.parametrize("case", SHAPES)
-@pytest.mark.parametrize(("max_norm", "decay"), [(0.5, 0.3), (1e3, 0.0)])  # clipped and not
-def test_float64(emulated, case, max_norm, decay):
-    trees = drawn(SHAPES[case])
-    found = emulated.step(case, trees, max_norm=max_norm, decay=decay)
-    check(found, trees, max_norm, decay)
+def test_float64(emulated, case):
+    for max_norm, decay in ((0.5, 0.3), (1e3, 0.0)):  # clipped and not
+        trees = drawn(SHAPES[case])
+        found = emulated.step(case, trees, max_norm=max_norm, decay=decay)
+        check(found, trees, max_norm, decay)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_tiny_gradient(emulated):
 def test_limits():
     """Threads of a block, arrays of a kernel, and its shared memory on Metal."""
     assert launch.THREADS == 256
-    assert 4 * (256 + 64 * 16 * 4 + 32 * 17 * 4) <= 32 * 1024  # muon_step
+    assert 4 * (256 + 2 * 32 * 17 * 4) <= 32 * 1024  # muon_step
     sizes = [(64, 256), (65, 256), (64, 257), (0, 0)]
     fits = [gpu.fits_a_block(gpu.Matrix(*size, False)) for size in sizes]
     assert fits == [True, False, False, True]

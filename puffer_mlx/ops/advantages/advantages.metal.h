@@ -4,12 +4,12 @@
 
 #pragma once
 
+#include "discount/step.h"
+#include "gpu/functions.metal.h"
+
 // values, rewards, terminals, ratios, finals (T, N). Without last observations, what is given as finals isn't read;
 // without ratios, what is given as them isn't: they are 1.
-template <typename Low>
-kernel void advantages(device const Low* values, device const float* rewards, device const float* terminals,
-                       device const float* ratios, device const float* finals, device const int* sizes,
-                       device const float* settings, device float* adv, uint i) {
+KERNEL advantages<Low>: Low values, float rewards terminals ratios finals, int sizes, float settings -> float adv {
   constexpr int AHEAD = 16;
   int T = sizes[0];
   uint N = (uint)sizes[1];
@@ -41,7 +41,7 @@ kernel void advantages(device const Low* values, device const float* rewards, de
         float going = over ? 0.0f : 1.0f - terminal[j];
         float target = gamma * next_value * going - value[j];
         float delta = within_rho ? rho * (r + target) : rho * r + target;
-        a = (final_[j] > 0.0f ? 0.0f : delta) + gamma_lambda * c * going * a;
+        a = discounted(final_[j] > 0.0f ? 0.0f : delta, gamma_lambda * c * going, a);
         adv[(uint)(top - j) * N + i] = a;
         next_value = value[j];
         next_final = final_[j];

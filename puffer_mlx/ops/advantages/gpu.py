@@ -27,15 +27,8 @@ def advantages(
 ) -> mx.array:
     """``ppo.advantage.advantages`` in one launch: arrays (T, N) -> (T, N) float32."""
     (T, N), has = values.shape, (finals is not None, ratios is not None)
-    arrays = {
-        "values": values,
-        "rewards": rewards,
-        "terminals": terminals,
-        "ratios": rewards if ratios is None else ratios,
-        "finals": terminals if finals is None else finals,
-        "sizes": numbers(T, N, *map(int, (form == "V", has[0], bootstrap, has[1]))),
-        "settings": numbers(
-            *map(float, (gamma, gamma * gae_lambda, rho_clip, c_clip, reward_clip))
-        ),
-    }
-    return launch(TEXT, "advantages", arrays, {"adv": (T, N)}, N, BLOCK)[0]
+    ratios, finals = rewards if ratios is None else ratios, terminals if finals is None else finals
+    sizes = numbers(T, N, *map(int, (form == "V", has[0], bootstrap, has[1])))
+    settings = gamma, gamma * gae_lambda, rho_clip, c_clip, reward_clip
+    arrays = [values, rewards, terminals, ratios, finals, sizes, numbers(*map(float, settings))]
+    return launch(TEXT, "advantages", arrays, [(T, N)], N, BLOCK)[0]

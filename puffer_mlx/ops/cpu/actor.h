@@ -3,14 +3,8 @@
 
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdint>
-#include <cstring>
-#include <memory>
-#include <utility>
-#include <vector>
 
 #include "arithmetic.h"
 #include "sampling.h"

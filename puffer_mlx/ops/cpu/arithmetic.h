@@ -5,8 +5,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
 
 namespace puffer {
 
@@ -79,35 +84,6 @@ inline Lanes exp_negative(Lanes x) {
   p = 1.0f + r * (1.0f + r * (0.5f + r * (1.66666667e-01f + r * (4.16666667e-02f + r * p))));
   IntLanes power = ((IntLanes)shifted - std::bit_cast<int32_t>(kRound) + 127) << 23;
   return p * (Lanes)power;
-}
-
-// Of the standard normal distribution at |x| (at most 13: beyond, all vanishes): the density times sqrt(2 pi), and the
-// probability of what lies further out, absolute error 1e-8. The latter is the former times a polynomial in
-// 1 / (1 + 0.2775 |x|), fitted on [0, 9] by weighted least squares (Lawson's algorithm).
-struct Tail {
-  Lanes distance, bell, beyond;
-};
-
-inline Tail normal_tail(Lanes x) {
-  Lanes a = x < Lanes{} ? -x : x, limit = Lanes{} + 13.0f;
-  a = a > limit ? limit : a;
-  Lanes bell = exp_negative(-0.5f * a * a), t = 1.0f / (1.0f + 0.2775f * a);
-  Lanes p = -0.285941558f + t * (0.422440389f - t * 0.110850243f);
-  p = t * (0.117252681f + t * (0.0542549534f + t * (0.302843771f + t * p)));
-  return {a, bell, bell * p};
-}
-
-// GELU x Phi(x), absolute error 1e-7.
-inline Lanes gelu(Lanes x) {
-  Tail tail = normal_tail(x);
-  return (x < Lanes{} ? Lanes{} : x) - tail.distance * tail.beyond;
-}
-
-// Its derivative Phi(x) + x phi(x).
-inline Lanes gelu_slope(Lanes x) {
-  Tail tail = normal_tail(x);
-  Lanes half = 0.398942280f * tail.distance * tail.bell - tail.beyond;
-  return x < Lanes{} ? -half : 1.0f + half;
 }
 
 }  // namespace puffer

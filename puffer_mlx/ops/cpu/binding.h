@@ -1,14 +1,34 @@
-// How a folder adds its operations to the extension, and its layers to the compiled step: its `binding.h` defines a
-// Binding. `ops/cpu_extension.py` finds these files by their name.
+// How a header, in whatever folder, adds what it has to the extension. `ops/cpu_extension.py` includes all of them; tests
+// that compile one without Python get nothing of this.
+//
+//   OPERATION(function)                    a function of the module, whose arguments go by their places; names of them may follow
+//   OPERATION_AS(name, function)           the same under another name
+//   STAGE(name, Layer, types of arguments) a method of the actor, which appends a layer that is made with these arguments;
+//                                          float32 memory, C-contiguous, is given as an address, 0 for none
 
 #pragma once
 
+#ifndef PUFFER_BUILT_FOR  // a flag of the extension's
+#define OPERATION_AS(name, function, ...)
+#define STAGE(name, Layer, ...)
+#else
+
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "ops/cpu/actor.h"
+
+#define OPERATION_AS(name, function, ...) \
+  inline const Binding name##_binding([](nb::module_& m, nb::class_<Actor>&) { m.def(#name, &function __VA_OPT__(,) __VA_ARGS__); })
+#define STAGE(name, Layer, ...) \
+  inline const Binding name##_stage([](nb::module_&, nb::class_<Actor>& actor) { add_stage<Layer, __VA_ARGS__>(actor, #name); })
 
 namespace puffer {
 
@@ -28,7 +48,28 @@ class Binding {
   }
 };
 
-// float32 memory, C-contiguous, that Python gives as an address; 0: none.
 inline float* floats_at(uintptr_t address) { return reinterpret_cast<float*>(address); }
 
+template <class T>
+struct Given {
+  using Type = T;
+  static T of(T value) { return value; }
+};
+
+template <>
+struct Given<const float*> {
+  using Type = uintptr_t;
+  static const float* of(uintptr_t address) { return floats_at(address); }
+};
+
+template <class Layer, class... Types>
+void add_stage(nb::class_<Actor>& actor, const char* name) {
+  actor.def(name, [](Actor& actor, typename Given<Types>::Type... given) {
+    actor.add(std::make_unique<Layer>(Given<Types>::of(given)...));
+  });
+}
+
 }  // namespace puffer
+
+#endif
+#define OPERATION(function, ...) OPERATION_AS(function, function __VA_OPT__(,) __VA_ARGS__)

@@ -2,9 +2,6 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-
 #include "ops/cpu/arithmetic.h"
 #include "ops/cpu/threads.h"
 

@@ -1,21 +1,15 @@
-// The extension: CPU operations as nodes of MLX's lazy graph, and the compiled step. Operations come from folders with a
-// `binding.h` of their own, which `ops/cpu_extension.py` includes before this file.
+// The extension: CPU operations as nodes of MLX's lazy graph, and the compiled step. Operations come from headers of all
+// folders, which `ops/cpu_extension.py` includes before this file.
 //
 // Shapes: T steps, S segments (rows), H channels; everything float32, C-contiguous and time-major.
 // Each operation splits its rows into parts, which its stream's thread and helpers from a pool take one after the
 // other. What a part is and in which order sums are taken depends on sizes alone, so results don't depend on the number
 // of threads.
 
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/vector.h>
-
-#include "ops/cpu/actor_binding.h"
 #include "ops/cpu/binding.h"
 #include "ops/cpu/shares.h"
 #include "ops/cpu/threads.h"
 
-namespace nb = nanobind;
-using namespace nb::literals;
 using namespace puffer;
 
 static Share& share_of(const mx::Stream& stream) {
@@ -41,12 +35,53 @@ static void set_depth(const mx::Stream& stream, int operations) {
   share_of(stream).set_depth(operations);
 }
 
+// ---- the actor for Python (`rollout/compiled_step.py`), which checks shapes, passes memory as addresses and keeps it alive
+
+static const int32_t* rows_at(uintptr_t address) { return reinterpret_cast<const int32_t*>(address); }
+
+static void bind_rollout(Actor& actor, int64_t N, uintptr_t rows, uintptr_t observations, bool bytes, uintptr_t terminals,
+                         uintptr_t masks, uintptr_t noise, uintptr_t actions, uintptr_t logprobs, uintptr_t values,
+                         const std::vector<uintptr_t>& states) {
+  auto seen = reinterpret_cast<const void*>(observations);
+  auto legal = reinterpret_cast<const uint8_t*>(masks);
+  Rollout rollout{N, rows_at(rows), seen, bytes, floats_at(terminals), legal, floats_at(noise), floats_at(actions),
+                  floats_at(logprobs), floats_at(values), {}};
+  for (auto address : states) rollout.states.push_back(floats_at(address));
+  actor.bind(std::move(rollout));
+}
+
+static nb::class_<Actor> bind_actor(nb::module_& m) {
+  auto dense = [](Actor& actor, uintptr_t weight, uintptr_t bias, int M, int K, int activation) {
+    actor.add(make_dense(floats_at(weight), floats_at(bias), M, K, Activation(activation)));
+  };
+  nb::class_<Actor> actor(m, "Actor");
+  actor.def(nb::init<int, int, std::vector<int>, bool, float>())
+      .def("clear", &Actor::clear)
+      .def("dense", dense)
+      .def("critic", &Actor::begin_critic)
+      .def("logstd", [](Actor& actor, uintptr_t values) { actor.set_logstd(floats_at(values)); })
+      .def("bind", &bind_rollout)
+      .def("function", [](Actor&) { return reinterpret_cast<uintptr_t>(&acting_function<Actor>); })
+      .def("context", [](Actor& actor) { return reinterpret_cast<uintptr_t>(&actor); })
+      .def("acting", &Actor::acting)
+      .def("sampling", &Actor::sampling);
+  auto add = [](Actors& actors, Actor& one, int64_t N, uintptr_t rows, int64_t count) {
+    actors.add(&one, N, rows_at(rows), count);
+  };
+  nb::class_<Actors>(m, "Actors")
+      .def(nb::init<>())
+      .def("add", add, nb::keep_alive<1, 2>())
+      .def("function", [](Actors&) { return reinterpret_cast<uintptr_t>(&acting_function<Actors>); })
+      .def("context", [](Actors& actors) { return reinterpret_cast<uintptr_t>(&actors); });
+  return actor;
+}
+
 NB_MODULE(cpu_ops, m) {
-  m.def("set_threads", [](int n) { Shares::all().set_default_width(n); }, "threads"_a);
-  m.def("set_width", &set_width, "stream"_a, "threads"_a);
-  m.def("width", &width, "stream"_a);
-  m.def("set_depth", &set_depth, "stream"_a, "operations"_a);
-  m.def("depth", [](const mx::Stream& stream) { return share_of(stream).depth(); }, "stream"_a);
+  m.def("set_threads", [](int n) { Shares::all().set_default_width(n); });
+  m.def("set_width", &set_width);
+  m.def("width", &width);
+  m.def("set_depth", &set_depth);
+  m.def("depth", [](const mx::Stream& stream) { return share_of(stream).depth(); });
   auto actor = bind_actor(m);
   for (auto add : Binding::all()) add(m, actor);
 }

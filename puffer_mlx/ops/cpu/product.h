@@ -4,10 +4,6 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <vector>
-
 #include "arithmetic.h"
 
 namespace puffer {

@@ -5,12 +5,8 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <memory>
-#include <vector>
-
 #include "arithmetic.h"
+#include "ops/cpu/activations.h"
 #include "product.h"
 
 namespace puffer {
@@ -104,19 +100,6 @@ inline void multiply_block(int count, const Panels<V>& panels, int step, Feature
     auto finish = [&, channel](int row, int, const Lanes* sums) { epilogue(row, channel, sums); };
     multiply_rows(0, count, panels[p], panels[p].depth, [=](int row) { return x[row]; }, finish);
   }
-}
-
-// What may follow a product; the numbers are those of policy/activations.py.
-enum class Activation { kNone, kGelu, kTanh, kRelu };
-
-inline Lanes activate(Activation activation, Lanes x) {
-  switch (activation) {
-    case Activation::kGelu: return gelu(x);
-    case Activation::kTanh: return tanh(x);
-    case Activation::kRelu: return relu(x);
-    case Activation::kNone: break;
-  }
-  return x;
 }
 
 // y = W x + b, and an activation of that.

@@ -5,24 +5,16 @@
 
 #pragma once
 
-#include <cstdint>
-#include <cstring>
-#include <vector>
-
-#include "ops/cpu/arithmetic.h"
+#include "ops/cpu/activations.h"
+#include "ops/cpu/binding.h"
 #include "ops/cpu/elements.h"
 #include "ops/cpu/node.h"
 #include "ops/linear/linear.h"
 
 namespace puffer {
 
-// The functions of dense/operation.py, and their slopes by what they give.
-inline Lanes dense_activation(bool tanh_follows, Lanes x) { return tanh_follows ? tanh(x) : relu(x); }
-
-inline Lanes dense_slope(bool tanh_follows, Lanes y) {
-  Lanes one = Lanes{} + 1.0f;
-  return tanh_follows ? one - y * y : (y > Lanes{} ? one : Lanes{});
-}
+// The functions of dense/operation.py.
+inline Activation followed_by(bool tanh_follows) { return tanh_follows ? Activation::kTanh : Activation::kRelu; }
 
 // y (n, M): of tanh, or of ReLU
 inline Array dense(const Array& x, const Array& weight, const Array& bias, bool tanh_follows) {
@@ -33,16 +25,16 @@ inline Array dense(const Array& x, const Array& weight, const Array& bias, bool 
   auto kernel = [=](const Buffers& in, const Outputs& to) {
     auto a = floats(in, 0), w = floats(in, 1), b = floats(in, 2);
     auto y = floats(to, 0);
-    auto activate = [=](int64_t i, Channels at) { at.store(y + i, dense_activation(tanh_follows, at.load(y + i))); };
+    auto follow = [=](int64_t i, Channels at) { at.store(y + i, activate(followed_by(tanh_follows), at.load(y + i))); };
     auto prepare = [=](int begin, int end) {
       for (int i = begin; i < end; ++i) std::memcpy(y + int64_t(i) * M, b, sizeof(float) * M);
     };
     over_products(n, prepare, [=](int begin, int end) {
       auto rows = y + int64_t(begin) * M;
       gemm(kRowMajor, kAsIs, kTransposed, end - begin, M, K, 1, a + int64_t(begin) * K, K, w, K, 1, rows, M);
-      if (gemm_splits) each_of(int64_t(begin) * M, int64_t(end) * M, activate);
+      if (gemm_splits) each_of(int64_t(begin) * M, int64_t(end) * M, follow);
     });
-    if (!gemm_splits) over_elements(int64_t(n) * M, activate);
+    if (!gemm_splits) over_elements(int64_t(n) * M, follow);
   };
   return call("Dense", kernel, {x, weight, bias}, {mx::Shape{n, M}})[0];
 }
@@ -56,12 +48,16 @@ inline std::vector<Array> dense_gradients(const Array& x, const Array& y, const 
     auto a = floats(in, 0), out = floats(in, 1), d = floats(in, 2);
     auto dz = floats(to, 0);
     over_elements(int64_t(n) * M, [=](int64_t i, Channels at) {
-      at.store(dz + i, at.load(d + i) * dense_slope(tanh_follows, at.load(out + i)));
+      Lanes y = at.load(out + i);
+      at.store(dz + i, at.load(d + i) * slope(followed_by(tanh_follows), y, y));
     });
     weight_gradient(dz, a, n, M, K, false, floats(to, 1));
     bias_gradient(dz, n, M, false, floats(to, 2));
   };
   return call("DenseGradients", kernel, {x, y, dy}, {{n, M}, {M, K}, {M}}, {2});
 }
+
+OPERATION(dense);
+OPERATION(dense_gradients);
 
 }  // namespace puffer

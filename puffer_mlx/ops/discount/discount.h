@@ -2,10 +2,9 @@
 
 #pragma once
 
-#include <cstdint>
-#include <cstring>
-
+#include "ops/cpu/binding.h"
 #include "ops/cpu/node.h"
+#include "ops/discount/step.h"
 
 namespace puffer {
 
@@ -19,9 +18,11 @@ inline Array discount(const Array& delta, const Array& decay) {
     auto d = floats(in, 0), k = floats(in, 1);
     auto adv = floats(to, 0);
     std::memset(adv + int64_t(T - 1) * N, 0, sizeof(float) * N);
-    for (int64_t i = int64_t(T - 1) * N - 1; i >= 0; --i) adv[i] = d[i] + k[i] * adv[i + N];
+    for (int64_t i = int64_t(T - 1) * N - 1; i >= 0; --i) adv[i] = discounted(d[i], k[i], adv[i + N]);
   };
   return call("Discount", kernel, {delta, decay}, {{T, N}})[0];
 }
+
+OPERATION(discount);
 
 }  // namespace puffer

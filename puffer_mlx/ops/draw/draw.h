@@ -3,12 +3,9 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <vector>
-
+#include "ops/cpu/binding.h"
 #include "ops/cpu/node.h"
+#include "ops/draw/equations.h"
 
 namespace puffer {
 
@@ -21,29 +18,30 @@ inline Arrays draw_rows(const Array& adv, const Array& uniforms, const Array& be
                 {{adv, {T, N}}, {uniforms, {S}}, {beta, {}}});
   auto kernel = [=](const Buffers& in, const Outputs& to) {
     auto a = floats(in, 0), u = floats(in, 1);
-    float exponent = -*floats(in, 2), sum = 0;
+    float beta_now = *floats(in, 2), sum = 0;
     auto rows = static_cast<int32_t*>(to[0]);
     auto weights = floats(to, 1);
     std::vector<float> p(N), cdf(N);
     for (int t = 0; t < T; ++t)
       for (int n = 0; n < N; ++n) p[n] += std::fabs(a[int64_t(t) * N + n]);
     for (int n = 0; n < N; ++n) {
-      p[n] = std::pow(p[n], alpha);
-      if (!std::isfinite(p[n])) p[n] = 0;
+      p[n] = segment_weight(p[n], alpha);
       sum += p[n];
     }
     float below = 0;
     for (int n = 0; n < N; ++n) {
-      p[n] = (p[n] + epsilon) / (sum + epsilon);
+      p[n] = segment_probability(p[n], sum, epsilon);
       cdf[n] = below += p[n];
     }
     for (int s = 0; s < S; ++s) {
       auto first = std::lower_bound(cdf.begin(), cdf.end(), u[s]);
       rows[s] = std::min<int32_t>(static_cast<int32_t>(first - cdf.begin()), N - 1);
-      weights[s] = std::pow(N * p[rows[s]], exponent);
+      weights[s] = segment_importance(float(N), p[rows[s]], beta_now);
     }
   };
   return call("DrawRows", kernel, {adv, uniforms, beta}, {{S}, {S}}, {}, {mx::int32, mx::float32});
 }
+
+OPERATION(draw_rows);
 
 }  // namespace puffer

@@ -3,16 +3,30 @@
 
 #pragma once
 
+#include "equations.h"
 #include "gpu/block_sum.metal.h"
+#include "gpu/functions.metal.h"
+
+// The sum of the magnitudes of agent n's advantages, in the order of time. Memory is asked for AHEAD steps before the first of them
+// is added. Adv: a pointer, to whatever memory.
+template <class Adv>
+FUNCTION float row_sum(Adv adv, uint T, uint N, uint n) {
+  constexpr uint AHEAD = 32;
+  float sum = 0.0f;
+  for (uint t = 0; t < T; t += AHEAD) {
+    float x[AHEAD];
+#pragma unroll
+    for (uint j = 0; j < AHEAD; ++j) x[j] = t + j < T ? adv[(t + j) * N + n] : 0.0f;
+#pragma unroll
+    for (uint j = 0; j < AHEAD; ++j) sum += x[j] < 0.0f ? -x[j] : x[j];
+  }
+  return sum;
+}
 
 // adv (T, N) -> sums (N,) of their magnitudes, for more agents than one block reads in good time.
-kernel void row_sums(device const float* adv, device const int* sizes, device float* sums, uint i) {
+KERNEL row_sums: float adv, int sizes -> float sums {
   uint T = (uint)sizes[0], N = (uint)sizes[1];
-  if (i < N) {
-    uint n = i;
-#include "row_sum.metal.h"
-    sums[n] = sum;
-  }
+  if (i < N) sums[i] = row_sum(adv, T, N, i);
 }
 
 // adv (T, N), uniforms (S,), beta (1,) -> rows and weights (S,); priorities (N,) is where threads leave numbers for
@@ -20,28 +34,23 @@ kernel void row_sums(device const float* adv, device const int* sizes, device fl
 //
 // Each thread has the cumulative probability at the end of its share of the agents: a uniform finds its share by
 // bisection, and its agent by adding up that share.
-template <int THREADS>
-kernel void draw_rows(device const float* adv, device const float* uniforms, device const float* beta,
-                      device const int* sizes, device const float* settings, device int* rows, device float* weights,
-                      device float* priorities, uint me) {
+KERNEL draw_rows<THREADS>: float adv uniforms beta, int sizes, float settings -> int rows, float weights priorities {
   SHARED float reached[THREADS];
   uint T = (uint)sizes[0], N = (uint)sizes[1], S = (uint)sizes[2];
-  float alpha = settings[0], epsilon = settings[1], exponent = -beta[0];
+  float alpha = settings[0], epsilon = settings[1];
   constexpr uint count = (uint)THREADS;
   float mine = 0.0f;
   for (uint n = me; n < N; n += count) {
-#include "row_sum.metal.h"
-    float weight = pow(sum, alpha);
-    weight = weight <= 3.4028234e38f ? weight : 0.0f;  // NaN and infinity are not
+    float weight = segment_weight(row_sum(adv, T, N, n), alpha);
     priorities[n] = weight;
     mine += weight;
   }
-  float total = block_sum(mine, reached, me, count) + epsilon;
+  float total = block_sum(mine, reached, me, count);
   DEVICE_BARRIER
 
   uint share = (N + count - 1) / count, end = (me + 1) * share < N ? (me + 1) * share : N;
   float sum = 0.0f;
-  for (uint n = me * share; n < end; ++n) sum += (priorities[n] + epsilon) / total;
+  for (uint n = me * share; n < end; ++n) sum += segment_probability(priorities[n], total, epsilon);
   reached[me] = sum;
   for (uint far = 1; far < count; far *= 2) {
     BARRIER
@@ -56,12 +65,12 @@ kernel void draw_rows(device const float* adv, device const float* uniforms, dev
     for (uint step = count / 2; step > 0; step /= 2)
       if (reached[k + step - 1] < uniform) k += step;
     uint n = k * share < N ? k * share : N - 1, last = (k + 1) * share < N ? (k + 1) * share - 1 : N - 1;
-    float below = k > 0 ? reached[k - 1] : 0.0f, p = (priorities[n] + epsilon) / total;
+    float below = k > 0 ? reached[k - 1] : 0.0f, p = segment_probability(priorities[n], total, epsilon);
     while (n < last && below + p < uniform) {
       below += p;
-      p = (priorities[++n] + epsilon) / total;
+      p = segment_probability(priorities[++n], total, epsilon);
     }
     rows[s] = (int)n;
-    weights[s] = pow((float)N * p, exponent);
+    weights[s] = segment_importance((float)N, p, beta[0]);
   }
 }

@@ -33,15 +33,9 @@ def draw_rows(
     if adv.size > ONE_BLOCK and adv.shape[0] > 1:
         adv = row_sums(adv)[None]
     (T, N), (S,) = adv.shape, uniforms.shape
-    arrays = {
-        "adv": adv,
-        "uniforms": uniforms,
-        "beta": beta.reshape(1),
-        "sizes": numbers(T, N, S),
-        "settings": numbers(float(alpha), float(epsilon)),
-    }
-    shapes = {"rows": (S,), "weights": (S,), "priorities": (N,)}
-    block = BLOCK[launch.backend()]
+    settings = numbers(float(alpha), float(epsilon))
+    arrays = [adv, uniforms, beta.reshape(1), numbers(T, N, S), settings]
+    shapes, block = [(S,), (S,), (N,)], BLOCK[launch.backend()]
     rows, weights, _ = launch.launch(TEXT, "draw_rows", arrays, shapes, block, block, THREADS=block)
     return rows, weights
 
@@ -49,5 +43,4 @@ def draw_rows(
 def row_sums(adv: mx.array) -> mx.array:
     """Sums (N,) of |adv| (T, N) over time."""
     T, N = adv.shape
-    arrays = {"adv": adv, "sizes": numbers(T, N)}
-    return launch.launch(TEXT, "row_sums", arrays, {"sums": (N,)}, N)[0]
+    return launch.launch(TEXT, "row_sums", [adv, numbers(T, N)], [(N,)], N)[0]

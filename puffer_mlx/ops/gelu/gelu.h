@@ -2,11 +2,10 @@
 
 #pragma once
 
-#include <cstdint>
-
-#include "ops/cpu/arithmetic.h"
+#include "ops/cpu/binding.h"
 #include "ops/cpu/elements.h"
 #include "ops/cpu/node.h"
+#include "ops/gelu/activation.h"
 
 namespace puffer {
 
@@ -33,5 +32,8 @@ inline Array gelu_backward(const Array& x, const Array& dy) {
   };
   return call("GELUGradient", kernel, {x, dy}, {x.shape()}, {0})[0];
 }
+
+OPERATION(gelu_forward);
+OPERATION(gelu_backward);
 
 }  // namespace puffer

@@ -11,11 +11,9 @@ TEXT = Path(__file__).with_name("gelu.metal.h")
 
 def gelu_forward(x: mx.array) -> mx.array:
     """Exact GELU x Phi(x), elementwise: any shape."""
-    inputs = {"x": x, "sizes": numbers(x.size)}
-    return launch(TEXT, "gelu_forward", inputs, {"y": x.shape}, x.size)[0]
+    return launch(TEXT, "gelu_forward", [x, numbers(x.size)], [x.shape], x.size)[0]
 
 
 def gelu_backward(x: mx.array, dy: mx.array) -> mx.array:
     """Gradient of ``gelu_forward`` for dL/dy = ``dy``, both of one shape."""
-    inputs = {"x": x, "dy": dy, "sizes": numbers(x.size)}
-    return launch(TEXT, "gelu_backward", inputs, {"dx": x.shape}, x.size)[0]
+    return launch(TEXT, "gelu_backward", [x, dy, numbers(x.size)], [x.shape], x.size)[0]

@@ -13,6 +13,6 @@ using uint = unsigned int;
 namespace puffer {}  // texts that are C++'s as well: ops/words.h
 using namespace puffer;
 
-kernel void begin() {
+KERNEL begin {
   uint i = blockIdx.x * blockDim.x + threadIdx.x, me = threadIdx.x, block = blockIdx.x;
 }

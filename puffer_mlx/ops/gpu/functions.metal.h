@@ -1,8 +1,7 @@
 // What kernels call, in the language that Metal's and CUDA's have in common. FUNCTION is how a function is declared.
 //
-// A file of kernels is such a text: what is outside of its kernels goes before them, and of a kernel the parameters and
-// the body are taken (see text.py). Arrays are `device`, those that a kernel reads `const` too. Of its thread a kernel
-// may know i, its place in the grid, and me, that in its block, which has the number `block` (CUDA's word; Metal's is
+// A file of kernels is such a text, with descriptions of its kernels (text.py); what is outside of them goes before them. Of
+// its thread a kernel may know i, its place in the grid, and me, that in its block, which has the number `block` (CUDA's word; Metal's is
 // threadgroup). Memory that a block's threads have in common is SHARED; they wait for each other at a BARRIER, after
 // which each sees what the others wrote to SHARED memory; at a DEVICE_BARRIER, what they wrote to an output, too. A
 // function's pointer or reference says where it points: IN_DEVICE, IN_SHARED, or IN_THREAD. Arrays of fewer than 8 numbers
@@ -26,12 +25,16 @@ FUNCTION float within(float x, float limit) {
   return x != x ? 0.0f : x > limit ? limit : x < -limit ? -limit : x;
 }
 
-// Of the normal distribution, the probability beyond |x| <= 13: ops/cpu/arithmetic.h
-FUNCTION float normal_tail(float x) {
-  float t = 1.0f / (1.0f + 0.2775f * (x < 0.0f ? -x : x));
-  float p = -0.285941558f + t * (0.422440389f - t * 0.110850243f);
-  p = t * (0.117252681f + t * (0.0542549534f + t * (0.302843771f + t * p)));
-  return p * exp(-0.5f * x * x);
+FUNCTION float exp_negative(float x) { return exp(x); }  // of x from -87 to 0, and
+
+FUNCTION float exp_to_zero(float x) { return exp(x); }  // of all x <= 0
+
+FUNCTION float log_from_one(float x) { return log(x); }  // of x >= 1
+
+// NaN is 0, infinities become `LARGEST` of policy/distributions.py.
+FUNCTION float finite(float x) {
+  if (x != x) return 0.0f;
+  return x > 3.4028234e38f ? 3.4028e38f : x < -3.4028234e38f ? -3.4028e38f : x;
 }
 
 template <int R>

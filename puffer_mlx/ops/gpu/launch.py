@@ -15,6 +15,7 @@ the texts are checked by compiling them as C++ and running them (``tests/ops``).
 
 import functools
 import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import mlx.core as mx
@@ -29,6 +30,7 @@ THREADS = 256
 SHARED_BYTES = 32768  # of a block's shared memory: Metal's limit; who sizes such memory asks for it
 BUFFERS = 31  # arrays of a kernel: Metal's limit
 GRID = 2**31 - 1  # threads of a launch: MLX's limit
+FEWEST = 8  # numbers of an array, and agents: Metal has fewer in a place that can't be written
 DTYPES = {"float": mx.float32, "int": mx.int32, "uint8_t": mx.uint8}  # besides Low
 Shape = tuple[int, ...]
 
@@ -43,6 +45,14 @@ def numbers(*values: float) -> mx.array:
     """A kernel's input of these: (n,) int32 where all of them are ints, else float32; kept."""
     whole = all(isinstance(value, int) for value in values)
     array = mx.array(values, mx.int32 if whole else mx.float32)
+    mx.eval(array)
+    return array
+
+
+@functools.cache
+def nothing(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
+    """In place of an array that there is none of: zeros, kept."""
+    array = mx.array([0] * size, dtype)
     mx.eval(array)
     return array
 
@@ -76,8 +86,8 @@ def compiled(path: Path, name: str, rules: text.Rules | None, backend: str):
 def launch(
     path: Path,
     name: str,
-    inputs: dict[str, mx.array],
-    outputs: dict[str, Shape],
+    inputs: Mapping[str, mx.array] | Sequence[mx.array],
+    outputs: Mapping[str, Shape] | Sequence[Shape],
     threads: int,
     block: int = THREADS,
     **sizes: int,
@@ -90,7 +100,7 @@ def launch(
     Args:
         path: the file with the kernel's text.
         name: the kernel's.
-        inputs: arrays by their names in the text.
+        inputs: arrays in the order of the text's description, or by their names in it.
         outputs: shapes of the arrays that it writes, likewise.
         threads: how many there are in all.
         block: how many of them meet at barriers.
@@ -144,13 +154,17 @@ def refuse_beyond_metal(name: str, arrays: int, threads: int, block: int) -> Non
 
 def _launch(
     which: tuple[Path, str, text.Rules | None],
-    inputs: dict[str, mx.array],
-    outputs: dict[str, Shape],
+    inputs: Mapping[str, mx.array] | Sequence[mx.array],
+    outputs: Mapping[str, Shape] | Sequence[Shape],
     threads: tuple[int, int],
     sizes: dict[str, int],
 ) -> list[mx.array]:
     kind = backend()
     kernel = _kernel(*which, kind)
+    if not isinstance(inputs, Mapping):
+        inputs = dict(zip(kernel.inputs, inputs, strict=True))
+    if not isinstance(outputs, Mapping):
+        outputs = dict(zip(kernel.outputs, outputs, strict=True))
     if kind == "metal":
         refuse_beyond_metal(kernel.name, len(kernel.inputs) + len(kernel.outputs), *threads)
     low = next((a.dtype for key, a in inputs.items() if kernel.inputs[key] == "Low"), mx.float32)

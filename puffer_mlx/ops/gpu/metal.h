@@ -12,7 +12,7 @@
 namespace puffer {}  // texts that are C++'s as well: ops/words.h
 using namespace puffer;
 
-kernel void begin() {
+KERNEL begin {
   uint i = thread_position_in_grid.x, me = thread_position_in_threadgroup.x;
   uint block = threadgroup_position_in_grid.x;
 }

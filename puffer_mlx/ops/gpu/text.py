@@ -2,13 +2,18 @@
 
 Such a file is C++ with Metal's words; ``functions.metal.h`` says what it may use. MLX writes a
 kernel's declaration itself, and compiles it at first use: it is given the names of arrays, the
-body, and what goes before the kernel. All of them are read from the file, so what an array is
-called, of which type it is and whether it is read or written is said once, in the kernel's
-parameters. An equation that C++ computes as well is in a file that both include (``ops/words.h``).
+body, and what goes before the kernel. A kernel is described where it begins, and nowhere else::
+
+    KERNEL name<Low, N>: Low x, float keep states, int sizes -> Low y {
+      ...
+    }
+
+What is in angle brackets are its template's names: ``Low``, and numbers; then follow types and
+names of the arrays that it reads, and of those that it writes. Its last line is the first that is a
+brace alone. An equation that C++ computes as well is in a file that both include (``ops/words.h``).
 """
 
 import functools
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -18,21 +23,11 @@ INCLUDED_FROM = FOLDER.parent  # ``#include "gpu/functions.metal.h"`` in a file 
 LAYERS = "layers.metal.h"  # of a network: a part of the kernels in acting
 WORDS = "ops/words.h"  # of a CPU, in a text that is C++'s as well; here functions.metal.h has them
 
-_KERNEL = re.compile(
-    r"^(?:template <(?P<template>[^>]*)>\n)?"
-    r"kernel void (?P<name>\w+)\((?P<parameters>[^)]*)\) \{\n(?P<body>.*?)^\}\n",
-    re.MULTILINE | re.DOTALL,
-)
-_INCLUDE = re.compile(r'^#include "(.*)"\n', re.MULTILINE)
-_ONCE = "#pragma once\n"
-_DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
+_KERNEL, _ENDS = "\nKERNEL ", "\n}\n"
+_INCLUDE, _ONCE = '#include "', "#pragma once\n"
 RESIDENT = 512  # of rollouts: with more they spill registers, with fewer they wait (H200)
 _WORDS = {"RULE", "OWN", "ROW", "TABLE"}  # that rules are written with: a GPU has its own
 _GAME = "game"  # the namespace of an environment's rules
-_NAMED = re.compile(
-    r"^(?:FUNCTION|RULE) [^(\n]*?(\w+)\(|^struct (?:alignas\(.*?\) )?(\w+) |^using (\w+) =",
-    re.MULTILINE,
-)
 
 
 class Kernel(NamedTuple):
@@ -69,12 +64,13 @@ def _expand(path: Path, seen: set[Path], given: Mapping[str, str]) -> str:
         seen.add(path)
         text = text.replace(_ONCE, "")
 
-    def included(found: re.Match[str]) -> str:
-        if found[1] in given:
-            return given[found[1]]
-        return _expand(_included(path, found[1]), seen, given)
+    def included(line: str) -> str:
+        if not line.startswith(_INCLUDE):
+            return line
+        name = line.split('"')[1]
+        return given[name] if name in given else _expand(_included(path, name), seen, given)
 
-    return _INCLUDE.sub(included, text)
+    return "".join(map(included, text.splitlines(keepends=True)))
 
 
 def _included(path: Path, name: str) -> Path:
@@ -123,7 +119,9 @@ def _around(layers: Path, kernel: str, given: Mapping[str, str]) -> str:
 def in_namespace(rules: Rules) -> str:
     """An environment's header where its names can't meet the kernel's; its macros end with it."""
     text = expand(rules.header)
-    ends = "".join(f"#undef {name}\n" for name in sorted(set(_DEFINED.findall(text)) - _WORDS))
+    words = (line.replace("#", " # ").replace("(", " ").split() for line in text.splitlines())
+    defined = {line[2] for line in words if line[:2] == ["#", "define"]}
+    ends = "".join(f"#undef {name}\n" for name in sorted(defined - _WORDS))
     masked = "#define MASKED\n" if rules.masked else ""
     contract = "#ifdef __METAL_VERSION__\n#pragma METAL fp contract(fast)\n#endif\n"
     game = f"using Game = {_GAME}::{rules.struct};\n"
@@ -132,7 +130,7 @@ def in_namespace(rules: Rules) -> str:
 
 def _head(backend: str) -> tuple[str, str]:
     """What differs between the two: what goes before a kernel, and how its body begins."""
-    before, _, begin = (FOLDER / f"{backend}.h").read_text().partition("kernel void begin() {\n")
+    before, _, begin = (FOLDER / f"{backend}.h").read_text().partition(f"{_KERNEL}begin {{\n")
     return before, begin.removesuffix("}\n")
 
 
@@ -140,8 +138,14 @@ def _kernels(text: str, backend: str) -> list[Kernel]:
     """Those of a text without includes."""
     before, begin = _head(backend)
     before += _renamed(text) if backend == "metal" else ""
-    before += _KERNEL.sub("", text)
-    return [_kernel(found, before, begin) for found in _KERNEL.finditer(text)]
+    first, *texts = f"\n{text}".split(_KERNEL)
+    kernels, before = [], before + first
+    for each in texts:
+        head, _, rest = each.partition(" {\n")
+        body, _, after = f"\n{rest}".partition(_ENDS)
+        kernels.append((head, body[1:] + "\n"))
+        before += f"\n{after}"
+    return [_kernel(head, before, begin + body) for head, body in kernels]
 
 
 def _renamed(text: str) -> str:
@@ -149,18 +153,32 @@ def _renamed(text: str) -> str:
 
     MLX makes all of the library's names known, and newer languages add some (MSL 4.1: macOS 27).
     """
-    names = sorted({_GAME, *("".join(groups) for groups in _NAMED.findall(text))})
+    names = sorted({_GAME, *filter(None, map(_defined, text.splitlines()))})
     return "".join(f"#define {name} puffer_{name}\n" for name in names)
 
 
-def _kernel(found: re.Match[str], before: str, begin: str) -> Kernel:
-    inputs, outputs = {}, {}
-    for parameter in found["parameters"].split(","):
-        match parameter.replace("*", "").split():
-            case ["device", "const", type_, name]:
-                inputs[name] = type_
-            case ["device", type_, name]:
-                outputs[name] = type_
-    constants = found["template"].split(",") if found["template"] else []
-    template = tuple(parameter.split()[-1] for parameter in constants)
-    return Kernel(found["name"], before, begin + found["body"], template, inputs, outputs)
+def _defined(line: str) -> str:
+    """The name of the function, struct or type that a line begins to define, or an empty text."""
+    if line.startswith(("FUNCTION ", "RULE ")) and "(" in line:
+        return line.partition("(")[0].split()[-1].lstrip("*&")
+    if line.startswith("struct alignas("):
+        line = "struct " + line.partition(") ")[2]
+    words = line.split()
+    if line.startswith("struct ") and len(words) > 2:
+        return words[1]
+    return words[1] if line.startswith("using ") and " = " in line else ""
+
+
+def _kernel(head: str, before: str, body: str) -> Kernel:
+    name, _, arrays = head.partition(":")
+    name, _, template = name.rstrip(">").partition("<")
+    inputs, outputs = map(_arrays, arrays.split("->"))
+    return Kernel(
+        name, before, body, tuple(template.split(", ") if template else ()), inputs, outputs
+    )
+
+
+def _arrays(text: str) -> dict[str, str]:
+    """Names and types: of ``Low x, float keep states``, say."""
+    groups = (group.split() for group in text.split(","))
+    return {name: type_ for type_, *names in groups for name in names}

@@ -6,13 +6,8 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
-#include <optional>
-#include <vector>
-
 #include "ops/cpu/arithmetic.h"
+#include "ops/cpu/binding.h"
 #include "ops/cpu/node.h"
 #include "ops/cpu/threads.h"
 
@@ -171,5 +166,21 @@ inline Array linear_bias_gradient(const Array& dy, bool columns) {
   auto kernel = [=](const Buffers& in, const Outputs& to) { bias_gradient(floats(in, 0), n, M, columns, floats(to, 0)); };
   return call("LinearBiasGradient", kernel, {dy}, {mx::Shape{M}})[0];
 }
+
+// The BLAS's `cblas_sgemm` (32-bit integers; 0: none), and whether the threads here divide a product among them, calling
+// it for rows each, or it is called once for all. Between two evaluations only.
+inline void set_gemm(uintptr_t address, bool split) {
+  gemm = reinterpret_cast<Gemm>(address);
+  gemm_splits = split;
+}
+
+inline bool has_gemm() { return gemm != nullptr; }
+
+OPERATION(linear, "x"_a, "weight"_a, "columns"_a, "bias"_a = nb::none());
+OPERATION(linear_input_gradient, "dy"_a, "weight"_a, "columns"_a, "add"_a = nb::none());
+OPERATION(linear_weight_gradient);
+OPERATION(linear_bias_gradient);
+OPERATION(set_gemm, "address"_a, "split"_a = true);
+OPERATION(has_gemm);
 
 }  // namespace puffer

@@ -3,10 +3,8 @@
 
 #pragma once
 
-#include <cmath>
-#include <cstdint>
-
 #include "ops/cpu/arithmetic.h"
+#include "ops/cpu/binding.h"
 #include "ops/linear/linear.h"
 #include "ops/cpu/node.h"
 #include "ops/cpu/threads.h"
@@ -79,5 +77,8 @@ inline Arrays add_rms_norm_backward(const Array& x, const Array& r, const Array&
   };
   return call("AddRMSNormGradient", kernel, {x, r, w, inverse, dy}, {{n, H}, {H}});
 }
+
+OPERATION(add_rms_norm_forward);
+OPERATION(add_rms_norm_backward);
 
 }  // namespace puffer

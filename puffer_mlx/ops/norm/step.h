@@ -2,10 +2,7 @@
 
 #pragma once
 
-#include <cmath>
-#include <cstdint>
-#include <vector>
-
+#include "ops/cpu/binding.h"
 #include "ops/cpu/stages.h"
 
 namespace puffer {
@@ -38,5 +35,7 @@ class ResidualNorm : public Stage {
   float epsilon_;
   std::vector<Lanes> weight_;
 };
+
+STAGE(residual_norm, ResidualNorm, const float*, int, float);
 
 }  // namespace puffer

@@ -44,17 +44,9 @@ def pack(arrays: Sequence[mx.array], multiple: int = 1) -> tuple[mx.array, mx.ar
         sizes = (array.size for array in some)
         pairs = [*zip(starts[k : k + INPUTS], sizes, strict=True), *[(end, 0)] * missing]
         blocks = -(-end // BLOCK)
-        packed, squares = launch(
-            TEXT,
-            "pack",
-            {
-                "places": numbers(end, first, *(number for pair in pairs for number in pair)),
-                "before": packed,
-                **{f"a{n}": array for n, array in enumerate([*some, *some[:1] * missing])},
-            },
-            {"packed": (end,), "squares": (blocks,)},
-            threads=blocks * THREADS,
-        )
+        at = numbers(end, first, *(number for pair in pairs for number in pair))
+        given, shapes = [at, packed, *some, *some[:1] * missing], [(end,), (blocks,)]
+        packed, squares = launch(TEXT, "pack", given, shapes, threads=blocks * THREADS)
         first = end
     return packed, squares
 

@@ -8,14 +8,10 @@
 
 #include "gpu/block_sum.metal.h"
 
-kernel void pack(device const int* places, device const float* before,
-                 device const float* a0, device const float* a1, device const float* a2, device const float* a3,
-                 device const float* a4, device const float* a5, device const float* a6, device const float* a7,
-                 device const float* a8, device const float* a9, device const float* a10, device const float* a11,
-                 device const float* a12, device const float* a13, device const float* a14, device const float* a15,
-                 device const float* a16, device const float* a17, device const float* a18, device const float* a19,
-                 device const float* a20, device const float* a21, device const float* a22, device const float* a23,
-                 device float* packed, device float* squares, uint block, uint me) {
+#define FROM(n) case n: x = a##n[k]; break;
+
+KERNEL pack: int places, float before a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13 a14 a15 a16 a17 a18 a19 a20 a21 a22 a23
+  -> float packed squares {
   SHARED float part[256];
   int array = 0;
   float sum = 0.0f;
@@ -30,30 +26,9 @@ kernel void pack(device const int* places, device const float* before,
         int k = e - places[2 + 2 * array];
         if (k < places[3 + 2 * array]) {
           switch (array) {
-            case 0: x = a0[k]; break;
-            case 1: x = a1[k]; break;
-            case 2: x = a2[k]; break;
-            case 3: x = a3[k]; break;
-            case 4: x = a4[k]; break;
-            case 5: x = a5[k]; break;
-            case 6: x = a6[k]; break;
-            case 7: x = a7[k]; break;
-            case 8: x = a8[k]; break;
-            case 9: x = a9[k]; break;
-            case 10: x = a10[k]; break;
-            case 11: x = a11[k]; break;
-            case 12: x = a12[k]; break;
-            case 13: x = a13[k]; break;
-            case 14: x = a14[k]; break;
-            case 15: x = a15[k]; break;
-            case 16: x = a16[k]; break;
-            case 17: x = a17[k]; break;
-            case 18: x = a18[k]; break;
-            case 19: x = a19[k]; break;
-            case 20: x = a20[k]; break;
-            case 21: x = a21[k]; break;
-            case 22: x = a22[k]; break;
-            case 23: x = a23[k]; break;
+            FROM(0) FROM(1) FROM(2) FROM(3) FROM(4) FROM(5) FROM(6) FROM(7)
+            FROM(8) FROM(9) FROM(10) FROM(11) FROM(12) FROM(13) FROM(14) FROM(15)
+            FROM(16) FROM(17) FROM(18) FROM(19) FROM(20) FROM(21) FROM(22) FROM(23)
           }
         }
       }

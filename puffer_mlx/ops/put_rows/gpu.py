@@ -19,18 +19,9 @@ def put_rows(
     ok: mx.array,
 ) -> tuple[mx.array, mx.array]:
     """``ops.put_rows`` in one launch, if ``ok`` is float32; a bool takes another to convert."""
-    (T, N), S = values.shape, rows.size
-    arrays = {
-        "values": values,
-        "ratios": ratios,
-        "rows": rows,
-        "new_values": new_values,
-        "new_ratios": new_ratios,
-        "ok": ok.reshape(1),
-        "sizes": numbers(T, N, S),
-    }
-    shapes = {"put_values": (T, N), "put_ratios": (T, N)}
-    block = COLUMNS * SLICES
-    threads = -(-N // COLUMNS) * block
-    new = launch(TEXT, "put_rows", arrays, shapes, threads, block, COLUMNS=COLUMNS, SLICES=SLICES)
+    (T, N), block = values.shape, COLUMNS * SLICES
+    sizes = numbers(T, N, rows.size)
+    arrays = [values, ratios, rows, new_values, new_ratios, ok.reshape(1), sizes]
+    threads, split = -(-N // COLUMNS) * block, {"COLUMNS": COLUMNS, "SLICES": SLICES}
+    new = launch(TEXT, "put_rows", arrays, [(T, N)] * 2, threads, block, **split)
     return new[0], new[1]

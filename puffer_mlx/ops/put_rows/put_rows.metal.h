@@ -7,11 +7,8 @@
 
 #pragma once
 
-template <int COLUMNS, int SLICES>
-kernel void put_rows(device const float* values, device const float* ratios, device const int* rows,
-                     device const float* new_values, device const float* new_ratios, device const float* ok,
-                     device const int* sizes, device float* put_values, device float* put_ratios, uint me,
-                     uint block) {
+KERNEL put_rows<COLUMNS, SLICES>: float values ratios, int rows, float new_values new_ratios ok, int sizes
+  -> float put_values put_ratios {
   constexpr uint AHEAD = 4, columns = (uint)COLUMNS, slices = (uint)SLICES;
   SHARED int found[SLICES * COLUMNS];
   uint T = (uint)sizes[0], N = (uint)sizes[1], S = (uint)sizes[2];

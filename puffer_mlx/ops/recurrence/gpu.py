@@ -1,5 +1,6 @@
-"""How a kernel of a recurrence with a matrix is launched: what ``start.metal.h`` needs to know."""
+"""How a kernel of a recurrence with a matrix is launched: what ``walk.metal.h`` needs to know."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import mlx.core as mx
@@ -14,25 +15,25 @@ CHUNK = {"metal": 4, "cuda": 8}  # inputs whose weights a thread reads ahead
 
 
 def first_and_keep(
-    first: dict[str, mx.array | None], keep: mx.array | None
-) -> tuple[dict[str, mx.array], tuple[int, int]]:
+    first: Sequence[mx.array | None], keep: mx.array | None
+) -> tuple[list[mx.array], tuple[int, int]]:
     """What a kernel is given of first states and ``keep``, which may be None: zeros, and ones.
 
     For None nothing is filled: the kernel gets an array whose first number stands for all. It has
     eight, as a smaller one would be in another place on Metal, for which MLX compiles anew.
 
     Args:
-        first: arrays (S, H) by their names in the text, or None for each.
+        first: arrays (S, H), or None for each.
         keep: (T, S), or None.
 
     Returns:
-        The arrays by their names; and how far numbers of the first states, and of ``keep``, are
-        apart: 1, or 0.
+        All of them in their order, keep behind; and how far numbers of the first states, and of
+        ``keep``, are apart: 1, or 0.
     """
     zeros, ones = numbers(*[0.0] * 8), numbers(*[1.0] * 8)
-    given = {name: zeros if array is None else array for name, array in first.items()}
-    steps = int(all(a is not None for a in first.values())), int(keep is not None)
-    return {**given, "keep": ones if keep is None else keep}, steps
+    given = [zeros if array is None else array for array in first]
+    steps = int(all(array is not None for array in first)), int(keep is not None)
+    return [*given, ones if keep is None else keep], steps
 
 
 def rows_of_block(S: int, H: int, gates: int) -> int:
@@ -58,8 +59,8 @@ def rows_of_block(S: int, H: int, gates: int) -> int:
 def launch_recurrence(
     path: Path,
     name: str,
-    inputs: dict[str, mx.array],
-    outputs: dict[str, Shape],
+    inputs: Sequence[mx.array],
+    outputs: Sequence[Shape],
     sizes: tuple[int, ...],
     gates: int,
     *,
@@ -70,8 +71,8 @@ def launch_recurrence(
     Args:
         path: see ``launch``.
         name: see ``launch``.
-        inputs: see ``launch``; but for ``sizes``.
-        outputs: see ``launch``.
+        inputs: in the text's order; but for ``sizes``, the last.
+        outputs: shapes in the text's order.
         sizes: T, S, H, and the two that ``first_and_keep`` returns.
         gates: how many rows of the weight belong to a channel.
         backward: a step's gradients (``gates`` H) are multiplied; else its state (H).
@@ -85,6 +86,6 @@ def launch_recurrence(
     # weights of one input for one channel, inputs, and how many of them are a chunk
     G, D, U = (1, gates * H, 4 * chunk) if backward else (gates, H, chunk)
     shape = {"H": H, "R": R, "C": -(-H // block), "THREADS": block, "N": -(-D // U)}
-    inputs = {**inputs, "sizes": numbers(T, S, *steps)}
+    inputs = [*inputs, numbers(T, S, *steps)]
     threads = -(-S // R) * block
     return launch.launch(path, name, inputs, outputs, threads, block, **shape, G=G, D=D, U=U)

@@ -2,10 +2,9 @@
 
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
+#include "ops/cpu/binding.h"
 #include "ops/cpu/node.h"
+#include "ops/cpu/product.h"
 #include "ops/cpu/threads.h"
 #include "ops/linear/linear.h"
 
@@ -39,5 +38,54 @@ inline Array recurrent_weight_gradient(const Array& dy, const Array& states, con
   };
   return call("RecurrentWeightGradient", kernel, {dy, states, first, keep}, {mx::Shape{M, H}})[0];
 }
+
+// Of T steps of S rows: row(t, k, s, at, sums) for each step t of row s, number k among all, and channels `at`; sums are the Z
+// parts of the product of the state before it (h, which row writes; h0 at t = 0) with weight_hh (Z H, H).
+template <int Z, class Row>
+inline void walk_forward(int T, int S, int H, const float* weight_hh, const float* h0, const float* h, Row row) {
+  auto panels = pack_parts<Z>(weight_hh, H);
+  auto walk = [=, &panels](int begin, int end) {
+    for (int t = 0; t < T; ++t) {
+      auto step = int64_t(t) * S;
+      auto before = t ? h + (step - S) * H : h0;
+      auto row_of = [=](int s) { return before + int64_t(s) * H; };
+      multiply_rows(begin, end, panels, H, row_of, [=](int s, int panel, const Lanes* sums) {
+        row(t, step + s, s, Channels(panel * kLanes, H), sums);
+      });
+    }
+  };
+  over_rows(S, T, walk, kTileRows<Z>);
+}
+
+// Back through time: row(t, k, s, at, sum, kept) likewise, sum being the product of the step after's gradient (d (T, S, Z H),
+// which row writes) with weight_hh, kept what it is to be multiplied by, 0 at the end; and last(s, at, sum) with that of t = 0.
+// carry (S, H) is 0 at first.
+template <int Z, class Row, class Last>
+inline void walk_backward(int T, int S, int H, const float* weight_hh, const float* d, const float* keep, float* carry,
+                          Row row, Last last) {
+  constexpr int V = 4;
+  auto panels = pack_columns<V>(weight_hh, Z * H, H);
+  auto walk = [=, &panels](int begin, int end) {
+    std::memset(carry + int64_t(begin) * H, 0, sizeof(float) * int64_t(end - begin) * H);
+    for (int t = T - 1; t >= -1; --t) {
+      auto step = int64_t(t) * S;
+      bool ends = t == T - 1;
+      auto row_of = [=](int s) { return d + (step + (ends ? 0 : S) + s) * Z * H; };
+      multiply_rows(begin, end, panels, ends ? 0 : Z * H, row_of, [=](int s, int panel, const Lanes* sums) {
+        float kept = ends ? 0.0f : keep[step + s + S];
+        for (int v = 0; v < V && (panel * V + v) * kLanes < H; ++v) {
+          Channels at((panel * V + v) * kLanes, H);
+          if (t >= 0)
+            row(t, step + s, s, at, sums[v], kept);
+          else
+            last(s, at, sums[v]);
+        }
+      });
+    }
+  };
+  over_rows(S, T, walk, kTileRows<V>);
+}
+
+OPERATION(recurrent_weight_gradient);
 
 }  // namespace puffer

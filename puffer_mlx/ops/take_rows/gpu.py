@@ -21,7 +21,9 @@ def take_rows(source: mx.array, rows: mx.array, steps: int) -> mx.array:
     flat = flat.view(mx.float32 if words else mx.uint8)
     D = flat.shape[-1]
     lanes = min(LANES, 1 << (D - 1).bit_length())
-    arrays = {"source": flat, "rows": rows, "sizes": numbers(steps, S, N, D, lanes)}
-    name, shapes = "take_words" if words else "take_bytes", {"out": (steps, S, D)}
-    (out,) = launch(TEXT, name, arrays, shapes, steps * S * lanes)
+    arrays, name = (
+        [flat, rows, numbers(steps, S, N, D, lanes)],
+        "take_words" if words else "take_bytes",
+    )
+    (out,) = launch(TEXT, name, arrays, [(steps, S, D)], steps * S * lanes)
     return out.view(source.dtype).reshape(steps, S, *tail)

@@ -2,10 +2,7 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
-
+#include "ops/cpu/binding.h"
 #include "ops/cpu/node.h"
 #include "ops/cpu/threads.h"
 
@@ -36,5 +33,7 @@ inline Array take_rows(const Array& source, const Array& rows, int T) {
   };
   return call("TakeRows", kernel, {source, rows}, {shape}, {}, {source.dtype()})[0];
 }
+
+OPERATION(take_rows);
 
 }  // namespace puffer

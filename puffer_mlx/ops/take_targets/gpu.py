@@ -19,14 +19,6 @@ def take_targets(
 ) -> tuple[mx.array, ...]:
     """``ops.take_targets`` in one launch."""
     (T, N), S = adv.shape, rows.size
-    arrays = {
-        "logprobs": logprobs,
-        "values": values,
-        "adv": adv,
-        "finals": adv if finals is None else finals,
-        "rows": rows,
-        "weights": weights,
-        "sizes": numbers(T, S, N, int(finals is not None)),
-    }
-    names = "old_logprob", "old_value", "taken_adv", "weight"
-    return tuple(launch(TEXT, "take_targets", arrays, dict.fromkeys(names, (T * S,)), T * S))
+    sizes, finals = numbers(T, S, N, int(finals is not None)), adv if finals is None else finals
+    arrays = [logprobs, values, adv, finals, rows, weights, sizes]
+    return tuple(launch(TEXT, "take_targets", arrays, [(T * S,)] * 4, T * S))

@@ -4,10 +4,8 @@
 
 #pragma once
 
-kernel void take_targets(device const float* logprobs, device const float* values, device const float* adv,
-                         device const float* finals, device const int* rows, device const float* weights,
-                         device const int* sizes, device float* old_logprob, device float* old_value,
-                         device float* taken_adv, device float* weight, uint i) {
+KERNEL take_targets: float logprobs values adv finals, int rows, float weights, int sizes
+  -> float old_logprob old_value taken_adv weight {
   uint T = (uint)sizes[0], S = (uint)sizes[1];
   if (i < T * S) {
     uint s = i % S;

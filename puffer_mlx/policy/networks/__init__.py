@@ -9,9 +9,8 @@ A folder's files, of which only the first two must be there:
 | ``forms.py`` | ``FORMS``: what the rest of puffer_mlx asks it for (``networks/forms.py``) |
 | ``torch_module.py`` | upstream's torch class, written anew |
 | ``cell.h`` | a step's equations and gradient, in C for CPUs and GPUs: see ``ops/words.h`` |
-| ``scan.h`` | C++ for training: all steps, forward and backward |
-| ``step.h`` | a layer of the compiled step |
-| ``binding.h`` | adds ``scan.h`` and ``step.h`` to the extension: see ``ops/cpu/binding.h`` |
+| ``scan.h`` | C++ for training: all steps, forward and backward; see ``ops/cpu/binding.h`` |
+| ``step.h`` | a layer of the compiled step, likewise |
 | ``layers.metal.h`` | the layers in a rollout's step, for Metal and CUDA: see ``ops/gpu/acting`` |
 | ``kernels.metal.h``, ``gpu.py`` | the kernels' text, for Metal and CUDA, and what launches them |
 """

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from puffer_mlx.ops.gpu.launch import THREADS, Shape, launch, numbers
+from puffer_mlx.ops.gpu.launch import THREADS, Shape, launch, nothing, numbers
 from puffer_mlx.ppo.loss import METRICS, Coefficients, Minibatch
 from puffer_mlx.spec import ActionSpec
 
@@ -33,25 +33,21 @@ class Space(NamedTuple):
     masks: mx.array | None
     """(n, A) uint8, non-zero where legal, or None."""
 
-    @property
-    def kind(self) -> str:
-        """What the names of its kernels begin with."""
-        if self.action.continuous:
-            return "gaussian"
-        return "categorical" if self.masks is None else "masked_categorical"
-
-    def inputs(self) -> dict[str, mx.array]:
-        """What its kernels read of it."""
-        given = {"actions": self.actions, "logstd": self.logstd, "masks": self.masks}
-        if self.action.continuous:
-            given["limit"] = numbers(self.limit)
-        else:
-            given["sizes"] = numbers(*self.action.sizes)
-        return {name: array for name, array in given.items() if array is not None}
+    def inputs(self, y: mx.array) -> dict[str, mx.array]:
+        """What its kernels read of it; what it hasn't got isn't read, and is y, or one number."""
+        return {
+            "y": y,
+            "logstd": y if self.logstd is None else self.logstd,
+            "actions": self.actions,
+            "masks": nothing(mx.uint8) if self.masks is None else self.masks,
+            "limit": numbers(self.limit),
+            "sizes": numbers(*self.action.sizes),
+        }
 
     def constants(self) -> dict[str, int]:
-        """How many numbers a thread keeps of each kind."""
-        return {} if self.action.continuous else {"HEADS": self.action.heads}
+        """Of its kernels' template."""
+        heads = 0 if self.action.continuous else self.action.heads
+        return {"HEADS": heads, "MASKED": int(self.masks is not None)}
 
 
 class Settings(NamedTuple):
@@ -121,38 +117,35 @@ def samples(
     (rows, n), A = y.shape, space.action.logits
     G, R = (0, 1) if parts is None else (parts.shape[-1], parts.size // (3 * parts.shape[-1]))
     inputs = {
-        **{"y": y, "shape": numbers(n, A, G, R)},
-        **space.inputs(),
+        "shape": numbers(n, A, G, R),
+        **space.inputs(y),
         **settings.inputs(),
         **batch._asdict(),
         "moments": batch.adv if parts is None else parts,
         "weight": batch.adv if batch.weight is None else batch.weight,
     }
-    if space.action.continuous:  # its entropy is a number of all samples
-        del inputs["ent_coef"]
     sums = TERMS + (A if space.action.continuous else 1)
     shapes = {"dy": (rows, n), "ratio": (n,), "value": (n,), "partial": (sums, _blocks(n))}
-    threads, constants = _blocks(n) * THREADS, space.constants()
-    return Samples(*launch(TEXT, f"{space.kind}_loss", inputs, shapes, threads, **constants))
+    return Samples(*launch(TEXT, "loss", inputs, shapes, _blocks(n) * THREADS, **space.constants()))
 
 
 def finish(space: Space, settings: Settings, n: int, partial: mx.array) -> Finished:
     """The sums over all samples, of ``samples``' partial ones."""
-    shape = numbers(n, space.action.logits)
-    inputs = {"partial": partial, "shape": shape, **settings.inputs()}
+    logstd, A = space.logstd, space.action.logits
+    inputs = {"partial": partial, "shape": numbers(n, A), **settings.inputs()}
+    inputs["logstd"] = partial if logstd is None else logstd
     shapes: dict[str, Shape] = {"total": (1,), "metrics": (len(METRICS),)}
-    if space.logstd is None:
-        return Finished(*launch(TEXT, "finish_categorical_loss", inputs, shapes, THREADS))
-    inputs["logstd"], shapes["dlogstd"] = space.logstd, space.logstd.shape
-    return Finished(*launch(TEXT, "finish_gaussian_loss", inputs, shapes, THREADS))
+    shapes["dlogstd"] = (1,) if logstd is None else logstd.shape
+    heads = space.constants()["HEADS"]
+    *found, dlogstd = launch(TEXT, "finish_loss", inputs, shapes, THREADS, HEADS=heads)
+    return Finished(*found) if logstd is None else Finished(*found, dlogstd)
 
 
 def logprobs(space: Space, y: mx.array) -> mx.array:
     """Joint log-probabilities (n,) float32 of the actions, by y (A + 1, n)."""
     n = y.shape[1]
-    inputs = {"y": y, "shape": numbers(n, space.action.logits), **space.inputs()}
-    shapes, constants = {"logprobs": (n,)}, space.constants()
-    return launch(TEXT, f"{space.kind}_logprobs", inputs, shapes, n, **constants)[0]
+    inputs = {"shape": numbers(n, space.action.logits), **space.inputs(y)}
+    return launch(TEXT, "logprobs", inputs, {"logprobs": (n,)}, n, **space.constants())[0]
 
 
 def _blocks(n: int) -> int:

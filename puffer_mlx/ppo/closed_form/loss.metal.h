@@ -1,26 +1,23 @@
 // PPO's loss and its gradients by closed form: ppo/loss.py of the distributions of policy/distributions.py.
 //
 // n samples, one to a thread, in blocks of 256. y (A + 1, n) is the decoder's product: logits or means, and the value in
-// the last row. actions are (n, heads), masks (n, A); sizes are those of a discrete space's HEADS; shape is n, A (a
-// continuous space's number of dimensions), G, the parts that advantages are summed in, and R, the minibatches of n samples
-// that they are normalised together with, this one included; moments are (R, 3, G). G is 0 where advantages are of the
-// values in y, and count as they are, so that moments and weight aren't read. settings are 1 - clip_coef, 1 + clip_coef,
-// clip_coef, vf_coef and vf_clip_coef. Gradients are those of scale times the loss. What is summed over the samples has a
-// row in `partial`, and in that a number for each block; the order of a sum doesn't depend on when its blocks run.
-//
-// Gradients at corners are MLX's: `maximum` gives a tie's to the unclipped branch, `clip` lets none pass at its bounds.
+// the last row. actions are (n, heads), masks (n, A), read if MASKED; sizes are those of a discrete space's HEADS, which
+// are 0 of a continuous one: that has logstd (1, A), and means that count as at most `limit` from 0; shape is n, A, G, the parts
+// that advantages are summed in, and R, the minibatches of n samples that they are normalised together with, this one
+// included; moments are (R, 3, G). G is 0 where advantages are of the values in y, and count as they are, so that moments
+// and weight aren't read. settings are 1 - clip_coef, 1 + clip_coef, clip_coef, vf_coef and vf_clip_coef. Gradients are
+// those of scale times the loss. What is summed over the samples has a row in `partial`, and in that a number for each
+// block; the order of a sum doesn't depend on when its blocks run.
 
 #pragma once
 
-#include "categorical.h"
+#include "distributions.h"
 #include "gpu/block_sum.metal.h"
 #include "gpu/functions.metal.h"
 #include "terms.h"
 
-#define HALF_LOG_TWO_PI 0.9189385332f
-
 // A head's logits, rows apart; nothing is kept.
-template <class Low, bool MASKED>
+template <class Low, int MASKED>
 struct ColumnOfLogits {
   IN_DEVICE const Low* logits;
   IN_DEVICE const uint8_t* masks;
@@ -33,12 +30,34 @@ struct ColumnOfLogits {
   FUNCTION float probability(uint, float logp) const { return exp(logp); }
 };
 
+// Of a sample's actions the log-probability, and of each head its logits' log-sum and its entropy; y and masks are that
+// sample's. Actions and Sizes: pointers, in whatever memory.
+template <int MASKED, int HEADS, class Low, class Actions, class Sizes>
+FUNCTION float of_choices(IN_DEVICE const Low* y, IN_DEVICE const uint8_t* masks, Actions actions, Sizes sizes, uint n, uint i,
+                          IN_THREAD float (&log_sums)[HEADS + 1], IN_THREAD float (&entropies)[HEADS + 1]) {
+  float logprob = 0.0f;
+  uint first = 0;
+#pragma unroll
+  for (int head = 0; head < HEADS; ++head) {
+    ColumnOfLogits<Low, MASKED> logits = {y + first * n, masks + (MASKED ? first : 0), n};
+    float chosen;
+    categorical_head(logits, sizes[head], (int)actions[i * (uint)HEADS + (uint)head], log_sums[head], entropies[head], chosen);
+    logprob += chosen;
+    first += (uint)sizes[head];
+  }
+  return logprob;
+}
+
+// The same of a continuous space; how many deviations a number is from its mean.
+FUNCTION float distance_of(float action, float mean, float limit, float logstd) {
+  return (action - within(mean, limit)) * exp(-logstd);
+}
+
 FUNCTION uint blocks_of(uint n) { return (n + 255u) / 256u; }
 
 // Of each part of the advantages (n), a block: how many they are, their mean, and the sum of squares about it: (3, G).
 // shape is n and G.
-kernel void advantage_moments(device const float* adv, device const int* shape, device float* moments, uint i, uint me,
-                              uint block) {
+KERNEL advantage_moments: float adv, int shape -> float moments {
   SHARED float part[256];
   uint n = (uint)shape[0], G = (uint)shape[1];
   float mine = 0.0f, sum = 0.0f, squares = 0.0f;
@@ -56,122 +75,124 @@ kernel void advantage_moments(device const float* adv, device const int* shape, 
   }
 }
 
-template <typename Low, int HEADS>
-kernel void categorical_loss(device const Low* y, device const float* actions, device const float* old_logprob,
-                             device const float* old_value, device const float* adv, device const float* weight,
-                             device const float* moments, device const float* ent_coef, device const float* scale,
-                             device const float* settings, device const int* sizes, device const int* shape,
-                             device Low* dy, device float* ratio, device float* value, device float* partial, uint i,
-                             uint me, uint block) {
-#define LOGITS(first) ColumnOfLogits<Low, false> logits = {y + (first) * n + i, nullptr, n}
-#include "categorical_loss.metal.h"
-#undef LOGITS
-}
-
-template <typename Low, int HEADS>
-kernel void masked_categorical_loss(device const Low* y, device const float* actions, device const uint8_t* masks,
-                                    device const float* old_logprob, device const float* old_value,
-                                    device const float* adv, device const float* weight, device const float* moments,
-                                    device const float* ent_coef, device const float* scale,
-                                    device const float* settings, device const int* sizes, device const int* shape,
-                                    device Low* dy, device float* ratio, device float* value, device float* partial,
-                                    uint i, uint me, uint block) {
-#define LOGITS(first) ColumnOfLogits<Low, true> logits = {y + (first) * n + i, masks + i * A + (first), n}
-#include "categorical_loss.metal.h"
-#undef LOGITS
-}
-
-template <typename Low>
-kernel void gaussian_loss(device const Low* y, device const Low* logstd, device const float* actions,
-                          device const float* limit, device const float* old_logprob, device const float* old_value, device const float* adv,
-                          device const float* weight, device const float* moments, device const float* scale,
-                          device const float* settings, device const int* shape, device Low* dy, device float* ratio,
-                          device float* value, device float* partial, uint i, uint me, uint block) {
-#include "start.metal.h"
+KERNEL loss<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, float old_logprob old_value adv weight moments
+  ent_coef scale settings limit, int sizes shape
+  -> Low dy, float ratio value partial {
+  SHARED float part[256];
+  uint n = (uint)shape[0], A = (uint)shape[1], G = (uint)shape[2], R = (uint)shape[3];
+  bool live = G == 0;
+  float mean = 0.0f, deviation = 1.0f;  // of the advantages, the latter unbiased
+  if (!live) {
+    float total = 0.0f, squares = 0.0f, all = (float)n * (float)R;
+    for (uint k = me; k < R * G; k += 256u) {
+      uint at = k / G * 3u * G + k % G;
+      total += moments[at] * moments[at + G];
+    }
+    mean = block_sum(total, part, me, 256) / all;
+    for (uint k = me; k < R * G; k += 256u) {
+      uint at = k / G * 3u * G + k % G;
+      float away = moments[at + G] - mean;
+      squares += moments[at + 2u * G] + moments[at] * away * away;
+    }
+    deviation = sqrt(block_sum(squares, part, me, 256) / (all - 1.0f));
+  }
+  float sums[6];  // policy, twice value, old_kl, kl, clipfrac, entropy
+#pragma unroll
+  for (int row = 0; row < 6; ++row) sums[row] = 0.0f;
   float by_logprob = 0.0f;
   if (i < n) {
-#include "gaussian.metal.h"
-#include "terms.metal.h"
+    float log_sums[HEADS + 1], entropies[HEADS + 1];  // one more, as there is none of no numbers
+    IN_DEVICE const uint8_t* legal = masks + (MASKED ? i * A : 0);
+    float logprob = of_choices<MASKED, HEADS>(y + i, legal, actions, sizes, n, i, log_sums, entropies);
+    for (uint k = 0; HEADS == 0 && k < A; ++k) {
+      float s = (float)logstd[k], distance = distance_of(actions[i * A + k], (float)y[k * n + i], limit[0], s);
+      logprob += normal_logprob(distance, s);
+    }
+
+    float each = scale[0] / (float)n, target = adv[i];
+    float gain = live ? -target : -weight[i] * ((target - mean) / (deviation + 1e-8f));
+    float new_value = (float)y[A * n + i], known = live ? new_value : old_value[i];
+    PPONumbers numbers = {settings[0], settings[1], settings[2], settings[4]};
+    PPOTerms terms;
+    ppo_terms(logprob, old_logprob[i], gain, new_value, old_value[i], known, target, numbers, terms);
+    dy[A * n + i] = (Low)(each * settings[3] * terms.by_value);
+    ratio[i] = terms.ratio;
+    value[i] = new_value;
     by_logprob = each * terms.by_logprob;
-    for (uint k = 0; k < A; ++k) dy[k * n + i] = (Low)(by_logprob * DISTANCE(k) * exp(-(float)logstd[k]));
+    sums[0] = terms.policy, sums[1] = terms.square, sums[2] = terms.old_kl, sums[3] = terms.kl, sums[4] = terms.outside;
+
+    uint first = 0;
+#pragma unroll
+    for (int head = 0; head < HEADS; ++head) {
+      sums[5] += entropies[head];
+      ColumnOfLogits<Low, MASKED> logits = {y + first * n + i, legal + (MASKED ? first : 0), n};
+      int action = (int)actions[i * (uint)HEADS + (uint)head];
+      for (int k = 0; k < sizes[head]; ++k) {
+        float of_logprob, of_entropy;
+        categorical_gradient(logits, k, action, log_sums[head], entropies[head], of_logprob, of_entropy);
+        dy[(first + (uint)k) * n + i] = (Low)ppo_slope(each, terms.by_logprob, of_logprob, ent_coef[0], of_entropy);
+      }
+      first += (uint)sizes[head];
+    }
+    for (uint k = 0; HEADS == 0 && k < A; ++k) {
+      float distance = distance_of(actions[i * A + k], (float)y[k * n + i], limit[0], (float)logstd[k]);
+      dy[k * n + i] = (Low)(by_logprob * distance * exp(-(float)logstd[k]));
+    }
   }
-#include "end.metal.h"
-  for (uint k = 0; k < A; ++k) {
+#pragma unroll
+  for (int row = 0; row < (HEADS > 0 ? 6 : 5); ++row) {
+    float sum = block_sum(sums[row], part, me, 256);
+    if (me == 0) partial[(uint)row * blocks_of(n) + block] = sum;
+  }
+  for (uint k = 0; HEADS == 0 && k < A; ++k) {
     float slope = 0.0f;
-    if (i < n) slope = by_logprob * (DISTANCE(k) * DISTANCE(k) - 1.0f);
+    if (i < n)
+      slope = by_logprob * normal_by_logstd(distance_of(actions[i * A + k], (float)y[k * n + i], limit[0], (float)logstd[k]));
     slope = block_sum(slope, part, me, 256);
     if (me == 0) partial[(5u + k) * blocks_of(n) + block] = slope;
   }
-#undef DISTANCE
 }
 
-// Of a discrete space: the scaled loss (1) and the metrics (7)
-kernel void finish_categorical_loss(device const float* partial, device const float* ent_coef, device const float* scale,
-                                    device const float* settings, device const int* shape, device float* total,
-                                    device float* metrics, uint me) {
-  SHARED float part[256];
-  uint n = (uint)shape[0];
-#define ENTROPY sums[5]
-#define ROWS 6
-#include "finish.metal.h"
-#undef ENTROPY
-#undef ROWS
-}
-
-// Of a continuous space, whose entropy is the same for all samples: also the gradient by logstd (1, A)
-template <typename Low>
-kernel void finish_gaussian_loss(device const float* partial, device const Low* logstd, device const float* ent_coef,
-                                 device const float* scale, device const float* settings, device const int* shape,
-                                 device float* total, device float* metrics, device Low* dlogstd, uint me) {
+// The scaled loss (1), the metrics (7) in the order of METRICS in ppo/loss.py; and of a continuous space, whose entropy is the
+// same for all samples, the gradient by logstd (1, A).
+KERNEL finish_loss<Low, HEADS>: float partial, Low logstd, float ent_coef scale settings, int shape
+  -> float total metrics, Low dlogstd {
   SHARED float part[256];
   uint n = (uint)shape[0], A = (uint)shape[1];
-  float entropy = 0.0f;
-  for (uint k = 0; k < A; ++k) entropy += 0.5f + HALF_LOG_TWO_PI + (float)logstd[k];
-#define ENTROPY entropy
-#define ROWS 5
-#include "finish.metal.h"
-#undef ENTROPY
-#undef ROWS
-  for (uint k = 0; k < A; ++k) {
+  float sums[6];
+  sums[5] = 0.0f;
+#pragma unroll
+  for (uint row = 0; row < (HEADS > 0 ? 6u : 5u); ++row) {
+    float sum = 0.0f;
+    for (uint b = me; b < blocks_of(n); b += 256u) sum += partial[row * blocks_of(n) + b];
+    sums[row] = block_sum(sum, part, me, 256) / (float)n;
+  }
+  for (uint k = 0; HEADS == 0 && k < A; ++k) {
+    sums[5] += normal_entropy((float)logstd[k]);
     float slope = 0.0f;
     for (uint b = me; b < blocks_of(n); b += 256u) slope += partial[(5u + k) * blocks_of(n) + b];
     slope = block_sum(slope, part, me, 256);
     if (me == 0) dlogstd[k] = (Low)(slope - ent_coef[0] * scale[0]);
   }
-}
-
-template <typename Low, int HEADS>
-kernel void categorical_logprobs(device const Low* y, device const float* actions, device const int* sizes,
-                                 device const int* shape, device float* logprobs, uint i) {
-  uint n = (uint)shape[0];
-  if (i < n) {
-#define LOGITS(first) ColumnOfLogits<Low, false> logits = {y + (first) * n + i, nullptr, n}
-#include "categorical.metal.h"
-#undef LOGITS
-    logprobs[i] = logprob;
+  if (me == 0) {
+    float loss = ppo_total(sums[0], 0.5f * sums[1], sums[5], settings[3], ent_coef[0]);
+    total[0] = loss * scale[0];
+    metrics[0] = sums[0], metrics[1] = 0.5f * sums[1], metrics[2] = sums[5], metrics[3] = loss;
+    metrics[4] = sums[2], metrics[5] = sums[3], metrics[6] = sums[4];
   }
 }
 
-template <typename Low, int HEADS>
-kernel void masked_categorical_logprobs(device const Low* y, device const float* actions, device const uint8_t* masks,
-                                        device const int* sizes, device const int* shape, device float* logprobs,
-                                        uint i) {
+KERNEL logprobs<Low, HEADS, MASKED>: Low y logstd, float actions, uint8_t masks, float limit, int sizes shape
+  -> float logprobs {
   uint n = (uint)shape[0], A = (uint)shape[1];
   if (i < n) {
-#define LOGITS(first) ColumnOfLogits<Low, true> logits = {y + (first) * n + i, masks + i * A + (first), n}
-#include "categorical.metal.h"
-#undef LOGITS
-    logprobs[i] = logprob;
-  }
-}
-
-template <typename Low>
-kernel void gaussian_logprobs(device const Low* y, device const Low* logstd, device const float* actions,
-                              device const float* limit, device const int* shape, device float* logprobs, uint i) {
-  uint n = (uint)shape[0], A = (uint)shape[1];
-  if (i < n) {
-#include "gaussian.metal.h"
-#undef DISTANCE
+    float log_sums[HEADS + 1], entropies[HEADS + 1];
+    IN_DEVICE const uint8_t* legal = masks + (MASKED ? i * A : 0);
+    float logprob = of_choices<MASKED, HEADS>(y + i, legal, actions, sizes, n, i, log_sums, entropies);
+    for (uint k = 0; HEADS == 0 && k < A; ++k) {
+      float s = (float)logstd[k], distance = distance_of(actions[i * A + k], (float)y[k * n + i], limit[0], s);
+      logprob += normal_logprob(distance, s);
+    }
     logprobs[i] = logprob;
   }
 }

@@ -42,6 +42,11 @@ FUNCTION void ppo_terms(float logprob, float old_logprob, float gain, float valu
   terms.outside = (away < 0.0f ? -away : away) > numbers.clip ? 1.0f : 0.0f;
 }
 
+// The loss of the means of its terms.
+FUNCTION float ppo_total(float policy, float value, float entropy, float vf_coef, float ent_coef) {
+  return policy + vf_coef * value - ent_coef * entropy;
+}
+
 // Gradient by a logit (or a mean) of the loss, `each` being what a sample counts.
 FUNCTION float ppo_slope(float each, float by_logprob, float of_logprob, float ent_coef, float of_entropy) {
   return each * (by_logprob * of_logprob - ent_coef * of_entropy);

@@ -3,14 +3,10 @@
 
 #pragma once
 
-#include <cmath>
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include "ops/cpu/arithmetic.h"
 #include "ops/cpu/node.h"
 #include "ops/norm/norm.h"
+#include "ppo/optimizers/equations.h"
 
 namespace puffer {
 
@@ -30,17 +26,9 @@ inline double sum_of_squares(const float* x, int64_t size) {
   return total;
 }
 
-// What gradients are multiplied by, and whether they and the loss are finite; if not, a step changes nothing.
-struct Clip {
-  bool ok;
-  float scale;
-
-  Clip(double sum_of_squares, float loss, float max_norm) {
-    float norm = static_cast<float>(std::sqrt(sum_of_squares));
-    ok = std::isfinite(norm) && std::isfinite(loss);
-    scale = std::min(1.0f, max_norm / (norm + 1e-6f));
-  }
-};
+inline Clip clip_of(double sum_of_squares, float loss, float max_norm) {
+  return clip_by(static_cast<float>(std::sqrt(sum_of_squares)), loss, max_norm);
+}
 
 // Trees of as many arrays as the first, the weights, has, of the same shapes; and scalars: all of it float32, in this
 // order.

@@ -1,12 +1,15 @@
-// What the optimizers' kernels share: the clip by the gradients' global norm. What is computed: ppo/clip.py, ppo/finite.py.
+// What the optimizers' kernels share.
 
 #pragma once
 
+#include "equations.h"
+#include "gpu/block_sum.metal.h"
 #include "gpu/functions.metal.h"
 
-FUNCTION bool is_finite(float x) { return x >= -3.402823466e38f && x <= 3.402823466e38f; }
-
-FUNCTION float clip_scale(float norm, float max_norm) {
-  float scale = max_norm / (norm + 1e-6f);
-  return scale < 1.0f ? scale : 1.0f;
+// The clip by `count` sums of squares from `squares` on, which are in whatever memory; all threads of a block call it.
+template <class Squares>
+FUNCTION Clip clip_of(Squares squares, uint count, float loss, float max_norm, IN_SHARED float* part, uint me) {
+  float total = 0.0f;
+  for (uint k = me; k < count; k += 256) total += squares[k];
+  return clip_by(sqrt(block_sum(total, part, me, 256)), loss, max_norm);
 }

@@ -4,26 +4,24 @@
 
 #pragma once
 
-kernel void next_scaler(device const float* scale, device const int* good, device const int* skipped,
-                        device const int* in_a_row, device const int* longest, device const float* ok,
-                        device const float* limits, device const int* growth, device float* next_scale,
-                        device int* next_good, device int* next_skipped, device int* next_in_a_row,
-                        device int* next_longest, uint i) {
+#include "counts.h"
+#include "gpu/functions.metal.h"
+
+KERNEL next_scaler: float scale, int good skipped in_a_row longest, float ok limits, int growth
+  -> float next_scale, int next_good next_skipped next_in_a_row next_longest {
   if (i == 0) {
     bool counts = ok[0] > 0.0f;
-    int fine = counts ? good[0] + 1 : 0, row = counts ? 0 : in_a_row[0] + 1;
+    Counts next = next_counts({good[0], skipped[0], in_a_row[0], longest[0]}, counts);
     float now = scale[0];
     if (growth[0] > 0) {
-      bool grows = fine >= growth[1];
+      bool grows = next.good >= growth[1];
       float grown = 2.0f * now < limits[1] ? 2.0f * now : limits[1];
       float smaller = 0.5f * now > limits[0] ? 0.5f * now : limits[0];
       now = counts ? (grows ? grown : now) : smaller;
-      fine = grows ? 0 : fine;
+      next.good = grows ? 0 : next.good;
     }
     next_scale[0] = now;
-    next_good[0] = fine;
-    next_skipped[0] = skipped[0] + (counts ? 0 : 1);
-    next_in_a_row[0] = row;
-    next_longest[0] = row > longest[0] ? row : longest[0];
+    next_good[0] = next.good, next_skipped[0] = next.skipped;
+    next_in_a_row[0] = next.in_a_row, next_longest[0] = next.longest;
   }
 }

@@ -103,8 +103,7 @@ def describe(policy: Policy, weights: Any) -> Any:
     heads = [[actions], [value]] if policy.separate_value else [[actions, value]]
     action = policy.decoder.action
     logstd = decoder["logstd"] if action.continuous else -1
-    network = extension_with_products().Network
-    return network([_tower(policy, one) for one in own], heads, logstd, list(action.sizes))
+    return [_tower(policy, one) for one in own], heads, logstd, list(action.sizes)
 
 
 def _tower(policy: Policy, places: Any) -> list[Five]:
@@ -166,9 +165,11 @@ class Epochs:
             *(leaves(tree) for tree in (weights, *moments)),
             *(optimizer["step"], lr, ent_coef, counts),
             *(*_samples(fields, adv), order, self._network),
-            *(train.clip_coef, train.vf_coef, train.vf_clip_coef, train.max_grad_norm),
-            largest_kl(train.target_kl),
-            *optimizers.find(train.optimizer).numbers(train),  # type: ignore
+            (
+                *(train.clip_coef, train.vf_coef, train.vf_clip_coef, train.max_grad_norm),
+                largest_kl(train.target_kl),
+                *optimizers.find(train.optimizer).numbers(train),  # type: ignore
+            ),
         )
         arrays = iter(new)
         weights, first, second = (

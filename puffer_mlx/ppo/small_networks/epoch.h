@@ -3,41 +3,22 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <memory>
-#include <optional>
-#include <vector>
+#include <array>
+#include <tuple>
 
+#include "ops/cpu/binding.h"
 #include "ops/cpu/node.h"
 #include "ops/cpu/threads.h"
 #include "ppo/optimizers/adam/adam.h"
+#include "ppo/precision/counts.h"
 #include "ppo/small_networks/loss.h"
 #include "ppo/small_networks/tower.h"
 
 namespace puffer {
 
-// The policy: towers that the actions' outputs and the value are read off, one for both, or one for each.
-struct Network {
-  std::vector<std::vector<Layer>> layers;  // of each tower
-  std::vector<std::vector<Head>> heads;
-  int logstd;  // its place among all weights; -1: actions are discrete
-  std::vector<int> sizes;
-
-  int outputs() const {  // A
-    int sum = 0;
-    for (int size : sizes) sum += size;
-    return sum;
-  }
-};
-
-// The numbers of an epoch that don't change during a run. Beyond the largest KL the epoch ends, without a step.
-struct EpochNumbers {
-  float clip, vf, vf_clip, max_norm, largest_kl;
-  AdamNumbers adam;
-};
+// The policy: the layers and the heads of each tower that the actions' outputs and the value are read off, one for both, or one
+// for each; logstd's place among all weights, -1: actions are discrete; and the heads' sizes.
+using Network = std::tuple<std::vector<std::vector<Five>>, std::vector<std::vector<Five>>, int, std::vector<int>>;
 
 // A minibatch's rows of a rollout, gathered.
 class Gathered {
@@ -73,25 +54,20 @@ class Gathered {
   int n_;
 };
 
-// Minibatches that counted and that didn't, as `ppo/precision` counts them: good, skipped, in a row, longest.
-inline void count(int32_t* counts, bool ok) {
-  counts[0] = ok ? counts[0] + 1 : 0;
-  counts[1] += !ok;
-  counts[2] = ok ? 0 : counts[2] + 1;
-  counts[3] = std::max(counts[3], counts[2]);
-}
-
 // Trees of k arrays each; the number of steps made, lr and ent_coef, all (); counts (4,) int32; a rollout's n samples:
 // observations (n, D) float32 or uint8, actions (n, heads), log-probabilities, values and advantages (n,), masks (n, A)
-// uint8; order (K, M) int32, the samples of each minibatch. -> k weights, k first and k second moments, the number of
+// uint8; order (K, M) int32, the samples of each minibatch; numbers: clip_coef, vf_coef, vf_clip_coef, the largest norm, the
+// largest KL, beyond which the epoch ends without a step, and Adam's. -> k weights, k first and k second moments, the number of
 // steps, metrics (K, 7), ok (K,): 1 where a step was made, or where the KL was beyond the largest: after that one both
 // are 0; counts (4,) int32. A minibatch whose loss or gradients aren't finite changes nothing. With two towers each has a thread; the result doesn't depend on how many there are.
 inline Arrays ppo_epoch(const Arrays& weights, const Arrays& momentum, const Arrays& second, const Array& made,
                         const Array& lr, const Array& ent_coef, const Array& counts, const Array& observations,
-                        const Arrays& rollout, const std::optional<Array>& masks, const Array& order, Network network,
-                        EpochNumbers numbers) {
+                        const Arrays& rollout, const std::optional<Array>& masks, const Array& order,
+                        const Network& network, const std::array<double, 9>& numbers) {
   expect(gemm != nullptr, "ppo_epoch: no BLAS is set");
-  int k = static_cast<int>(weights.size()), A = network.outputs(), heads = int(network.sizes.size());
+  auto [tower_layers, tower_heads, logstd_place, head_sizes] = network;
+  int k = static_cast<int>(weights.size()), A = 0, heads = int(head_sizes.size());
+  for (int size : head_sizes) A += size;
   auto inputs = step_inputs("ppo_epoch", {weights, momentum, second}, {made, lr, ent_coef});
   expect(observations.ndim() == 2 && rollout.size() == 4, "ppo_epoch: observations must be (n, D), and four follow");
   int n = observations.shape(0), D = observations.shape(1);
@@ -106,11 +82,13 @@ inline Arrays ppo_epoch(const Arrays& weights, const Arrays& momentum, const Arr
   inputs.insert(inputs.end(), rollout.begin(), rollout.end());
   if (masks) inputs.push_back(*masks);
   int K = order.shape(0), M = order.shape(1), first = 3 * k;  // behind the trees: numbers, counts, order, rollout
-  bool masked = masks.has_value(), continuous = network.logstd >= 0;
+  bool masked = masks.has_value(), continuous = logstd_place >= 0;
   std::vector<int64_t> sizes;
   for (auto& weight : weights) sizes.push_back(weight.size());
 
-  auto kernel = [=](const Buffers& in, const Outputs& to) {
+  auto kernel = [=, layers = tower_layers, tops = tower_heads, place = logstd_place, choices = head_sizes](
+                    const Buffers& in, const Outputs& to) {
+    auto [clip_coef, vf, vf_clip, max_norm, largest_kl, beta1, beta2, eps, decay] = numbers;
     Tensors tensors;
     std::vector<std::vector<float>> gradients;
     for (int i = 0; i < k; ++i) {
@@ -122,14 +100,13 @@ inline Arrays ppo_epoch(const Arrays& weights, const Arrays& momentum, const Arr
       tensors.gradients.push_back(gradients.back().data());
     }
     float steps = *floats(in, first), rate = *floats(in, first + 1);
-    Coefficients coefficients{numbers.clip, numbers.vf, numbers.vf_clip, *floats(in, first + 2)};
-    auto counted = static_cast<int32_t*>(to[3 * k + 3]);
-    std::memcpy(counted, in[first + 3], 4 * sizeof(int32_t));
+    Coefficients coefficients{float(clip_coef), float(vf), float(vf_clip), *floats(in, first + 2)};
+    auto& counted = *static_cast<Counts*>(to[3 * k + 3]);
+    counted = *static_cast<const Counts*>(in[first + 3]);
     auto rows = static_cast<const int32_t*>(in[first + 4]);
 
     std::vector<Tower> towers;
-    for (size_t t = 0; t < network.layers.size(); ++t)
-      towers.emplace_back(network.layers[t], network.heads[t], A + 1, M);
+    for (size_t t = 0; t < layers.size(); ++t) towers.emplace_back(layers[t], tops[t], A + 1, M);
     Gathered batch(M, D, heads, A, masked);
     std::vector<float> y(size_t(M) * (A + 1)), dy(y.size());
     auto each_tower = [&](const std::function<void(int)>& work) { run_parts(int(towers.size()), work); };
@@ -139,27 +116,27 @@ inline Arrays ppo_epoch(const Arrays& weights, const Arrays& momentum, const Arr
     for (int b = 0; b < K; ++b) {
       batch.take(in, first + 5, as_bytes, rows + int64_t(b) * M);
       each_tower([&](int t) { towers[t].forward(tensors, batch.x(), M, y.data()); });
-      float* logstd = continuous ? tensors.at[network.logstd] : nullptr;
-      Likelihood likelihood(network.sizes, continuous, logstd);
+      float* logstd = continuous ? tensors.at[place] : nullptr;
+      Likelihood likelihood(choices, continuous, logstd);
       Metrics metrics = ppo_loss(likelihood, coefficients, y.data(), A, M, batch.chosen(), heads, batch.targets(),
-                                 dy.data(), continuous ? tensors.gradients[network.logstd] : nullptr);
+                                 dy.data(), continuous ? tensors.gradients[place] : nullptr);
       std::copy(metrics.begin(), metrics.end(), told + int64_t(b) * kMetrics);
-      if (metrics[kKl] > numbers.largest_kl) {
+      if (metrics[kKl] > float(largest_kl)) {
         good[b] = std::all_of(metrics.begin(), metrics.end(), [](float x) { return std::isfinite(x); });
         break;
       }
       each_tower([&](int t) { towers[t].backward(tensors, batch.x(), M, dy.data()); });
       double squares = 0;
       for (int i = 0; i < k; ++i) squares += sum_of_squares(tensors.gradients[i], sizes[i]);
-      Clip clip(squares, metrics[kTotal], numbers.max_norm);
+      Clip clip = clip_of(squares, metrics[kTotal], float(max_norm));
       steps += clip.ok;
-      AdamStep step(numbers.adam, clip.scale, rate, steps);
+      AdamStep step = adam_step_of({beta1, beta2, eps, decay}, clip.scale, rate, steps);
       for (int i = 0; clip.ok && i < k; ++i) {
         float *w = floats(to, i), *m = floats(to, k + i), *v = floats(to, 2 * k + i);
-        step.run(w, tensors.gradients[i], m, v, sizes[i]);
+        adam_run(step, w, tensors.gradients[i], m, v, sizes[i]);
       }
       good[b] = clip.ok;
-      count(counted, clip.ok);
+      counted = next_counts(counted, clip.ok);
     }
     *floats(to, 3 * k) = steps;
   };
@@ -169,5 +146,7 @@ inline Arrays ppo_epoch(const Arrays& weights, const Arrays& momentum, const Arr
   dtypes.back() = mx::int32;
   return call("PPOEpoch", kernel, inputs, shapes, {}, dtypes);
 }
+
+OPERATION(ppo_epoch);
 
 }  // namespace puffer

@@ -4,12 +4,8 @@
 #pragma once
 
 #include <array>
-#include <cmath>
-#include <cstdint>
-#include <vector>
 
-#include "ops/cpu/sampling.h"
-#include "ppo/closed_form/categorical.h"
+#include "ops/distributions.h"
 #include "ppo/closed_form/terms.h"
 
 namespace puffer {
@@ -20,7 +16,7 @@ struct RowOfLogits {
   const uint8_t* mask;  // or null
   float* kept;
 
-  float at(int k) const { return legal(k) ? logits[k] : kMasked; }
+  float at(int k) const { return legal(k) ? logits[k] : -1e4f; }
   bool legal(int k) const { return !mask || mask[k]; }
   float keep(int k, float e) const { return kept[k] = e; }
   float share(int k, float, float sum) const { return kept[k] /= sum; }
@@ -81,13 +77,12 @@ class Likelihood {
 
  private:
   void of_normals(const float* means, const float* actions) {
-    constexpr float kHalfLogTwoPi = 0.918938533f;
     for (int j = 0; j < outputs_; ++j) {
       float distance = (actions[j] - means[j]) * precision_[j];
-      logprob += -0.5f * distance * distance - kHalfLogTwoPi - logstd_[j];
-      entropy += 0.5f + kHalfLogTwoPi + logstd_[j];
+      logprob += normal_logprob(distance, logstd_[j]);
+      entropy += normal_entropy(logstd_[j]);
       by_logprob[j] = distance * precision_[j];
-      by_logstd[j] = distance * distance - 1;
+      by_logstd[j] = normal_by_logstd(distance);
     }
   }
 
@@ -142,7 +137,7 @@ inline Metrics ppo_loss(Likelihood& likelihood, const Coefficients& c, const flo
   }
   Metrics metrics;
   for (int k = 0; k < kMetrics; ++k) metrics[k] = float(sums[k] / n);
-  metrics[3] = metrics[0] + c.vf * metrics[1] - c.entropy * metrics[2];
+  metrics[3] = ppo_total(metrics[0], metrics[1], metrics[2], c.vf, c.entropy);
   return metrics;
 }
 

@@ -3,26 +3,15 @@
 
 #pragma once
 
-#include <cstdint>
-#include <cstring>
-#include <vector>
+#include <array>
 
-#include "ops/cpu/arithmetic.h"
-#include "ops/cpu/stages.h"
+#include "ops/cpu/activations.h"
+#include "ops/cpu/elements.h"
 #include "ops/linear/linear.h"
 
 namespace puffer {
 
-// The derivative at x, whose activation is y.
-inline Lanes slope(Activation kind, Lanes x, Lanes y) {
-  switch (kind) {
-    case Activation::kGelu: return gelu_slope(x);
-    case Activation::kTanh: return 1.0f - y * y;
-    case Activation::kRelu: return x > Lanes{} ? Lanes{} + 1.0f : Lanes{};
-    case Activation::kNone: break;
-  }
-  return Lanes{} + 1.0f;
-}
+using Five = std::array<int, 5>;  // the fields of one of these
 
 // Tensors by their places among all weights; -1: there is none.
 struct Layer {
@@ -40,18 +29,13 @@ struct Tensors {
   std::vector<float*> at, gradients;
 };
 
-// Calls work(first element, its lanes) for all runs of kLanes.
-template <class Work>
-inline void each_run(int64_t size, Work work) {
-  for (int64_t i = 0; i < size; i += kLanes)
-    work(i, Channels(0, static_cast<int>(std::min<int64_t>(kLanes, size - i))));
-}
-
 class Tower {
  public:
   // `outputs` is the width of the matrix whose columns the heads write; `samples` the most there may be.
-  Tower(std::vector<Layer> layers, std::vector<Head> heads, int outputs, int samples)
-      : layers_(std::move(layers)), heads_(std::move(heads)), outputs_(outputs) {
+  Tower(const std::vector<Five>& layers, const std::vector<Five>& heads, int outputs, int samples) : outputs_(outputs) {
+    for (auto [weight, bias, inputs, width, kind] : layers)
+      layers_.push_back({weight, bias, inputs, width, static_cast<Activation>(kind)});
+    for (auto [weight, bias, row, count, column] : heads) heads_.push_back({weight, bias, row, count, column});
     size_t widest = 0;
     for (auto& layer : layers_) {
       size_t size = size_t(samples) * layer.width;
@@ -69,7 +53,7 @@ class Tower {
       auto& layer = layers_[l];
       product(tensors, layer.weight, 0, layer.bias, x, n, layer.inputs, layer.width, before_[l].data(), layer.width);
       float *z = before_[l].data(), *a = after_[l].data();
-      each_run(int64_t(n) * layer.width,
+      each_of(0, int64_t(n) * layer.width,
                [&](int64_t i, Channels at) { at.store(a + i, activate(layer.activation, at.load(z + i))); });
       x = a;
     }
@@ -94,7 +78,7 @@ class Tower {
       auto& layer = layers_[l];
       float *z = before_[l].data(), *a = after_[l].data(), *d = gradient_.data();
       if (layer.activation != Activation::kNone)
-        each_run(int64_t(n) * layer.width, [&](int64_t i, Channels at) {
+        each_of(0, int64_t(n) * layer.width, [&](int64_t i, Channels at) {
           at.store(d + i, at.load(d + i) * slope(layer.activation, at.load(z + i), at.load(a + i)));
         });
       auto input = l > 0 ? after_[l - 1].data() : x;

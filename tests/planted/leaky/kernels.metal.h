@@ -4,9 +4,7 @@
 
 #include "gpu/functions.metal.h"
 
-template <typename Low, int T, int S, int H>
-kernel void leaky_forward(device const Low* u, device const Low* x, device const float* first,
-                          device const float* keep, device float* states, uint i) {
+KERNEL leaky_forward<Low, T, S, H>: Low u x, float first keep -> float states {
   if (i < (uint)(S * H)) {
     float state = first[i];
     uint row = i / H, k = i;
@@ -19,10 +17,7 @@ kernel void leaky_forward(device const Low* u, device const Low* x, device const
   }
 }
 
-template <typename Low, int T, int S, int H>
-kernel void leaky_backward(device const Low* u, device const Low* x, device const float* first,
-                           device const float* keep, device const float* states, device const float* dout,
-                           device Low* du, device Low* dx, device float* dfirst, uint i) {
+KERNEL leaky_backward<Low, T, S, H>: Low u x, float first keep states dout -> Low du dx, float dfirst {
   if (i < (uint)(S * H)) {
     float carry = 0.0f;
     uint row = i / H + (uint)(T - 1) * S, k = i + (uint)(T - 1) * S * H;

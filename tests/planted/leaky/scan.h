@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "ops/cpu/binding.h"
 #include "ops/cpu/node.h"
 #include "ops/cpu/threads.h"
 #include "policy/networks/leaky/cell.h"
@@ -49,5 +50,8 @@ inline Arrays leaky_backward_node(const Array& u, const Array& x, const Array& f
   };
   return call("LeakyGradient", kernel, {u, x, first, keep, states, dout}, {x.shape(), x.shape(), first.shape()});
 }
+
+OPERATION_AS(leaky_forward, leaky_forward_node);
+OPERATION_AS(leaky_backward, leaky_backward_node);
 
 }  // namespace puffer

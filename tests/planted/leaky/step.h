@@ -1,5 +1,6 @@
 #pragma once
 
+#include "ops/cpu/binding.h"
 #include "ops/cpu/stages.h"
 #include "policy/networks/leaky/cell.h"
 
@@ -23,5 +24,7 @@ class LeakyLayer : public Stage {
   int H_, state_;
   Panels<1> panels_;
 };
+
+STAGE(leaky, LeakyLayer, const float*, int, int);
 
 }  // namespace puffer

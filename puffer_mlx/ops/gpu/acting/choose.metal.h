@@ -2,7 +2,24 @@
 
 #pragma once
 
+#include "distributions.h"
 #include "gpu/acting/functions.metal.h"
+
+// An agent's logits in one head, and its legal choices, or null; nothing is remembered.
+template <int R>
+struct LogitsOfAgent {
+  IN_SHARED Rows<R>* logits;
+  uint r;
+  IN_DEVICE const uint8_t* mask;
+  bool some_illegal;
+
+  FUNCTION float at(int k) const { return logits[k].of[r]; }
+  FUNCTION void set(int k, float x) const { logits[k].of[r] = x; }
+  FUNCTION bool masked() const { return some_illegal; }
+  FUNCTION bool legal(int k) const { return mask[k] != 0; }
+  FUNCTION float keep(int, float e) const { return e; }
+  FUNCTION float weight(int, float x) const { return exp(x); }
+};
 
 template <int R, int GROUPS, int THREADS, int SEATS>
 FUNCTION void choose(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
@@ -19,41 +36,21 @@ FUNCTION void choose(IN_THREAD Step<R, GROUPS, THREADS, SEATS>& step) {
     uint agent = step.place(me);
     IN_SHARED Rows<R>* mine = outputs + me / R * (A + 1);
     uint r = me % R, at = 0;
-    float limit = (float)step.sizes[12];
-    float logprob = 0.0f;
+    float limit = (float)step.sizes[12], logprob = 0.0f;
+    bool masked = step.sizes[9] > 0;
     for (uint head = 0; head < heads; ++head) {
-      uint size = (uint)step.sizes[14 + head];
-      float given = step.noise[agent * heads + head];
+      int size = step.sizes[14 + head];
+      float noise = step.noise[agent * heads + head], action, own;
       if (step.sizes[10] > 0) {
-        float mean = within(finite(mine[head].of[r]), limit);
-        float action = within(mean + exp(step.logstd[head]) * given, limit);
-        float distance = (action - mean) * exp(-step.logstd[head]);
-        step.actions[agent * heads + head] = action;
-        logprob += -0.5f * distance * distance - 0.918938533f - step.logstd[head];  // log(2 pi) / 2
-        continue;
+        float logstd = step.logstd[head];
+        normal_draw(mine[head].of[r], noise, limit, logstd, exp(logstd), exp(-logstd), action, own);
+      } else {
+        LogitsOfAgent<R> logits = {mine + at, r, step.mask + (masked ? agent * A + at : 0), masked};
+        categorical_draw(logits, size, noise, action, own);
       }
-      uint last = step.sizes[9] > 0 ? 0 : size - 1, action = 0;  // the last legal choice
-      float top = 0.0f, sum = 0.0f, reached = 0.0f;
-      for (uint a = 0; a < size; ++a) {
-        float logit = finite(mine[at + a].of[r]);
-        if (step.sizes[9] > 0) {
-          bool legal = step.mask[agent * A + at + a] != 0;
-          logit = legal ? logit : -1e4f;  // MASKED of policy/distributions.py
-          last = legal ? a : last;
-        }
-        mine[at + a].of[r] = logit;
-        top = a == 0 || logit > top ? logit : top;
-      }
-      for (uint a = 0; a < size; ++a) sum += exp(mine[at + a].of[r] - top);
-      top += log(sum);
-      for (uint a = 0; a < size; ++a) {
-        reached += exp(mine[at + a].of[r] - top);
-        action += reached <= given ? 1 : 0;
-      }
-      action = action < last ? action : last;
-      step.actions[agent * heads + head] = (float)action;
-      logprob += mine[at + action].of[r] - top;
-      at += size;
+      step.actions[agent * heads + head] = action;
+      logprob += own;
+      at += (uint)size;
     }
     step.logprobs[agent] = logprob;
     step.values[agent] = mine[A].of[r];

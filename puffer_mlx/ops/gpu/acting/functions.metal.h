@@ -32,6 +32,7 @@
 
 #pragma once
 
+#include "gelu/activation.h"
 #include "gpu/functions.metal.h"
 
 #define WRITTEN(type, array) ((IN_DEVICE type*)(array))
@@ -68,17 +69,6 @@ FUNCTION Sums<V, R> multiply(IN_DEVICE const float* weight, uint apart, uint str
     }
   }
   return sums;
-}
-
-FUNCTION float gelu(float x) {
-  float distance = x < 0.0f ? -x : x;
-  return (x < 0.0f ? 0.0f : x) - (distance > 13.0f ? 0.0f : distance * normal_tail(x));
-}
-
-// NaN is 0, infinities become `LARGEST` of policy/distributions.py.
-FUNCTION float finite(float x) {
-  if (x != x) return 0.0f;
-  return x > 3.4028234e38f ? 3.4028e38f : x < -3.4028234e38f ? -3.4028e38f : x;
 }
 
 // A block's step: sizes, and where things are.

@@ -15,15 +15,10 @@
 #include "gpu/acting/rules.kernel.h"
 #include "rules"
 
-template <typename Low, int R, int GROUPS, int THREADS, int ROOM, int SEEN, int HEADS, int LEGAL, int WORDS, int LOG, int LOGS>
-kernel void rollout(device const Low* first_observations, device const float* first_rewards,
-                    device const float* first_terminals, device const uint8_t* first_masks, device const int* games,
-                    device const float* states_before, device const float* all_noise, device const float* weights,
-                    device const int* sizes, device const int* horizon, device Low* all_observations,
-                    device Low* last_observations, device float* all_rewards, device float* all_terminals,
-                    device uint8_t* all_masks, device float* all_actions, device float* all_logprobs,
-                    device float* all_values, device int* games_after, device float* after, uint me,
-                    uint block) {
+KERNEL rollout<Low, R, GROUPS, THREADS, ROOM, SEEN, HEADS, LEGAL, WORDS, LOG, LOGS>: Low first_observations, float
+  first_rewards first_terminals, uint8_t first_masks, int games, float states_before all_noise weights, int sizes horizon
+  -> Low all_observations last_observations, float all_rewards all_terminals, uint8_t all_masks, float all_actions
+  all_logprobs all_values, int games_after, float after {
   SHARED Rows<R> room[ROOM];
   Step<R, GROUPS, THREADS, 0> step(sizes, sizes, weights, room, me, block);
   uint n = step.n, first = step.first;

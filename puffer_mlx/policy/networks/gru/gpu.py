@@ -33,16 +33,10 @@ def gru_forward(
         h (T, S, H) float32, and r, u, n and n's part of W h + b, (T, S, 4H), of z's dtype.
     """
     T, S, H = *z.shape[:2], weight_hh.shape[1]
-    given, steps = first_and_keep({"h0": h0}, keep)
-    h, gates = launch_recurrence(
-        TEXT,
-        "gru_forward",
-        {"z": z, "weight_hh": weight_hh.T, "bias_hh": bias_hh, **given},
-        {"h": (T, S, H), "gates": (T, S, 4 * H)},
-        (T, S, H, *steps),
-        3,
-        backward=False,
-    )
+    given, steps = first_and_keep([h0], keep)
+    arrays, shapes = [z, weight_hh.T, bias_hh, *given], [(T, S, H), (T, S, 4 * H)]
+    sizes = T, S, H, *steps
+    h, gates = launch_recurrence(TEXT, "gru_forward", arrays, shapes, sizes, 3, backward=False)
     return h, gates
 
 
@@ -69,14 +63,8 @@ def gru_backward(
         float32, which means nothing where h0 is None.
     """
     T, S, H = h.shape
-    given, steps = first_and_keep({"h0": h0}, keep)
-    dz, dhidden, dh0 = launch_recurrence(
-        TEXT,
-        "gru_backward",
-        {"gates": gates, "weight_hh": weight_hh, **given, "h": h, "dh": dh},
-        {"dz": (T, S, 3 * H), "dhidden": (T, S, 3 * H), "dh0": (1,) if h0 is None else (S, H)},
-        (T, S, H, *steps),
-        3,
-        backward=True,
-    )
-    return dz, dhidden, dh0
+    given, steps = first_and_keep([h0], keep)
+    shapes = [(T, S, 3 * H), (T, S, 3 * H), (1,) if h0 is None else (S, H)]
+    arrays, sizes = [gates, weight_hh, *given, h, dh], (T, S, H, *steps)
+    found = launch_recurrence(TEXT, "gru_backward", arrays, shapes, sizes, 3, backward=True)
+    return tuple(found)  # type: ignore

@@ -2,9 +2,9 @@
 
 #pragma once
 
+#include "ops/cpu/binding.h"
 #include "ops/cpu/node.h"
-#include "ops/cpu/product.h"
-#include "ops/cpu/threads.h"
+#include "ops/recurrence/recurrence.h"
 #include "policy/networks/gru/cell.h"
 
 namespace puffer {
@@ -41,55 +41,26 @@ inline void gru_row_gradient(Channels at, int H, Lanes dh, const float* gates, f
 inline void gru_forward(int T, int S, int H, const Buffers& in, const Outputs& to) {
   auto z = floats(in, 0), weight_hh = floats(in, 1), bias_hh = floats(in, 2), h0 = floats(in, 3), keep = floats(in, 4);
   auto h = floats(to, 0), gates = floats(to, 1);
-  auto panels = pack_parts<3>(weight_hh, H);
-  auto walk = [=, &panels](int begin, int end) {
-    for (int t = 0; t < T; ++t) {
-      auto step = int64_t(t) * S;
-      auto h_before = t ? h + (step - S) * H : h0;
-      auto row_of = [=](int s) { return h_before + int64_t(s) * H; };
-      multiply_rows(begin, end, panels, H, row_of, [=](int s, int panel, const Lanes* sums) {
-        int64_t k = step + s;
-        gru_row({panel * kLanes, H}, H, sums, z + k * 3 * H, bias_hh, keep[k], row_of(s), gates + k * 4 * H, h + k * H);
-      });
-    }
-  };
-  over_rows(S, T, walk, kTileRows<3>);
+  walk_forward<3>(T, S, H, weight_hh, h0, h, [=](int t, int64_t k, int s, Channels at, const Lanes* sums) {
+    auto before = t ? h + (k - S) * H : h0 + int64_t(s) * H;
+    gru_row(at, H, sums, z + k * 3 * H, bias_hh, keep[k], before, gates + k * 4 * H, h + k * H);
+  });
 }
 
 inline void gru_backward(int T, int S, int H, const Buffers& in, const Outputs& to) {
   auto gates = floats(in, 0), weight_hh = floats(in, 1), h0 = floats(in, 2), keep = floats(in, 3);
   auto h = floats(in, 4), dh = floats(in, 5);
   auto dz = floats(to, 0), dhidden = floats(to, 1), dh0 = floats(to, 2);
-  constexpr int V = 4;
-  auto panels = pack_columns<V>(weight_hh, 3 * H, H);
-  auto walk = [=, &panels](int begin, int end) {
-    std::memset(dh0 + int64_t(begin) * H, 0, sizeof(float) * int64_t(end - begin) * H);
-    for (int t = T - 1; t >= 0; --t) {
-      auto step = int64_t(t) * S;
-      auto h_before = t ? h + (step - S) * H : h0;
-      bool last = t == T - 1;
-      auto row_of = [=](int s) { return dhidden + (step + (last ? 0 : S) + s) * 3 * H; };
-      multiply_rows(begin, end, panels, last ? 0 : 3 * H, row_of, [=](int s, int panel, const Lanes* sums) {
-        int64_t k = step + s;
-        float kept = last ? 0.0f : keep[k + S];
-        for (int v = 0; v < V && (panel * V + v) * kLanes < H; ++v) {
-          Channels at((panel * V + v) * kLanes, H);
-          float* carry = dh0 + int64_t(s) * H;
-          Lanes d = at.load(dh + k * H) + kept * (at.load(carry) + sums[v]);
-          gru_row_gradient(at, H, d, gates + k * 4 * H, keep[k], h_before + int64_t(s) * H, carry, dz + k * 3 * H,
-                           dhidden + k * 3 * H);
-        }
-      });
-    }
-    auto row_of = [=](int s) { return dhidden + int64_t(s) * 3 * H; };
-    multiply_rows(begin, end, panels, 3 * H, row_of, [=](int s, int panel, const Lanes* sums) {
-      for (int v = 0; v < V && (panel * V + v) * kLanes < H; ++v) {
-        Channels at((panel * V + v) * kLanes, H);
-        at.store(dh0 + int64_t(s) * H, keep[s] * (at.load(dh0 + int64_t(s) * H) + sums[v]));
-      }
-    });
+  auto row = [=](int t, int64_t k, int s, Channels at, Lanes sum, float kept) {
+    auto before = t ? h + (k - S) * H : h0 + int64_t(s) * H;
+    float* carry = dh0 + int64_t(s) * H;
+    Lanes d = at.load(dh + k * H) + kept * (at.load(carry) + sum);
+    gru_row_gradient(at, H, d, gates + k * 4 * H, keep[k], before, carry, dz + k * 3 * H, dhidden + k * 3 * H);
   };
-  over_rows(S, T, walk, kTileRows<V>);
+  auto last = [=](int s, Channels at, Lanes sum) {
+    at.store(dh0 + int64_t(s) * H, keep[s] * (at.load(dh0 + int64_t(s) * H) + sum));
+  };
+  walk_backward<3>(T, S, H, weight_hh, dhidden, keep, dh0, row, last);
 }
 
 // ---- graph nodes ---------------------------------------------------------------------------------------------------
@@ -119,5 +90,8 @@ inline Arrays gru_backward_node(const Array& gates, const Array& weight_hh, cons
   auto kernel = [=](const Buffers& in, const Outputs& to) { gru_backward(T, S, H, in, to); };
   return call("GRUGradient", kernel, {gates, weight_hh, h0, keep, h, dh}, {wide, wide, {S, H}});
 }
+
+OPERATION_AS(gru_forward, gru_forward_node);
+OPERATION_AS(gru_backward, gru_backward_node);
 
 }  // namespace puffer

@@ -2,10 +2,7 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <vector>
-
+#include "ops/cpu/binding.h"
 #include "ops/cpu/stages.h"
 #include "policy/networks/gru/cell.h"
 
@@ -53,5 +50,7 @@ class GRULayer : public Stage {
   Panels<3> weight_ih_, weight_hh_;
   std::vector<Lanes> bias_ih_, bias_hh_;
 };
+
+STAGE(gru, GRULayer, const float*, const float*, const float*, const float*, int, int);
 
 }  // namespace puffer

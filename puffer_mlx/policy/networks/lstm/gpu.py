@@ -34,17 +34,11 @@ def lstm_forward(
         z's dtype.
     """
     T, S, H = *z.shape[:2], weight_hh.shape[1]
-    given, steps = first_and_keep({"h0": h0, "c0": c0}, keep)
-    h, c, gates = launch_recurrence(
-        TEXT,
-        "lstm_forward",
-        {"z": z, "weight_hh": weight_hh.T, **given},
-        {"h": (T, S, H), "c": (T, S, H), "gates": z.shape},
-        (T, S, H, *steps),
-        4,
-        backward=False,
-    )
-    return h, c, gates
+    given, steps = first_and_keep([h0, c0], keep)
+    arrays, shapes = [z, weight_hh.T, *given], [(T, S, H), (T, S, H), z.shape]
+    sizes = T, S, H, *steps
+    found = launch_recurrence(TEXT, "lstm_forward", arrays, shapes, sizes, 4, backward=False)
+    return tuple(found)  # type: ignore
 
 
 def lstm_backward(
@@ -74,15 +68,8 @@ def lstm_backward(
         which mean nothing where those are None.
     """
     T, S, H = c.shape
-    given, steps = first_and_keep({"c0": c0}, keep)
-    state = (1,) if c0 is None else (S, H)
-    dz, dh0, dc0 = launch_recurrence(
-        TEXT,
-        "lstm_backward",
-        {"gates": gates, "weight_hh": weight_hh, **given, "c": c, "dh": dh},
-        {"dz": gates.shape, "dh0": state, "dc0": state},
-        (T, S, H, *steps),
-        4,
-        backward=True,
-    )
-    return dz, dh0, dc0
+    given, steps = first_and_keep([c0], keep)
+    state, sizes = (1,) if c0 is None else (S, H), (T, S, H, *steps)
+    arrays, shapes = [gates, weight_hh, *given, c, dh], [gates.shape, state, state]
+    found = launch_recurrence(TEXT, "lstm_backward", arrays, shapes, sizes, 4, backward=True)
+    return tuple(found)  # type: ignore

@@ -2,9 +2,9 @@
 
 #pragma once
 
+#include "ops/cpu/binding.h"
 #include "ops/cpu/node.h"
-#include "ops/cpu/product.h"
-#include "ops/cpu/threads.h"
+#include "ops/recurrence/recurrence.h"
 #include "policy/networks/lstm/cell.h"
 
 namespace puffer {
@@ -38,52 +38,23 @@ inline void lstm_row_gradient(Channels at, int H, Lanes dh, const float* gates, 
 inline void lstm_forward(int T, int S, int H, const Buffers& in, const Outputs& to) {
   auto z = floats(in, 0), weight_hh = floats(in, 1), h0 = floats(in, 2), c0 = floats(in, 3), keep = floats(in, 4);
   auto h = floats(to, 0), c = floats(to, 1), gates = floats(to, 2);
-  auto panels = pack_parts<4>(weight_hh, H);
-  auto walk = [=, &panels](int begin, int end) {
-    for (int t = 0; t < T; ++t) {
-      auto step = int64_t(t) * S;
-      auto h_before = t ? h + (step - S) * H : h0, c_before = t ? c + (step - S) * H : c0;
-      auto row_of = [=](int s) { return h_before + int64_t(s) * H; };
-      multiply_rows(begin, end, panels, H, row_of, [=](int s, int panel, const Lanes* sums) {
-        int64_t k = step + s;
-        lstm_row({panel * kLanes, H}, H, sums, z + k * 4 * H, keep[k], c_before + int64_t(s) * H, gates + k * 4 * H,
-                 c + k * H, h + k * H);
-      });
-    }
-  };
-  over_rows(S, T, walk, kTileRows<4>);
+  walk_forward<4>(T, S, H, weight_hh, h0, h, [=](int t, int64_t k, int s, Channels at, const Lanes* sums) {
+    auto before = t ? c + (k - S) * H : c0 + int64_t(s) * H;
+    lstm_row(at, H, sums, z + k * 4 * H, keep[k], before, gates + k * 4 * H, c + k * H, h + k * H);
+  });
 }
 
 inline void lstm_backward(int T, int S, int H, const Buffers& in, const Outputs& to) {
   auto gates = floats(in, 0), weight_hh = floats(in, 1), c0 = floats(in, 2), keep = floats(in, 3);
   auto c = floats(in, 4), dh = floats(in, 5);
   auto dz = floats(to, 0), dh0 = floats(to, 1), dc0 = floats(to, 2);
-  constexpr int V = 4;
-  auto panels = pack_columns<V>(weight_hh, 4 * H, H);
-  auto walk = [=, &panels](int begin, int end) {
-    std::memset(dc0 + int64_t(begin) * H, 0, sizeof(float) * int64_t(end - begin) * H);  // dL/dc_t until t = 0
-    for (int t = T - 1; t >= 0; --t) {
-      auto step = int64_t(t) * S;
-      auto c_before = t ? c + (step - S) * H : c0;
-      bool last = t == T - 1;
-      auto row_of = [=](int s) { return dz + (step + (last ? 0 : S) + s) * 4 * H; };
-      multiply_rows(begin, end, panels, last ? 0 : 4 * H, row_of, [=](int s, int panel, const Lanes* sums) {
-        int64_t k = step + s;
-        float kept = last ? 0.0f : keep[k + S];
-        for (int v = 0; v < V && (panel * V + v) * kLanes < H; ++v) {
-          Channels at((panel * V + v) * kLanes, H);
-          lstm_row_gradient(at, H, at.load(dh + k * H) + kept * sums[v], gates + k * 4 * H, keep[k],
-                            c_before + int64_t(s) * H, c + k * H, dc0 + int64_t(s) * H, dz + k * 4 * H);
-        }
-      });
-    }
-    auto row_of = [=](int s) { return dz + int64_t(s) * 4 * H; };
-    multiply_rows(begin, end, panels, 4 * H, row_of, [=](int s, int panel, const Lanes* sums) {
-      for (int v = 0; v < V && (panel * V + v) * kLanes < H; ++v)
-        Channels((panel * V + v) * kLanes, H).store(dh0 + int64_t(s) * H, keep[s] * sums[v]);
-    });
+  auto row = [=](int t, int64_t k, int s, Channels at, Lanes sum, float kept) {
+    auto before = t ? c + (k - S) * H : c0 + int64_t(s) * H;
+    lstm_row_gradient(at, H, at.load(dh + k * H) + kept * sum, gates + k * 4 * H, keep[k], before, c + k * H,
+                      dc0 + int64_t(s) * H, dz + k * 4 * H);
   };
-  over_rows(S, T, walk, kTileRows<V>);
+  auto last = [=](int s, Channels at, Lanes sum) { at.store(dh0 + int64_t(s) * H, keep[s] * sum); };
+  walk_backward<4>(T, S, H, weight_hh, dz, keep, dc0, row, last);  // dc0: dL/dc_t until t = 0
 }
 
 // ---- graph nodes ---------------------------------------------------------------------------------------------------
@@ -115,5 +86,8 @@ inline Arrays lstm_backward_node(const Array& gates, const Array& weight_hh, con
   auto kernel = [=](const Buffers& in, const Outputs& to) { lstm_backward(T, S, H, in, to); };
   return call("LSTMGradient", kernel, {gates, weight_hh, c0, keep, c, dh}, {gates.shape(), {S, H}, {S, H}}, {0});
 }
+
+OPERATION_AS(lstm_forward, lstm_forward_node);
+OPERATION_AS(lstm_backward, lstm_backward_node);
 
 }  // namespace puffer

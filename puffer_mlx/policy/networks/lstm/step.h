@@ -2,10 +2,7 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <vector>
-
+#include "ops/cpu/binding.h"
 #include "ops/cpu/stages.h"
 #include "policy/networks/lstm/cell.h"
 
@@ -66,5 +63,7 @@ class LSTMLayer : public Stage {
   Panels<4> panels_;
   std::vector<Lanes> bias_;
 };
+
+STAGE(lstm, LSTMLayer, const float*, const float*, const float*, const float*, int, int);
 
 }  // namespace puffer

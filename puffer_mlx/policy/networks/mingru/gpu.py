@@ -28,14 +28,9 @@ def mingru_forward(
         Outputs, of u's dtype, and states, float32: both (T, S, H).
     """
     _, S, H = x.shape
-    given, steps = first_and_keep({"first": first}, keep)
-    out, states = launch(
-        TEXT,
-        "mingru_forward",
-        {"u": u, "x": x, **given, "sizes": numbers(*x.shape, *steps)},
-        {"out": x.shape, "states": x.shape},
-        threads=S * H,
-    )
+    given, steps = first_and_keep([first], keep)
+    arrays = [u, x, *given, numbers(*x.shape, *steps)]
+    out, states = launch(TEXT, "mingru_forward", arrays, [x.shape] * 2, S * H)
     return out, states
 
 
@@ -62,15 +57,8 @@ def mingru_backward(
         (S, H), each of its array's dtype; the last means nothing where ``first`` is None.
     """
     _, S, H = x.shape
-    given, steps = first_and_keep({"first": first}, keep)
-    du, dx, dfirst = launch(
-        TEXT,
-        "mingru_backward",
-        {
-            **{"u": u, "x": x, **given, "states": states, "dout": dout},
-            "sizes": numbers(*x.shape, *steps),
-        },
-        {"du": u.shape, "dx": x.shape, "dfirst": (1,) if first is None else (S, H)},
-        threads=S * H,
-    )
+    given, steps = first_and_keep([first], keep)
+    arrays = [u, x, *given, states, dout, numbers(*x.shape, *steps)]
+    shapes = [u.shape, x.shape, (1,) if first is None else (S, H)]
+    du, dx, dfirst = launch(TEXT, "mingru_backward", arrays, shapes, S * H)
     return du, dx, dfirst

@@ -12,10 +12,7 @@
 #include "cell.h"
 #include "gpu/functions.metal.h"
 
-template <typename Low>
-kernel void mingru_forward(device const Low* u, device const Low* x, device const float* first,
-                           device const float* keep, device const int* sizes, device Low* out, device float* states,
-                           uint i) {
+KERNEL mingru_forward<Low>: Low u x, float first keep, int sizes -> Low out, float states {
   const int AHEAD = 8;
   int T = sizes[0];
   uint S = sizes[1], H = sizes[2], first_step = sizes[3], keep_step = sizes[4];
@@ -49,10 +46,7 @@ kernel void mingru_forward(device const Low* u, device const Low* x, device cons
   }
 }
 
-template <typename Low>
-kernel void mingru_backward(device const Low* u, device const Low* x, device const float* first,
-                            device const float* keep, device const float* states, device const Low* dout,
-                            device const int* sizes, device Low* du, device Low* dx, device float* dfirst, uint i) {
+KERNEL mingru_backward<Low>: Low u x, float first keep states, Low dout, int sizes -> Low du dx, float dfirst {
   const int AHEAD = 8;
   int T = sizes[0];
   uint S = sizes[1], H = sizes[2], first_step = sizes[3], keep_step = sizes[4];

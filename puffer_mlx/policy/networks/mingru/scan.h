@@ -2,8 +2,7 @@
 
 #pragma once
 
-#include <cstring>
-
+#include "ops/cpu/binding.h"
 #include "ops/cpu/node.h"
 #include "ops/cpu/threads.h"
 #include "policy/networks/mingru/cell.h"
@@ -94,5 +93,8 @@ inline Arrays mingru_backward_node(const Array& u, const Array& x, const Array& 
   auto kernel = [=](const Buffers& in, const Outputs& to) { mingru_backward(T, S, H, in, to); };
   return call("MinGRUGradient", kernel, {u, x, first, keep, states, dout}, {u.shape(), x.shape(), first.shape()});
 }
+
+OPERATION_AS(mingru_forward, mingru_forward_node);
+OPERATION_AS(mingru_backward, mingru_backward_node);
 
 }  // namespace puffer

@@ -2,8 +2,7 @@
 
 #pragma once
 
-#include <cstdint>
-
+#include "ops/cpu/binding.h"
 #include "ops/cpu/stages.h"
 #include "policy/networks/mingru/cell.h"
 
@@ -31,5 +30,7 @@ class MinGRULayer : public Stage {
   int H_, state_;
   Panels<3> panels_;
 };
+
+STAGE(mingru, MinGRULayer, const float*, int, int);
 
 }  // namespace puffer

@@ -4,12 +4,7 @@
 
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <vector>
-
+#include "ops/cpu/binding.h"
 #include "ops/cpu/node.h"
 #include "ops/cpu/threads.h"
 #include "ppo/optimizers/step.h"
@@ -28,48 +23,37 @@ struct AdamPart {
   int64_t first, count;
 };
 
-// What all numbers of one step are computed with; `made` counts steps, this one too.
-struct AdamStep {
-  float clip, beta1, beta2, add1, add2, keep, rate, root, eps;
+// `made` counts steps, this one too.
+inline AdamStep adam_step_of(const AdamNumbers& n, float clip, float lr, double made) {
+  return {clip,
+          float(n.beta1),
+          float(n.beta2),
+          float(1 - n.beta1),
+          float(1 - n.beta2),
+          float(1 - lr * n.decay),
+          float(lr / (1 - std::pow(n.beta1, made))),
+          float(1 / std::sqrt(1 - std::pow(n.beta2, made))),
+          float(n.eps)};
+}
 
-  AdamStep(const AdamNumbers& n, float clip, float lr, double made)
-      : clip(clip),
-        beta1(n.beta1),
-        beta2(n.beta2),
-        add1(1 - n.beta1),
-        add2(1 - n.beta2),
-        keep(1 - lr * n.decay),
-        rate(lr / (1 - std::pow(n.beta1, made))),
-        root(1 / std::sqrt(1 - std::pow(n.beta2, made))),
-        eps(n.eps) {}
-
-  // One weight and its moments, by its gradient.
-  void move(float& w, float g, float& m, float& v) const {
-    float gradient = clip * g;
-    m = beta1 * m + add1 * gradient;
-    v = beta2 * v + add2 * (gradient * gradient);
-    w = keep * w - rate * m / (root * std::sqrt(v) + eps);
+// w, g, m, v (count) -> new w, m and v
+inline void adam_run(const AdamStep& by, const float* __restrict__ w, const float* __restrict__ g,
+                     const float* __restrict__ m, const float* __restrict__ v, float* __restrict__ new_w,
+                     float* __restrict__ new_m, float* __restrict__ new_v, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    float weight = w[i], first = m[i], second = v[i];
+    adam_move(by, g[i], weight, first, second);
+    new_w[i] = weight;
+    new_m[i] = first;
+    new_v[i] = second;
   }
+}
 
-  // w, g, m, v (count) -> new w, m and v
-  void run(const float* __restrict__ w, const float* __restrict__ g, const float* __restrict__ m,
-           const float* __restrict__ v, float* __restrict__ new_w, float* __restrict__ new_m,
-           float* __restrict__ new_v, int64_t count) const {
-    for (int64_t i = 0; i < count; ++i) {
-      float weight = w[i], first = m[i], second = v[i];
-      move(weight, g[i], first, second);
-      new_w[i] = weight;
-      new_m[i] = first;
-      new_v[i] = second;
-    }
-  }
-
-  // The same in place.
-  void run(float* __restrict__ w, const float* __restrict__ g, float* __restrict__ m, float* __restrict__ v,
-           int64_t count) const {
-    for (int64_t i = 0; i < count; ++i) move(w[i], g[i], m[i], v[i]);
-  }
-};
+// The same in place.
+inline void adam_run(const AdamStep& by, float* __restrict__ w, const float* __restrict__ g, float* __restrict__ m,
+                     float* __restrict__ v, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) adam_move(by, g[i], w[i], m[i], v[i]);
+}
 
 // Trees of k arrays each, and the number of steps made, lr and loss, all () -> k weights, k first and k second moments,
 // the number of steps (), and () 1 where the step was made; else 0, and all is as before. The result doesn't depend on
@@ -96,18 +80,18 @@ inline Arrays adam_step(const Arrays& weights, const Arrays& grads, const Arrays
     double sum = 0;
     for (double square : squares) sum += square;
     auto scalars = 4 * k;
-    Clip clip(sum, *floats(in, scalars + 2), max_norm);
+    Clip clip = clip_of(sum, *floats(in, scalars + 2), max_norm);
     float steps = *floats(in, scalars) + clip.ok;
     *floats(to, 3 * k) = steps;
     *floats(to, 3 * k + 1) = clip.ok;
-    AdamStep step(numbers, clip.scale, *floats(in, scalars + 1), steps);
+    AdamStep step = adam_step_of(numbers, clip.scale, *floats(in, scalars + 1), steps);
     run_parts(count, [&](int p) {
       auto [i, first, size] = parts[p];
       auto w = floats(in, i) + first, g = floats(in, k + i) + first;
       auto m = floats(in, 2 * k + i) + first, v = floats(in, 3 * k + i) + first;
       auto new_w = floats(to, i) + first, new_m = floats(to, k + i) + first, new_v = floats(to, 2 * k + i) + first;
       if (clip.ok) {
-        step.run(w, g, m, v, new_w, new_m, new_v, size);
+        adam_run(step, w, g, m, v, new_w, new_m, new_v, size);
       } else {
         std::memcpy(new_w, w, sizeof(float) * size);
         std::memcpy(new_m, m, sizeof(float) * size);
@@ -117,5 +101,8 @@ inline Arrays adam_step(const Arrays& weights, const Arrays& grads, const Arrays
   };
   return call("Adam", kernel, inputs, step_shapes(weights, 3, 2));
 }
+
+OPERATION(adam_step, "weights"_a, "grads"_a, "momentum"_a, "second"_a, "made"_a, "lr"_a, "loss"_a, "max_norm"_a, "beta1"_a,
+          "beta2"_a, "eps"_a, "decay"_a);
 
 }  // namespace puffer

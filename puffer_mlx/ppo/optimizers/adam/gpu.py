@@ -37,19 +37,8 @@ def step(
     flat, blocks = (packed.size // 4,), packed.size // 4 // BLOCK
     logarithms = [math.log(beta) if beta else NO_LOGARITHM for beta in (beta1, beta2)]
     settings = (beta1, beta2, *logarithms, eps, decay, max_norm)
-    *new, step, ok = launch(
-        TEXT,
-        "adam_step",
-        {
-            "blocks": numbers(blocks),
-            "packed": packed,
-            "squares": squares,
-            "steps": steps.reshape(1),
-            "settings": numbers(*map(float, settings)),
-            "loss": loss.reshape(1),
-            "lr": lr.reshape(1),
-        },
-        {"weights": flat, "momentum": flat, "second_moment": flat, "step": (), "ok": ()},
-        threads=blocks * THREADS,
-    )
+    scalars = [numbers(*map(float, settings)), loss.reshape(1), lr.reshape(1)]
+    arrays, outputs = [numbers(blocks), packed, squares, steps.reshape(1), *scalars], [flat] * 3
+    threads = blocks * THREADS
+    *new, step, ok = launch(TEXT, "adam_step", arrays, [*outputs, (), ()], threads)
     return [*(array for kind in new for array in unpack(kind, shapes, BLOCK)), step, ok]

@@ -126,9 +126,9 @@ def step(
 
 def _in_one_launch(at: Layout, given: dict[str, mx.array]) -> tuple[mx.array, ...]:
     """New weights and momentum, flat, and whether they are new: a block for each tensor."""
-    flat = (at.total,)
-    shapes = {"weights": flat, "momentum": flat, "x": flat, "ok": ()}
-    weights, momentum, _, ok = _launch("muon_step", given, shapes, len(at.starts))
+    flat, grams = (at.total,), (max(1, at.grams),)
+    shapes = {"weights": flat, "momentum": flat, "x": flat, "gram": grams, "poly": grams, "ok": ()}
+    weights, momentum, *_, ok = _launch("muon_step", given, shapes, len(at.starts))
     return weights, momentum, ok
 
 

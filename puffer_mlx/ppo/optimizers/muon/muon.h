@@ -5,35 +5,28 @@
 #pragma once
 
 #include <array>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <memory>
-#include <utility>
-#include <vector>
 
+#include "ops/cpu/binding.h"
 #include "ops/cpu/threads.h"
 #include "ops/linear/linear.h"
 #include "ppo/optimizers/step.h"
 
 namespace puffer {
 
-using Quintic = std::array<float, 3>;  // a, b, c of a X + b (X X^T) X + c (X X^T)^2 X
-
 // The numbers of a step that don't change during a run.
 struct MuonNumbers {
   float beta, decay;
-  std::vector<Quintic> coefficients;
+  std::vector<std::array<float, 3>> coefficients;  // each a Quintic's
 };
 
 // x (R, C) -> in place, singular values close to 1
-inline void orthogonalise(float* x, int R, int C, const std::vector<Quintic>& coefficients) {
+inline void orthogonalise(float* x, int R, int C, const std::vector<std::array<float, 3>>& coefficients) {
   bool tall = R > C;
   int m = std::min(R, C);
   int64_t size = int64_t(R) * C, square = int64_t(m) * m;
   auto memory = std::make_unique_for_overwrite<float[]>(size + 2 * square);
   float *other = memory.get(), *gram = other + size, *poly = gram + square;
-  float scale = 1.0f / std::max(static_cast<float>(std::sqrt(sum_of_squares(x, size))), 1e-7f);
+  float scale = one_over_norm(static_cast<float>(std::sqrt(sum_of_squares(x, size))));
   for (int64_t i = 0; i < size; ++i) x[i] *= scale;
   float* from = x;
   for (auto [a, b, c] : coefficients) {
@@ -59,14 +52,14 @@ inline void muon_tensor(const float* w, const float* g, const float* m, float* n
   auto update = std::make_unique_for_overwrite<float[]>(size);
   float beta = numbers.beta, scale = lr;
   for (int64_t i = 0; i < size; ++i) {
-    float gradient = clip * g[i];
-    new_m[i] = beta * m[i] + gradient;
-    update[i] = gradient + beta * new_m[i];
+    float next = m[i];
+    update[i] = nesterov(clip, g[i], beta, next);
+    new_m[i] = next;
   }
   if (R > 0) {
     int C = static_cast<int>(size / R);
     orthogonalise(update.get(), R, C, numbers.coefficients);
-    scale *= std::sqrt(std::max(1.0f, float(R) / float(C)));
+    scale *= muon_scale(float(R), float(C));
   }
   if (numbers.decay != 0) {  // rounded by itself, so that a step without it stays the same to the bit
     float keep = 1 - lr * numbers.decay;
@@ -80,7 +73,7 @@ inline void muon_tensor(const float* w, const float* g, const float* m, float* n
 // are as before. A tensor is one thread's.
 inline Arrays muon_step(const Arrays& weights, const Arrays& grads, const Arrays& momentum, const Array& lr,
                         const Array& loss, float max_norm, float beta, float decay,
-                        std::vector<Quintic> coefficients) {
+                        std::vector<std::array<float, 3>> coefficients) {
   size_t k = weights.size();
   expect(gemm != nullptr, "muon_step: no BLAS is set");
   auto inputs = step_inputs("muon_step", {weights, grads, momentum}, {lr, loss});
@@ -94,7 +87,7 @@ inline Arrays muon_step(const Arrays& weights, const Arrays& grads, const Arrays
   auto kernel = [=](const Buffers& in, const Outputs& to) {
     double squares = 0;
     for (size_t i = 0; i < k; ++i) squares += sum_of_squares(floats(in, k + i), sizes[i]);
-    Clip clip(squares, *floats(in, 3 * k + 1), max_norm);
+    Clip clip = clip_of(squares, *floats(in, 3 * k + 1), max_norm);
     float rate = *floats(in, 3 * k);
     *floats(to, 2 * k) = clip.ok;
     run_parts(static_cast<int>(k), [&](int i) {
@@ -110,5 +103,7 @@ inline Arrays muon_step(const Arrays& weights, const Arrays& grads, const Arrays
   };
   return call("Muon", kernel, inputs, step_shapes(weights, 2, 1));
 }
+
+OPERATION(muon_step);
 
 }  // namespace puffer

@@ -14,7 +14,6 @@
 #pragma once
 
 #include "../step.metal.h"
-#include "gpu/block_sum.metal.h"
 #include "tiles.metal.h"
 
 struct Tensor {
@@ -39,95 +38,99 @@ FUNCTION int place_in_x(IN_THREAD const Tensor& tensor, int k) {
   return tensor.start + (tensor.tall ? k % tensor.r * tensor.c + k / tensor.r : k);
 }
 
-FUNCTION float one_over_norm(float sum_of_squares) {
-  float norm = sqrt(sum_of_squares);
-  return 1.0f / (norm > 1e-7f ? norm : 1e-7f);
+// Of a tensor's number k the new momentum, and in x what is orthogonalised, whose square it returns.
+FUNCTION float momentum_of(IN_THREAD const Tensor& tensor, int k, int all, IN_THREAD const Clip& clip, float beta,
+                           IN_DEVICE const float* packed, IN_DEVICE float* momentum, IN_DEVICE float* x) {
+  int e = tensor.start + k;
+  float before = packed[2 * all + e], m = before, u = nesterov(clip.scale, packed[all + e], beta, m);
+  momentum[e] = clip.ok ? m : before;
+  x[place_in_x(tensor, k)] = u;
+  return u * u;
 }
 
-// A tensor's number k is moved by lr times u; of matrices, u is as long as upstream makes it.
+// A tensor's number is moved by u; of matrices, as far as upstream does.
 FUNCTION float moved(float w, float u, IN_THREAD const Tensor& tensor, float lr, float decay) {
-  float scale = tensor.tall ? sqrt((float)tensor.c / (float)tensor.r) : 1.0f;
+  float scale = tensor.tall ? muon_scale((float)tensor.c, (float)tensor.r) : 1.0f;
   return w * (1.0f - lr * decay) - lr * (scale * u);
+}
+
+// A tile of a product, from row `first` and column `second` on, of a tensor's part of what it is made of:
+//   what                         left, right
+//   0: gram = x x^T              x
+//   1: poly = b gram + c gram gram    gram
+//   2: x = a x + poly x          poly, x; with 64 rows at most, out may be x itself
+// gram and poly equal their transposed: tiles above the diagonal are those below it. x is yet to be multiplied by `factor`.
+FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD const Quintic& by, float factor,
+                           IN_DEVICE const float* left, IN_DEVICE const float* right, IN_DEVICE float* out, int first,
+                           int second, IN_SHARED Rows<4>* lefts, IN_SHARED Rows<4>* rights, uint me) {
+  int r = tensor.r, c = tensor.c, row = (int)me / 16, column = (int)me % 16;
+  int inners = what == 0 ? c : r, columns = what == 2 ? c : r;
+  int from = what == 0 ? tensor.start : tensor.gram, with = what == 1 ? tensor.gram : tensor.start;
+  float left_factor = what == 0 ? factor : 1.0f, right_factor = what == 1 ? 1.0f : factor;
+  bool along = what == 0;
+  float result[16], one[8], other[8];
+  clear(result);
+  fetch(left + from, inners, r, 0, first, along, left_factor, me, one);
+  fetch(right + with, inners, columns, 0, second, along, right_factor, me, other);
+  for (int k = 0; k < inners; k += 32) {
+    BARRIER
+    put(lefts, one, along, me);
+    put(rights, other, along, me);
+    BARRIER
+    if (k + 32 < inners) {
+      fetch(left + from, inners, r, k + 32, first, along, left_factor, me, one);
+      fetch(right + with, inners, columns, k + 32, second, along, right_factor, me, other);
+    }
+    multiply(lefts + row, 17, rights + column, 17, 32, result);
+  }
+
+  int to = what == 2 ? tensor.start : tensor.gram;
+  for (int v = 0; v < 16; ++v) {
+    int p = first + 4 * row + v / 4, j = second + 4 * column + v % 4;
+    if (p < r && j < columns) {
+      float y = result[v];
+      if (what == 1) y = by.b * right[with + p * r + j] + by.c * y;
+      if (what == 2) y = by.a * factor * right[with + p * c + j] + y;
+      out[to + p * columns + j] = y;
+      if (what != 2 && first != second) out[to + j * columns + p] = y;
+    }
+  }
 }
 
 // ---- a block for each tensor: r <= 64 -------------------------------------------------------------------------------
 
-kernel void muon_step(device const int* tensors, device const float* packed, device const float* squares,
-                      device const float* settings, device const float* coefficients, device const float* loss,
-                      device const float* lr, device float* weights, device float* momentum, device float* x,
-                      device float* ok, uint block, uint me) {
+KERNEL muon_step: int tensors, float packed squares settings coefficients loss lr -> float weights momentum x gram poly ok {
   SHARED float part[256];
-  SHARED Rows<4> square[64 * 16];  // the Gram matrix, then its polynomial
-  SHARED Rows<4> tile[32 * 17];
-  int all = tensors[0], blocks = tensors[1], row = (int)me / 16, column = (int)me % 16;
+  SHARED Rows<4> lefts[32 * 17];
+  SHARED Rows<4> rights[32 * 17];
+  int all = tensors[0];
   Tensor tensor;
   read_tensor(tensors, (int)block, tensor);
-  int start = tensor.start, size = tensor.size, r = tensor.r, c = tensor.c;
-
-  float total = 0.0f;
-  for (int k = (int)me; k < blocks; k += 256) total += squares[blocks + k];
-  float norm = sqrt(block_sum(total, part, me, 256)), scale = clip_scale(norm, settings[2]), beta = settings[0];
-  bool good = is_finite(norm) && is_finite(loss[0]);
-  if (block == 0 && me == 0) ok[0] = good ? 1.0f : 0.0f;
+  int start = tensor.start, size = tensor.size;
+  Clip clip = clip_of(squares + tensors[1], (uint)tensors[1], loss[0], settings[2], part, me);
+  if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   float sum = 0.0f;
-  for (int k = (int)me; k < size; k += 256) {
-    float g = scale * packed[all + start + k], before = packed[2 * all + start + k];
-    float m = beta * before + g, u = g + beta * m;
-    momentum[start + k] = good ? m : before;
-    x[place_in_x(tensor, k)] = u;
-    sum += u * u;
-  }
-  float factor = one_over_norm(block_sum(sum, part, me, 256));
+  for (int k = (int)me; k < size; k += 256) sum += momentum_of(tensor, k, all, clip, settings[0], packed, momentum, x);
+  float factor = one_over_norm(sqrt(block_sum(sum, part, me, 256)));
   DEVICE_BARRIER
 
-  int lines = good && r > 0 ? 5 : 0;
+  int lines = clip.ok && tensor.r > 0 ? 5 : 0;
   for (int line = 0; line < lines; ++line) {
-    float a = coefficients[3 * line], b = coefficients[3 * line + 1], q = coefficients[3 * line + 2];
-    float gram[16], poly[16], next[8];
-    clear(gram);
-    clear(poly);
-    fetch(x + start, c, r, 0, 0, true, factor, me, next);
-    for (int k = 0; k < c; k += 32) {
-      BARRIER
-      put(tile, next, true, me);
-      BARRIER
-      if (k + 32 < c) fetch(x + start, c, r, k + 32, 0, true, factor, me, next);
-      multiply(tile + row, 17, tile + column, 17, 32, gram);
-    }
-    for (int v = 0; v < 16; ++v) square[(4 * row + v / 4) * 16 + column].of[v % 4] = gram[v];
-    BARRIER
-    multiply(square + row, 16, square + column, 16, 64, poly);
-    BARRIER
-    for (int v = 0; v < 16; ++v) {
-      square[(4 * row + v / 4) * 16 + column].of[v % 4] = b * gram[v] + q * poly[v];
-    }
-    for (int first = 0; first < c; first += 64) {  // columns of x, each of which needs no others
-      float sums[16];
-      clear(sums);
-      fetch(x + start, r, c, 0, first, false, factor, me, next);
-      for (int k = 0; k < r; k += 32) {
-        BARRIER
-        put(tile, next, false, me);
-        BARRIER
-        if (k + 32 < r) fetch(x + start, r, c, k + 32, first, false, factor, me, next);
-        multiply(square + k * 16 + row, 16, tile + column, 17, 32, sums);
-      }
-      for (int v = 0; v < 16; ++v) {
-        int p = 4 * row + v / 4, j = first + 4 * column + v % 4;
-        if (p < r && j < c) {
-          float own = x[start + p * c + j];
-          x[start + p * c + j] = a * factor * own + sums[v];
-        }
-      }
-    }
+    Quintic by = {coefficients[3 * line], coefficients[3 * line + 1], coefficients[3 * line + 2]};
+    product_tile(0, tensor, by, factor, x, x, gram, 0, 0, lefts, rights, me);
+    DEVICE_BARRIER
+    product_tile(1, tensor, by, factor, gram, gram, poly, 0, 0, lefts, rights, me);
+    DEVICE_BARRIER
+    for (int second = 0; second < tensor.c; second += 64)
+      product_tile(2, tensor, by, factor, poly, x, x, 0, second, lefts, rights, me);
     factor = 1.0f;
     DEVICE_BARRIER
   }
 
   for (int k = (int)me; k < size; k += 256) {
     float w = packed[start + k];
-    weights[start + k] = good ? moved(w, x[place_in_x(tensor, k)], tensor, lr[0], settings[1]) : w;
+    weights[start + k] = clip.ok ? moved(w, x[place_in_x(tensor, k)], tensor, lr[0], settings[1]) : w;
   }
   for (int k = size + (int)me; k < (size + 1023) / 1024 * 1024; k += 256) {
     weights[start + k] = 0.0f;
@@ -138,30 +141,18 @@ kernel void muon_step(device const int* tensors, device const float* packed, dev
 // ---- all tensors in each launch -------------------------------------------------------------------------------------
 
 // owners: of each 1024 numbers, the tensor.
-kernel void muon_momentum(device const int* tensors, device const int* owners, device const float* packed,
-                          device const float* squares, device const float* settings, device const float* loss,
-                          device float* momentum, device float* x, device float* sums, device float* ok, uint block,
-                          uint me) {
+KERNEL muon_momentum: int tensors owners, float packed squares settings loss -> float momentum x sums ok {
   SHARED float part[256];
-  int all = tensors[0], blocks = tensors[1];
   Tensor tensor;
   read_tensor(tensors, owners[block], tensor);
-
-  float total = 0.0f;
-  for (int k = (int)me; k < blocks; k += 256) total += squares[blocks + k];
-  float norm = sqrt(block_sum(total, part, me, 256)), scale = clip_scale(norm, settings[2]), beta = settings[0];
-  bool good = is_finite(norm) && is_finite(loss[0]);
-  if (block == 0 && me == 0) ok[0] = good ? 1.0f : 0.0f;
+  Clip clip = clip_of(squares + tensors[1], (uint)tensors[1], loss[0], settings[2], part, me);
+  if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   float sum = 0.0f;
   for (int n = 0; n < 4; ++n) {
     int e = (int)(block * 1024 + n * 256 + me), k = e - tensor.start;
     if (k < tensor.size) {
-      float g = scale * packed[all + e], before = packed[2 * all + e];
-      float m = beta * before + g, u = g + beta * m;
-      momentum[e] = good ? m : before;
-      x[place_in_x(tensor, k)] = u;
-      sum += u * u;
+      sum += momentum_of(tensor, k, tensors[0], clip, settings[0], packed, momentum, x);
     } else {
       momentum[e] = 0.0f;
       x[e] = 0.0f;
@@ -171,69 +162,27 @@ kernel void muon_momentum(device const int* tensors, device const int* owners, d
   if (me == 0) sums[block] = sum;
 }
 
-// One tile of a product. now: the line of coefficients, and what is made of left and right (the place among tiles is in
-// units of numbers, of tensor tiles[3 block]):
-//   0: gram = x x^T           left, right: x
-//   1: poly = b gram + c gram gram    left, right: gram
-//   2: x = a x + poly x       left: poly, right: x
-// gram and poly equal their transposed: tiles above the diagonal are those below it. The first line's x isn't divided by
-// its norm yet; `sums` has the sums of its squares.
-kernel void muon_product(device const int* tensors, device const int* tiles, device const int* now,
-                         device const float* coefficients, device const float* left, device const float* right,
-                         device const float* sums, device float* out, uint block, uint me) {
+// A tile of tensor tiles[3 block], from the row and the column that follow there on. now: the line of coefficients, and what is
+// made. The first line's x isn't divided by its norm yet; `sums` has the sums of its squares.
+KERNEL muon_product: int tensors tiles now, float coefficients left right sums -> float out {
   SHARED float part[256];
   SHARED Rows<4> lefts[32 * 17];
   SHARED Rows<4> rights[32 * 17];
   Tensor tensor;
   read_tensor(tensors, tiles[3 * block], tensor);
-  int first = tiles[3 * block + 1], second = tiles[3 * block + 2], line = now[0], what = now[1];
-  int r = tensor.r, c = tensor.c, row = (int)me / 16, column = (int)me % 16;
-  float a = coefficients[3 * line], b = coefficients[3 * line + 1], q = coefficients[3 * line + 2];
-
+  int line = now[0], what = now[1];
+  Quintic by = {coefficients[3 * line], coefficients[3 * line + 1], coefficients[3 * line + 2]};
   float factor = 1.0f;
   if (line == 0 && what != 1) {
     float sum = 0.0f;
     for (int k = (int)me; k < (tensor.size + 1023) / 1024; k += 256) sum += sums[tensor.start / 1024 + k];
-    factor = one_over_norm(block_sum(sum, part, me, 256));
+    factor = one_over_norm(sqrt(block_sum(sum, part, me, 256)));
   }
-
-  int inners = what == 0 ? c : r, columns = what == 2 ? c : r;
-  int from = what == 0 ? tensor.start : tensor.gram, with = what == 1 ? tensor.gram : tensor.start;
-  float left_factor = what == 0 ? factor : 1.0f;
-  bool along = what == 0;
-  float result[16], one[8], other[8];
-  clear(result);
-  fetch(left + from, inners, r, 0, first, along, left_factor, me, one);
-  fetch(right + with, inners, columns, 0, second, along, factor, me, other);
-  for (int k = 0; k < inners; k += 32) {
-    BARRIER
-    put(lefts, one, along, me);
-    put(rights, other, along, me);
-    BARRIER
-    if (k + 32 < inners) {
-      fetch(left + from, inners, r, k + 32, first, along, left_factor, me, one);
-      fetch(right + with, inners, columns, k + 32, second, along, factor, me, other);
-    }
-    multiply(lefts + row, 17, rights + column, 17, 32, result);
-  }
-
-  int to = what == 2 ? tensor.start : tensor.gram;
-  for (int v = 0; v < 16; ++v) {
-    int p = first + 4 * row + v / 4, j = second + 4 * column + v % 4;
-    if (p < r && j < columns) {
-      float y = result[v];
-      if (what == 1) y = b * right[with + p * r + j] + q * y;
-      if (what == 2) y = a * factor * right[with + p * c + j] + y;
-      out[to + p * columns + j] = y;
-      if (what != 2 && first != second) out[to + j * columns + p] = y;
-    }
-  }
+  product_tile(what, tensor, by, factor, left, right, out, tiles[3 * block + 1], tiles[3 * block + 2], lefts, rights, me);
 }
 
 // u: what was orthogonalised, x: what came of it.
-kernel void muon_apply(device const int* tensors, device const int* owners, device const float* packed,
-                       device const float* u, device const float* x, device const float* settings,
-                       device const float* lr, device const float* ok, device float* weights, uint block, uint me) {
+KERNEL muon_apply: int tensors owners, float packed u x settings lr ok -> float weights {
   Tensor tensor;
   read_tensor(tensors, owners[block], tensor);
   for (int n = 0; n < 4; ++n) {

@@ -1,0 +1,33 @@
+// Activations that follow a product, and their slopes: policy/activations.py, ops/dense.
+
+#pragma once
+
+#include "ops/gelu/activation.h"
+
+namespace puffer {
+
+// What may follow a product; the numbers are those of policy/activations.py.
+enum class Activation { kNone, kGelu, kTanh, kRelu };
+
+inline Lanes activate(Activation activation, Lanes x) {
+  switch (activation) {
+    case Activation::kGelu: return gelu(x);
+    case Activation::kTanh: return tanh(x);
+    case Activation::kRelu: return relu(x);
+    case Activation::kNone: break;
+  }
+  return x;
+}
+
+// The derivative at x, whose activation is y.
+inline Lanes slope(Activation kind, Lanes x, Lanes y) {
+  switch (kind) {
+    case Activation::kGelu: return gelu_slope(x);
+    case Activation::kTanh: return 1.0f - y * y;
+    case Activation::kRelu: return x > Lanes{} ? Lanes{} + 1.0f : Lanes{};
+    case Activation::kNone: break;
+  }
+  return Lanes{} + 1.0f;
+}
+
+}  // namespace puffer
