@@ -139,16 +139,11 @@ class Actor:
         action, decoder = policy.decoder.action, weights["decoder"]
         heads = _heads(policy, decoder)
         self._features(weights)
-        if policy.separate_value:
-            values = {part: array[-1:].copy() for part, array in heads.items()}
-            for array in heads.values():
-                array[-1:] = 0  # the critic's comes in its place
-            _add(native, heads)
+        _add(native, heads)
+        if policy.separate_value:  # what the critic gives replaces the last of the heads' outputs
             native.critic()
             self._features(weights["critic"], "critic.")
-            _add(native, values)
-        else:
-            _add(native, heads)
+            _add(native, {part: array[-1:] for part, array in heads.items()})
         if action.continuous:
             logstd = _floats(decoder["logstd"], (1, action.heads), "decoder.logstd")
             if (limits := policy.decoder.limits) != OPEN:  # as `limited`
@@ -249,7 +244,7 @@ class Actors:
         self._prepared: list[Weights] = [None] * len(rows)
         self._bound: Any = None  # the native actors, the states of all, and each one's own
 
-    def prepare(self, weights: list[Weights]) -> None:
+    def prepare(self, weights: Any) -> None:
         """Take copies of the weights to act with: see ``Actor.prepare``.
 
         Args:

@@ -2,9 +2,7 @@
 
 import contextlib
 import errno
-import json
 import os
-import struct
 import subprocess
 import sys
 import textwrap
@@ -100,21 +98,12 @@ def test_arrays_that_are_not_contiguous(tmp_path):
         assert same(weight_files.load_weights(tmp_path / f"w{kind}", weights), weights)
 
 
-def test_names_of_safetensors(tmp_path):
-    weight_files.save_safetensors(make(), tmp_path / "w.safetensors")
-    loaded = mx.load(str(tmp_path / "w.safetensors"))
-    assert isinstance(loaded, dict)
-    assert set(loaded) == {
-        "encoder.weight",
-        "decoder.weight",
-        "network.0.weight",
-        "network.1.weight",
-    }
-
-
-def test_metadata_of_safetensors(tmp_path):
-    weight_files.save_safetensors(small(), tmp_path / "w.safetensors", {"puffer_mlx": "1"})
-    assert tensor_files.read(tmp_path / "w.safetensors")[1]["puffer_mlx"] == "1"
+def test_what_is_in_safetensors(tmp_path):
+    weight_files.save_safetensors(make(), tmp_path / "w.safetensors", {"puffer_mlx": "1"})
+    tensors, metadata = tensor_files.read(tmp_path / "w.safetensors")
+    layers = [f"network.{layer}.weight" for layer in (0, 1)]
+    assert {*tensors} == {"encoder.weight", "decoder.weight", *layers}
+    assert metadata["puffer_mlx"] == "1"
 
 
 # ---- flat files of continuous actions (5.2) ------------------------------------------------------
@@ -165,7 +154,7 @@ def test_forms_of_continuous_policies(tmp_path, alignment):
         assert same(weight_files.load_weights(path, weights, wrong), weights)
 
 
-@pytest.mark.parametrize("length", [267, 269, 271, 272])
+@pytest.mark.parametrize("length", [267, 271, 272])
 def test_files_that_5_0_reads_too(tmp_path, length):
     """Of a bf16 build's 272 numbers, the last ones left out. (268 is as long as the other's.)"""
     policy, weights, path = policy_of(*THREE), drawn(*THREE), tmp_path / "w.bin"
@@ -282,7 +271,7 @@ def test_another_suffix(tmp_path):
         refused(tmp_path / name, ".safetensors", ".bin")
 
 
-@pytest.mark.parametrize("size", [0, 1, 1055, 1053, 1057, 1060, 1052, 2112])
+@pytest.mark.parametrize("size", [0, 1, 1055, 1060, 2112])
 def test_bin_of_another_size(tmp_path, size):
     # (8 * 5 + 4 * 8 + 24 * 8) * 4 bytes = 1056
     (tmp_path / "w.bin").write_bytes(b"\0" * size)
@@ -295,8 +284,7 @@ def test_bin_of_zeros_is_fine(tmp_path):
     assert same(loaded, tree_map(mx.zeros_like, small()))
 
 
-@KINDS
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("kind", "bad"), [(".bin", np.nan), (".safetensors", -np.inf)])
 def test_numbers_that_are_not_finite(tmp_path, kind, bad):
     weights = small()
     weights["network"][0]["weight"][23, 7] = bad  # the last one
@@ -315,44 +303,6 @@ def test_safetensors_of_another_policy(tmp_path):
         refused(path, word)
     weight_files.save_safetensors(small(), path)
     refused(path, "network.1.weight: missing, expected (24, 8)", like=make(5, 8, 2))
-
-
-def test_damaged_safetensors(tmp_path):
-    """Cut off, a byte of the header changed, or garbage: one UserError, or the very weights."""
-    weights, path = small(), tmp_path / "w.safetensors"
-    weight_files.save_safetensors(weights, path)
-    data = path.read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8 : 8 + length])
-    damaged = [data[:n] for n in range(0, len(data), 13)] + [data[:-1]]
-    rng = np.random.default_rng(0)
-    for i in rng.integers(0, 8 + length, 300):
-        byte = bytes([rng.integers(256)])
-        damaged.append(data[:i] + byte + data[i + 1 :])
-    for edit in (
-        {"dtype": "Q7"},
-        {"dtype": 7},
-        {"shape": "4"},
-        {"shape": [-4, -4]},
-        {"data_offsets": [-64, 0]},
-        {"data_offsets": [10**12, 10**12 + 64]},
-        {"data_offsets": []},
-    ):
-        text = json.dumps(
-            {**header, "decoder.weight": {**header["decoder.weight"], **edit}}
-        ).encode()
-        damaged.append(struct.pack("<Q", len(text)) + text + data[8 + length :])
-    damaged += [rng.bytes(n) for n in (3, 100, 5000)]
-    damaged += [struct.pack("<Q", n) + b"{}" for n in (2, 2**31, 2**63)]
-    for content in damaged:
-        path.write_bytes(content)
-        try:
-            loaded = weight_files.load_weights(path, weights)
-        except UserError as error:
-            assert path.name in str(error) and error.hint
-        else:
-            assert content[-len(data) + 8 + length :] == data[8 + length :]
-            assert same(loaded, weights)
 
 
 # ---- disks that can't be written -----------------------------------------------------------------
@@ -382,10 +332,14 @@ def test_a_folder_without_permission(permissions, tmp_path, kind):
     assert files(folder) == []
 
 
-@KINDS
-@pytest.mark.parametrize("call", ["fsync", "replace"])
 @pytest.mark.parametrize(
-    "failure", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()]
+    ("kind", "call", "failure"),
+    [
+        (".bin", "fsync", OSError(errno.ENOSPC, "No space left on device")),
+        (".safetensors", "replace", OSError(errno.ENOSPC, "No space left on device")),
+        (".safetensors", "fsync", KeyboardInterrupt()),
+        (".bin", "replace", KeyboardInterrupt()),
+    ],
 )
 def test_a_write_that_fails(tmp_path, monkeypatch, kind, call, failure):
     old, path = small(1), tmp_path / f"w{kind}"

@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
-from pairs import pairs
+from covering import pairs
 
 from puffer_mlx import config
 from puffer_mlx.ops import cpu_extension

@@ -11,6 +11,7 @@ from puffer_mlx import config, ops
 from puffer_mlx.config.schema import OPTIMIZERS
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ppo import optimizers
+from puffer_mlx.ppo.finite import clip_by_global_norm
 from puffer_mlx.trees import Tree
 
 SHAPES = {"a": (64, 4), "b": (3, 64), "c": (20,), "d": (5, 3, 2, 2), "e": (33, 129), "f": (1, 7)}
@@ -93,3 +94,25 @@ def test_a_step_that_is_not_finite_changes_nothing(monkeypatch, name, plain, whe
     assert not made
     for one, other in zip(new, arrays(weights, state), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+# ---- the clip, by hand arithmetic ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    # norm of (3, 4) * scale is 5 * scale; g * min(1, 2 / (norm + 1e-6))
+    [(0.2, (0.6, 0.8)), (1.0, (1.1999998, 1.5999997)), (100.0, (1.2, 1.6)), (0.0, (0, 0))],
+)
+def test_clip(scale, expected):
+    grads = {"a": mx.array([3.0 * scale]), "b": {"c": mx.array([[4.0 * scale]])}}
+    clipped, norm = clip_by_global_norm(grads, 2.0)
+    assert norm.item() == pytest.approx(5 * scale)
+    found = clipped["a"].item(), clipped["b"]["c"].item()
+    assert found == pytest.approx(expected, abs=1e-7)
+
+
+def test_clip_adds_a_millionth_to_the_norm():
+    # 1e-6 / (1e-6 + 1e-6) = 1/2
+    clipped, _ = clip_by_global_norm([mx.array([1e-6])], 1e-6)
+    assert clipped[0].item() == pytest.approx(0.5e-6, rel=1e-4)

@@ -9,9 +9,9 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
+from covering import pairs
 from emulated_gpu import Compiled, recording
 from oracles import named
-from pairs import pairs
 from running import BATCH, TINY, learned, records
 from watching import before_training
 
@@ -229,7 +229,7 @@ def test_a_scale_that_is_too_large_comes_down_by_itself():
 
 
 @pytest.mark.parametrize(
-    ("kind", "value"), zip(precision.DTYPES, [np.inf, np.nan, np.inf], strict=True)
+    ("kind", "value"), [*zip(precision.DTYPES, [np.inf, np.nan, np.inf], strict=True)]
 )
 def test_one_gradient_that_is_not_finite_is_as_if_it_were_not_drawn(kind, value):
     """In every precision; the scale changes in fp16 only."""
@@ -432,7 +432,7 @@ def test_the_script_says_it_and_keeps_the_last_good_checkpoint(script, here, mon
     assert all(np.isfinite(record["loss/total"]) for record in logs)
 
 
-@pytest.mark.parametrize(("kind", "overlap"), zip(LOW, [0, 1], strict=True))
+@pytest.mark.parametrize(("kind", "overlap"), [*zip(LOW, [0, 1], strict=True)])
 def test_going_on_with_the_scale(kind, overlap, monkeypatch):
     """It falls at first and grows later: both are gone on with, bit for bit."""
     monkeypatch.setattr(precision, "GROWTH_INTERVAL", 5)

@@ -6,9 +6,9 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
+from covering import pairs
 from emulated_run import emulated_gpu
 from oracles import named
-from pairs import pairs
 
 from puffer_mlx.config import Policy, Torch
 from puffer_mlx.policy.policy import make_policy

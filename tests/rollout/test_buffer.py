@@ -7,7 +7,7 @@ import numpy as np
 import oracles
 import pytest
 from compiled_steps import compiled
-from pairs import pairs
+from covering import pairs
 
 from puffer_mlx.config import Policy, Torch, Train
 from puffer_mlx.policy.policy import make_policy

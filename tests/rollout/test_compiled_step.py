@@ -10,9 +10,9 @@ import mlx.core as mx
 import numpy as np
 import oracles
 import pytest
+from covering import pairs
 from mlx.utils import tree_flatten, tree_map
 from oracles import f64, named
-from pairs import pairs
 from sanitizers import SANITIZERS, C, program, sanitized
 from small_policies import PUFFER5, beyond, policy_of, weights_of
 
@@ -100,7 +100,7 @@ class Case:
 
 def made(policy: Policy) -> acting_in_c.Actor:
     found = make_actor(policy)
-    assert found is not None
+    assert isinstance(found, acting_in_c.Actor)
     return found
 
 
@@ -132,7 +132,14 @@ def test_every_part(network, dialect, sizes):
 
 @pytest.mark.parametrize(
     ("network", "dialect", "sizes"),  # 16 and the value are two registers
-    zip(NETWORKS, ["native", "torch", "sb3", "native"], [(3,), (16,), (1, 1), (16,)], strict=True),
+    [
+        *zip(
+            NETWORKS,
+            ["native", "torch", "sb3", "native"],
+            [(3,), (16,), (1, 1), (16,)],
+            strict=True,
+        )
+    ],
 )
 def test_values_with_a_network_of_their_own(network, dialect, sizes):
     policy = policy_of(network, sizes, H=20, dialect=dialect, reset=True, separate_value=True)
@@ -155,7 +162,7 @@ def test_many_choices(logits):
 
 
 @pytest.mark.parametrize(
-    ("network", "reset"), zip(NETWORKS, [False, True, True, False], strict=True)
+    ("network", "reset"), [*zip(NETWORKS, [False, True, True, False], strict=True)]
 )
 def test_many_steps(network, reset):
     check(Case(policy_of(network, reset=reset), T=64, N=20), atol=1e-5, most=1)
@@ -288,7 +295,7 @@ def test_infinite_outputs():
     np.testing.assert_array_equal(case.views.actions[0, :, 0], np.where(np.arange(40) % 2, 0, 2))
 
 
-@pytest.mark.parametrize(("network", "sizes"), zip(NETWORKS, [(4,), (1, 1)] * 2, strict=True))
+@pytest.mark.parametrize(("network", "sizes"), [*zip(NETWORKS, [(4,), (1, 1)] * 2, strict=True)])
 def test_nan_stays_where_it_is(network, sizes):
     """An agent that sees NaN chooses at random, or its mean is 0; the others notice nothing."""
     clean, case = (Case(policy_of(network, sizes, dialect="puffer3")) for _ in range(2))
@@ -332,7 +339,7 @@ def assert_same_bits(case: Case, other: Case) -> None:
 
 @pytest.mark.parametrize(
     ("network", "sizes", "H"),
-    zip(NETWORKS, [(3,), (1, 1), (2, 40), (3,)], [64, 20, 100, 100], strict=True),
+    [*zip(NETWORKS, [(3,), (1, 1), (2, 40), (3,)], [64, 20, 100, 100], strict=True)],
 )
 def test_ranges(network, sizes, H):
     """Agents in ranges of many sizes, in any order: the same to the last bit."""

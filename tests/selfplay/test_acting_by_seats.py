@@ -15,7 +15,7 @@ from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.ppo.update import compile_update
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import choose_acting
-from puffer_mlx.rollout.acting_in_c import ActingInC, make_actor
+from puffer_mlx.rollout.acting_in_c import ActingInC, Actor, make_actor
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, each_group, few_parts
 from puffer_mlx.rollout.buffer import RolloutBuffer, Views
 from puffer_mlx.selfplay.seats import Seats, seats_as_told, seats_in_blocks
@@ -198,7 +198,7 @@ def test_rows_that_an_actor_cant_have(rows: list[int]):
     game = Game("connect4_two")
     with game.vec:
         actor = make_actor(game.policy)
-        assert actor is not None
+        assert isinstance(actor, Actor)
         actor.prepare(game.weights[0])
         states = tree_map(lambda array: np.zeros((2, 16), np.float32), game.states[0])
         noise = np.zeros((T, 192, 1), np.float32)

@@ -40,9 +40,9 @@ def test_each_epoch_has_the_rate_that_the_one_before_asks_for(more):
     assert max(rates) > FACTOR**2 * rates[0] or min(rates) < rates[0] / FACTOR**2
 
 
-@pytest.mark.parametrize("more", CASES.values(), ids=CASES)
-def test_a_run_goes_on_with_its_rate(more):
-    chosen = settings(*more)
+@pytest.mark.parametrize("case", ["puffer4, overlapped", "ppo at once"])
+def test_a_run_goes_on_with_its_rate(case):
+    chosen = settings(*CASES[case])
 
     def bits(trainer):
         return [np.array(w).tobytes() for _, w in named(trainer.weights)]

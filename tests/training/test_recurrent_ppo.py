@@ -89,7 +89,7 @@ def test_other_states_are_noticed(monkeypatch, broken):
 # ---- learning ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("network", RECURRENT)
+@pytest.mark.parametrize("network", ["MinGRU", "LSTM"])
 def test_the_maze_is_solved(network):
     assert trained(network, 8_000)[-1]["env/score_100"] > 3.5
 

@@ -1,6 +1,5 @@
 """Evaluation while training: what it finds, and that training goes on as if there had been none."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 from native_envs import UPSTREAM, UPSTREAM_5, folder_of
 from oracles import named
-from running import BATCH, EPOCHS, TINY, learned, only, records, run
+from running import BATCH, EPOCHS, TINY, learned, only, records
 
 from puffer_mlx import config as c
 from puffer_mlx import vec
@@ -65,7 +64,6 @@ def without_evaluation(log):
 OVERLAP = "--train.overlap", "1"
 PPO = "--train.algorithm", "ppo"
 CASES = {
-    "C": SQUARED,
     "C, overlapped": (*SQUARED, *OVERLAP),
     "C, memory that is carried": (*SQUARED, "--reset-state", "0", "--torch.network", "LSTM"),
     "C, puffer5": (*SQUARED, "--train.algorithm", "puffer5"),
@@ -313,12 +311,6 @@ def test_words_that_make_no_sense(words, message):
     assert caught.value.hint
 
 
-def test_agents_that_no_environments_have():
-    config = configure("target", *EVALUATED, "--eval-agents", "3")
-    with make(config) as environments, pytest.raises(UserError, match="eval_agents 3 is not a mul"):
-        evaluation.refuse_agents(config, environments)
-
-
 # ---- after training, and the checkpoints ---------------------------------------------------------
 
 
@@ -365,18 +357,18 @@ def test_better_than_all_before(tmp_path, goal):
 
 # ---- the script ----------------------------------------------------------------------------------
 
-EACH = "--eval-interval", BATCH, "--eval-episodes", 160, "--checkpoint-interval", 0
-EACH = *EACH, "--train.learning-rate", 0.3, "--checkpoint-keep", 0
+EACH = f"--eval-interval {BATCH} --eval-episodes 160 --checkpoint-interval 0".split()
+EACH += ["--train.learning-rate", "0.3", "--checkpoint-keep", "0"]
 
 
-def test_a_run_and_its_best(tmp_path):
+def test_a_run_and_its_best(script, here, capsys):
     """The best is saved when it is found, and its record has what the checkpoint is called by."""
-    done = run("train", *TINY, *EACH, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    *logs, last = records(tmp_path)
+    assert script.main([*TINY, *EACH]) == 0
+    out = capsys.readouterr().out
+    *logs, last = records(here)
     scores = [log["eval/score"] for log in logs]
     assert len(scores) == EPOCHS and last["env/score"] == scores[-1]
-    run_folder = only(tmp_path, "checkpoints/squared/*")
+    run_folder = only(here, "checkpoints/squared/*")
     assert len({*scores}) > 2
     best = 1 + max(range(EPOCHS), key=lambda epoch: (scores[epoch], epoch))
     assert (run_folder / "best").resolve().name == f"{best * BATCH:016d}"
@@ -386,23 +378,19 @@ def test_a_run_and_its_best(tmp_path):
         for epoch, found in enumerate(scores)
         if epoch == EPOCHS - 1 or found > max(scores[:epoch], default=-np.inf)
     ]
-    assert f"evaluation score {scores[-1]:.3f}" in done.stdout
-    (line,) = (x for x in done.stdout.splitlines() if x.startswith("evaluation of the final weig"))
+    assert f"evaluation score {scores[-1]:.3f}" in out
+    (line,) = (x for x in out.splitlines() if x.startswith("evaluation of the final weig"))
     assert f" score {scores[-1]:.3f}," in line
 
 
-def test_a_run_that_reaches_its_score_has_ended(tmp_path):
-    words = *TINY, *EACH, "--stop-at-score", -1e9
-    done = run("train", *words, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_a_run_that_reaches_its_score_has_ended(script, here, capsys):
     said = "has reached base.stop_at_score -1e+09: the run ends (--stop-at-score none goes on)"
-    assert said in done.stdout and len(records(tmp_path)) == 1
-    again = run("train", "squared", "--resume", "latest", cwd=tmp_path)
-    assert (again.returncode, again.stderr) == (0, "")
-    assert said in again.stdout and len(records(tmp_path)) == 1
-    done = run("train", "squared", "--resume", "latest", "--stop-at-score", "none", cwd=tmp_path)
-    assert done.returncode == 0 and len(records(tmp_path)) == EPOCHS + 1
-    run_folder = only(tmp_path, "checkpoints/squared/*")
-    config = c.load("squared", [f"--checkpoint-dir={tmp_path}"], [run_folder / "best/config.ini"])
+    resume = "squared", "--resume", "latest"
+    for words in (*TINY, *EACH, "--stop-at-score", "-1e9"), resume:
+        assert script.main([*words]) == 0
+        assert said in capsys.readouterr().out and len(records(here)) == 1
+    assert script.main([*resume, "--stop-at-score", "none"]) == 0
+    assert len(records(here)) == EPOCHS + 1 and records(here)[0]["epoch"] == 1
+    run_folder = only(here, "checkpoints/squared/*")
+    config = c.load("squared", [f"--checkpoint-dir={here}"], [run_folder / "best/config.ini"])
     assert config.base.stop_at_score == "none"
-    assert json.loads((only(tmp_path, "logs/*/*.jsonl")).read_text().splitlines()[0])["epoch"] == 1
