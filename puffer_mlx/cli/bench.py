@@ -4,7 +4,6 @@ puffer-mlx bench --sync needs no environment: it measures the machine.
 """
 
 import argparse
-import sys
 
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
@@ -84,7 +83,3 @@ def main(argv: list[str]) -> None:
     from puffer_mlx.cli.bench_run import bench
 
     bench(config, options)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

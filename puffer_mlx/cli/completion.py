@@ -6,7 +6,6 @@ environment with a file of its own, is known after they are made again.
 
 import argparse
 import re
-import sys
 import textwrap
 from typing import Any
 
@@ -16,7 +15,7 @@ from puffer_mlx.cli.list_environments import gymnasium_environments
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.config.help_page import COMMON, add_help
 from puffer_mlx.config.resolve import known_words
-from puffer_mlx.config.schema import KEYS
+from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 
@@ -70,8 +69,7 @@ def _complete(action: argparse.Action, shtab: Any) -> None:
     if action.help and action.help != argparse.SUPPRESS:
         words = COMMON.get(action.dest) or re.split(r"[.;:] ", action.help)[0]
         action.help = textwrap.shorten(words, SHOWN, placeholder=" …")
-    section, _, key = action.dest.partition(".")
-    if declared := KEYS.get(section, {}).get(key):
+    if declared := DECLARED.get(action.dest):
         action.choices = declared.choices or None
     if action.metavar in FILES:
         action.complete = shtab.FILE  # type: ignore
@@ -87,7 +85,3 @@ def main(argv: list[str]) -> None:
     except ImportError:
         raise UserError("completion needs shtab", "pip install 'puffer-mlx[completion]'") from None
     print(shtab.complete(whole_parser(), options.shell))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -4,7 +4,6 @@ Environments, policy and seed are the checkpoint's; options win over them.
 """
 
 import argparse
-import sys
 
 from puffer_mlx.cli.evaluate_options import OBEYED, OBEYED_IN_PYTHON, add_options, parse, settle
 from puffer_mlx.cli.exit_codes import reported
@@ -31,7 +30,3 @@ def option_parser() -> argparse.ArgumentParser:
 @reported
 def main(argv: list[str]) -> None:
     evaluate(argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from puffer_mlx.cli import match_options
 from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.match_options import (
     GAMES,
@@ -20,16 +21,12 @@ from puffer_mlx.errors import UserError
 
 LADDER = ("selfplay.eval_bots", "selfplay.eval_bot_envs", "selfplay.eval_bot_threads")
 OBEYED = (  # keys that an evaluation depends on: it doesn't train
-    *("base.seed", "base.device", "base.checkpoint_dir", "policy", "torch", "vec.seed"),
-    *("vec.num_threads", "vec.max_threads"),
-    *("vec.normalize_observations", "vec.normalize_rewards"),
-    *LADDER,
-    "train.algorithm",  # of a file without a configuration: whether states end with episodes
+    *match_options.OBEYED,
+    *("vec.normalize_observations", "vec.normalize_rewards", *LADDER),
 )
 OBEYED_IN_PYTHON = (  # those that environments in C don't have
-    *("base.family", "vec.total_agents", "vec.backend", "vec.timeout"),
-    *("vec.rescale_actions", "train.bootstrap_truncated"),
-    *(f"wrap.{key}" for key in KEYS["wrap"]),
+    *match_options.OBEYED_IN_PYTHON,
+    *("train.bootstrap_truncated", *(f"wrap.{key}" for key in KEYS["wrap"])),
 )
 EPISODES = 1000
 EPISODES_IN_PYTHON = 100

@@ -5,7 +5,6 @@ the way to PufferLib on CUDA and back.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from puffer_mlx import checkpoint
@@ -149,7 +148,3 @@ def main(argv: list[str]) -> None:
         print(report.path)
     else:
         show(report, options.to)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -7,7 +7,6 @@ in PufferLib's form, or an .ini file. What the file tells of its policy becomes 
 
 import argparse
 import shlex
-import sys
 import time
 from pathlib import Path
 
@@ -139,7 +138,3 @@ def show(
 def main(argv: list[str]) -> None:
     select_device("cpu")
     convert(argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

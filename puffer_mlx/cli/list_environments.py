@@ -1,7 +1,6 @@
 """What environments there are: ``puffer-mlx list``. Nothing is compiled for it, or made."""
 
 import re
-import sys
 from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
@@ -238,7 +237,3 @@ def option_parser() -> Parser:
 def main(argv: list[str]) -> None:
     option_parser().parse(argv)
     print_catalog()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

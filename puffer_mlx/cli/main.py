@@ -13,31 +13,33 @@ HELP = ("-h", "--help", "help")
 ALIASES = {"eval": "evaluate"}  # PufferLib's word
 
 
+USAGE = """\
+usage: {COMMAND}
+
+Reinforcement learning on MLX: the trainers of PufferLib 4.0 and 5.0, and PPO.
+
+{COMMANDS}
+
+for example
+  {train} breakout
+  {train} gym:CartPole-v1
+  {evaluate} breakout latest --terminal
+
+  COMMAND --help           the page of a command; --help all: all of it
+  -q, --quiet              say only what is wrong, and the result
+  -v, --verbose            say what was chosen, and which file says so
+  --version                versions, device and BLAS"""
+
+
 def usage() -> str:
     """The page of ``puffer-mlx --help``."""
-    lines = [
-        f"usage: {program.command('COMMAND [options]')}",
-        "",
-        "Reinforcement learning on MLX: the trainers of PufferLib 4.0 and 5.0, and PPO.",
-        "",
-    ]
-    lines += [
-        f"  {f'{name} {command.words}':<24}{command.about}" for name, command in COMMANDS.items()
-    ]
-    train = program.command("train")
-    lines += [
-        "",
-        "for example",
-        f"  {train} breakout",
-        f"  {train} gym:CartPole-v1",
-        f"  {program.command('evaluate')} breakout latest --terminal",
-        "",
-        "  COMMAND --help           the page of a command; --help all: all of it",
-        "  -q, --quiet              say only what is wrong, and the result",
-        "  -v, --verbose            say what was chosen, and which file says so",
-        "  --version                versions, device and BLAS",
-    ]
-    return "\n".join(lines)
+    lines = (f"  {f'{name} {each.words}':<24}{each.about}" for name, each in COMMANDS.items())
+    return USAGE.format(
+        COMMAND=program.command("COMMAND [options]"),
+        COMMANDS="\n".join(lines),
+        train=program.command("train"),
+        evaluate=program.command("evaluate"),
+    )
 
 
 def refused(word: str) -> UserError:

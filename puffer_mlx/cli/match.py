@@ -1,7 +1,6 @@
 """Have policies play against each other: puffer-mlx match connect4_two latest random [options]."""
 
 import argparse
-import sys
 
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.match_options import OBEYED, OBEYED_IN_PYTHON, add_options, parse
@@ -23,7 +22,3 @@ def main(argv: list[str]) -> None:
     from puffer_mlx.cli.match_run import run
 
     run(argv, config, options)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -90,10 +90,8 @@ def spelled_out(argv: Sequence[str]) -> list[str]:
     """
     first = next((i for i, word in enumerate(argv) if i and not word.startswith("-")), len(argv))
     end = next((i for i in range(first, len(argv)) if argv[i].startswith("-")), len(argv))
-    if not argv or argv[0].startswith("-") or any("=" not in word for word in argv[1:first]):
-        return list(argv)
-    if first == end:
+    if first == end or argv[0].startswith("-") or any("=" not in word for word in argv[1:first]):
         return list(argv)
     if any(word.partition("=")[0] == "--players" for word in argv):
         raise UserError("players are named behind ENV and with --players", "one of them")
-    return [argv[0], *argv[1:first], "--players", *argv[first:end], *argv[end:]]
+    return [*argv[:first], "--players", *argv[first:]]

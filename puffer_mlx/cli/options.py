@@ -9,7 +9,7 @@ from typing import Any
 
 from puffer_mlx.config import Config
 from puffer_mlx.config.resolve import plain_path
-from puffer_mlx.config.schema import KEYS
+from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import voice
 
@@ -115,12 +115,10 @@ def detail_config(config: Config) -> None:
     """With ``-v``: the files that were read, and each value that one of them says."""
     if config.files:
         voice.detail(f"read, the later ones winning: {', '.join(config.files)}")
-    for section, keys in KEYS.items():
-        for key in keys:
-            if origin := config.origins.get(f"{section}.{key}"):
-                path, colon, line = origin.rpartition(":")
-                where = f"{plain_path(Path(path))}:{line}" if colon else origin
-                value = getattr(getattr(config, section), key)
-                voice.detail(f"  {f'{section}.{key}':<28}{value!s:<16} {where}")
+    for name in DECLARED:
+        if origin := config.origins.get(name):
+            path, colon, line = origin.rpartition(":")
+            where = f"{plain_path(Path(path))}:{line}" if colon else origin
+            voice.detail(f"  {name:<28}{config.value(name)!s:<16} {where}")
     for key, value in config.env.items():
         voice.detail(f"  {f'env.{key}':<28}{value}")

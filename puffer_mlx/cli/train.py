@@ -5,7 +5,6 @@ Words are understood before the trainer is imported: help and errors come at onc
 
 import argparse
 import contextlib
-import sys
 
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.train_options import add_options, configured
@@ -48,7 +47,3 @@ def main(argv: list[str]) -> int | None:
         from puffer_mlx.cli.train_run import start
 
         return start(argv, config, options, resumed, held)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

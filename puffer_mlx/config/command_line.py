@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from puffer_mlx.config.compatibility import ELSEWHERE, RENAMES, SWEEP, UNUSED, closest
 from puffer_mlx.config.help_page import add_help
 from puffer_mlx.config.key import Setting
-from puffer_mlx.config.schema import COMMAND_LINE, KEYS, SECTIONS
+from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, KEYS, SECTIONS
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
 
@@ -110,7 +110,7 @@ def obeys(obeyed: Sequence[str] | None, name: str) -> bool:
     if name in UNUSED:
         return False
     if name in RENAMES:
-        name = ".".join(RENAMES[name][:2])
+        name = RENAMES[name].name
     return obeyed is None or name in obeyed or name.partition(".")[0] in ("env", *obeyed)
 
 
@@ -153,8 +153,7 @@ def build_parser(
     helps.setdefault("env.source", "a folder of C sources in PufferLib's form")
     if extra is not None:
         extra(parser)
-    declared_names = (f"{section}.{key}" for section, keys in KEYS.items() for key in keys)
-    ignored = [name for name in declared_names if not obeys(obeyed, name)]
+    ignored = [name for name in DECLARED if not obeys(obeyed, name)]
     swept = [s.name for s in files if s.section.partition(".")[0] == "sweep"]
     names = [*UNUSED, *RENAMES, *SWEEP, *swept, *ignored, *others]
     for name, help in (dict.fromkeys(names, argparse.SUPPRESS) | helps).items():
@@ -181,9 +180,8 @@ def _add(group: argparse._ArgumentGroup, name: str, metavar: str, bare: bool, he
 def _may_be_bare(name: str) -> bool:
     """Whether a key that isn't shown, or the environment's, may be true."""
     if name in RENAMES and not RENAMES[name].off:
-        name = ".".join(RENAMES[name][:2])
-    section, _, key = name.partition(".")
-    declared = KEYS.get(section, {}).get(key)
+        name = RENAMES[name].name
+    declared = DECLARED.get(name)
     return isinstance(declared.default, bool) if declared else name != "env.source"
 
 

@@ -52,11 +52,16 @@ class Renamed(NamedTuple):
     on: str = ""
     typed_on: str = ""
 
+    @property
+    def name(self) -> str:
+        """The key with its section."""
+        return f"{self.section}.{self.key}"
+
     def __str__(self) -> str:
         """For help: ``train.overlap = auto (0: False; typed: True)``."""
         typed = f"; typed: {self.typed_on}" if self.typed_on else ""
         switch = f" = {self.on} (0: {self.off}{typed})" if self.off else ""
-        return f"{self.section}.{self.key}{switch}"
+        return self.name + switch
 
 
 _SWITCHES = {  # the Metal port's, which takes them in [train] and without a section

@@ -7,15 +7,35 @@ from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
-from puffer_mlx.config.schema import KEYS
+from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.config.values import parse_number
 
-PAGE = "train", "vec", "policy", "torch", "base"  # sections, in the order of the page
-COMMON = {  # the page's keys, each in a few words
-    f"{section}.{key}": declared.brief
-    for section in PAGE
-    for key, declared in KEYS[section].items()
-    if declared.brief
+COMMON = {  # the page's keys in its order, each in a few words
+    "train.total_timesteps": "steps of the run, of all agents",
+    "base.seed": "of weights and of actions",
+    "base.device": "where MLX computes",
+    "train.algorithm": "PufferLib 4.0's, 5.0's, or PPO",
+    "train.optimizer": "of Muon's rates a tenth suits Adam",
+    "train.learning_rate": "at the beginning; see lr_schedule",
+    "train.gamma": "discount of a step",
+    "train.gae_lambda": "decay of advantages",
+    "train.ent_coef": "weight of the entropy bonus",
+    "train.clip_coef": "limit of a policy's change",
+    "train.horizon": "steps of a rollout",
+    "train.minibatch_size": "steps of a minibatch",
+    "train.replay_ratio": "how often a step is trained on",
+    "vec.total_agents": "agents of all environments together",
+    "vec.num_threads": "CPU threads that step environments",
+    "vec.backend": "how environments in Python are stepped",
+    "policy.hidden_size": "width of the policy",
+    "policy.num_layers": "layers of its network",
+    "torch.network": "with memory, or without",
+    "torch.encoder": "what sees",
+    "base.track": "tensorboard, wandb, trackio",
+    "base.eval_interval": "steps between two evaluations; 0 is none",
+    "base.checkpoint_interval": "epochs between two checkpoints",
+    "base.checkpoint_dir": "where checkpoints are kept",
+    "base.log_dir": "where logs are kept",
 }
 RARE = {  # scripts' own options that the page leaves out
     *("--profile-epochs", "--gpu-capture", "--gpu-capture-epochs"),
@@ -108,8 +128,7 @@ def _common(options: Mapping[str, argparse.Action], texts: Mapping[str, str]) ->
     found = []
     for name, words in COMMON.items():
         if (action := by_key.get(name)) and action.help != argparse.SUPPRESS:
-            section, _, key = name.partition(".")
-            declared = KEYS[section][key]
+            declared = DECLARED[name]
             few = copy(action)
             value = texts.get(name, str(declared.default))
             few.help = f"{words} ({_brief(value)})".replace("%", "%%")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from puffer_mlx.config.compatibility import BOT_EVAL, RENAMES, UNUSED, closest
 from puffer_mlx.config.key import Key, Setting
-from puffer_mlx.config.schema import KEYS
+from puffer_mlx.config.schema import DECLARED, KEYS
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import read_text
@@ -193,5 +193,4 @@ def _plain(setting: Setting) -> Setting:
 def _declared(setting: Setting) -> Key | None:
     """The declaration of a key, whichever name it has here."""
     renamed = RENAMES.get(setting.name)
-    section, key = renamed[:2] if renamed else setting[:2]
-    return KEYS.get(section, {}).get(key)
+    return DECLARED.get(renamed.name if renamed else setting.name)

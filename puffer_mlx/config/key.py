@@ -29,7 +29,6 @@ class Key:
         words: of a bool or a number, texts that are legal too. If the default is one of them, other
             values are numbers.
         advice: what to say besides of a value that isn't of its type.
-        brief: what it does in a few words, for the page of ``--help``; empty: it isn't there.
     """
 
     default: int | float | bool | str
@@ -46,7 +45,6 @@ class Key:
     suffix: str = ""
     words: tuple[str, ...] = ()
     advice: str = ""
-    brief: str = ""
 
     @property
     def kind(self) -> type:

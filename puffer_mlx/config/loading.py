@@ -46,7 +46,7 @@ from puffer_mlx.config.resolve import (
     resolve_file,
     words_hint,
 )
-from puffer_mlx.config.schema import COMMAND_LINE, KEYS, Config
+from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, Config
 from puffer_mlx.config.trust import Allowed, code_names
 from puffer_mlx.config.validation import raise_problems, validate
 from puffer_mlx.config.values import (
@@ -256,8 +256,8 @@ def _of_defaults(setting: Setting) -> bool:
 def _note_passed(config: Config, settings: Iterable[Setting]) -> None:
     """Note what a file of the other release says of its trainer, and this one has otherwise."""
     for setting in settings:
-        value = getattr(getattr(config, setting.section), setting.key)
-        said = read_value(setting, KEYS[setting.section][setting.key])
+        value = config.value(setting.name)
+        said = read_value(setting, DECLARED[setting.name])
         if said != value and not typed(config, setting.name):
             trainer, name = config.train.algorithm, option(setting.section, setting.key)
             config.notes.append(
@@ -283,7 +283,7 @@ def _place(config: Config, setting: Setting, texts: bool) -> None:
     """Put one setting where it belongs; ``texts``: the environment takes more than numbers."""
     section, key, text, origin = setting
     name = setting.name
-    if declared := KEYS.get(section, {}).get(key):
+    if declared := DECLARED.get(name):
         value = read_value(setting, declared)
         setattr(getattr(config, section), key, value)
         if value != declared.default or origin == COMMAND_LINE:
@@ -316,7 +316,7 @@ def _place(config: Config, setting: Setting, texts: bool) -> None:
             raise UserError(f"{setting} is not supported: {UNUSED[name]} ({origin})", legal)
         config.unused.append(name)
     elif name != "base.env_name":
-        near = closest(name, [*(f"{s}.{k}" for s, keys in KEYS.items() for k in keys), *RENAMES])
+        near = closest(name, [*DECLARED, *RENAMES])
         hint = f"did you mean {near}?" if near else "--help all explains every key"
         hint = f"here it is {ELSEWHERE[key]}" if key in ELSEWHERE else hint
         raise UserError(f"unknown key {setting} ({origin})", hint)

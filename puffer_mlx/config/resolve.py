@@ -48,7 +48,7 @@ from puffer_mlx.config.families import ASSUMED, AUTO, FAMILIES, FILES, OF_ACTION
 from puffer_mlx.config.ini_files import relative_path
 from puffer_mlx.config.key import Setting
 from puffer_mlx.config.parts import algorithms
-from puffer_mlx.config.schema import KEYS, says_memory
+from puffer_mlx.config.schema import DECLARED, says_memory
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError
 from puffer_mlx.system import program
@@ -159,8 +159,7 @@ def is_whole(path: Path) -> bool:
 
     That is assumed if it sets at least half of today's keys.
     """
-    known = {f"{section}.{key}" for section, keys in KEYS.items() for key in keys}
-    return 2 * len(known & _texts(path).keys()) >= len(known)
+    return 2 * len(DECLARED.keys() & _texts(path).keys()) >= len(DECLARED)
 
 
 def _texts(path: Path) -> dict[str, str]:
@@ -392,4 +391,4 @@ def _chosen(told: dict[Path, FileVersion], source: str, release: str) -> tuple[s
         return version.algorithm, f"{relative_path(Path(plain_path(path)))} {version.why}"
     if release:
         return of_release(release), f"{relative_path(Path(source))} is a {release} folder"
-    return default[1].algorithm or str(KEYS["train"]["algorithm"].default), "the default"
+    return default[1].algorithm or str(DECLARED[ALGORITHM].default), "the default"

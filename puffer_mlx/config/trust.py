@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from puffer_mlx.config.schema import COMMAND_LINE, KEYS, Config
+from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, Config
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.private_folders import fault, make
@@ -40,7 +40,7 @@ __all__ = [
 Allowed = bool | frozenset[str]  # everything, nothing, or what is named so
 OBJECT = re.compile(r"[\w./~-]+:[A-Za-z_][\w./-]*")  # a text that may name an object
 GYM, ZOO = "gym:", "pettingzoo:"
-NAMING = [(section, key) for section, keys in KEYS.items() for key in keys if keys[key].custom]
+NAMING = [name for name, declared in DECLARED.items() if declared.custom]
 
 
 class Code(NamedTuple):
@@ -58,8 +58,7 @@ class Code(NamedTuple):
 
 def code_names(config: Config) -> dict[str, str]:
     """The keys that name code which doesn't come with puffer_mlx, and what they name."""
-    names = {f"{section}.{key}": getattr(getattr(config, section), key) for section, key in NAMING}
-    names = {key: name for key, name in names.items() if ":" in name}
+    names = {key: config.value(key) for key in NAMING if ":" in config.value(key)}
     if config.python:
         names["base.env_name"] = config.env_name
         for key, value in config.env.items():  # gymnasium.make(id=...), say, imports modules

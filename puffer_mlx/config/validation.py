@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from puffer_mlx.config.algorithms import facts
 from puffer_mlx.config.key import INT_MAX
 from puffer_mlx.config.parts import algorithms
-from puffer_mlx.config.schema import KEYS, Config, minibatches
+from puffer_mlx.config.schema import DECLARED, Config, minibatches
 from puffer_mlx.config.selfplay_checks import selfplay_faults
 from puffer_mlx.errors import UserError
 
@@ -36,11 +36,10 @@ def find_problems(config: Config, training: bool = True) -> list[UserError]:
     def sound(*names: str) -> bool:
         return faulty.isdisjoint(names)
 
-    for section, keys in KEYS.items():
-        for key, declared in keys.items():
-            if fault := declared.fault(getattr(getattr(config, section), key)):
-                faulty.add(f"{section}.{key}")
-                report([f"{section}.{key}"], f"{section}.{key} {fault[0]}", fault[1])
+    for name, declared in DECLARED.items():
+        if fault := declared.fault(config.value(name)):
+            faulty.add(name)
+            report([name], f"{name} {fault[0]}", fault[1])
 
     if not training:
         return problems

@@ -84,7 +84,7 @@ def test_it_trains(planted, tmp_path, variables):
     }
     options = [part for key, value in sizes.items() for part in (f"--{key}", str(value))]
     command = ["squared", "--torch.network", "Leaky", "--device", "cpu", *options]
-    run(planted, "-m", "puffer_mlx.cli.train", *command, **variables)
+    run(planted, "-m", "puffer_mlx", "train", *command, **variables)
     (weights,) = (tmp_path / "checkpoints").rglob("0000000000000256/weights.safetensors")
     assert b"network.0.gate" in weights.read_bytes()
 

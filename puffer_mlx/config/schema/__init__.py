@@ -21,6 +21,7 @@ from puffer_mlx.config.schema.base import JSON_LINES, NO_TRACKER, Base
 from puffer_mlx.config.schema.config import (
     ARGUMENT,
     COMMAND_LINE,
+    DECLARED,
     KEYS,
     SECTIONS,
     Config,
@@ -36,6 +37,7 @@ from puffer_mlx.config.schema.wrap import Wrap
 __all__ = [
     "ARGUMENT",
     "COMMAND_LINE",
+    "DECLARED",
     "JSON_LINES",
     "KEYS",
     "NO_TRACKER",

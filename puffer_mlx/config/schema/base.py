@@ -15,17 +15,11 @@ NO_TRACKER = "none"
 class Base(Named):
     """The run; options without a section: `--seed 1`."""
 
-    seed: int = key(
-        73,
-        "Seed of the initial weights and of action sampling.",
-        minimum=0,
-        brief="of weights and of actions",
-    )
+    seed: int = key(73, "Seed of the initial weights and of action sampling.", minimum=0)
     device: str = key(
         "auto",
         "Where MLX computes; auto is the GPU where MLX has one. puffer_mlx only.",
         choices=("auto", "cpu", "gpu"),
-        brief="where MLX computes",
     )
     family: str = key(
         "auto",
@@ -35,14 +29,9 @@ class Base(Named):
         choices=(AUTO, *FAMILIES),
     )
     checkpoint_dir: str = key(
-        "checkpoints",
-        "Folder of checkpoints: DIR/ENV/RUN/STEP.",
-        unit="path",
-        brief="where checkpoints are kept",
+        "checkpoints", "Folder of checkpoints: DIR/ENV/RUN/STEP.", unit="path"
     )
-    log_dir: str = key(
-        "logs", "Folder of logs: DIR/ENV/RUN.jsonl.", unit="path", brief="where logs are kept"
-    )
+    log_dir: str = key("logs", "Folder of logs: DIR/ENV/RUN.jsonl.", unit="path")
     log_format: str = key(
         JSON_LINES,
         "jsonl: a record for each epoch; puffer5, puffer4: when the run ends also its log in"
@@ -55,7 +44,6 @@ class Base(Named):
         " tensorboard,wandb. puffer_mlx only.",
         choices=(NO_TRACKER, *trackers()),
         several=True,
-        brief="tensorboard, wandb, trackio",
     )
     wandb: bool = key(False, "The same as wandb in track.")
     wandb_project: str = key("puffer4", "Project of wandb, and of trackio.")
@@ -66,7 +54,6 @@ class Base(Named):
         "Epochs from one checkpoint to the next; 0 writes only the last.",
         unit="epochs",
         minimum=0,
-        brief="epochs between two checkpoints",
     )
     checkpoint_keep: int = key(
         3,
@@ -99,7 +86,6 @@ class Base(Named):
         " puffer_mlx only.",
         unit="steps",
         minimum=0,
-        brief="steps between two evaluations; 0 is none",
     )
     eval_video_interval: int = key(
         0,

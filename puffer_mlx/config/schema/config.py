@@ -33,6 +33,11 @@ KEYS: dict[str, dict[str, Key]] = {
     section: {item.name: item.metadata["key"] for item in fields(cls)}
     for section, cls in SECTIONS.items()
 }
+DECLARED: dict[str, Key] = {  # the same by names with the section: "train.gamma"
+    f"{section}.{name}": declared
+    for section, keys in KEYS.items()
+    for name, declared in keys.items()
+}
 
 
 @dataclass
@@ -147,11 +152,6 @@ class Config(Named):
     def opponents(self) -> int:
         """B: opponents of the learner's at the same time; 0 without self-play."""
         return self._opponents_by(self.selfplay_rules) if self.selfplay.enabled else 0
-
-    @property
-    def opponents_part(self) -> float:
-        """By 4.0's rules one opponent's part of agents, by 5.0's all of them of environments."""
-        return self.value(RULES[self.selfplay_rules].part)
 
     def _opponents_by(self, rules: str) -> int:
         return self.value(RULES[rules].count) - RULES[rules].none

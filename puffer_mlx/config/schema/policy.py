@@ -11,15 +11,9 @@ class Policy(Named):
     """The size and the dialect of the policy."""
 
     hidden_size: int = key(
-        128,
-        "H: width of the encoder and of each layer of the network.",
-        unit="units",
-        minimum=1,
-        brief="width of the policy",
+        128, "H: width of the encoder and of each layer of the network.", unit="units", minimum=1
     )
-    num_layers: int = key(
-        4, "L: layers of the network.", unit="layers", minimum=1, brief="layers of its network"
-    )
+    num_layers: int = key(4, "L: layers of the network.", unit="layers", minimum=1)
     dialect: str = key(
         "native",
         "native: encoder and decoder of PufferLib 4.0's CUDA backend, without biases; torch: of its"

@@ -19,7 +19,6 @@ class Torch(Named):
         "What follows the encoder: a recurrent network, or MLP, which has no memory.",
         choices=tuple(network_folders()),
         custom="module:Class",
-        brief="with memory, or without",
     )
     encoder: str = key(
         "DefaultEncoder",
@@ -28,7 +27,6 @@ class Torch(Named):
         " fits (Impala for small images), else the default.",
         choices=("auto", *encoder_folders()),
         custom="module:Class",
-        brief="what sees",
     )
     decoder: str = key(
         "DefaultDecoder",

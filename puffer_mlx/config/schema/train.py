@@ -20,15 +20,9 @@ class Train(Named):
         "; ".join(f"{name}: {facts(name).about}" for name in ALGORITHMS)
         + ". puffer_mlx only: a file of PufferLib's selects that of its release.",
         choices=ALGORITHMS,
-        brief="PufferLib 4.0's, 5.0's, or PPO",
     )
     total_timesteps: int = key(
-        10_000_000,
-        "Length of the run, summed over agents.",
-        unit="steps",
-        minimum=1,
-        maximum=1e18,
-        brief="steps of the run, of all agents",
+        10_000_000, "Length of the run, summed over agents.", unit="steps", minimum=1, maximum=1e18
     )
     optimizer: str = key(
         "muon",
@@ -37,14 +31,12 @@ class Train(Named):
         " key.",
         choices=OPTIMIZERS,
         custom="module:OPTIMIZER",
-        brief="of Muon's rates a tenth suits Adam",
     )
     learning_rate: float = key(
         0.015,
         "The optimizer's step size in the first epoch.",
         minimum=0,
         advice=f"; how it falls, train.lr_schedule says: {', '.join(SCHEDULES)}",
-        brief="at the beginning; see lr_schedule",
     )
     anneal_lr: bool = key(
         True, "Lower the learning rate over the run's epochs, as lr_schedule says; False keeps it."
@@ -72,22 +64,12 @@ class Train(Named):
         " any optimizer). puffer_mlx only.",
         minimum=0,
     )
-    gamma: float = key(
-        0.995, "Discount of one step.", minimum=0, maximum=1, brief="discount of a step"
-    )
+    gamma: float = key(0.995, "Discount of one step.", minimum=0, maximum=1)
     gae_lambda: float = key(
-        0.90,
-        "Decay of the advantage recursion, times gamma.",
-        minimum=0,
-        maximum=1,
-        brief="decay of advantages",
+        0.90, "Decay of the advantage recursion, times gamma.", minimum=0, maximum=1
     )
     replay_ratio: float = key(
-        1.0,
-        "How often an epoch trains on its N x T steps, on average.",
-        above=0,
-        maximum=1000,
-        brief="how often a step is trained on",
+        1.0, "How often an epoch trains on its N x T steps, on average.", above=0, maximum=1000
     )
     loss: str = key(
         "clipped",
@@ -96,12 +78,7 @@ class Train(Named):
         choices=("clipped",),
         custom="module:function",
     )
-    clip_coef: float = key(
-        0.2,
-        "The policy's probability ratio is clipped to 1 +- this.",
-        above=0,
-        brief="limit of a policy's change",
-    )
+    clip_coef: float = key(0.2, "The policy's probability ratio is clipped to 1 +- this.", above=0)
     vf_coef: float = key(2.0, "Weight of the value loss.", minimum=0)
     vf_clip_coef: float = key(
         0.2, "A new value is clipped to this distance from the old one.", minimum=0
@@ -114,12 +91,7 @@ class Train(Named):
         " puffer_mlx only.",
         minimum=0,
     )
-    ent_coef: float = key(
-        0.001,
-        "Weight of the entropy bonus in the first epoch.",
-        minimum=0,
-        brief="weight of the entropy bonus",
-    )
+    ent_coef: float = key(0.001, "Weight of the entropy bonus in the first epoch.", minimum=0)
     anneal_ent_coef: bool = key(False, "Lower ent_coef along a cosine over the run's epochs.")
     min_ent_coef_ratio: float = key(
         0.1, "Where that cosine ends, as a part of ent_coef.", minimum=0, maximum=1
@@ -149,7 +121,6 @@ class Train(Named):
         " puffer5 its segments, M / T, divide vec.total_agents.",
         unit="steps",
         minimum=1,
-        brief="steps of a minibatch",
     )
     horizon: int = key(
         64,
@@ -157,7 +128,6 @@ class Train(Named):
         " here any will do.",
         unit="steps",
         minimum=2,
-        brief="steps of a rollout",
     )
     vtrace: bool = key(
         True,

@@ -11,11 +11,7 @@ class Vec(Named):
     """The vectorised environments."""
 
     total_agents: int = key(
-        4096,
-        "N: agents of all environments together.",
-        unit="agents",
-        minimum=1,
-        brief="agents of all environments together",
+        4096, "N: agents of all environments together.", unit="agents", minimum=1
     )
     num_buffers: int = key(
         2,
@@ -31,7 +27,6 @@ class Vec(Named):
         " at least one.",
         unit="threads",
         minimum=0,
-        brief="CPU threads that step environments",
     )
     max_threads: int = key(
         0,
@@ -51,7 +46,6 @@ class Vec(Named):
         " the other; async, a process each; auto is the fastest that applies. puffer_mlx only.",
         choices=("auto", "vector", "sync", "async"),
         aliases={"Serial": "sync", "Multiprocessing": "async", "PufferEnv": "vector"},
-        brief="how environments in Python are stepped",
     )
     timeout: float = key(
         60.0,
