@@ -253,7 +253,7 @@ class Workers:
         with suppress(ProcessLookupError):
             os.kill(self.processes[w].pid, _ASK)
         text = f"nothing came back for {self._patience:g} seconds (vec.timeout)"
-        with suppress(EOFError, OSError):
+        with suppress(Exception):  # it may be dead by now, or have written half a word
             word = pipe.recv() if pipe.poll(_LAST_WORDS) else None
             lines = word.text.partition("\n")[2] if isinstance(word, Fault) else ""
             text += f"; it was at\n{lines}" if lines else ""

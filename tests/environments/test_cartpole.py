@@ -10,7 +10,6 @@ import pytest
 from native_envs import Stepper
 
 from puffer_mlx.config import load
-from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
 
@@ -195,29 +194,6 @@ def test_continuous_actions():
         one = act(Stepper(vec), np.nan)
     with make() as vec:
         np.testing.assert_array_equal(one, act(Stepper(vec), LEFT))
-
-
-@pytest.mark.parametrize(
-    ("name", "env", "message"),
-    [
-        ("cartpole", {"continuous": 1}, "expected 0 .*action is cartpole_continuous"),
-        ("cartpole", {"continuous": 0.5}, "env.continuous is 0.5, expected 0"),
-        ("cartpole_continuous", {"continuous": 0}, "expected 1 .*two actions is cartpole"),
-        ("cartpole", {"dt": 0}, r"env.dt is 0, expected a number above 0"),
-        ("cartpole", {"cart_mass": -1}, r"env.cart_mass is -1, expected a number above 0"),
-        ("cartpole", {"pole_mass": -1}, r"env.pole_mass is -1, expected at least 0"),
-        ("cartpole", {"pole_length": 1e-60}, "pole_length is 1e-60, expected a number above 0"),
-        ("cartpole", {"force_mag": 0}, r"env.force_mag is 0, expected a number above 0"),
-    ],
-)
-def test_values_that_make_no_sense(name: str, env: dict[str, float], message: str):
-    with pytest.raises(UserError, match=message):
-        make(name, 1, **env)
-
-
-def test_a_missing_key_is_named():
-    with pytest.raises(UserError, match=r"missing keys in \[env\]: cart_mass, .*, continuous"):
-        NativeVec(find_environment("cartpole"), total_agents=1, env={})
 
 
 @pytest.mark.parametrize("name", ["cartpole", "cartpole_continuous"])

@@ -7,8 +7,6 @@ import pytest
 from native_envs import Stepper, folder_of, legal_actions, make
 from test_connect4 import COLUMNS, ROWS, dropped, has_four
 
-from puffer_mlx.errors import UserError
-
 WAITS = 0
 
 
@@ -122,12 +120,6 @@ def test_games_begin_with_random_stones():
         assert (again <= most).all() and again.any(), "the next game, too"
 
 
-@pytest.mark.parametrize("stones", [-1, 1.5, 25, np.nan])
-def test_so_many_opening_stones_are_refused(stones):
-    with pytest.raises(UserError, match=r"opening_stones .* a whole number, 0 to 24"):
-        make("connect4_two", total_agents=2, env={"opening_stones": stones})
-
-
 def test_without_the_key_the_board_is_empty():
     """Runs from before there was one go on."""
     with make("connect4_two", total_agents=64, env={}) as vec:
@@ -150,13 +142,13 @@ def test_who_waits_does_nothing():
         np.testing.assert_array_equal(other, seen[0])
 
 
-@pytest.mark.parametrize("action", [-1.0, 7.0, np.nan, np.inf, 1e30])
-def test_no_such_column_loses(action):
-    with make("connect4_two", total_agents=2) as vec:
+def test_no_such_column_loses():
+    actions = np.array([-1.0, 7.0, np.nan, np.inf, 1e30], np.float32).repeat(2)[:, None]
+    with make("connect4_two", total_agents=len(actions)) as vec:
         stepper = Stepper(vec)
-        mover = movers(stepper)[0]
-        rows = stepper.step(np.full((2, 1), action, np.float32))
-        assert (rows.rewards[mover], rows.rewards[1 - mover]) == (-1, 1)
+        mover = np.arange(5) * 2 + movers(stepper)
+        rows = stepper.step(actions)
+        assert (rows.rewards[mover] == -1).all() and rows.rewards.sum() == 0
         assert (rows.terminals == 1).all()
 
 

@@ -11,7 +11,6 @@ import pytest
 from native_envs import Stepper, rand_r
 
 from puffer_mlx.config import load
-from puffer_mlx.errors import UserError
 from puffer_mlx.system.compiler import compile_shared
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.sources import environments_folder
@@ -361,12 +360,6 @@ def test_configuration_is_upstreams():
         setattr(upstreams.train, name, getattr(ours.train, name))
     for section in "vec", "env", "policy", "train", "sweep":
         assert getattr(ours, section) == getattr(upstreams, section)
-
-
-def test_scaffolding_ratio():
-    for ratio in -0.1, 1.5:
-        with pytest.raises(UserError, match=f"scaffolding_ratio is {ratio}, expected 0 to 1"):
-            make(1, ratio)
 
 
 def test_picture():

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from native_envs import Stepper
 
-from puffer_mlx.config import load
-from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
 
@@ -35,8 +33,7 @@ def cues_of(agents: int, episodes: int, **keywords: Any) -> np.ndarray:
     return np.array(seen)
 
 
-@pytest.mark.parametrize("length", [1, 2, 10])
-@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize(("length", "right"), [(1, True), (2, False), (10, True), (10, False)])
 def test_the_last_action_must_name_the_cue(length: int, right: bool):
     n, episodes = 32, 5
     with make(n, length) as vec:
@@ -76,15 +73,6 @@ def test_the_same_seed_is_the_same_episodes():
     np.testing.assert_array_equal(one, cues_of(60, 50, num_threads=3))
     np.testing.assert_array_equal(one[:, 7:], cues_of(60, 50, seed=7)[:, :-7])
     assert (one != cues_of(60, 50, seed=7)).any()
-
-
-def test_length():
-    assert load("memory").env == {"length": 10}
-    with pytest.raises(UserError, match=r"missing keys in \[env\]: length"):
-        NativeVec(FOLDER, total_agents=1, env={})
-    for length in 0, -3:
-        with pytest.raises(UserError, match=f"env.length is {length}, expected a whole number"):
-            make(1, length)
 
 
 def test_picture():

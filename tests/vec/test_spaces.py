@@ -14,6 +14,7 @@ from puffer_mlx.config.families import family_of
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec.layout import Layout, saved_layout
+from puffer_mlx.vec.python_faults import Fault
 from puffer_mlx.vec.spaces import kind_of, to_text
 
 N = 7
@@ -87,24 +88,33 @@ def nested(value):
 # ---- observations --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("space", SEEN.values(), ids=SEEN)
-def test_rows_are_flat_as_gymnasium_flattens(space):
+BYTES = "Box of bytes", "image", "Dict of bytes"
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_rows_are_flat_as_gymnasium_flattens(name: str):
+    """All at once and one by one, and by the spaces that a file has; parts come back as they were.
+
+    Rows are bytes only if all parts are.
+    """
+    space = SEEN[name]
     layout, batch = Layout("toy", space, SIGN), sampled(space)
-    rows = written(layout, batch)
-    flat = [spaces.flatten(space, one) for one in iterate(batch_space(space, N), batch)]
-    expected = np.array(flat)
-    np.testing.assert_array_equal(rows, expected.astype(rows.dtype))
-    assert layout.spec.name == "toy"
-
-
-@pytest.mark.parametrize("space", SEEN.values(), ids=SEEN)
-def test_rows_are_bytes_only_if_all_parts_are(space):
-    expected = (
-        np.uint8
-        if space in (SEEN[k] for k in ("Box of bytes", "image", "Dict of bytes"))
-        else np.float32
-    )
-    assert Layout("toy", space, SIGN).spec.observation_dtype == expected
+    rows, each = written(layout, batch), list(iterate(batch_space(space, N), batch))
+    flat = np.array([spaces.flatten(space, one) for one in each])
+    assert layout.spec.name == "toy" and rows.dtype == (np.uint8 if name in BYTES else np.float32)
+    np.testing.assert_array_equal(rows, flat.astype(rows.dtype))
+    one_by_one = np.full_like(rows, 77)
+    for observation, row in zip(each, one_by_one, strict=True):
+        layout.writer(row)(observation)
+    np.testing.assert_array_equal(one_by_one, rows)
+    spec = EnvSpec.from_json(layout.spec.to_json())
+    saved = saved_layout(spec)
+    assert saved is not None and saved.spec == spec == layout.spec
+    np.testing.assert_array_equal(written(saved, batch), rows)
+    if "Discrete" not in name and name != "Dict":
+        batch = batch.astype(np.float32) if name == "Box of doubles" else batch
+        for array in np.array, mx.array:
+            assert nested(layout.restore(array(rows))) == nested(batch)
 
 
 def test_only_a_single_box_of_bytes_is_an_image():
@@ -166,18 +176,6 @@ def test_where_the_images_of_a_dict_are():
             EnvSpec.from_json(json.dumps(fields | {"image_parts": parts}))
 
 
-@pytest.mark.parametrize("array", [np.array, mx.array], ids=["numpy", "mlx"])
-@pytest.mark.parametrize(
-    "name", [name for name in SEEN if "Discrete" not in name and name != "Dict"]
-)
-def test_restored_is_what_was_written(name, array):
-    layout, batch = Layout("toy", SEEN[name], SIGN), sampled(SEEN[name])
-    restored = layout.restore(array(written(layout, batch)))
-    if name == "Box of doubles":
-        batch = batch.astype(np.float32)
-    assert nested(restored) == nested(batch)
-
-
 def test_discrete_parts_are_restored_one_hot():
     batch = {"a": np.ones((2, 2), np.float32), "b": np.array([2, 0])}
     batch["c"] = (np.zeros((2, 2), np.int8), {"z": np.full((2, 2), 3, np.int16)})
@@ -191,11 +189,13 @@ def test_discrete_parts_are_restored_one_hot():
     np.testing.assert_array_equal(restored, np.eye(8))
 
 
-@pytest.mark.parametrize("value", [-3, 3])
-def test_a_choice_outside_of_its_space_is_refused(value):
+def test_a_choice_outside_of_its_space_is_refused():
     layout = Layout("toy", SEEN["Discrete"], SIGN)  # -2 to 2
-    with pytest.raises(UserError, match=r"toy: observations don't fit the space Discrete"):
-        layout.write(np.full(N, value), np.zeros((N, 5), np.float32))
+    for value in -3, 3:
+        with pytest.raises(UserError, match=r"toy: observations don't fit the space Discrete"):
+            layout.write(np.full(N, value), np.zeros((N, 5), np.float32))
+        with pytest.raises(Fault, match=rf"an observation {value} isn't in Discrete"):
+            layout.writer(np.zeros(5, np.float32))(value)
 
 
 @pytest.mark.parametrize(
@@ -214,17 +214,29 @@ def test_what_does_not_fit_the_space_is_named(batch, text):
     layout = Layout("toy", SEEN["Dict of bytes"], SIGN)
     with pytest.raises(UserError, match=text):
         written(layout, batch)
+    one = {key: part[0] for key, part in batch.items()}
+    with pytest.raises(Fault, match=r"an observation( at x)? .* (its space|isn't in)"):
+        layout.writer(np.zeros(15, np.uint8))(one)
 
 
 # ---- actions -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("space", TAKEN.values(), ids=TAKEN)
-def test_actions_are_in_the_batched_space(space, rng):
-    layout = Layout("toy", SEEN["Box"], space)
-    for _ in range(20):
-        actions = layout.actions(chosen(layout, rng))
-        assert actions in batch_space(space, N), actions
+@pytest.mark.parametrize("name", TAKEN)
+def test_actions_are_in_the_batched_space(name: str, rng):
+    """Also by the spaces that a file has; each agent's are what Gymnasium makes of the batch."""
+    space = TAKEN[name]
+    for rescale in False, True:
+        layout = Layout("toy", SIGN, space, rescale=rescale)
+        saved = saved_layout(EnvSpec.from_json(layout.spec.to_json()))
+        assert saved is not None
+        for _ in range(10):
+            rows = chosen(layout, rng)
+            actions = layout.actions(rows)
+            assert actions in batch_space(space, N), actions
+            assert nested(saved.actions(rows)) == nested(actions)
+            each = list(iterate(batch_space(space, N), actions))
+            assert [nested(one) for one in layout.each_action(rows)] == list(map(nested, each))
 
 
 @pytest.fixture
@@ -319,26 +331,6 @@ def test_spaces_are_told_apart_by_name():
 
 
 # ---- spaces in files -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seen", SEEN.values(), ids=SEEN)
-def test_observations_are_laid_out_by_what_a_file_says(seen):
-    layout, batch = Layout("toy", seen, SIGN), sampled(seen)
-    spec = EnvSpec.from_json(layout.spec.to_json())
-    saved = saved_layout(spec)
-    assert saved is not None and saved.spec == spec == layout.spec
-    np.testing.assert_array_equal(written(saved, batch), written(layout, batch))
-
-
-@pytest.mark.parametrize("taken", TAKEN.values(), ids=TAKEN)
-@pytest.mark.parametrize("rescale", [False, True])
-def test_actions_are_made_by_what_a_file_says(taken, rescale, rng):
-    layout = Layout("toy", SIGN, taken, rescale=rescale)
-    saved = saved_layout(EnvSpec.from_json(layout.spec.to_json()))
-    assert saved is not None
-    rows = chosen(layout, rng)
-    actions = saved.actions(rows)
-    assert actions in batch_space(taken, N) and nested(actions) == nested(layout.actions(rows))
 
 
 def test_what_brings_no_spaces_along():

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kept import edit, kept_copy
-from native_contract import CHECKS, has_spec, learn, random_score
+from native_contract import has_spec, keeps_the_contract, learn, random_score
 from native_envs import (
     DRAWS,
     UPSTREAM,
@@ -51,17 +51,12 @@ def ocean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", UPSTREAM)
-def test_spec(name: str):
+def test_contract(name: str):
+    """Random numbers too: convoy draws from the C library's generator, one for all upstream."""
     has_spec(name, *SHAPES[name])
+    keeps_the_contract(name)
     with make(name, total_agents=12) as vec:
         assert vec.state() is None  # upstream has no way to save one
-
-
-@pytest.mark.parametrize("name", UPSTREAM)
-@pytest.mark.parametrize("check", CHECKS)
-def test_contract(check, name: str):
-    """Random numbers too: convoy draws from the C library's generator, one for all upstream."""
-    check(name)
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)

@@ -91,6 +91,8 @@ def wrapped(name: str, made: Any, wrap: Wrap) -> Any:
         UserError: a wrapper doesn't fit the environment, or the preset has it already.
         gymnasium.error.DependencyNotInstalled: what one needs is missing.
     """
+    from gymnasium import wrappers
+
     asked = changed(wrap)
     for key in _IN_PRESET:
         if wrap.preset != "none" and key in asked:
@@ -102,7 +104,7 @@ def wrapped(name: str, made: Any, wrap: Wrap) -> Any:
         given = [key for key in keys if key in asked]
         if given:
             try:
-                made = wrapper(made, wrap)
+                made = wrapper(made, wrap, wrappers)
             except (TypeError, ValueError, AssertionError) as error:
                 made.close()
                 text = f"{name}: wrap.{given[0]} doesn't fit it: {error}"
@@ -110,7 +112,7 @@ def wrapped(name: str, made: Any, wrap: Wrap) -> Any:
     return made
 
 
-def _atari(made: Any, wrap: Wrap) -> Any:
+def _atari(made: Any, wrap: Wrap, _: Any) -> Any:
     if not hasattr(made.unwrapped, "ale"):
         raise TypeError(
             "it is for ALE's games; wrap.grayscale, wrap.resize_height and wrap.frame_stack are"
@@ -120,51 +122,23 @@ def _atari(made: Any, wrap: Wrap) -> Any:
     return families.preprocessed(made, arguments, ATARI["frameskip"])
 
 
-def _sticky(made: Any, wrap: Wrap) -> Any:
-    from gymnasium.wrappers import StickyAction
-
-    return StickyAction(made, wrap.sticky_actions)
-
-
-def _limited(made: Any, wrap: Wrap) -> Any:
-    from gymnasium.wrappers import TimeLimit
-
-    return TimeLimit(made, wrap.max_episode_steps)
-
-
-def _grey(made: Any, wrap: Wrap) -> Any:
-    from gymnasium.wrappers import GrayscaleObservation
-
-    return GrayscaleObservation(made)
-
-
-def _resized(made: Any, wrap: Wrap) -> Any:
-    from gymnasium.wrappers import ResizeObservation
-
+def _resized(made: Any, wrap: Wrap, wrappers: Any) -> Any:
     if len(made.observation_space.shape or ()) == 3 and image_of(made.observation_space)[1]:
         raise ValueError(f"its images are {made.observation_space.shape}, with channels first")
     size = wrap.resize_height or wrap.resize_width, wrap.resize_width or wrap.resize_height
-    return ResizeObservation(made, size)
+    return wrappers.ResizeObservation(made, size)
 
 
-def _clipped(made: Any, wrap: Wrap) -> Any:
-    from gymnasium.wrappers import ClipReward
-
-    return ClipReward(made, -wrap.clip_rewards, wrap.clip_rewards)
-
-
-def _with_channel(made: Any, wrap: Wrap) -> Any:
+def _with_channel(made: Any, wrap: Wrap, wrappers: Any) -> Any:
     """An image (height, width) as one of a channel."""
     shape = made.observation_space.shape
     return _shown(made, (*shape, 1), lambda seen: seen[..., None]) if len(shape) == 2 else made
 
 
-def _stacked(made: Any, wrap: Wrap) -> Any:
-    from gymnasium.wrappers import FrameStackObservation
-
+def _stacked(made: Any, wrap: Wrap, wrappers: Any) -> Any:
     one, k = made.observation_space, wrap.frame_stack
     image, turned = image_of(one) if kind_of(one) == "Box" else ((), False)
-    made = FrameStackObservation(made, k)
+    made = wrappers.FrameStackObservation(made, k)
     if not image:
         return made
     shape = (*image[:2], k * image[2])
@@ -180,13 +154,15 @@ def _shown(made: Any, shape: tuple[int, ...], show: Callable[[Any], Any]) -> Any
     return TransformObservation(made, show, Box(0, 255, shape, np.uint8))
 
 
-_WRAPPERS: dict[tuple[str, ...], Callable[[Any, Wrap], Any]] = {  # by their keys, innermost first
+_WRAPPERS: dict[tuple[str, ...], Callable[[Any, Wrap, Any], Any]] = {  # by keys, innermost first
     ("preset",): _atari,
-    ("sticky_actions",): _sticky,
-    ("max_episode_steps",): _limited,
-    ("grayscale",): _grey,
+    ("sticky_actions",): lambda made, wrap, of: of.StickyAction(made, wrap.sticky_actions),
+    ("max_episode_steps",): lambda made, wrap, of: of.TimeLimit(made, wrap.max_episode_steps),
+    ("grayscale",): lambda made, wrap, of: of.GrayscaleObservation(made),
     ("resize_height", "resize_width"): _resized,
     ("grayscale", "resize_height", "resize_width"): _with_channel,
-    ("clip_rewards",): _clipped,
+    ("clip_rewards",): lambda made, wrap, of: of.ClipReward(
+        made, -wrap.clip_rewards, wrap.clip_rewards
+    ),
     ("frame_stack",): _stacked,
 }
