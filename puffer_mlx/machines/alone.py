@@ -25,8 +25,8 @@ class Alone:
         rank: this process's number.
         size: how many there are.
         deputy: whether this one saves in place of the first, which is lost.
-        shared: divides minibatches that are drawn from all rollouts (``together.py``); None: each
-            draws from its own.
+        shared: divides minibatches that are drawn from all rollouts: ``Epoch.ranks`` of
+            ``ppo/algorithms``; None: each draws from its own.
     """
 
     rank, size = 0, 1
@@ -108,11 +108,11 @@ class Alone:
         Raises:
             UserError: it is of another number of ranks.
         """
-        if (found := numbers.get("ranks", 1)) != self.size:
+        if (saved := numbers.get("ranks", 1)) != self.size:
             words = "one process" if self.size == 1 else f"{self.size} ranks"
-            hint = "in one process" if found == 1 else f"with --train.gpus {found}, or mlx.launch"
+            hint = "in one process" if saved == 1 else f"with --train.gpus {saved}, or mlx.launch"
             raise UserError(
-                f"the run's state is of {found} ranks, and this is {words}",
+                f"the run's state is of {saved} ranks, and this is {words}",
                 f"go on {hint}; or begin a new run from its weights: --load-model-path",
             )
         return arrays

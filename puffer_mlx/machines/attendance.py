@@ -167,17 +167,17 @@ class Attendance:
         place = self._places[rank]
         with contextlib.suppress(*FAULTS), peer:
             while True:
-                said = json.loads(peer.recv_bytes(LONGEST))
+                message = json.loads(peer.recv_bytes(LONGEST))
                 place.heard = time.monotonic()
-                if "lost" in said:
-                    self._lose(said["gone"], said["lost"])
-                elif "left" in said:
+                if "lost" in message:
+                    self._lose(message["gone"], message["lost"])
+                elif "left" in message:
                     self._places.pop(rank, None)
-                    if said["left"]:
-                        self._lose(rank, f"rank {rank} has ended: {said['left']}")
+                    if message["left"]:
+                        self._lose(rank, f"rank {rank} has ended: {message['left']}")
                     return
                 else:
-                    place.count, place.busy, place.begun = said["place"]
+                    place.count, place.busy, place.begun = message["place"]
         if self._places.pop(rank, None):
             self._lose(rank, f"rank {rank} has died")
 

@@ -17,16 +17,16 @@ def make(config: Config, ranks: Alone, threads: int) -> Environments:
     Raises:
         UserError: as ``vec.make``, or they can't be divided.
     """
-    own = ranks.own(config)
-    made = vec.make(own, threads)
-    if own is config:
-        return made
-    seed = config.vec.seed + ranks.rank * made.num_environments
-    if own.vec.seed != seed:
-        own.vec.seed = seed
-        made.close()
-        made = vec.make(own, threads)
-    config.vec.total_agents = own.vec.total_agents * ranks.size
-    config.vec.num_buffers = own.vec.num_buffers
-    config.notes += own.notes
-    return made
+    part = ranks.own(config)
+    environments = vec.make(part, threads)
+    if part is config:
+        return environments
+    seed = config.vec.seed + ranks.rank * environments.num_environments
+    if part.vec.seed != seed:
+        part.vec.seed = seed
+        environments.close()
+        environments = vec.make(part, threads)
+    config.vec.total_agents = part.vec.total_agents * ranks.size
+    config.vec.num_buffers = part.vec.num_buffers
+    config.notes += part.notes
+    return environments

@@ -32,15 +32,15 @@ def mean_of_ranks(group: mx.distributed.Group, *trees: Any) -> list[Any]:
 def joined(group: mx.distributed.Group, array: mx.array, axis: int = 0) -> mx.array:
     """All ranks' arrays of this shape, one after the other along an axis; not evaluated."""
     size, shape = group.size(), array.shape
-    found = mx.distributed.all_gather(array, group=group).reshape(size, *shape)
-    found = mx.moveaxis(found, 0, axis)
-    return found.reshape(*shape[:axis], size * shape[axis], *shape[axis + 1 :])
+    gathered = mx.distributed.all_gather(array, group=group).reshape(size, *shape)
+    gathered = mx.moveaxis(gathered, 0, axis)
+    return gathered.reshape(*shape[:axis], size * shape[axis], *shape[axis + 1 :])
 
 
 def moments(group: mx.distributed.Group, adv: mx.array) -> mx.array:
     """What all ranks' advantages of this size are normalised by: see ``ppo.loss.Minibatch``."""
-    own = closed_form.moments(adv)
-    return mx.distributed.all_gather(own, group=group).reshape(group.size(), *own.shape)
+    mine = closed_form.moments(adv)
+    return mx.distributed.all_gather(mine, group=group).reshape(group.size(), *mine.shape)
 
 
 def all_bytes(group: mx.distributed.Group, data: bytes) -> list[bytes]:
@@ -49,6 +49,6 @@ def all_bytes(group: mx.distributed.Group, data: bytes) -> list[bytes]:
     lengths: list[int] = sizes.tolist()  # type: ignore
     longest = max(max(lengths), 1)
     padded = np.frombuffer(data.ljust(longest, b"\0"), np.uint8)
-    found = mx.distributed.all_gather(mx.array(padded), group=group)
-    rows = np.asarray(found).reshape(group.size(), longest)
+    gathered = mx.distributed.all_gather(mx.array(padded), group=group)
+    rows = np.asarray(gathered).reshape(group.size(), longest)
     return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]

@@ -55,9 +55,9 @@ def join(config: Config, resumed: str = "none", patience: float = ALL_BY) -> Alo
         if group.size() == 1:
             return ALONE
         ranks = Ranks(group, config)
-        told = ranks.all_objects({**_facts(config), "checkpoint": resumed})
-    for rank, facts in enumerate(told[1:], start=1):
-        if different := _first_difference(told[0], facts):
+        all_facts = ranks.all_objects({**_facts(config), "checkpoint": resumed})
+    for rank, facts in enumerate(all_facts[1:], start=1):
+        if different := _first_difference(all_facts[0], facts):
             key, here, there = different
             raise UserError(
                 f"rank 0 has {key} {here}, and rank {rank} has {there}",
@@ -69,16 +69,16 @@ def join(config: Config, resumed: str = "none", patience: float = ALL_BY) -> Alo
             f"--train.gpus {ranks.size}, or leave it out",
         )
     ranks.own(config)  # it can be divided
-    _attend(ranks, [facts["host"] for facts in told])
-    _share_cores(ranks.rank, told)
+    _attend(ranks, [facts["host"] for facts in all_facts])
+    _share_cores(ranks.rank, all_facts)
     return ranks
 
 
-def _share_cores(rank: int, told: list[dict[str, Any]]) -> None:
+def _share_cores(rank: int, all_facts: list[dict[str, Any]]) -> None:
     """Take a share of the cores, if ranks of this machine may all use the same ones."""
-    mine = told[rank]
-    here = [number for number, facts in enumerate(told) if facts["host"] == mine["host"]]
-    if all(told[number]["cores"] == mine["cores"] for number in here):
+    mine = all_facts[rank]
+    here = [number for number, facts in enumerate(all_facts) if facts["host"] == mine["host"]]
+    if all(all_facts[number]["cores"] == mine["cores"] for number in here):
         share_cores(0, here.index(rank), len(here))
 
 
@@ -87,12 +87,12 @@ def _attend(ranks: Ranks, hosts: list[str]) -> None:
     attendance, where = ranks.attendance, {}
     if not ranks.rank:
         where = attendance.listen(ranks.size - 1, local=len(set(hosts)) == 1)
-    found = json.loads(ranks.first(json.dumps(where)))
-    if not ranks.any(ranks.rank > 0 and not attendance.connect(found)):
+    address = json.loads(ranks.first(json.dumps(where)))
+    if not ranks.any(ranks.rank > 0 and not attendance.connect(address)):
         ranks.use_post()
     elif not ranks.rank:
         voice.note(
-            f"not all ranks reach port {found['port']} of rank 0: if one is lost, its number may"
+            f"not all ranks reach port {address['port']} of rank 0: if one is lost, its number may"
             " not be known, and on GPUs each epoch takes longer",
             error=True,
         )
@@ -153,11 +153,11 @@ def _all_come(name: str, patience: float) -> Iterator[None]:
 
     It waits with Python's lock in its hands, so no thread of this process could: another one does.
     """
-    said = (
+    error = (
         f"error: rank {rank_said()} has waited {patience:g} s for the others ({name})\n"
         "  hint: was each rank started, and do its addresses lead to it?\n"
     )
-    words = program.python("-S", "-E", "-c", WATCH, str(patience), str(os.getpid()), said)
+    words = program.python("-S", "-E", "-c", WATCH, str(patience), str(os.getpid()), error)
     watch = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     assert watch.stdin is not None
     try:

@@ -30,20 +30,20 @@ def backend() -> str | None:
     if not said.isdecimal():
         words = f"MLX_RANK is {said!r}, not a rank's number: 0, 1, ..."
         raise UserError(words, "start ranks by mlx.launch, or unset MLX_RANK")
-    found = next((name for name, said in BACKENDS.items() if os.environ.get(said)), None)
-    if found is None:
+    name = next((name for name, key in BACKENDS.items() if os.environ.get(key)), None)
+    if name is None:
         raise UserError(
             f"MLX_RANK is {said}, and none of {', '.join(BACKENDS.values())} says"
             " how to reach the other ranks",
             "start ranks by mlx.launch, or unset MLX_RANK",
         )
-    if found == "ring":
+    if name == "ring":
         path = os.environ["MLX_HOSTFILE"]
         if _is_empty(path):
             return None
         if wrong := _wrong_hosts(path, int(said)):
             raise UserError(f"rank {said} can't join: MLX_HOSTFILE {wrong}", RING_HINT)
-    return found
+    return name
 
 
 def _wrong_hosts(path: str, rank: int) -> str:

@@ -56,9 +56,9 @@ class Door:
         """A rank's number and what it connects for; None of a stranger, who is hung up on."""
         with contextlib.suppress(*FAULTS):
             if peer.poll(PATIENCE):
-                said = json.loads(peer.recv_bytes(LONGEST))
-                if secrets.compare_digest(str(said["token"]), self._token):
-                    return int(said["rank"]), str(said["use"])
+                hello = json.loads(peer.recv_bytes(LONGEST))
+                if secrets.compare_digest(str(hello["token"]), self._token):
+                    return int(hello["rank"]), str(hello["use"])
         peer.close()
         return None
 
@@ -77,12 +77,12 @@ def knock(where: dict[str, Any], rank: int, use: str) -> Connection | None:
         rank: who comes.
         use: what the connection is for.
     """
-    said = json.dumps({"token": where["token"], "rank": rank, "use": use}).encode()
+    hello = json.dumps({"token": where["token"], "rank": rank, "use": use}).encode()
     for address in where["addresses"]:
         with contextlib.suppress(OSError, EOFError):
             peer = _connection(socket.create_connection((address, where["port"]), PATIENCE))
             with contextlib.suppress(OSError, EOFError):
-                peer.send_bytes(said)
+                peer.send_bytes(hello)
                 if peer.poll(PATIENCE) and peer.recv_bytes(LONGEST) == WELCOME:
                     return peer
             peer.close()
@@ -105,13 +105,13 @@ def _connection(peer: socket.socket) -> Connection:
 
 def own_addresses() -> list[str]:
     """This machine's addresses of IPv4, by which other machines may reach it, and its own."""
-    found = [
+    listed = [
         address.address
         for addresses in psutil.net_if_addrs().values()
         for address in addresses
         if address.family == socket.AF_INET
     ]
-    return sorted(found, key=lambda address: address.startswith("127."))
+    return sorted(listed, key=lambda address: address.startswith("127."))
 
 
 class Post:
@@ -134,10 +134,10 @@ class Post:
         """
         try:
             if self._first:
-                found = [data, *map(self._message, self._peers)]
+                messages = [data, *map(self._message, self._peers)]
                 for peer in self._peers:
-                    peer.send_bytes(_packed(found))
-                return found
+                    peer.send_bytes(_packed(messages))
+                return messages
             (first,) = self._peers
             first.send_bytes(data)
             return _unpacked(self._message(first))
@@ -146,8 +146,8 @@ class Post:
 
     def _message(self, peer: Connection) -> bytes:
         while not peer.poll(LOOKS):
-            if said := self._lost():
-                raise Lost(said)
+            if reason := self._lost():
+                raise Lost(reason)
         return peer.recv_bytes()
 
 

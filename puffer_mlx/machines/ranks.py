@@ -26,7 +26,6 @@ from puffer_mlx.machines.messages import Lost, Post
 from puffer_mlx.machines.share import share
 from puffer_mlx.machines.starting import orphaned
 from puffer_mlx.machines.statistics import merged_means, merged_moments
-from puffer_mlx.machines.together import Together
 from puffer_mlx.ops import pack
 from puffer_mlx.system.devices import building
 from puffer_mlx.trees import leaves
@@ -56,8 +55,8 @@ class Ranks(Alone):
         self.attendance = Attendance(group.rank(), config.train.rank_timeout)
         self.group, self.together = group, config.train.draw_from == "all"
         self.rank, self.size = group.rank(), group.size()
-        self._together, self._last = Together(group), config.epochs - 1
-        self.shared = self._together if self.together else None
+        self.shared = self if self.together else None
+        self._last = config.epochs - 1
         self._exchange = partial(exchange.all_bytes, group)  # until ``use_post``
         self._met = 0  # epochs
         self._measured: dict[str, np.ndarray] = {}  # what environments had, the same on all ranks
@@ -72,7 +71,7 @@ class Ranks(Alone):
 
     def columns(self, draw: Callable[[int], mx.array], agents: int) -> mx.array:
         """Of all agents' numbers those of this rank's: as in one process."""
-        return mx.contiguous(self._together.part(draw(agents * self.size), 1))
+        return mx.contiguous(self.part(draw(agents * self.size), 1))
 
     def key(self, key: mx.array) -> mx.array:
         """One of its own, or the one that all ranks draw by."""
@@ -87,7 +86,31 @@ class Ranks(Alone):
         if states is None or not self.together:
             return states
         with building:
-            return tree_map(self._together.joined, states)
+            return tree_map(self.joined, states)
+
+    # ---- minibatches that are drawn from all rollouts, as one process draws them -----------------
+    # All ranks have all rollouts, and draw the same minibatches; of each a rank computes its part.
+
+    def part(self, array: Any, axis: int = 0) -> Any:
+        """This rank's part along an axis, of which each has as many."""
+        each = array.shape[axis] // self.size
+        mine = slice(self.rank * each, (self.rank + 1) * each)
+        return array[(slice(None),) * axis + (mine,)]
+
+    def joined(self, array: mx.array, axis: int = 0) -> mx.array:
+        """All ranks' parts, one after the other along an axis."""
+        return exchange.joined(self.group, array, axis)
+
+    def _recompute(
+        self, step: Step, fields: Mapping[str, Any], rollout: Any
+    ) -> dict[str, mx.array | None]:
+        """All ranks' rollouts, (T, N, ...) by name, once a step has computed this one's."""
+        fields = step(fields, rollout)
+        with building:
+            return {
+                name: None if array is None else self.joined(array, 1)
+                for name, array in fields.items()
+            }
 
     # ---- a minibatch -----------------------------------------------------------------------------
 
@@ -112,12 +135,12 @@ class Ranks(Alone):
 
         def gradients(*inputs: Any) -> Any:
             self.attendance.place.count += 1
-            return own.gradients(*inputs)
+            return inner.gradients(*inputs)
 
-        own = steps
+        inner = steps
         if self.together:
-            own = own._replace(recompute=partial(self._together.recompute, own.recompute))
-        return own._replace(gradients=gradients)
+            inner = inner._replace(recompute=partial(self._recompute, inner.recompute))
+        return inner._replace(gradients=gradients)
 
     # ---- an epoch --------------------------------------------------------------------------------
 
@@ -138,14 +161,14 @@ class Ranks(Alone):
     ) -> tuple[dict[str, float], Any]:
         """One message for each rank; the weights' checksum in some epochs, and in the last."""
         crc = checksum(weights) if epoch % COMPARED == 0 or epoch == self._last else 0
-        told = {name: float(value) for name, value in logs.items()}
+        reported = {name: float(value) for name, value in logs.items()}
         listed = None if scores is None else scores.tolist()
         with self._reported():
-            found = self._exchange(json.dumps((crc, told, listed)).encode())
+            messages = self._exchange(json.dumps((crc, reported, listed)).encode())
         self._met += 1
         self.attendance.place.begun = self._met >= COMPILES
-        crcs, told, listed = zip(*map(json.loads, found), strict=True)
-        if others := [rank for rank, found in enumerate(crcs) if found != crcs[0]]:
+        crcs, reported, listed = zip(*map(json.loads, messages), strict=True)
+        if others := [rank for rank, crc in enumerate(crcs) if crc != crcs[0]]:
             raise UserError(
                 f"after epoch {epoch + 1} the weights of ranks {others} differ from those of rank"
                 " 0, and so would all that follows",
@@ -155,7 +178,7 @@ class Ranks(Alone):
         self._all_there()  # after what all ranks find alike: one may have ended by it already
         if scores is not None:
             scores = np.array([one for some in listed for one in some]).reshape(-1, 2)
-        return merged_means(told), scores
+        return merged_means(reported), scores
 
     def begin(self, vec: VecEnv) -> None:
         """Keep them, to tell what is added."""
@@ -165,18 +188,18 @@ class Ranks(Alone):
         """Their statistics are those of all ranks then, until they step again."""
         if not self._measured or not isinstance(vec, Remembers):
             return
-        found = self._all_bytes(to_bytes(vec.memory()))
-        self._measured = merged_moments(self._measured, [from_bytes(data) for data in found])
+        memories = self._all_bytes(to_bytes(vec.memory()))
+        self._measured = merged_moments(self._measured, [from_bytes(data) for data in memories])
         vec.remember(self._measured)
 
     # ---- a checkpoint ----------------------------------------------------------------------------
 
     def gathered(self, arrays: Mapping[str, mx.array]) -> dict[str, mx.array]:
         """As bytes, by ``ranks.R``."""
-        own = to_bytes({name: np.asarray(array) for name, array in arrays.items()})
+        mine = to_bytes({name: np.asarray(array) for name, array in arrays.items()})
         with self.guarded():
-            found = exchange.all_bytes(self.group, own)
-        texts = {f"{OTHERS}{rank}": text for rank, text in enumerate(found) if rank}
+            parts = exchange.all_bytes(self.group, mine)
+        texts = {f"{OTHERS}{rank}": text for rank, text in enumerate(parts) if rank}
         return {name: mx.array(np.frombuffer(text, np.uint8)) for name, text in texts.items()}
 
     def numbers(self) -> dict[str, int]:
@@ -188,8 +211,8 @@ class Ranks(Alone):
         arrays = super().taken(arrays, numbers)
         if not self.rank:
             return arrays
-        own = from_bytes(np.asarray(arrays[f"{OTHERS}{self.rank}"]).tobytes())
-        return {**arrays, **{name: mx.array(array) for name, array in own.items()}}
+        mine = from_bytes(np.asarray(arrays[f"{OTHERS}{self.rank}"]).tobytes())
+        return {**arrays, **{name: mx.array(array) for name, array in mine.items()}}
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
@@ -206,12 +229,12 @@ class Ranks(Alone):
         except RuntimeError as error:
             if not isinstance(error, Lost) and not LOST.search(str(error)):
                 raise
-            said = self.attendance.wait_lost(HEARD) or f"the ranks have lost each other: {error}"
-            raise UserError(said, GOES_ON) from None
+            reason = self.attendance.wait_lost(HEARD) or f"the ranks have lost each other: {error}"
+            raise UserError(reason, GOES_ON) from None
 
     def _all_there(self) -> None:
-        if said := self.attendance.wait_lost(0):
-            raise UserError(said, GOES_ON)
+        if reason := self.attendance.wait_lost(0):
+            raise UserError(reason, GOES_ON)
 
     def apart(self) -> contextlib.AbstractContextManager[object]:
         """The others know that it takes a while."""
@@ -221,9 +244,9 @@ class Ranks(Alone):
         """One message."""
         return self._all_bytes(text.encode() if not self.rank else b"")[0].decode()
 
-    def all_objects(self, found: Any) -> list[Any]:
+    def all_objects(self, value: Any) -> list[Any]:
         """Each rank's object, of what JSON can hold, in the order of the ranks."""
-        return [json.loads(text) for text in self._all_bytes(json.dumps(found).encode())]
+        return [json.loads(text) for text in self._all_bytes(json.dumps(value).encode())]
 
     def use_post(self) -> None:
         """Send small messages by connections of their own, which all ranks have to the first."""

@@ -37,7 +37,7 @@ def share(config: Config, rank: int, size: int) -> Config:
             f"train.minibatch_size {train.minibatch_size} is not a multiple of {size} ranks{each}",
             _multiples("train.minibatch_size", train.minibatch_size, step),
         )
-    own = replace(
+    part = replace(
         config,
         vec=replace(vec, total_agents=agents // size),
         train=replace(
@@ -48,14 +48,14 @@ def share(config: Config, rank: int, size: int) -> Config:
         origins=dict(config.origins),
         notes=[],
     )
-    own.vec.seed = vec.seed + rank * own.vec.total_agents
-    if (own.epochs, own.minibatches) != (config.epochs, config.minibatches):
+    part.vec.seed = vec.seed + rank * part.vec.total_agents
+    if (part.epochs, part.minibatches) != (config.epochs, config.minibatches):
         raise UserError(
-            f"{size} ranks' parts round to {own.minibatches} minibatches in each of {own.epochs}"
+            f"{size} ranks' parts round to {part.minibatches} minibatches in each of {part.epochs}"
             f" epochs, not to {config.minibatches} in {config.epochs}",
             "change train.replay_ratio a little",
         )
-    return own
+    return part
 
 
 def _multiples(name: str, value: int, step: int) -> str:

@@ -36,8 +36,8 @@ def start_ranks(count: int, words: Sequence[str], on_gpus: bool) -> int:
     common = {**os.environ, STARTER: str(os.getpid())}
     with _group(count, on_gpus) as settings:
         ranks = [
-            subprocess.Popen(words, env={**common, **own, "MLX_RANK": str(rank)})
-            for rank, own in enumerate(settings)
+            subprocess.Popen(words, env={**common, **variables, "MLX_RANK": str(rank)})
+            for rank, variables in enumerate(settings)
         ]
         for rank, process in enumerate(ranks):
             share_cores(process.pid, rank, count)

@@ -26,7 +26,7 @@ def merged_moments(before: Memory, after: Sequence[Memory]) -> dict[str, np.ndar
         before: what all had: ``X.count``, ``X.mean`` and ``X.variance`` of some X, float64.
         after: the same of each rank.
     """
-    found = {}
+    merged = {}
     for part in {name.partition(".")[0] for name in before}:
         names = [f"{part}.{key}" for key in ("count", "mean", "variance")]
         count, mean, variance = (before[name] for name in names)
@@ -39,8 +39,8 @@ def merged_moments(before: Memory, after: Sequence[Memory]) -> dict[str, np.ndar
             squares = squares + own_squares + np.square(moved) * (count * n / total)
             mean, count = mean + moved * (n / total), total
         variance = squares / count if count else variance
-        found |= dict(zip(names, (np.array(count), mean, variance), strict=True))
-    return found
+        merged |= dict(zip(names, (np.array(count), mean, variance), strict=True))
+    return merged
 
 
 def _since(first: tuple, count: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> tuple:

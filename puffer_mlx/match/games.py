@@ -79,12 +79,12 @@ class Boards:
         if isinstance(vec, KnowsSeats):
             vec.set_tags(np.ones(E, np.int32))  # not only the learner plays, in any of them
         self.order = np.argsort(~self._firsts, axis=1, kind="stable") + A * np.arange(E)[:, None]
-        self._agents = [np.flatnonzero(own) for own in (self._firsts, ~self._firsts)]
+        self._agents = [np.flatnonzero(each) for each in (self._firsts, ~self._firsts)]
         self.shown = int(self._agents[0][0])
         seeds = np.random.SeedSequence(seed).generate_state(SIDES)
         self._choose = [
-            player.sit_down(len(agents), int(own))
-            for player, agents, own in zip(players, self._agents, seeds, strict=True)
+            player.sit_down(len(agents), int(each))
+            for player, agents, each in zip(players, self._agents, seeds, strict=True)
         ]
         self.actions = np.zeros((vec.num_agents, vec.spec.action.heads), np.float32)
         self.rows = allocate_rows(vec, vec.num_agents)
@@ -112,8 +112,8 @@ class Boards:
             UserError: an episode ended for some of an environment's agents alone.
         """
         finals = self.rows.finals
-        told = self.rows.terminals if finals is None else finals
-        ended = told.reshape(self._shape) != 0
+        flags = self.rows.terminals if finals is None else finals
+        ended = flags.reshape(self._shape) != 0
         over = ended.all(axis=1)
         if finals is None and (ended.any(axis=1) != over).any():
             raise UserError(

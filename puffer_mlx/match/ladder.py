@@ -170,14 +170,14 @@ def play_bots(
         UserError: the environment has no such opponents, shows something else when it plays them,
             or its games don't end.
     """
-    own, numbers, rungs = against_bots(config), bots_of(config), []
-    agents = refuse_unplayable(own, spec)
+    settings, numbers, rungs = against_bots(config), bots_of(config), []
+    agents = refuse_unplayable(settings, spec)
     count = environments_for(games, max(1, config.selfplay.eval_bot_envs // agents), agents)
-    with make(arena(own, count, agents, seed)) as environments:
+    with make(arena(settings, count, agents, seed)) as environments:
         what = PERF
         for done, number in enumerate(numbers):
             set_bot(environments, number)
-            found = score(
+            scores = score(
                 policy,
                 weights,
                 environments,
@@ -189,7 +189,7 @@ def play_bots(
                     done * all_ + ended, len(numbers) * all_
                 ),
             )
-            what, rung = _rung(f"{BOT} {number}", found, config)
+            what, rung = _rung(f"{BOT} {number}", scores, config)
             rungs.append(rung)
     return Ladder(config.env_name, what, tuple(rungs))
 
@@ -227,10 +227,10 @@ def play_each(
     """Play a match against each of some players: see ``play_skills``."""
     pairs = [(0, 1 + other) for other in range(len(others))]
     results = play_pairs([player, *others], pairs, games, progress)
-    found = [(other.name, results[pair]) for other, pair in zip(others, pairs, strict=True)]
+    named = [(other.name, results[pair]) for other, pair in zip(others, pairs, strict=True)]
     rungs = [
         Rung(name, one.total.games, one.total.score, *wilson(one.independent), one.total)
-        for name, one in found
+        for name, one in named
     ]
     return Ladder(config.env_name, "score", tuple(rungs))
 
@@ -277,9 +277,9 @@ def refuse_unplayable(config: Config, spec: EnvSpec) -> int:
     Raises:
         UserError: see above.
     """
-    with vec.probe(config) as made:
-        set_bot(made, bots_of(config)[0])
-        shown, agents = made.spec, made.num_agents // made.num_environments
+    with vec.probe(config) as environments:
+        set_bot(environments, bots_of(config)[0])
+        shown, agents = environments.spec, environments.num_agents // environments.num_environments
     if replace(shown, name="") != replace(spec, name=""):
         raise UserError(
             f"{shown.name} shows {shown.observation_size} numbers and takes {shown.action.sizes}"
@@ -290,16 +290,16 @@ def refuse_unplayable(config: Config, spec: EnvSpec) -> int:
     return agents
 
 
-def _rung(name: str, found: Scores, config: Config) -> tuple[str, Rung]:
+def _rung(name: str, scores: Scores, config: Config) -> tuple[str, Rung]:
     """What an evaluation came to as a rung, and the name of the number that counts."""
-    summary = found.summary()
+    summary = scores.summary()
     what = PERF if PERF in summary else headline(summary)
-    if found.unfinished or what is None:
+    if scores.unfinished or what is None:
         raise UserError(
-            f"{found.unfinished} of {found.environments} environments of {config.env_name} had not"
-            f" ended their games after {found.steps:,} steps",
+            f"{scores.unfinished} of {scores.environments} environments of {config.env_name} had"
+            f" not ended their games after {scores.steps:,} steps",
             "a ladder needs an environment whose games end",
         )
     mean, std = summary[what].mean, summary[what].std
-    half = Z * std / found.count**0.5
-    return what, Rung(name, found.count, mean, mean - half, mean + half)
+    half = Z * std / scores.count**0.5
+    return what, Rung(name, scores.count, mean, mean - half, mean + half)

@@ -111,12 +111,12 @@ def scripted_player(name: str, folder: Path, skill: float, heads: int) -> Player
         rng = np.random.default_rng(seed)
 
         def choose(rows: Rows) -> np.ndarray:
-            found = np.asarray(scripted(rows.observations, rows.masks, skill, rng), np.float32)
-            if found.shape != (n, heads):
+            actions = np.asarray(scripted(rows.observations, rows.masks, skill, rng), np.float32)
+            if actions.shape != (n, heads):
                 raise UserError(
-                    f"{path}: choose returned {found.shape}, not {(n, heads)}", SCRIPTED
+                    f"{path}: choose returned {actions.shape}, not {(n, heads)}", SCRIPTED
                 )
-            return found
+            return actions
 
         return choose
 

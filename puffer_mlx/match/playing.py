@@ -60,9 +60,9 @@ def agents_of(config: Config) -> int:
     Raises:
         UserError: they are no two sides; or as ``vec.make``.
     """
-    with vec.probe(config) as made:
-        sides_of(made)
-        return made.num_agents // made.num_environments
+    with vec.probe(config) as environments:
+        sides_of(environments)
+        return environments.num_agents // environments.num_environments
 
 
 def most_environments(config: Config, agents: int) -> int:
@@ -87,7 +87,7 @@ def play_pairs(
     Raises:
         UserError: as ``play_pair``.
     """
-    own = games.each * games.count
+    total = games.each * games.count
     results: Results = {}
     for number, (i, j) in enumerate(pairs):
         with games.make(games.count) as boards:
@@ -98,6 +98,6 @@ def play_pairs(
                 games.each,
                 games.seed,
                 games.max_steps,
-                lambda done, before=number * own: progress(before + done, len(pairs) * own),
+                lambda done, before=number * total: progress(before + done, len(pairs) * total),
             )
     return results

@@ -116,17 +116,17 @@ class League:
 def _logs(table: Table) -> Logs:
     """What to log after a rollout; banks are counted from 0, as PufferLib does."""
     logs: Logs = {"env/elo": table.elo, "pool/num_banks": len(table.opponents)}
-    found: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     for b, opponent in enumerate(table.opponents):
-        told = {
+        numbers = {
             "pool/winrate": opponent.winrate,
             "env/historical_winrate": opponent.winrate,  # a metric for sweeps has to be the env's
             "pool/winrate_at_swap": opponent.winrate_at_swap,
             "pool/epochs_to_align": opponent.epochs_to_align,
             "pool/opponent_elo": opponent.entry.elo,
         }
-        for name, value in told.items():
+        for name, value in numbers.items():
             if value is not None:
                 logs[f"{name}_bank_{b}"] = value
-                found.setdefault(name, []).append(value)
-    return logs | {name: float(np.mean(values)) for name, values in found.items()}
+                by_name.setdefault(name, []).append(value)
+    return logs | {name: float(np.mean(values)) for name, values in by_name.items()}

@@ -41,10 +41,10 @@ class Puffer4(NamedTuple):
         if _due(step, table.stepped, self.snapshot_interval):
             self._snapshot(table, step, weights)
         for b, opponent in enumerate(table.opponents):
-            own = tags == b + 1
+            its_own = tags == b + 1
             if opponent.pending is not None:
                 opponent.waited += 1
-                if table.aligned[own].all():
+                if table.aligned[its_own].all():
                     opponent.epochs_to_align = opponent.waited
                     table.replace(b, opponent.pending, step)
                 continue
@@ -54,7 +54,7 @@ class Puffer4(NamedTuple):
                     self._snapshot(table, step, weights)
                 opponent.pending = draw_by_age(table.pool, table.rng)
                 opponent.winrate_at_swap = opponent.winrate
-                table.aligned[own] = False
+                table.aligned[its_own] = False
 
     def _beaten(self, opponent: Opponent) -> bool:
         rate = opponent.winrate

@@ -141,13 +141,13 @@ def _refuse_another(
         if name not in arrays
         or (arrays[name].shape, arrays[name].dtype) != (array.shape, array.dtype)
     ]
-    for what, was, own in (
+    for what, was, is_now in (
         ("selfplay.rules", numbers["rules"], rules),
         ("opponents", len(numbers["opponents"]), len(now.opponents)),
         ("environments", arrays["aligned"].shape[0], len(now.aligned)),
     ):
-        if was != own:
-            wrong.insert(0, f"{what} {was}, expected {own}")
+        if was != is_now:
+            wrong.insert(0, f"{what} {was}, expected {is_now}")
     if wrong:
         raise UserError(
             f"the saved pool of opponents is of another run: {'; '.join(wrong[:3])}",

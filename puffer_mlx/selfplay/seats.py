@@ -135,15 +135,15 @@ def _team(vec: VecEnv, counts: np.ndarray) -> int:
     Raises:
         UserError: that is no team.
     """
-    found = sorted(set(counts.tolist()))
-    if len(found) > 1 or found[0] % 2:
-        several = " and ".join(map(str, found))
+    sizes = sorted(set(counts.tolist()))
+    if len(sizes) > 1 or sizes[0] % 2:
+        several = " and ".join(map(str, sizes))
         raise UserError(
             f"{vec.spec.name} has {several} agents an environment",
             "self-play is between two equal teams: an even number of agents, the same in all"
             " environments; one of PufferLib 5.0's form may say whose seats its agents have",
         )
-    return found[0] // 2
+    return sizes[0] // 2
 
 
 def _second_halves(environments: np.ndarray, counts: np.ndarray, tags: np.ndarray) -> Seats:
@@ -160,8 +160,8 @@ def _last_of_each_buffer(vec: VecEnv, counts: np.ndarray, part: float) -> np.nda
     buffers = (np.cumsum(counts) - counts) // (vec.num_agents // vec.num_groups)
     numbers = np.full(len(counts), -1)
     for buffer in range(vec.num_groups):
-        own = np.flatnonzero(buffers == buffer)
-        last = own[len(own) - int(part * len(own)) :]
+        members = np.flatnonzero(buffers == buffer)
+        last = members[len(members) - int(part * len(members)) :]
         numbers[last] = np.arange(len(last))
     return numbers
 
@@ -182,14 +182,14 @@ def _refuse_empty(vec: VecEnv, seats: Seats, opponents: int, part: float) -> Non
             f"vec.num_policies is {opponents + 1}",
             f"the learner and 1 to {MOST} opponents: 2 to {MOST + 1}",
         )
-    found = set(seats.policy.tolist())
-    if strangers := sorted(found - set(range(opponents + 1))):
+    policies = set(seats.policy.tolist())
+    if strangers := sorted(policies - set(range(opponents + 1))):
         raise UserError(
             f"{vec.spec.name} gives seats to policy {strangers[0]}, and vec.num_policies is"
             f" {opponents + 1}",
             f"vec.num_policies {strangers[-1] + 1}, or other numbers in agents[i].policy",
         )
-    if missing := sorted(set(range(opponents + 1)) - found):
+    if missing := sorted(set(range(opponents + 1)) - policies):
         who = "the learner" if missing[0] == 0 else f"opponent {missing[0]}"
         historical = np.count_nonzero(seats.tags)
         raise UserError(

@@ -136,8 +136,8 @@ class Table:
     def count(self, results: Results, k: float) -> None:
         """Add a rollout's games, and rate everybody by them, one opponent after the other."""
         self.aligned |= results.ended
-        found = zip(self.opponents, results.score.tolist(), results.games.tolist(), strict=True)
-        for opponent, score, games in found:
+        counts = zip(self.opponents, results.score.tolist(), results.games.tolist(), strict=True)
+        for opponent, score, games in counts:
             if games:
                 opponent.score += score
                 opponent.games += games

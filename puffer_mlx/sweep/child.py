@@ -40,21 +40,21 @@ class Identity(NamedTuple):
     def find(self) -> psutil.Process | None:
         """The process, if it is still there."""
         try:
-            found = psutil.Process(self.pid)
-            same = abs(found.create_time() - self.began) < 1.0
-            return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.began) < 1.0
+            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
         except psutil.Error:
             return None
 
     def end(self, patience: float | None = None) -> bool:
         """End it, politely and then for certain, and what it has started. Whether it was there."""
-        found = self.find()
-        if found is None:
+        process = self.find()
+        if process is None:
             return False
         try:
-            family = [found, *found.children(recursive=True)]
+            family = [process, *process.children(recursive=True)]
         except psutil.Error:
-            family = [found]
+            family = [process]
         _each(family[:1], "terminate")
         psutil.wait_procs(family[:1], POLITE if patience is None else patience)
         _each(family, "kill")
@@ -111,7 +111,7 @@ class Child:
     def look(self) -> list[Point]:
         """Points of the epochs since the last call; ends a run that hangs, or learns NaN."""
         before = self._log.changed
-        found = self._log.news()
+        points = self._log.news()
         now = time.monotonic()
         if self._log.changed != before:
             self._moved = now
@@ -123,7 +123,7 @@ class Child:
             self._ask()
         elif self._until is not None and now > self._until:
             self.identity.end(0)
-        return found
+        return points
 
     def stop(self, why: str) -> None:
         """End the run before its time: its curve so far counts."""

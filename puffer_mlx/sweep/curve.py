@@ -83,16 +83,16 @@ class Log:
         return [point for line in whole.splitlines() if (point := self._take(json.loads(line)))]
 
     def _take(self, record: dict[str, float | None]) -> Point | None:
-        found = {name: math.nan if x is None else x for name, x in record.items()}
-        if "epoch" not in found:  # the evaluation after training
-            self._evaluated = found.get(self._metric, math.nan)
+        numbers = {name: math.nan if x is None else x for name, x in record.items()}
+        if "epoch" not in numbers:  # the evaluation after training
+            self._evaluated = numbers.get(self._metric, math.nan)
             return None
-        if not math.isfinite(found.get(self._metric, 0.0)) and not self.bad:
-            self.bad = f"{self._metric} is not a finite number after {found[STEPS]:,.0f} steps"
-        self._last = {name: found[name] for name in (STEPS, COST)}
-        if self._metric not in found:
+        if not math.isfinite(numbers.get(self._metric, 0.0)) and not self.bad:
+            self.bad = f"{self._metric} is not a finite number after {numbers[STEPS]:,.0f} steps"
+        self._last = {name: numbers[name] for name in (STEPS, COST)}
+        if self._metric not in numbers:
             return None
-        kept = {**self._last, self._metric: found[self._metric]}
+        kept = {**self._last, self._metric: numbers[self._metric]}
         self._with_score.append(kept)
         return Point(kept[self._metric], kept[COST], kept[STEPS])
 
@@ -116,9 +116,9 @@ class Log:
 
 def fault_of(points: Iterable[Point], metric: str) -> str:
     """Why points are no result; empty if they are one."""
-    found = list(points)
-    if not found:
+    listed = list(points)
+    if not listed:
         return f"no record has {metric}: did no episode end, or does [sweep] metric name another?"
-    if not all(math.isfinite(number) for point in found for number in point):
+    if not all(math.isfinite(number) for point in listed for number in point):
         return f"{metric} is not a finite number"
     return ""

@@ -51,21 +51,21 @@ def fit(values: Values, space: Space, config: Config) -> Values:
         space: their ranges.
         config: what isn't swept.
     """
-    made = dict(values)
+    fitted = dict(values)
     ranges = {p.name: p for p in space.parameters}
 
     def moved(name: str, factor: float) -> bool:
-        if name not in made:
+        if name not in fitted:
             return False
-        found = ranges[name].to_value(ranges[name].to_unit(made[name] * factor))
-        changed = found > made[name] if factor > 1 else found < made[name]
-        made[name] = found if changed else made[name]
+        value = ranges[name].to_value(ranges[name].to_unit(fitted[name] * factor))
+        changed = value > fitted[name] if factor > 1 else value < fitted[name]
+        fitted[name] = value if changed else fitted[name]
         return changed
 
-    while misfits := [move for move in MOVES if move.misfit(_sizes(made, config))]:
+    while misfits := [move for move in MOVES if move.misfit(_sizes(fitted, config))]:
         if not any(moved(*way) for move in misfits for way in move.ways):
             break
-    return made
+    return fitted
 
 
 def _sizes(values: Values, config: Config) -> dict[str, float]:

@@ -31,10 +31,10 @@ class Place(NamedTuple):
 
     def environment(self) -> dict[str, str]:
         """This process's variables as a run in this place gets them."""
-        made = dict(os.environ)
+        variables = dict(os.environ)
         if self.threads:
-            made |= dict.fromkeys(_THREADS, str(self.threads))
-        return made | ({VISIBLE: ",".join(self.gpus)} if self.gpus else {})
+            variables |= dict.fromkeys(_THREADS, str(self.threads))
+        return variables | ({VISIBLE: ",".join(self.gpus)} if self.gpus else {})
 
     @property
     def words(self) -> list[str]:

@@ -77,14 +77,14 @@ def read_sweep(config: Config) -> Sweep:
 
 def sections(config: Config, space: Space) -> dict[str, dict[str, str]]:
     """[sweep] and all its sections, also of ranges that no file says: viewers look for them."""
-    found = {"sweep": {}} | {name: dict(keys) for name, keys in config.sweep.items()}
+    written = {"sweep": {}} | {name: dict(keys) for name, keys in config.sweep.items()}
     for name, spec in default_ranges(config).items():
-        found.setdefault(f"sweep.{name}", _texts(spec))
+        written.setdefault(f"sweep.{name}", _texts(spec))
     for p in space.parameters:
-        keys = found.setdefault(f"sweep.{p.name}", {})
+        keys = written.setdefault(f"sweep.{p.name}", {})
         for key, text in _texts((p.distribution, p.low, p.high, p.scale)).items():
             keys.setdefault(key, text)
-    return found
+    return written
 
 
 def _texts(spec: Sequence[str | float]) -> dict[str, str]:
@@ -109,16 +109,16 @@ def _read_settings(sections: dict[str, dict[str, str]], notes: list[str]) -> Swe
         given.setdefault("max_suggestion_cost", text)
         notes.append("[sweep] max_cost is no key of a sweep, and is read as max_suggestion_cost")
     known = {field.name for field in fields(SweepSettings)}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, text in given.items():
         if key in known:
-            found[key] = _READ.get(key, _read_plain)(key, text, notes)
+            values[key] = _READ.get(key, _read_plain)(key, text, notes)
         elif key not in ELSEWHERE:
             near = closest(key, sorted(known))
             notes.append(f"[sweep] {key} is no key of a sweep{f' ({near} is)' * bool(near)}")
         elif ELSEWHERE[key] and text and BOOLS.get(text.lower()) is None:
             notes.append(f"[sweep] {key} does nothing: {ELSEWHERE[key]}")
-    return SweepSettings(**found)
+    return SweepSettings(**values)
 
 
 def method_named(text: str) -> str | None:

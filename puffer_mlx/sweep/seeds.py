@@ -51,20 +51,20 @@ def combined(curves: Sequence[Sequence[Point]], how: str, sign: int = 1) -> list
     Points are matched from the end: a curve has no point where no episode had ended yet.
     """
     length = min(len(curve) for curve in curves)
-    made: list[Point] = []
+    joined: list[Point] = []
     for points in zip(*(curve[len(curve) - length :] for curve in curves), strict=True):
         score = as_one([point.score for point in points], how, sign)
         cost, steps = (
             statistics.fmean(each) for each in zip(*(p[1:] for p in points), strict=True)
         )
-        made.append(Point(score, cost, steps))
-    return made
+        joined.append(Point(score, cost, steps))
+    return joined
 
 
 def noise(known: Sequence[Judged]) -> float:
     """How much seeds differ: the median of suggestions' standard deviations; 0 if none has two."""
-    found = [statistics.stdev(each.scores) for each in known if len(each.scores) > 1]
-    return statistics.median(found) if found else 0.0
+    deviations = [statistics.stdev(each.scores) for each in known if len(each.scores) > 1]
+    return statistics.median(deviations) if deviations else 0.0
 
 
 def is_beaten(

@@ -28,9 +28,9 @@ def sobol(points: int, dimensions: int, draw: np.random.Generator) -> np.ndarray
 
 def _directions(dimensions: int, draw: np.random.Generator) -> np.ndarray:
     """(dimensions, BITS) int64: number k has its highest bit at BITS - 1 - k."""
-    found = np.empty((dimensions, BITS), np.int64)
+    directions = np.empty((dimensions, BITS), np.int64)
     polynomials = islice(_primitive(), max(0, dimensions - 1))
-    found[:1] = 1 << (BITS - 1 - np.arange(BITS))  # the van der Corput sequence
+    directions[:1] = 1 << (BITS - 1 - np.arange(BITS))  # the van der Corput sequence
     for row, polynomial in enumerate(polynomials, 1):
         degree = polynomial.bit_length() - 1
         numbers = [2 * int(draw.integers(1 << k)) + 1 for k in range(degree)]  # odd, below 2^(k+1)
@@ -40,8 +40,8 @@ def _directions(dimensions: int, draw: np.random.Generator) -> np.ndarray:
                 if polynomial >> (degree - j) & 1:
                     new ^= numbers[k - j] << j
             numbers.append(new)
-        found[row] = [numbers[k] << (BITS - 1 - k) for k in range(BITS)]
-    return found
+        directions[row] = [numbers[k] << (BITS - 1 - k) for k in range(BITS)]
+    return directions
 
 
 def _primitive() -> Iterator[int]:

@@ -35,12 +35,12 @@ class RunLog:
 
     def settings(self) -> dict[str, Any]:
         """The configuration as plain nested dictionaries, nothing left open."""
-        made = to_dict(self.config)
-        made["base"]["run_id"] = self.run_id
-        made["train"]["overlap"] = self.overlap
-        found = {"metric": self.metric.removeprefix("env/"), "downsample": str(self.points)}
-        made["sweep"] = {**made["sweep"], "sweep": {**found, **self._sweep}}
-        return made
+        settings = to_dict(self.config)
+        settings["base"]["run_id"] = self.run_id
+        settings["train"]["overlap"] = self.overlap
+        usual = {"metric": self.metric.removeprefix("env/"), "downsample": str(self.points)}
+        settings["sweep"] = {**settings["sweep"], "sweep": {**usual, **self._sweep}}
+        return settings
 
     @property
     def metric(self) -> str:
@@ -69,8 +69,8 @@ class RunLog:
 
     def evaluation(self) -> Record:
         """``env/*`` of the evaluation after training; empty if there was none."""
-        found = next((record for record in self._records() if "epoch" not in record), {})
-        return {name: value for name, value in found.items() if name.startswith("env/")}
+        last = next((record for record in self._records() if "epoch" not in record), {})
+        return {name: value for name, value in last.items() if name.startswith("env/")}
 
     @property
     def _sweep(self) -> dict[str, str]:
@@ -101,17 +101,17 @@ def means(records: Iterator[Record], steps: float, bins: int) -> list[Record]:
     Returns:
         A record for each part, each number the mean over the part's records that have it.
     """
-    made: list[Record] = []
+    parts: list[Record] = []
     sums: Record = {}
     counts: dict[str, int] = {}
     for record in records:
         for name, value in record.items():
             sums[name] = sums.get(name, 0) + value
             counts[name] = counts.get(name, 0) + 1
-        if record["agent_steps"] * bins >= (len(made) + 1) * steps:
-            made.append({name: total / counts[name] for name, total in sums.items()})
+        if record["agent_steps"] * bins >= (len(parts) + 1) * steps:
+            parts.append({name: total / counts[name] for name, total in sums.items()})
             sums, counts = {}, {}
-    return made
+    return parts
 
 
 def columns(parts: list[Record], final: Record) -> dict[str, list[float]]:
@@ -119,11 +119,11 @@ def columns(parts: list[Record], final: Record) -> dict[str, list[float]]:
 
     Where a part hasn't a number it is that of the part before, or of the first that has it.
     """
-    made = {}
+    table = {}
     for name in final:
-        found = [part[name] for part in [*parts, final] if name in part]
+        values = [part[name] for part in [*parts, final] if name in part]
         column: list[float] = []
         for part in parts:
-            column.append(part.get(name, column[-1] if column else found[0]))
-        made[name] = [*column, final[name]]
-    return made
+            column.append(part.get(name, column[-1] if column else values[0]))
+        table[name] = [*column, final[name]]
+    return table

@@ -61,13 +61,13 @@ def _is_installed(package: str) -> bool:
 
 def last_step(log: Path) -> int | None:
     """The environment steps of the last epoch in a log; None if there is none, or no log."""
-    found = None
+    last = None
     with contextlib.suppress(OSError), open(log, encoding="utf-8", errors="replace") as file:
         for line in file:
             with contextlib.suppress(ValueError):  # torn by a kill
                 record = json.loads(line)
-                found = record["agent_steps"] if "epoch" in record else found
-    return found
+                last = record["agent_steps"] if "epoch" in record else last
+    return last
 
 
 class Trackers:
@@ -162,8 +162,8 @@ class Trackers:
         return [
             f"track  {link.name}{SAID[what]}: {text}"
             for link in self._links
-            for said in link.answers()
-            for what, text in said.items()
+            for answer in link.answers()
+            for what, text in answer.items()
             if what in SAID
         ]
 
@@ -188,6 +188,6 @@ def _about(run: RunLog, step: int | None) -> dict[str, Any]:
 def _scores(record: dict[str, float]) -> dict[str, float]:
     """What environments say in a record, as final scores: those of an evaluation, if it has any."""
     for kind in EVALUATION, "env/":
-        if found := [name for name in record if name.startswith(kind)]:
-            return {f"final/{name.removeprefix(kind)}": record[name] for name in found}
+        if names := [name for name in record if name.startswith(kind)]:
+            return {f"final/{name.removeprefix(kind)}": record[name] for name in names}
     return {}

@@ -91,10 +91,10 @@ class TrackerLink:
         if has_ended and not self._ends:
             self._hear(fault="its process has ended")
 
-    def _hear(self, **said: str) -> None:
-        self.fault = self.fault or said.get("fault", "")
-        self._ends = self._ends or bool({"finished", "fault"} & said.keys())
-        self._answers.append(said)
+    def _hear(self, **answer: str) -> None:
+        self.fault = self.fault or answer.get("fault", "")
+        self._ends = self._ends or bool({"finished", "fault"} & answer.keys())
+        self._answers.append(answer)
 
 
 def _begin(name: str, given: IO[bytes], answers: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -84,22 +84,22 @@ def serve(
     ending, shows = Ending("killed", {}), isinstance(tracker, ShowsVideos)
     try:
         for line in lines:
-            said = json.loads(line)
-            if "start" in said:
-                run, kept = TrackedRun(**said["start"]), Path(said["keep"])
+            order = json.loads(line)
+            if "start" in order:
+                run, kept = TrackedRun(**order["start"]), Path(order["keep"])
                 known = {"where": tracker.start(run), "step": run.known_to}
                 last = -1 if takes_again or run.known_to is None else run.known_to
                 _keep(kept, {"where": known["where"]})
                 answer(started=known["where"])
-            elif "finish" not in said:
-                if said["step"] > last:
-                    tracker.log(said["step"], _finite(said["metrics"]))
-                    if shows and "video" in said and (fault := _show(tracker, said)):
+            elif "finish" not in order:
+                if order["step"] > last:
+                    tracker.log(order["step"], _finite(order["metrics"]))
+                    if shows and "video" in order and (fault := _show(tracker, order)):
                         shows = False
                         answer(no_videos=fault)
-                known["step"] = max(said["step"], known["step"] or 0)
+                known["step"] = max(order["step"], known["step"] or 0)
             else:
-                ending = Ending(**said["finish"])
+                ending = Ending(**order["finish"])
                 break
         finishing()
         tracker.finish(ending._replace(scores=_finite(ending.scores)))
@@ -112,10 +112,10 @@ def serve(
     answer(**end)
 
 
-def _show(tracker: Any, said: dict[str, Any]) -> str:
+def _show(tracker: Any, order: dict[str, Any]) -> str:
     """Hand a video over; why that failed, "" if it didn't."""
     try:
-        tracker.show(said["step"], said["video"])
+        tracker.show(order["step"], order["video"])
     except Exception as error:
         return _words(error)
     return ""

@@ -29,19 +29,16 @@ def test_the_noise_seen_is_the_median_of_deviations():
     assert noise(several) == pytest.approx(4 / math.sqrt(2))
 
 
-@pytest.mark.parametrize(
-    ("score", "cost", "beaten"),
-    [
+def test_what_is_beaten():
+    rivals = [Judged([7.0, 9.0], 5.0), Judged([1.0], 1.0)]
+    for score, cost, beaten in (
         (9.0, 10, False),  # better
         (7.0, 10, False),  # 8 is within the noise
         (6.5, 10, True),
         (6.5, 4, False),  # nothing is as cheap
         (6.5, 5, True),
-    ],
-)
-def test_what_is_beaten(score, cost, beaten):
-    rivals = [Judged([7.0, 9.0], 5.0), Judged([1.0], 1.0)]
-    assert is_beaten(Judged([score], cost), rivals, "mean", noise=1.5) == beaten
+    ):
+        assert is_beaten(Judged([score], cost), rivals, "mean", noise=1.5) == beaten
 
 
 def test_what_is_enough_ends_the_search_for_more():

@@ -60,7 +60,7 @@ class Epoch:
         scheduled: the epoch's numbers.
         states: gives the network's (N, ...) when the rollout began; None: its initial ones.
         learned: gives (T, N) bool, of NumPy: the steps whose outcome is known and their action's.
-        ranks: what divides minibatches among processes (``machines.together``); None: one has all.
+        ranks: what divides minibatches among processes (``machines.ranks``); None: one has all.
         values: (T, N), the rollout's, until an algorithm writes newer ones back.
         ratios: (T, N), likewise; 1 at first.
         rows: (S,), the agents of the minibatch under way.

@@ -121,15 +121,15 @@ def about(storage: BaseStorage, name: str, patience: float = 10.0) -> dict[str, 
             raise UserError(f"the study {name} is no sweep of puffer_mlx", "choose another --name")
         time.sleep(0.05)
     try:
-        found = json.loads(text)
-        words = found.get("words", [])
+        saved = json.loads(text)
+        words = saved.get("words", [])
         right = isinstance(words, list) and all(isinstance(word, str) for word in words)
     except (TypeError, ValueError, AttributeError, RecursionError):
         right = False
     if not right:
         what = f"what the study {name} says of itself makes no sense"
         raise UserError(what, "it is damaged: begin another one with another --name")
-    return found
+    return saved
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

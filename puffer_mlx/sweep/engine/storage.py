@@ -70,8 +70,8 @@ def _database(where: str) -> BaseStorage:
         try:
             return RDBStorage(where)
         except DatabaseError as error:
-            made = isinstance(error, IntegrityError) or "already exists" in str(error)
-            if not made or time.monotonic() > until:
+            exists = isinstance(error, IntegrityError) or "already exists" in str(error)
+            if not exists or time.monotonic() > until:
                 raise
             time.sleep(0.05)
 
@@ -134,10 +134,10 @@ def _torn(data: bytes) -> bytes:
 
 def _is_record(line: bytes) -> bool:
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except (ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and "op_code" in found
+    return isinstance(record, dict) and "op_code" in record
 
 
 def _no_record(path: Path, number: int) -> UserError:
@@ -207,11 +207,11 @@ def _is_of_storage(error: Exception, where: str) -> bool:
 def _refused(where: str, error: Exception) -> UserError:
     cause = error.__cause__ or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    said = lines[0] if lines else type(cause).__name__
+    reason = lines[0] if lines else type(cause).__name__
     if isinstance(cause, ModuleNotFoundError):
         return UserError(f"the storage {where} needs {cause.name}", f"pip install {cause.name}")
-    if "locked" in said.lower():
+    if "locked" in reason.lower():
         hint = "another program holds it: end that, or keep the sweep in a file of its own"
     else:
         hint = f"is it there, and may you write to it? A storage is {FORMS}"
-    return UserError(f"the storage {where} can't be used: {said[:300]}", hint)
+    return UserError(f"the storage {where} can't be used: {reason[:300]}", hint)

@@ -72,12 +72,12 @@ def quiet() -> Iterator[None]:
 
 def curves(run: FrozenTrial) -> dict[int, list[Point]]:
     """What is known of a run's seeds: empty where each run has one."""
-    found = {
+    by_seed = {
         int(name.removeprefix(SEED)): [Point(*point) for point in points]
         for name, points in run.user_attrs.items()
         if name.startswith(f"{SEED} ")
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(by_seed.items()))
 
 
 def seeds_of(run: FrozenTrial) -> int:
@@ -146,11 +146,11 @@ class Study:
 
     def front(self) -> list[FrozenTrial]:
         """Runs of which no other one is both as good and as cheap; the cheapest first."""
-        made: list[FrozenTrial] = []
+        front: list[FrozenTrial] = []
         for run in sorted(self._compared(), key=lambda run: (run.values[1], -self._worth(run))):
-            if not made or self._worth(run) > self._worth(made[-1]):
-                made.append(run)
-        return made
+            if not front or self._worth(run) > self._worth(front[-1]):
+                front.append(run)
+        return front
 
     def _worth(self, run: FrozenTrial) -> float:
         return self._settings.worth(run.values[0])
@@ -194,14 +194,14 @@ class Study:
         complete = self.runs(TrialState.COMPLETE)
         whole = [judged[run.number] for run in complete if seeds_of(run) >= self.seeds]
         before: list[Judged] = []
-        made = []
+        promises = []
         for number in sorted(waiting, key=lambda number: (judged[number].cost, number)):
             one = judged[number]
             is_over = seeds.is_beaten(one, whole, how, noise, enough)
             has_turn = not seeds.is_beaten(one, before, how, noise, enough)
-            made.append(Promise(self.find(number), is_over, has_turn))
+            promises.append(Promise(self.find(number), is_over, has_turn))
             before += [] if is_over else [one]
-        return made
+        return promises
 
     def _judged(self, run: FrozenTrial) -> Judged | None:
         """What is known of a run's seeds; None if nothing is."""
@@ -269,17 +269,17 @@ class Study:
     def _add(self, run: FrozenTrial, i: int, point: Point) -> None:
         """Add a point; none that is outside of the range, where no run can be suggested."""
         values = dict(run.params)
-        made = self._distributions
-        if COST in made:
+        ranges = self._distributions
+        if COST in ranges:
             values[COST] = int(point.steps)
         if not all(
-            made[name]._contains(made[name].to_internal_repr(values[name])) for name in made
+            ranges[name]._contains(ranges[name].to_internal_repr(values[name])) for name in ranges
         ):
             return
         trial = create_trial(
             values=[point.score, point.cost],
             params=values,
-            distributions=made,
+            distributions=ranges,
             user_attrs={RUN: run.number, POINT: i},
         )
         self.optuna.add_trial(trial)

@@ -47,17 +47,17 @@ def _and_last(records: Iterator[Record], final: Record) -> Iterator[Record]:
 
 def _settings(run: RunLog) -> dict[str, Any]:
     """The configuration in nested dictionaries, as 4.0's ``load_config`` returns it."""
-    made = run.settings()
-    sweep, source = made.pop("sweep"), made.pop("source")
-    made["env"] |= {"source": source} if source else {}
+    settings = run.settings()
+    sweep, source = settings.pop("sweep"), settings.pop("source")
+    settings["env"] |= {"source": source} if source else {}
     for section, keys in HERE.items():
-        made[section] = {**keys, **made.get(section, {})}
+        settings[section] = {**keys, **settings.get(section, {})}
     for section, keys in sweep.items():
-        inner = made
+        inner = settings
         for name in section.split("."):
             inner = inner.setdefault(name, {})
         inner.update({key: parse_argument(text) for key, text in keys.items()})
-    return {**made.pop("base"), **made}
+    return {**settings.pop("base"), **settings}
 
 
 FORMAT = LogFormat(".json", text)

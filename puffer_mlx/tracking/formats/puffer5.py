@@ -68,26 +68,27 @@ def _is_key(name: str) -> bool:
 
 def _settings(run: RunLog) -> dict[str, dict[str, str]]:
     """The configuration: 5.0's sections, keys and texts."""
-    made: dict[str, dict[str, str]] = {}
+    sections: dict[str, dict[str, str]] = {}
     for section, key, value in _plain(run):
         name = f"{section}.{key}"
         if name in REMOVED and run.config.facts.release != "4.0":
             continue
         section, _, key = RENAMED.get(name, name).rpartition(".")
-        made.setdefault(section, {})[key] = _value(value)
-    return made
+        sections.setdefault(section, {})[key] = _value(value)
+    return sections
 
 
 def _plain(run: RunLog) -> Iterator[tuple[str, str, Any]]:
     """Section, key and value of all that is to be said of a run, in our names."""
-    own = run.settings()
-    yield "base", "env_name", own["env_name"]
+    settings = run.settings()
+    yield "base", "env_name", settings["env_name"]
     for section in KEYS:
-        for key, value in {**UPSTREAM.get(section, {}), **own[section]}.items():
+        for key, value in {**UPSTREAM.get(section, {}), **settings[section]}.items():
             yield section, key, value
-    source = {"source": own["source"]} if own["source"] else {}
-    others = {"bot_eval": own["bot_eval"]} if "bot_eval" in own else {}
-    for section, keys in {"env": {**source, **own["env"]}, **others, **own["sweep"]}.items():
+    source = {"source": settings["source"]} if settings["source"] else {}
+    others = {"bot_eval": settings["bot_eval"]} if "bot_eval" in settings else {}
+    env = {"env": {**source, **settings["env"]}}
+    for section, keys in {**env, **others, **settings["sweep"]}.items():
         for key, value in keys.items():
             yield _section(section), key, value
 

@@ -125,8 +125,8 @@ def find(name: str) -> TrackerKind:
 
 def flat(nested: dict[str, Any], before: str = "") -> dict[str, Any]:
     """Nested dictionaries as one, with dotted names: train.gamma."""
-    made: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for name, value in nested.items():
         inner = isinstance(value, dict)
-        made |= flat(value, f"{before}{name}.") if inner else {f"{before}{name}": value}
-    return made
+        flattened |= flat(value, f"{before}{name}.") if inner else {f"{before}{name}": value}
+    return flattened
