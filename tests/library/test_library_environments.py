@@ -83,9 +83,9 @@ def test_an_object_where_one_is_enough_and_it_stays_open():
 def test_an_object_is_refused_where_several_are_wanted():
     wanted = "Count is one environment.*\n.*Count, or lambda: Count.*total_agents=1"
     with pytest.raises(UserError, match=wanted):
-        puffer_mlx.train(Count(), **SMALL)
+        puffer_mlx.train(Count(), backend="sync", **SMALL)
     with pytest.raises(UserError, match='hint: give what makes it: "gym:CartPole-v1"'):
-        puffer_mlx.train(gymnasium.make("CartPole-v1"), **SMALL)
+        puffer_mlx.train(gymnasium.make("CartPole-v1"), backend="sync", **SMALL)
 
 
 def test_what_is_no_environment():

@@ -127,6 +127,7 @@ def test_what_rises_is_found():
     assert [*rises({"draw": (1, 0, 2, 1)}, recorded)] and [*rises({"new": (1, 0, 1, 0)}, recorded)]
 
 
+@pytest.mark.slow
 def test_the_table_that_is_printed(tmp_path):
     """Rows add up; what it is made of adds up to a row."""
     printed, results = count(tmp_path, *TINY, "--primitives", "--back-ends", "cuda")
@@ -150,6 +151,7 @@ STEPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", STEPS)
 def test_time(tmp_path, algorithm):
     own = "--train.algorithm", algorithm
@@ -168,6 +170,7 @@ def test_time(tmp_path, algorithm):
     assert found["rollout"] > 0
 
 
+@pytest.mark.slow
 def test_what_cannot_be_done(tmp_path):
     refused = [(["--back-ends", "metal,rocm"], "no rocm"), (["--only", "pong"], "no pong")]
     refused += [(["squared", "--only", "breakout"], "--only"), (["--repeat", "0"], "at least 1")]
