@@ -158,9 +158,9 @@ class Dashboard:
         ]
         parts += [f"{label} {value}" for label, value in view.scores().items()]
         main = next((name for name in SCORES if name in logs), "")
-        told = {main, SCORES[-1]} if main == SCORES[0] else {main}  # the return of fewer episodes
+        shown = {main, SCORES[-1]} if main == SCORES[0] else {main}  # the return of fewer episodes
         for name, label in LINE.items():
-            if name in logs and name not in told:
+            if name in logs and name not in shown:
                 parts.append(f"{label} {logs[name]:.3f}")
         return " | ".join(parts)
 

@@ -167,11 +167,12 @@ def episode(
 
 def _environment(config: Config, trained: VecEnv) -> Environments:
     """The evaluation's first environment, which can draw itself."""
-    own = settings(config, trained)
+    evaluation = settings(config, trained)
     each, uneven = divmod(trained.num_agents, trained.num_environments)
-    alone = own.vec.total_agents if uneven else each
-    backend = "sync" if own.vec.backend == "async" else own.vec.backend  # the same rows
-    one = replace(own, vec=replace(own.vec, total_agents=alone, backend=backend))
+    alone = evaluation.vec.total_agents if uneven else each
+    backend = evaluation.vec.backend
+    backend = "sync" if backend == "async" else backend  # the same rows
+    one = replace(evaluation, vec=replace(evaluation.vec, total_agents=alone, backend=backend))
     return vec.make(one, placement.rollout_cores(one), render=True)
 
 

@@ -61,12 +61,12 @@ def find_draw(folder: Path) -> Draw:
 
     def checked(observation: np.ndarray) -> np.ndarray:
         image: Any = draw(observation)
-        found = type(image).__name__
+        kind = type(image).__name__
         if isinstance(image, np.ndarray):
             if image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size:
                 return image
-            found = f"{image.dtype} {image.shape}"
-        raise UserError(f"{path}: draw returned {found}", f"expected {needed}")
+            kind = f"{image.dtype} {image.shape}"
+        raise UserError(f"{path}: draw returned {kind}", f"expected {needed}")
 
     return checked
 

@@ -68,8 +68,8 @@ def watch(trainer: Trains) -> Generator[Logs, None, None]:
     total = trainer.config.epochs * trainer.config.batch_size
     if trainer.epoch == 0 and (note := family_note(trainer.config)):
         print(note)
-    about = summary(trainer), total
-    screen = LiveFigure(View(*about)) if in_notebook() else Dashboard(*about)
+    run = summary(trainer), total
+    screen = LiveFigure(View(*run)) if in_notebook() else Dashboard(*run)
     with screen, _interruptible(trainer):
         for logs in trainer:
             screen.update(logs, last=trainer.epoch == trainer.config.epochs or trainer.stop)
@@ -188,8 +188,8 @@ def png_bytes(view: View) -> bytes:
     what = "score, mean of 100 episodes" if SCORE in view.logs else "score per episode"
     _curve(axes["score"], what, view.score_curve(), view.total_steps)
     if play := view.self_play():
-        told = ", ".join(f"{name} {play[name]}" for name in RATED if name in play)
-        _curve(axes["rating"], told, view.rating_curve(), view.total_steps)
+        ratings = ", ".join(f"{name} {play[name]}" for name in RATED if name in play)
+        _curve(axes["rating"], ratings, view.rating_curve(), view.total_steps)
     _curve(axes["speed"], "steps per second", view.speed_curve(), view.total_steps)
     _time(axes["time"], view, colormaps)
     _text(axes["text"], view)

@@ -156,17 +156,17 @@ class View:
 
     def scores(self) -> dict[str, str]:
         """Training's score with its number of episodes, and the last evaluation's."""
-        logs, found = self.logs, {}
+        logs, texts = self.logs, {}
         if name := next((name for name in SCORES if name in logs), ""):
             count = logs.get("env/n", 1.0)
             many = f"{abbreviate(count)} episode{'s' * (count != 1)}"
             many = f"last {EPISODES}" if name == SCORE else many
-            found[f"training {_kind(name)}"] = f"{logs[name]:.3f} ({many})"
+            texts[f"training {_kind(name)}"] = f"{logs[name]:.3f} ({many})"
         for name in SCORES[1:]:
             evaluated = EVALUATION + name.removeprefix("env/")
             if evaluated in logs:
-                return {**found, f"evaluation {_kind(name)}": f"{logs[evaluated]:.3f}"}
-        return found
+                return {**texts, f"evaluation {_kind(name)}": f"{logs[evaluated]:.3f}"}
+        return texts
 
     def headline(self) -> dict[str, str]:
         """What matters most, in few words: score, steps, speed, the time that is left."""
@@ -181,8 +181,8 @@ class View:
 
     def details(self) -> dict[str, str]:
         """The facts that aren't in ``headline``."""
-        told = ("Steps", "SPS", "Left")
-        return {name.lower(): text for name, text in self.facts().items() if name not in told}
+        headline = ("Steps", "SPS", "Left")
+        return {name.lower(): text for name, text in self.facts().items() if name not in headline}
 
     def facts(self) -> dict[str, str]:
         """What is known of the run as a whole."""
@@ -246,10 +246,10 @@ class View:
     def _rows(self, most: int | None) -> dict[str, list[str]]:
         """The phases to show, and which others are shown with each."""
         spent = {name: self._spent.get(f"perf/{name}", 0.0) for name, _, _ in PHASES}
-        there = [name for name in spent if spent[name] > 0]
+        seen = [name for name in spent if spent[name] > 0]
         whole = {name: parent for name, _, parent in PHASES if parent}
-        kept = [name for name in there if name in MISC or name in WAITS]
-        parts = [name for name in there if name not in (*kept, *MISC.values())]
+        kept = [name for name in seen if name in MISC or name in WAITS]
+        parts = [name for name in seen if name not in (*kept, *MISC.values())]
         parts.sort(key=spent.__getitem__, reverse=True)
         for count in range(len(parts), -1, -1):
             rows = {name: [name] for name in (*kept, *parts[:count])}
@@ -329,5 +329,5 @@ class View:
 
     def _section(self, section: str) -> Logs:
         begin = f"{section}/"
-        found = {name: value for name, value in self.logs.items() if name.startswith(begin)}
-        return {name.removeprefix(begin): value for name, value in found.items()}
+        values = {name: value for name, value in self.logs.items() if name.startswith(begin)}
+        return {name.removeprefix(begin): value for name, value in values.items()}

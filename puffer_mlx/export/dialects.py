@@ -44,7 +44,7 @@ def dialect_of(policy: Policy) -> str:
     if isinstance(policy.decoder, Fused):
         return "native"
     gains = policy.decoder.gains
-    return next(dialect for dialect, own in GAINS.items() if own == gains)
+    return next(dialect for dialect, each in GAINS.items() if each == gains)
 
 
 # ---- from dialect to dialect ---------------------------------------------------------------------
@@ -56,14 +56,14 @@ def to_dialect(policy: Policy, weights: Weights, dialect: str) -> tuple[Policy, 
     Raises:
         UserError: the dialect can't express it; the message names the part.
     """
-    own = dialect_of(policy)
-    if dialect == own:
+    current = dialect_of(policy)
+    if dialect == current:
         return policy, weights
-    if "sb3" in (own, dialect):
+    if "sb3" in (current, dialect):
         raise UserError(
-            f"a policy of the {own} dialect can't become one of {dialect}: no other dialect has"
+            f"a policy of the {current} dialect can't become one of {dialect}: no other dialect has"
             " the activations of sb3",
-            f"keep the dialect {own}, which --to onnx, safetensors and torch do",
+            f"keep the dialect {current}, which --to onnx, safetensors and torch do",
         )
     encoder, converted = policy.encoder, dict(weights)
     if convert := encoder_forms(encoder).to_dialect:
@@ -210,7 +210,7 @@ def _network_keys(network: Any, old: bool) -> dict[str, list[str]]:
         keys = forms.puffer3.keys
     elif forms.torch:
         keys = forms.torch.keys(network.layers)
-    return {f"network.{name}": [prefix + key for key in own] for name, own in keys.items()}
+    return {f"network.{name}": [prefix + key for key in names] for name, names in keys.items()}
 
 
 def to_torch(policy: Policy, weights: Weights) -> Tensors:
@@ -244,8 +244,8 @@ def from_torch(policy: Policy, tensors: Tensors) -> Weights:
         first, *others = keys[name]
         shape = _turned(policy, name, np.empty(w.shape, np.float32), "to_torch").shape
         if first not in tensors or tensors[first].shape != shape:
-            found = tensors[first].shape if first in tensors else "missing"
-            wrong.append(f"{first}: {found}, expected {shape}")
+            actual = tensors[first].shape if first in tensors else "missing"
+            wrong.append(f"{first}: {actual}, expected {shape}")
             return w
         for other in others:
             if other in tensors and not np.array_equal(tensors[other], tensors[first]):
@@ -281,11 +281,13 @@ def stacked_state(policy: Policy, state: Any) -> Tensors:
     if not policy.separate_value:
         return _stacked(policy.network, state)
     critic = _stacked(policy.network, state["critic"])
-    own = {f"critic_{name}": array for name, array in critic.items()}
-    return {**_stacked(policy.network, state["actor"]), **own}
+    values = {f"critic_{name}": array for name, array in critic.items()}
+    return {**_stacked(policy.network, state["actor"]), **values}
 
 
 def _stacked(network: Any, state: Any) -> Tensors:
     if stacks := forms_of(network).stacks:
-        return {part: np.stack([np.array(a) for a in own]) for part, own in stacks(state).items()}
+        return {
+            part: np.stack([np.array(a) for a in layers]) for part, layers in stacks(state).items()
+        }
     return {f"state.{name}": np.array(array) for name, array in named(state)}

@@ -74,11 +74,11 @@ class Report(NamedTuple):
     notes: list[str]
 
 
-def export(made: Checkpoint, form: Format, path: Path, recorded: mx.array | None) -> Report:
+def export(checkpoint: Checkpoint, form: Format, path: Path, recorded: mx.array | None) -> Report:
     """Write a checkpoint's policy as another kind of file, and compare the two.
 
     Args:
-        made: the checkpoint.
+        checkpoint: of the policy.
         form: what to write.
         path: where; what is there is replaced.
         recorded: observations (T, S, D), as the policy saw them, to compare on; None draws some.
@@ -89,16 +89,18 @@ def export(made: Checkpoint, form: Format, path: Path, recorded: mx.array | None
     """
     file = form.file
     _check_path(file, path)
-    dialect = _choose_dialect(file, made.policy, form.dialect)
-    contents = Contents(made, *to_dialect(made.policy, made.weights, dialect))
+    dialect = _choose_dialect(file, checkpoint.policy, form.dialect)
+    contents = Contents(checkpoint, *to_dialect(checkpoint.policy, checkpoint.weights, dialect))
     _check_policy(file, contents.policy)
     losses = file.losses(contents)
-    observations = _observations(made, recorded)
+    observations = _observations(checkpoint, recorded)
     with publish(path) as temporary:
         file.write(contents, temporary)
         theirs = file.run(opened(temporary, file), contents.policy, observations)
         least = math.inf if losses else file.tolerance
-        compared = judge(made.policy, made.weights, observations, made.memory, theirs, least)
+        compared = judge(
+            checkpoint.policy, checkpoint.weights, observations, checkpoint.memory, theirs, least
+        )
         _refuse_another(path, compared)
     T, S = observations.shape[:2]
     kind = "random (seed 0)" if recorded is None else "recorded"
@@ -129,8 +131,8 @@ def _check_path(file: FileFormat, path: Path) -> None:
 
 
 def _choose_dialect(file: FileFormat, policy: Policy, asked: str | None) -> str:
-    own = dialect_of(policy)
-    dialect = asked or (own if own in file.dialects else file.dialects[0])
+    current = dialect_of(policy)
+    dialect = asked or (current if current in file.dialects else file.dialects[0])
     if dialect not in file.dialects:
         raise UserError(
             f"files of kind {file.name} hold the {' or the '.join(file.dialects)} dialect,"
@@ -148,11 +150,11 @@ def _check_policy(file: FileFormat, policy: Policy) -> None:
     need(file.extra, *file.packages)
 
 
-def _observations(made: Checkpoint, recorded: mx.array | None) -> np.ndarray:
+def _observations(checkpoint: Checkpoint, recorded: mx.array | None) -> np.ndarray:
     """What to compare on, (T, S, D), as the environment shows it."""
     if recorded is None:
-        return random_observations(made.spec, made.memory)
-    return normalization.undo(made.memory, np.array(recorded))
+        return random_observations(checkpoint.spec, checkpoint.memory)
+    return normalization.undo(checkpoint.memory, np.array(recorded))
 
 
 def _refuse_another(path: Path, compared: Compared) -> None:

@@ -83,8 +83,8 @@ class Found:
     @property
     def step(self) -> int:
         """Environment steps of the run so far: the metadata's, or the file's name, or 0."""
-        named, told = STEP.search(self.path.stem), self.metadata.get("step", "")
-        return int(told) if told.isdecimal() else int(named[1]) if named else 0
+        named, text = STEP.search(self.path.stem), self.metadata.get("step", "")
+        return int(text) if text.isdecimal() else int(named[1]) if named else 0
 
 
 class Option(NamedTuple):

@@ -122,23 +122,23 @@ def _check_spec(found: Found, spec: EnvSpec) -> None:
 
 def _check_bounds(found: Found, spec: EnvSpec) -> None:
     """Compare what a file rescales actions to with what this environment does."""
-    own, there = found.bounds, spec.action.bounds
-    if found.file.rescales and own != there:
-        how = f"rescales actions to {own}" if own else "doesn't rescale actions"
+    in_file, expected = found.bounds, spec.action.bounds
+    if found.file.rescales and in_file != expected:
+        how = f"rescales actions to {in_file}" if in_file else "doesn't rescale actions"
         raise UserError(
             f"{found.path} {how}, and {spec.name} "
-            + (f"has them rescaled to {there}" if there else "takes them as they are"),
+            + (f"has them rescaled to {expected}" if expected else "takes them as they are"),
             "leave vec.rescale_actions out, and name the environment that it was trained for",
         )
 
 
 def _check_sizes(found: Found, config: Config) -> None:
     """Compare the sizes asked for with the tensors', before a policy of them is made."""
-    for key, own in found.sizes.items():
+    for key, size in found.sizes.items():
         asked = str(attrgetter(key)(config))
-        if own != asked:
+        if size != asked:
             raise UserError(
-                f"{found.path}: its tensors are of {key} {own}, not {asked}",
+                f"{found.path}: its tensors are of {key} {size}, not {asked}",
                 f"leave {key} out; if the file says so itself, it is damaged",
             )
 

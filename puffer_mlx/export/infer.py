@@ -59,14 +59,14 @@ def _sb3_settings(tensors: Tensors) -> dict[str, str]:
     """Of Stable-Baselines3's policy, whose keys don't tell its activation; empty of another."""
     for name, forms in FORMS.items():
         begin = f"{forms.sb3.module}.policy_net." if forms.sb3 else "?"
-        own = {key: w for key, w in tensors.items() if key.startswith(begin)}
-        if not own:
+        actor = {key: w for key, w in tensors.items() if key.startswith(begin)}
+        if not actor:
             continue
-        others = [tensors.get(key.replace("policy_net", "value_net")) for key in own]
-        layers = sum(key.endswith(".weight") for key in own) - 1
+        others = [tensors.get(key.replace("policy_net", "value_net")) for key in actor]
+        layers = sum(key.endswith(".weight") for key in actor) - 1
         H = tensors["action_net.weight"].shape[1]
         settings = _settings("sb3", name, DEFAULT, H, layers)
-        pairs = zip(own.values(), others, strict=True)
+        pairs = zip(actor.values(), others, strict=True)
         if not all(other is not None and np.array_equal(w, other) for w, other in pairs):
             settings["policy.separate_value"] = "True"
         return settings
@@ -99,8 +99,8 @@ def _network(
     """The network that tensors are of, and how many layers; none if several might be meant."""
     names = {name.removeprefix("network.") for name in tensors if name.startswith("network.")}
     counts = {name: layers_of(forms) for name, forms in FORMS.items()}
-    found = [(name, n) for name, layers in counts.items() if layers and (n := layers(names))]
-    return found[0] if len(found) == 1 else ("", 0)
+    fitting = [(name, n) for name, layers in counts.items() if layers and (n := layers(names))]
+    return fitting[0] if len(fitting) == 1 else ("", 0)
 
 
 def _wrapped(tensors: Collection[str]) -> str:

@@ -19,15 +19,15 @@ SIZES = ("policy.hidden_size", "policy.num_layers")
 OWN = ("torch.network", "torch.encoder")  # keys that may name classes of the user's own
 
 
-def metadata(made: Checkpoint, policy: Policy) -> dict[str, str]:
+def metadata(checkpoint: Checkpoint, policy: Policy) -> dict[str, str]:
     """What a file is to say of a checkpoint's policy, which may be in another dialect there."""
-    spec, config, dialect = made.spec, made.config, dialect_of(policy)
+    spec, config, dialect = checkpoint.spec, checkpoint.config, dialect_of(policy)
     activation = {"policy.activation": chosen_activation(config.policy)} if dialect == "sb3" else {}
     separate = {"policy.separate_value": "True"} if policy.separate_value else {}
     return {
         "puffer_mlx": "1",
         "env": spec.name,
-        "step": str(made.step),
+        "step": str(checkpoint.step),
         "observation_size": str(spec.observation_size),
         "observation_shape": json.dumps(spec.observation_shape),
         "actions": json.dumps(spec.action.sizes),
@@ -42,15 +42,19 @@ def metadata(made: Checkpoint, policy: Policy) -> dict[str, str]:
     }
 
 
-def told(path: Path, file: FileFormat, tensors: dict[str, Any], about: dict[str, str]) -> Found:
+def with_metadata(
+    path: Path, file: FileFormat, tensors: dict[str, Any], properties: dict[str, str]
+) -> Found:
     """A file of tensors under our names, and what its metadata tells of the policy, nothing else.
 
     Classes that don't come with puffer_mlx are only named: whoever they belong to asks for them.
     Without metadata of ours the names and shapes of tensors tell.
     """
     keys = [f"{section}.{key}" for section in ("policy", "torch") for key in KEYS[section]]
-    settings = {key: about[key] for key in keys if key in about and "puffer_mlx" in about}
+    settings = {
+        key: properties[key] for key in keys if key in properties and "puffer_mlx" in properties
+    }
     classes = {key: settings.pop(key) for key in OWN if ":" in settings.get(key, "")}
     seen = detect(tensors)
     sizes = {} if classes else {key: seen[key] for key in SIZES if key in seen}
-    return Found(path, file, tensors, settings or seen, about, classes, sizes)
+    return Found(path, file, tensors, settings or seen, properties, classes, sizes)

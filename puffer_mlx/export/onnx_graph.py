@@ -121,8 +121,8 @@ class Graph:
         ]
         after = []
         for i, parts in enumerate(zip(*before, strict=True)):
-            x, *made = layer(i, x, *parts)
-            after.append(made)
+            x, *next_parts = layer(i, x, *parts)
+            after.append(next_parts)
         x = last(x)
         stacks = [
             self("Concat", *(self("Unsqueeze", one, [0]) for one in layers), axis=0)

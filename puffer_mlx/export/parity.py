@@ -42,23 +42,23 @@ def run(
     T, S = observations.shape[:2]
     seen = mx.array(normalization.apply(memory, observations))
     outputs, values, state = policy.scan(weights, seen, policy.initial_state(S))
-    found: Outputs = {"value": np.array(values).reshape(T, S)}
+    arrays: Outputs = {"value": np.array(values).reshape(T, S)}
     if policy.decoder.action.continuous:
         action = policy.decoder.action
         mean, logstd = in_units(action, *(np.array(part).T for part in outputs))
-        found["mean"] = mean.reshape(T, S, -1)
-        found["logstd"] = np.broadcast_to(logstd, found["mean"].shape)
+        arrays["mean"] = mean.reshape(T, S, -1)
+        arrays["logstd"] = np.broadcast_to(logstd, arrays["mean"].shape)
     else:
-        found["logits"] = np.array(outputs).T.reshape(T, S, -1)
-    return {**found, **stacked_state(policy, state)}
+        arrays["logits"] = np.array(outputs).T.reshape(T, S, -1)
+    return {**arrays, **stacked_state(policy, state)}
 
 
-def compare(expected: Outputs, found: Outputs) -> tuple[float, str]:
+def compare(expected: Outputs, actual: Outputs) -> tuple[float, str]:
     """The largest difference, relative to the largest expected number or 1, and whose it is."""
-    assert set(expected) == set(found), (set(expected), set(found))
+    assert set(expected) == set(actual), (set(expected), set(actual))
     worst = (-1.0, "")
     for name, one in expected.items():
-        other = found[name]
+        other = actual[name]
         assert one.shape == other.shape, (name, one.shape, other.shape)
         scale = max(1.0, float(np.abs(one).max(initial=0)))
         difference = float(np.abs(one - other).max(initial=0)) / scale
@@ -93,7 +93,7 @@ def judge(
     weights: Weights,
     observations: np.ndarray,
     memory: normalization.Memory,
-    found: Outputs,
+    actual: Outputs,
     least: float,
 ) -> Compared:
     """Compare another program's outputs with ours.
@@ -106,11 +106,11 @@ def judge(
         weights: its weights.
         observations: (T, S, D).
         memory: the statistics that they are normalised by, if they are.
-        found: the other's outputs.
+        actual: the other's outputs.
         least: a difference that is allowed in any case; 0 asks for the same bits.
     """
     expected = run(policy, weights, observations, memory)
-    difference, worst = compare(expected, found)
+    difference, worst = compare(expected, actual)
     if not least or difference <= least:
         return Compared(difference, worst, least)
     moved = run(policy, _moved(weights), observations, memory)

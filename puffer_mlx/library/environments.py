@@ -17,7 +17,7 @@ from puffer_mlx.vec.puffer.make import is_puffer_env
 FORMS = 'a name ("gym:CartPole-v1"), a class, a function that makes one, or a gymnasium.Env'
 
 
-class Given(NamedTuple):
+class EnvironmentSource(NamedTuple):
     """An environment under the name that files know it by.
 
     Args:
@@ -31,26 +31,26 @@ class Given(NamedTuple):
     alone: bool = False
 
 
-def given(env: Any) -> Given:
+def source_of(env: Any) -> EnvironmentSource:
     """What a person calls an environment; what this has returned is returned as it is.
 
     Raises:
         UserError: it is none.
     """
-    if isinstance(env, Given):
+    if isinstance(env, EnvironmentSource):
         return env
     if isinstance(env, str):
-        return Given(env)
+        return EnvironmentSource(env)
     gymnasium = sys.modules.get("gymnasium")  # whoever has an object of it has imported it
     if gymnasium and isinstance(env, gymnasium.Env):
-        return Given(object_name(type(env.unwrapped)), lend(env), alone=True)
+        return EnvironmentSource(object_name(type(env.unwrapped)), lend(env), alone=True)
     if callable(env):
-        return Given(object_name(env), env)
-    found = f"an object of {type(env).__name__}"
+        return EnvironmentSource(object_name(env), env)
+    what = f"an object of {type(env).__name__}"
     hint = FORMS
     if hasattr(env, "num_envs") or is_puffer_env(env):
         hint = "give what makes it, a function; one that takes num_envs makes many at once"
-    raise UserError(f"the environment is {found}", hint)
+    raise UserError(f"the environment is {what}", hint)
 
 
 def configured(
@@ -63,7 +63,7 @@ def configured(
 
     Args:
         config: all of it; or settings, see ``settings``; None: as the environment's files say.
-        env: the environment (``given``); None if the configuration names it.
+        env: the environment (``source_of``); None if the configuration names it.
         keywords: further settings, which win.
         training: whether it is to train with it.
 
@@ -75,11 +75,11 @@ def configured(
     if env is None:
         raise UserError("there is no environment", FORMS)
     settings = collected(config or {}, keywords)
-    one = given(env)
+    one = source_of(env)
     load = partial(configuration.load, one.name, words(settings), training=training)
-    found = called(load)
-    found.factory = one.factory
-    return found
+    loaded = called(load)
+    loaded.factory = one.factory
+    return loaded
 
 
 def with_environment(config: Config, env: Any) -> Config:
@@ -87,14 +87,14 @@ def with_environment(config: Config, env: Any) -> Config:
 
     Args:
         config: is not changed.
-        env: as ``given`` takes it; None leaves the configuration's own.
+        env: as ``source_of`` takes it; None leaves the configuration's own.
 
     Raises:
         UserError: it is another one than the configuration's.
     """
     if env is None:
         return config
-    one = given(env)
+    one = source_of(env)
     if one.factory is None and one.name != config.env_name:
         raise UserError(
             f"the configuration is for {config.env_name}, the environment is {one.name}",
@@ -129,18 +129,18 @@ def changed(config: Config, settings: Settings, training: bool = True) -> Config
         UserError: they don't fit.
     """
     sections = {name: replace(getattr(config, name)) for name in SECTIONS}
-    made = replace(config, **sections, env=dict(config.env), origins=dict(config.origins))
-    made.objects = {name: each for name, each in config.objects.items() if name not in settings}
+    copy = replace(config, **sections, env=dict(config.env), origins=dict(config.origins))
+    copy.objects = {name: each for name, each in config.objects.items() if name not in settings}
     for name, value in settings.items():
         section, _, key = name.partition(".")
         if section == "env":
-            made.env[key] = value
+            copy.env[key] = value
         else:
             kind = type(KEYS[section][key].default)
             whole = kind is int and isinstance(value, float) and value.is_integer()
-            setattr(getattr(made, section), key, int(value) if whole else value)
-            made.origins[name] = ARGUMENT
-    validate(made, training)
+            setattr(getattr(copy, section), key, int(value) if whole else value)
+            copy.origins[name] = ARGUMENT
+    validate(copy, training)
     if again := config.again:
-        made.again = lambda family: changed(again(family), settings, training)
-    return made
+        copy.again = lambda family: changed(again(family), settings, training)
+    return copy

@@ -12,7 +12,7 @@ from puffer_mlx.display.episode_videos import drawing
 from puffer_mlx.display.frames import Frame
 from puffer_mlx.errors import UserError
 from puffer_mlx.evaluation import Scores
-from puffer_mlx.library.environments import Given, given, with_environment
+from puffer_mlx.library.environments import EnvironmentSource, source_of, with_environment
 from puffer_mlx.library.policy import Policy, player, refuse_other
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.rollout.whole_episodes import MAX_STEPS, environments_for
@@ -58,10 +58,10 @@ def evaluate(
     """
     if episodes < 1:
         raise UserError(f"episodes is {episodes}", "1 or more")
-    own, seed = player(policy, seed)
-    with _environments(own, env, episodes, seed) as found:
-        about = own.architecture, own.weights, found, episodes
-        return evaluation.score(*about, seed=seed, greedy=deterministic, max_steps=max_steps)
+    acting, seed = player(policy, seed)
+    with _environments(acting, env, episodes, seed) as environments:
+        parts = acting.architecture, acting.weights, environments, episodes
+        return evaluation.score(*parts, seed=seed, greedy=deterministic, max_steps=max_steps)
 
 
 def play(
@@ -90,35 +90,43 @@ def play(
     Raises:
         UserError: as ``evaluate``, or the environment can't be drawn.
     """
-    own, seed = player(policy, seed)
-    with _environments(own, env, 1, seed, render=True) as found:
-        about = own.architecture, own.weights, found, drawing(own.config, found)
-        yield from evaluation.play(*about, seed=seed, greedy=deterministic, steps=steps)
+    acting, seed = player(policy, seed)
+    with _environments(acting, env, 1, seed, render=True) as environments:
+        draw = drawing(acting.config, environments)
+        yield from evaluation.play(
+            acting.architecture,
+            acting.weights,
+            environments,
+            draw,
+            seed=seed,
+            greedy=deterministic,
+            steps=steps,
+        )
 
 
 def _environments(
-    own: Policy, env: Any, episodes: int, seed: int, render: bool = False
+    acting: Policy, env: Any, episodes: int, seed: int, render: bool = False
 ) -> Environments:
     """Environments for so many episodes, which show and take what the policy knows."""
-    one = None if env is None else given(env)
-    config = played(own.config, one)
+    one = None if env is None else source_of(env)
+    config = played(acting.config, one)
     count = agents = 1
     if one is None or not one.alone:
         with vec.probe(config) as probe:
             agents = probe.num_agents // probe.num_environments
         trained = max(1, config.vec.total_agents // agents)
         count = environments_for(episodes, trained if config.python else ENVIRONMENTS, agents)
-    made = vec.make(evaluation.arena(config, count, agents, seed), threads(), render=render)
+    environments = vec.make(evaluation.arena(config, count, agents, seed), threads(), render=render)
     with contextlib.ExitStack() as stack:
-        stack.callback(made.close)
-        refuse_other(own, made.spec, config.env_name)
-        if isinstance(made, Remembers) and normalization.normalises(made.memory()):
-            made.remember(dict(own.memory), frozen=True)
+        stack.callback(environments.close)
+        refuse_other(acting, environments.spec, config.env_name)
+        if isinstance(environments, Remembers) and normalization.normalises(environments.memory()):
+            environments.remember(dict(acting.memory), frozen=True)
         stack.pop_all()
-    return made
+    return environments
 
 
-def played(config: Config, one: Given | None) -> Config:
+def played(config: Config, one: EnvironmentSource | None) -> Config:
     """The policy's configuration in the environment that it is to play in."""
     config = replace(config, notes=[], origins={}, again=None)
     if one is not None and one.factory is None and one.name != config.env_name:

@@ -5,7 +5,7 @@ from typing import Any
 from puffer_mlx import vec
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.library.environments import given
+from puffer_mlx.library.environments import source_of
 from puffer_mlx.library.evaluating import played
 from puffer_mlx.library.policy import Policy, player, refuse_other
 from puffer_mlx.match.players import Player, player_without_policy, policy_player
@@ -64,10 +64,10 @@ def play_match(
     """
     if games < 2:
         raise UserError(f"games is {games}", "2 or more: half of them are played on either side")
-    own, seed = player(policy, seed)
-    config = without_statistics(played(own.config, None if env is None else given(env)))
+    acting, seed = player(policy, seed)
+    config = without_statistics(played(acting.config, None if env is None else source_of(env)))
     agents, spec = agents_of(config), vec.look_up_spec(config)
-    players = [_player(each, config, spec, greedy=deterministic) for each in (own, against)]
+    players = [_player(each, config, spec, greedy=deterministic) for each in (acting, against)]
     asked = Games(
         make=lambda count: vec.make(arena(config, count, agents, seed), threads()),
         games=games,
@@ -78,15 +78,15 @@ def play_match(
     return play_pairs(players, [(0, 1)], asked)[0, 1]
 
 
-def _player(found: Opponent, config: Config, spec: EnvSpec, greedy: bool) -> Player:
-    if isinstance(found, str):
-        if without := player_without_policy(found, config, spec):
+def _player(who: Opponent, config: Config, spec: EnvSpec, greedy: bool) -> Player:
+    if isinstance(who, str):
+        if without := player_without_policy(who, config, spec):
             return without
         raise UserError(
-            f"{found!r} is no player",
+            f"{who!r} is no player",
             "random, bot:SKILL, or a policy: puffer_mlx.Policy.load(path)",
         )
-    policy, _ = player(found, None)
+    policy, _ = player(who, None)
     name = policy.config.env_name
     refuse_other(policy, spec, config.env_name)
     return policy_player(name, policy.architecture, policy.weights, greedy, policy.memory)

@@ -59,8 +59,8 @@ class Policy:
         self._begin(checkpoint_of(trainer))
         self._form = _form_of(trainer.vec, trainer.vec.spec)
 
-    def _begin(self, made: checkpoint.Checkpoint) -> None:
-        _, self.config, self.spec, self.architecture, self.weights, self.step, self.memory = made
+    def _begin(self, saved: checkpoint.Checkpoint) -> None:
+        _, self.config, self.spec, self.architecture, self.weights, self.step, self.memory = saved
         self._form: Form | None = None
         self._state: Any = None
         self._agents = 0
@@ -93,12 +93,12 @@ class Policy:
                 that nobody allowed.
         """
         folder = checkpoint.find(str(path), Config())
-        made = checkpoint.load(folder, allow_code, maker(policy))
-        found = cls.__new__(cls)
-        found._begin(made._replace(config=with_environment(made.config, env)))
-        if env is None and (layout := saved_layout(made.spec)):
-            found._form = of_layout(layout, made.spec)
-        return found
+        saved = checkpoint.load(folder, allow_code, maker(policy))
+        acting = cls.__new__(cls)
+        acting._begin(saved._replace(config=with_environment(saved.config, env)))
+        if env is None and (layout := saved_layout(saved.spec)):
+            acting._form = of_layout(layout, saved.spec)
+        return acting
 
     def predict(
         self,
@@ -180,13 +180,13 @@ class Policy:
     def _mask(self, masks: Any, n: int) -> mx.array | None:
         if masks is None:
             return None
-        A, found = self.spec.action.logits, np.asarray(masks)
-        if self.spec.action.continuous or found.size != n * A:
+        A, array = self.spec.action.logits, np.asarray(masks)
+        if self.spec.action.continuous or array.size != n * A:
             raise UserError(
-                f"action_masks are of shape {found.shape}",
+                f"action_masks are of shape {array.shape}",
                 "continuous actions have none" if self.spec.action.continuous else f"({n}, {A})",
             )
-        return mx.array(found.reshape(n, A) != 0).astype(mx.uint8)
+        return mx.array(array.reshape(n, A) != 0).astype(mx.uint8)
 
     def _known_form(self) -> Form:
         """How the environment's observations and actions look; asks it the first time."""
@@ -203,15 +203,15 @@ class Policy:
 
 def checkpoint_of(trainer: Trains) -> checkpoint.Checkpoint:
     """What a checkpoint of a trainer's policy would hold, but for rounding of statistics."""
-    about = trainer.config, trainer.vec.spec, trainer.policy, trainer.weights
+    parts = trainer.config, trainer.vec.spec, trainer.policy, trainer.weights
     memory = gathered_statistics(trainer.vec)
-    return checkpoint.Checkpoint(Path(), *about, trainer.global_step, memory)
+    return checkpoint.Checkpoint(Path(), *parts, trainer.global_step, memory)
 
 
 def player(policy: "Policy | Trains", seed: int | None) -> tuple[Policy, int]:
     """A policy, or a trainer's newest, and the seed of a game: its run's if none is given."""
-    found = policy if isinstance(policy, Policy) else Policy(policy)
-    return found, found.config.base.seed if seed is None else seed
+    acting = policy if isinstance(policy, Policy) else Policy(policy)
+    return acting, acting.config.base.seed if seed is None else seed
 
 
 def refuse_other(policy: Policy, spec: EnvSpec, name: str) -> None:

@@ -29,25 +29,27 @@ def of_layout(layout: Layout, spec: EnvSpec) -> Form:
     parts = list(leaves(spec.name, observation_space, "observation"))
 
     def rows(observation: Any) -> tuple[np.ndarray, bool]:
-        found = {path: _at(spec, observation, path) for path, _, _ in parts}
+        values = {path: _at(spec, observation, path) for path, _, _ in parts}
         path, space, _ = parts[0]
-        single = found[path].shape == tuple(space.shape)
+        single = values[path].shape == tuple(space.shape)
         if single:
-            found = {path: value[None] for path, value in found.items()}
-        n = len(found[path]) if found[path].ndim else 0
+            values = {path: value[None] for path, value in values.items()}
+        n = len(values[path]) if values[path].ndim else 0
         for path, space, _ in parts:
-            if not n or found[path].shape != (n, *space.shape):
-                raise _misfit(spec, found[path].shape[single:], tuple(space.shape), path_text(path))
+            if not n or values[path].shape != (n, *space.shape):
+                raise _misfit(
+                    spec, values[path].shape[single:], tuple(space.shape), path_text(path)
+                )
         out = np.zeros((n, spec.observation_size), spec.observation_dtype)
-        layout.write(nested(observation_space, found), out)
+        layout.write(nested(observation_space, values), out)
         return out, single
 
     def actions(chosen: np.ndarray, single: bool) -> Any:
-        made = layout.actions(chosen)
+        batch = layout.actions(chosen)
         if not single:
-            return made
+            return batch
         paths = (path for path, _, _ in leaves(spec.name, action_space, "action"))
-        return nested(action_space, {path: _at(spec, made, path)[0] for path in paths})
+        return nested(action_space, {path: _at(spec, batch, path)[0] for path in paths})
 
     return Form(rows, actions)
 
@@ -58,16 +60,16 @@ def plain(spec: EnvSpec) -> Form:
     shapes += [spec.observation_shape] if spec.observation_shape else []
 
     def rows(observation: Any) -> tuple[np.ndarray, bool]:
-        found = np.asarray(observation)
-        single = found.shape in shapes
-        if not single and (found.shape[1:] not in shapes or not len(found)):
-            raise _misfit(spec, found.shape, shapes[0], "")
-        return found.reshape(-1, spec.observation_size).astype(spec.observation_dtype), single
+        values = np.asarray(observation)
+        single = values.shape in shapes
+        if not single and (values.shape[1:] not in shapes or not len(values)):
+            raise _misfit(spec, values.shape, shapes[0], "")
+        return values.reshape(-1, spec.observation_size).astype(spec.observation_dtype), single
 
     def actions(chosen: np.ndarray, single: bool) -> Any:
-        made = chosen if spec.action.continuous else chosen.astype(np.int64)
-        made = made if spec.action.continuous or spec.action.heads > 1 else made[:, 0]
-        return made[0] if single else made
+        batch = chosen if spec.action.continuous else chosen.astype(np.int64)
+        batch = batch if spec.action.continuous or spec.action.heads > 1 else batch[:, 0]
+        return batch[0] if single else batch
 
     return Form(rows, actions)
 
@@ -85,9 +87,9 @@ def _at(spec: EnvSpec, value: Any, path: tuple) -> np.ndarray:
     return np.asarray(value)
 
 
-def _misfit(spec: EnvSpec, found: tuple, expected: tuple, where: str) -> UserError:
+def _misfit(spec: EnvSpec, shape: tuple, expected: tuple, where: str) -> UserError:
     part = f" of {where}" if where else ""
     return UserError(
-        f"the observation{part} has shape {found}, and {spec.name} shows {expected}",
+        f"the observation{part} has shape {shape}, and {spec.name} shows {expected}",
         f"one of shape {expected}, or n of them: (n{''.join(f', {size}' for size in expected)})",
     )

@@ -58,7 +58,7 @@ def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str
         UserError: there is no such key, or the function gives no learning rate.
     """
     objects: dict[str, Any] = {}
-    found: list[dict[str, Any]] = []
+    plain: list[dict[str, Any]] = []
     for source in sources:
         settings = dict(_flat(source))
         for name, value in settings.items():
@@ -69,8 +69,8 @@ def without_objects(*sources: Mapping[str, Any]) -> tuple[Objects, list[dict[str
                 objects[full], settings[name] = value, rate_at(schedule, 0.0)
             elif full in PARTS and not isinstance(value, Value):
                 objects[full], settings[name] = value, object_name(value)
-        found.append(settings)
-    return Objects(objects.pop(LEARNING_RATE, None), objects), found
+        plain.append(settings)
+    return Objects(objects.pop(LEARNING_RATE, None), objects), plain
 
 
 def object_name(value: Any) -> str:
@@ -80,7 +80,7 @@ def object_name(value: Any) -> str:
         value, whole = getattr(value, "step", value), value
         variables = vars(sys.modules.get(getattr(value, "__module__", ""), sys))
         name = getattr(value, "__qualname__", type(value).__qualname__)
-        name = next((own for own, each in variables.items() if each is whole), name)
+        name = next((variable for variable, each in variables.items() if each is whole), name)
     module = getattr(value, "__module__", type(value).__module__)
     return f"{module}:{name}".replace(".<locals>", "").replace("<lambda>", "function")
 
@@ -95,11 +95,11 @@ def collected(*sources: Mapping[str, Any]) -> Settings:
     Raises:
         UserError: there is no such key, or its value is none that a file could say.
     """
-    found: Settings = {}
+    settings: Settings = {}
     for source in sources:
         for name, value in _flat(source):
-            found[_full_name(name)] = _plain(name, value)
-    return found
+            settings[_full_name(name)] = _plain(name, value)
+    return settings
 
 
 def words(settings: Settings) -> list[str]:
@@ -114,14 +114,14 @@ def called(make: Callable[[], Config]) -> Config:
         UserError: as ``make`` does, in words for who called a function.
     """
     try:
-        found = make()
+        config = make()
     except UserError as error:
         raise UserError(_for_callers(error.message), _for_callers(error.hint)) from None
-    typed = {name: ARGUMENT for name, origin in found.origins.items() if origin == COMMAND_LINE}
-    found.origins |= typed
-    if again := found.again:
-        found.again = lambda family: called(partial(again, family))
-    return found
+    typed = {name: ARGUMENT for name, origin in config.origins.items() if origin == COMMAND_LINE}
+    config.origins |= typed
+    if again := config.again:
+        config.again = lambda family: called(partial(again, family))
+    return config
 
 
 def _for_callers(text: str) -> str:
@@ -129,7 +129,7 @@ def _for_callers(text: str) -> str:
     if "--help" in text:
         return EVERY_KEY
     text = text.replace(COMMAND_LINE, ARGUMENT).replace("unknown option", "there is no setting")
-    return re.sub(r"--([a-z][\w.-]*)", lambda found: found[1].replace("-", "_"), text)
+    return re.sub(r"--([a-z][\w.-]*)", lambda match: match[1].replace("-", "_"), text)
 
 
 def _flat(source: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -152,8 +152,8 @@ def _full_name(name: str) -> str:
         several = " or ".join(f"{home}.{name}" for home in homes)
         raise UserError(f"{name} is a key of several sections", f"{several}, in a dictionary")
     last = ELSEWHERE.get(name.rpartition(".")[2], "").partition(".")[2]
-    if here := last or ARGUMENTS.get(section):
-        raise UserError(f"there is no setting {name}", f"here it is {here}")
+    if ours := last or ARGUMENTS.get(section):
+        raise UserError(f"there is no setting {name}", f"here it is {ours}")
     every = [f"{home}.{each}" if dot else each for home, keys in KEYS.items() for each in keys]
     near = closest(name, every)
     hint = f"did you mean {near}?" if near else EVERY_KEY

@@ -125,21 +125,23 @@ class Trainer:
     ) -> None:
         ready = isinstance(config, Config) and hasattr(env, "spec") and hasattr(env, "send")
         whole = isinstance(config, Config)
-        objects, (given, settings) = without_objects({} if whole else config or {}, settings)
+        objects, (source, settings) = without_objects({} if whole else config or {}, settings)
         schedule = objects.schedule
-        given = _with_parts(config if whole else given, settings, policy)
-        found = configured(given, None if ready else env, settings)
-        found = with_objects(found, objects.named)
-        if schedule is not None and typed(found, "train.lr_schedule"):
+        source = _with_parts(config if whole else source, settings, policy)
+        chosen = configured(source, None if ready else env, settings)
+        chosen = with_objects(chosen, objects.named)
+        if schedule is not None and typed(chosen, "train.lr_schedule"):
             message = "lr_schedule is given, and learning_rate is a function"
             raise UserError(message, "one of the two")
-        vec.settle_family(found)
-        refuse_missing(found)
-        if asked(found):
-            trust.permit_log_dir(found, new=False)
-        select_device(found.base.device)
-        there = env if ready else None
-        run = Run.open(found, there, policy, weights=weights, resumed=like, schedule=schedule)
+        vec.settle_family(chosen)
+        refuse_missing(chosen)
+        if asked(chosen):
+            trust.permit_log_dir(chosen, new=False)
+        select_device(chosen.base.device)
+        environments = env if ready else None
+        run = Run.open(
+            chosen, environments, policy, weights=weights, resumed=like, schedule=schedule
+        )
         self._run = run
         weakref.finalize(self, run.close)  # where nobody does
         run.track()
@@ -185,11 +187,11 @@ class Trainer:
         config = with_environment(config, env)
         if not any(typed(config, name) for name in ("base.track", "base.wandb")):
             config.base.track, config.base.wandb = NO_TRACKER, False  # those are of another run
-        made = checkpoint.load(folder, trust.known(config), maker(policy))
+        saved = checkpoint.load(folder, trust.known(config), maker(policy))
         again = {} if objects.schedule is None else {"learning_rate": objects.schedule}
-        found = cls(config, None, made.policy, like=made, **again)
-        found._end_at(score_of(folder))
-        return found
+        trainer = cls(config, None, saved.policy, like=saved, **again)
+        trainer._end_at(score_of(folder))
+        return trainer
 
     def save(self, path: str | Path) -> Path:
         """Write all that was learned and what it takes to go on.
@@ -234,14 +236,14 @@ class Trainer:
                 "save() keeps its weights; docs/custom_policy.md has parts that safetensors holds",
             )
         form = Format(to or formats.by_suffix(Path(path)).name, dialect, **options)
-        made = checkpoint_of(self)._replace(step=self.epoch * self.config.batch_size)
-        rounded = {name: np.asarray(array, np.float32) for name, array in made.memory.items()}
+        current = checkpoint_of(self)._replace(step=self.epoch * self.config.batch_size)
+        rounded = {name: np.asarray(array, np.float32) for name, array in current.memory.items()}
         memory = {name: np.array(array, np.float64) for name, array in rounded.items()}
         recorded = mx.array(np.array(self.recorded)) if self.epoch else None
         device = mx.default_device()
         mx.set_default_device(mx.cpu)  # exact where it is compared with itself; plenty fast
         try:
-            return export(made._replace(memory=memory), form, Path(path), recorded)
+            return export(current._replace(memory=memory), form, Path(path), recorded)
         finally:
             mx.set_default_device(device)
 
@@ -392,14 +394,14 @@ def _with_parts(config: Any, keywords: Mapping[str, Any], module: Any) -> Any:
 
 def _warn_of_unused(config: Config, environments: VecEnv) -> None:
     """Warn of settings that a person gave and that change nothing."""
-    found = [*config.unused, *optimizers.unread(config), *unread(config)]
-    found += vec.unused_keys(config, environments)
-    found += [f"{name} (the command line obeys it)" for name in COMMANDS]
+    lines = [*config.unused, *optimizers.unread(config), *unread(config)]
+    lines += vec.unused_keys(config, environments)
+    lines += [f"{name} (the command line obeys it)" for name in COMMANDS]
     if not asked(config):
-        found += [f"{name} (of trackers, and track names none)" for name in OF_TRACKERS]
+        lines += [f"{name} (of trackers, and track names none)" for name in OF_TRACKERS]
     if isinstance(config.base.profile, str):
-        found.append("base.profile (the command line writes that file)")
-    for line in dict.fromkeys(found):
+        lines.append("base.profile (the command line writes that file)")
+    for line in dict.fromkeys(lines):
         name = line.partition(" ")[0]
         if typed(config, name) or name in config.unused:
             _warn(f"{line} is unused here")

@@ -61,11 +61,11 @@ def measure(effort: Effort | None = None) -> Results:
     results: Results = {}
     gpu = mx.default_stream(mx.gpu) if mx.default_device() == mx.gpu else None
     for column, stream, peer in (("cpu", home, other), ("gpu", gpu, gpu)):
-        found: dict[str, Spread] = {}
+        spreads: dict[str, Spread] = {}
         if stream is not None and peer is not None:
-            found = _device(effort, stream) | _between(effort, home, peer)
-        for name in found or results:
-            results.setdefault(name, {"cpu": None, "gpu": None})[column] = found.get(name)
+            spreads = _device(effort, stream) | _between(effort, home, peer)
+        for name in spreads or results:
+            results.setdefault(name, {"cpu": None, "gpu": None})[column] = spreads.get(name)
     return results
 
 
@@ -86,37 +86,37 @@ def _device(effort: Effort, stream: mx.Stream) -> dict[str, Spread]:
     """One device alone."""
     one = _ready(mx.ones(1, stream=stream))
     short, long = effort.chains
-    found = {"smallest eval, us": _us(effort, lambda: mx.eval(mx.add(one, one, stream=stream)))}
+    spreads = {"smallest eval, us": _us(effort, lambda: mx.eval(mx.add(one, one, stream=stream)))}
     for nbytes in effort.nbytes:
-        found[f"host -> device -> host, {_size(nbytes)}, us"] = _us(
+        spreads[f"host -> device -> host, {_size(nbytes)}, us"] = _us(
             effort, _round_trip(nbytes, (stream,))
         )
     for length in (short, long):
         pairs = [_timed(lambda n=length: _chain(one, n, stream)) for _ in _runs(effort)]
         returned, done = zip(*pairs[WARM_UP:], strict=True)
-        found[f"chain of {length}: async_eval returns, us"] = _spread(returned, 1e6)
-        found[f"chain of {length}: done, us"] = _spread(done, 1e6)
-    first, last = (found[f"chain of {length}: done, us"] for length in (short, long))
+        spreads[f"chain of {length}: async_eval returns, us"] = _spread(returned, 1e6)
+        spreads[f"chain of {length}: done, us"] = _spread(done, 1e6)
+    first, last = (spreads[f"chain of {length}: done, us"] for length in (short, long))
     each = (last["median"] - first["median"]) / (long - short)
-    found["one more tiny operation, us"] = _spread([max(0.0, each)])
+    spreads["one more tiny operation, us"] = _spread([max(0.0, each)])
     queued = effort.queued[stream.device == mx.gpu]
-    found["operations queued before async_eval blocks"] = _depth(effort, queued, stream)
+    spreads["operations queued before async_eval blocks"] = _depth(effort, queued, stream)
     for depth in effort.depths:
         name = f"memory of {depth} queued update{'s' if depth > 1 else ''}, MiB"
-        found[name] = _spread([_held(effort.rows, depth, stream) for _ in range(3)])
-    return found
+        spreads[name] = _spread([_held(effort.rows, depth, stream) for _ in range(3)])
+    return spreads
 
 
 def _between(effort: Effort, home: mx.Stream, peer: mx.Stream) -> dict[str, Spread]:
     """The CPU's default stream and another one, of the GPU or the CPU."""
-    found = {}
+    spreads = {}
     for nbytes in effort.nbytes:
-        found[f"CPU -> device -> CPU, one eval, {_size(nbytes)}, us"] = _us(
+        spreads[f"CPU -> device -> CPU, one eval, {_size(nbytes)}, us"] = _us(
             effort, _round_trip(nbytes, (home, peer, home))
         )
-    found["a fence between CPU and device, us"] = _fence(effort, home, peer)
-    found["beside a CPU stream, times as fast"] = _overlap(effort, home, peer)
-    return found
+    spreads["a fence between CPU and device, us"] = _fence(effort, home, peer)
+    spreads["beside a CPU stream, times as fast"] = _overlap(effort, home, peer)
+    return spreads
 
 
 def _round_trip(nbytes: int, streams: tuple[mx.Stream, ...]) -> Callable[[], object]:

@@ -138,13 +138,13 @@ def _choice() -> tuple[str, _OpenBlas | None]:
         return (preloaded.named("preloaded"), preloaded) if preloaded else ("preloaded", None)
     if "mlx.core" in sys.modules:
         return _reference("mlx was imported first", "import puffer_mlx before mlx")
-    found = "NumPy carries no OpenBLAS"
+    reason = "NumPy carries no OpenBLAS"
     for blas in _numpy_openblas():
         try:
             _forward(blas)
             return blas.named("NumPy's"), blas
         except Exception as error:  # a UserError, or an OSError; RuntimeError: no home directory
-            found = str(error).partition("\n")[0]
+            reason = str(error).partition("\n")[0]
     for path in (f"{sys.prefix}/lib/libopenblas.so.0", "libopenblas.so.0", "libopenblas.so"):
         blas = _load(path)
         if blas and blas.integer is ctypes.c_int and not blas.suffix:
@@ -152,7 +152,7 @@ def _choice() -> tuple[str, _OpenBlas | None]:
             return blas.named("system"), blas
     from puffer_mlx.system.install_hints import compiler_hint
 
-    return _reference(found, f"{compiler_hint()}; or OpenBLAS (Debian: libopenblas0)")
+    return _reference(reason, f"{compiler_hint()}; or OpenBLAS (Debian: libopenblas0)")
 
 
 def _reference(reason: str, hint: str) -> tuple[str, None]:

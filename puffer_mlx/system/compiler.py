@@ -96,8 +96,8 @@ def compile_shared(
     further = further or {}
     command = shlex.split(os.environ.get({"cc": "CC", "c++": "CXX"}.get(compiler, "")) or compiler)
     digest = hashlib.sha256()
-    own = [flag for source in sources for flag in further.get(source, ())]
-    for part in (_identity(tuple(command)), sys.platform, platform.machine(), *flags, *own):
+    of_sources = [flag for source in sources for flag in further.get(source, ())]
+    for part in (_identity(tuple(command)), sys.platform, platform.machine(), *flags, *of_sources):
         digest.update(part.encode() + b"\0")
     for path in (*sources, *depends):
         try:
@@ -109,17 +109,17 @@ def compile_shared(
             ) from None
         digest.update(f"{path.name} {len(content)}\0".encode() + content)
     search = [f"-iquote{folder}" for folder in include]
-    made = kept or cache_directory() / f"{name}-{digest.hexdigest()[:24]}{kind.suffix}"
-    if again or not is_whole(made):
-        when = "again" if made.exists() else "for the first time"
+    output = kept or cache_directory() / f"{name}-{digest.hexdigest()[:24]}{kind.suffix}"
+    if again or not is_whole(output):
+        when = "again" if output.exists() else "for the first time"
         with _announced(name, f"{when}, which takes {usually}"):
-            _make_folder(name, made.parent)
-            with alone(made.with_name(f".{made.name}.lock")):
-                if again or not is_whole(made):  # else another process made it meanwhile
+            _make_folder(name, output.parent)
+            with alone(output.with_name(f".{output.name}.lock")):
+                if again or not is_whole(output):  # else another process made it meanwhile
                     every = [*kind.flags, *search, *flags]
-                    _compile(name, command, sources, every, further, made)
-        _made.add(made)
-    return made
+                    _compile(name, command, sources, every, further, output)
+        _made.add(output)
+    return output
 
 
 class CompilerError(UserError):
@@ -166,11 +166,11 @@ def load_compiled(compile: Callable[..., Path], load: Callable[[Path], _T]) -> _
 @contextmanager
 def _announced(name: str, more: str) -> Iterator[None]:
     """Say that something is compiled, once that takes long, and how long it took."""
-    began, told = time.monotonic(), threading.Event()
+    began, shown = time.monotonic(), threading.Event()
 
     def tell() -> None:
         voice.note(f"puffer_mlx: compiling {name} {more}", error=True)
-        told.set()
+        shown.set()
 
     notice = threading.Timer(NOTICE_SECONDS, tell)
     notice.start()
@@ -179,7 +179,7 @@ def _announced(name: str, more: str) -> Iterator[None]:
     finally:
         notice.cancel()
         notice.join()
-    if told.is_set():
+    if shown.is_set():
         took = time.monotonic() - began
         voice.note(f"puffer_mlx: compiling {name} took {took:.0f} s", error=True)
 
@@ -242,8 +242,8 @@ def _compile(
                     name,
                     command,
                     [
-                        [*early, *further.get(source, ()), "-c", "-o", made, str(source)]
-                        for source, made in zip(sources, objects, strict=True)
+                        [*early, *further.get(source, ()), "-c", "-o", target, str(source)]
+                        for source, target in zip(sources, objects, strict=True)
                     ],
                 )
                 _run_all(name, command, [[*early, "-o", partial, *objects, *late]])
@@ -272,8 +272,8 @@ def _run_all(name: str, compiler: list[str], calls: Sequence[Sequence[str]]) -> 
             running.append(process)
             if ended:
                 process.kill()
-        _, said = process.communicate()
-        return process.returncode, said.splitlines()
+        _, errors = process.communicate()
+        return process.returncode, errors.splitlines()
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         try:

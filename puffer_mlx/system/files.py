@@ -155,9 +155,8 @@ def locked(folder: Path, what: str) -> Iterator[bool]:
                 os.ftruncate(handle, 0)
                 os.write(handle, str(os.getpid()).encode())
         except BlockingIOError as error:
-            message = f"{what} {folder} is in use by another process" + f" ({error})" * bool(
-                str(error)
-            )
+            owner = f" ({error})" if str(error) else ""
+            message = f"{what} {folder} is in use by another process{owner}"
             raise UserError(message, "wait until it has ended, or end it") from None
         except OSError as error:
             raise _unwritable(path, error) from None

@@ -35,13 +35,13 @@ def load_object(name: str) -> Any:
     relative = module.startswith(".") and not module.endswith(".py")
     if not colon or not module or not attribute or relative:
         raise UserError(f"{name!r} doesn't name an object", "write module:Class or file.py:Class")
-    found: Any = _import(name, module)
+    value: Any = _import(name, module)
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             hint = "write module:Class or module:function"
             raise UserError(f"{name}: {module} has no {attribute}", hint)
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _import(name: str, module: str) -> ModuleType:
@@ -54,7 +54,7 @@ def _import(name: str, module: str) -> ModuleType:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     try:
-        found = importlib.import_module(module)
+        loaded = importlib.import_module(module)
     except ImportError as error:
         hint = f"is {module}.py in this folder, or installed?"
         if isinstance(error, ModuleNotFoundError) and error.name not in _itself(module):
@@ -65,11 +65,11 @@ def _import(name: str, module: str) -> ModuleType:
             f"{name}: {module} ended the program when it was imported: SystemExit: {error}",
             'put what it runs below if __name__ == "__main__":',
         ) from None
-    if file.suffix == ".py" and Path(found.__file__ or "").resolve() != file.resolve():
+    if file.suffix == ".py" and Path(loaded.__file__ or "").resolve() != file.resolve():
         raise UserError(
-            f"{name}: there is another module {module}, {found.__file__}", "rename the file"
+            f"{name}: there is another module {module}, {loaded.__file__}", "rename the file"
         )
-    return found
+    return loaded
 
 
 def _itself(module: str) -> list[str]:

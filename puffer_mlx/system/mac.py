@@ -59,8 +59,8 @@ def accelerate_gemm(load: Callable[[str], Any] = ctypes.CDLL) -> int:
         library = load(ACCELERATE)
     except OSError:
         return 0
-    found = (getattr(library, name, None) for name in _SGEMM)
-    function = next((f for f in found if f is not None), None)
+    functions = (getattr(library, name, None) for name in _SGEMM)
+    function = next((f for f in functions if f is not None), None)
     return ctypes.cast(function, ctypes.c_void_p).value or 0 if function is not None else 0
 
 

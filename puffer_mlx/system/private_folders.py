@@ -35,23 +35,23 @@ def fault(path: Path) -> str:
     real = Path(os.path.realpath(path))
     for folder in dict.fromkeys((*reversed(path.parents), path, *reversed(real.parents), real)):
         try:
-            found, itself = os.stat(folder), os.lstat(folder)  # a link's owner may change it
+            status, itself = os.stat(folder), os.lstat(folder)  # a link's owner may change it
         except OSError:  # what isn't there, or can't be read, is met by whoever uses it
             continue
-        for owner in itself.st_uid, found.st_uid:
+        for owner in itself.st_uid, status.st_uid:
             if owner not in (os.getuid(), 0):
                 return f"{folder} belongs to another user ({_name(owner)})"
-        sticky = found.st_mode & stat.S_ISVTX and folder not in (path, real)
-        if _others_write(found) and not sticky:
+        sticky = status.st_mode & stat.S_ISVTX and folder not in (path, real)
+        if _others_write(status) and not sticky:
             return f"others may write to {folder}"
     return ""
 
 
-def _others_write(found: os.stat_result) -> bool:
+def _others_write(status: os.stat_result) -> bool:
     """Whether somebody but its owner, and root, may write; a group of one's own is nobody else."""
-    if found.st_mode & stat.S_IWOTH:
+    if status.st_mode & stat.S_IWOTH:
         return True
-    return bool(found.st_mode & stat.S_IWGRP) and not _own_group(found.st_gid)
+    return bool(status.st_mode & stat.S_IWGRP) and not _own_group(status.st_gid)
 
 
 def _own_group(gid: int) -> bool:
@@ -130,14 +130,14 @@ def trusted(folder: Path, what: str, remedy: str) -> Path:
     wrong = fault(folder)
     if not wrong:
         return folder
-    own = private()
-    if own is None:  # then nothing here is safe, and this folder not less than others
-        own, instead = folder, "but there is no other place"
+    other = private()
+    if other is None:  # then nothing here is safe, and this folder not less than others
+        other, instead = folder, "but there is no other place"
     else:
-        own = own / folder.name
-        instead = f"{what} are kept in {own}"
+        other = other / folder.name
+        instead = f"{what} are kept in {other}"
     print(f"puffer_mlx: {wrong}, so {instead}; hint: {remedy}", file=sys.stderr)
-    return own
+    return other
 
 
 def cache_directory() -> Path:
@@ -175,13 +175,13 @@ def keep_mlx_private() -> None:
     obeys but Python and most programs don't; but ``TMPDIR`` where one of the others is set, as it
     precedes them. Python's own choice, ``tempfile``'s, stays in this process.
     """
-    given = temporary()
-    if not fault(given) and given.is_dir() and os.access(given, os.W_OK):
+    usual = temporary()
+    if not fault(usual) and usual.is_dir() and os.access(usual, os.W_OK):
         return
     folder = private()
     if folder is None:
         print(
-            f"puffer_mlx: MLX keeps what it compiles in {given}, where others may write; hint: set"
+            f"puffer_mlx: MLX keeps what it compiles in {usual}, where others may write; hint: set"
             " TMPDIR to a folder of your own",
             file=sys.stderr,
         )
@@ -199,9 +199,9 @@ def refuse_full() -> None:
     from puffer_mlx.errors import UserError  # here alone: the whole package imports this file
 
     folder = temporary() / "mlx"
-    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     try:
-        with tempfile.TemporaryFile(dir=there) as file:
+        with tempfile.TemporaryFile(dir=existing) as file:
             file.write(bytes(ROOM))
     except OSError as error:
         raise UserError(

@@ -51,32 +51,21 @@ POLICIES = {
     "native-separate": ("native", "MinGRU", 2, DISCRETE, "DefaultEncoder", SEPARATE),
     "torch-separate": ("torch", "GRU", 2, CONTINUOUS, "ImpalaEncoder", SEPARATE),
 }
-IMPOSSIBLE = {  # what is asked for, and the part that the message names
-    ("native-lstm", "bin"): "LSTM: the flat file holds the network MinGRU",
-    ("native-impala", "bin"): "Impala: the flat file holds a linear encoder",
-    ("native-continuous", "bin"): "lacks the last 5 of",
-    ("puffer3", "bin"): "the encoder AffineGelu can't become Linear",
-    ("puffer3-continuous", "bin"): "the encoder AffineGelu can't become Linear",
-    ("puffer3-gru", "bin"): "the encoder AffineGelu can't become Linear",
-    ("puffer3-gru", "torch"): "the network GRU, layers 1: PufferLib 3.0's wrapper",
-    **{
-        (name, "bin"): r"encoder\.bias is not 0"
-        for name in ("torch", "torch-continuous", "torch-lstm", "torch-gru", "torch-mlp")
-    },
-    **{
-        (name, kind): f"sb3 dialect can't become one of {dialect}"
-        for name in ("sb3", "sb3-relu", "sb3-separate", "sb3-lstm", "sb3-nature")
-        for kind, dialect in (("bin", "native"),)
-    },
-    ("sb3-lstm", "torch"): "LSTM: Stable-Baselines3's policy has products",
-    ("sb3-nature", "torch"): "Nature: Stable-Baselines3's policy has products",
-    ("native-separate", "bin"): "values with a network of their own .policy.separate_value.: the",
-    ("native-separate", "torch"): "values with a network of their own .* PufferLib has none",
-    ("torch-separate", "bin"): r"decoder\.actions\.bias is not 0",
-    ("torch-separate", "torch"): "values with a network of their own .* PufferLib has none",
-    ("torch-nature", "bin"): r"decoder\.actions\.bias is not 0",
-    ("torch-impala", "bin"): r"decoder\.actions\.bias is not 0",
-}
+REFUSED = (  # what is asked for, of whom, and the part that the message names
+    ("bin", "native-lstm", "LSTM: the flat file holds the network MinGRU"),
+    ("bin", "native-impala", "Impala: the flat file holds a linear encoder"),
+    ("bin", "native-continuous", "lacks the last 5 of"),
+    ("bin", "native-separate", "values with a network of their own .policy.separate_value.: the"),
+    ("bin", "puffer3 puffer3-continuous puffer3-gru", "AffineGelu can't become Linear"),
+    ("bin", "torch torch-continuous torch-lstm torch-gru torch-mlp", r"encoder\.bias is not 0"),
+    ("bin", "torch-separate torch-nature torch-impala", r"decoder\.actions\.bias is not 0"),
+    ("bin", "sb3 sb3-relu sb3-separate sb3-lstm sb3-nature", "can't become one of native"),
+    ("torch", "puffer3-gru", "the network GRU, layers 1: PufferLib 3.0's wrapper"),
+    ("torch", "sb3-lstm", "LSTM: Stable-Baselines3's policy has products"),
+    ("torch", "sb3-nature", "Nature: Stable-Baselines3's policy has products"),
+    ("torch", "native-separate torch-separate", "values with a network of .* PufferLib has none"),
+)
+IMPOSSIBLE = {(name, kind): words for kind, names, words in REFUSED for name in names.split()}
 
 
 def config_of(dialect, network, layers, encoder, folder, others=None):

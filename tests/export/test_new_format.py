@@ -28,7 +28,7 @@ import numpy as np
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.file_format import FileFormat, Option
-from puffer_mlx.export.metadata import metadata, told
+from puffer_mlx.export.metadata import metadata, with_metadata
 from puffer_mlx.trees import named
 
 
@@ -66,7 +66,7 @@ class Npz(FileFormat):
             about = json.loads(str(tensors.pop("__about__")))
         except Exception as error:
             raise UserError(f"{path} can't be read as npz: {error}", "it is damaged") from None
-        return told(path, self, tensors, about)
+        return with_metadata(path, self, tensors, about)
 
 
 FORMAT = Npz()

@@ -10,7 +10,7 @@ import pytest
 import puffer_mlx
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
-from puffer_mlx.library.environments import configured, given, with_environment
+from puffer_mlx.library.environments import configured, source_of, with_environment
 
 SMALL: dict[str, Any] = {
     "total_timesteps": 512,
@@ -83,9 +83,9 @@ def test_an_object_where_one_is_enough_and_it_stays_open():
 def test_an_object_is_refused_where_several_are_wanted():
     wanted = "Count is one environment.*\n.*Count, or lambda: Count.*total_agents=1"
     with pytest.raises(UserError, match=wanted):
-        puffer_mlx.train(Count(), **SMALL)
+        puffer_mlx.train(Count(), backend="sync", **SMALL)
     with pytest.raises(UserError, match='hint: give what makes it: "gym:CartPole-v1"'):
-        puffer_mlx.train(gymnasium.make("CartPole-v1"), **SMALL)
+        puffer_mlx.train(gymnasium.make("CartPole-v1"), backend="sync", **SMALL)
 
 
 def test_what_is_no_environment():
@@ -94,7 +94,7 @@ def test_what_is_no_environment():
         (gymnasium.make_vec("CartPole-v1", 2), "VectorEnv\n  hint: give what makes it"),
     ]:
         with pytest.raises(UserError, match=message):
-            given(env)
+            source_of(env)
 
 
 def test_one_must_be_given():
@@ -108,20 +108,20 @@ def test_a_function_that_makes_none():
 
 
 def test_names_are_lines_of_a_file(here):
-    for env in (Count, lambda: Count(), given):
+    for env in (Count, lambda: Count(), source_of):
         (here / "config.ini").write_text(config.ini_text(configured(None, env, {})))
-        assert re.fullmatch(r"[\w.]+:[\w.]+", given(env).name)
-        assert config.load("config.ini", []).env_name == given(env).name
+        assert re.fullmatch(r"[\w.]+:[\w.]+", source_of(env).name)
+        assert config.load("config.ini", []).env_name == source_of(env).name
 
 
 def test_an_environment_other_than_the_configurations():
     settings = config.Config("squared")
     with pytest.raises(UserError, match="is for squared, the environment is breakout"):
-        with_environment(settings, given("breakout"))
+        with_environment(settings, source_of("breakout"))
     with pytest.raises(UserError, match="is for squared, in C, and the environment is in Python"):
-        with_environment(settings, given(Count))
+        with_environment(settings, source_of(Count))
 
 
 def test_what_a_file_names_is_allowed_by_naming_it():
     settings = config.Config("a:b", named_by={"a:b": "x.ini:1", "c:d": "x.ini:2"})
-    assert with_environment(settings, given("a:b")).named_by == {"c:d": "x.ini:2"}
+    assert with_environment(settings, source_of("a:b")).named_by == {"c:d": "x.ini:2"}

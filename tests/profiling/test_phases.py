@@ -108,8 +108,9 @@ def test_sampled_shares_divide_the_training_between(lane, clock):
     lane.divide(sampled=True)
     charge(lane, clock, train_forward=10)
     lane.divide(sampled=True)
-    lane.divide(sampled=False)  # nothing was charged since: what was divided stays so
-    assert lane.take() == {**dict.fromkeys(measured, 0), "train_gather": 30, "train_forward": 10}
+    charge(lane, clock, train_misc=8)
+    lane.divide(sampled=False)  # as the last one alone; what was divided before stays so
+    assert lane.take() == {**dict.fromkeys(measured, 0), "train_gather": 30, "train_forward": 18}
 
 
 def test_a_phase_of_several_is_divided_from_the_last_take_on(lane, clock):

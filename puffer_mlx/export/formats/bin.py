@@ -114,14 +114,14 @@ class Bin(FileFormat):
 
     def losses(self, contents: Contents) -> list[str]:
         """Statistics, bounds, and the last numbers where there is room between tensors."""
-        found = [RAW] if normalization.normalises(contents.memory) else []
-        found += [UNITS] if contents.bounds else []
+        lacking = [RAW] if normalization.normalises(contents.memory) else []
+        lacking += [UNITS] if contents.bounds else []
         short = None if self.whole else flat_files.bin_fault(contents.policy, self.alignment)
         if short:
-            found.append(Loss(short, flat_files.SHORT_HINT, SHORT))
-        if found and not self.lossy:
-            raise UserError(found[0].fault, found[0].hint)
-        return [loss.note for loss in found]
+            lacking.append(Loss(short, flat_files.SHORT_HINT, SHORT))
+        if lacking and not self.lossy:
+            raise UserError(lacking[0].fault, lacking[0].hint)
+        return [loss.note for loss in lacking]
 
     def write(self, contents: Contents, path: Path) -> None:
         """One tensor after the other."""
@@ -199,12 +199,13 @@ def sizes_of(path: Path, spec: EnvSpec, config: Config) -> Settings:
             for whole in (False, True)
         }
 
-    own = config.policy.hidden_size, config.policy.num_layers
+    configured = config.policy.hidden_size, config.policy.num_layers
     loose = not old and any(
-        flat_files.cut_or_padded([*products(own[0]), *network], size // 4).length == size // 4
-        for network in _networks(*own)
+        flat_files.cut_or_padded([*products(configured[0]), *network], size // 4).length
+        == size // 4
+        for network in _networks(*configured)
     )
-    if size % 4 == 0 and (loose or size // 4 in lengths(*own)):
+    if size % 4 == 0 and (loose or size // 4 in lengths(*configured)):
         return {}
     fitting = [(H, L) for H, L in _sizes(size // 4) if size // 4 in lengths(H, L)]
     usual = [(H, L) for H, L in fitting if H & (H - 1) == 0] or fitting

@@ -35,7 +35,7 @@ from puffer_mlx.export.file_format import (
     need,
     reset_note,
 )
-from puffer_mlx.export.metadata import metadata, told
+from puffer_mlx.export.metadata import metadata, with_metadata
 from puffer_mlx.export.onnx_graph import Graph, decode, normalised
 from puffer_mlx.export.parity import Outputs
 from puffer_mlx.policy.encoders.catalog import forms_of as encoder_forms
@@ -73,8 +73,8 @@ class Onnx(FileFormat):
 
     def write(self, contents: Contents, path: Path) -> None:
         """Weights, statistics and metadata in the graph."""
-        about = metadata(contents.checkpoint, contents.policy)
-        save_onnx(contents.policy, contents.weights, path, about, contents.memory)
+        properties = metadata(contents.checkpoint, contents.policy)
+        save_onnx(contents.policy, contents.weights, path, properties, contents.memory)
 
     def notes(self, contents: Contents) -> list[str]:
         """The graph is of a step's outputs, and of nothing before or after it."""
@@ -83,7 +83,7 @@ class Onnx(FileFormat):
     def read(self, path: Path) -> Found:
         """Only files that puffer_mlx wrote."""
         need(self.extra, "onnx")
-        return told(path, self, *read_onnx(path))
+        return with_metadata(path, self, *read_onnx(path))
 
     def run(self, found: Found, policy: Policy, observations: np.ndarray) -> Outputs:
         """By onnxruntime."""
@@ -99,7 +99,7 @@ def save_onnx(
     policy: Policy,
     weights: Weights,
     path: Path,
-    about: dict[str, str],
+    properties: dict[str, str],
     memory: normalization.Memory,
 ) -> None:
     """Write the graph of one step.
@@ -108,7 +108,7 @@ def save_onnx(
         policy: what the weights are of; ``Onnx.fault`` has nothing against it.
         weights: its weights.
         path: the file.
-        about: goes into the model's properties.
+        properties: goes into the model's properties.
         memory: the statistics that observations are normalised by, if they are. The graph uses mean
             and variance; the count, for training on, is one of the properties.
 
@@ -126,9 +126,9 @@ def save_onnx(
     observation = normalised(graph, "observation", MEAN, VARIANCE) if seen else "observation"
     h, after = _features(graph, policy, observation, list(states))
     outputs = decode(graph, policy, h[0], h[-1])
-    outputs |= {f"next_{name}": made for name, made in zip(states, after, strict=True)}
-    for name, made in outputs.items():
-        graph.node("Identity", [made], [name])
+    outputs |= {f"next_{name}": output for name, output in zip(states, after, strict=True)}
+    for name, output in outputs.items():
+        graph.node("Identity", [output], [name])
 
     def declare(name: str, *shape: Any) -> Any:
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))
@@ -152,7 +152,7 @@ def save_onnx(
         producer_name="puffer_mlx",
     )
     count = {COUNT: repr(float(seen[COUNT]))} if seen else {}
-    helper.set_model_props(model, {**about, **count})
+    helper.set_model_props(model, {**properties, **count})
     onnx.checker.check_model(model, full_check=True)
     path.write_bytes(model.SerializeToString())
 
@@ -168,9 +168,9 @@ def _features(
     features, after = [], []
     for i, graph.prefix in enumerate(prefixes):
         h = add_encoder(graph, policy.encoder, observation)
-        h, made = add_network(graph, policy.network, h, states[i * each : (i + 1) * each])
+        h, stacks = add_network(graph, policy.network, h, states[i * each : (i + 1) * each])
         features.append(h)
-        after += made
+        after += stacks
     graph.prefix = ""
     return features, after
 
@@ -184,17 +184,17 @@ def read_onnx(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     from onnx import numpy_helper
 
     model = _parsed(path, path.read_bytes())
-    about = {entry.key: entry.value for entry in model.metadata_props}
-    if "puffer_mlx" not in about:
+    properties = {entry.key: entry.value for entry in model.metadata_props}
+    if "puffer_mlx" not in properties:
         raise UserError(
             f"{path} isn't one of puffer_mlx's ONNX files",
             f"only those that {program.COMMAND} export wrote name weights in a way known here",
         )
     tensors = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
-    if COUNT in about:
+    if COUNT in properties:
         with contextlib.suppress(ValueError):  # without a count, the statistics aren't whole
-            tensors[COUNT] = np.array(float(about[COUNT]))
-    return tensors, about
+            tensors[COUNT] = np.array(float(properties[COUNT]))
+    return tensors, properties
 
 
 def _parsed(path: Path, data: bytes) -> Any:
@@ -256,10 +256,10 @@ def run_onnx(path: Path, observations: np.ndarray, state: dict[str, np.ndarray])
     names = [output.name for output in session.get_outputs()]
     steps: list[Any] = []
     for row in observations.astype(np.float32):
-        made = session.run(None, {"observation": row, **state})
-        found: Any = dict(zip(names, made, strict=True))
-        state = {name: found.pop(f"next_{name}") for name in state}
-        steps.append(found)
+        values = session.run(None, {"observation": row, **state})
+        outputs: Any = dict(zip(names, values, strict=True))
+        state = {name: outputs.pop(f"next_{name}") for name in state}
+        steps.append(outputs)
     return {**{name: np.stack([step[name] for step in steps]) for name in steps[0]}, **state}
 
 

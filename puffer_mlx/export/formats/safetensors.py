@@ -5,7 +5,7 @@ from pathlib import Path
 
 from puffer_mlx.checkpoint import tensor_files, weight_files
 from puffer_mlx.export.file_format import Contents, FileFormat, Found
-from puffer_mlx.export.metadata import metadata, told
+from puffer_mlx.export.metadata import metadata, with_metadata
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class Safetensors(FileFormat):
 
     def write(self, contents: Contents, path: Path) -> None:
         """With a checksum."""
-        about = metadata(contents.checkpoint, contents.policy)
+        properties = metadata(contents.checkpoint, contents.policy)
         weight_files.save_safetensors(
-            contents.weights, path, about, contents.memory, contents.bounds
+            contents.weights, path, properties, contents.memory, contents.bounds
         )
 
     def read(self, path: Path) -> Found:
         """Of others' files, too, where the names are ours."""
-        return told(path, self, *tensor_files.read(path))
+        return with_metadata(path, self, *tensor_files.read(path))
 
 
 FORMAT = Safetensors()

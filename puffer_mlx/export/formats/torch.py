@@ -151,10 +151,10 @@ def run_torch(
         outputs, values, state = module(sequences)
     names = ("mean", "logstd") if policy.decoder.action.continuous else ("logits",)
     parts = outputs if policy.decoder.action.continuous else (outputs,)
-    found = {name: part.transpose(0, 1) for name, part in zip(names, parts, strict=True)}
-    found["value"] = values.T
-    found |= dict(zip(stacked_state(policy, policy.initial_state(1)), state, strict=True))
-    return {name: part.detach().cpu().numpy() for name, part in found.items()}
+    arrays = {name: part.transpose(0, 1) for name, part in zip(names, parts, strict=True)}
+    arrays["value"] = values.T
+    arrays |= dict(zip(stacked_state(policy, policy.initial_state(1)), state, strict=True))
+    return {name: part.detach().cpu().numpy() for name, part in arrays.items()}
 
 
 def read_torch(path: Path) -> Tensors:
