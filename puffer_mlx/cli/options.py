@@ -71,7 +71,9 @@ def add_table(
         head, text = re.split(r"\s{2,}", entry, maxsplit=1)
         names = [word.rstrip(",") for word in head.split() if word.startswith("-")]
         word = "" if head.split()[-1] == names[-1] else head.split()[-1]
-        how = _taking(word, (types or {}).get(names[0])) if word else {"action": "store_true"}
+        how: dict[str, Any] = {"action": "store_true"}
+        if word:
+            how = _taking(word, (types or {}).get(names[0]))
         group.add_argument(*names, help=" ".join(text.split()), **how)
     return group
 

@@ -194,13 +194,13 @@ def test_runs_share_cores_and_gpus():
     assert [place.cores for place in gpus] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     assert gpus[0].environment()[VISIBLE] == "3,4"
     assert len(share(1, range(8), ["0", "1"])) == 1
-    for what, said in (
-        ((3, [0, 1]), "--parallel 3 runs don't fit 2 cores"),
-        ((3, range(8), ["0", "1"]), "--parallel 3 runs don't fit 2 GPUs, 1 for each run"),
-        ((0, range(8), ["0"], 2), "a run takes 2 GPUs, and there are 1"),
+    for runs, cores, gpus, each, said in (
+        (3, [0, 1], [], 1, "--parallel 3 runs don't fit 2 cores"),
+        (3, range(8), ["0", "1"], 1, "--parallel 3 runs don't fit 2 GPUs, 1 for each run"),
+        (0, range(8), ["0"], 2, "a run takes 2 GPUs, and there are 1"),
     ):
         with pytest.raises(UserError, match=said):
-            share(*what)
+            share(runs, cores, gpus, each)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a Mac's cores can't be chosen")

@@ -225,7 +225,7 @@ def test_wrappers_are_not_for_them():
 def test_a_picture():
     with make(env={}, render=True) as env:
         started(env)
-        assert env.render().shape == (4, 5, 3)
+        assert np.shape(env.render()) == (4, 5, 3)
 
 
 class Blind(zoo_relay.Relay):

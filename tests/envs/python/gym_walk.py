@@ -73,6 +73,7 @@ class Walks(VectorEnv):
 
     def __init__(self, num_envs: int, mode: str = "NextStep", **keywords: Any) -> None:
         self.num_envs = num_envs
+        assert AutoresetMode is not None
         self.metadata = {"autoreset_mode": AutoresetMode(mode)}
         self.walks = [Walk(**keywords) for _ in range(num_envs)]
         self.single_observation_space = self.walks[0].observation_space
@@ -84,7 +85,7 @@ class Walks(VectorEnv):
         return np.stack([walk.reset(seed=seed)[0] for walk in self.walks]), {}
 
     def step(self, actions: np.ndarray) -> tuple:
-        same = self.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+        same = self.metadata["autoreset_mode"].value == "SameStep"
         infos: dict[str, Any] = {}
         rows = []
         for i, (walk, action) in enumerate(zip(self.walks, actions, strict=True)):
