@@ -15,6 +15,7 @@ from kept import edit, kept_copy
 from running import run
 
 from puffer_mlx.check.env.findings import FAIL, OK, SKIP, WARN, number, numbers, percent, worst
+from puffer_mlx.check.env.gymnasium_check import bounds
 from puffer_mlx.check.env.inputs_outputs import observations, spaces
 from puffer_mlx.check.env.items import ITEMS, judge
 from puffer_mlx.check.env.subject import Subject
@@ -279,6 +280,23 @@ def test_faults_in_python(name):
     expected, words = PYTHON_FAULTS[name]
     found = look(python(name), without=("speed", "training"))
     assert (verdicts(found), words in said(found)) == (expected, True), said(found)
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (0.5, "62% of what a policy tries at first is beyond, and clipped"),
+        (1.0, ""),
+        (100.0, "a policy tries about -2 to 2 at first, and reaches the rest late"),
+        (np.inf, ""),
+    ],
+)
+def test_bounds_of_actions(limit, words):
+    """N(0, 1) is within 0.5 of 0 with 38 %."""
+    spaces = pytest.importorskip("gymnasium.spaces")
+    env = SimpleNamespace(action_space=spaces.Box(-limit, limit, (2,)))
+    found = [finding.text for finding in bounds(env)]
+    assert found == ([f"actions are {-limit:g} to {limit:g}: {words}"] if words else [])
 
 
 # ---- the script ----------------------------------------------------------------------------------
