@@ -4,7 +4,8 @@
 //
 //   FUNCTION             how a function is declared
 //   IN_THREAD            where a reference points: to memory of the thread's own
-//   logistic(V), squash(V), exp(float), log(float), pow(float, float), sqrt(float), exp_negative(V), exp_to_zero(V), log_from_one(V), finite(V), within(V, float)
+//   logistic(V), squash(V), exp_negative(V), exp_to_zero(V), log_from_one(V), finite(V), within(V, float)
+//   exp(float), log(float), pow(float, float), sqrt(float)
 
 #pragma once
 

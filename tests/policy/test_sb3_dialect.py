@@ -167,11 +167,11 @@ def test_where_it_begins(dialect):
         assert all(np.array_equal(w, separate[name]) for name, w in shared.items())
         critic = {name.removeprefix("critic.") for name in separate if name.startswith("critic.")}
         assert critic == {name for name in shared if not name.startswith("decoder.")}
-    for policy, deviation in (
-        (policy_of("MLP", (1, 1), dialect=dialect), 0.0),
-        (policy_of("MLP", (1, 1), dialect=dialect, log_std_init=-2.0), -2.0),
-    ):
-        assert policy.init(KEY)["decoder"]["logstd"].tolist() == [[deviation, deviation]]
+    for begin in (0.0, -2.0):
+        weights = policy_of("MLP", (1, 1), dialect=dialect, log_std_init=begin).init(KEY)
+        assert weights["decoder"]["logstd"].tolist() == [[begin, begin]]
+    plain = policy_of("MLP", (1, 1), dialect=dialect).init(KEY)
+    assert plain["decoder"]["logstd"].tolist() == [[0.0, 0.0]]
 
 
 # ---- what is refused, and what acts otherwise ----------------------------------------------------

@@ -1,10 +1,10 @@
 // How a header, in whatever folder, adds what it has to the extension. `ops/cpu_extension.py` includes all of them; tests
 // that compile one without Python get nothing of this.
 //
-//   OPERATION(function)                    a function of the module, whose arguments go by their places; names of them may follow
-//   OPERATION_AS(name, function)           the same under another name
-//   STAGE(name, Layer, types of arguments) a method of the actor, which appends a layer that is made with these arguments;
-//                                          float32 memory, C-contiguous, is given as an address, 0 for none
+//   OPERATION(function)           a function of the module; arguments go by their places, or by names that follow
+//   OPERATION_AS(name, function)  the same under another name
+//   STAGE(name, Layer, types)     a method of the actor, which appends a layer made with arguments of these types; float32
+//                                 memory, C-contiguous, is given as an address, 0 for none
 
 #pragma once
 
@@ -25,10 +25,14 @@
 
 #include "ops/cpu/actor.h"
 
-#define OPERATION_AS(name, function, ...) \
-  inline const Binding name##_binding([](nb::module_& m, nb::class_<Actor>&) { m.def(#name, &function __VA_OPT__(,) __VA_ARGS__); })
-#define STAGE(name, Layer, ...) \
-  inline const Binding name##_stage([](nb::module_&, nb::class_<Actor>& actor) { add_stage<Layer, __VA_ARGS__>(actor, #name); })
+#define OPERATION_AS(name, function, ...)                                       \
+  inline const Binding name##_binding([](nb::module_& m, nb::class_<Actor>&) { \
+    m.def(#name, &function __VA_OPT__(, ) __VA_ARGS__);                        \
+  })
+#define STAGE(name, Layer, ...)                                                  \
+  inline const Binding name##_stage([](nb::module_&, nb::class_<Actor>& actor) { \
+    add_stage<Layer, __VA_ARGS__>(actor, #name);                                 \
+  })
 
 namespace puffer {
 

@@ -7,8 +7,8 @@
 #include "gpu/block_sum.metal.h"
 #include "gpu/functions.metal.h"
 
-// The sum of the magnitudes of agent n's advantages, in the order of time. Memory is asked for AHEAD steps before the first of them
-// is added. Adv: a pointer, to whatever memory.
+// The sum of the magnitudes of agent n's advantages, in the order of time. Memory is asked for AHEAD steps before the
+// first of them is added. Adv: a pointer, to whatever memory.
 template <class Adv>
 FUNCTION float row_sum(Adv adv, uint T, uint N, uint n) {
   constexpr uint AHEAD = 32;

@@ -1,11 +1,12 @@
 // What kernels call, in the language that Metal's and CUDA's have in common. FUNCTION is how a function is declared.
 //
-// A file of kernels is such a text, with descriptions of its kernels (text.py); what is outside of them goes before them. Of
-// its thread a kernel may know i, its place in the grid, and me, that in its block, which has the number `block` (CUDA's word; Metal's is
-// threadgroup). Memory that a block's threads have in common is SHARED; they wait for each other at a BARRIER, after
-// which each sees what the others wrote to SHARED memory; at a DEVICE_BARRIER, what they wrote to an output, too. A
-// function's pointer or reference says where it points: IN_DEVICE, IN_SHARED, or IN_THREAD. Arrays of fewer than 8 numbers
-// are in a fourth place on Metal: a kernel reads them by their index, and passes them on to nobody.
+// A file of kernels is such a text, with descriptions of its kernels (text.py); what is outside of them goes before them.
+// Of its thread a kernel may know i, its place in the grid, and me, that in its block, which has the number `block`
+// (CUDA's word; Metal's is threadgroup). Memory that a block's threads have in common is SHARED; they wait for each other
+// at a BARRIER, after which each sees what the others wrote to SHARED memory; at a DEVICE_BARRIER, what they wrote to an
+// output, too. A function's pointer or reference says where it points: IN_DEVICE, IN_SHARED, or IN_THREAD. Arrays of fewer
+// than 8 numbers are in a fourth place on Metal: a kernel reads them by their index; a function that gets one has the type
+// of the pointer as a template's parameter.
 //
 // `Low` is the type in memory of activations, weights and their gradients: float, or one of 16 bits. What is loaded
 // becomes float at once and is cast where it is stored: CUDA's types are ambiguous beside a float in `?:`, and Metal's

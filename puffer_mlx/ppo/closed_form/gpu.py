@@ -137,8 +137,8 @@ def finish(space: Space, settings: Settings, n: int, partial: mx.array) -> Finis
     shapes: dict[str, Shape] = {"total": (1,), "metrics": (len(METRICS),)}
     shapes["dlogstd"] = (1,) if logstd is None else logstd.shape
     heads = space.constants()["HEADS"]
-    total, metrics, dlogstd = launch(TEXT, "finish_loss", inputs, shapes, THREADS, HEADS=heads)
-    return Finished(total, metrics, None if logstd is None else dlogstd)
+    total, metrics, slope = launch(TEXT, "finish_loss", inputs, shapes, THREADS, HEADS=heads)
+    return Finished(total, metrics, None if logstd is None else slope)
 
 
 def logprobs(space: Space, y: mx.array) -> mx.array:

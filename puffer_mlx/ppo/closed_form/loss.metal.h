@@ -2,8 +2,8 @@
 //
 // n samples, one to a thread, in blocks of 256. y (A + 1, n) is the decoder's product: logits or means, and the value in
 // the last row. actions are (n, heads), masks (n, A), read if MASKED; sizes are those of a discrete space's HEADS, which
-// are 0 of a continuous one: that has logstd (1, A), and means that count as at most `limit` from 0; shape is n, A, G, the parts
-// that advantages are summed in, and R, the minibatches of n samples that they are normalised together with, this one
+// are 0 of a continuous one: that has logstd (1, A), and means that count as at most `limit` from 0; shape is n, A, G, the
+// parts that advantages are summed in, and R, the minibatches of n samples that they are normalised together with, this one
 // included; moments are (R, 3, G). G is 0 where advantages are of the values in y, and count as they are, so that moments
 // and weight aren't read. settings are 1 - clip_coef, 1 + clip_coef, clip_coef, vf_coef and vf_clip_coef. Gradients are
 // those of scale times the loss. What is summed over the samples has a row in `partial`, and in that a number for each

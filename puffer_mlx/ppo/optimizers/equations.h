@@ -1,5 +1,5 @@
-// What optimizers do to one number, and the clip by the gradients' global norm: ppo/clip.py, ppo/finite.py, and each optimizer's
-// folder. The one text of them in C: see ops/words.h.
+// What optimizers do to one number, and the clip by the gradients' global norm: ppo/clip.py, ppo/finite.py, and each
+// optimizer's folder. The one text of them in C: see ops/words.h.
 
 #pragma once
 
@@ -22,8 +22,8 @@ FUNCTION Clip clip_by(float norm, float loss, float max_norm) {
 
 // ---- Adam ----------------------------------------------------------------------------------------------------------
 
-// What all numbers of one step are computed with: the clip, both betas and what is missing in them to 1, what is kept of a weight;
-// rate and root are lr and 1 / sqrt with the corrections of the first steps in them.
+// What all numbers of one step are computed with: the clip, both betas and what is missing in them to 1, what is kept of a
+// weight; rate and root are lr and 1 / sqrt with the corrections of the first steps in them.
 struct AdamStep {
   float clip, beta1, beta2, add1, add2, keep, rate, root, eps;
 };

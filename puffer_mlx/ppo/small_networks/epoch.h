@@ -56,10 +56,11 @@ class Gathered {
 
 // Trees of k arrays each; the number of steps made, lr and ent_coef, all (); counts (4,) int32; a rollout's n samples:
 // observations (n, D) float32 or uint8, actions (n, heads), log-probabilities, values and advantages (n,), masks (n, A)
-// uint8; order (K, M) int32, the samples of each minibatch; numbers: clip_coef, vf_coef, vf_clip_coef, the largest norm, the
-// largest KL, beyond which the epoch ends without a step, and Adam's. -> k weights, k first and k second moments, the number of
-// steps, metrics (K, 7), ok (K,): 1 where a step was made, or where the KL was beyond the largest: after that one both
-// are 0; counts (4,) int32. A minibatch whose loss or gradients aren't finite changes nothing. With two towers each has a thread; the result doesn't depend on how many there are.
+// uint8; order (K, M) int32, the samples of each minibatch; numbers: clip_coef, vf_coef, vf_clip_coef, the largest norm,
+// the largest KL, beyond which the epoch ends without a step, and Adam's. -> k weights, k first and k second moments, the
+// number of steps, metrics (K, 7), ok (K,): 1 where a step was made, or where the KL was beyond the largest: after that
+// one both are 0; counts (4,) int32. A minibatch whose loss or gradients aren't finite changes nothing. With two towers
+// each has a thread; the result doesn't depend on how many there are.
 inline Arrays ppo_epoch(const Arrays& weights, const Arrays& momentum, const Arrays& second, const Array& made,
                         const Array& lr, const Array& ent_coef, const Array& counts, const Array& observations,
                         const Arrays& rollout, const std::optional<Array>& masks, const Array& order,

@@ -1,6 +1,6 @@
-// What the kernels of a rollout's step call. A kernel is a whole step of a policy: act.kernel.h, made of encode.metal.h, the
-// network's layers (layers.metal.h of its folder, a function of the Step) and choose.metal.h. What it computes is Policy.act of policy/policy.py. A
-// whole rollout, environments included, is made of the same parts: rollout.kernel.h.
+// What the kernels of a rollout's step call. A kernel is a whole step of a policy: act.kernel.h, made of encode.metal.h,
+// the network's layers (layers.metal.h of its folder, a function of the Step) and choose.metal.h. What it computes is
+// Policy.act of policy/policy.py. A whole rollout, environments included, is made of the same parts: rollout.kernel.h.
 //
 // A block acts for R GROUPS agents. In shared memory are rows of features (GROUPS, H), each of R agents beside each other:
 // a thread owns one channel of R agents at a time, so what it reads of the weights serves all of them, and its

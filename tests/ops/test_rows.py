@@ -1,0 +1,108 @@
+"""The CPU extension's recursion of advantages, and its gathers."""
+
+import contextlib
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from emulated_run import emulated_gpu
+from kernel_oracles import close
+from oracles import f64
+
+from puffer_mlx import ops
+from puffer_mlx.ops import cpu_extension
+
+
+def series(shape, seed=0):
+    """delta, decay."""
+    return np.random.default_rng(seed).normal(size=(2, *shape)).astype(np.float32)
+
+
+def discount_oracle(delta, decay):
+    adv = np.zeros((len(delta) + 1, delta.shape[1]))
+    for t in reversed(range(len(delta))):
+        adv[t] = f64(delta)[t] + f64(decay)[t] * adv[t + 1]
+    return adv
+
+
+# ---- the CPU extension ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (5, 300), (19, 10), (3, 2000)])
+def test_discount(extension, shape):
+    """Against float64, and bit-identical for any number of threads."""
+    rows, results = series(shape), []
+    for threads in (1, 2, 5):
+        extension.set_threads(threads)
+        results.append(np.array(extension.discount(*map(mx.array, rows))))
+    close(results[:1], [discount_oracle(*rows)])
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tail", "threads"),
+    [
+        (np.uint8, (118,), 5),
+        (np.uint8, (3, 7), 1),
+        (np.float32, (), 2),
+        (np.float32, (5,), 5),
+        (np.int16, (3,), 2),
+    ],
+)
+def test_take_rows(extension, monkeypatch, dtype, tail, threads):
+    extension.set_threads(threads)
+    rng = np.random.default_rng(threads)
+    source = rng.integers(0, 256, (6, 9, *tail)).astype(dtype)
+    rows = rng.integers(0, 9, 333).astype(np.int32)
+    found = ops.take_rows(mx.array(source), mx.array(rows), 5)  # the carry row isn't taken
+    np.testing.assert_array_equal(np.array(found), source[:5, rows])
+    assert np.array(found).dtype == dtype
+    strided = mx.array(source.swapaxes(0, 1)).swapaxes(0, 1)
+    np.testing.assert_array_equal(
+        np.array(ops.take_rows(strided, mx.array(rows), 5)), source[:5, rows]
+    )
+    monkeypatch.setattr(cpu_extension, "load", lambda: None)
+    pure = ops.take_rows(mx.array(source), mx.array(rows), 5)
+    np.testing.assert_array_equal(np.array(pure), source[:5, rows])
+
+
+@pytest.mark.parametrize("form", ["extension", "plain", "cuda"])
+@pytest.mark.parametrize(
+    ("size", "dtype", "tail"),
+    [(1, np.float32, ()), (3, np.uint8, (3, 7)), (9, np.uint8, (3, 7)), (9, np.float32, ())],
+)
+def test_split_rows(extension, monkeypatch, form, size, dtype, tail):
+    if form == "plain":
+        monkeypatch.setattr(cpu_extension, "load", lambda: None)
+    source = np.random.default_rng(size).integers(0, 256, (6, 9, *tail)).astype(dtype)
+    with emulated_gpu() if form == "cuda" else contextlib.nullcontext():
+        found = ops.split_rows(mx.array(source), size, 5)
+    expected = np.split(source[:5], 9 // size, axis=1)
+    for ours, other in zip(found, expected, strict=True):
+        assert np.array(ours).dtype == dtype
+        np.testing.assert_array_equal(np.array(ours), other)
+
+
+def test_rows_outside_never_read_other_memory(extension):
+    source = mx.arange(12).reshape(2, 6)
+    found = extension.take_rows(source, mx.array([-5, 6, 99]), 2)
+    np.testing.assert_array_equal(np.array(found), [[0, 5, 5], [6, 11, 11]])
+
+
+def test_wrong_arguments(extension):
+    T, S, H = 3, 4, 5
+    x, rows = mx.zeros((T, S, H)), mx.zeros(2, mx.int32)
+    wrong = [
+        lambda: extension.discount(x[0], x[0, :-1]),
+        lambda: extension.discount(x, x),
+        lambda: extension.discount(x[0].astype(mx.int32), x[0]),
+        lambda: extension.take_rows(x, rows, T + 1),
+        lambda: extension.take_rows(x, rows, 0),
+        lambda: extension.take_rows(x, rows.astype(mx.int64), T),
+        lambda: extension.take_rows(x, rows[None], T),
+        lambda: extension.take_rows(x[0, 0], rows, 1),
+    ]
+    for call in wrong:
+        with pytest.raises(ValueError):
+            call()
