@@ -1,4 +1,4 @@
-// The actor for Python (`rollout/compiled_step.py`), which checks shapes, passes memory as addresses and keeps it alive.
+// The actor for Python (`rollout/acting_in_c.py`), which checks shapes, passes memory as addresses and keeps it alive.
 
 #pragma once
 

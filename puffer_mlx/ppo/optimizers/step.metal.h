@@ -1,4 +1,4 @@
-// What the optimizers' kernels share: the clip by the gradients' global norm. What is computed: ppo/clip.py, ppo/finite.py.
+// What the optimizers' kernels share: the clip by the gradients' global norm. What is computed: ppo/finite.py.
 
 #pragma once
 
