@@ -1,5 +1,5 @@
 // What the optimizers' steps in C++ share: their inputs, and the clip by the gradients' global norm. What is computed:
-// `ppo/clip.py`, `ppo/finite.py`.
+// `ppo/finite.py`.
 
 #pragma once
 
