@@ -18,12 +18,12 @@ FILES = {"config/settings.txt": "config/test_settings", "cli/refused.txt": "cli/
 
 def entries(name: str) -> list[tuple[list[str], str]]:
     """What is given, a line each, and what comes of it."""
-    found = []
+    read = []
     for entry in (TESTS / name).read_text().strip().split("\n\n"):
         lines = entry.splitlines()
         given = [line for line in lines if line[0] in "$|"]
-        found.append((given, "\n".join(lines[len(given) :])))
-    return found
+        read.append((given, "\n".join(lines[len(given) :])))
+    return read
 
 
 def write_toy(given: list[str]) -> None:

@@ -88,8 +88,8 @@ def about(path: Path, name: str) -> str:
 
 def spaces(path: Path) -> tuple[str, str]:
     """What an agent sees and does, as that comment says; ``?`` if it doesn't."""
-    said = SPACES.search(comment(path))
-    return (said[1], said[2]) if said else ("?", "?")
+    match = SPACES.search(comment(path))
+    return (match[1], match[2]) if match else ("?", "?")
 
 
 def gymnasium_environments() -> dict[str, list[str]]:

@@ -57,8 +57,8 @@ def add_table(
         title: the group's, for help.
         table: each option begins a line: its names, a word for its value, two blanks, what it
             does; indented lines go on with that. The word is FILE, FILE... for several, FILE* for
-            an option that may be repeated, [FILE] for one that may be left out and is "" then,
-            {a,b} for a choice. Without a word the option is a switch.
+            an option that may be repeated, [FILE] for one that may be left out and is "" then.
+            Without a word the option is a switch.
         about: what help says of the group.
         types: what turns a text into a value, by an option's name; else ``TYPES`` says it by the
             word, else the value is the text.
@@ -71,17 +71,15 @@ def add_table(
         head, text = re.split(r"\s{2,}", entry, maxsplit=1)
         names = [word.rstrip(",") for word in head.split() if word.startswith("-")]
         word = "" if head.split()[-1] == names[-1] else head.split()[-1]
-        how: dict[str, Any] = {"action": "store_true"}
-        if word:
-            how = _taking(word, (types or {}).get(names[0]))
+        how = _taking(word, (types or {}).get(names[0]))
         group.add_argument(*names, help=" ".join(text.split()), **how)
     return group
 
 
 def _taking(word: str, kind: Type | None) -> dict[str, Any]:
-    """What argparse is told of an option that takes a value."""
-    if word.startswith("{"):
-        return {"choices": word.strip("{}").split(",")}
+    """What argparse is told of an option's value; an empty word: there is none."""
+    if not word:
+        return {"action": "store_true"}
     plain = word.strip("[].*")
     how: dict[str, Any] = {"metavar": plain, "type": kind or TYPES.get(plain, str)}
     if word.endswith("..."):

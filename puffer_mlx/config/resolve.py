@@ -353,39 +353,39 @@ def read_files(
     """
     paths = [*named.files, *files]
     none = FileVersion()
-    told = {path: none if path in named.partly else file_version(path) for path in paths}
-    sources = (version.source for version in reversed(told.values()) if version.source)
+    versions = {path: none if path in named.partly else file_version(path) for path in paths}
+    sources = (version.source for version in reversed(versions.values()) if version.source)
     source = source or named.source or next(sources, "")
     with reading(source):
         release = folder_version(source) if source and main_source(source) else ""
     dialect, why = DIALECTS[release or "4.0"], f"--{ALGORITHM}"
     if not algorithm:
-        algorithm, why = _chosen(told, source, release)
+        algorithm, why = _chosen(versions, source, release)
     if algorithm in algorithms():  # else checking the configuration says that it isn't
         paths[1:1] = layer(facts(algorithm).layer)
     settings: list[Setting] = []
     foreign: set[str] = set()
     for path in paths:
-        version = told.get(path) or file_version(path)
+        version = versions.get(path) or file_version(path)
         rules = DIALECTS[version.rules] if version.rules else dialect
-        said = rules.read(path, dialect.capitals)
+        lines = rules.read(path, dialect.capitals)
         if path in named.partly:
-            said = [setting for setting in said if setting.name in OF_ACTIONS]
-        settings += [s for s in said if s.name != ALGORITHM or unquoted(s.text) == algorithm]
+            lines = [setting for setting in lines if setting.name in OF_ACTIONS]
+        settings += [s for s in lines if s.name != ALGORITHM or unquoted(s.text) == algorithm]
         if path != paths[0] and not version.is_for(algorithm):
-            foreign |= {setting.origin for setting in said}
+            foreign |= {setting.origin for setting in lines}
     return Read(algorithm, why, dialect, paths, settings, frozenset(foreign))
 
 
-def _chosen(told: dict[Path, FileVersion], source: str, release: str) -> tuple[str, str]:
+def _chosen(versions: dict[Path, FileVersion], source: str, release: str) -> tuple[str, str]:
     """The trainer where the command line doesn't name one, and why it is that one.
 
     Args:
-        told: what the files tell, default.ini the first one.
+        versions: what the files tell, default.ini the first one.
         source: the folder of the environment's C sources.
         release: that they are of; empty if there are none.
     """
-    default, *others = told.items() or [(Path(), FileVersion())]
+    default, *others = versions.items() or [(Path(), FileVersion())]
     if telling := [other for other in reversed(others) if other[1].algorithm]:
         path, version = min(telling, key=lambda other: not other[1].says)  # of equals the first
         return version.algorithm, f"{relative_path(Path(plain_path(path)))} {version.why}"

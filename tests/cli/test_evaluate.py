@@ -156,6 +156,7 @@ def test_spread_is_statistics():
     assert spread.std == pytest.approx(statistics.stdev(points))
     assert spread[2:] == (statistics.median(points), -1.0, 9.0)
     assert result.summary()["length"] == Spread(1, 0, 1, 1, 1)
+    assert run(Spy(), Scripted([[(3, 2.5)]]), 1).summary()["score"] == Spread(2.5, 0, 2.5, 2.5, 2.5)
 
 
 def test_a_number_that_only_some_episodes_have_is_left_out():
@@ -166,10 +167,6 @@ def test_a_number_that_only_some_episodes_have_is_left_out():
     for episodes in (records, records[::-1]):
         summary = Scores(episodes, 2, 1, 0, 1, 0.0).summary()
         assert set(summary) == {"score"} and summary["score"].mean == 2
-
-
-def test_one_episode_has_no_spread():
-    assert run(Spy(), Scripted([[(3, 2.5)]]), 1).summary()["score"] == Spread(2.5, 0, 2.5, 2.5, 2.5)
 
 
 def test_a_record_of_several_episodes_counts_as_many():
@@ -310,19 +307,11 @@ def test_play_shows_agent_0_and_what_happened():
         (6, 3, 6.0, 6.0, True),
     ]
     assert len(vec.sent) == 6  # nothing is played that isn't shown
-
-
-def test_pictures_stay_though_the_environment_goes_on():
     vec = Scripted([[(9, 1.0)]])
-    kept = list(play(spy(), None, vec, lambda observation: observation, steps=4))
+    endless = play(spy(), None, vec, lambda observation: observation)
+    kept = [next(endless) for _ in range(4)]  # pictures stay, though the environment goes on
     assert [frame.image.tolist() for frame in kept] == [[0, t] for t in range(4)]
-
-
-def test_play_without_end_is_taken_step_by_step():
-    vec = Scripted([[(2, 1.0)]])
-    frames = play(spy(), None, vec, lambda _: np.zeros((1, 1, 3), np.uint8))
-    assert [next(frames).step for _ in range(20)] == list(range(20))
-    assert len(vec.sent) == 19
+    assert len(vec.sent) == 3
 
 
 # ---- scripts/evaluate.py -------------------------------------------------------------------------
@@ -424,7 +413,7 @@ def test_script_seeds(evaluate, here, capsys):
 
 
 @pytest.mark.parametrize("words", ["", "--greedy", "--seed 9"])
-def test_script_plays_and_scores_alike(evaluate, module, monkeypatch, words):
+def test_script_plays_and_scores_alike(evaluate, module, monkeypatch, capsys, words):
     given = []
     for place, name in (evaluate_output, "play"), (evaluate_run, "score"):
         real = getattr(place, name)
@@ -433,7 +422,8 @@ def test_script_plays_and_scores_alike(evaluate, module, monkeypatch, words):
     save(words=SMALL)
     line = "squared --load-model-path 17 --episodes 2 --gif x.gif --steps 2"
     assert evaluate(f"{line} {words}") == 0
-    assert len(given) == 2
+    output = capsys.readouterr().out
+    assert "squared: 2 episodes" in output and "wrote x.gif" in output and len(given) == 2
     for how in given:
         assert how["greedy"] == ("--greedy" in words) and how["seed"] == (9 if "9" in words else 4)
 
@@ -468,7 +458,7 @@ def test_script_takes_the_policy_as_the_second_word(evaluate, here, capsys):
         [made],
         [f"{made}/weights.bin", "--policy.hidden-size=8", "--policy.num-layers=1", *SMALL],
     ):
-        assert evaluate("squared", *words, "--episodes=20", "--greedy", "--device=cpu") == 0
+        assert evaluate("squared", *words, "--eval-episodes=20", "--greedy", "--device=cpu") == 0
         outputs.append(capsys.readouterr().out.splitlines()[1:])
     assert len(outputs[0]) == 5 and all(output == outputs[0] for output in outputs)
 
@@ -492,12 +482,6 @@ def test_script_plays_many_episodes_of_several_agents(evaluate, capsys):
     line = "target --load-model-path latest --episodes 200 --max-steps 300"
     assert evaluate(line) == 0
     assert " 67 from each of 3 environments" in capsys.readouterr().out
-
-
-def test_script_obeys_training_s_name_for_episodes(evaluate, capsys):
-    save(words=SMALL)
-    assert evaluate("squared --load-model-path latest --greedy --eval-episodes 7") == 0
-    assert capsys.readouterr().out.startswith("squared: 7 episodes, ")
 
 
 def test_script_needs_nothing_that_only_training_needs(evaluate, here, capsys):
@@ -541,14 +525,6 @@ def test_script_writes_pictures(evaluate, here, capsys):
     assert video.images.shape == (12, 396, 396, 3) and video.fps == 10
 
 
-def test_script_scores_and_shows_if_asked_for_both(evaluate, here, capsys):
-    save(words=SMALL)
-    line = "squared --load-model-path latest --episodes 3 --gif x.gif --steps 2"
-    assert evaluate(line) == 0
-    output = capsys.readouterr().out
-    assert "squared: 3 episodes" in output and "wrote x.gif" in output
-
-
 def test_script_without_a_draw_function_still_scores(evaluate, module, here, monkeypatch, capsys):
     save(words=SMALL)
     find = evaluate_run.frames.find_draw
@@ -570,8 +546,9 @@ def test_ctrl_c_while_scoring(evaluate, module, monkeypatch, capsys):
     assert capsys.readouterr().err == "stopped\n"
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("name", ["native", "python sync", "python async"])
+@pytest.mark.parametrize(
+    ("name", "groups"), [("native", 1), ("native", 2), ("python sync", 2), ("python async", 1)]
+)
 def test_several_continuous_actions(name, groups):
     """Rows that are handed over are contiguous, whatever the layout of the policy's actions."""
     kind, _, backend = name.partition(" ")

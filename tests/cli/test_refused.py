@@ -43,7 +43,12 @@ def outcome(given: list[str]) -> str:
     return (out.getvalue() + text).rstrip("\n").replace(str(ROOT), "ROOT")
 
 
-def test_each_is_refused_with_these_words(here):
+def began(*_, **__):
+    raise AssertionError("training began")
+
+
+def test_each_is_refused_with_these_words(here, monkeypatch):
+    monkeypatch.setattr("puffer_mlx.training.trainer.Trainer.begin_rollout", began)
     prepare()
     for given, expected in entries(NAME):
         assert outcome(given) == expected, given

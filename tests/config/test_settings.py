@@ -35,10 +35,10 @@ def outcome(given: list[str]) -> str:
     again = c.load("again.ini")
     assert again == config and again.notes == [], given
     assert again.chosen_by == "again.ini says train.algorithm"
-    return "\n".join(told(config, given[0]))
+    return "\n".join(lines_about(config, given[0]))
 
 
-def told(config: c.Config, words: str) -> Iterator[str]:
+def lines_about(config: c.Config, words: str) -> Iterator[str]:
     """Lines about a configuration."""
     yield trainer_note(config)
     yield from config.notes
