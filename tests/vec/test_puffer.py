@@ -344,7 +344,7 @@ def test_a_lost_process_is_noticed(fault, text, monkeypatch):
     def second(buf=None, seed=0):
         return single(fault=fault if seed == 6 else "", buf=buf, seed=seed)
 
-    with make(second, 4, backend="async", timeout=0.5) as vec:  # both in one process
+    with make(second, 6, backend="async", timeout=0.5) as vec:  # three in one process
         played = Played(vec)
         processes = vec._envs[0].processes  # type: ignore
         with pytest.raises(UserError, match=text):

@@ -100,16 +100,14 @@ class GymVec(PythonVec):
             plan = Plan(recipe, form, text, n, None, n if form == "async" else 0)
             if form == "vector":
                 plan = Plan(recipe, form, text, 1, n, 0, apart=n)
-            shapes = Buffers.row_shapes(
-                n, recipe.layout.spec, np.float64
-            )  # scores are sums of these
+            # rewards as Gymnasium has them: scores are sums of these
+            shapes = Buffers.row_shapes(n, recipe.layout.spec, np.float64)
             self._build(plan, recipe.layout, shapes, 1, timeout)
         finally:
             recipe.close()
         with self._closing_on_failure():
             self._reset_all(self._seed)
-            masked = self._are_masked()
-            if masked:
+            if self._are_masked():
                 self._settle(Layout(name, *spaces, True, rescale_actions))
         self._fresh = True  # they are reset
 

@@ -58,9 +58,10 @@ class PufferInstance:
         Of that only observations are shown now. The other arrays show the step, and get what the
         reset wrote before the next one: the environment may count on it.
         """
-        for (_, target), begun in zip(self._shown[1:], self._begun, strict=False):
-            target[:] = begun
-        self._begun = []
+        if self._begun:
+            for (_, target), begun in zip(self._shown[1:], self._begun, strict=True):
+                target[:] = begun
+            self._begun = []
         infos = self._env.step(actions)[4]
         self._collect()
         facts = list(self._facts(infos)) if infos else ()
