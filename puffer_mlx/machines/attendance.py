@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from puffer_mlx.machines.messages import FAULTS, LONGEST, Door, knock, welcome
+from puffer_mlx.machines.messages import FAULTS, LONGEST, WELCOME, Door, knock
 
 BEAT = 0.5  # seconds from one sign of life to the next
 SILENT = 10.0  # seconds without one, if its patience isn't shorter
@@ -146,20 +146,21 @@ class Attendance:
 
     def _welcome(self, door: Door, peer: Connection, count: int) -> None:
         """Listen to a rank; hang up on anybody else."""
-        visitor = door.asked(peer)
-        if visitor is None:
-            return
-        rank, use = visitor
+        rank, use = door.asked(peer) or (0, "")
         if not 0 < rank <= count or use not in USES:
             peer.close()
-        elif use == MESSAGES:
+            return
+        if use == MESSAGES:
             self.messages[rank] = peer
-            welcome(peer)
-        elif welcome(peer):
+        try:
+            peer.send_bytes(WELCOME)
+        except OSError:  # it tries again
+            return
+        if use == BEATS:
             self._peers[rank], self._places[rank] = peer, Place()
         if len(self._peers) == len(self.messages) == count:
             door.close()
-        if rank in self._peers and use == BEATS:
+        if use == BEATS:
             self._listen_to(rank, peer)
 
     def _listen_to(self, rank: int, peer: Connection) -> None:

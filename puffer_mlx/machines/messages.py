@@ -89,14 +89,6 @@ def knock(where: dict[str, Any], rank: int, use: str) -> Connection | None:
     return None
 
 
-def welcome(peer: Connection) -> bool:
-    """Let one in; whether it is still there."""
-    with contextlib.suppress(OSError):
-        peer.send_bytes(WELCOME)
-        return True
-    return False
-
-
 def _connection(peer: socket.socket) -> Connection:
     peer.settimeout(None)
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

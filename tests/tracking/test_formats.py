@@ -212,8 +212,9 @@ def test_the_configuration_of_a_4_0_log(tmp_path):
     assert found["sweep"]["metric"] == "score" and found["sweep"]["downsample"] == 5
 
 
-@pytest.mark.parametrize("said", ["a/b", '"a/b"', "env/a/b"])
-@pytest.mark.parametrize("form", ["puffer4", "puffer5"])
+@pytest.mark.parametrize(
+    ("form", "said"), [("puffer4", "a/b"), ("puffer5", '"a/b"'), ("puffer5", "env/a/b")]
+)
 def test_the_number_that_the_sweep_is_about(tmp_path, said, form):
     """5.0's files may have it in quotes, and an environment's numbers a slash."""
     records = [epoch(1, 100, 1), epoch(2, 200, **{"env/a/b": 7.0}), epoch(3, 300, 2)]
