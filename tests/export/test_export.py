@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_map
 from oracles import named
+from running import errors
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import State, flat_files, weight_files
@@ -806,7 +807,7 @@ def test_mistakes(here, export_script, capsys):
         (["latest", "--to", "torch", "--bin-build", "float"], "--bin-build does nothing"),
     ):
         assert export_script.main(words) == 2
-        error = capsys.readouterr().err
+        error = errors(capsys.readouterr().err)
         assert error.startswith("error: ") and "hint: " in error
         assert any(part in error for part in message.split("|"))
     make("native", here, "17")

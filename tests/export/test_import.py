@@ -11,6 +11,7 @@ import pytest
 from mlx.utils import tree_map
 from native_envs import DRIFT
 from oracles import f64, named
+from running import errors
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import flat_files, weight_files
@@ -601,7 +602,7 @@ def test_what_a_strangers_file_says_of_its_policy(here, script, capsys):
     for metadata, message in STRANGERS:
         weight_files.save_safetensors(weights, here / "w.safetensors", ABOUT | metadata)
         assert script.main(["w.safetensors", "cartpole"]) == 2
-        error = capsys.readouterr().err
+        error = errors(capsys.readouterr().err)
         assert error.startswith("error: ") and message in error and "hint: " in error
         assert "\x1b" not in error and not (here / "checkpoints").exists()
 
@@ -627,7 +628,7 @@ def test_options_that_contradict_the_statistics(here, script, capsys, has):
     weight_files.save_safetensors(weights, here / "w.safetensors", memory=memory)
     words = ["w.safetensors", "cartpole", "--vec.normalize-observations"]
     assert script.main([*words, str(int(not has))]) == 2
-    error = capsys.readouterr().err
+    error = errors(capsys.readouterr().err)
     assert ("has statistics" if has else "has no statistics") in error and "hint: " in error
     assert script.main([*words, str(int(has))]) == 0
     (made,) = here.glob("checkpoints/cartpole/*/0000000000000000")
@@ -660,7 +661,7 @@ def test_mistakes(here, script, capsys):
         (["w.bin", "breakout"], "has 8 bytes, which no hidden size and layers make for breakout"),
     ):
         assert script.main(words) == 2
-        error = capsys.readouterr().err
+        error = errors(capsys.readouterr().err)
         assert error.startswith("error: ") and message in error and "hint: " in error
         assert not (here / "checkpoints").exists()
 

@@ -7,6 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from oracles import named
+from running import errors
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint.weight_files import load_weights
@@ -201,7 +202,7 @@ def test_options_of_others(here, scripts, capsys, words, message):
     export(make(here), Format("safetensors"), here / "w.safetensors", None)
     before = sorted(here.glob("checkpoints/*/*"))
     assert scripts(words[0]).main(words[1:]) == 2
-    error = capsys.readouterr().err
+    error = errors(capsys.readouterr().err)
     assert error.startswith("error: ") and message in error and "hint: " in error
     assert sorted(here.glob("checkpoints/*/*")) == before
 
