@@ -35,7 +35,7 @@ static void set_depth(const mx::Stream& stream, int operations) {
   share_of(stream).set_depth(operations);
 }
 
-// ---- the actor for Python (`rollout/compiled_step.py`), which checks shapes, passes memory as addresses and keeps it alive
+// ---- the actor for Python (`rollout/acting_in_c.py`), which checks shapes, passes memory as addresses and keeps it alive
 
 static const int32_t* rows_at(uintptr_t address) { return reinterpret_cast<const int32_t*>(address); }
 

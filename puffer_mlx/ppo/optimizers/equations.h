@@ -1,4 +1,4 @@
-// What optimizers do to one number, and the clip by the gradients' global norm: ppo/clip.py, ppo/finite.py, and each
+// What optimizers do to one number, and the clip by the gradients' global norm: ppo/finite.py, and each
 // optimizer's folder. The one text of them in C: see ops/words.h.
 
 #pragma once
