@@ -5,8 +5,16 @@ import numpy as np
 import oracles
 import pytest
 
+from puffer_mlx import config
 from puffer_mlx.ppo.finite import clip_by_global_norm
-from puffer_mlx.ppo.optimizers.muon import COEFFICIENTS, muon, muon_init, orthogonalise
+from puffer_mlx.ppo.optimizers.muon import (
+    COEFFICIENTS,
+    init,
+    muon,
+    muon_init,
+    orthogonalise,
+    step,
+)
 
 
 def test_golden_two_steps():
@@ -65,14 +73,14 @@ def test_upstream(fixtures, name):
     weights = {p: mx.array(data[f"{p}_init"]) for p in parameters}
     assert {w.ndim for w in weights.values()} == {1, 2, 4}
     momentum = muon_init(weights)
-    for step in range(3):
-        grads = {p: mx.array(data[f"{p}_grad{step}"]) for p in parameters}
+    for k in range(3):
+        grads = {p: mx.array(data[f"{p}_grad{k}"]) for p in parameters}
         weights, momentum = muon(
             weights, grads, momentum, lr=float(lr), beta=float(beta), weight_decay=float(decay)
         )
         for p in parameters:
             for found, kind in ((weights[p], "after"), (momentum[p], "buf")):
-                expected = data[f"{p}_{kind}{step}"]
+                expected = data[f"{p}_{kind}{k}"]
                 scale = max(1.0, np.abs(expected).max())
                 np.testing.assert_allclose(
                     np.array(found), expected, rtol=0, atol=2e-6 * scale, err_msg=f"{p} {kind}"
@@ -80,21 +88,22 @@ def test_upstream(fixtures, name):
 
 
 @pytest.mark.parametrize("shape", [(5,), (4, 9), (9, 4), (6, 2, 3, 2), (1, 7)])
-def test_random(shape):
+def test_steps(path, shape):
+    """Clip, momentum and orthogonalisation of two steps: as one operation, and as a graph."""
     rng = np.random.default_rng(len(shape))
     weights = [rng.normal(size=shape), rng.normal(size=(3, 3))]
-    momentum = [np.zeros_like(w) for w in weights]
-    tree = {"a": mx.array(weights[0], mx.float32), "b": [mx.array(weights[1], mx.float32)]}
-    buffers = muon_init(tree)
-    for max_norm in (0.5, 1e3):
+    momentum, tree = [np.zeros_like(w) for w in weights], [mx.array(w, mx.float32) for w in weights]
+    state = init(tree)
+    for max_norm, decay in ((0.5, 0.0), (1e3, 0.3)):  # clipped and not
+        words = ["--train.max-grad-norm", max_norm, "--train.weight-decay", decay]
+        train = config.load("default", [*map(str, words), "--train.beta1", "0.8"]).train
         grads = [rng.normal(size=w.shape) for w in weights]
-        clipped, _ = clip_by_global_norm(
-            {"a": mx.array(grads[0], mx.float32), "b": [mx.array(grads[1], mx.float32)]}, max_norm
-        )
-        tree, buffers = muon(tree, clipped, buffers, lr=mx.array(0.05), beta=0.8)
-        weights, momentum = oracles.muon(weights, grads, momentum, 0.05, 0.8, max_norm)
-        np.testing.assert_allclose(np.array(tree["a"]), weights[0], rtol=0, atol=5e-6)
-        np.testing.assert_allclose(np.array(tree["b"][0]), weights[1], rtol=0, atol=5e-6)
+        given = [mx.array(g, mx.float32) for g in grads]
+        tree, state, ok = step(tree, given, state, mx.array(1.0), mx.array(0.05), train)
+        weights, momentum = oracles.muon(weights, grads, momentum, 0.05, 0.8, max_norm, decay)
+        assert ok.item()
+        for found, expected in zip([*tree, *state["momentum"]], [*weights, *momentum], strict=True):
+            np.testing.assert_allclose(np.array(found), expected, rtol=0, atol=5e-6)
 
 
 def test_a_step_refuses_what_does_not_fit(extension):
