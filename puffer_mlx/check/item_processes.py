@@ -46,12 +46,12 @@ T = TypeVar("T", bound=Named)
 
 
 def known(items: Sequence[T], names: list[str] | None) -> list[T]:
-    """The items of these names, in their order; all if None.
+    """The items of these names, in their order; all without names.
 
     Raises:
         UserError: there is none of a name.
     """
-    if names is None:
+    if not names:
         return list(items)
     table = {item.name: item for item in items}
     if wrong := [name for name in names if name not in table]:

@@ -1,7 +1,6 @@
 """How fast environments step on their own, without a policy."""
 
 import time
-from collections.abc import Callable
 
 import numpy as np
 
@@ -10,17 +9,6 @@ from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 _WARM_UP_SECONDS = 0.5
 _ACTION_SETS = 16
-_PROBE_SECONDS = 0.1
-_PROBE_STEPS = 200
-
-
-def step_seconds(step: Callable[[], object]) -> float:
-    """The mean time of some steps, as many as there is a moment for."""
-    steps, began = 0, time.perf_counter()
-    while steps < _PROBE_STEPS and time.perf_counter() - began < _PROBE_SECONDS:
-        step()
-        steps += 1
-    return (time.perf_counter() - began) / steps
 
 
 def measure_stepping(vec: VecEnv, seconds: float = 5.0, seed: int = 0) -> dict[str, float]:

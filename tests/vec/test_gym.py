@@ -349,7 +349,7 @@ def test_forms_that_do_not_exist():
         make("Pendulum-v1", 2, backend="vector")
     with pytest.raises(UserError, match="its vectorised form takes no 'render_fps'"):
         make(CARTPOLE, 2, backend="vector", env={"render_fps": 3})
-    with pytest.raises(UserError, match=r"\"autoreset_mode\"\] is AutoresetMode.DISABLED"):
+    with pytest.raises(UserError, match=r"\"autoreset_mode\"\] is Disabled"):
         make(Walks, 2, backend="vector", env={"mode": "Disabled"})
     with pytest.raises(UserError, match=r"7 is not a multiple of vec\.num_buffers 2"):
         make(Walk, 7, num_buffers=2)

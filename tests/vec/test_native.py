@@ -61,8 +61,7 @@ CERTAIN = {"rock_paper_scissors"}  # nothing is drawn, so seeds make no differen
 def test_contract(name: str):
     assert name in SHAPES, f"give {name} a line in SHAPES"
     environments = 12 if name == "relay" else GROUP // AGENTS_OF.get(name, 1)
-    size, dtype, heads, masks = SHAPES[name]
-    has_spec(name, size, dtype, heads, masks, environments, GROUP)
+    has_spec(name, *SHAPES[name], environments=environments, agents=GROUP)
     keeps_the_contract(name)
 
 

@@ -11,11 +11,6 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
-try:
-    from gymnasium.vector import AutoresetMode
-except ImportError:  # 0.29, which steps no vectorised forms here
-    AutoresetMode = None
-
 
 class Walk(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"]}
@@ -73,8 +68,7 @@ class Walks(VectorEnv):
 
     def __init__(self, num_envs: int, mode: str = "NextStep", **keywords: Any) -> None:
         self.num_envs = num_envs
-        assert AutoresetMode is not None
-        self.metadata = {"autoreset_mode": AutoresetMode(mode)}
+        self.metadata = {"autoreset_mode": mode}  # the value of one of AutoresetMode
         self.walks = [Walk(**keywords) for _ in range(num_envs)]
         self.single_observation_space = self.walks[0].observation_space
         self.single_action_space = self.walks[0].action_space
@@ -85,7 +79,7 @@ class Walks(VectorEnv):
         return np.stack([walk.reset(seed=seed)[0] for walk in self.walks]), {}
 
     def step(self, actions: np.ndarray) -> tuple:
-        same = self.metadata["autoreset_mode"].value == "SameStep"
+        same = self.metadata["autoreset_mode"] == "SameStep"
         infos: dict[str, Any] = {}
         rows = []
         for i, (walk, action) in enumerate(zip(self.walks, actions, strict=True)):
