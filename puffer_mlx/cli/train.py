@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int | None:
         if rank_said():
             held.enter_context(voice.speaking(voice.QUIET))
         given = first_look(argv[1:], "--resume", *OF_RESUMED)
-        if which := given.pop("--resume", ""):
+        if (which := given.pop("--resume", None)) is not None:
             from puffer_mlx.checkpoint import CONFIG
             from puffer_mlx.cli.resuming import find_resumed
 

@@ -355,7 +355,7 @@ def test_what_does_not_compile(compiled, tmp_path):
     [
         (("no-such-environment",), "no configuration has the environment"),
         (("squared", "--only", "nonsense"), "there is no item 'nonsense'"),
-        (("squared", "--seconds", "-1"), "'-1' is not a number of seconds"),
+        (("squared", "--seconds", "-1"), "'-1' is not a number from 0.001 up"),
         ((), "the first word must be an environment"),
     ],
 )
