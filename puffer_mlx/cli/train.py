@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int | None:
             from puffer_mlx.checkpoint import CONFIG
             from puffer_mlx.cli.resuming import find_resumed
 
-            words = [f"{name}={text}" if text else name for name, text in given.items()]
+            words = [name if text is None else f"{name}={text}" for name, text in given.items()]
             resumed = find_resumed(which, [argv[0], *words], held)
             own = resumed.folder / CONFIG
         config, options = configured(argv, own)
