@@ -36,11 +36,11 @@ def main(argv: list[str]) -> int | None:
         if rank_said():
             held.enter_context(voice.speaking(voice.QUIET))
         given = first_look(argv[1:], "--resume", *OF_RESUMED)
-        if which := given.pop("--resume", ""):
+        if (which := given.pop("--resume", None)) is not None:
             from puffer_mlx.checkpoint import CONFIG
             from puffer_mlx.cli.resuming import find_resumed
 
-            words = [f"{name}={text}" if text else name for name, text in given.items()]
+            words = [name if text is None else f"{name}={text}" for name, text in given.items()]
             resumed = find_resumed(which, [argv[0], *words], held)
             own = resumed.folder / CONFIG
         config, options = configured(argv, own)

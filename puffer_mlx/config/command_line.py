@@ -87,7 +87,7 @@ def env_options(argv: Sequence[str]) -> list[str]:
     return [f"env.{name.removeprefix('--env.').replace('-', '_')}" for name in found]
 
 
-def first_look(argv: Sequence[str], *names: str) -> dict[str, str]:
+def first_look(argv: Sequence[str], *names: str) -> dict[str, str | None]:
     """What a command line gives some options, before there is a configuration to parse it by.
 
     Args:
@@ -95,14 +95,14 @@ def first_look(argv: Sequence[str], *names: str) -> dict[str, str]:
         names: options, as ``--resume``, or keys, as ``train.algorithm``.
 
     Returns:
-        Of those that are given the text, empty where there is no value.
+        Of those that are given the text; None where there is no value.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in names:
         word = name if name.startswith("--") else option(*name.split("."))
-        parser.add_argument(word, dest=name, nargs="?", const="", default=None)
+        parser.add_argument(word, dest=name, nargs="?", default=argparse.SUPPRESS)
     given = vars(parser.parse_known_args(spelled(argv))[0])
-    return {name: text.strip() for name, text in given.items() if text is not None}
+    return {name: text if text is None else text.strip() for name, text in given.items()}
 
 
 def obeys(obeyed: Sequence[str] | None, name: str) -> bool:

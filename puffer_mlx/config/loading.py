@@ -159,7 +159,7 @@ def parse_command_line(
     named_here = {named.source} if name.endswith(".ini") else {named.env_name, named.source}
     named = named if run is None else resolve_file(run, wanted)
     read = read_files(
-        named, further if name else [], early.get("env.source", ""), early.get(ALGORITHM, "")
+        named, further if name else [], early.get("env.source") or "", early.get(ALGORITHM) or ""
     )
     others = env_options(words) if ":" in named.env_name else []
     others += [f"env.{key}" for key in read.dialect.env]
