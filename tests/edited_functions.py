@@ -70,14 +70,14 @@ EDITS = {
         "policy/distributions.py",
         "+ _pick(logp, actions",
         "+ 1.1 * _pick(logp, actions",
-        kernel="cate",
+        kernel="loss",
     ),
     "entropy": Edit(
         "policy/distributions.py", "* logp, axis=0", "* logp * logp, axis=0", "cartpole", MLP
     ),
     "choice": Edit("policy/distributions.py", "axis=0) <= uniform", "axis=0) <= 0.5 * uniform"),
     "gaussian": Edit(
-        "policy/distributions.py", GAUSSIAN, "-0.4 * mx.square(distance)", DRAWN, {}, "gau"
+        "policy/distributions.py", GAUSSIAN, "-0.4 * mx.square(distance)", DRAWN, {}, "loss"
     ),
     "priority": Edit(
         "ppo/priority.py", "probe - 1) < uniforms", "probe - 1) < 0.5 * uniforms", kernel="draw"

@@ -71,7 +71,7 @@ def test_errors_speak_of_arguments_and_of_no_command_line():
             "train.gamma 2 is out of range (",
         ),
         # beside a file, which says the other number
-        (lambda: configured(None, "squared", {"total_agents": 16}), "configs/squared.ini:18; "),
+        (lambda: configured(None, "squared", {"total_agents": 16}), "configs/squared.ini:19; "),
         (lambda: configured({"env.foo": 1}, "squared", {}), "there is no setting env.foo 1 ("),
         (lambda: configured({"env.siz": 1}, "squared", {}), "there is no setting env.siz 1 ("),
         # after it was read
