@@ -50,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     introduce(parser, "check-env")
     add_table(parser, "this check", OPTIONS)
     parser.add_argument(WORKER, help=argparse.SUPPRESS)
-    parser.set_defaults(seconds=3.0, timeout=120.0, only=None)  # all items
+    parser.set_defaults(seconds=3.0, timeout=120.0)
     add_verbosity(parser)
 
 
