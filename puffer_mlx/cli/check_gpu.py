@@ -30,7 +30,6 @@ from puffer_mlx.cli.commands import introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config.command_line import Parser
-from puffer_mlx.config.help_page import add_help
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import publish
@@ -58,7 +57,6 @@ class Result(NamedTuple):
 
 def option_parser() -> Parser:
     parser = Parser(description=(__doc__ or "").partition("\n\n")[2])
-    add_help(parser, {})
     introduce(parser, "check-gpu")
     parser.add_argument(
         "--quick", action="store_true", help="less of everything, and no item that takes a minute"

@@ -12,8 +12,7 @@ from typing import Any
 from puffer_mlx.cli.commands import COMMANDS, introduce
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.list_environments import gymnasium_environments
-from puffer_mlx.config.command_line import Parser
-from puffer_mlx.config.help_page import COMMON, add_help
+from puffer_mlx.config.command_line import COMMON, Parser
 from puffer_mlx.config.resolve import known_words
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
@@ -32,7 +31,6 @@ SHOWN = 70  # characters of an option's help beside its name
 def option_parser() -> Parser:
     lines = [f"%(prog)s {shell} > \\\n         {place}" for shell, place in PLACES.items()]
     parser = Parser(usage="\n       ".join(lines))
-    add_help(parser, {})
     introduce(parser, "completion")
     about = "whose words are to be completed; FOLDER is one of zsh's fpath"
     parser.add_argument("shell", choices=list(PLACES), metavar="SHELL", help=about)

@@ -17,7 +17,6 @@ from puffer_mlx.cli.options import add_table, refuse_idle
 from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import ALLOW_CODE, Base, Config
 from puffer_mlx.config.command_line import Parser
-from puffer_mlx.config.help_page import add_help
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, Report, export, formats
 from puffer_mlx.system import voice
@@ -40,7 +39,6 @@ TO_HUB = f"""
 def option_parser() -> Parser:
     known = formats.by_name()
     parser = Parser(usage="%(prog)s CHECKPOINT --to KIND [options]")
-    add_help(parser, {})
     introduce(parser, "export")
     where = "a checkpoint's folder, a run's folder, a RUN_ID, or latest"
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help=where)

@@ -15,7 +15,6 @@ from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.config import load
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.config.dialects import main_source
-from puffer_mlx.config.help_page import add_help
 from puffer_mlx.config.resolve import find_config, known_envs, variants
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.native.sources import environments_folder
@@ -228,7 +227,6 @@ def some(ids: list[str], package: str) -> Text:
 
 def option_parser() -> Parser:
     parser = Parser()
-    add_help(parser, {})
     introduce(parser, "list")
     return parser
 

@@ -26,7 +26,7 @@ from puffer_mlx.cli.sweep_options import (
 )
 from puffer_mlx.config import Config, load, parse_command_line, take_notes, trust, unused_note
 from puffer_mlx.config.command_line import build_parser
-from puffer_mlx.config.trainer_choice import trainer_note
+from puffer_mlx.config.notes import trainer_note
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import places
 from puffer_mlx.sweep.reading import Sweep, read_sweep

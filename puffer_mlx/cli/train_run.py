@@ -21,7 +21,7 @@ from puffer_mlx.cli.train_output import (
     resumed_notes,
 )
 from puffer_mlx.config import Config, take_notes, unused_note
-from puffer_mlx.config.trainer_choice import trainer_note, unread
+from puffer_mlx.config.notes import trainer_note, unread
 from puffer_mlx.display.dashboard import Dashboard
 from puffer_mlx.display.episode_videos import EpisodeVideos
 from puffer_mlx.errors import UserError

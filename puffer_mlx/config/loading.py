@@ -8,6 +8,7 @@ each read by its own rules. `configs/default.ini` is written from the declaratio
 
 import argparse
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from puffer_mlx.config.command_line import (
@@ -46,7 +47,7 @@ from puffer_mlx.config.resolve import (
     resolve_file,
     words_hint,
 )
-from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, Config
+from puffer_mlx.config.schema import COMMAND_LINE, DECLARED, KEYS, Config
 from puffer_mlx.config.trust import Allowed, code_names
 from puffer_mlx.config.validation import raise_problems, validate
 from puffer_mlx.config.values import (
@@ -322,14 +323,31 @@ def _place(config: Config, setting: Setting, texts: bool) -> None:
         raise UserError(f"unknown key {setting} ({origin})", hint)
 
 
-def take_notes(config: Config) -> list[str]:
-    """What a script says at its start, a line each; none of them twice."""
-    notes, config.notes = config.notes, []
-    return notes
+def undecided(config: Config) -> bool:
+    """Whether the environment's spaces will decide which family's settings count."""
+    return config.python and config.base.family == AUTO and config.again is not None
 
 
-def unused_note(config: Config) -> str | None:
-    """The line to print once about accepted keys that do nothing here; None without one."""
-    return (
-        f"unused here: {', '.join(config.unused)} (--help all says why)" if config.unused else None
-    )
+def take_family(config: Config, family: str) -> None:
+    """Change a configuration to what its files and options say with a family's settings.
+
+    Args:
+        config: is changed in place, except for keys that were set by hand since it was read.
+        family: one of ``FAMILIES``.
+
+    Raises:
+        UserError: options don't go with the family's settings.
+    """
+    if config.again is None:  # not read from files
+        return
+    before, after = config.again(""), config.again(family)
+    for section, keys in KEYS.items():
+        own, was, new = (getattr(each, section) for each in (config, before, after))
+        changed = {key: getattr(new, key) for key in keys if getattr(own, key) == getattr(was, key)}
+        setattr(config, section, replace(own, **changed))  # whoever shares the old one keeps it
+    still = [note for note in config.notes if note in after.notes]
+    new = [note for note in after.notes if note not in before.notes]
+    config.notes = list(dict.fromkeys([*still, *new]))
+    config.unused = list(dict.fromkeys([*config.unused, *after.unused]))
+    config.origins, config.files = after.origins, after.files
+    config.chosen_by = after.chosen_by

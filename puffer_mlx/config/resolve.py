@@ -32,7 +32,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from puffer_mlx.config.algorithms import facts, of_release
 from puffer_mlx.config.compatibility import closest
 from puffer_mlx.config.dialects import (
     ALGORITHM,
@@ -47,7 +46,7 @@ from puffer_mlx.config.dialects import (
 from puffer_mlx.config.families import ASSUMED, AUTO, FAMILIES, FILES, OF_ACTIONS
 from puffer_mlx.config.ini_files import relative_path
 from puffer_mlx.config.key import Setting
-from puffer_mlx.config.parts import algorithms
+from puffer_mlx.config.parts import algorithms, facts, of_release
 from puffer_mlx.config.schema import DECLARED, says_memory
 from puffer_mlx.config.values import unquoted
 from puffer_mlx.errors import UserError

@@ -18,9 +18,9 @@ from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import score_of
 from puffer_mlx.config import Config, trust, write_ini
 from puffer_mlx.config.fit import typed
+from puffer_mlx.config.notes import unread
 from puffer_mlx.config.schema import NO_TRACKER
-from puffer_mlx.config.schema.torch import OWN
-from puffer_mlx.config.trainer_choice import unread
+from puffer_mlx.config.schema.policy import OWN
 from puffer_mlx.display.notebook import watch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, Report, export, formats

@@ -10,7 +10,7 @@ from running import ROOT, TINY, only
 
 from puffer_mlx.cli.commands import COMMANDS
 from puffer_mlx.cli.main import main
-from puffer_mlx.config.help_page import COMMON, RARE
+from puffer_mlx.config.command_line import COMMON, RARE
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.system import program, voice
 

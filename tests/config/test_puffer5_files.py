@@ -7,8 +7,8 @@ import pytest
 from puffer_mlx import config as c
 from puffer_mlx.config.compatibility import RENAMES, UNUSED
 from puffer_mlx.config.ini_files import read_ini_5
+from puffer_mlx.config.notes import trainer_note, unread
 from puffer_mlx.config.schema import KEYS, SECTIONS
-from puffer_mlx.config.trainer_choice import trainer_note, unread
 from puffer_mlx.errors import UserError
 
 TABLE = Path(__file__).parents[1] / "data" / "upstream5_default.ini"

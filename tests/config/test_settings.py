@@ -12,8 +12,8 @@ from pathlib import Path
 from golden import entries, write_toy
 
 from puffer_mlx import config as c
+from puffer_mlx.config.notes import trainer_note, unread
 from puffer_mlx.config.schema import COMMAND_LINE
-from puffer_mlx.config.trainer_choice import trainer_note, unread
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.package_data import shipped
 

@@ -3,8 +3,8 @@
 import pytest
 
 from puffer_mlx import config as c
+from puffer_mlx.config.notes import trainer_note
 from puffer_mlx.config.resolve import ESSENCE
-from puffer_mlx.config.trainer_choice import trainer_note
 from puffer_mlx.errors import UserError
 
 

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from puffer_mlx.config.families import AUTO, FAMILIES
-from puffer_mlx.config.key import key
+from puffer_mlx.config.key import Named, key
 from puffer_mlx.config.parts import log_formats, trackers
-from puffer_mlx.config.schema.section import Named
 
 JSON_LINES = "jsonl"
 NO_TRACKER = "none"

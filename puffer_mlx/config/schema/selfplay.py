@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from puffer_mlx.config.key import key
-from puffer_mlx.config.schema.section import Named
+from puffer_mlx.config.key import Named, key
 
 AUTO, OF_4, OF_5 = "auto", "puffer4", "puffer5"  # whose rules
 RELEASES = {OF_4: "4.0", OF_5: "5.0"}  # of PufferLib, that have them

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-from puffer_mlx.config.algorithms import facts
-from puffer_mlx.config.key import key
-from puffer_mlx.config.parts import algorithms, optimizers
-from puffer_mlx.config.schema.section import Named
+from puffer_mlx.config.key import Named, key
+from puffer_mlx.config.parts import algorithms, facts, optimizers
 
 ALGORITHMS, OPTIMIZERS = algorithms(), optimizers()
 SCHEDULES = "cosine", "linear", "adaptive"
