@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from puffer_mlx import vec
-from puffer_mlx.cli.options import detail_config
-from puffer_mlx.config import Config, take_notes
+from puffer_mlx.cli.options import say_config
+from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.display.run_view import abbreviate
 from puffer_mlx.ops.cpu_extension import load as load_cpu_ops
@@ -34,8 +34,7 @@ EVERY = 5.0  # seconds between two lines of progress at least
 def bench(config: Config, options: argparse.Namespace) -> None:
     """Measure, print the record, and write it to ``--json``."""
     vec.settle_family(config)
-    voice.note(*take_notes(config))
-    detail_config(config)
+    say_config(config)
     select_device(config.base.device)
     voice.note(kernels_note(), error=True)
     load = os.getloadavg()

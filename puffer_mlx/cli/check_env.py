@@ -14,10 +14,9 @@ from puffer_mlx.check.env.items import BASIC, ITEMS, NOT_LOOKED_AT, Item, judge
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.item_processes import Answer, answers, known
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.options import add_table, detail_config
-from puffer_mlx.cli.verbosity import add_verbosity
-from puffer_mlx.config import parse_command_line, take_notes
+from puffer_mlx.cli.exit_codes import add_verbosity, reported
+from puffer_mlx.cli.options import add_table, say_config
+from puffer_mlx.config import parse_command_line
 from puffer_mlx.config.command_line import build_parser
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.ops.cpu_extension import threads
@@ -128,8 +127,7 @@ def main(argv: list[str]) -> int:
         words = "-m", __spec__.name, *plain, "--only", *left, f"{WORKER}={broken}"
         return program.python(*words)
 
-    voice.note(*take_notes(config))
-    detail_config(config)
+    say_config(config)
     plain = without_only(argv)
     console, began = Console(highlight=False), time.perf_counter()
     report: dict[str, list[Finding]] = {}

@@ -27,8 +27,7 @@ from rich.text import Text
 from puffer_mlx.check.gpu.items import FAIL, ITEMS, PASS, SKIP, Item, Verdict, judge
 from puffer_mlx.check.item_processes import END, answers, known
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.verbosity import add_verbosity
+from puffer_mlx.cli.exit_codes import add_verbosity, reported
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import select_device

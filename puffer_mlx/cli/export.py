@@ -6,19 +6,19 @@ the way to PufferLib on CUDA and back.
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import branches
 from puffer_mlx.cli import hub
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.format_options import add_option, chosen_options
+from puffer_mlx.cli.exit_codes import add_verbosity, reported
 from puffer_mlx.cli.options import add_table, refuse_idle
-from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import ALLOW_CODE, Base, Config
 from puffer_mlx.config.command_line import Parser
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, Report, export, formats
+from puffer_mlx.export.file_format import Option
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.system.files import reading
@@ -58,6 +58,36 @@ def option_parser() -> Parser:
             add_option(group, option, option.writing)
     add_verbosity(parser)
     return parser
+
+
+def add_option(group: Any, option: Option, text: str) -> None:
+    """Let a group of argparse's take an option, with ``text`` for --help."""
+    how = {"choices": option.values} if option.values else {"action": "store_true"}
+    group.add_argument(option.flag, help=text, **how)
+
+
+def chosen_options(options: argparse.Namespace, kind: str, what: str) -> dict[str, Any]:
+    """What was typed for a format, by its fields.
+
+    Args:
+        options: as parsed.
+        kind: the format's name.
+        what: of another one's name, what its options belong to: "--to {}".
+
+    Raises:
+        UserError: an option of another format was typed.
+    """
+    chosen = {}
+    for name, file in formats.by_name().items():
+        for option in file.options:
+            typed = getattr(options, option.flag.lstrip("-").replace("-", "_"), None)
+            if typed and name != kind:
+                raise UserError(
+                    f"{option.flag} does nothing without {what.format(name)}", "leave it out"
+                )
+            if typed:
+                chosen[option.argument] = option.values.get(typed, typed)
+    return chosen
 
 
 def to_hub(made: checkpoint.Checkpoint, folder: Path, options: argparse.Namespace) -> None:

@@ -14,10 +14,9 @@ from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint import normalization
 from puffer_mlx.checkpoint.environment_statistics import KEY, RESCALE
 from puffer_mlx.cli.commands import introduce
-from puffer_mlx.cli.exit_codes import reported
-from puffer_mlx.cli.format_options import add_option, chosen_options
+from puffer_mlx.cli.exit_codes import add_verbosity, reported
+from puffer_mlx.cli.export import add_option, chosen_options
 from puffer_mlx.cli.options import add_table, detail_config
-from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config import Config, parse_command_line, write_ini
 from puffer_mlx.config.command_line import build_parser, option
 from puffer_mlx.errors import UserError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.config import Config
+from puffer_mlx.config import Config, take_notes
 from puffer_mlx.config.resolve import plain_path
 from puffer_mlx.config.schema import DECLARED
 from puffer_mlx.errors import UserError
@@ -109,6 +109,12 @@ def refuse_idle(
         value = getattr(options, name)
         if value is not None and value is not False and value != []:
             raise UserError(f"--{name.replace('_', '-')} does nothing {why}", hint)
+
+
+def say_config(config: Config) -> None:
+    """Say a configuration's notes, and with ``-v`` where its values are from."""
+    voice.note(*take_notes(config))
+    detail_config(config)
 
 
 def detail_config(config: Config) -> None:

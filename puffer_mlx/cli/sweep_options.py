@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from puffer_mlx.cli.commands import introduce
+from puffer_mlx.cli.exit_codes import add_verbosity
 from puffer_mlx.cli.options import add_table, number
-from puffer_mlx.cli.verbosity import add_verbosity
 from puffer_mlx.config.command_line import spelled
 from puffer_mlx.config.schema import KEYS
 from puffer_mlx.errors import UserError

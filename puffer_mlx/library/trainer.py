@@ -24,9 +24,16 @@ from puffer_mlx.config.schema.policy import OWN
 from puffer_mlx.display.notebook import watch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import Format, Report, export, formats
-from puffer_mlx.library.environments import changed, configured, with_environment, with_objects
 from puffer_mlx.library.policy import Policy, Prediction, checkpoint_of, maker
-from puffer_mlx.library.settings import Schedule, collected, without_objects
+from puffer_mlx.library.settings import (
+    Schedule,
+    changed,
+    collected,
+    configured,
+    with_environment,
+    with_objects,
+    without_objects,
+)
 from puffer_mlx.policy.actor_critic import parts_of
 from puffer_mlx.policy.policy import Policy as Architecture
 from puffer_mlx.ppo import optimizers

@@ -13,7 +13,7 @@ from films import gif_pages, read_video
 from mlx.utils import tree_map
 
 from puffer_mlx import checkpoint, config, vec
-from puffer_mlx.cli import evaluate_output, evaluate_run, evaluated_policy
+from puffer_mlx.cli import evaluate_run
 from puffer_mlx.evaluation import Scores, Spread, play, score
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -322,7 +322,7 @@ STEP = 64
 @pytest.fixture
 def module(monkeypatch, here, scripts):
     """scripts/evaluate.py in this process, in an empty working directory."""
-    monkeypatch.setattr(evaluated_policy, "threads", lambda: 2)
+    monkeypatch.setattr(evaluate_run, "threads", lambda: 2)
     return scripts("evaluate")
 
 
@@ -415,7 +415,7 @@ def test_script_seeds(evaluate, here, capsys):
 @pytest.mark.parametrize("words", ["", "--greedy", "--seed 9"])
 def test_script_plays_and_scores_alike(evaluate, module, monkeypatch, capsys, words):
     given = []
-    for place, name in (evaluate_output, "play"), (evaluate_run, "score"):
+    for place, name in (evaluate_run, "play"), (evaluate_run, "score"):
         real = getattr(place, name)
         record = lambda *args, real=real, **how: given.append(how) or real(*args, **how)  # noqa: E731
         monkeypatch.setattr(place, name, record)
@@ -466,9 +466,9 @@ def test_script_takes_the_policy_as_the_second_word(evaluate, here, capsys):
 def test_script_resets_states_as_the_trainer_did(evaluate, here, monkeypatch, capsys):
     """PufferLib 5.0's trainer does; a flat file of its weights doesn't say so."""
     made, seen = save(words=SMALL), []
-    real = evaluated_policy.configured_policy
+    real = evaluate_run.configured_policy
     keep = lambda spec, config: seen.append(real(spec, config)) or seen[-1]  # noqa: E731
-    monkeypatch.setattr(evaluated_policy, "configured_policy", keep)
+    monkeypatch.setattr(evaluate_run, "configured_policy", keep)
     words = ["--policy.hidden-size=8", "--policy.num-layers=1", *SMALL, "--episodes=2"]
     for more in [], ["--train.algorithm", "puffer5"]:
         assert evaluate("squared", f"{made}/weights.bin", *words, *more) == 0
@@ -596,9 +596,9 @@ def test_script_windows(evaluate, here, monkeypatch, module, capsys, words, show
     save()
     made = Windowed([[(3, 1.0)]], shows)
     player = spy()
-    monkeypatch.setattr(evaluate_output, "environments", lambda *_, **__: made)
+    monkeypatch.setattr(evaluate_run, "environments", lambda *_, **__: made)
     monkeypatch.setattr(
-        evaluate_output, "play", lambda _, __, *more, **how: play(player, None, *more, **how)
+        evaluate_run, "play", lambda _, __, *more, **how: play(player, None, *more, **how)
     )
     monkeypatch.setattr(evaluate_run.frames, "find_draw", lambda _: None)
     code = evaluate(f"squared --load-model-path latest {words}")

@@ -10,7 +10,7 @@ import pytest
 import puffer_mlx
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
-from puffer_mlx.library.environments import configured, source_of, with_environment
+from puffer_mlx.library.settings import configured, source_of, with_environment
 
 SMALL: dict[str, Any] = {
     "total_timesteps": 512,

@@ -62,7 +62,7 @@ def test_scoring_leaves_the_training_as_it_is():
 
 
 def test_an_environment_of_another_kind(counting):
-    with pytest.raises(UserError, match=r"sees 2 numbers .*, gym:CartPole-v1\s+shows 4 numbers"):
+    with pytest.raises(UserError, match=r"is for 2 float32 .*, and gym:CartPole-v1 has 4 float32"):
         puffer_mlx.evaluate(counting, "gym:CartPole-v1")
 
 

@@ -74,7 +74,7 @@ def test_refused(trainer):
         ("bot:3", {}, "'3' is no skill"),
         ("random", {"games": 1}, "games is 1"),
         ("random", {"env": "gym:CartPole-v1"}, "CartPole-v1 has 1 agents an environment"),
-        ("random", {"env": "soccer"}, "a policy of connect4_two sees"),
+        ("random", {"env": "soccer"}, "a policy of connect4_two is for"),
         ("random", {"games": 8, "max_steps": 3}, "had not ended 1 games after 3 steps"),
     ]:
         with pytest.raises(UserError, match=said):

@@ -6,8 +6,7 @@ import pytest
 from puffer_mlx import config, vec
 from puffer_mlx.config.fit import typed
 from puffer_mlx.errors import UserError
-from puffer_mlx.library.environments import changed, configured
-from puffer_mlx.library.settings import collected
+from puffer_mlx.library.settings import changed, collected, configured
 
 
 def test_short_and_full_names_and_sections_mean_the_same():

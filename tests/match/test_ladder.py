@@ -10,7 +10,7 @@ from kept import edit, kept_copy
 from native_envs import UPSTREAM_5_ROOT, folder_of
 
 from puffer_mlx import checkpoint, config, vec
-from puffer_mlx.cli import evaluate, match_output
+from puffer_mlx.cli import evaluate, match_run
 from puffer_mlx.errors import UserError
 from puffer_mlx.match import ladder
 from puffer_mlx.match.ladder import Ladder, Rung
@@ -24,7 +24,7 @@ from puffer_mlx.spec import EnvSpec
 @pytest.fixture
 def scored(monkeypatch, here, capsys):
     """Runs evaluate with a command line: the exit code, what was printed and what was said."""
-    monkeypatch.setattr(match_output, "threads", lambda: 1)
+    monkeypatch.setattr(match_run, "threads", lambda: 1)
 
     def run(*words: str) -> tuple[int, str, str]:
         code = evaluate.main([*words])

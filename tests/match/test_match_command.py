@@ -11,7 +11,7 @@ from native_envs import OURS, make, parameters
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint.flat_files import save_bin
-from puffer_mlx.cli import evaluate, match_output
+from puffer_mlx.cli import evaluate, match_run
 from puffer_mlx.cli import match as module
 from puffer_mlx.display.frames import captioned
 from puffer_mlx.match.playing import without_statistics
@@ -24,7 +24,7 @@ BOARD = 168  # the height of connect4_two's picture
 @pytest.fixture
 def match(monkeypatch, here, capsys):
     """Runs it with a command line; the exit code, what was printed and what was said."""
-    monkeypatch.setattr(match_output, "threads", lambda: 1)
+    monkeypatch.setattr(match_run, "threads", lambda: 1)
 
     def run(line: str) -> tuple[int, str, str]:
         capsys.readouterr()  # an environment may have been compiled before
@@ -226,7 +226,7 @@ def test_a_match_in_python(here, duel, capsys):
 @pytest.fixture
 def against(monkeypatch, here, capsys):
     """Runs evaluate with a command line: as ``match``."""
-    monkeypatch.setattr(match_output, "threads", lambda: 1)
+    monkeypatch.setattr(match_run, "threads", lambda: 1)
 
     def run(*words: str) -> tuple[int, str, str]:
         code = evaluate.main([*words])

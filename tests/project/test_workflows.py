@@ -10,13 +10,13 @@ import pytest
 import yaml
 from running import ROOT
 
-from puffer_mlx.cli import evaluate_options
+from puffer_mlx.cli import evaluate
 from puffer_mlx.cli.commands import COMMANDS
-from puffer_mlx.cli.train_options import configured
+from puffer_mlx.cli.train import configured
 
 WORKFLOWS = {path.stem: path for path in (ROOT / ".github" / "workflows").glob("*.yml")}
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
-PARSERS = {"train": lambda words: configured(words, None), "evaluate": evaluate_options.parse}
+PARSERS = {"train": lambda words: configured(words, None), "evaluate": evaluate.parse}
 
 
 def commands(script: str) -> Iterator[list[str]]:
