@@ -53,12 +53,12 @@ def whole_parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(metavar="COMMAND")
     environments = names()
     for name, command in COMMANDS.items():
-        own = command.load().option_parser()
+        parser = command.load().option_parser()
         if command.takes_env:
-            own.add_argument("ENV", choices=environments)
-        for action in own._actions:
+            parser.add_argument("ENV", choices=environments)
+        for action in parser._actions:
             _complete(action, shtab)
-        commands.add_parser(name, help=command.about, parents=[own], add_help=False)
+        commands.add_parser(name, help=command.about, parents=[parser], add_help=False)
     return top
 
 

@@ -18,7 +18,8 @@ from puffer_mlx.checkpoint.environment_statistics import (
 )
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.cli import match_run
-from puffer_mlx.cli.match_run import progress_bar, write_json
+from puffer_mlx.cli.match_run import progress_bar
+from puffer_mlx.cli.options import write_json
 from puffer_mlx.config import Config
 from puffer_mlx.config.trust import known
 from puffer_mlx.display import frames

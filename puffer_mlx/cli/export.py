@@ -46,8 +46,8 @@ def option_parser() -> Parser:
     kinds += f"; {HUB}: a folder with a model card, for the Hugging Face Hub"
     parser.add_argument("--to", required=True, choices=[*known, HUB], help=kinds)
     dialects = dict.fromkeys(each for file in known.values() for each in file.dialects)
-    own = "of the policy in the file (default: its own, where that kind of file has it)"
-    parser.add_argument("--dialect", choices=list(dialects), help=own)
+    text = "of the policy in the file (default: its own, where that kind of file has it)"
+    parser.add_argument("--dialect", choices=list(dialects), help=text)
     parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
     parser.set_defaults(checkpoint_dir=Base().checkpoint_dir)
     add_table(parser, "this export", OPTIONS)
@@ -90,15 +90,15 @@ def chosen_options(options: argparse.Namespace, kind: str, what: str) -> dict[st
     return chosen
 
 
-def to_hub(made: checkpoint.Checkpoint, folder: Path, options: argparse.Namespace) -> None:
+def to_hub(saved: checkpoint.Checkpoint, folder: Path, options: argparse.Namespace) -> None:
     """Write the folder for the Hub, and upload it if that is wanted."""
-    out = options.out or Path(f"{made.config.slug}_{made.step:016d}_{HUB}")
+    out = options.out or Path(f"{saved.config.slug}_{saved.step:016d}_{HUB}")
     episodes = options.episodes or hub.EPISODES
-    found = hub.write(made, folder, out, episodes, options.gif, options.allow_code)
+    score = hub.write(saved, folder, out, episodes, options.gif, options.allow_code)
     if voice.is_quiet():
         print(out)
     voice.note(f"{'folder':<20}{out}")
-    voice.note(f"{found.name:<20}{found.text} over {found.episodes:,} episodes")
+    voice.note(f"{score.name:<20}{score.text} over {score.episodes:,} episodes")
     if options.push:
         print(f"{'pushed':<20}{hub.push(out, options.push)}")
 
@@ -121,15 +121,15 @@ def find(which: str, folder: Path, env: str | None) -> Path:
     with reading(which):
         if (which != "latest" and Path(which).is_dir()) or not names:
             names = [env or ""]
-    found, problem = [], None
+    folders, problem = [], None
     for name in names:
         config = Config(name, base=Base(checkpoint_dir=str(folder)))
         try:
-            found.append(checkpoint.find(which, config))
+            folders.append(checkpoint.find(which, config))
         except UserError as error:
             problem = error
-    if found:
-        return max(found, key=branches.saved)
+    if folders:
+        return max(folders, key=branches.saved)
     if problem is not None and len(names) == 1:
         raise problem
     runs = sorted(f"{path.parent.name}/{path.name}" for path in folder.glob("*/*"))
@@ -165,13 +165,13 @@ def main(argv: list[str]) -> None:
     chosen = chosen_options(options, options.to, "--to {}")
     select_device("cpu")  # exact where it is compared with itself; plenty fast
     folder = find(options.checkpoint, Path(options.checkpoint_dir), options.env)
-    made = checkpoint.load(folder, options.allow_code)
+    saved = checkpoint.load(folder, options.allow_code)
     if options.to == HUB:
-        return to_hub(made, folder, options)
+        return to_hub(saved, folder, options)
     form = Format(options.to, options.dialect, **chosen)
-    name = f"{made.config.slug}_{made.step:016d}{form.file.suffixes[0]}"
+    name = f"{saved.config.slug}_{saved.step:016d}{form.file.suffixes[0]}"
     voice.note(f"{'checkpoint':<20}{folder}")
-    report = export(made, form, options.out or Path(name), checkpoint.recorded(folder))
+    report = export(saved, form, options.out or Path(name), checkpoint.recorded(folder))
     if voice.is_quiet():
         print(report.path)
     else:

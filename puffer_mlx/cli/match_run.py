@@ -14,6 +14,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from puffer_mlx import checkpoint, vec
 from puffer_mlx.checkpoint.environment_statistics import read_statistics
+from puffer_mlx.cli.options import write_json
 from puffer_mlx.config import Config
 from puffer_mlx.config.command_line import option
 from puffer_mlx.config.trust import known
@@ -37,8 +38,6 @@ from puffer_mlx.rollout.whole_episodes import MAX_STEPS, arena
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
-from puffer_mlx.system.files import publish
-from puffer_mlx.system.json_text import json_text
 from puffer_mlx.vec.base import Environments
 
 RESULT = 2.0  # seconds that a GIF shows it
@@ -81,8 +80,8 @@ def play(
     """
     config = without_statistics(config)
     agents, spec = agents_of(config), vec.look_up_spec(config)
-    found = [find_player(word, config, spec, options.greedy, reparse) for word in words]
-    players = numbered([learner, *found] if learner else found)
+    named = [find_player(word, config, spec, options.greedy, reparse) for word in words]
+    players = numbered([learner, *named] if learner else named)
     if options.gif:
         write_game(players, config, agents, options)
     pairs = list(itertools.combinations(range(len(players)), 2))
@@ -259,12 +258,6 @@ def repeated_notes(record: dict[str, Any], config: Config) -> list[str]:
         for pair in record["pairs"]
         if pair["distinct"] is not None and pair["distinct"] < pair["games"]
     ]
-
-
-def write_json(record: dict[str, Any], path: Path) -> None:
-    """Write a record to a file."""
-    with publish(path) as temporary:
-        temporary.write_text(json_text(record, indent=1) + "\n")
 
 
 def write_game(

@@ -60,8 +60,11 @@ class RunEnding:
                 if (score := self._run.evaluator.score) is not None:
                     state.numbers[EVALUATED] = score
             step = epoch * trainer.config.batch_size
-            about = vec.spec, trainer.policy, weights, state, gathered_statistics(vec)
-            self._saved, self._epoch = self._run.keeper.save(step, *about), epoch
+            statistics = gathered_statistics(vec)
+            self._saved = self._run.keeper.save(
+                step, vec.spec, trainer.policy, weights, state, statistics
+            )
+            self._epoch = epoch
             self._whole = self._saved if whole else self._whole
 
     def rescue(self, whole: bool = False) -> str:
@@ -198,8 +201,8 @@ class Deputy:
         try:
             with self._lock:
                 if ranks.deputy and self._trainer.epoch != self._saved:
-                    found = self._save()
-                    return f"saved {found} (weights only: --load-model-path {found})"
+                    folder = self._save()
+                    return f"saved {folder} (weights only: --load-model-path {folder})"
         except Exception as error:
             return f"not saved: {(str(error).splitlines() or [type(error).__name__])[0]}"
         return f"rank {ranks.rank} has ended"
@@ -208,11 +211,11 @@ class Deputy:
         """Save the weights alone; where they are."""
         trainer, epoch = self._trainer, self._trainer.epoch
         keeper = CheckpointManager(self._folder, trainer.config, self._resumed)
-        about = trainer.vec.spec, trainer.policy, trainer.weights, None
-        step = epoch * trainer.config.batch_size
-        found = keeper.save(step, *about, gathered_statistics(trainer.vec))
+        step, spec = epoch * trainer.config.batch_size, trainer.vec.spec
+        statistics = gathered_statistics(trainer.vec)
+        folder = keeper.save(step, spec, trainer.policy, trainer.weights, None, statistics)
         self._saved = epoch
-        return found
+        return folder
 
     def __enter__(self) -> "Deputy":
         return self

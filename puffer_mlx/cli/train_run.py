@@ -74,9 +74,9 @@ class TraceFiles:
         self.trainer.profiler.close()
         if self.capture:
             self.capture.close()
-        for made in (self.trace, self.capture and self.capture.path):
-            if made and made.exists():
-                print(f"wrote {made}")
+        for path in (self.trace, self.capture and self.capture.path):
+            if path and path.exists():
+                print(f"wrote {path}")
 
 
 def start(
@@ -232,8 +232,8 @@ def evaluate(evaluator: Evaluator, trainer: Trainer, dashboard: Dashboard) -> di
     record: dict[str, float] = {}
     for record in evaluator.after_training():
         if dashboard.live:
-            found = {n.replace("env/", EVALUATION): x for n, x in record.items() if "env/" in n}
-            dashboard.update(found)
+            scores = {n.replace("env/", EVALUATION): x for n, x in record.items() if "env/" in n}
+            dashboard.update(scores)
     if record:
         shown = ", ".join(
             f"{name.partition('/')[2]} {value:.3f}"

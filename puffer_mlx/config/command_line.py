@@ -92,8 +92,8 @@ def option(section: str, key: str) -> str:
 
 def env_options(argv: Sequence[str]) -> list[str]:
     """The names of the [env] keys that a command line gives, whatever they are."""
-    found = (word.partition("=")[0] for word in spelled(argv) if word.startswith("--env."))
-    return [f"env.{name.removeprefix('--env.').replace('-', '_')}" for name in found]
+    names = (word.partition("=")[0] for word in spelled(argv) if word.startswith("--env."))
+    return [f"env.{name.removeprefix('--env.').replace('-', '_')}" for name in names]
 
 
 def first_look(argv: Sequence[str], *names: str) -> dict[str, str | None]:
@@ -110,8 +110,8 @@ def first_look(argv: Sequence[str], *names: str) -> dict[str, str | None]:
     for name in names:
         word = name if name.startswith("--") else option(*name.split("."))
         parser.add_argument(word, dest=name, nargs="?", default=argparse.SUPPRESS)
-    given = vars(parser.parse_known_args(spelled(argv))[0])
-    return {name: text if text is None else text.strip() for name, text in given.items()}
+    texts = vars(parser.parse_known_args(spelled(argv))[0])
+    return {name: text if text is None else text.strip() for name, text in texts.items()}
 
 
 def obeys(obeyed: Sequence[str] | None, name: str) -> bool:
@@ -157,8 +157,8 @@ def build_parser(
                 help=f"{declared.help} ({'; '.join(filter(None, facts))})".replace("%", "%%"),
             )
     group = parser.add_argument_group("[env]", "The environment's own parameters; they need ENV.")
-    own = {option("env", s.key): s for s in files if s.section == "env"}
-    helps = {s.name: f"default {s.text}".replace("%", "%%") for s in own.values()}
+    parameters = {option("env", s.key): s for s in files if s.section == "env"}
+    helps = {s.name: f"default {s.text}".replace("%", "%%") for s in parameters.values()}
     helps.setdefault("env.source", "a folder of C sources in PufferLib's form")
     if extra is not None:
         extra(parser)
@@ -208,14 +208,14 @@ def parse_options(
     if rest:
         raise _unknown(parser, rest, obeyed)
     settings: list[Setting] = []
-    own = argparse.Namespace()
+    options = argparse.Namespace()
     for name, value in vars(namespace).items():
         section, dot, key = name.rpartition(".")
         if dot:
             settings.append(Setting(section, key, value.strip(), COMMAND_LINE))
         else:
-            setattr(own, name, value)
-    return settings, own
+            setattr(options, name, value)
+    return settings, options
 
 
 def spelled(argv: Sequence[str]) -> list[str]:
@@ -279,8 +279,8 @@ def _unknown(
         hint = "name a key that the environment's file has in a [sweep] section, or PufferLib's own"
     else:
         near = closest(name[2:], options)
-    if here := ELSEWHERE.get(name.rpartition(".")[2].lstrip("-").replace("-", "_")):
-        hint = f"here it is {option(*here.split('.'))}"
+    if ours := ELSEWHERE.get(name.rpartition(".")[2].lstrip("-").replace("-", "_")):
+        hint = f"here it is {option(*ours.split('.'))}"
     elif near:
         hint = f"did you mean --{near}?"
     return UserError(f"unknown option {name} {value}".rstrip() + f" ({COMMAND_LINE})", hint)
@@ -370,19 +370,19 @@ def page(parser: argparse.ArgumentParser, texts: Mapping[str, str]) -> str:
     for group in (*(each for each in parser._action_groups if each is not last), last):
         if group is last and (keys := _common(options, texts)):
             _section(formatter, "the usual keys, with their values", None, keys)
-            if own := [name for name in options if name.startswith("--env.")]:
-                formatter.add_text(_environment(own, texts))
-        own = [each for each in group._group_actions if _shown(each)]
-        _section(formatter, group.title, group.description, own)
+            if names := [name for name in options if name.startswith("--env.")]:
+                formatter.add_text(_environment(names, texts))
+        shown = [each for each in group._group_actions if _shown(each)]
+        _section(formatter, group.title, group.description, shown)
     return formatter.format_help()
 
 
 def _section(
-    formatter: argparse.HelpFormatter, title: str | None, about: str | None, actions: list[Any]
+    formatter: argparse.HelpFormatter, title: str | None, text: str | None, actions: list[Any]
 ) -> None:
     if actions:
         formatter.start_section(title)
-        formatter.add_text(about)
+        formatter.add_text(text)
         formatter.add_arguments(actions)
         formatter.end_section()
 
@@ -396,7 +396,7 @@ def _shown(action: argparse.Action) -> bool:
 def _common(options: Mapping[str, argparse.Action], texts: Mapping[str, str]) -> list[Any]:
     """The common keys that a script obeys, as options with few words."""
     by_key = {action.dest: action for action in options.values()}
-    found = []
+    common = []
     for name, words in COMMON.items():
         if (action := by_key.get(name)) and action.help != argparse.SUPPRESS:
             declared = DECLARED[name]
@@ -406,8 +406,8 @@ def _common(options: Mapping[str, argparse.Action], texts: Mapping[str, str]) ->
             few.nargs = None
             if declared.choices and len("|".join(declared.choices)) < 16:
                 few.metavar = "|".join(declared.choices)
-            found.append(few)
-    return found
+            common.append(few)
+    return common
 
 
 def _brief(text: str) -> str:

@@ -117,9 +117,9 @@ class Named:
 
     if not TYPE_CHECKING:  # with these a type checker would take any name for right
 
-        def __new__(cls, *_: Any, **given: Any) -> Self:
+        def __new__(cls, *_: Any, **fields: Any) -> Self:
             """Refuse keywords that are no fields, which ``__init__`` would call unexpected."""
-            _refuse_unknown(cls, given)
+            _refuse_unknown(cls, fields)
             return super().__new__(cls)
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -127,8 +127,8 @@ class Named:
             super().__setattr__(name, value)
 
 
-def _refuse_unknown(cls: Any, given: Any) -> None:
-    unknown = [name for name in given if name not in cls.__dataclass_fields__]
+def _refuse_unknown(cls: Any, names: Any) -> None:
+    unknown = [name for name in names if name not in cls.__dataclass_fields__]
     if unknown:
         names = [item.name for item in fields(cls)]
         for section, kind in sections_of(cls).items():

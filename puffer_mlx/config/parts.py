@@ -1,7 +1,7 @@
 """Which parts there are to choose from, and what algorithms say of themselves.
 
-Parts are found by listing folders, and none is imported: rooms without mathematics, this one among
-them, don't load MLX. So ``FACTS`` of a file in ``ppo/algorithms`` is a call of ``Facts`` whose
+Parts are found by listing folders, and none is imported: rooms without mathematics, as this one,
+don't load MLX. So ``FACTS`` of a file in ``ppo/algorithms`` is a call of ``Facts`` whose
 arguments are literals.
 """
 
@@ -47,19 +47,19 @@ def trackers() -> tuple[str, ...]:
 
 
 def _modules(where: str) -> tuple[str, ...]:
-    return tuple(sorted(found.name for found in iter_modules([str(PACKAGE / where)])))
+    return tuple(sorted(module.name for module in iter_modules([str(PACKAGE / where)])))
 
 
 @cache
 def _folders(where: str) -> dict[str, Path]:
     """Folders by the name that their ``__init__.py`` says: ``NAME = "..."``."""
-    found = {}
+    folders = {}
     for file in sorted((PACKAGE / "policy" / where).glob("*/__init__.py")):
         for statement in ast.parse(file.read_text(encoding="utf-8")).body:
             match statement:
                 case ast.Assign([ast.Name("NAME")], ast.Constant(str(name))):
-                    found[name] = file.parent
-    return found
+                    folders[name] = file.parent
+    return folders
 
 
 class Facts(NamedTuple):

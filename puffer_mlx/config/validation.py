@@ -167,10 +167,11 @@ def selfplay_faults(config: Config) -> Iterator[Problem]:
     elif rules == OF_4:
         yield from _shares(config)
     for name, ours in zip(keys.sizes, ("policy.hidden_size", "policy.num_layers"), strict=True):
-        size, own = config.value(name), config.value(ours)
-        if count != keys.none and size not in (0, own):
-            message = f"{name} {size} isn't {ours} {own}: opponents are the learner's own weights"
-            yield (name, ours), message, f"{name} 0"
+        size, learner = config.value(name), config.value(ours)
+        if count != keys.none and size not in (0, learner):
+            message = f"{name} {size} isn't {ours} {learner}"
+            why = "opponents are the learner's own weights"
+            yield (name, ours), f"{message}: {why}", f"{name} 0"
     if config.train.gpus > 1:
         message = f"selfplay.enabled 1 and train.gpus {config.train.gpus}: there is no self-play"
         yield ("selfplay.enabled", "train.gpus"), f"{message} of several ranks", "--train.gpus 1"
@@ -184,13 +185,13 @@ def _shares(config: Config) -> Iterator[Problem]:
     """What is wrong with the opponents' parts by 4.0's rules, whatever teams there are."""
     vec = config.vec
     names = "vec.num_frozen_banks", "vec.frozen_bank_pct"
-    said = f"vec.frozen_bank_pct {vec.frozen_bank_pct:g}"
+    share = f"vec.frozen_bank_pct {vec.frozen_bank_pct:g}"
     group = max(1, vec.total_agents // vec.num_buffers)
     if group * vec.frozen_bank_pct < 1:
-        message = f"{said} of the {group} agents of a buffer is less than one agent"
+        message = f"{share} of the {group} agents of a buffer is less than one agent"
         yield names, message, f"{1 / group:.3g} or more, or more agents"
     elif vec.num_frozen_banks * vec.frozen_bank_pct > 0.5:
         most = 0.5 / vec.num_frozen_banks
-        message = f"{said} of each of {vec.num_frozen_banks} opponents is more than half"
+        message = f"{share} of each of {vec.num_frozen_banks} opponents is more than half"
         hint = f"less than {most:g}: in every game that an opponent plays the learner plays, too"
         yield names, message, hint

@@ -189,14 +189,14 @@ def play_match(
     config = without_statistics(played(acting.config, None if env is None else source_of(env)))
     agents, spec = agents_of(config), vec.look_up_spec(config)
     players = [_player(each, config, spec, greedy=deterministic) for each in (acting, against)]
-    asked = Games(
+    match = Games(
         make=lambda count: vec.make(evaluation.arena(config, count, agents, seed), threads()),
         games=games,
         most=most_environments(config, agents),
         seed=seed,
         max_steps=max_steps,
     )
-    return play_pairs(players, [(0, 1)], asked)[0, 1]
+    return play_pairs(players, [(0, 1)], match)[0, 1]
 
 
 def _player(who: Opponent, config: Config, spec: EnvSpec, greedy: bool) -> Player:

@@ -80,31 +80,18 @@ def test_an_object_where_one_is_enough_and_it_stays_open():
     assert env.closed == 0
 
 
-def test_an_object_is_refused_where_several_are_wanted():
-    wanted = "Count is one environment.*\n.*Count, or lambda: Count.*total_agents=1"
-    with pytest.raises(UserError, match=wanted):
-        puffer_mlx.train(Count(), backend="sync", **SMALL)
-    with pytest.raises(UserError, match='hint: give what makes it: "gym:CartPole-v1"'):
-        puffer_mlx.train(gymnasium.make("CartPole-v1"), backend="sync", **SMALL)
-
-
 def test_what_is_no_environment():
-    for env, message in [
+    several = "Count is one environment.*\\n.*Count, or lambda: Count.*total_agents=1"
+    for env, message in (
         (3, "the environment is an object of int\n  hint: a name"),
         (gymnasium.make_vec("CartPole-v1", 2), "VectorEnv\n  hint: give what makes it"),
-    ]:
+        (None, "there is no environment\n  hint: a name"),
+        (lambda: 3, r"it made a builtins\.int, expected a gymnasium\.Env"),
+        (Count(), several),
+        (gymnasium.make("CartPole-v1"), 'hint: give what makes it: "gym:CartPole-v1"'),
+    ):
         with pytest.raises(UserError, match=message):
-            source_of(env)
-
-
-def test_one_must_be_given():
-    with pytest.raises(UserError, match="there is no environment\n  hint: a name"):
-        puffer_mlx.Trainer({"gamma": 0.9})
-
-
-def test_a_function_that_makes_none():
-    with pytest.raises(UserError, match=r"it made a builtins\.int, expected a gymnasium\.Env"):
-        puffer_mlx.train(lambda: 3, **SMALL)
+            puffer_mlx.Trainer({**SMALL, "backend": "sync"}, env)
 
 
 def test_names_are_lines_of_a_file(here):
@@ -114,14 +101,12 @@ def test_names_are_lines_of_a_file(here):
         assert config.load("config.ini", []).env_name == source_of(env).name
 
 
-def test_an_environment_other_than_the_configurations():
+def test_an_environment_beside_a_configuration():
+    """It is the configuration's, or refused; what a file names is allowed by naming it."""
     settings = config.Config("squared")
     with pytest.raises(UserError, match="is for squared, the environment is breakout"):
         with_environment(settings, source_of("breakout"))
     with pytest.raises(UserError, match="is for squared, in C, and the environment is in Python"):
         with_environment(settings, source_of(Count))
-
-
-def test_what_a_file_names_is_allowed_by_naming_it():
     settings = config.Config("a:b", named_by={"a:b": "x.ini:1", "c:d": "x.ini:2"})
     assert with_environment(settings, source_of("a:b")).named_by == {"c:d": "x.ini:2"}

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from test_library_environments import SMALL, Count
@@ -61,14 +60,13 @@ def test_scoring_leaves_the_training_as_it_is():
             assert logs["loss/total"] == seen["loss/total"]
 
 
-def test_an_environment_of_another_kind(counting):
-    with pytest.raises(UserError, match=r"is for 2 float32 .*, and gym:CartPole-v1 has 4 float32"):
-        puffer_mlx.evaluate(counting, "gym:CartPole-v1")
-
-
 def test_what_cannot_be_scored(counting):
-    with pytest.raises(UserError, match="episodes is 0\n  hint: 1 or more"):
-        puffer_mlx.evaluate(counting, episodes=0)
+    for how, said in (
+        ({"episodes": 0}, "episodes is 0\n  hint: 1 or more"),
+        ({"env": "gym:CartPole-v1"}, r"is for 2 float32 .*, and gym:CartPole-v1 has 4 float32"),
+    ):
+        with pytest.raises(UserError, match=said):
+            puffer_mlx.evaluate(counting, **how)
     scores = puffer_mlx.evaluate(counting, max_steps=2)
     assert str(scores) == "no episode ended in 2 steps" and scores.unfinished == 2
     with pytest.raises(UserError, match="no episode ended in 2 steps\n  hint: a larger max_steps"):
@@ -93,21 +91,15 @@ def test_pictures_of_an_environment(counting):
     ends = [frame.terminal for frame in puffer_mlx.play(counting, own, steps=5)]
     assert ends == [False, False, False, False, True]  # three steps, and the next episode's first
     assert own.closed == 0
-    with pytest.raises(UserError, match=r"can't be drawn: its render_mode is None\n.*rgb_arr"):
-        next(puffer_mlx.play(counting, Count()))
 
-
-def test_pictures_of_an_environment_in_c():
-    with puffer_mlx.train("squared", SQUARED) as trainer:
-        frames = list(puffer_mlx.play(puffer_mlx.Policy(trainer), steps=3, deterministic=False))
-    assert len(frames) == 3 and frames[0].image.dtype == np.uint8
-
-
-def test_what_makes_no_pictures(counting):
     class Blind(Count):
         def render(self):
             return None
 
-    with pytest.raises(UserError, match="its picture is None"):
-        next(puffer_mlx.play(counting, Blind))
-    assert isinstance(Count(), gymnasium.Env)
+    said = r"can't be drawn: its render_mode is None\n.*rgb_arr"
+    for env, message in (Count(), said), (Blind, "its picture is None"):
+        with pytest.raises(UserError, match=message):
+            next(puffer_mlx.play(counting, env))
+    with puffer_mlx.Trainer(SQUARED, "squared") as trainer:  # in C
+        frames = list(puffer_mlx.play(puffer_mlx.Policy(trainer), steps=3))
+    assert len(frames) == 3 and frames[0].image.dtype == np.uint8

@@ -14,9 +14,6 @@ def test_short_and_full_names_and_sections_mean_the_same():
     assert collected({"learning_rate": 0.5, "seed": 3}) == full
     assert collected({"train": {"learning_rate": 0.5}, "base": {"seed": 3}}) == full
     assert collected({"train.learning_rate": 0.1}, {"learning_rate": 0.5}, {"seed": 3}) == full
-
-
-def test_numbers_of_numpy_are_numbers():
     (value,) = collected({"horizon": np.int64(32)}).values()
     assert value == 32 and type(value) is int
 

@@ -76,15 +76,6 @@ def test_memory_is_the_environment_in_c(length, right):
     assert told == {-1, 1}
 
 
-def test_memorys_cue_is_the_first_observation():
-    made = TASKS.memory()
-    cues = [made.reset(seed=seed)[0].tolist() for seed in range(400)]
-    assert {cue for (cue,) in cues} == {-1, 1} and abs(np.mean(cues)) < 4 / 20  # 4 sigma
-    for (cue,), answer in zip(cues[:50], [0, 1] * 25, strict=True):
-        made.cue, made.tick = cue, 9
-        assert made.step(answer)[1] == (answer == (cue > 0))
-
-
 # ---- the T-maze ----------------------------------------------------------------------------------
 
 
@@ -116,10 +107,7 @@ def test_walls_and_the_wrong_arm():
         made.step(EAST)
         made.step(EAST)
         assert made.step(SOUTH if north else NORTH)[1:4] == (-0.1, True, False)
-
-
-def test_nobody_waits_for_one_who_stands_still():
-    made, _ = maze(True, 3)
+    made, _ = maze(True, 3)  # nobody waits for one who stands still
     cuts = [made.step(WEST)[2:4] for _ in range(60)]
     assert cuts == [(False, False)] * 59 + [(False, True)]
 
