@@ -234,17 +234,13 @@ def test_environments_of_python(here):
 
 
 def test_a_folder_of_sources(here, monkeypatch):
-    """Its file is beside it; a file's own ``source`` is beside the file."""
-    folder = here / "lib" / "kite"
-    folder.mkdir(parents=True)
-    (folder / "binding.c").write_text("")
-    config = c.load("lib/kite", ["--train.beta1", "0.5"])
-    assert (config.env_name, config.source, config.python) == ("kite", str(folder), False)
-    assert (config.train.beta1, config.train.gamma) == (0.5, c.Train().gamma)
-    text = "[base]\nenv_name = other kite\n[env]\nwind = 3\n[train]\ngamma = 0.25\n"
-    (folder / "kite.ini").write_text(text)
-    config = c.load("lib/kite")
-    assert (config.train.gamma, config.env) == (0.25, {"wind": 3})
+    """Written and read elsewhere it is the same; a file's own ``source`` is beside the file."""
+    (here / "kite").mkdir()
+    (here / "kite" / "binding.c").write_text("")
+    (here / "kite" / "kite.ini").write_text("[env]\nwind = 3\n[train]\ngamma = 0.25\n")
+    config = c.load("./kite", ["--train.beta1", "0.5"])
+    assert (config.env_name, config.source, config.python) == ("kite", str(here / "kite"), False)
+    assert (config.train.beta1, config.train.gamma, config.env) == (0.5, 0.25, {"wind": 3})
     c.write_ini(config, "again.ini")
     (here / "mine.ini").write_text("[env]\nsource = 'c/kite'\n")
     monkeypatch.chdir(here.parent)

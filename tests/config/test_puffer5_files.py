@@ -6,6 +6,7 @@ from puffer_mlx import config as c
 from puffer_mlx.config.compatibility import RENAMES, UNUSED
 from puffer_mlx.config.ini_files import read_ini_5
 from puffer_mlx.config.notes import trainer_note, unread
+from puffer_mlx.config.resolve import ESSENCE
 from puffer_mlx.config.schema import DECLARED, SECTIONS
 
 TABLE = Path(__file__).parents[1] / "data" / "upstream5_default.ini"
@@ -83,3 +84,36 @@ def test_environments_of_5_have_its_common_parameters(here):
 
 
 # --- relations ---
+
+
+# ---- whose trainer a run gets --------------------------------------------------------------------
+
+
+def test_what_the_trainers_are():
+    essence = {"puffer4": [True, False, True, False], "puffer5": [False, True, False, "auto"]}
+    for word, algorithm in (
+        *(("breakout", "puffer4"), ("breakout-a", "puffer5")),
+        *(("breakout --train.algorithm=puffer5", "puffer5"), ("squared", "puffer4")),
+        ("breakout-a --train.algorithm=puffer4", "puffer4"),
+        ("gym:CartPole-v1 --train.algorithm=puffer5", "puffer5"),
+    ):
+        env, *words = word.split()
+        config = c.load(env, words)
+        assert [config.value(name) for name in ESSENCE] == essence[algorithm], word
+
+
+def test_a_run_says_whose_trainer_it_has_and_what_that_does_not_read(here, script, capsys):
+    words = "--train.algorithm puffer5 --train.prio-alpha 0.5 --vec.num-policies=1"
+    small = "--vec.total-agents 8 --train.minibatch-size 64 --train.horizon 8"
+    small += " --train.total-timesteps 128 --eval-episodes 0 --base.checkpoint_dir=kept"
+    assert script.main(["squared", *words.split(), *small.split()]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "squared: PufferLib 5.0's trainer (--train.algorithm)"
+    assert lines[1] == "unused here: train.prio_alpha, vec.num_policies (--help all says why)"
+    # Its own file says the rest, whatever the word before it is.
+    longer = "--resume latest --base.checkpoint_dir=kept --train.total-timesteps 256"
+    assert script.main(["squared", *longer.split()]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("squared: PufferLib 5.0's trainer (kept/squared/")
+    assert lines[0].endswith("/config.ini says train.algorithm)")
+    assert lines[2].startswith("going on with ")

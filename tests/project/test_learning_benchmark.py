@@ -68,21 +68,6 @@ def test_a_tasks_settings_are_legal():
         assert ("--greedy" in words, words[words.index("--vec.backend") + 1]) == (greedy, backend)
 
 
-def test_tasks_that_need_memory():
-    """A peer has one record for each task, whichever of our networks it is trained beside."""
-    names = [name for name in tasks.IN_PART if name.startswith("partial-t_maze-")]
-    assert [tasks.in_part(name, OURS) for name in names] == [
-        ("t_maze", network) for network in ("MinGRU", "LSTM", "GRU", "MLP")
-    ]
-    plan = runs.plan(names, [OURS, *learning.PEERS], range(1, 2))
-    assert [run.trainer for run in plan] == [OURS, "RecurrentPPO", OURS, OURS, OURS]
-    assert tasks.stem(*plan[1][:2]) == "partial-t_maze-RecurrentPPO"
-    assert tasks.stem(*plan[2][:2]) == "partial-t_maze-LSTM"
-    told = runs.about(plan[0], runs.Place(Path()), {})["command"]
-    words = "PYTHONPATH=benchmarks python scripts/train.py partial_environments:t_maze"
-    assert told.startswith(f"{words} --torch.network MinGRU ")
-
-
 def test_seeds_of_training_and_evaluation_differ():
     plan = runs.plan(["CartPole-v1", "catch"], [OURS, SB3], range(1, 3))
     first = [("CartPole-v1", OURS, 1), ("CartPole-v1", SB3, 1), ("catch", OURS, 1)]
@@ -91,15 +76,6 @@ def test_seeds_of_training_and_evaluation_differ():
     for seeds in (range(0, 2), range(9, 11), range(9, 12)):
         with pytest.raises(UserError, match="expected 1 or more without 10"):
             runs.plan(["catch"], [OURS], seeds)
-
-
-def test_a_peers_curve_and_schedule_by_hand():
-    means = [(100, 1.0), (149, 2.0), (151, 3.0), (900, 4.0), (1000, 5.0)]
-    curve = peers.curve(means, 1000)
-    assert curve[:3] == [[100, 1.0], [150, 2.0], [200, 3.0]]  # nothing ended before 50
-    assert curve[-3:] == [[900, 4.0], [950, 4.0], [1000, 5.0]] and len(curve) == 19
-    assert peers.scheduled(0.5) == 0.5
-    assert peers.scheduled("lin_0.2")(0.25) == pytest.approx(0.05)
 
 
 # ---- numbers -------------------------------------------------------------------------------------
@@ -254,17 +230,6 @@ def test_cores_of_runs(monkeypatch):
         processes.cores_of(3, 2)
 
 
-def test_parts_of_a_curve_by_hand():
-    records = [
-        {"agent_steps": 10, "loss/total": 0, "env/n": 1, "env/score": 1.0},
-        {"agent_steps": 20, "loss/total": 0, "env/n": 3, "env/score": 5.0},
-        {"agent_steps": 30, "loss/total": 0},
-        {"agent_steps": 800, "loss/total": 0, "env/n": 2, "env/score": 7.0},
-        {"agent_steps": 800, "env/n": 2, "env/score": 99.0},  # the evaluation
-    ]
-    assert runs.parts(records, "env/score") == [[20, 4.0], [800, 7.0]]
-
-
 # ---- a night -------------------------------------------------------------------------------------
 
 
@@ -281,13 +246,12 @@ def test_what_was_reached_by_hand():
         {"agent_steps": 100 * i, "loss/total": 0, "env/n": i, "env/perf": i, "env/score_100": -i}
         for i in (1, 2, 3)
     ]
-    records.append({"agent_steps": 300, "env/n": 9, "env/perf": 99})
+    records.append({"agent_steps": 300, "env/n": 9, "env/perf": 99})  # the evaluation
     assert nightly.reached(records, "env/perf", 0) == (300, -3)
     assert nightly.reached(records, "env/perf", 150) == (300, (4 + 9) / 5)
-    silent = [{"agent_steps": 300, "loss/total": 0}]
-    for window in (0, 100):
-        with pytest.raises(UserError, match="no episode ended"):
-            nightly.reached(silent, "env/perf", window)
+    assert runs.parts(records, "env/perf") == [[105, 1.0], [210, 2.0], [300, 3.0]]
+    with pytest.raises(UserError, match="no episode ended"):
+        nightly.reached([{"agent_steps": 300, "loss/total": 0}], "env/perf", 100)
 
 
 def test_a_night_fails_below_what_it_expects(tmp_path, monkeypatch, capsys):
