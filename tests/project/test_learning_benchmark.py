@@ -249,7 +249,7 @@ def test_what_was_reached_by_hand():
     records.append({"agent_steps": 300, "env/n": 9, "env/perf": 99})  # the evaluation
     assert nightly.reached(records, "env/perf", 0) == (300, -3)
     assert nightly.reached(records, "env/perf", 150) == (300, (4 + 9) / 5)
-    assert runs.parts(records, "env/perf") == [[105, 1.0], [210, 2.0], [300, 3.0]]
+    assert runs.parts(records, "env/perf") == [[105, 1.0], [202.5, 2.0], [300, 3.0]]
     with pytest.raises(UserError, match="no episode ended"):
         nightly.reached([{"agent_steps": 300, "loss/total": 0}], "env/perf", 100)
 
