@@ -205,20 +205,17 @@ def test_ctrl_c(own, backend):
             time.sleep(0.05)
 
 
-MISTAKES = {
-    "gym:CartPol-v1": "CartPole",
-    "gym:CartPole-v1 --env.gravty 9": "gravty",
-    "line:Lin": "line has no Lin",
-    "nothing:Line": "No module named 'nothing'",
-    "gone.py:Line": "there is no file gone.py",
-    "line:Line --vec.backend vector": "vec.backend is vector",
-    "line:Line --vec.total-agents 3 --vec.num-buffers 2": "not a multiple",
-}
-
-
 def test_mistakes_are_one_message(own, script, capsys, monkeypatch):
     monkeypatch.syspath_prepend(str(own))
-    for line, said in MISTAKES.items():
+    for line, said in {
+        "gym:CartPol-v1": "CartPole",
+        "gym:CartPole-v1 --env.gravty 9": "gravty",
+        "line:Lin": "line has no Lin",
+        "nothing:Line": "No module named 'nothing'",
+        "gone.py:Line": "there is no file gone.py",
+        "line:Line --vec.backend vector": "vec.backend is vector",
+        "line:Line --vec.total-agents 3 --vec.num-buffers 2": "not a multiple",
+    }.items():
         env, *words = line.split()
         assert script.main([env, *TINY, *words]) == 2
         error = capsys.readouterr().err
