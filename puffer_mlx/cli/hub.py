@@ -55,13 +55,13 @@ def scored(record: dict[str, Any]) -> Score:
     return Score(name, mean, std, episodes, record["seed"])
 
 
-def metadata(config: Config, result: Score) -> dict[str, Any]:
+def metadata(config: Config, score: Score) -> dict[str, Any]:
     """What the Hub reads of a card: https://huggingface.co/docs/hub/model-cards."""
     environment = config.env_name.removeprefix("gym:")
     result = {
         "task": {"type": "reinforcement-learning", "name": "reinforcement-learning"},
         "dataset": {"name": environment, "type": environment},
-        "metrics": [{"type": "mean_reward", "value": result.text, "name": result.name}],
+        "metrics": [{"type": "mean_reward", "value": score.text, "name": score.name}],
     }
     return {
         "library_name": "puffer-mlx",
@@ -72,13 +72,13 @@ def metadata(config: Config, result: Score) -> dict[str, Any]:
     }
 
 
-def card(saved: Checkpoint, result: Score, picture: bool) -> str:
+def card(saved: Checkpoint, score: Score, picture: bool) -> str:
     """The model card. Its head is JSON, which is YAML."""
     config = saved.config
     name, policy, train = config.env_name, config.policy, config.train
     facts = {
-        f"{result.name}, mean ± deviation": f"**{result.text}** over {result.episodes:,} whole"
-        f" episodes, actions drawn, seed {result.seed}",
+        f"{score.name}, mean ± deviation": f"**{score.text}** over {score.episodes:,} whole"
+        f" episodes, actions drawn, seed {score.seed}",
         "trained for": f"{saved.step:,} steps of the environment",
         "seeds": f"{config.base.seed}; of the environments {config.vec.seed}",
         "trainer": f"`{train.algorithm}`, {train.optimizer}, learning rate {train.learning_rate:g}",
@@ -140,10 +140,10 @@ def write(
         shown = ["--gif", str(temporary / PICTURE)] if picture else []
         evaluate([*words, "--episodes", str(episodes), "--json", str(scores), *shown])
         record = json.loads(scores.read_text())
-        result = scored(record)
+        score = scored(record)
         scores.write_text(json_text({**record, "policy": POLICY}, indent=1) + "\n")
-        (temporary / CARD).write_text(card(saved, result, picture))
-    return result
+        (temporary / CARD).write_text(card(saved, score, picture))
+    return score
 
 
 def push(folder: Path, repository: str) -> str:

@@ -61,7 +61,7 @@ def test_the_hints_are_legal():
 def test_validate_checks_types_of_a_configuration_built_in_code():
     config = c.Config()
     for value, named in ("64", "'64' is not of type int"), (64.0, "64.0"), (True, "True"):
-        config.train.horizon = value
+        config.train.horizon = value  # pyright: ignore
         with pytest.raises(UserError, match=named):
             c.validate(config)
 

@@ -61,10 +61,11 @@ def test_scoring_leaves_the_training_as_it_is():
 
 
 def test_what_cannot_be_scored(counting):
-    for how, said in (
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"episodes": 0}, "episodes is 0\n  hint: 1 or more"),
         ({"env": "gym:CartPole-v1"}, r"is for 2 float32 .*, and gym:CartPole-v1 has 4 float32"),
-    ):
+    )
+    for how, said in wrong:
         with pytest.raises(UserError, match=said):
             puffer_mlx.evaluate(counting, **how)
     scores = puffer_mlx.evaluate(counting, max_steps=2)
