@@ -87,7 +87,7 @@ def card(saved: Checkpoint, score: Score, picture: bool) -> str:
     }
     rows = "\n".join(f"| {what} | {value} |" for what, value in facts.items())
     return f"""---
-{json.dumps(metadata(config, result), indent=1, ensure_ascii=False)}
+{json.dumps(metadata(config, score), indent=1, ensure_ascii=False)}
 ---
 
 # {name}
