@@ -62,14 +62,13 @@ FUNCTION float moved(float w, float u, IN_THREAD const Tensor& tensor, float lr,
 // gram and poly equal their transposed: tiles above the diagonal are those below it. x is yet to be multiplied by `factor`.
 FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD const Quintic& by, float factor,
                            IN_DEVICE const float* left, IN_DEVICE const float* right, IN_DEVICE float* out, int first,
-                           int second, IN_SHARED Rows<4>* lefts, IN_SHARED Rows<4>* rights, uint me) {
-  int r = tensor.r, c = tensor.c, row = (int)me / 16, column = (int)me % 16;
+                           int second, IN_SHARED float* lefts, IN_SHARED float* rights, uint me) {
+  int r = tensor.r, c = tensor.c, row = (int)me / 32 % 4 * 16, column = (int)me / 128 * 32;
   int inners = what == 0 ? c : r, columns = what == 2 ? c : r;
   int from = what == 0 ? tensor.start : tensor.gram, with = what == 1 ? tensor.gram : tensor.start;
   float left_factor = what == 0 ? factor : 1.0f, right_factor = what == 1 ? 1.0f : factor;
   bool along = what == 0;
-  float result[16], one[8], other[8];
-  clear(result);
+  float result[2][4][2] = {}, one[8], other[8];
   fetch(left + from, inners, r, 0, first, along, left_factor, me, one);
   fetch(right + with, inners, columns, 0, second, along, right_factor, me, other);
   for (int k = 0; k < inners; k += 32) {
@@ -81,14 +80,15 @@ FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD c
       fetch(left + from, inners, r, k + 32, first, along, left_factor, me, one);
       fetch(right + with, inners, columns, k + 32, second, along, right_factor, me, other);
     }
-    multiply(lefts + row, 17, rights + column, 17, 32, result);
+    add_product<2, 4>(lefts + row * TILE_ROW, TILE_ROW, rights + column * TILE_ROW, TILE_ROW, 32, me, result);
   }
 
   int to = what == 2 ? tensor.start : tensor.gram;
+#pragma unroll
   for (int v = 0; v < 16; ++v) {
-    int p = first + 4 * row + v / 4, j = second + 4 * column + v % 4;
+    int p = first + row + v / 8 * 8 + (int)matrix_row(me), j = second + column + v / 2 % 4 * 8 + (int)matrix_column(me) + v % 2;
     if (p < r && j < columns) {
-      float y = result[v];
+      float y = result[v / 8][v / 2 % 4][v % 2];
       if (what == 1) y = by.b * right[with + p * r + j] + by.c * y;
       if (what == 2) y = by.a * factor * right[with + p * c + j] + y;
       out[to + p * columns + j] = y;
@@ -101,8 +101,8 @@ FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD c
 
 KERNEL muon_step: int tensors, float packed squares settings coefficients loss lr -> float weights momentum x gram poly ok {
   SHARED float part[256];
-  SHARED Rows<4> lefts[32 * 17];
-  SHARED Rows<4> rights[32 * 17];
+  SHARED float lefts[64 * TILE_ROW];
+  SHARED float rights[64 * TILE_ROW];
   int all = tensors[0];
   Tensor tensor;
   read_tensor(tensors, (int)block, tensor);
@@ -166,8 +166,8 @@ KERNEL muon_momentum: int tensors owners, float packed squares settings loss -> 
 // made. The first line's x isn't divided by its norm yet; `sums` has the sums of its squares.
 KERNEL muon_product: int tensors tiles now, float coefficients left right sums -> float out {
   SHARED float part[256];
-  SHARED Rows<4> lefts[32 * 17];
-  SHARED Rows<4> rights[32 * 17];
+  SHARED float lefts[64 * TILE_ROW];
+  SHARED float rights[64 * TILE_ROW];
   Tensor tensor;
   read_tensor(tensors, tiles[3 * block], tensor);
   int line = now[0], what = now[1];
