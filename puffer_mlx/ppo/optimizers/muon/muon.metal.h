@@ -67,7 +67,7 @@ FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD c
   int inners = what == 0 ? c : r, columns = what == 2 ? c : r;
   int from = what == 0 ? tensor.start : tensor.gram, with = what == 1 ? tensor.gram : tensor.start;
   float left_factor = what == 0 ? factor : 1.0f, right_factor = what == 1 ? 1.0f : factor;
-  bool along = what == 0;
+  bool along = what == 0, mirrored = what != 2 && first != second;
   float result[2][4][2] = {}, one[8], other[8];
   fetch(left + from, inners, r, 0, first, along, left_factor, me, one);
   fetch(right + with, inners, columns, 0, second, along, right_factor, me, other);
@@ -83,16 +83,25 @@ FUNCTION void product_tile(int what, IN_THREAD const Tensor& tensor, IN_THREAD c
     add_product<2, 4>(lefts + row * TILE_ROW, TILE_ROW, rights + column * TILE_ROW, TILE_ROW, 32, me, result);
   }
 
+  // All is read before anything is written, so that no number waits for another.
   int to = what == 2 ? tensor.start : tensor.gram;
+  first += row + (int)matrix_row(me);
+  second += column + (int)matrix_column(me);
+  float before[16];
 #pragma unroll
   for (int v = 0; v < 16; ++v) {
-    int p = first + row + v / 8 * 8 + (int)matrix_row(me), j = second + column + v / 2 % 4 * 8 + (int)matrix_column(me) + v % 2;
+    int p = first + v / 8 * 8, j = second + v / 2 % 4 * 8 + v % 2;
+    before[v] = what != 0 && p < r && j < columns ? right[with + p * columns + j] : 0.0f;
+  }
+#pragma unroll
+  for (int v = 0; v < 16; ++v) {
+    int p = first + v / 8 * 8, j = second + v / 2 % 4 * 8 + v % 2;
     if (p < r && j < columns) {
       float y = result[v / 8][v / 2 % 4][v % 2];
-      if (what == 1) y = by.b * right[with + p * r + j] + by.c * y;
-      if (what == 2) y = by.a * factor * right[with + p * c + j] + y;
+      if (what == 1) y = by.b * before[v] + by.c * y;
+      if (what == 2) y = by.a * factor * before[v] + y;
       out[to + p * columns + j] = y;
-      if (what != 2 && first != second) out[to + j * columns + p] = y;
+      if (mirrored) out[to + j * columns + p] = y;
     }
   }
 }
@@ -111,6 +120,7 @@ KERNEL muon_step: int tensors, float packed squares settings coefficients loss l
   if (block == 0 && me == 0) ok[0] = clip.ok ? 1.0f : 0.0f;
 
   float sum = 0.0f;
+#pragma unroll 4
   for (int k = (int)me; k < size; k += 256) sum += momentum_of(tensor, k, all, clip, settings[0], packed, momentum, x);
   float factor = one_over_norm(sqrt(block_sum(sum, part, me, 256)));
   DEVICE_BARRIER
@@ -128,6 +138,7 @@ KERNEL muon_step: int tensors, float packed squares settings coefficients loss l
     DEVICE_BARRIER
   }
 
+#pragma unroll 4
   for (int k = (int)me; k < size; k += 256) {
     float w = packed[start + k];
     weights[start + k] = clip.ok ? moved(w, x[place_in_x(tensor, k)], tensor, lr[0], settings[1]) : w;
