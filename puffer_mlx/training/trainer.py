@@ -22,7 +22,7 @@ from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import TrainState, compile_update
-from puffer_mlx.profiling.phases import Profiler
+from puffer_mlx.profiling.phases import SAMPLE_EVERY, Profiler
 from puffer_mlx.rollout.on_gpu import ENDED, RELAX, GPUError
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
@@ -256,7 +256,8 @@ class Trainer:
                 self.collector.settle()
             if self.self_play is not None:
                 self.self_play.league.play_on()
-            logs, _ = self.ranks.meet(self.epoch, self.weights, rollout.logs, rollout.scores)
+            told = self.collector.read(rollout).logs, rollout.scores
+            logs, _ = self.ranks.meet(self.epoch, self.weights, *told)
             self.global_step += self.config.batch_size
             total = merge_means(total, environment_logs(logs))
             yield {"agent_steps": self.global_step, **total}
@@ -408,7 +409,8 @@ class Trainer:
         if not self.collector.waiting:
             self.begin_rollout()
         try:
-            rollout = self.collector.take()
+            sampled = self.profiler.samples(self.epoch) or self.epoch % SAMPLE_EVERY == 1
+            rollout = self.collector.take(sampled)
         except RuntimeError as error:  # of a rollout in steps: where environments are isn't known
             if ENDED not in str(error):
                 raise
@@ -436,6 +438,7 @@ class Trainer:
             after, losses = self.learner.train(*given, self._observers(rollout, sampled))
         except RuntimeError as error:
             after, losses = self._train_again(pending, scheduled, sampled, error)
+        rollout = self.collector.read(rollout)
         told = self.ranks.meet(self.epoch, after.weights, rollout.logs, rollout.scores)
         pending = replace(pending, rollout=replace(rollout, logs=told[0], scores=told[1]))
         losses |= self._ratios.found()
@@ -448,8 +451,9 @@ class Trainer:
         self.epoch += 1
         self.global_step += self.config.batch_size
         timer.lap("train_misc")
-        timer.divide(sampled)
-        return pending, losses, time.perf_counter() - began - self._phases.extra
+        timer.divide(sampled, rollout.late)
+        self.profiler.rollout.charge("eval_act", rollout.late)
+        return pending, losses, time.perf_counter() - began - self._phases.extra - rollout.late
 
     def _observers(self, rollout: Rollout, sampled: bool) -> list[Observer]:
         observers: list[Observer] = []
