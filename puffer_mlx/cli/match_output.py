@@ -12,13 +12,13 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from puffer_mlx import vec
 from puffer_mlx.config import Config
-from puffer_mlx.display.episode_videos import drawing
-from puffer_mlx.display.frames import Frame, captioned, write_gif
-from puffer_mlx.match.games import watch
-from puffer_mlx.match.players import Player
-from puffer_mlx.match.playing import Games, Pair, Results, most_environments, play_pairs
 from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.rollout.whole_episodes import MAX_STEPS, arena
+from puffer_mlx.playing.episode_videos import drawing
+from puffer_mlx.playing.episodes import MAX_STEPS, arena
+from puffer_mlx.playing.frames import Frame, captioned, write_gif
+from puffer_mlx.playing.games import watch
+from puffer_mlx.playing.matches import Games, Pair, Results, most_environments, play_pairs
+from puffer_mlx.playing.players import Player
 from puffer_mlx.system import voice
 from puffer_mlx.system.files import publish
 from puffer_mlx.system.json_text import json_text

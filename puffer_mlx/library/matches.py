@@ -8,17 +8,17 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.library.environments import source_of
 from puffer_mlx.library.evaluating import played
 from puffer_mlx.library.policy import Policy, player, refuse_other
-from puffer_mlx.match.players import Player, player_without_policy, policy_player
-from puffer_mlx.match.playing import (
+from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.playing.episodes import MAX_STEPS, arena
+from puffer_mlx.playing.matches import (
     Games,
     agents_of,
     most_environments,
     play_pairs,
     without_statistics,
 )
-from puffer_mlx.match.tally import PairResult
-from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.rollout.whole_episodes import MAX_STEPS, arena
+from puffer_mlx.playing.players import Player, player_without_policy, policy_player
+from puffer_mlx.playing.results import PairResult
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.training.trainer import Trains
 

@@ -15,11 +15,11 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.schema.selfplay import OF_4
 from puffer_mlx.errors import UserError
 from puffer_mlx.machines.ranks import Alone
-from puffer_mlx.selfplay import seats as seating
-from puffer_mlx.selfplay.league import make_league
-from puffer_mlx.selfplay.results import Scores
-from puffer_mlx.selfplay.seats import Seats
+from puffer_mlx.rollout import seats as seating
+from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.training.collector import Rollout
+from puffer_mlx.training.game_results import Scores
+from puffer_mlx.training.league import make_league
 from puffer_mlx.vec.base import VecEnv
 
 LEAGUE, UNDER_WAY = "league", "under_way"  # names of a state's arrays
@@ -57,7 +57,7 @@ def choose_seats(config: Config, vec: VecEnv) -> Seats:
     """Who acts for which agents, by the configuration's rules.
 
     Raises:
-        UserError: see ``selfplay.seats``.
+        UserError: see ``rollout.seats``.
     """
     own = config.vec
     if config.selfplay_rules == OF_4:

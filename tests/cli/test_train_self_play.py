@@ -9,9 +9,9 @@ from native_envs import OURS, folder_of
 
 from puffer_mlx import config, vec
 from puffer_mlx.cli import evaluate
-from puffer_mlx.match.games import play_pair
-from puffer_mlx.match.players import policy_player
-from puffer_mlx.training import after_self_play
+from puffer_mlx.playing import after_self_play
+from puffer_mlx.playing.games import play_pair
+from puffer_mlx.playing.players import policy_player
 from puffer_mlx.training.trainer import Trainer
 
 AGENTS, T, EPOCHS = 32, 4, 4

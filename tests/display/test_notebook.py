@@ -20,12 +20,13 @@ from PIL import Image
 from running import ROOT, TINY, files
 
 import puffer_mlx
-from puffer_mlx import config, evaluation, vec
+from puffer_mlx import config, vec
 from puffer_mlx.checkpoint import environment_statistics
 from puffer_mlx.display import notebook, run_view
 from puffer_mlx.display.notebook import LiveFigure, png_bytes, watch
 from puffer_mlx.display.run_view import View
 from puffer_mlx.errors import UserError
+from puffer_mlx.library import evaluating
 from puffer_mlx.training.trainer import Trainer
 
 QUICKSTART = ROOT / "docs" / "quickstart.ipynb"
@@ -434,13 +435,13 @@ def test_the_quickstart_forgets_no_statistics(here, monkeypatch):
     codes = [cell.source for cell in book.cells if cell.cell_type == "code"]
     (saving,) = [source for source in codes if "run.save(" in source]
     (scoring,) = [source for source in codes if "scores.summary()" in source]
-    seen, score = [], evaluation.score
+    seen, score = [], evaluating.score
 
     def watched(policy, weights, environments, *arguments, **keywords):
         seen.append(environments.memory())
         return score(policy, weights, environments, *arguments, **keywords)
 
-    monkeypatch.setattr(evaluation, "score", watched)
+    monkeypatch.setattr(evaluating, "score", watched)
     settings = {"normalize_observations": True, "device": "cpu", "total_timesteps": 64}
     with puffer_mlx.Trainer({"base.seed": 1}, DRIFT["native"], **settings) as run:
         for _ in run:

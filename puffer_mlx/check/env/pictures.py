@@ -8,8 +8,8 @@ from puffer_mlx import vec
 from puffer_mlx.check.env.findings import Findings, fail, ok, warn
 from puffer_mlx.check.env.random_play import Table
 from puffer_mlx.check.env.subject import Subject
-from puffer_mlx.display.frames import find_draw
 from puffer_mlx.errors import UserError
+from puffer_mlx.playing.frames import find_draw
 from puffer_mlx.vec.base import VecEnv
 
 STEPS = 20
