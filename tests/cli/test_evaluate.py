@@ -415,7 +415,7 @@ def test_script_seeds(evaluate, here, capsys):
 @pytest.mark.parametrize("words", ["", "--greedy", "--seed 9"])
 def test_script_plays_and_scores_alike(evaluate, module, monkeypatch, capsys, words):
     given = []
-    for place, name in (evaluate_output, "play"), (evaluate_run, "score"):
+    for place, name in (evaluate_output, "frames_of"), (evaluate_run, "score"):
         real = getattr(place, name)
         record = lambda *args, real=real, **how: given.append(how) or real(*args, **how)  # noqa: E731
         monkeypatch.setattr(place, name, record)
