@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from puffer_mlx.checkpoint.environment_statistics import gathered_statistics, share
 from puffer_mlx.config import Config
-from puffer_mlx.playing.episodes import arena
 from puffer_mlx.playing.ladder import (
     Ladder,
     against_bots,
@@ -23,7 +22,7 @@ from puffer_mlx.playing.ladder import (
     plays_bots_itself,
     refuse_unplayable,
 )
-from puffer_mlx.playing.matches import Games, agents_of, most_environments, without_statistics
+from puffer_mlx.playing.matches import Games, agents_of, without_statistics
 from puffer_mlx.playing.players import Player, policy_player
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.tracking.scores import metric
@@ -87,8 +86,16 @@ def climb(trainer: Trainer, make: Make, alive: Callable[[], object] = lambda: No
             share(trainer.vec, environments)
             return environments
 
-        about = config, spec, trainer.policy, trainer.weights, ready
-        return play_bots(*about, play.eval_bot_games, seed, progress=progress)
+        return play_bots(
+            config,
+            spec,
+            trainer.policy,
+            trainer.weights,
+            ready,
+            play.eval_bot_games,
+            seed,
+            progress=progress,
+        )
     player = _player("the last weights", trainer, trainer.weights)
     if play.eval_bot_games:
         games = _games(in_bot_games(config), make, play.eval_bot_games)
@@ -123,10 +130,4 @@ def _games(config: Config, make: Make, games: int) -> Games:
     """Games of the run's environments, which show all players plain observations."""
     plain = without_statistics(config)
     plain = replace(plain, selfplay=replace(config.selfplay, enabled=False))
-    agents, seed = agents_of(plain), config.base.seed
-    return Games(
-        make=lambda count: make(arena(plain, count, agents, seed)),
-        games=games,
-        most=most_environments(config, agents),
-        seed=seed,
-    )
+    return Games(plain, agents_of(plain), games, make, config.base.seed)

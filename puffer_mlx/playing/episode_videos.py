@@ -22,7 +22,7 @@ from puffer_mlx.checkpoint import VIDEOS
 from puffer_mlx.checkpoint.environment_statistics import share
 from puffer_mlx.config import Config
 from puffer_mlx.errors import UserError
-from puffer_mlx.playing.episodes import Player
+from puffer_mlx.playing.episodes import AgentStepper
 from puffer_mlx.playing.evaluation import is_due, settings
 from puffer_mlx.playing.frames import Draw, Frame, find_draw, fit, refuse_missing, write_gif
 from puffer_mlx.policy.policy import Policy
@@ -145,19 +145,19 @@ def episode(
         seed: of the actions.
         greedy: take the most probable action instead of drawing one.
     """
-    player = Player(policy, weights, environments, seed, greedy)
+    stepper = AgentStepper(policy, weights, environments, seed, greedy)
     frames: list[Frame] = []
     distance, total = 1, 0.0
     for step in range(LONGEST):
         if step:
-            player.step()
-            if player.rows.terminals[0]:
+            stepper.step()
+            if stepper.rows.terminals[0]:
                 break
-        reward = float(player.rows.rewards[0])
+        reward = float(stepper.rows.rewards[0])
         total += reward
         if step % distance:
             continue
-        image = fit(draw(player.rows.observations[0].copy()), SIDE, SIDE)
+        image = fit(draw(stepper.rows.observations[0].copy()), SIDE, SIDE)
         frames.append(Frame(image, step, 0, reward, total, False))
         if len(frames) == 2 * PICTURES:
             del frames[1::2]

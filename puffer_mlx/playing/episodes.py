@@ -78,10 +78,10 @@ class Scores:
         Raises:
             UserError: no episode ended.
         """
-        found = self.summary()
-        if (name := headline(found)) is None:
+        summary = self.summary()
+        if (name := headline(summary)) is None:
             raise UserError(f"no episode ended in {self.steps:,} steps", "a larger max_steps")
-        return found[name]
+        return summary[name]
 
     def __str__(self) -> str:
         if not self.episodes:
@@ -109,8 +109,8 @@ def headline(names: Iterable[str]) -> str | None:
 
     Of others the first; None if there is none.
     """
-    told = list(names)
-    return next((name for name in (*SCORES, *told) if name in told), None)
+    known = list(names)
+    return next((name for name in (*SCORES, *known) if name in known), None)
 
 
 class Actor:
@@ -145,8 +145,8 @@ class Actor:
         return np.ascontiguousarray(actions)  # MLX's may be a view of columns
 
 
-class Player:
-    """Steps all agents at once; ``rows`` is what they see and got."""
+class AgentStepper:
+    """Steps all agents at once; ``rows`` has their observations and rewards."""
 
     def __init__(self, policy: Policy, weights: Any, vec: VecEnv, seed: int, greedy: bool) -> None:
         self._actor = Actor(policy, weights, vec.num_agents, seed, greedy)
@@ -229,11 +229,11 @@ def score(
     each = -(-episodes // E)
     left = [each] * E  # episodes that an environment still owes
     taken: list[list[Episode]] = [[] for _ in range(E)]
-    player = Player(policy, weights, vec, seed, greedy)
+    stepper = AgentStepper(policy, weights, vec, seed, greedy)
     vec.episodes()  # of what was played before
     steps = 0
     while any(left) and (max_steps is None or steps < max_steps):
-        player.step()
+        stepper.step()
         steps += 1
         for record in vec.episodes():
             env = int(record["env"])
@@ -274,15 +274,15 @@ def frames_of(
         greedy: take the most probable action instead of drawing one.
         steps: how many frames; without end if None.
     """
-    player = Player(policy, weights, vec, seed, greedy)
+    stepper = AgentStepper(policy, weights, vec, seed, greedy)
     episode, total = 0, 0.0
     for step in count() if steps is None else range(steps):
         if step:
-            player.step()
-        reward, terminal = float(player.rows.rewards[0]), bool(player.rows.terminals[0])
+            stepper.step()
+        reward, terminal = float(stepper.rows.rewards[0]), bool(stepper.rows.terminals[0])
         total += reward
         episode += terminal
-        image = draw(player.rows.observations[0].copy())
+        image = draw(stepper.rows.observations[0].copy())
         yield Frame(image, step, episode, reward, total, terminal)
         if terminal:
             total = 0.0

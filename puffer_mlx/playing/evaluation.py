@@ -60,8 +60,8 @@ class Evaluator:
         alive: Callable[[], object] = lambda: None,
     ) -> None:
         self._trainer, self._make, self._alive = trainer, make, alive
-        self._found: Logs = {}
-        self._evaluated = -1  # the epoch after which that was found
+        self._logs: Logs = {}
+        self._evaluated = -1  # the epoch that they are of
 
     @property
     def score(self) -> float | None:
@@ -71,7 +71,7 @@ class Evaluator:
         """
         if self._evaluated != self._trainer.epoch:
             return None
-        return self._found.get(name(self._trainer.config))
+        return self._logs.get(name(self._trainer.config))
 
     def after_epoch(self) -> Logs:
         """Evaluate if it is time to; what there is to add to the epoch's record.
@@ -84,36 +84,39 @@ class Evaluator:
         if not is_due(trainer.config, trainer.epoch):
             return {}
         began = time.perf_counter()
-        found = self._now()
-        return {**found, "perf/evaluation": time.perf_counter() - began}
+        logs = self._now()
+        return {**logs, "perf/evaluation": time.perf_counter() - began}
 
     def after_training(self) -> Iterator[Logs]:
         """The last weights' evaluation: see ``evaluate``."""
         trainer = self._trainer
         if not trainer.config.base.eval_interval:
-            for found in evaluate(trainer, self._make):
+            for logs in evaluate(trainer, self._make):
                 self._alive()
-                yield found
+                yield logs
         elif not trainer.stop:
-            found = {f"env/{n.removeprefix(EVALUATION)}": x for n, x in self._now().items()}
-            yield {"agent_steps": trainer.global_step, **found}
+            logs = {f"env/{n.removeprefix(EVALUATION)}": x for n, x in self._now().items()}
+            yield {"agent_steps": trainer.global_step, **logs}
 
     def _now(self) -> Logs:
         """What the present weights are worth; they are evaluated once."""
         trainer, config = self._trainer, self._trainer.config
         if self._evaluated == trainer.epoch:
-            return self._found
+            return self._logs
         with contextlib.closing(self._make(settings(config, trainer.vec))) as environments:
             share(trainer.vec, environments)
             scores = score(
-                *(trainer.policy, trainer.weights, environments, config.base.eval_episodes),
+                trainer.policy,
+                trainer.weights,
+                environments,
+                config.base.eval_episodes,
                 seed=config.base.seed,
                 greedy=config.base.eval_greedy,
                 max_steps=MAX_STEPS,
                 progress=lambda *_: self._alive(),
             )
-        self._found, self._evaluated = logs_of(scores, config), trainer.epoch
-        return self._found
+        self._logs, self._evaluated = logs_of(scores, config), trainer.epoch
+        return self._logs
 
 
 def name(config: Config) -> str:
@@ -157,8 +160,10 @@ def settings(config: Config, vec: VecEnv) -> Config:
         most = min(vec.num_environments, ENVIRONMENTS)
         agents = each * environments_for(config.base.eval_episodes, most, each)
     seed = (config.vec.seed + APART) % (2 * APART)
-    own = replace(config.vec, total_agents=max(agents, 0) or total, num_buffers=1, seed=seed)
-    return replace(config, vec=own, origins={}, notes=[])
+    vec_settings = replace(
+        config.vec, total_agents=max(agents, 0) or total, num_buffers=1, seed=seed
+    )
+    return replace(config, vec=vec_settings, origins={}, notes=[])
 
 
 def logs_of(scores: Scores, config: Config) -> Logs:
@@ -167,15 +172,15 @@ def logs_of(scores: Scores, config: Config) -> Logs:
     Raises:
         UserError: see ``Evaluator.after_epoch``.
     """
-    found, judged = scores.summary(), metric(config).removeprefix("env/")
-    if found and judged not in found and config.base.stop_at_score != "none":
+    summary, judged = scores.summary(), metric(config).removeprefix("env/")
+    if summary and judged not in summary and config.base.stop_at_score != "none":
         raise UserError(
             f"base.stop_at_score is of {judged}, which {config.env_name} doesn't report",
-            f"[sweep] metric = one of {', '.join(found)}",
+            f"[sweep] metric = one of {', '.join(summary)}",
         )
-    logs = {f"{EVALUATION}{key}": spread.mean for key, spread in found.items()}
-    if judged in found:
-        logs[f"{EVALUATION}{judged}_std"] = found[judged].std
+    logs = {f"{EVALUATION}{key}": spread.mean for key, spread in summary.items()}
+    if judged in summary:
+        logs[f"{EVALUATION}{judged}_std"] = summary[judged].std
     logs[f"{EVALUATION}n"] = float(scores.count)
     if scores.unfinished:
         logs[f"{EVALUATION}unfinished"] = float(scores.unfinished)
@@ -211,9 +216,9 @@ def evaluated(config: Config) -> Config:
     base = replace(config.base, reset_state=False)
     vec = replace(config.vec, total_agents=config.vec.total_agents if agents < 1 else agents)
     train = replace(config.train, overlap=False)
-    made = replace(config, base=base, vec=vec, train=train, origins={}, notes=[])
-    fit_buffers(made)
-    return made
+    evaluated = replace(config, base=base, vec=vec, train=train, origins={}, notes=[])
+    fit_buffers(evaluated)
+    return evaluated
 
 
 def refuse_agents(config: Config, vec: VecEnv) -> None:
@@ -273,9 +278,9 @@ def _rollouts(trainer: Trainer, config: Config, vec: VecEnv) -> Iterator[Logs]:
     idle = 0  # steps since an episode ended
     while total.get("env/n", 0) < config.base.eval_episodes and not trainer.stop:
         key = collector.begin(trainer.weights, key)
-        found = environment_logs(collector.take().logs)
-        total = merge_means(total, found)
-        idle = 0 if found else idle + vec.num_agents * config.train.horizon
+        logs = environment_logs(collector.take().logs)
+        total = merge_means(total, logs)
+        idle = 0 if logs else idle + vec.num_agents * config.train.horizon
         yield {"agent_steps": trainer.global_step, **total}
         if idle >= _patience(trainer.config):
             return

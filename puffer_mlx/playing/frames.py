@@ -4,7 +4,6 @@ A picture is (h, w, 3) uint8. Pillow and imageio-ffmpeg are imported where they 
 """
 
 import contextlib
-import importlib.util
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.playing.environment_scripts import script_function
 from puffer_mlx.system.files import publish
 
 Draw = Callable[[np.ndarray], np.ndarray]  # one agent's flat observation -> picture
@@ -46,18 +46,11 @@ def find_draw(folder: Path) -> Draw:
     """
     path = folder / "draw.py"
     needed = "draw(observation) -> picture (h, w, 3) uint8, observation: one agent's, flat"
-    if not path.is_file():
-        raise UserError(
-            f"{folder.name} has no pictures: {path} doesn't exist",
-            f"scores need none; to have some, write {needed}",
-        )
-    spec = importlib.util.spec_from_file_location(f"puffer_mlx_draw_{folder.name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    draw = getattr(module, "draw", None)
-    if not callable(draw):
-        raise UserError(f"{path} defines no function draw", needed)
+    missing = UserError(
+        f"{folder.name} has no pictures: {path} doesn't exist",
+        f"scores need none; to have some, write {needed}",
+    )
+    draw = script_function(path, "draw", missing, needed)
 
     def checked(observation: np.ndarray) -> np.ndarray:
         image: Any = draw(observation)

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from puffer_mlx import vec
 from puffer_mlx.config import Config
-from puffer_mlx.playing.episodes import MAX_STEPS
+from puffer_mlx.playing.episodes import MAX_STEPS, arena
 from puffer_mlx.playing.games import PairResult, play_pair, sides_of
 from puffer_mlx.playing.players import Player
 from puffer_mlx.vec.base import Environments
@@ -17,32 +16,41 @@ Pair = tuple[int, int]  # the players' numbers
 Results = dict[Pair, PairResult]
 
 
-class Games(NamedTuple):
+class Games:
     """What each pair plays.
 
     Args:
-        make: new environments, so many of them, which are closed here; each time the same ones.
+        config: of the environments, without statistics.
+        agents: of an environment.
         games: at least.
-        most: environments at once.
-        seed: of the players' choices.
+        make: makes a configuration's environments, which are closed here.
+        seed: of the environments and of the players' choices.
         max_steps: of an environment.
+
+    Attributes:
+        count: of environments: an even number. In Python there are at most as many at once as the
+            configuration's agents fill.
+        each: games of every environment.
     """
 
-    make: Callable[[int], Environments]
-    games: int
-    most: int
-    seed: int
-    max_steps: int = MAX_STEPS
+    def __init__(
+        self,
+        config: Config,
+        agents: int,
+        games: int,
+        make: Callable[[Config], Environments],
+        seed: int,
+        max_steps: int = MAX_STEPS,
+    ) -> None:
+        most = config.vec.total_agents // agents if config.python else ENVIRONMENTS
+        self.count = max(2, min(most - most % 2, games + games % 2))
+        self.each = -(-games // self.count)
+        self.seed, self.max_steps = seed, max_steps
+        self._make, self._config = make, arena(config, self.count, agents, seed)
 
-    @property
-    def count(self) -> int:
-        """Of environments: an even number."""
-        return max(2, min(self.most - self.most % 2, self.games + self.games % 2))
-
-    @property
-    def each(self) -> int:
-        """Games of every environment."""
-        return -(-self.games // self.count)
+    def environments(self) -> Environments:
+        """New ones; each time the same ones."""
+        return self._make(self._config)
 
 
 def without_statistics(config: Config) -> Config:
@@ -65,11 +73,6 @@ def agents_of(config: Config) -> int:
         return environments.num_agents // environments.num_environments
 
 
-def most_environments(config: Config, agents: int) -> int:
-    """How many may play at once: in Python as many as the configuration's agents fill."""
-    return max(2, config.vec.total_agents // agents) if config.python else ENVIRONMENTS
-
-
 def play_pairs(
     players: Sequence[Player],
     pairs: Sequence[Pair],
@@ -90,11 +93,11 @@ def play_pairs(
     total = games.each * games.count
     results: Results = {}
     for number, (i, j) in enumerate(pairs):
-        with games.make(games.count) as boards:
+        with games.environments() as environments:
             results[i, j] = play_pair(
                 players[i],
                 players[j],
-                boards,
+                environments,
                 games.each,
                 games.seed,
                 games.max_steps,

@@ -1,6 +1,5 @@
 """Who can play: a policy, random choices, and an environment's scripted player, its ``bot.py``."""
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from puffer_mlx.checkpoint.normalization import Memory
 from puffer_mlx.config import Config
 from puffer_mlx.config.dialects import SCRIPT
 from puffer_mlx.errors import UserError
+from puffer_mlx.playing.environment_scripts import script_function
 from puffer_mlx.playing.episodes import Actor
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
@@ -97,15 +97,8 @@ def scripted_player(name: str, folder: Path, skill: float, heads: int) -> Player
         UserError: there is none; later, from the function itself: what it returned are no actions.
     """
     path = folder / SCRIPT
-    if not path.is_file():
-        raise UserError(f"{folder.name} has no scripted player: {path} doesn't exist", SCRIPTED)
-    spec = importlib.util.spec_from_file_location(f"puffer_mlx_bot_{folder.name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    scripted = getattr(module, "choose", None)
-    if not callable(scripted):
-        raise UserError(f"{path} defines no function choose", SCRIPTED)
+    missing = f"{folder.name} has no scripted player: {path} doesn't exist"
+    scripted = script_function(path, "choose", UserError(missing, SCRIPTED), SCRIPTED)
 
     def sit_down(n: int, seed: int) -> Choose:
         rng = np.random.default_rng(seed)
