@@ -11,12 +11,13 @@ import pytest
 from mlx.utils import tree_map
 from native_envs import DRIFT
 from oracles import f64, named
+from policy_files import configuration_of, same
 from running import errors
 
-from puffer_mlx import checkpoint, config, vec
+from puffer_mlx import checkpoint, config
 from puffer_mlx.checkpoint import flat_files, weight_files
 from puffer_mlx.cli import evaluate, train
-from puffer_mlx.config import Config, Policy, Torch
+from puffer_mlx.config import Policy, Torch
 from puffer_mlx.errors import UserError
 from puffer_mlx.export import exporting, formats, importing
 from puffer_mlx.export.dialects import dialect_of, stacked_state, to_torch
@@ -29,16 +30,6 @@ BREAKOUT = EnvSpec("breakout", 118, np.dtype(np.float32), ActionSpec((3,)))
 SPEC = EnvSpec("x", 13, np.dtype(np.float32), ActionSpec((3,)))
 CARTPOLE = EnvSpec("cartpole", 4, np.dtype(np.float32), ActionSpec((2,)))
 FIXTURES = {"4.0": "puffer4_breakout_mingru.bin", "3.0": "puffer3_breakout_lstm.pt"}
-
-
-def config_of(settings, **more):
-    """A configuration with a file's settings."""
-    config = Config("x")
-    for key, text in {**settings, **more}.items():
-        section, _, name = key.partition(".")
-        kind = type(getattr(getattr(config, section), name))
-        setattr(getattr(config, section), name, kind(text))
-    return config
 
 
 def policy_of(dialect="torch", network="MinGRU", layers=1, spec=SPEC):
@@ -55,11 +46,6 @@ def state_dict(policy, seed=0):
     return weights, {key: torch.from_numpy(w) for key, w in to_torch(policy, weights).items()}
 
 
-def same(one, other):
-    pairs = zip(named(one), named(other), strict=True)
-    return all(a[0] == b[0] and np.array_equal(a[1], b[1]) for a, b in pairs)
-
-
 def assert_close(found, expected):
     """Within 1e-5 of the expected array's largest number."""
     found, expected = f64(found), f64(expected)
@@ -73,7 +59,7 @@ def assert_close(found, expected):
 def imported(fixtures, version):
     pytest.importorskip("torch")
     found = importing.inspect(fixtures / FIXTURES[version])
-    return importing.weights_of(found, BREAKOUT, config_of(found.settings))
+    return importing.weights_of(found, BREAKOUT, configuration_of(found.settings))
 
 
 def check_sequence(policy, weights, data, kind):
@@ -142,7 +128,7 @@ def saved(path, contents):
 
 def read(path, spec=SPEC, /, **settings: Any):
     found = importing.inspect(path)
-    return importing.weights_of(found, spec, config_of(found.settings, **settings))
+    return importing.weights_of(found, spec, configuration_of(found.settings, **settings))
 
 
 def test_keys_with_prefixes(tmp_path):
@@ -312,7 +298,7 @@ def external(tensor):
     entry.key, entry.value = "location", "secret.bin"
 
 
-@pytest.mark.parametrize("where", ["initialiser", "constant", "inner graph", "sparse"])
+@pytest.mark.parametrize("where", ["initialiser", "constant", "inner graph"])
 def test_onnx_files_that_name_other_files(here, where):
     """Neither the working directory's nor the file's folder's are read, in no part of the graph."""
     onnx = pytest.importorskip("onnx")
@@ -330,12 +316,10 @@ def test_onnx_files_that_name_other_files(here, where):
         tensor = graph.initializer[0]
     elif where == "constant":
         tensor = next(n for n in graph.node if n.op_type == "Constant").attribute[0].t
-    elif where == "inner graph":
+    else:
         inner = onnx.helper.make_graph([], "inner", [], [], [tensor])
         graph.node.append(onnx.helper.make_node("If", [], [], then_branch=inner))
         tensor = graph.node[-1].attribute[0].g.initializer[0]
-    else:
-        tensor = graph.sparse_initializer.add().values
     external(tensor)
     path.write_bytes(model.SerializeToString())
     with pytest.raises(UserError, match="in another file, which isn't read") as caught:
@@ -394,16 +378,16 @@ def flat_file(tmp_path, spec, H, L, dialect="native", network="MinGRU", **how):
 
 
 def read_flat(path, spec, **settings):
-    settled = config_of(settings)
+    settled = configuration_of(settings)
     found = importing.inspect(path)
     found.settings = sizes_of(path, spec, settled)
-    settled = config_of({**settings, **found.settings})
+    settled = configuration_of({**settings, **found.settings})
     return importing.weights_of(found, spec, settled)
 
 
 @pytest.mark.parametrize(
     ("H", "L", "sizes"),
-    [(64, 2, (3,)), (128, 1, (2, 4, 9)), (32, 3, (1,)), (64, 2, (1, 1, 1)), (128, 4, (1, 1, 1))],
+    [(64, 2, (3,)), (128, 1, (2, 4, 9)), (128, 4, (1, 1, 1))],
 )
 def test_sizes_of_flat_files(tmp_path, H, L, sizes):
     """A file's size tells hidden size and layers, whatever the configuration says."""
@@ -411,7 +395,7 @@ def test_sizes_of_flat_files(tmp_path, H, L, sizes):
     whole = spec.action.continuous
     weights, path = flat_file(tmp_path, spec, H, L, whole=whole)
     assert same(read_flat(path, spec)[1], weights)
-    told = sizes_of(path, spec, config_of({}))
+    told = sizes_of(path, spec, configuration_of({}))
     expected = {"policy.hidden_size": str(H), "policy.num_layers": str(L)}
     assert told == ({} if (H, L) == (128, 4) else expected)  # the defaults
 
@@ -435,7 +419,7 @@ def test_sizes_that_make_as_many_numbers(tmp_path):
     weights, path = flat_file(tmp_path, BREAKOUT, 16, 1)
     assert same(read_flat(path, BREAKOUT)[1], weights)
     settings = {"policy.hidden_size": "10", "policy.num_layers": "5"}
-    assert sizes_of(path, BREAKOUT, config_of(settings)) == {}
+    assert sizes_of(path, BREAKOUT, configuration_of(settings)) == {}
     weights, path = flat_file(tmp_path, SPEC, 24, 3)  # no power of two, and the only ones
     assert same(read_flat(path, SPEC)[1], weights)
 
@@ -555,7 +539,7 @@ def theirs(folder):
     return str(place)
 
 
-@pytest.mark.parametrize("kind", ["folder", "gym:ID", "config.ini"])
+@pytest.mark.parametrize("kind", ["folder", "gym:ID"])
 def test_environments_are_found_as_train_finds_them(here, script, commands, capsys, kind):
     """And both commands that are printed work, from any folder's and file's name."""
     if kind == "gym:ID":
@@ -565,11 +549,6 @@ def test_environments_are_found_as_train_finds_them(here, script, commands, caps
         spec = EnvSpec("drift", 3, np.dtype(np.float32), ActionSpec((1, 1)))
         word = theirs(here)
     weights, path = flat_file(here, spec, 8, 1, whole=True)
-    if kind == "config.ini":
-        settings = config.load(word, SMALL.split())
-        vec.look_up_spec(settings)  # a run of one's own, whose folder was named on this machine
-        run = checkpoint.prepare(settings, "17")
-        word = str(run / "config.ini")
     assert script.main([str(path), word, "--out", "a run", *SMALL.split()]) == 0
     printed = capsys.readouterr().out
     made = checkpoint.load(here / "a run" / "0000000000000000")
