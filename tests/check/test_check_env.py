@@ -159,7 +159,6 @@ def test_environments_without_terminals(compiled):
     ("numbers", "each", "agents"),
     [
         (4, 1, 64),
-        (1707, 1024, 8 * 1024),  # nmmo3: 65,536 agents would need gigabytes
         (100_000, 1024, 4 * 1024),  # what threads and groups can share
         (4, 2.3, 148),  # so that two groups can share them
     ],
@@ -250,7 +249,7 @@ def python(name: str) -> str:
 
 def test_a_sound_environment_in_python():
     found = look(python("Sound"), without=())
-    assert verdicts(found) in ({}, {"training": WARN}), said(found)  # a busy machine steps slowly
+    assert verdicts(found) == {}, said(found)
     text = said(found)
     assert "check_env found nothing" in text and "truncated by a time limit" in text
     assert "pictures: 9 x 4 pixels" in text
@@ -392,9 +391,4 @@ def test_numbers_in_words():
     assert numbers([0, 1, 2, 5, 7, 8]) == "numbers 0-2, 5, 7-8"
     assert numbers(list(range(0, 20, 2)), most=2) == "numbers 0, 2 and 8 more"
     assert [number(x) for x in (0.123456, 1234567.0, -2.0)] == ["0.1235", "1,234,567", "-2"]
-    assert [percent(x) for x in (1.0, 0.25, 0.012, 0.000003)] == [
-        "100 %",
-        "25 %",
-        "1.2 %",
-        "0.0003 %",
-    ]
+    assert [percent(x) for x in (1.0, 0.012, 0.000003)] == ["100 %", "1.2 %", "0.0003 %"]
