@@ -136,7 +136,7 @@ def test_in_c_each_row_is_its_policys_to_the_bit(name: str, network: str):
         assert (game.alone(0)[1] != game.alone(1)[1][:, :1]).any()  # policies that differ
 
 
-@pytest.mark.parametrize(("groups", "looped"), [(1, True), (2, False), (2, True)])
+@pytest.mark.parametrize(("groups", "looped"), [(1, True), (2, False)])
 def test_equal_policies_are_no_self_play_to_the_bit(groups: int, looped: bool):
     game, other = Game("connect4_two", groups=groups), Game("connect4_two", groups=groups)
     with game.vec, other.vec:
@@ -152,9 +152,7 @@ def test_equal_policies_are_no_self_play_to_the_bit(groups: int, looped: bool):
     ("name", "network", "parts"),
     [
         ("connect4_two", "MinGRU", each_group),
-        ("connect4_two", "MLP", few_parts),
-        ("peloton", "MinGRU", few_parts),
-        ("target", "MLP", each_group),
+        ("target", "MLP", few_parts),
     ],
 )
 def test_through_mlx_each_row_is_its_policys(name: str, network: str, parts):
@@ -193,7 +191,7 @@ def test_the_way_that_several_policies_take():
         assert isinstance(choose_acting(CPU, "bf16", *about), ActingInMLX)
 
 
-@pytest.mark.parametrize("rows", [[3, 2], [0, 0], [-1, 3], [1, 192]])
+@pytest.mark.parametrize("rows", [[3, 2], [-1, 192]])
 def test_rows_that_an_actor_cant_have(rows: list[int]):
     game = Game("connect4_two")
     with game.vec:

@@ -1,6 +1,5 @@
 """Videos while training: which there are, what they show, and that training doesn't notice."""
 
-import builtins
 import sys
 from pathlib import Path
 
@@ -119,8 +118,8 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path):
 @pytest.mark.parametrize(
     ("interval", "every", "epochs"),
     [
-        *((1, 0, []), (1, 1, [1, 2, 3, 4]), (1, 3, [3, 4]), (1, 9, [4])),
-        *((N * T * 2, 1, [2, 4]), (N * T * 3, 1, [3, 4]), (N * T + 1, 2, [3, 4])),
+        *((1, 0, []), (1, 1, [1, 2, 3, 4]), (1, 3, [3, 4])),
+        *((N * T * 3, 1, [3, 4]), (N * T + 1, 2, [3, 4])),
     ],
 )
 def test_of_which_evaluations(interval, every, epochs):
@@ -200,20 +199,6 @@ def test_an_environment_that_cannot_be_drawn(tmp_path):
         assert error.hint.endswith("; or --eval-video-interval 0"), name
     with make(config := configure(DRIFT["native"])) as environments:
         refuse_undrawable(config, environments)  # nobody asked for any
-
-
-def test_without_pillow(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *args, **how):
-        if name.split(".")[0] == "PIL":
-            raise ModuleNotFoundError("No module named 'PIL'", name="PIL")
-        return real(name, *args, **how)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    error = refused(configure("squared", *VIDEOS))
-    assert "pictures need PIL, which isn't installed" in error.message
-    assert error.hint.startswith("pip install 'puffer-mlx[gif]'")
 
 
 @pytest.mark.parametrize("fault", ["draw", "disk"])

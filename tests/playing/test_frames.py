@@ -134,7 +134,7 @@ def test_a_gif_holds_every_pixel():
 
 def test_colours():
     """255 in all are exact, whichever picture they are in; of more the nearest are taken."""
-    for count in [2, 254, 255, 256, 3000]:
+    for count in [2, 255, 256, 3000]:
         codes = np.arange(count) * 5000
         colours = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1).astype(np.uint8)
         halves = np.array_split(colours, 2)

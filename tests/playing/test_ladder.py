@@ -1,6 +1,5 @@
 """The ladder: scripted opponents one after another, of both kinds, and what is said of it."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,9 +7,9 @@ import mlx.core as mx
 import pytest
 from kept import edit, kept_copy
 from native_envs import UPSTREAM_5_ROOT, folder_of
+from saved_policies import record_of, save
 
-from puffer_mlx import checkpoint, config, vec
-from puffer_mlx.cli import evaluate, match_output
+from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
 from puffer_mlx.playing import ladder
 from puffer_mlx.playing.episodes import Scores
@@ -21,42 +20,15 @@ from puffer_mlx.spec import EnvSpec
 # ---- A folder with a bot.py ----------------------------------------------------------------------
 
 
-@pytest.fixture
-def scored(monkeypatch, here, capsys):
-    """Runs evaluate with a command line: the exit code, what was printed and what was said."""
-    monkeypatch.setattr(match_output, "threads", lambda: 1)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        code = evaluate.main([*words])
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return run
-
-
-def save(env: str, *words: str) -> config.Config:
-    """A checkpoint of a small policy, run 17."""
-    settings = config.load(env, ["--policy.hidden-size", "8", "--device", "cpu", *words])
-    spec = vec.look_up_spec(settings)
-    policy = configured_policy(spec, settings)
-    folder = checkpoint.run_folder(settings, "17")
-    checkpoint.write_weights(folder, 64, settings, spec, policy, policy.init(mx.random.key(1)))
-    return settings
-
-
-def told(here) -> dict:
-    return json.loads((here / "x.json").read_text())
-
-
-def test_each_skill_is_a_match(scored, here):
+def test_each_skill_is_a_match(against, here):
     """With the results that the same match has by itself."""
     save("connect4_two")
     line = "--games 40 --json x.json --seed 3"
-    assert scored("connect4_two", "17", "--against", "bot:0.75", *line.split())[0] == 0
-    pair = told(here)["pairs"][0]
-    code, out, err = scored("connect4_two", "17", "--ladder", *line.split())
+    assert against("connect4_two", "17", "--against", "bot:0.75", *line.split())[0] == 0
+    pair = record_of(here)["pairs"][0]
+    code, out, err = against("connect4_two", "17", "--ladder", *line.split())
     assert (code, err) == (0, "")
-    record = told(here)
+    record = record_of(here)
     rungs = {rung["name"]: rung for rung in record["rungs"]}
     assert list(rungs) == ["bot:0", "bot:0.25", "bot:0.5", "bot:0.75", "bot:1"]
     found = rungs["bot:0.75"]
@@ -73,29 +45,29 @@ def test_each_skill_is_a_match(scored, here):
     assert last.split() == ["mean", f"{record['score']:.3f}"]
 
 
-def test_a_script_is_met_where_bot_eval_says(scored, here):
+def test_a_script_is_met_where_bot_eval_says(against, here):
     """connect4_two-openings begins with random stones, but not against its scripted players."""
-    same = ["--torch.network", "MLP", "--policy.dialect", "puffer3", "--policy.num-layers", "1"]
+    same = "--torch.network MLP --policy.dialect puffer3 --policy.num-layers 1"
     rungs = []
     for env, line in (
         ("connect4_two-openings", ""),
         ("connect4_two", ""),
         ("connect4_two", "--env.opening-stones 24"),
     ):
-        save(env, *same)
+        save(env, more=same)
         words = f"17 --ladder --games 60 --seed 3 --json x.json {line}".split()
-        assert scored("connect4_two", *words)[0] == 0
-        rungs.append(told(here)["rungs"])
+        assert against("connect4_two", *words)[0] == 0
+        rungs.append(record_of(here)["rungs"])
     assert rungs[0] == rungs[1] != rungs[2]
 
 
-def test_bots_that_nobody_plays(scored):
+def test_bots_that_nobody_plays(against):
     save("connect4_two")
     for line, why in (
         ("--against random --games 2", "unused here: selfplay.eval_bots (for --ladder)"),
         ("--ladder --games 2", "unused here: selfplay.eval_bots (of bots that an environment"),
     ):
-        code, out, _ = scored("connect4_two", "17", *line.split(), "--selfplay.eval-bots=1")
+        code, out, _ = against("connect4_two", "17", *line.split(), "--selfplay.eval-bots=1")
         assert code == 0 and why in out and out.count("unused here") == 1
 
 

@@ -142,10 +142,8 @@ CASES = {
     "as a run": {},
     "a small pool": {"max_size": 5, "snapshot_interval": 10 * EACH},
     "one entry": {"max_size": 1},
-    "never beaten": {"swap_winrate": 1.0},
     "beaten at once": {"min_games": 0, "swap_winrate": 0.0},
     "no snapshots, no time": {"snapshot_interval": 0, "opp_timeout_steps": 0},
-    "no time": {"opp_timeout_steps": 0, "swap_winrate": 0.99},
 }
 
 
@@ -171,12 +169,12 @@ def test_puffer4_decides_what_the_text_says(case):
         changed = {b + 1 for b in range(B) if told[0][b] != before[b]}
         assert changed <= made.fresh and len(told[1]) <= keys["max_size"]
         changes += len(changed)
-    assert changes > 20 or case in ("one entry", "no snapshots, no time", "never beaten", "no time")
+    assert changes > 20 or case in ("one entry", "no snapshots, no time")
 
 
 @pytest.mark.parametrize(
     "case",
-    [{}, {"max_size": 3}, {"max_size": 1}, {"opp_timeout_steps": EACH}, {"opp_timeout_steps": 0}],
+    [{}, {"max_size": 1}, {"opp_timeout_steps": 0}],
 )
 def test_puffer5_decides_what_the_text_says(case):
     keys = {**KEYS, "opp_timeout_steps": 7 * EACH, **case}

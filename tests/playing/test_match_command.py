@@ -1,23 +1,22 @@
 """puffer-mlx match: who is named, what is said, and what is refused."""
 
-import json
 import shutil
 
-import mlx.core as mx
 import numpy as np
 import pytest
 from films import gif_pages
-from native_envs import OURS, make, parameters
+from native_envs import OURS
+from saved_policies import record_of, save
 
-from puffer_mlx import checkpoint, config, vec
+from puffer_mlx import checkpoint, config
 from puffer_mlx.checkpoint.flat_files import save_bin
-from puffer_mlx.cli import evaluate, match_output
 from puffer_mlx.cli import match as module
+from puffer_mlx.cli import match_output
 from puffer_mlx.playing.frames import captioned
 from puffer_mlx.playing.matches import without_statistics
-from puffer_mlx.policy.policy import make_policy
 
 PYTHON = OURS / "python"
+DUEL = "--env.agents 4 --vec.total-agents 8"
 BOARD = 168  # the height of connect4_two's picture
 
 
@@ -36,32 +35,16 @@ def match(monkeypatch, here, capsys):
     return run
 
 
-def save(run: str, H: int = 8, env: str = "connect4_two", seed: int = 1) -> str:
-    """A checkpoint of a small policy."""
-    settings = config.load(env, ["--policy.hidden-size", str(H), "--device", "cpu"])
-    agents = 2 if env == "connect4_two" else 8
-    with make(env, total_agents=agents, env=parameters(env)) as made:
-        spec = made.spec
-    policy = make_policy(spec, settings.policy, settings.torch)
-    weights = policy.init(mx.random.key(seed))
-    folder = checkpoint.run_folder(settings, run)
-    return str(checkpoint.write_weights(folder, 64, settings, spec, policy, weights))
-
-
-def told(here) -> dict:
-    return json.loads((here / "x.json").read_text())
-
-
 def test_tables_and_the_record(match, here):
-    save("17")
-    save("18", H=16)
+    save()
+    save(run="18", H=16)
     code, out, err = match("17 18 random bot:0.5 --games 40 --seed 3 --json x.json --greedy")
     assert (code, err) == (0, "")
     first, header, *rows = out.splitlines()
     said = "connect4_two: 40 games of each pair, half on either side; greedy, seed 3"
     assert first == said
     assert header.split() == ["wins", "draws", "losses", "score", "95", "%"]
-    record = told(here)
+    record = record_of(here)
     names = [player["name"] for player in record["players"]]
     assert names == ["17/0000000000000064", "18/0000000000000064", "random", "bot:0.5"]
     assert [(p["first"], p["second"]) for p in record["pairs"]] == [
@@ -91,8 +74,8 @@ def test_tables_and_the_record(match, here):
 
 def test_games_that_repeat_have_no_interval(match, here):
     """Two greedy policies on an empty board; with stones put down at random there are more."""
-    save("17")
-    save("18", H=16)
+    save()
+    save(run="18", H=16)
     line = "17 18 --games 40 --greedy --json x.json"
     code, out, _ = match(line)
     assert code == 0
@@ -103,33 +86,33 @@ def test_games_that_repeat_have_no_interval(match, here):
         " draws: --env.opening-stones 8 begins each with stones put down at random"
     )
     assert note in out
-    (pair,) = told(here)["pairs"]
+    (pair,) = record_of(here)["pairs"]
     assert (pair["distinct"], pair["low"], pair["high"]) == (2, None, None)
-    assert abs(told(here)["players"][0]["elo"]) < 200  # of two games, not of 40
+    assert abs(record_of(here)["players"][0]["elo"]) < 200  # of two games, not of 40
 
     code, out, _ = match(f"{line} --env.opening-stones 8")
-    (pair,) = told(here)["pairs"]
+    (pair,) = record_of(here)["pairs"]
     assert 20 < pair["distinct"] <= 40 and pair["low"] < pair["score"] < pair["high"]
     assert "distinct" not in out or pair["distinct"] < 40
 
     match("17 18 --games 40 --json x.json")  # drawn
-    assert told(here)["pairs"][0]["distinct"] is None
+    assert record_of(here)["pairs"][0]["distinct"] is None
 
 
 def test_same_seed_same_games_whoever_else_plays(match, here):
-    save("17")
+    save()
     found = []
     for line in "17 random", "17 random bot", "17 random --seed 1":
         assert match(f"{line} --games 100 --json x.json")[0] == 0
-        found.append(told(here)["pairs"][0])
+        found.append(record_of(here)["pairs"][0])
     assert found[0] == found[1] != found[2]
 
 
 def test_other_players(match, here):
     """The same one twice; and a policy of connect4."""
     assert match("--players bot bot:1 --games 2 --json x.json")[0] == 0
-    assert [player["name"] for player in told(here)["players"]] == ["bot:1", "bot:1 (2)"]
-    save("17", env="connect4")
+    assert [player["name"] for player in record_of(here)["players"]] == ["bot:1", "bot:1 (2)"]
+    save("connect4")
     assert match("checkpoints/connect4/17 random --games 2")[0] == 0
 
 
@@ -173,7 +156,7 @@ def test_refused(match):
         code, out, err = match(line)
         assert (code, out) == (2, "")
         assert err.startswith("error: ") and said in err and "\n  hint: " in err
-    save("17", env="squared")
+    save("squared")
     code, _, err = match("checkpoints/squared/17 random")
     assert code == 2 and "is a policy for 121" in err and "but connect4_two has 126" in err
 
@@ -197,54 +180,28 @@ def duel(here) -> str:
     return "pettingzoo:zoo_duel"
 
 
-def save_duel(name: str, run: str, seed: int = 1, told: str = "") -> str:
-    """A checkpoint of a small policy of it."""
-    line = "--policy.hidden-size 8 --device cpu --env.agents 4 --vec.total-agents 8"
-    settings = config.load(name, [*line.split(), *told.split()])
-    vec.settle_family(settings)
-    with vec.make(settings, 1) as made:
-        spec, memory = made.spec, getattr(made, "memory", dict)()
-    policy = make_policy(spec, settings.policy, settings.torch)
-    weights = policy.init(mx.random.key(seed))
-    folder = checkpoint.run_folder(settings, run)
-    return str(checkpoint.write_weights(folder, 64, settings, spec, policy, weights, memory=memory))
-
-
 def test_a_match_in_python(here, duel, capsys):
-    save_duel(duel, "17")
+    save(duel, more=DUEL)
     line = "17 random --env.agents 4 --games 20 --json x.json --gif x.gif --vec.backend sync"
     assert module.main([duel, *line.split()]) == 0
     out = capsys.readouterr().out
     assert "pettingzoo:zoo_duel: 20 games of each pair" in out
-    (pair,) = told(here)["pairs"]
+    (pair,) = record_of(here)["pairs"]
     assert [sum(side.values()) for side in pair["sides"]] == [10, 10]
     assert len(gif_pages((here / "x.gif").read_bytes())) == 5  # the reset, three steps, the result
     assert module.main([duel, "random", "bot"]) == 2
     assert "have no scripted players" in capsys.readouterr().err
 
 
-@pytest.fixture
-def against(monkeypatch, here, capsys):
-    """Runs evaluate with a command line: as ``match``."""
-    monkeypatch.setattr(match_output, "threads", lambda: 1)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        code = evaluate.main([*words])
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return run
-
-
 def test_a_run_against_others_has_the_results_of_a_match(match, against, here):
-    save("17")
-    save("18", H=16)
+    save()
+    save(run="18", H=16)
     line = "--games 40 --seed 3 --json x.json"
     assert match(f"17 18 random {line}")[0] == 0
-    pairs = told(here)["pairs"][:2]
+    pairs = record_of(here)["pairs"][:2]
     code, out, err = against("connect4_two", "17", "--against", "18", "random", *line.split())
     assert (code, err) == (0, "")
-    record = told(here)
+    record = record_of(here)
     assert record["pairs"] == pairs and "players" not in record
     first, header, name, *rows = out.splitlines()
     assert first.startswith("connect4_two: 40 games against each, half on either side; stoch")
@@ -254,10 +211,10 @@ def test_a_run_against_others_has_the_results_of_a_match(match, against, here):
 
 def test_a_run_plays_in_its_own_environment(against, here, duel):
     """With its own parameters, and observations normalised as it saw them."""
-    save_duel(duel, "17", told="--env.length 5 --vec.normalize-observations 1")
+    save(duel, more=f"{DUEL} --env.length 5 --vec.normalize-observations 1")
     line = "--against 17 random --games 4 --json x.json --gif x.gif --fps 5 --scale 2"
     assert against(duel, "17", *line.split())[0] == 0
-    pairs = told(here)["pairs"]
+    pairs = record_of(here)["pairs"]
     assert [pair["steps"] for pair in pairs] == [5 * 2 + 1] * 2  # two games on each of two
     assert [pair["second"] for pair in pairs] == ["17/0000000000000064 (2)", "random"]
     pages = gif_pages((here / "x.gif").read_bytes())
@@ -276,20 +233,20 @@ def test_environments_show_plain_observations(here, duel):
 def test_files_tell_their_sizes(match, against, here):
     """A .bin has no configuration: its policy plays as the checkpoint does, game by game."""
     for H in 8, 16:
-        found = checkpoint.load(here / save(str(H), H), True)
+        found = checkpoint.load(here / save(run=str(H), H=H), True)
         save_bin(found.policy, found.weights, here / f"{H}.bin")
     line, results = "--games 20 --json x.json", []
     for players in "8 16", "8.bin 16", "8.bin 16.bin":
         assert match(f"{players} {line}")[0] == 0
-        results.append(told(here)["pairs"][0])
+        results.append(record_of(here)["pairs"][0])
     assert against("connect4_two", "8", "--against", "16.bin", *line.split())[0] == 0
-    results.append(told(here)["pairs"][0])
+    results.append(record_of(here)["pairs"][0])
     for key in "wins", "losses":
         assert len({result[key] for result in results}) == 1
 
 
 def test_refused_of_evaluations(against, here):
-    save("17")
+    save()
     for line, said in (
         ("--against random --episodes 4", "--episodes does nothing with --against"),
         ("--against random --terminal", "--terminal does nothing with --against"),

@@ -2,10 +2,9 @@
 
 import math
 
-import numpy as np
 import pytest
 
-from puffer_mlx.playing.results import PairResult, Tally, Z, elo, wilson
+from puffer_mlx.playing.results import PairResult, Tally, elo, wilson
 
 
 def test_score():
@@ -26,14 +25,6 @@ def test_interval():
     assert (low, high) == pytest.approx((0.403832, 0.596168), abs=1e-6)
     low, high = wilson(Tally(70, 0, 30))  # a table's: 0.6042, 0.7811
     assert (low, high) == pytest.approx((0.6042, 0.7811), abs=1e-4)
-
-
-def test_interval_holds_the_truth():
-    """Of many matches of 200 games with a known score, 95 % of the intervals have it inside."""
-    wins = np.random.default_rng(0).binomial(200, 0.8, 2000)
-    inside = [low <= 0.8 <= high for low, high in (wilson(Tally(w, 0, 200 - w)) for w in wins)]
-    assert 0.93 < np.mean(inside) < 0.97
-    assert pytest.approx(1.96, abs=1e-4) == Z
 
 
 def test_two_players():
@@ -62,9 +53,3 @@ def test_three_players_of_known_strength():
         results[pair] = Tally(won - 1, 1, games - won - 1)  # and half of the added draw
     step = 400 * math.log10(2)
     assert elo(results, 3) == pytest.approx([step, 0, -step], abs=1e-4)
-
-
-def test_a_chain_tells_of_players_that_never_met():
-    results = {(0, 1): Tally(199, 1, 99), (1, 2): Tally(199, 1, 99)}
-    step = 400 * math.log10(2)
-    assert elo(results, 3) == pytest.approx([step, 0, -step], abs=0.01)

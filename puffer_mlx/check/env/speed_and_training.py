@@ -31,7 +31,7 @@ def speed(subject: Subject) -> Findings:
 
 
 def training(subject: Subject) -> Findings:
-    """A few epochs of it: losses are finite. What part of the time is the environment's is shown."""
+    """Losses of a few epochs are finite; the environment's part of their time is shown."""
     config = shortened(subject.few() if subject.native else subject.config)
     records = train(config, subject)
     whole = shortened(subject.config)
