@@ -26,7 +26,7 @@ HIDDEN = 32
 
 
 @dataclass
-class Compared:
+class TrajectoryComparison:
     """What became of trajectories.
 
     Attributes:
@@ -49,7 +49,9 @@ class Compared:
     seconds: float
 
 
-def compare(make: Callable[[], AbstractContextManager[Any]], launches: int) -> Compared | None:
+def compare(
+    make: Callable[[], AbstractContextManager[Any]], launches: int
+) -> TrajectoryComparison | None:
     """Step two sets of environments with the actions that a fresh policy draws.
 
     Args:
@@ -74,7 +76,7 @@ def compare(make: Callable[[], AbstractContextManager[Any]], launches: int) -> C
         rows = allocate_rows(host, N)
         host.reset(rows)
         same, times = np.ones(N, bool), []
-        result = Compared(N, N, launches * HORIZON, 0.0, None, 0, 0.0)
+        result = TrajectoryComparison(N, N, launches * HORIZON, 0.0, None, 0, 0.0)
         for launch in range(launches):
             buffer.begin(buffer)
             noise = policy.distribution.noise(mx.random.key(launch), (HORIZON, N))

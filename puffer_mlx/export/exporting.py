@@ -24,7 +24,7 @@ from puffer_mlx.export import formats
 from puffer_mlx.export.dialects import dialect_of, to_dialect
 from puffer_mlx.export.file_format import Contents, FileFormat, need
 from puffer_mlx.export.importing import opened
-from puffer_mlx.export.parity import Compared, judge, random_observations
+from puffer_mlx.export.parity import Comparison, judge, random_observations
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.system.files import publish
 from puffer_mlx.trees import named
@@ -157,7 +157,7 @@ def _observations(checkpoint: Checkpoint, recorded: mx.array | None) -> np.ndarr
     return normalization.undo(checkpoint.memory, np.array(recorded))
 
 
-def _refuse_another(path: Path, compared: Compared) -> None:
+def _refuse_another(path: Path, compared: Comparison) -> None:
     if not compared.same:
         raise UserError(
             f"{path} would not be the same policy: its {compared.worst} differs from ours by"

@@ -27,7 +27,7 @@ def make(name: str = "squared") -> Any:
     return vec.make(config.load(name, [*sizes, "--train.minibatch-size", "1024"]), 1)
 
 
-def compare(name: str = "squared") -> trajectories.Compared:
+def compare(name: str = "squared") -> trajectories.TrajectoryComparison:
     with emulated_gpu():
         found = trajectories.compare(lambda: make(name), 1)
     assert found is not None

@@ -457,8 +457,8 @@ def test_steps(tmp_path):
         ("puffer4_breakout_mingru.bin", 0),
         ("model_breakout_000300.pt", 0),
     ):
-        assert importing.Found(tmp_path / name, flat).step == step
-    named = importing.Found(tmp_path / "0000000093847552.x", onnx, metadata={"step": "5"})
+        assert importing.PolicyFile(tmp_path / name, flat).step == step
+    named = importing.PolicyFile(tmp_path / "0000000093847552.x", onnx, metadata={"step": "5"})
     assert named.step == 5
 
 
