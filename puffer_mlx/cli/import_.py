@@ -24,6 +24,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.export import formats
 from puffer_mlx.export.file_format import PolicyFile
 from puffer_mlx.export.importing import difference, inspect, weights_of
+from puffer_mlx.export.parity import Comparison
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import select_device
@@ -53,12 +54,12 @@ def option_parser() -> argparse.ArgumentParser:
     return build_parser(extra=add_options)
 
 
-def configure(source: PolicyFile, argv: list[str]) -> tuple[Config, EnvSpec, argparse.Namespace]:
+def configure(found: PolicyFile, argv: list[str]) -> tuple[Config, EnvSpec, argparse.Namespace]:
     """The configuration, with what the file tells before what the command line says."""
     config, _ = parse_command_line(argv, add_options)
     vec.settle_family(config)
-    source.settings |= source.file.sizes_for(source, vec.look_up_spec(config), config)
-    told = {**UNTOLD, **source.settings}
+    found.settings |= found.file.sizes_for(found, vec.look_up_spec(config), config)
+    told = {**UNTOLD, **found.settings}
     if config.policy.dialect == "sb3":
         told.setdefault("policy.dialect", "native")
     if config.python:
@@ -67,10 +68,10 @@ def configure(source: PolicyFile, argv: list[str]) -> tuple[Config, EnvSpec, arg
     line = [argv[0], *words, *argv[1:]]
     config, options = parse_command_line(line, add_options, family=config.base.family)
     spec = vec.look_up_spec(config)
-    if config.vec.normalize_observations != normalization.normalises(source.memory):
-        has = "has" if source.memory else "has no"
+    if config.vec.normalize_observations != normalization.normalises(found.memory):
+        has = "has" if found.memory else "has no"
         raise UserError(
-            f"{source.path} {has} statistics that observations are normalised by",
+            f"{found.path} {has} statistics that observations are normalised by",
             "leave vec.normalize_observations out: the file tells",
         )
     return config, spec, options
@@ -81,32 +82,32 @@ def convert(argv: list[str]) -> None:
         parse_command_line(["--help", *argv[-1:]], add_options)
     if len(argv) < 2 or argv[0].startswith("-") or argv[1].startswith("-"):
         raise UserError("the first two words must be a file and an environment", "FILE ENV")
-    source = inspect(Path(argv[0]))
-    config, spec, options = configure(source, argv[1:])
-    own = chosen_options(options, source.kind, "a file of kind {}")
-    source.file = formats.chosen(source.kind, **own)
-    policy, weights = weights_of(source, spec, config)
-    compared = difference(source, policy, weights, spec)
+    found = inspect(Path(argv[0]))
+    config, spec, options = configure(found, argv[1:])
+    own = chosen_options(options, found.kind, "a file of kind {}")
+    found.file = formats.chosen(found.kind, **own)
+    policy, weights = weights_of(found, spec, config)
+    compared = difference(found, policy, weights, spec)
     if compared and not compared.same:
         raise UserError(
-            f"{source.path}: {compared.worst} differs from what the file's own program computes by"
+            f"{found.path}: {compared.worst} differs from what the file's own program computes by"
             f" {compared.difference:.2g} of its scale, more than {compared.tolerance:.2g}",
             "this is a defect of puffer_mlx: report it",
         )
     run = options.out or checkpoint.run_folder(config, str(time.time_ns() // 1_000_000))
     write_ini(config, run / checkpoint.CONFIG)
     made = checkpoint.write_weights(
-        run, source.step, config, spec, policy, weights, memory=source.memory
+        run, found.step, config, spec, policy, weights, memory=found.memory
     )
     if voice.is_quiet():
         print(made)
         return
     detail_config(config)
-    show(source, argv[1], config, made, sum(w.size for _, w in named(weights)), compared)
+    show(found, argv[1], config, made, sum(w.size for _, w in named(weights)), compared)
 
 
 def show(
-    source: PolicyFile,
+    found: PolicyFile,
     env: str,
     config: Config,
     made: Path,
@@ -116,9 +117,9 @@ def show(
     parts = config.torch
     policy = f"{parts.encoder}, {parts.network} {config.policy.hidden_size}x"
     lines = {
-        "file": f"{source.path} ({source.kind})",
+        "file": f"{found.path} ({found.kind})",
         "policy": f"{policy}{config.policy.num_layers}, dialect {config.policy.dialect}",
-        "observations": "normalised by the file's statistics" if source.memory else "as they are",
+        "observations": "normalised by the file's statistics" if found.memory else "as they are",
         "parameters": f"{parameters:,}",
         "checkpoint": made,
     }

@@ -205,8 +205,8 @@ class Dashboard:
 
 # ---- Ctrl-C without its ^C -----------------------------------------------------------------------
 #
-# The terminal writes what it shows of control keys where the cursor is, behind the last character of
-# what was drawn. In a picture as wide as the window that begins a new line, and the next drawing
+# The terminal writes what it shows of control keys where the cursor is, behind the last character
+# of what was drawn. In a picture as wide as the window that begins a new line, and the next drawing
 # misses its first one.
 
 

@@ -155,7 +155,7 @@ def _refuse_classes(source: PolicyFile, config: Config) -> None:
     for key, name in source.classes.items():
         if ":" not in str(attrgetter(key)(config)):
             raise UserError(
-                f"{source.path} names a class of its own, {key} {_plain(name)}, which isn't imported"
-                " only because a file says so",
+                f"{source.path} names a class of its own, {key} {_plain(name)}, which isn't"
+                " imported only because a file says so",
                 f"if it is yours: --{key} MODULE:CLASS",
             )
