@@ -20,7 +20,6 @@ from puffer_mlx.check.env.inputs_outputs import observations, spaces
 from puffer_mlx.check.env.items import ITEMS, judge
 from puffer_mlx.check.env.subject import Subject
 from puffer_mlx.check.item_processes import known
-from puffer_mlx.cli import check_env
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import ActionSpec, EnvSpec, ImagePart
@@ -370,19 +369,8 @@ def test_what_does_not_compile(compiled, tmp_path):
     assert done.returncode == 1 and "FAIL  loads" in done.stdout and "sails" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("no-such-environment",), "no configuration has the environment"),
-        (("squared", "--only", "nonsense"), "there is no item 'nonsense'"),
-        (("squared", "--seconds", "-1"), "'-1' is not a number from 0.001 up"),
-        ((), "the first word must be an environment"),
-    ],
-)
-def test_bad_usage(here, capsys, words, message):
-    assert check_env.main(list(words)) == 2
-    assert message in capsys.readouterr().err
-    with pytest.raises(UserError, match="there are loads, "):
+def test_an_item_that_is_none():
+    with pytest.raises(UserError, match="there is no item 'nonsense'\n  hint: there are loads, "):
         known(ITEMS, ["nonsense"])
 
 

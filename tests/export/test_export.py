@@ -11,7 +11,6 @@ import pytest
 from mlx.utils import tree_map
 from oracles import named
 from policy_files import same
-from running import errors
 
 from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint import State, flat_files, weight_files
@@ -20,7 +19,6 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.export import exporting, file_format, formats, importing, parity
 from puffer_mlx.export.dialects import dialect_of, to_dialect, to_torch
 from puffer_mlx.export.exporting import Format
-from puffer_mlx.export.formats.torch import run_torch, save_torch
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -169,23 +167,6 @@ def there_and_back(made, kind, path):
         config.policy.dialect = "native"
         policy, loaded = importing.weights_of(found, made.spec, config)
         assert policy == made.policy and same(loaded, made.weights)
-
-
-def test_torch_files_are_upstreams(tmp_path, fixtures):
-    """Upstream's own keys and shapes, in its order; its loader is strict."""
-    torch = pytest.importorskip("torch")
-    for file, dialect, network, hidden, layers in (
-        ("puffer4_breakout_mingru.bin", "torch", "MinGRU", 64, 2),
-        ("puffer3_breakout_lstm.pt", "puffer3", "LSTM", 128, 1),
-    ):
-        expected = torch.load(fixtures / file, weights_only=True)
-        spec = EnvSpec("breakout", 118, np.dtype(np.float32), ActionSpec((3,)))
-        policy = make_policy(spec, Policy(hidden, layers, dialect), Torch(network=network))
-        save_torch(policy, policy.init(mx.random.key(0)), tmp_path / "w.pt")
-        found = torch.load(tmp_path / "w.pt", weights_only=True)
-        assert [(k, w.shape) for k, w in found.items()] == [
-            (k, w.shape) for k, w in expected.items()
-        ]
 
 
 KEYS = {
@@ -365,28 +346,6 @@ def test_a_policy_of_bytes(tmp_path, network, kind):
     policy, weights = importing.weights_of(found, made.spec, made.config)
     again = importing.difference(found, policy, weights, made.spec)
     assert again is not None and again.same
-
-
-def test_a_policy_of_bytes_in_float64(tmp_path):
-    """Ours and PyTorch's float32 are as far from PyTorch's float64 as from each other."""
-    torch = pytest.importorskip("torch")
-    from puffer_mlx.export.torch_modules import make_module
-
-    made = of_bytes(tmp_path)
-    policy, weights = to_dialect(made.policy, made.weights, "torch")
-    module = make_module(policy)
-    module.load_state_dict({k: torch.as_tensor(w) for k, w in to_torch(policy, weights).items()})
-    observations = parity.random_observations(made.spec)
-    double = module.double()
-    sequences = torch.from_numpy(observations).transpose(0, 1)
-    zeros = tuple(part.double() for part in double.initial_state(len(sequences)))
-    with torch.no_grad():
-        exact = {"logits": double(sequences, zeros)[0].transpose(0, 1).numpy()}
-    mine = parity.run(made.policy, made.weights, observations)
-    found = run_torch(policy, to_torch(policy, weights), observations)
-    errors = [parity.compare(exact, {"logits": one["logits"]})[0] for one in (mine, found)]
-    judged = parity.judge(made.policy, made.weights, observations, {}, found, 1e-5)
-    assert judged.same and max(errors) < max(judged.tolerance, 1e-4)
 
 
 def swapped(weights):
@@ -748,18 +707,3 @@ def test_what_the_script_prints(here, export_script, capsys):
     ):
         assert line in printed
     assert "largest difference  " in printed and "allowed: 1e-05" in printed
-
-
-def test_mistakes(here, export_script, capsys):
-    for words, message in (
-        (["17", "--to", "bin"], "there is no checkpoint 17|there is no checkpoint in"),
-        (["latest", "--to", "torch", "--lossy"], "--lossy does nothing without --to bin"),
-        (["latest", "--to", "torch", "--bin-build", "float"], "--bin-build does nothing"),
-    ):
-        assert export_script.main(words) == 2
-        error = errors(capsys.readouterr().err)
-        assert error.startswith("error: ") and "hint: " in error
-        assert any(part in error for part in message.split("|"))
-    make("native", here, "17")
-    assert export_script.main(["99", "--to", "bin"]) == 2
-    assert "17" in capsys.readouterr().err

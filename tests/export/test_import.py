@@ -59,6 +59,7 @@ def assert_close(found, expected):
 def imported(fixtures, version):
     pytest.importorskip("torch")
     found = importing.inspect(fixtures / FIXTURES[version])
+    assert (found.kind, found.step) == ("torch", 0)
     return importing.weights_of(found, BREAKOUT, configuration_of(found.settings))
 
 
@@ -103,17 +104,6 @@ def test_outputs_of_3_0(path, fixtures):
         last = check_sequence(policy, weights, data, kind)
         for part in "h", "c":
             assert_close(last[part], data[f"seq_train_final_{part}"])
-
-
-def test_what_upstreams_files_tell(fixtures):
-    pytest.importorskip("torch")
-    told = {"4.0": ("torch", "64", "2", "MinGRU"), "3.0": ("puffer3", "128", "1", "LSTM")}
-    keys = "policy.dialect", "policy.hidden_size", "policy.num_layers", "torch.network"
-    for version, values in told.items():
-        found = importing.inspect(fixtures / FIXTURES[version])
-        assert found.kind == "torch" and found.step == 0
-        expected = dict(zip(keys, values, strict=True)) | {"torch.encoder": "DefaultEncoder"}
-        assert found.settings == expected
 
 
 # ---- state_dicts of all sorts --------------------------------------------------------------------
@@ -626,23 +616,6 @@ def test_a_class_that_a_person_asks_for(here, script):
     assert script.main(["w.safetensors", "cartpole", "--torch.network", "my_own_net:Net"]) == 0
     (made,) = here.glob("checkpoints/cartpole/*/0000000000000000")
     assert checkpoint.load(made, True).config.torch.network == "my_own_net:Net"
-
-
-def test_mistakes(here, script, capsys):
-    (here / "w.bin").write_bytes(b"\0" * 8)
-    for words, message in (
-        ([], "the first two words must be a file and an environment"),
-        (["w.bin"], "the first two words must be a file and an environment"),
-        (["w.bin", "--seed", "1"], "the first two words must be a file and an environment"),
-        (["nowhere.bin", "breakout"], "can't read nowhere.bin"),
-        (["w.bin", "breakin"], "no configuration has the environment 'breakin'"),
-        (["w.bin", "breakout", "--nonsense", "1"], "unknown option --nonsense 1"),
-        (["w.bin", "breakout"], "has 8 bytes, which no hidden size and layers make for breakout"),
-    ):
-        assert script.main(words) == 2
-        error = errors(capsys.readouterr().err)
-        assert error.startswith("error: ") and message in error and "hint: " in error
-        assert not (here / "checkpoints").exists()
 
 
 def test_files_that_can_not_be_read_whole(tmp_path):

@@ -221,11 +221,6 @@ def test_a_failure_is_a_line_and_the_run_goes_on(tmp_path, monkeypatch, fault):
     assert not list(tmp_path.rglob("*.gif"))
 
 
-def test_videos_of_no_evaluation():
-    with pytest.raises(UserError, match="eval_video_interval 2 is of evaluations while training"):
-        c.load("squared", [*VIDEOS])
-
-
 # ---- the command ---------------------------------------------------------------------------------
 
 

@@ -276,29 +276,6 @@ def test_a_score_that_is_not_reported():
     assert caught.value.hint == "[sweep] metric = one of score"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["--eval-interval", "64", "--eval-episodes", "0"],
-            "base.eval_interval 64 evaluates base.eval_episodes 0, which is none",
-        ),
-        (
-            ["--stop-at-score", "5"],
-            "base.stop_at_score 5.0 is of evaluations while training, and there are none",
-        ),
-        (["--eval-interval", "-1"], "base.eval_interval -1 is out of range"),
-        (["--stop-at-score", "inf"], "base.stop_at_score inf is not a finite number"),
-    ],
-    ids=str,
-)
-def test_words_that_make_no_sense(words, message):
-    with pytest.raises(UserError) as caught:
-        configure(*SQUARED, *words)
-    assert caught.value.message == f"{message} (command line)"
-    assert caught.value.hint
-
-
 # ---- after training, and the checkpoints ---------------------------------------------------------
 
 
