@@ -1,16 +1,20 @@
 """A run with opponents goes on to the bit: their weights, pending swaps, games under way."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from emulated_run import emulated_gpu
 from oracles import named
 from running import learned
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.errors import UserError
+from puffer_mlx.rollout import acting
+from puffer_mlx.rollout.acting_in_kernel import ActingInKernel
 from puffer_mlx.training.trainer import Trainer
 
 AGENTS, T, EPOCHS = 64, 5, 12
@@ -32,6 +36,7 @@ RULES = {  # opponents change often: beaten after a few games, or after four rol
         --checkpoint-interval 2 --selfplay.opp-timeout-steps {4 * AGENTS * T} --reset-state 0
     """.split(),
 }
+KERNEL = "--torch.network", "LSTM", "--train.total-timesteps", str(6 * AGENTS * T)
 
 
 @pytest.fixture(autouse=True)
@@ -68,15 +73,23 @@ def whole(settings: config.Config, folder: Path) -> tuple[list[Path], list[Any],
 
 
 @pytest.mark.parametrize(
-    ("name", "rules", "overlap"),
+    ("name", "rules", "more"),
     [
-        (GAMES[0], "puffer4", "1"),
-        (GAMES[1], "puffer5", "0"),
+        (GAMES[0], "puffer4", ("--train.overlap", "1")),
+        (GAMES[1], "puffer5", ()),
+        (GAMES[0], "puffer5", KERNEL),
     ],
 )
-def test_from_every_epoch_on(tmp_path: Path, name: str, rules: str, overlap: str):
-    settings = configure(*RULES[rules], "--train.overlap", overlap, name=name)
-    made, logs, end = whole(settings, tmp_path)
+def test_from_every_epoch_on(monkeypatch, tmp_path: Path, name: str, rules: str, more):
+    settings = configure(*RULES[rules], *more, name=name)
+    if more is KERNEL:
+        monkeypatch.setattr(acting, "make_actor", lambda *_: None)  # who act in C on a CPU
+    with emulated_gpu() if more is KERNEL else nullcontext():
+        goes_on(settings, tmp_path, name, rules, more is KERNEL)
+
+
+def goes_on(settings: config.Config, folder: Path, name: str, rules: str, in_kernel: bool) -> None:
+    made, logs, end = whole(settings, folder)
     states = [checkpoint.load_state(folder) for folder in made]
     if name == "rock_paper_scissors":
         assert any(np.array(state.arrays["selfplay.under_way"]).any() for state in states)
@@ -87,6 +100,7 @@ def test_from_every_epoch_on(tmp_path: Path, name: str, rules: str, overlap: str
     for epoch, folder in enumerate(made[:-1]):
         with vec.make(settings, 1) as environments:
             trainer = Trainer(settings, environments)
+            assert isinstance(trainer.collector.acting, ActingInKernel) == in_kernel
             found = checkpoint.load(folder)
             assert trainer.restore(found.weights, checkpoint.load_state(folder))
             again = [learned(record) for record in trainer]
