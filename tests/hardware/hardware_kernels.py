@@ -112,11 +112,8 @@ def _acting_apart(policy: Policy, masked: bool) -> float:
     expected, their_states = steps(mx.Device(mx.cpu), plain)
     alike = np.isclose(results[: action.heads], expected[: action.heads], atol=1e-4).all(0)
     require(bool(alike.mean() > 0.95), f"{(~alike).sum()} of {S} agents choose something else")
-    apart = [
-        np.abs(results - expected)[:, alike].max(),
-        np.abs(states - their_states).max(initial=0),
-    ]
-    return float(max(apart))
+    apart = np.abs(results - expected)[:, alike].max()
+    return float(max(apart, np.abs(states - their_states).max(initial=0)))
 
 
 def gradients(quick: bool) -> str:
@@ -182,12 +179,12 @@ def _several_apart(policy: Policy, masked: bool) -> float:
     assert step is not None
     action, acts = policy.decoder.action, np.resize(POLICIES, S)
     legal = (rng.random((S, action.logits)) < 0.6).astype(np.uint8)
-    arguments = rng.normal(size=(S, 20)).astype(np.float32), legal if masked else None
+    seen = rng.normal(size=(S, 20)).astype(np.float32), legal if masked else None
     ends = (rng.random(S) < 0.2).astype(np.float32)
 
     def launch(weights: mx.array, crews: Crews | None) -> list[np.ndarray]:
         state = tree_map(lambda s: s + 0.5, policy.initial_state(S))
-        observations, mask = (None if a is None else mx.array(a) for a in arguments)
+        observations, mask = (None if a is None else mx.array(a) for a in seen)
         noise, terminals = policy.distribution.noise(mx.random.key(1), (S,)), mx.array(ends)
         written = [mx.zeros((S, action.heads)), mx.zeros(S), mx.zeros(S)]
         mx.eval(written, observations, noise, terminals)
