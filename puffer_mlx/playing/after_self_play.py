@@ -1,4 +1,4 @@
-"""How good a run with self-play has become, told after training as PufferLib 5.0 tells it.
+"""Evaluation of a run with self-play after training, as PufferLib 5.0 does it.
 
 What such a run reports of its own games says little: both sides are learners, or were. So the last
 weights play others, the first of these that is asked for: the environment's scripted opponents

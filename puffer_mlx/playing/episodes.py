@@ -1,4 +1,4 @@
-"""Playing whole episodes, and what they came to: a policy and its weights, no trainer.
+"""Whole episodes of a policy and its weights, without a trainer, and their scores.
 
 Agents act as in training: recurrent state is carried from step to step and, unless the policy
 resets it on terminals, from episode to episode. The same environments (parameters, seed, agents)
@@ -105,7 +105,7 @@ class Scores:
 
 
 def headline(names: Iterable[str]) -> str | None:
-    """Which of an evaluation's numbers people read: its score, or what comes nearest to one.
+    """The number of an evaluation that people read: its score, or the nearest to one.
 
     Of others the first; None if there is none.
     """
@@ -114,7 +114,7 @@ def headline(names: Iterable[str]) -> str | None:
 
 
 class Actor:
-    """A policy that acts for n agents, and remembers what it saw of them.
+    """A policy that acts for n agents, with their recurrent states.
 
     Args:
         policy: as it was trained.

@@ -1,4 +1,4 @@
-"""How good a run's weights are, told while it trains (``base.eval_interval``) or after it.
+"""Evaluation of a run's weights, while it trains (``base.eval_interval``) or after it.
 
 While it trains: after an epoch that reaches a multiple of so many steps, and after the last one,
 whole episodes are played (``playing/episodes.py``) in environments of their own, which are
@@ -99,7 +99,7 @@ class Evaluator:
             yield {"agent_steps": trainer.global_step, **logs}
 
     def _now(self) -> Logs:
-        """What the present weights are worth; they are evaluated once."""
+        """The evaluation of the present weights, done once."""
         trainer, config = self._trainer, self._trainer.config
         if self._evaluated == trainer.epoch:
             return self._logs
@@ -167,7 +167,7 @@ def settings(config: Config, vec: VecEnv) -> Config:
 
 
 def logs_of(scores: Scores, config: Config) -> Logs:
-    """What an evaluation adds to a record: means, the score's deviation, how many episodes.
+    """An evaluation's part of a record: means, the score's deviation, how many episodes.
 
     Raises:
         UserError: see ``Evaluator.after_epoch``.

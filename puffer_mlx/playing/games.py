@@ -53,7 +53,7 @@ def sides_of(vec: VecEnv) -> np.ndarray:
 
 
 class Boards:
-    """Environments where two players sit, and all of them step at once.
+    """Environments in which two players play, all stepped at once.
 
     Args:
         vec: E environments of A agents, in one group; they are reset.
@@ -62,8 +62,8 @@ class Boards:
         seed: of both players' choices; each has its own numbers.
 
     Attributes:
-        rows: what arrived last, of all agents.
-        actions: that were chosen last, of all agents.
+        rows: of all agents, the latest.
+        actions: of all agents, the latest.
         shown: the first of the first player's agents.
         order: (E, A), each environment's agents, the first player's before the second's.
     """

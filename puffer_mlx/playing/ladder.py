@@ -1,4 +1,4 @@
-"""The ladder: what a policy's games against opponents of known strength came to, one after another.
+"""The ladder: a policy's results against opponents of known strength, one after another.
 
 A rung is one of the environment's scripted opponents, or an entry of the pool that a run with
 self-play has gathered. Scripted opponents are of two kinds. An environment of PufferLib 5.0's form
@@ -40,7 +40,7 @@ Progress = Callable[[int, int], object]  # of games that are over, and those the
 
 
 class Rung(NamedTuple):
-    """What games against one opponent came to.
+    """Results against one opponent.
 
     Args:
         name: of the opponent.
@@ -204,7 +204,7 @@ def play_skills(
     """Play the environment's ``bot.py`` at several skills.
 
     Args:
-        player: whose ladder it is.
+        player: that climbs.
         config: of the environment.
         spec: of the environment.
         games: where, ``in_bot_games``, and how many against each skill.
@@ -291,7 +291,7 @@ def refuse_unplayable(config: Config, spec: EnvSpec) -> int:
 
 
 def _rung(name: str, scores: Scores, config: Config) -> tuple[str, Rung]:
-    """What an evaluation came to as a rung, and the name of the number that counts."""
+    """An evaluation as a rung, and the name of the number that counts."""
     summary = scores.summary()
     what = PERF if PERF in summary else headline(summary)
     if scores.unfinished or what is None:

@@ -1,4 +1,4 @@
-"""Who can play: a policy, random choices, and an environment's scripted player, its ``bot.py``."""
+"""Players: a policy, random choices, and an environment's scripted player, its ``bot.py``."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,12 +22,12 @@ Choose = Callable[[Rows], np.ndarray]  # rows of n agents -> their actions (n, h
 
 
 class Player(NamedTuple):
-    """One that can play.
+    """A player.
 
     Args:
         name: for people.
-        sit_down: takes a number n of agents and a seed, and returns what chooses for them, step by
-            step; each call begins anew, so that two of the same player share nothing.
+        sit_down: takes a number n of agents and a seed, and returns a function that chooses their
+            actions; each call begins anew, so that two of the same player share nothing.
         draws: whether chance may decide what it chooses.
     """
 

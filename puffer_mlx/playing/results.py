@@ -16,7 +16,7 @@ FEW = 20  # distinct games that are no sample: the same ones would be played aga
 
 
 class Tally(NamedTuple):
-    """What games came to, for one of two players."""
+    """Results of games, for one of two players."""
 
     wins: int
     draws: int
@@ -50,7 +50,7 @@ class Tally(NamedTuple):
 
 
 class PairResult(NamedTuple):
-    """What two players' games came to, for the first of them.
+    """Results of two players' games, for the first of them.
 
     Args:
         sides: one for its games on side 0, one for those on side 1; as many games are in both.
@@ -69,7 +69,7 @@ class PairResult(NamedTuple):
 
     @property
     def independent(self) -> Tally:
-        """The total, as if each distinct game had been played once: what there is to judge by."""
+        """The total, as if each distinct game had been played once: the independent evidence."""
         total = self.total
         if self.distinct is None:
             return total

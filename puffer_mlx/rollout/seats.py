@@ -1,4 +1,4 @@
-"""Who acts for which agents. NumPy only.
+"""The policy that acts for each agent. NumPy only.
 
 Some environments are *historical*: an opponent, a policy that isn't trained, plays some of their
 seats. In the others the learner plays all of them. Agents keep the order of their environments,
@@ -24,7 +24,7 @@ MOST = 8  # opponents, of either release
 
 
 class Seats(NamedTuple):
-    """Who acts for which of the N agents of E environments."""
+    """The policies of the N agents of E environments."""
 
     policy: np.ndarray
     """(N,) int32: 0 the learner, b > 0 opponent b."""
@@ -61,7 +61,7 @@ def seats_in_blocks(vec: VecEnv, opponents: int, part: float) -> Seats:
         UserError: the environments don't have two equal teams, or B such parts aren't at least one
             environment each and less than half of the agents.
     """
-    environments, _ = _told(vec)
+    environments, _ = _declared(vec)
     counts = _counts(vec, environments)
     team = _team(vec, counts)
     agents = vec.num_agents // vec.num_groups
@@ -79,7 +79,7 @@ def seats_in_blocks(vec: VecEnv, opponents: int, part: float) -> Seats:
     return _second_halves(environments, counts, tags.reshape(-1))
 
 
-def seats_as_told(vec: VecEnv, opponents: int, part: float) -> Seats:
+def seats_as_declared(vec: VecEnv, opponents: int, part: float) -> Seats:
     """PufferLib 5.0's: the last environments of each buffer are historical.
 
     Args:
@@ -93,7 +93,7 @@ def seats_as_told(vec: VecEnv, opponents: int, part: float) -> Seats:
             opponent that there isn't; or environments that don't say whose seats theirs are
             don't have two equal teams.
     """
-    environments, policies = _told(vec)
+    environments, policies = _declared(vec)
     counts = _counts(vec, environments)
     historical = _last_of_each_buffer(vec, counts, part)
     if policies is None:
@@ -107,17 +107,17 @@ def seats_as_told(vec: VecEnv, opponents: int, part: float) -> Seats:
     return seats
 
 
-def tell(vec: VecEnv, seats: Seats) -> None:
-    """Tell environments that want to know it who plays in them: before they are reset.
+def set_tags(vec: VecEnv, seats: Seats) -> None:
+    """Set the environments' tags, where they have any: before a reset, and after ``restore``.
 
-    Also after they were restored: what was saved has the tags of that time.
+    What was saved has the tags of that time.
     """
     if isinstance(vec, KnowsSeats):
         vec.set_tags(seats.tags)
 
 
-def _told(vec: VecEnv) -> tuple[np.ndarray, np.ndarray | None]:
-    """Of each agent its environment, and whose seat the environment says it is."""
+def _declared(vec: VecEnv) -> tuple[np.ndarray, np.ndarray | None]:
+    """Each agent's environment, and the policy that the environment declares for it, if it does."""
     if isinstance(vec, KnowsSeats):
         return vec.seats()
     each = vec.num_agents // vec.num_environments
@@ -176,7 +176,7 @@ def _number_fits(opponents: int) -> bool:
 
 
 def _refuse_empty(vec: VecEnv, seats: Seats, opponents: int, part: float) -> None:
-    """Refuse seats that somebody has none of, or somebody has who isn't there."""
+    """Refuse policies without a seat, and seats of policies that don't exist."""
     if not _number_fits(opponents):
         raise UserError(
             f"vec.num_policies is {opponents + 1}",

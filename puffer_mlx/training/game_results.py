@@ -1,4 +1,4 @@
-"""What games against opponents came to, found from a rollout's rewards and terminals. NumPy only.
+"""Results of games against opponents, from a rollout's rewards and terminals. NumPy only.
 
 A game is over where the episodes of all seats of an environment end in one step. The learner has
 won it if its seats got more reward in it than the others', as in ``match``; its opponent is the
@@ -25,10 +25,10 @@ class Results(NamedTuple):
 
 
 class Scores:
-    """Counts games; carries what those under way have come to from rollout to rollout.
+    """Counts games, and carries the rewards of unfinished ones from rollout to rollout.
 
     Args:
-        seats: who plays where.
+        seats: the agents of each policy.
     """
 
     def __init__(self, seats: Seats) -> None:
@@ -76,7 +76,7 @@ class Scores:
         return Results(score.astype(np.float64), games.astype(np.int64), ended)
 
     def state(self) -> np.ndarray:
-        """What games under way have come to, (bytes,) uint8, for ``restore``."""
+        """Rewards of unfinished games, (bytes,) uint8, for ``restore``."""
         return self._under_way.astype("<f8").view(np.uint8).copy()
 
     def restore(self, state: np.ndarray) -> None:

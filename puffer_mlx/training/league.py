@@ -109,11 +109,11 @@ def _due(step: int, last: int, interval: int) -> bool:
 
 
 def make_league(config: Config, seats: Seats, weights: Any) -> "League":
-    """The league of a run that begins.
+    """The league of a new run.
 
     Args:
         config: with self-play.
-        seats: who plays where.
+        seats: the agents of each policy.
         weights: the learner's first, which all opponents begin with.
     """
     play, opponents = config.selfplay, seats.opponents
@@ -182,7 +182,7 @@ class League:
         return logs | {"pool/size": len(self.table.pool), "pool/swaps": self.table.swaps}
 
     def play_on(self) -> None:
-        """A rollout was collected and nothing is decided by it: from now on nobody is fresh."""
+        """Clear the set of new opponents: a rollout was collected."""
         self.table.fresh = frozenset()
 
     def state(self) -> tuple[dict[str, mx.array], dict[str, Any]]:

@@ -68,34 +68,34 @@ def draw_any(entries: list[Entry], rng: np.random.Generator) -> Entry:
     return entries[rng.integers(len(entries))]
 
 
-def expected(own: float, other: float) -> float:
-    """The mean score, 0 to 1, that one of these ratings is to reach against the other."""
-    return 1 / (1 + 10 ** ((other - own) / SPREAD))
+def expected(rating: float, other: float) -> float:
+    """The expected mean score, 0 to 1, of one rating against another."""
+    return 1 / (1 + 10 ** ((other - rating) / SPREAD))
 
 
-def moved(own: float, other: float, score: float, k: float) -> tuple[float, float]:
+def moved(rating: float, other: float, score: float, k: float) -> tuple[float, float]:
     """Both ratings after games; what one gains the other loses.
 
     Args:
-        own: the rating of one, in points.
-        other: that of its opponent.
+        rating: of one, in points.
+        other: its opponent's.
         score: mean of the games for the first one: 1 a win, 0.5 a draw, 0 a loss.
         k: points that a rating moves at most.
     """
-    gain = k * (score - expected(own, other))
-    return own + gain, other - gain
+    gain = k * (score - expected(rating, other))
+    return rating + gain, other - gain
 
 
 @dataclass
 class Opponent:
-    """Who plays for one of the B opponents, and what came of it since.
+    """One of the B opponents: its weights, and the results against it since they came.
 
     Attributes:
         entry: the weights that it acts by.
         started: steps trained when they came.
         score: of the games since: 1 for each that the learner won, 0.5 for a draw.
         games: how many there were.
-        pending: who is to replace it, once all its games have ended; None: nobody yet.
+        pending: its replacement, once all its games have ended; None: none yet.
         waited: rollouts since that was decided.
         winrate_at_swap: the learner's mean score against the last one that was replaced, when that
             was decided; None before the first.
@@ -144,7 +144,7 @@ class Table:
     fresh: frozenset[int] = frozenset()
 
     def count(self, results: Results, k: float) -> None:
-        """Add a rollout's games, and rate everybody by them, one opponent after the other."""
+        """Add a rollout's games, and update all ratings, one opponent after the other."""
         self.aligned |= results.ended
         counts = zip(self.opponents, results.score.tolist(), results.games.tolist(), strict=True)
         for opponent, score, games in counts:
@@ -215,8 +215,8 @@ def restored(arrays: dict[str, mx.array], numbers: dict[str, Any], now: Table, r
                 raise ValueError(f"{name} isn't finite")
         like = [name for name, _ in named(now.pool[0].weights)]
         entries = [
-            Entry(tree_unflatten([(name, arrays[f"{i}.{name}"]) for name in like]), **about)
-            for i, about in enumerate(numbers["entries"])
+            Entry(tree_unflatten([(name, arrays[f"{i}.{name}"]) for name in like]), **fields)
+            for i, fields in enumerate(numbers["entries"])
         ]
         mx.eval([leaves(entry.weights) for entry in entries])  # files may go
         rng = np.random.default_rng()
@@ -270,10 +270,10 @@ def _check_numbers(numbers: dict[str, Any]) -> None:
             raise ValueError(what)
 
 
-def _opponent(entries: list[Entry], about: dict[str, Any]) -> Opponent:
-    pending = None if about["pending"] is None else entries[about["pending"]]
-    counted = {name: about[name] for name in COUNTED}
-    return Opponent(entries[about["entry"]], pending=pending, **counted)
+def _opponent(entries: list[Entry], fields: dict[str, Any]) -> Opponent:
+    pending = None if fields["pending"] is None else entries[fields["pending"]]
+    counted = {name: fields[name] for name in COUNTED}
+    return Opponent(entries[fields["entry"]], pending=pending, **counted)
 
 
 def _refuse_another(

@@ -49,7 +49,7 @@ def begin_self_play(config: Config, vec: VecEnv, weights: Any, ranks: Alone) -> 
             "self-play is trained by one process: without mlx.launch, and with --train.gpus 1",
         )
     seats = choose_seats(config, vec)
-    seating.tell(vec, seats)
+    seating.set_tags(vec, seats)
     return SelfPlay(config, vec, seats, weights)
 
 
@@ -62,7 +62,7 @@ def choose_seats(config: Config, vec: VecEnv) -> Seats:
     own = config.vec
     if config.selfplay_rules == OF_4:
         return seating.seats_in_blocks(vec, own.num_frozen_banks, own.frozen_bank_pct)
-    return seating.seats_as_told(vec, own.num_policies - 1, own.hist_policy_percent)
+    return seating.seats_as_declared(vec, own.num_policies - 1, own.hist_policy_percent)
 
 
 class SelfPlay:
@@ -118,7 +118,7 @@ class SelfPlay:
             )
         self.league.restore(within(arrays, LEAGUE), numbers)
         self._scores.restore(np.asarray(arrays[UNDER_WAY]))
-        seating.tell(self._vec, self.seats)
+        seating.set_tags(self._vec, self.seats)
 
     def begin_anew(self) -> None:
         """Forget the games under way: the environments were reset."""

@@ -18,7 +18,7 @@ from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.acting_in_c import ActingInC, Actor, make_actor
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX, each_group, few_parts
 from puffer_mlx.rollout.buffer import RolloutBuffer, Views
-from puffer_mlx.rollout.seats import Seats, seats_as_told, seats_in_blocks
+from puffer_mlx.rollout.seats import Seats, seats_as_declared, seats_in_blocks
 from puffer_mlx.training.streams import acting_streams
 from puffer_mlx.trees import leaves
 from puffer_mlx.vec import rollout_loop
@@ -28,7 +28,7 @@ CPU = mx.Device(mx.cpu)
 T = 12
 ENVIRONMENTS = {  # bytes and masks; agents who change places; two heads, floats, teams
     "connect4_two": lambda vec: seats_in_blocks(vec, 2, 0.2),
-    "peloton": lambda vec: seats_as_told(vec, 1, 0.3),
+    "peloton": lambda vec: seats_as_declared(vec, 1, 0.3),
     "target": lambda vec: seats_in_blocks(vec, 2, 0.2),
 }
 

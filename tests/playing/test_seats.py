@@ -10,7 +10,7 @@ from kept import edit, kept_copy
 from native_envs import UPSTREAM_5_ROOT, Stepper, folder_of, make, parameters
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.rollout.seats import Seats, seats_as_told, seats_in_blocks, tell
+from puffer_mlx.rollout.seats import Seats, seats_as_declared, seats_in_blocks, set_tags
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.rows import allocate_rows
@@ -57,7 +57,7 @@ def test_blocks_that_are_refused(opponents: int, part: float, why: str):
         seats_in_blocks(python_vec(32, 2), opponents, part)
 
 
-@pytest.mark.parametrize("build", [seats_in_blocks, seats_as_told])
+@pytest.mark.parametrize("build", [seats_in_blocks, seats_as_declared])
 def test_odd_numbers_of_agents_are_refused(build):
     with pytest.raises(UserError, match="fake has 3 agents an environment"):
         build(python_vec(12, 3), 1, 0.3)
@@ -73,7 +73,7 @@ def test_environments_of_several_sizes_are_refused():
 
 def test_opponents_take_turns_where_nobody_says_whose_seats_are_whose():
     """10 environments of a buffer, 45 %: the last 4 are historical."""
-    seats = seats_as_told(python_vec(40, 2, groups=2), 3, 0.45)
+    seats = seats_as_declared(python_vec(40, 2, groups=2), 3, 0.45)
     assert seats.tags.tolist() == [0, 0, 0, 0, 0, 0, 1, 2, 3, 1] * 2
     assert seats.policy.tolist() == [seat for tag in seats.tags for seat in (0, tag)]
 
@@ -81,30 +81,30 @@ def test_opponents_take_turns_where_nobody_says_whose_seats_are_whose():
 def test_seats_as_an_environment_of_release_5_says():
     """Each peloton's first rider is policy 0's, the others are policy 1's."""
     with make("peloton", total_agents=24, num_buffers=2) as vec:
-        seats = seats_as_told(vec, 1, 0.5)
+        seats = seats_as_declared(vec, 1, 0.5)
         assert seats.tags.tolist() == [0, 0, 1, 1] * 2
         assert seats.policy.tolist() == ([0] * 6 + [0, 1, 1] * 2) * 2
         # Riders change places, and their rows with them: whose they are stays with the row.
         stepper = Stepper(vec)
         for step in range(30):
             stepper.step(np.full((24, 1), step % 3, np.float32))
-        assert seats_as_told(vec, 1, 0.5).policy.tolist() == seats.policy.tolist()
+        assert seats_as_declared(vec, 1, 0.5).policy.tolist() == seats.policy.tolist()
 
 
 def test_seats_that_nobody_has_are_refused():
     with make("peloton", total_agents=24) as vec:
         with pytest.raises(UserError, match="opponent 2 has no seat in peloton"):
-            seats_as_told(vec, 2, 0.5)
+            seats_as_declared(vec, 2, 0.5)
         with pytest.raises(UserError, match="others play in 0 of 8 environments"):
-            seats_as_told(vec, 1, 0.1)
+            seats_as_declared(vec, 1, 0.1)
         with pytest.raises(UserError, match="num_policies is 1"):
-            seats_as_told(vec, 0, 0.5)
+            seats_as_declared(vec, 0, 0.5)
     folder = edited_peloton("env->agents[i].policy = i > 0;", "env->agents[i].policy = 2 * i;")
     with (
         NativeVec(folder, total_agents=24, env=parameters("peloton")) as vec,
         pytest.raises(UserError, match="gives seats to policy 2"),
     ):
-        seats_as_told(vec, 1, 0.5)
+        seats_as_declared(vec, 1, 0.5)
 
 
 def edited_peloton(old: str, new: str) -> Path:
@@ -116,7 +116,7 @@ def edited_peloton(old: str, new: str) -> Path:
 
 def tags_seen(vec: Any, seats: Seats) -> list[int]:
     """What environments know of their tags: these ones show it instead of an observation."""
-    tell(vec, seats)
+    set_tags(vec, seats)
     rows = allocate_rows(vec, vec.num_agents)
     vec.reset(rows)
     return rows.observations[:, 0].astype(int).tolist()
@@ -125,7 +125,7 @@ def tags_seen(vec: Any, seats: Seats) -> list[int]:
 def test_environments_of_release_5_know_their_tag():
     folder = edited_peloton("obs[k] = (obs_t)env->strength[k];", "obs[k] = (obs_t)env->tag;")
     with NativeVec(folder, total_agents=24, env=parameters("peloton")) as vec:
-        seats = seats_as_told(vec, 1, 0.5)
+        seats = seats_as_declared(vec, 1, 0.5)
         assert tags_seen(vec, seats) == [0] * 12 + [1] * 12
         state = vec.state()
         assert state is not None
