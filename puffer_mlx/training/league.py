@@ -108,47 +108,31 @@ def _due(step: int, last: int, interval: int) -> bool:
     return interval > 0 and step - last >= interval
 
 
-def make_league(config: Config, seats: Seats, weights: Any) -> "League":
-    """The league of a new run.
+class League:
+    """A pool of earlier weights, and the opponents that are drawn from it.
 
     Args:
         config: with self-play.
         seats: the agents of each policy.
         weights: the learner's first, which all opponents begin with.
     """
-    play, opponents = config.selfplay, seats.opponents
-    first = Entry(weights, 0, play.elo_init)
-    table = Table(
-        pool=[first],
-        opponents=[Opponent(first) for _ in range(opponents)],
-        elo=play.elo_init,
-        rng=np.random.default_rng(play.seed),
-        aligned=np.zeros(len(seats.tags), bool),
-    )
-    return League(table, _rules(config), seats.tags, play.elo_k)
 
-
-def _rules(config: Config) -> Puffer4 | Puffer5:
-    play = config.selfplay
-    if config.selfplay_rules == OF_5:
-        interval = config.base.checkpoint_interval * config.batch_size
-        return Puffer5(play.max_size, interval, play.opp_timeout_steps)
-    return Puffer4(**{name: getattr(play, name) for name in Puffer4._fields})
-
-
-class League:
-    """A pool of earlier weights, and the opponents that are drawn from it.
-
-    Args:
-        table: as it stands.
-        rules: by which it changes.
-        tags: (E,) int: the opponent in each environment, from 1; 0: none.
-        k: ``selfplay.elo_k``.
-    """
-
-    def __init__(self, table: Table, rules: Puffer4 | Puffer5, tags: np.ndarray, k: float) -> None:
-        self.table = table
-        self._rules, self._tags, self._k = rules, tags, k
+    def __init__(self, config: Config, seats: Seats, weights: Any) -> None:
+        play, first = config.selfplay, Entry(weights, 0, config.selfplay.elo_init)
+        self.table = Table(
+            pool=[first],
+            opponents=[Opponent(first) for _ in range(seats.opponents)],
+            elo=play.elo_init,
+            rng=np.random.default_rng(play.seed),
+            aligned=np.zeros(len(seats.tags), bool),
+        )
+        self._tags, self._k = seats.tags, play.elo_k
+        if config.selfplay_rules == OF_5:
+            interval = config.base.checkpoint_interval * config.batch_size
+            self._rules = Puffer5(play.max_size, interval, play.opp_timeout_steps)
+        else:
+            self._rules = Puffer4(**{name: getattr(play, name) for name in Puffer4._fields})
+        self._name = type(self._rules).__name__.lower()
 
     @property
     def opponents(self) -> list[Any]:
@@ -188,7 +172,7 @@ class League:
     def state(self) -> tuple[dict[str, mx.array], dict[str, Any]]:
         """Everything that ``restore`` needs to go on identically: arrays, and what JSON holds."""
         arrays, numbers = saved(self.table)
-        return arrays, {**numbers, "rules": type(self._rules).__name__.lower()}
+        return arrays, {**numbers, "rules": self._name}
 
     def restore(self, arrays: dict[str, mx.array], numbers: dict[str, Any]) -> None:
         """Go on where ``state`` was taken.
@@ -196,8 +180,7 @@ class League:
         Raises:
             UserError: it is of other rules, seats or policies, or is damaged.
         """
-        rules = type(self._rules).__name__.lower()
-        self.table = restored(arrays, numbers, self.table, rules)
+        self.table = restored(arrays, numbers, self.table, self._name)
 
 
 def _logs(table: Table) -> Logs:

@@ -19,7 +19,7 @@ from puffer_mlx.rollout import seats as seating
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.game_results import Scores
-from puffer_mlx.training.league import make_league
+from puffer_mlx.training.league import League
 from puffer_mlx.vec.base import VecEnv
 
 LEAGUE, UNDER_WAY = "league", "under_way"  # names of a state's arrays
@@ -81,7 +81,7 @@ class SelfPlay:
 
     def __init__(self, config: Config, vec: VecEnv, seats: Seats, weights: Any) -> None:
         self.seats, self._vec = seats, vec
-        self.league = make_league(config, seats, weights)
+        self.league = League(config, seats, weights)
         self._scores = Scores(seats)
 
     def after(self, rollout: Rollout, step: int, weights: Any) -> dict[str, float]:

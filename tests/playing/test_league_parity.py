@@ -14,7 +14,7 @@ import pytest
 from puffer_mlx import config as c
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.training.game_results import Results
-from puffer_mlx.training.league import League, make_league
+from puffer_mlx.training.league import League
 
 TAGS = [0, 0, 1, 1, 1, 2, 3, 0, 1, 2, 2, 3]  # of 12 environments: 4, 3 and 2 with opponents
 B, E = 3, len(TAGS)
@@ -53,7 +53,7 @@ def league(**keys: Any) -> League:
     config.vec.num_frozen_banks, config.vec.num_policies = B, B + 1
     config.base.checkpoint_interval = 2
     config.vec.total_agents, config.train.horizon = EACH // 10, 10
-    return make_league(config, seats(), weights(0))
+    return League(config, seats(), weights(0))
 
 
 def told_4(keys: dict[str, Any], results: list[Results]) -> list[tuple]:
