@@ -38,7 +38,7 @@ from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.buffer import RolloutBuffer
 from puffer_mlx.rollout.on_gpu import BufferOnGPU, EnvironmentsOnGPU, RolloutsOnGPU
-from puffer_mlx.selfplay.seats import Seats
+from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.system.devices import building, for_cpu
 from puffer_mlx.training.placement import Placement, rollout_cores
 from puffer_mlx.training.streams import acting_streams, learner_width, worker

@@ -40,7 +40,7 @@ from puffer_mlx.rollout.on_gpu import (
     game_of,
     rollouts_in_one_launch,
 )
-from puffer_mlx.selfplay.seats import Seats
+from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.devices import building, for_cpu, has_gpu, kind
 from puffer_mlx.system.files import publish
