@@ -8,8 +8,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx.ops.choice import kernel_on_gpu
 from puffer_mlx.policy.policy import Policy
-from puffer_mlx.ppo import custom, precision
-from puffer_mlx.ppo.closed_form import operation as closed_form
+from puffer_mlx.ppo import closed_form, custom, precision
 from puffer_mlx.ppo.loss import Coefficients, Minibatch
 
 

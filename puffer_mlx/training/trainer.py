@@ -4,6 +4,7 @@ for logs in trainer:
     print(logs["SPS"], logs.get("env/score"))
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -286,8 +287,12 @@ class Trainer:
         if self.schedule is not None:
             lr = schedules.rate_at(self.schedule, self.epoch / epochs)
         elif lr is None:
-            lr = schedules.learning_rate(train, self.epoch, epochs)
-        ent = schedules.entropy_coefficient(train, self.epoch, epochs)
+            schedule = train.lr_schedule if train.anneal_lr else "constant"
+            numbers = train.learning_rate, train.min_lr_ratio
+            lr = schedules.annealed(schedule, *numbers, self.epoch, epochs)
+        schedule = "cosine" if train.anneal_ent_coef else "constant"
+        numbers = train.ent_coef, train.min_ent_coef_ratio
+        ent = schedules.annealed(schedule, *numbers, self.epoch, epochs)
         beta = priority.annealed_beta(train.prio_beta0, train.prio_alpha, self.epoch, epochs)
         return Scheduled(mx.array(lr), mx.array(ent), mx.array(beta))
 
@@ -443,7 +448,8 @@ class Trainer:
             losses["learning_rate"] = scheduled.lr.item()  # type: ignore
         elif self._rate is not None:
             losses["learning_rate"] = self._rate
-            self._rate = schedules.adapted(self.config.train, self._rate, losses)
+            train, kl = self.config.train, losses.get("kl", math.nan)
+            self._rate = schedules.adapted(self._rate, train.learning_rate, kl, train.desired_kl)
         self.train_state, self.pending = after, None
         self.epoch += 1
         self.global_step += self.config.batch_size

@@ -21,9 +21,8 @@ from puffer_mlx.ops import fingerprints
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo import algorithms
 from puffer_mlx.ppo.advantage import advantages
-from puffer_mlx.ppo.finite import step_if_finite
 from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
-from puffer_mlx.ppo.optimizers import Optimizer, adam
+from puffer_mlx.ppo.optimizers import Optimizer, adam, step_if_finite
 from puffer_mlx.ppo.update import compile_steps
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -192,12 +191,12 @@ def test_advantages(algorithm, recwarn):
 # ---- an optimizer --------------------------------------------------------------------------------
 
 
-def sgd_step(weights, grads, state, loss, lr, settings):
+def sgd_step(weights, grads, state, loss, lr, max_grad_norm):
     def update(weights, grads, state):
         moved = tree_map(lambda w, g: w - lr * g, weights, grads)
         return moved, {**state, "count": state["count"] + 1}
 
-    return step_if_finite(update, weights, grads, state, loss, settings.max_grad_norm)
+    return step_if_finite(update, weights, grads, state, loss, max_grad_norm)
 
 
 SGD = Optimizer(init=lambda weights: {"count": mx.array(0.0)}, step=sgd_step, reads=())

@@ -63,7 +63,7 @@ def fits(policy: Policy, train: Train, *given: Callable[..., Any]) -> bool:
     small = train.minibatch_size * policy.network.hidden <= LARGEST
     possible = (
         known
-        and (ours is None or ours.numbers is not None)
+        and (ours is None or ours.in_small_networks)
         and train.precision == "fp32"
         and small
         and not policy.has_memory
@@ -156,6 +156,7 @@ class Epochs:
             counted, (K,) float32, the one among them whose KL ended the epoch.
         """
         train = self._train
+        reads = optimizers.find(train.optimizer).reads
         if self._network is None:
             self._network = describe(self._policy, weights)
         names = "good", "skipped", "in_a_row", "longest"
@@ -168,7 +169,7 @@ class Epochs:
             (
                 *(train.clip_coef, train.vf_coef, train.vf_clip_coef, train.max_grad_norm),
                 largest_kl(train.target_kl),
-                *optimizers.find(train.optimizer).numbers(train),  # type: ignore
+                *(getattr(train, key) for key in reads),
             ),
         )
         arrays = iter(new)
