@@ -1,5 +1,6 @@
 """Whole rollouts in one launch, which runs as C++, beside environments and policies of the host."""
 
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,7 +95,7 @@ class Run:
 
 
 @pytest.mark.parametrize(
-    ("name", "network"), [*zip(SETTINGS, ["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"] * 2)]
+    ("name", "network"), [*zip(SETTINGS, cycle(["MinGRU", "LSTM", "MinGRU", "GRU", "MLP"]))]
 )
 def test_rollouts_are_the_hosts(name, network):
     ours, host = Run(name, True, network), Run(name, False, network)
