@@ -79,9 +79,9 @@ def as_trained(config: Config, path: Path) -> Config:
     if free and normalization.normalises(read_statistics(path)):
         settings = replace(settings, normalize_observations=True)
     if config.python and not typed(config, RESCALE):
-        found = rescales(path)
-        if found is not None and found != settings.rescale_actions:
-            settings = replace(settings, rescale_actions=found)
+        rescaled = rescales(path)
+        if rescaled is not None and rescaled != settings.rescale_actions:
+            settings = replace(settings, rescale_actions=rescaled)
     return config if settings is config.vec else replace(config, vec=settings)
 
 

@@ -87,11 +87,11 @@ class CheckpointManager:
         if self._line is None:
             self._line = branches.line_to(self.folder, step)
         about = self.config, spec, policy, weights, state, score, memory, self._line
-        made = write_weights(self.folder, step, *about)
-        self._tidy(made)
-        return made
+        folder = write_weights(self.folder, step, *about)
+        self._tidy(folder)
+        return folder
 
-    def _tidy(self, made: Path) -> None:
+    def _tidy(self, newest: Path) -> None:
         """Point at the best of the trained branch, and remove what needn't be kept."""
         labels, link = branches.checkpoints(self.folder), self.folder / BEST
         scored = [one for one in labels if one.score is not None and one.led_to(labels[-1])]
@@ -102,5 +102,5 @@ class CheckpointManager:
             link.unlink()  # what it points at has no score, or isn't there
         keep = self.config.base.checkpoint_keep
         for old in labels[:-keep] if keep else []:
-            if old.folder != made and not (link.exists() and old.folder.samefile(link)):
+            if old.folder != newest and not (link.exists() and old.folder.samefile(link)):
                 remove_folder(old.folder)

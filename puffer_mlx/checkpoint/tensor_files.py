@@ -178,10 +178,10 @@ def _entry(path: Path, name: str, said: Any) -> Entry:
     return Entry(dtype, tuple(shape), *offsets)
 
 
-def _counts(found: Any) -> TypeGuard[list[int]]:
+def _counts(value: Any) -> TypeGuard[list[int]]:
     """Whether this is a list of whole numbers from 0 on."""
-    return isinstance(found, list) and all(
-        isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in found
+    return isinstance(value, list) and all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in value
     )
 
 

@@ -101,14 +101,14 @@ def fit(path: Path, loaded: dict[str, mx.array], like: Weights) -> Weights:
     return weights
 
 
-def _check_shapes(path: Path, found: Mapping[str, tuple[int, ...]], like: Weights) -> None:
+def _check_shapes(path: Path, shapes: Mapping[str, tuple[int, ...]], like: Weights) -> None:
     """Refuse tensors of other names or shapes."""
     tensors = dict(named(like))
     wrong = [
-        f"{name}: {found.get(name, 'missing')}, expected {w.shape}"
+        f"{name}: {shapes.get(name, 'missing')}, expected {w.shape}"
         for name, w in tensors.items()
-        if found.get(name) != w.shape
-    ] + [f"{name}: not in this policy" for name in found if name not in tensors]
+        if shapes.get(name) != w.shape
+    ] + [f"{name}: not in this policy" for name in shapes if name not in tensors]
     if wrong:
         raise UserError(
             f"{path} is of another policy: {'; '.join(wrong)}",

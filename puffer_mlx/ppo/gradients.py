@@ -141,5 +141,5 @@ def logprobs(policy: Policy, kind: str, weights, observations, actions, masks, k
     """Log-probabilities (T, S) of actions as training computes them."""
     low = precision.lower(weights, kind)
     y, _ = policy.product(low, observations, state, keep)
-    found = closed_form.logprobs(policy.decoder, low["decoder"], y, actions, masks)
-    return found.reshape(observations.shape[:2])
+    flat = closed_form.logprobs(policy.decoder, low["decoder"], y, actions, masks)
+    return flat.reshape(observations.shape[:2])

@@ -133,13 +133,13 @@ def _act_by_seats(policy: Policy, weights, observations, state, noise, mask, ter
     Returns:
         As ``_act``, of all agents in their order.
     """
-    found = []
-    for own, chosen in zip(weights, rows, strict=True):
-        given = [observations, state, noise, terminals]
-        seen, before, drawn, ended = tree_map(lambda a, chosen=chosen: a[chosen], given)
+    parts = []
+    for each, chosen in zip(weights, rows, strict=True):
+        arrays = [observations, state, noise, terminals]
+        seen, before, drawn, ended = tree_map(lambda a, chosen=chosen: a[chosen], arrays)
         legal = None if mask is None else mask[chosen]
-        found.append(_act(policy, own, seen, before, drawn, legal, ended))
-    outputs, states = zip(*found, strict=True)
+        parts.append(_act(policy, each, seen, before, drawn, legal, ended))
+    outputs, states = zip(*parts, strict=True)
     state = tree_map(lambda *parts: mx.concatenate([*parts])[back], *states)
     return mx.concatenate([*outputs], axis=1)[:, back], state
 

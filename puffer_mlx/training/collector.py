@@ -264,9 +264,9 @@ class Collector:
         with building, mx.stream(self.placement.rollout):
             new = mx.split(mx.array(theirs[:, None].tolist()), len(self.states))
             groups = zip(new, self._fresh, self.states, strict=True)
-            found = [tree_map(partial(mx.where, *each[:1]), *each[1:]) for each in groups]
-        mx.eval(found)
-        return found
+            states = [tree_map(partial(mx.where, *each[:1]), *each[1:]) for each in groups]
+        mx.eval(states)
+        return states
 
     def _collect(
         self,

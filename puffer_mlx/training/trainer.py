@@ -366,16 +366,16 @@ class Trainer:
             mine |= {"recurrent": collector.states, "carry": collector.buffer.carry()}
         if self.placement.overlap and any(name.startswith("acting.") for name in state.arrays):
             mine["acting"] = now.weights
-        found = state.taken(mine)
+        trees = state.taken(mine)
         if going_on:
             self.collector.vec.restore(np.asarray(environments))
             self.ranks.begin(self.vec)
-        optimizer = optimizers.recovered(found, now.optimizer)
-        self.train_state = TrainState(weights, optimizer, found["scaler"])
-        self._key, self._acts_next, self.pending = found["key"], found.get("acting"), None
+        optimizer = optimizers.recovered(trees, now.optimizer)
+        self.train_state = TrainState(weights, optimizer, trees["scaler"])
+        self._key, self._acts_next, self.pending = trees["key"], trees.get("acting"), None
         collector.discard()
         if going_on:
-            collector.restore(found.get("recurrent", collector.states), found["carry"])
+            collector.restore(trees.get("recurrent", collector.states), trees["carry"])
         self.epoch, self.global_step = state.numbers["epoch"], state.numbers["global_step"]
         if self._rate is not None:  # a run may go on with another schedule than it began with
             self._rate = state.numbers.get("learning_rate", self._rate)
@@ -386,7 +386,7 @@ class Trainer:
                 self.self_play.begin_anew()
         scores = None if scores is None else np.asarray(scores)
         self.epoch_logs.restore(state.numbers["uptime"], scores)
-        mx.eval(weights, found)
+        mx.eval(weights, trees)
         return going_on
 
     def _refuse_lost_schedule(self, state: State) -> None:
@@ -443,7 +443,7 @@ class Trainer:
             after, losses = self._train_again(pending, scheduled, sampled, error)
         told = self.ranks.meet(self.epoch, after.weights, rollout.logs, rollout.scores)
         pending = replace(pending, rollout=replace(rollout, logs=told[0], scores=told[1]))
-        losses |= self._ratios.found()
+        losses |= self._ratios.error()
         if self.schedule is not None:
             losses["learning_rate"] = scheduled.lr.item()  # type: ignore
         elif self._rate is not None:

@@ -77,7 +77,7 @@ class Layers:
     """Takes down the layers that a network adds: ``networks.forms.Forms.pack``'s step."""
 
     def __init__(self) -> None:
-        self.found: list[Five] = []
+        self.layers: list[Five] = []
 
     def add(
         self, kind: str, name: str, own: Any, shapes: dict[str, tuple[int, ...]], *numbers: int
@@ -85,7 +85,7 @@ class Layers:
         """A product with bias: its tensors' places, its sizes and its activation."""
         assert kind == "dense", f"a network without memory has no {kind}"
         width, inputs, activation = numbers
-        self.found.append((own["weight"], own.get("bias", -1), inputs, width, activation))
+        self.layers.append((own["weight"], own.get("bias", -1), inputs, width, activation))
 
 
 def describe(policy: Policy, weights: Any) -> Any:
@@ -113,7 +113,7 @@ def _tower(policy: Policy, places: Any) -> list[Five]:
     sizes = encoder.inputs, policy.network.hidden  # type: ignore
     layers = Layers()
     forms_of(policy.network).pack(layers, policy.network, places["network"])  # type: ignore
-    return [(first["weight"], first.get("bias", -1), *sizes, code), *layers.found]
+    return [(first["weight"], first.get("bias", -1), *sizes, code), *layers.layers]
 
 
 class Epochs:
