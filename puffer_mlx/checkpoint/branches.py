@@ -79,8 +79,8 @@ def checkpoints(folder: Path, holding: str = WEIGHTS) -> list[Label]:
     """
     with reading(folder):
         paths = folder.iterdir() if folder.is_dir() else ()
-        own = [p for p in paths if STEPS.fullmatch(p.name) and not p.is_symlink()]
-        every = [label(path, holding) for path in own]  # links may lead anywhere
+        folders = [p for p in paths if STEPS.fullmatch(p.name) and not p.is_symlink()]
+        every = [label(path, holding) for path in folders]  # links may lead anywhere
     labels = sorted((one for one in every if one), key=lambda one: one.order)
     return sorted(labels, key=lambda one: (one.led_to(labels[-1]), *one.order))
 
@@ -152,10 +152,10 @@ def _nowhere(path: str, home: Path) -> tuple[str, str]:
     message = f"there is no checkpoint in {path}"
     if home / path != Path(path):
         message += f": neither {path} nor {home / path} is a folder"
-    own = sorted(run.name for run in home.glob("*"))
+    runs = sorted(run.name for run in home.glob("*"))
     others = sorted(f"{run.parent.name}/{run.name}" for run in home.parent.glob("*/*"))
-    if own:
-        return message, f"runs there are: {', '.join(own[-3:])}"
+    if runs:
+        return message, f"runs there are: {', '.join(runs[-3:])}"
     if others:
         return message, f"{home.name} has no run yet; of others there are {', '.join(others[-3:])}"
     return message, f"train first, or {WHICH}"

@@ -33,8 +33,8 @@ def save_safetensors(
         bounds: what its actions are rescaled to, if they are.
     """
     beside = {**normalization.tensors_of(memory or {}), **rescaling.tensors_of(bounds)}
-    own = {name: mx.array(w) for name, w in beside.items()}
-    tensor_files.write(path, {**dict(named(weights)), **own}, metadata or {})
+    tensors = dict(named(weights)) | {name: mx.array(array) for name, array in beside.items()}
+    tensor_files.write(path, tensors, metadata or {})
 
 
 def load_weights(path: Path | str, like: Weights, alignment: int = BF16) -> Weights:

@@ -92,10 +92,11 @@ def custom_loss(
     kernel_on_gpu(closed_form.losses, closed_form.LOSS, function)  # says that it isn't used there
     outputs, value = policy.decoder.split(now.decoder, now.y)
     logprob, entropy = policy.distribution.log_prob_entropy(outputs, now.actions, now.masks)
-    seen = now.features, now.weights, now.observations, now.actions, now.masks, now.shape
-    forward = custom.Forward(logprob, entropy, value, *seen)
-    given = numbers._asdict()
-    total, metrics = custom.call_loss(function, name, forward, batch, ent_coef=ent_coef, **given)
+    read = now.features, now.weights, now.observations, now.actions, now.masks, now.shape
+    forward = custom.Forward(logprob, entropy, value, *read)
+    total, metrics = custom.call_loss(
+        function, name, forward, batch, ent_coef=ent_coef, **numbers._asdict()
+    )
     names[:] = metrics
     ratio = mx.exp(logprob - batch.old_logprob)
     total = total if scale is None else total * scale

@@ -276,8 +276,8 @@ class RolloutsOnGPU:
             structs, first = environments.structs, buffer.first
         if not self.steps:
             measured = backend() == "metal" and stand_in() is None
-            given = packed, held, noise, structs, first
-            self.steps = self._measured(stream, *given) if measured else T
+            arrays = packed, held, noise, structs, first
+            self.steps = self._measured(stream, *arrays) if measured else T
         launches, log = [], None
         for t in range(0, T, self.steps):
             part = noise if self.steps >= T else noise[t : t + self.steps]
@@ -311,9 +311,10 @@ class RolloutsOnGPU:
         arrived = launched.last_observations, launched.rewards[-1], launched.terminals[-1], masks
         return launched, Arrived(*arrived), log
 
-    def _measured(self, stream: Any, *given: Any) -> int:
+    def _measured(
+        self, stream: Any, packed: mx.array, held: mx.array, noise: mx.array, *rest: Any
+    ) -> int:
         """How many steps a launch of ``LAUNCH_SECONDS`` has; what they compute is forgotten."""
-        packed, held, noise, *rest = given
         noise = noise[:MEASURED]
         mx.eval(packed, held, noise)
         seconds = 0.0

@@ -163,10 +163,10 @@ def as_on_first(ranks: Alone, config: Config, place: Callable[[Config], Placemen
     placement = None if ranks.rank else place(config)
     if placement and ranks.size == 1:
         return placement
-    asked = placement and {"rollout_device": placement.rollout_device, "overlap": placement.overlap}
-    told = json.loads(ranks.first(json.dumps(asked)))
+    keys = placement and {"rollout_device": placement.rollout_device, "overlap": placement.overlap}
+    of_first = json.loads(ranks.first(json.dumps(keys)))
     if placement is None:
-        return place(replace(config, train=replace(config.train, **told)))
+        return place(replace(config, train=replace(config.train, **of_first)))
     placement.reason += f", measured by rank 0 for all {ranks.size}" if placement.reason else ""
     return placement
 
