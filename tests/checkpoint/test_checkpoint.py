@@ -267,22 +267,6 @@ def test_what_is_abandoned_goes_first(config):
     assert kept(folder) == [2, 3, 7, 8]
 
 
-def test_longer_than_the_branch_that_is_gone_on_with(config):
-    """The abandoned checkpoints' steps are fewer than the new ones', and they go all the same."""
-    config.base.checkpoint_keep = 4
-    folder = keep(config, [[(s, 1)] for s in (1, 2, 3, 4)])
-    save(CheckpointManager(folder, config, folder / f"{2:016d}"), config, 9)
-    assert kept(folder) == [4, 1, 2, 9]
-    save(
-        CheckpointManager(folder, config, folder / f"{9:016d}"), config, 10
-    )  # its newest: no new branch
-    save(CheckpointManager(folder, config, folder / f"{10:016d}"), config, 11)
-    assert kept(folder) == [2, 9, 10, 11]
-    save(CheckpointManager(folder, config, folder / f"{2:016d}"), config, 3)
-    assert kept(folder) == [10, 11, 2, 3]
-    assert checkpoint.find("1", config).name == f"{3:016d}"
-
-
 def test_back_to_an_abandoned_branch(config):
     config.base.checkpoint_keep = 0
     folder = keep(config, [[(s, 1)] for s in (1, 2, 3)])
@@ -373,28 +357,6 @@ def test_of_older_versions_the_times_of_files_say_which_run_is_the_newest(config
     assert found.step == 128 and checkpoint.load_state(made[1]).numbers == STATE.numbers
     newer = write(config, "1", 192)
     assert checkpoint.find("latest", config) == newer
-
-
-def test_what_an_older_version_wrote_can_be_gone_on_from(config):
-    for step in 64, 128, 192:
-        as_older_versions_wrote(write(config, "1", step))
-    folder = checkpoint.run_folder(config, "1")
-    save(CheckpointManager(folder, config, folder / f"{64:016d}"), config, 128)
-    assert checkpoint.find("1", config).name == f"{128:016d}"
-    assert kept(folder) == [64, 128]  # 192 is abandoned, and two are kept
-
-
-def test_a_renamed_checkpoint(config, tmp_path):
-    """Its step is inside."""
-    made = write(config, "1", 5)
-    old = as_older_versions_wrote(write(config, "2", 7))
-    for path, step in (made, 5), (old, None):
-        other = path.rename(path.with_name("kept for later"))
-        found = checkpoint.load(checkpoint.find(str(other), config))
-        assert found.step == (step or 0) and found.folder == other
-    state = State(STATE.arrays, {"global_step": 9})
-    whole = as_older_versions_wrote(write(config, "3", 9, state))
-    assert checkpoint.load(whole.rename(tmp_path / "mine")).step == 9
 
 
 def test_names_that_can_not_be_looked_at(config):

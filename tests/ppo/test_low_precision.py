@@ -20,7 +20,7 @@ from oracles import named, sigmoid
 
 from puffer_mlx import config, ops
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops.low_precision import float32_on_cpu, in_float32
+from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.policy import activations, custom
 from puffer_mlx.policy.encoders.impala.encoder import Impala, convolve
 from puffer_mlx.policy.encoders.nature.encoder import Nature
@@ -119,21 +119,6 @@ def test_in_float32(dtype):
     assert in_float32(lambda a: a)(whole) is whole  # nothing low: nothing happens
 
 
-def test_which_forms_a_device_takes(monkeypatch):
-    seen = []
-
-    @float32_on_cpu
-    def function(x):
-        seen.append(x.dtype)
-        return x
-
-    x = mx.zeros(2, mx.bfloat16)
-    for device in (mx.cpu, mx.gpu):
-        monkeypatch.setattr(mx, "default_device", lambda device=device: mx.Device(device))
-        assert function(x).dtype == mx.bfloat16
-    assert seen == [mx.float32, mx.bfloat16]
-
-
 # ---- whole policies ------------------------------------------------------------------------------
 
 
@@ -192,18 +177,6 @@ def test_only_legal_actions(path, dtype):
     np.testing.assert_allclose(np.array(logprobs), 0, atol=1e-6)
 
 
-@LOW
-def test_deviations_may_be_cast_or_not(path, dtype):
-    policy, weights = make("MLP", CONTINUOUS)
-    low = lower(weights, dtype)
-    observations = normal(np.random.default_rng(0), S, D)
-    for logstd in (low["decoder"]["logstd"], weights["decoder"]["logstd"]):
-        given = {**low, "decoder": {**low["decoder"], "logstd": logstd}}
-        (means, deviations), _, _ = policy.step(given, observations, [])
-        assert means.dtype == deviations.dtype == mx.float32
-        np.testing.assert_array_equal(deviations.T, logstd.astype(mx.float32))
-
-
 def oracle(name, weights, observations, keep, dtype):
     """Logits (T S, A), values and last states in float64, rounded where memory is low."""
     r = lambda x: rounded(x, dtype)  # noqa: E731
@@ -258,24 +231,6 @@ def test_rounding(path, name, dtype):
     assert_near(values, expected[1], 2 * EPSILON[dtype])
     for (_, found), (_, other) in zip(named(state), named(expected[2]), strict=True):
         assert_near(found, other, EPSILON[dtype] / 4)
-
-
-@EVERY
-def test_steps_equal_scan(path, name, dtype):
-    """Also after 64 steps: the states are float32 in both."""
-    rng = np.random.default_rng(2)
-    policy, weights = make(name)
-    low = lower(weights, dtype)
-    observations, keep = normal(rng, 64, S, D), keep_of(rng, 64, S)
-    logits, values, last = policy.scan(low, observations, policy.initial_state(S), keep)
-    state, found = policy.initial_state(S), []
-    for t in range(64):
-        outputs, value, state = policy.step(low, observations[t], state, keep[t])
-        found.append((outputs, value))
-    assert_near(mx.concatenate([o for o, _ in found], axis=1), logits, 2 * EPSILON[dtype])
-    assert_near(mx.concatenate([v for _, v in found]), values, 2 * EPSILON[dtype])
-    for (_, one), (_, other) in zip(named(state), named(last), strict=True):
-        assert_near(one, other, EPSILON[dtype] / 4)
 
 
 def accumulating(dtype):

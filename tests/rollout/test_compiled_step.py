@@ -154,13 +154,6 @@ def test_many_choices():
         check(Case(policy_of("MLP", (logits, 2)), masked=True), most=1)
 
 
-@pytest.mark.parametrize(
-    ("network", "reset"), [*zip(NETWORKS, [False, True, True, False], strict=True)]
-)
-def test_many_steps(network, reset):
-    check(Case(policy_of(network, reset=reset), T=64, N=20), atol=1e-5, most=1)
-
-
 def test_bytes():
     for dialect in ("native", "puffer3"):
         case = Case(policy_of("MinGRU", (4,), D=21, dialect=dialect), as_bytes=True)
@@ -365,18 +358,6 @@ def test_threads(network):
     for thread in threads:
         thread.join()
     assert_same_bits(split, whole)
-
-
-def test_actors_take_turns_on_a_thread():
-    """What a thread keeps from one call to the next is large enough for the next actor too."""
-    cases = [Case(policy_of("LSTM", H=H, D=D)) for H, D in [(8, 200), (100, 1), (20, 300)]]
-    for t in range(T):
-        for case in cases:
-            act = case.bind()
-            act(t, 0, N)
-    for case in cases:
-        alone = Case(case.policy).run()
-        assert_same_bits(case, alone)
 
 
 # ---- Python --------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ from puffer_mlx.training.streams import Worker, worker
 
 @pytest.fixture
 def own():
-    made = Worker("test")
-    yield made
-    made.close()
+    thread = Worker("test")
+    yield thread
+    thread.close()
 
 
 def test_jobs_are_done_in_order_by_one_thread(own):
