@@ -1,12 +1,9 @@
 """Training as a GPU computes it, with kernels that run as C++, beside training on the CPU."""
 
-from typing import Any
-
 import numpy as np
-import oracles
 import pytest
 from emulated_run import emulated_gpu
-from oracles import named
+from oracles import RandomVec, named
 
 from puffer_mlx import config
 from puffer_mlx.training.trainer import Trainer
@@ -22,24 +19,6 @@ FIVE = tuple(
     ["--train.algorithm", "puffer5", "--reset-state", "0", "--policy.reset-on-terminal", "1"]
 )
 BOTH_CLIP = ("--train.clip-coef", "0.02", "--train.max-grad-norm", "0.3")
-
-
-class RandomVec(oracles.CodedVec):
-    """Random, but the same in every run."""
-
-    def __init__(self, sizes: tuple[int, ...], masked: bool) -> None:
-        super().__init__(N, 2, sizes, masked=masked)
-        self.logits = sum(sizes)
-
-    def rows(self, agents, k):
-        rng = np.random.default_rng(k)
-        rows: list[Any] = [rng.normal(size=(N, 4)), rng.normal(size=N) * 2 * float(k > 0)]
-        rows.append((rng.random(N) < 0.2) * float(k > 0))
-        if self.spec.mask_size:
-            mask = (rng.random((N, self.logits)) < 0.6).astype(np.uint8)
-            mask[:, [1, -1]] = 1
-            rows.append(mask)
-        return [row[agents] for row in rows]
 
 
 CASES = {  # action sizes, whether they are masked, options
@@ -65,7 +44,7 @@ CASES = {  # action sizes, whether they are masked, options
 def train(case: str) -> tuple[Trainer, list[dict[str, float]]]:
     sizes, masked, options = CASES[case]
     configured = config.load("squared", [*OPTIONS.split(), *options])
-    trainer = Trainer(configured, RandomVec(sizes, masked))
+    trainer = Trainer(configured, RandomVec(N, sizes, masked))
     return trainer, list(trainer)
 
 
@@ -106,7 +85,7 @@ def test_acting_and_training_are_the_same_policy(network):
         return real.gradients(weights, observations, actions, masks, keep, segments, state, *others)
 
     with emulated_gpu() as gpu:
-        trainer = Trainer(configured, RandomVec((3,), False))
+        trainer = Trainer(configured, RandomVec(N, (3,), False))
         real = trainer.learner.steps
         trainer.learner.steps = real._replace(gradients=gradients)
         errors = [trainer.step()["loss/first_ratio_error"] for _ in range(EPOCHS)]
@@ -127,7 +106,7 @@ def test_a_minibatch_that_is_not_finite_changes_nothing(monkeypatch):
     sizes, masked, options = CASES["discrete"]
     configured = config.load("squared", [*OPTIONS.split(), *options])
     with emulated_gpu():
-        trainer = Trainer(configured, RandomVec(sizes, masked))
+        trainer = Trainer(configured, RandomVec(N, sizes, masked))
         before = {name: np.array(array) for name, array in named(trainer.weights)}
         logs = trainer.step()
     assert logs["loss/skipped_steps"] == K

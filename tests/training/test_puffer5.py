@@ -71,24 +71,9 @@ OPTIONS = f"""
 """
 
 
-class RandomVec(oracles.CodedVec):
-    """Random, but the same in every run: a fifth of the steps ends an episode."""
-
-    def __init__(self) -> None:
-        super().__init__(N, 2, SIZES, masked=True)
-
-    def rows(self, agents, k):
-        rng = np.random.default_rng(k)
-        mask = (rng.random((N, sum(SIZES))) < 0.6).astype(np.uint8)
-        mask[:, [1, 4]] = 1
-        terminals = (rng.random(N) < 0.2) * float(k > 0)
-        rewards = rng.normal(size=N) * 2 * float(k > 0)
-        return [rng.normal(size=(N, 4))[agents], rewards[agents], terminals[agents], mask[agents]]
-
-
 def start(epochs, *more):
     words = [*OPTIONS.split(), f"--train.total-timesteps={epochs * N * T}", *more]
-    return Trainer(config.load("squared", words), RandomVec())
+    return Trainer(config.load("squared", words), oracles.RandomVec(N))
 
 
 def flat(tree):

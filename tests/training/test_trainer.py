@@ -39,20 +39,9 @@ def configure(epochs, *more):
     )
 
 
-class RandomVec(oracles.CodedVec):
-    """Random, but the same in every run; `change` edits the rewards (N,) of step k."""
-
-    def __init__(self, change=lambda reward, k: reward) -> None:
-        super().__init__(N, 2, (3, 2), masked=True)
-        self.change = change
-
-    def rows(self, agents, k):
-        rng = np.random.default_rng(k)
-        mask = (rng.random((N, 5)) < 0.6).astype(np.uint8)
-        mask[:, [1, 4]] = 1
-        terminals = (rng.random(N) < 0.2) * float(k > 0)
-        rewards = self.change(rng.normal(size=N) * 2, k) * float(k > 0)
-        return [rng.normal(size=(N, 4))[agents], rewards[agents], terminals[agents], mask[agents]]
+class RandomVec(oracles.RandomVec):
+    def __init__(self, change: Any = None) -> None:
+        super().__init__(N, change=change)
 
 
 def run(
