@@ -121,8 +121,9 @@ class Collector:
             learner_width(threads() - self.cores)
         device, precision = placement.rollout, placement.acting_precision
         streams = lambda: acting_streams(device, self.cores, vec.num_groups)  # noqa: E731
-        given = device, precision, policy, run, vec, streams, timer, seats
-        self.acting = choose_acting(*given, config.train.launch_steps)
+        self.acting = choose_acting(
+            device, precision, policy, run, vec, streams, timer, seats, config.train.launch_steps
+        )
         shape = (config.train.horizon, vec.num_agents, vec.num_groups)
         Buffer = RolloutBuffer if placement.whole is None else BufferOnGPU
         self.buffers: list[Any] = [
@@ -278,9 +279,9 @@ class Collector:
         with building, mx.stream(self.placement.rollout):
             new = mx.split(mx.array(theirs[:, None].tolist()), len(self.states))
             groups = zip(new, self._fresh, self.states, strict=True)
-            found = [tree_map(partial(mx.where, *each[:1]), *each[1:]) for each in groups]
-        mx.eval(found)
-        return found
+            states = [tree_map(partial(mx.where, *each[:1]), *each[1:]) for each in groups]
+        mx.eval(states)
+        return states
 
     def _collect(
         self,

@@ -83,13 +83,13 @@ class Submitted:
             packed, _ = pack([*others, *arrays])  # each array that is read costs a GPU 50 us
         mx.eval(*now.arrays(), packed)
         left = iter(packed.tolist())  # type: ignore
-        found = [list(islice(left, array.size)) for array in others]
+        numbers = [list(islice(left, array.size)) for array in others]
         records: list[Record] = []
         for one in self._minibatches:
             counted = list(islice(left, one.ok.size))
             each = one.metrics.size // one.ok.size
             records += [Record(ok, list(islice(left, each)), one.advantages) for ok in counted]
-        return records, found
+        return records, numbers
 
 
 class Health:

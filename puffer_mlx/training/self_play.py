@@ -59,10 +59,10 @@ def choose_seats(config: Config, vec: VecEnv) -> Seats:
     Raises:
         UserError: see ``rollout.seats``.
     """
-    own = config.vec
+    keys = config.vec
     if config.selfplay_rules == OF_4:
-        return seating.seats_in_blocks(vec, own.num_frozen_banks, own.frozen_bank_pct)
-    return seating.seats_as_declared(vec, own.num_policies - 1, own.hist_policy_percent)
+        return seating.seats_in_blocks(vec, keys.num_frozen_banks, keys.frozen_bank_pct)
+    return seating.seats_as_declared(vec, keys.num_policies - 1, keys.hist_policy_percent)
 
 
 class SelfPlay:
