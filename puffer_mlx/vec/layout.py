@@ -20,9 +20,14 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec, ImagePart
-from puffer_mlx.vec.action_parts import action_parts, action_spec
-from puffer_mlx.vec.observation_parts import ObservationPart, observation_parts, row_dtype
 from puffer_mlx.vec.python_faults import Fault
+from puffer_mlx.vec.space_parts import (
+    ObservationPart,
+    action_parts,
+    action_spec,
+    observation_parts,
+    row_dtype,
+)
 from puffer_mlx.vec.spaces import Path, from_text, nested, path_text, to_text
 
 

@@ -21,7 +21,7 @@ from puffer_mlx.errors import UserError
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.vec import rollout_loop
 from puffer_mlx.vec.base import Collected, Environments, KnowsSeats, Rows, TellsScores
-from puffer_mlx.vec.finite import not_finite
+from puffer_mlx.vec.rows import not_finite
 
 LIMIT = 10.0  # deviations that a normalised observation is at most from the mean
 EPSILON = 1e-8

@@ -7,7 +7,7 @@ import pytest
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.episodes import Episodes, numbers_of
-from puffer_mlx.vec.finite import check_finite
+from puffer_mlx.vec.rows import check_finite
 
 
 def add(episodes, rewards, ended, **more):

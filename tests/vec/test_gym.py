@@ -14,11 +14,9 @@ from gymnasium.vector import SyncVectorEnv
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec import plan
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
-from puffer_mlx.vec.gym import backends
-from puffer_mlx.vec.gym.backends import choose
-from puffer_mlx.vec.gym.infos import ended_infos
+from puffer_mlx.vec.gym.agents import ended_infos
 from puffer_mlx.vec.gym.installed import has_own_vector_forms
-from puffer_mlx.vec.gym.make import Recipe
+from puffer_mlx.vec.gym.make import GymRecipe as Recipe
 from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.rows import allocate_rows, random_actions
 
@@ -312,24 +310,22 @@ def test_masks_head_by_head():
     ],
 )
 def test_auto(make_, agents: int, keywords: dict, expected: str, monkeypatch):
-    monkeypatch.setattr(backends, "cores", lambda: 4)
+    monkeypatch.setattr(plan, "cores", lambda: 4)
     monkeypatch.setattr(plan, "ROUND_TRIP", 1.0)
     with make(make_, agents, backend="auto", env=keywords) as vec:
         assert vec.description.startswith(expected) and "\n" not in vec.description
 
 
 def test_auto_takes_processes_for_slow_steps(monkeypatch):
-    recipe = Recipe("walk", Walk, {})
-    seconds = 0.002
-    monkeypatch.setattr(backends, "measure", lambda _: seconds)
-    monkeypatch.setattr(backends, "cores", lambda: 4)
-    assert choose(recipe, 8, "auto") == ("async", "8 processes, a step takes 2 ms")
-    seconds = plan.ROUND_TRIP  # half of it is saved by two processes
-    assert choose(recipe, 2, "auto")[0] == "sync"
-    seconds = 3 * plan.ROUND_TRIP
-    assert choose(recipe, 2, "auto")[0] == "async"
-    monkeypatch.setattr(backends, "cores", lambda: 1)
-    assert choose(recipe, 8, "auto") == ("sync", "there is one core")
+    def chosen(seconds: float, agents: int, cores: int = 4) -> str:
+        monkeypatch.setattr(plan, "step_time", lambda *_: seconds)
+        monkeypatch.setattr(plan, "cores", lambda: cores)
+        return plan.plan(Recipe("walk", Walk), agents, 1, "auto", 1, 0).description
+
+    assert chosen(0.002, 8) == "async: 8 processes; a step takes 2 ms"
+    assert chosen(plan.ROUND_TRIP, 2).startswith("sync: ")  # two processes save half of it
+    assert chosen(3 * plan.ROUND_TRIP, 2).startswith("async: ")
+    assert chosen(0.002, 8, cores=1) == "sync: there is one core"
 
 
 def test_a_measurement_takes_only_legal_steps():
@@ -338,7 +334,7 @@ def test_a_measurement_takes_only_legal_steps():
             assert self.position > 0 or action >= 0
             return super().step(action)
 
-    assert 0 < backends.measure(Recipe("walk", Strict, {"masked": True})) < 0.1
+    assert 0 < plan.step_time(Recipe("walk", Strict, {"masked": True})) < 0.1
 
 
 @NEEDS_1_1

@@ -8,7 +8,7 @@ import pytest
 from puffer_mlx import config as c
 from puffer_mlx import vec
 from puffer_mlx.errors import UserError
-from puffer_mlx.vec.gym.make import Recipe
+from puffer_mlx.vec.gym.make import GymRecipe as Recipe
 
 pytest.importorskip("gymnasium")
 GAME = "ALE/Breakout-v5"

@@ -168,8 +168,8 @@ def test_slow_steps_are_worth_processes(monkeypatch):
     monkeypatch.setattr("puffer_mlx.vec.plan.ROUND_TRIP", 10.0)
     with make(single, 8, num_threads=2) as vec:
         quick = vec.description
-    assert slow.startswith("async: 4 instances in 2 processes; their steps take")
-    assert quick.startswith("sync: 4 instances; their steps take")
+    assert slow.startswith("async: 4 instances in 2 processes; a step takes")
+    assert quick.startswith("sync: 4 instances; a step takes")
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from puffer_mlx import config as c
 from puffer_mlx import vec
 from puffer_mlx.config.schema import Wrap
 from puffer_mlx.errors import UserError
+from puffer_mlx.vec import plan
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED
-from puffer_mlx.vec.gym import backends
 from puffer_mlx.vec.gym.installed import has_own_vector_forms
-from puffer_mlx.vec.gym.make import Recipe
+from puffer_mlx.vec.gym.make import GymRecipe as Recipe
 from puffer_mlx.vec.gym.vec import GymVec
 from puffer_mlx.vec.rows import allocate_rows
 
@@ -162,7 +162,7 @@ def test_every_backend_shows_the_same():
 
 
 def test_a_vectorised_form_gives_way_and_says_so(monkeypatch):
-    monkeypatch.setattr(backends, "measure", lambda _: 1e-6)  # not what a busy machine takes
+    monkeypatch.setattr(plan, "step_time", lambda *_: 1e-6)  # not what a busy machine takes
     _, description = played("auto")
     can = "its vectorised form can't be wrapped (wrap.max_episode_steps, wrap.frame_stack); "
     assert description.startswith(f"sync: {can}")

@@ -17,8 +17,7 @@ from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.base import TERMINATED, TRUNCATED, Rows
 from puffer_mlx.vec.normalize import Normalized
 from puffer_mlx.vec.rows import allocate_rows
-from puffer_mlx.vec.zoo.make import find
-from puffer_mlx.vec.zoo.names import needs, parallel_names
+from puffer_mlx.vec.zoo.names import find, needs, parallel_names
 from puffer_mlx.vec.zoo.vec import ZooVec
 
 pytest.importorskip("gymnasium")
