@@ -183,11 +183,11 @@ class Layout:
         return Layout, self._arguments
 
     def _mismatch(self, leaf: ObservationPart, values: Any, n: int) -> UserError:
-        found = f"{values.dtype} {values.shape}" if hasattr(values, "shape") else repr(values)
+        kind = f"{values.dtype} {values.shape}" if hasattr(values, "shape") else repr(values)
         where = f" of {path_text(leaf.path)}" if leaf.path else ""
         return UserError(
             f"{self._name}: observations{where} don't fit the space {leaf.space}: "
-            f"found {found[:200]} for {n} agents",
+            f"found {kind[:200]} for {n} agents",
             "the environment must return what its observation space describes",
         )
 

@@ -85,10 +85,10 @@ def _form(
     if not lacking:
         return "vector", form
     if backend == "vector":
-        given = "num_envs" in recipe.keywords
+        fixed = "num_envs" in recipe.keywords
         raise UserError(
             f"{recipe.name}: vec.backend is vector, but {lacking}",
-            "leave env.num_envs out" if given else "set vec.backend to sync or async",
+            "leave env.num_envs out" if fixed else "set vec.backend to sync or async",
         )
     lost = f"{lacking}; " if "(wrap." in lacking else ""  # wrappers cost the vectorised form
     processes = min(processes, instances, cores())
@@ -111,12 +111,7 @@ def step_time(recipe: Recipe, seed: int = 0) -> float:
     recipe.settle("sync", 1)
     num_envs = 1 if recipe.scales else None
     one = SingleProcess(
-        recipe.shapes(recipe.agents),
-        recipe=recipe,
-        count=1,
-        num_envs=num_envs,
-        seed=seed,
-        number=0,
+        recipe.shapes(recipe.agents), recipe=recipe, count=1, num_envs=num_envs, seed=seed, number=0
     )
     rng, buffers = np.random.default_rng(0), one.buffers
     legal = buffers.legal if buffers.legal.size else None

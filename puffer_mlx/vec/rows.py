@@ -80,13 +80,13 @@ class RowShapes:
             and (None if masks is None else (masks.shape, masks.dtype)) == self._masked
             and (finals is None or (finals.shape, finals.dtype) == narrow)
         ):
-            found = {
+            shapes = {
                 name: None if array is None else (array.shape, str(array.dtype))
                 for name, array in out._asdict().items()
             }
             raise ValueError(
                 f"rows: expected observations {self._wide}, rewards, terminals and finals {narrow},"
-                f" masks {self._masked}; found {found}"
+                f" masks {self._masked}; found {shapes}"
             )
 
     def check_actions(self, actions: np.ndarray) -> None:

@@ -34,7 +34,7 @@ from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
 from puffer_mlx.vec.rows import allocate_rows, random_actions
-from puffer_mlx.vec.step_speed import measure_stepping
+from puffer_mlx.vec.rollout_loop import measure_stepping
 
 SHAPES = {  # D, dtype, head sizes, mask bytes
     "breakout": (118, np.float32, (3,), 0),

@@ -76,12 +76,12 @@ class GymRecipe(Recipe):
         """Make the first instance, which tells the layout."""
         self.vectorised = form == "vector"
         if self.vectorised:
-            made = self.ready = self.vector(environments)
-            self.finals = _tells_finals(self.name, made)
-            spaces = made.single_observation_space, made.single_action_space
+            env = self.ready = self.vector(environments)
+            self.finals = _tells_finals(self.name, env)
+            spaces = env.single_observation_space, env.single_action_space
         else:
-            made = self.ready = self()
-            spaces = made.observation_space, made.action_space
+            env = self.ready = self()
+            spaces = env.observation_space, env.action_space
         self.layout = Layout(self.name, *spaces, rescale=self.rescale)
         if form == "async":
             self.close()

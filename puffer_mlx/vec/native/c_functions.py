@@ -186,11 +186,7 @@ def addresses(
 
 
 def address(
-    array: Any,
-    shape: tuple[int, ...],
-    dtype: np.dtype,
-    what: str,
-    written: bool = True,
+    array: Any, shape: tuple[int, ...], dtype: np.dtype, what: str, written: bool = True
 ) -> int:
     """Address of a NumPy array, C-contiguous, faster than by ``array.ctypes.data``.
 

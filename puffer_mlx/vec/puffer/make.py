@@ -21,14 +21,7 @@ import numpy as np
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.episodes import means_of
-from puffer_mlx.vec.instances import (
-    Buffers,
-    Fact,
-    Recipe,
-    Shapes,
-    close_if_possible,
-    parameters,
-)
+from puffer_mlx.vec.instances import Buffers, Fact, Recipe, Shapes, close_if_possible, parameters
 from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import failing
 from puffer_mlx.vec.spaces import kind_of

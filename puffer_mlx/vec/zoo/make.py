@@ -24,14 +24,7 @@ import numpy as np
 from puffer_mlx.errors import UserError
 from puffer_mlx.vec.episodes import means_of
 from puffer_mlx.vec.gym.agents import MASK, Masks
-from puffer_mlx.vec.instances import (
-    DRAWS,
-    Buffers,
-    Fact,
-    Recipe,
-    close_if_possible,
-    other_kind,
-)
+from puffer_mlx.vec.instances import DRAWS, Buffers, Fact, Recipe, close_if_possible, other_kind
 from puffer_mlx.vec.layout import Layout
 from puffer_mlx.vec.python_faults import RAISED, Fault, failed, failing
 from puffer_mlx.vec.spaces import kind_of

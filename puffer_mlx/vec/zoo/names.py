@@ -149,8 +149,8 @@ def _near(name: str) -> str:
 
 def _is_there(top: str) -> bool:
     """Whether there is a module of that name, installed or in this folder."""
-    here = importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd())])
-    return (importlib.util.find_spec(top) or here) is not None
+    local = importlib.machinery.PathFinder.find_spec(top, [str(Path.cwd())])
+    return (importlib.util.find_spec(top) or local) is not None
 
 
 @contextmanager
