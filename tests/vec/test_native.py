@@ -33,8 +33,8 @@ from puffer_mlx.vec.native.c_functions import load
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment
 from puffer_mlx.vec.native.vec import NativeVec
-from puffer_mlx.vec.rows import allocate_rows, random_actions
 from puffer_mlx.vec.rollout_loop import measure_stepping
+from puffer_mlx.vec.rows import allocate_rows, random_actions
 
 SHAPES = {  # D, dtype, head sizes, mask bytes
     "breakout": (118, np.float32, (3,), 0),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from puffer_mlx.config.dialects import folder_version, main_source
 from puffer_mlx.system.compiler import source_files
-from puffer_mlx.system.package_data import shipped
+from puffer_mlx.system.files import shipped
 
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 _RAYLIB = {"raylib.h", "raymath.h", "rlgl.h"}
