@@ -79,7 +79,7 @@ def test_an_environment_that_goes_on_about_the_dead():
 
 
 def test_only_those_that_are_there_are_told_what_to_do():
-    """Resets have a seed each time but within an episode's end: then environments go on drawing."""
+    """A reset from outside has a seed, the one that begins the next episode has none."""
     instances = []
 
     def factory():
