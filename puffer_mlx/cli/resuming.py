@@ -6,7 +6,7 @@ from puffer_mlx import checkpoint
 from puffer_mlx.checkpoint.folder import held
 from puffer_mlx.config import parse_command_line, trust
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.launched import rank_said
+from puffer_mlx.machines.launching import rank_said
 from puffer_mlx.system import program
 
 

@@ -9,7 +9,7 @@ import contextlib
 from puffer_mlx.cli.exit_codes import reported
 from puffer_mlx.cli.train_options import add_options, configured
 from puffer_mlx.config.command_line import build_parser, first_look
-from puffer_mlx.machines.launched import rank_said
+from puffer_mlx.machines.launching import rank_said
 from puffer_mlx.system import voice
 
 OF_RESUMED = "--checkpoint-dir", "--torch.network", "--torch.encoder", "--allow-code"

@@ -14,10 +14,9 @@ import mlx.core as mx
 from puffer_mlx.config import Config
 from puffer_mlx.config.writing import to_dict
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.alone import ALONE, Alone
-from puffer_mlx.machines.launched import RING_HINT, backend, rank_said
+from puffer_mlx.machines.launching import RING_HINT, backend, rank_said, share_cores
 from puffer_mlx.machines.ranks import Ranks
-from puffer_mlx.machines.starting import share_cores
+from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.system import program, voice
 from puffer_mlx.system.devices import kind
 from puffer_mlx.system.version import machine
@@ -32,8 +31,8 @@ OF_A_MACHINE = {  # settings that ranks need not have in common: what they compu
 VERSIONS = ("puffer_mlx", "MLX")
 
 
-def join(config: Config, resumed: str = "none", patience: float = ALL_BY) -> Alone:
-    """This process's place among the ranks that a launcher started; ``ALONE`` without one.
+def join(config: Config, resumed: str = "none", patience: float = ALL_BY) -> SingleProcess:
+    """This process's place among the ranks that a launcher started; ``SINGLE_PROCESS`` without one.
 
     Args:
         config: the run's, which all ranks must have in common.
@@ -45,7 +44,7 @@ def join(config: Config, resumed: str = "none", patience: float = ALL_BY) -> Alo
     """
     name = backend()
     if name is None:
-        return ALONE
+        return SINGLE_PROCESS
     with _all_come(name, patience):
         try:
             group = mx.distributed.init(strict=True, backend=name)
@@ -53,7 +52,7 @@ def join(config: Config, resumed: str = "none", patience: float = ALL_BY) -> Alo
             words = f"rank {rank_said()} can't join: {str(error).splitlines()[0]}"
             raise UserError(words, _hint(name)) from None
         if group.size() == 1:
-            return ALONE
+            return SINGLE_PROCESS
         ranks = Ranks(group, config)
         all_facts = ranks.all_objects({**_facts(config), "checkpoint": resumed})
     for rank, facts in enumerate(all_facts[1:], start=1):

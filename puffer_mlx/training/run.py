@@ -21,8 +21,8 @@ from puffer_mlx.checkpoint.folder import new_run
 from puffer_mlx.checkpoint.weight_files import load_weights
 from puffer_mlx.config import Config
 from puffer_mlx.config.memory_needs import refuse_training
-from puffer_mlx.machines import environments as ranks_environments
-from puffer_mlx.machines.alone import ALONE, Alone
+from puffer_mlx.machines import share
+from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.actor_critic import actor_critic
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers
@@ -73,7 +73,7 @@ class Run(contextlib.ExitStack):
         weights: Any = None,
         resumed: checkpoint.Checkpoint | None = None,
         schedule: Callable[[float], float] | None = None,
-        ranks: Alone = ALONE,
+        ranks: SingleProcess = SINGLE_PROCESS,
         look: Callable[[Config, Environments], object] = lambda *_: None,
     ) -> Self:
         """Put a run together, up to its first epoch or the next one.
@@ -97,7 +97,7 @@ class Run(contextlib.ExitStack):
                 kept = optimizers.kept(optimizers.of(config))
                 refuse_training(ranks.own(config), kept=kept)  # environments may be as large
                 cores = placement.rollout_cores(config)
-                environments = run.enter_context(ranks_environments.make(config, ranks, cores))
+                environments = run.enter_context(share.make_environments(config, ranks, cores))
             look(config, environments)
             path = weights if isinstance(weights, Path) else None
             run.resumed, run.state = resumed, None
