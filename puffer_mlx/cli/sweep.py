@@ -190,10 +190,9 @@ def values_of(word: str, space: Space) -> dict[str, int | float]:
 
 def drive(made: Any, trainings: Any, own: Own, found: Found) -> int:
     """Run what is to be run, and say what came of it; the exit code."""
-    from puffer_mlx.sweep.engine.driver import Driver, Limits
-    from puffer_mlx.sweep.engine.known import judging
-    from puffer_mlx.sweep.engine.records import Records
+    from puffer_mlx.sweep.engine.driver import Driver, Limits, judging
     from puffer_mlx.sweep.engine.table import Screen
+    from puffer_mlx.sweep.engine.trainings import Records
 
     settings, config = trainings.settings, trainings.config
     gpus = gpus_of(config, settings.gpus)

@@ -205,7 +205,7 @@ def test_bad_input_is_one_message(tiny, capsys):
         (["--log-dir", "x"], "--log-dir is given"),
         (["--parallel", "0"], "'0' is not a whole number from 1 up"),
         (["--parallel", "999"], "--parallel 999 runs don't fit"),
-        (["--sweep.goal", "more"], "goal is 'more'"),
+        (["--sweep.goal", "more"], "sweep.goal more does not exist"),
         (["--sweep.train.gamma.min", "2"], "min 2 is not below max 0.9999"),
         (["--sweep.method", "TP"], "'TP' is not among Protein, ParetoGenetic, Random, TPE"),
         (["--sweep.max-rns", "3"], "did you mean --sweep.max-runs?"),

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from puffer_mlx.sweep.methods import make_method
+from puffer_mlx.sweep.methods import Protein, make_method
 from puffer_mlx.sweep.observations import Observations, pareto_front, pruned
-from puffer_mlx.sweep.protein import Protein
 from puffer_mlx.sweep.settings import OURS, SweepSettings
 from puffer_mlx.sweep.space import COST, Parameter, Space
 

@@ -5,9 +5,8 @@ import math
 import pytest
 from swept import settings
 
-from puffer_mlx.sweep.curve import Point
+from puffer_mlx.sweep.curve import Judged, Point, as_one, combined, is_beaten, noise
 from puffer_mlx.sweep.observations import Observations
-from puffer_mlx.sweep.seeds import Judged, as_one, combined, is_beaten, noise
 
 
 def test_scores_of_seeds_as_one():

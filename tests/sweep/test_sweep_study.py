@@ -37,15 +37,13 @@ from swept import (
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep import curve
 from puffer_mlx.sweep.child import Identity
-from puffer_mlx.sweep.curve import Outcome, Point
+from puffer_mlx.sweep.curve import Judged, Outcome, Point, is_beaten, noise
 from puffer_mlx.sweep.engine import opening, samplers, storage, study
-from puffer_mlx.sweep.engine.driver import Driver, Limits
-from puffer_mlx.sweep.engine.known import judging
+from puffer_mlx.sweep.engine.driver import Driver, Limits, judging
 from puffer_mlx.sweep.engine.samplers import make_sampler
 from puffer_mlx.sweep.engine.study import POINT, RUN, curves
 from puffer_mlx.sweep.places import Place
 from puffer_mlx.sweep.reading import Sweep
-from puffer_mlx.sweep.seeds import Judged, is_beaten, noise
 
 COST = "train.total_timesteps"
 DRIVER = "puffer_mlx.sweep.engine.driver"

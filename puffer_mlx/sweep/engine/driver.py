@@ -10,7 +10,8 @@ from optuna.trial import FrozenTrial, TrialState
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.child import Child, Identity
 from puffer_mlx.sweep.curve import Outcome, Point
-from puffer_mlx.sweep.engine.known import Judge
+from puffer_mlx.sweep.early_stop import EarlyStop, threshold
+from puffer_mlx.sweep.engine.samplers import Known
 from puffer_mlx.sweep.engine.study import (
     FAULT,
     FINISHED,
@@ -21,6 +22,8 @@ from puffer_mlx.sweep.engine.study import (
     processes,
 )
 from puffer_mlx.sweep.places import Place
+from puffer_mlx.sweep.settings import SweepSettings
+from puffer_mlx.sweep.space import Space
 
 FAILURES = 10  # in a row after which a sweep ends: nothing says that the next would be better
 INVALID = 100  # suggestions in a row that can't be run
@@ -30,6 +33,7 @@ YOUNG = 5.0  # seconds
 
 # Starts a run with the seed of that number; raises UserError if its values can't be run.
 Start = Callable[[FrozenTrial, Place, int], Child]
+Judge = Callable[[Sequence[Point]], str]  # why a run with these points is to end; "": it isn't
 
 
 class Limits(NamedTuple):
@@ -255,3 +259,31 @@ def _young(run: FrozenTrial) -> bool:
     """Whether a run without an owner may still be getting one from who has just begun it."""
     began = run.datetime_start
     return began is not None and time.time() - began.timestamp() < YOUNG
+
+
+def judging(study: Study, space: Space, settings: SweepSettings) -> Callable[[], Judge]:
+    """What makes, for each run that begins, what says when it is to end.
+
+    Args:
+        study: what is known.
+        space: of its values.
+        settings: how early.
+    """
+    known = Known(space, settings)
+
+    def make() -> Judge:
+        seen = known.of(study.trials())
+        stop = EarlyStop(threshold(seen, settings.stop_quantile, settings.spares_dear))
+
+        def judge(points: Sequence[Point]) -> str:
+            for score, cost, _ in points:
+                if stop.should_stop(cost, seen.entered(score)):
+                    return (
+                        f"a score of {score:.3f} after {cost:.0f} s is less than other runs had"
+                        " for that"
+                    )
+            return ""
+
+        return judge
+
+    return make

@@ -6,26 +6,62 @@ suggestions that it would have made, and processes on several machines share a s
 """
 
 import importlib.util
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.sweep.engine.known import Known
 from puffer_mlx.sweep.engine.study import DEFAULT, GIVEN, OWNER, distributions, is_run, own_name
 from puffer_mlx.sweep.fit import Values
 from puffer_mlx.sweep.methods import make_method
+from puffer_mlx.sweep.observations import Observations
 from puffer_mlx.sweep.settings import OURS, SweepSettings
 from puffer_mlx.sweep.space import Space
 
 Settle = Callable[[Values], Values]
 NEEDS = {"GP": ("scipy", "torch")}  # what Optuna's own methods import besides NumPy
+
+
+class Known:
+    """A study's trials as observations, each taken once, in the order in which they ended.
+
+    Args:
+        space: of the trials' values.
+        settings: how scores are entered.
+    """
+
+    def __init__(self, space: Space, settings: SweepSettings) -> None:
+        self._space, self._settings = space, settings
+        self._seen = Observations(settings)
+        self._numbers: list[int] = []  # of the trials that are taken
+
+    def of(self, trials: Sequence[FrozenTrial]) -> Observations:
+        """All that ended so far."""
+        over = [(each.datetime_complete, each.number, each) for each in trials]
+        over = sorted((at, number, each) for at, number, each in over if at)
+        numbers = [number for _, number, _ in over]
+        if numbers[: len(self._numbers)] != self._numbers:  # another machine's clock is behind
+            self._seen, self._numbers = Observations(self._settings), []
+        for _, _, trial in over[len(self._numbers) :]:
+            self._take(trial)
+        self._numbers = numbers
+        return self._seen
+
+    def _take(self, trial: FrozenTrial) -> None:
+        if not trial.params.keys() >= {*self._space.names}:
+            return  # it failed before it had any
+        vector = self._space.to_unit(trial.params)
+        if trial.state == TrialState.COMPLETE:
+            self._seen.add(vector, *trial.values)
+        elif trial.state == TrialState.FAIL:
+            self._seen.add(vector, math.nan, 0.0, failed=True)
 
 
 class Suggesting(BaseSampler):

@@ -21,10 +21,8 @@ import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from puffer_mlx.sweep import seeds
 from puffer_mlx.sweep.child import Identity
-from puffer_mlx.sweep.curve import Outcome, Point
-from puffer_mlx.sweep.seeds import Judged
+from puffer_mlx.sweep.curve import Judged, Outcome, Point, combined, is_beaten, noise
 from puffer_mlx.sweep.settings import SweepSettings
 from puffer_mlx.sweep.space import COST, Parameter, Space
 
@@ -179,7 +177,7 @@ class Study:
     def combined(self, run: FrozenTrial) -> list[Point]:
         """The curve of all seeds of a run that are known."""
         how = self._settings.seeds_score
-        return seeds.combined(list(curves(run).values()), how, self._settings.sign)
+        return combined(list(curves(run).values()), how, self._settings.sign)
 
     def promises(self, waiting: Sequence[int]) -> list[Promise]:
         """What runs that wait for another seed promise, the cheapest first.
@@ -190,15 +188,15 @@ class Study:
         how, enough = self._settings.seeds_score, self._settings.enough
         known = {run.number: self._judged(run) for run in self.runs(*ALIVE)}
         judged = {number: one for number, one in known.items() if one}
-        noise = seeds.noise(list(judged.values()))
+        differ = noise(list(judged.values()))
         complete = self.runs(TrialState.COMPLETE)
         whole = [judged[run.number] for run in complete if seeds_of(run) >= self.seeds]
         before: list[Judged] = []
         promises = []
         for number in sorted(waiting, key=lambda number: (judged[number].cost, number)):
             one = judged[number]
-            is_over = seeds.is_beaten(one, whole, how, noise, enough)
-            has_turn = not seeds.is_beaten(one, before, how, noise, enough)
+            is_over = is_beaten(one, whole, how, differ, enough)
+            has_turn = not is_beaten(one, before, how, differ, enough)
             promises.append(Promise(self.find(number), is_over, has_turn))
             before += [] if is_over else [one]
         return promises
