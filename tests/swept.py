@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.curve import Outcome, Point
 from puffer_mlx.sweep.engine import opening, samplers, storage, study
-from puffer_mlx.sweep.engine.driver import Driver, Limits
+from puffer_mlx.sweep.engine.driver import Driver
 from puffer_mlx.sweep.engine.samplers import make_sampler
 from puffer_mlx.sweep.engine.storage import open_storage
 from puffer_mlx.sweep.engine.study import POINT, RUN, Study
@@ -78,18 +78,6 @@ class Formula:
         self.ends.append("ended")
 
 
-class Nobody:
-    """Whom nothing is told; remembers the runs that ended."""
-
-    def __init__(self) -> None:
-        self.over: list[FrozenTrial] = []
-
-    def draw(self, going: Sequence[Any]) -> None: ...
-
-    def ended(self, run: FrozenTrial) -> None:
-        self.over.append(run)
-
-
 def open_study(path: Path | str, how: SweepSettings, seed: int = 1) -> Study:
     """The study in a journal, begun if it isn't there."""
     storage = open_storage(str(path))
@@ -102,13 +90,13 @@ def never() -> Callable[[Sequence[Point]], str]:
     return lambda points: ""
 
 
-def drive(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) -> Nobody:
-    told = Nobody()
-    limits = more.pop("limits", Limits(how.max_runs))
-    places = more.pop("places", [Place()])
-    judge = more.pop("judge", never)
-    Driver(study, start, places, limits, told, judge, pause=0.0).run()
-    return told
+def drive(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) -> list[FrozenTrial]:
+    """Sweep to the end; the runs that ended, in their order."""
+    over: list[FrozenTrial] = []
+    places, judge = more.pop("places", [Place()]), more.pop("judge", never)
+    draw = lambda active: None  # noqa: E731
+    Driver(study, start, places, how.max_runs, draw, over.append, judge, pause=0.0).run()
+    return over
 
 
 def known(study: Study) -> list[tuple]:

@@ -23,7 +23,6 @@ from swept import (
     DEAD,
     SPACE,
     Formula,
-    Nobody,
     drive,
     dying,
     formula,
@@ -39,7 +38,7 @@ from puffer_mlx.sweep import curve
 from puffer_mlx.sweep.child import Identity
 from puffer_mlx.sweep.curve import Judged, Outcome, Point, is_beaten, noise
 from puffer_mlx.sweep.engine import opening, samplers, storage, study
-from puffer_mlx.sweep.engine.driver import Driver, Limits, judging
+from puffer_mlx.sweep.engine.driver import Driver, judging
 from puffer_mlx.sweep.engine.samplers import make_sampler
 from puffer_mlx.sweep.engine.study import POINT, RUN, curves
 from puffer_mlx.sweep.places import Place
@@ -165,7 +164,7 @@ def test_further_seeds_are_for_promising_runs(here):
     counts = [len(curves(run)) for run in made.runs()]
     assert {1, 3} <= {*counts} <= {1, 2, 3} and counts[0] == 3  # nothing rivals the first
     assert 12 <= sum(counts) == made.trained(TrialState.COMPLETE) <= 14
-    assert [run.number for run in told.over] == [run.number for run in made.runs()]
+    assert [run.number for run in told] == [run.number for run in made.runs()]
     before = []
     for run in made.runs():
         end = formula(run.params)[-1]
@@ -234,29 +233,30 @@ def test_failures_are_kept_and_do_not_count(here):
         return Formula(run, place, fault="broken" if next(numbers) % 2 else "")
 
     told = drive(made, settings(max_runs=3), start)
-    assert [run.state.name for run in told.over] == ["COMPLETE", "FAIL"] * 2 + ["COMPLETE"]
+    assert [run.state.name for run in told] == ["COMPLETE", "FAIL"] * 2 + ["COMPLETE"]
     assert {r.user_attrs["fault"] for r in made.runs(TrialState.FAIL)} == {"broken"}
 
 
 @pytest.mark.parametrize(
-    ("start", "limits", "said"),
+    ("start", "limit", "said"),
     [
         (
             lambda run, place, seed: Formula(run, place, fault="broken"),
-            Limits(9, failures=4),
+            "FAILURES",
             "the last 4 runs failed; run 4: broken",
         ),
         (
             refuse,
-            Limits(9, invalid=4),
+            "INVALID",
             "the last 4 suggestions can't be run; run 4: not started: no such thing; another",
         ),
     ],
 )
-def test_a_sweep_of_which_nothing_comes_ends(here, start, limits, said):
+def test_a_sweep_of_which_nothing_comes_ends(here, monkeypatch, start, limit, said):
+    monkeypatch.setattr(f"{DRIVER}.{limit}", 4)
     made = open_study("j.log", settings())
     with pytest.raises(UserError, match=said):
-        drive(made, settings(), start, limits=limits)
+        drive(made, settings(max_runs=9), start)
     assert len(made.runs(TrialState.FAIL)) == 4
 
 
@@ -283,7 +283,7 @@ def test_a_seed_that_fails_is_a_failed_run(here):
     assert first.user_attrs["fault"] == "with its seed 2: it broke"
     assert second.user_attrs["fault"] == "not started: no such seed; another"
     assert [run.ends for run in began] == [[], [], ["ended"]]  # its third seed was under way
-    assert sum(run.number == 0 for run in told.over) == 1
+    assert sum(run.number == 0 for run in told) == 1
 
 
 # ---- dying ---------------------------------------------------------------------------------------
@@ -364,8 +364,7 @@ def test_what_the_dead_have_left_is_taken_over_once(here, monkeypatch):
         numbers = [made.ask().number for _ in range(2)]
     start: Any = Formula
     drivers = [
-        Driver(open_study("j.log", how), start, [Place()], Limits(2), Nobody(), never)
-        for _ in range(2)
+        Driver(open_study("j.log", how), start, [Place()], 2, print, print, never) for _ in range(2)
     ]
     left = [[run.number for run in driver.orphans()] for driver in drivers]
     assert left == [numbers, []]

@@ -8,10 +8,10 @@ import pytest
 pytest.importorskip("optuna", reason="pip install 'puffer-mlx[sweep]'")
 
 from rich.console import Console
-from swept import Formula, drive, formula, open_study, settings
+from swept import Formula, drive, formula, never, open_study, settings
 
 from puffer_mlx.sweep.engine import report
-from puffer_mlx.sweep.engine.driver import Driver, Limits
+from puffer_mlx.sweep.engine.driver import Driver
 from puffer_mlx.sweep.engine.table import Screen
 from puffer_mlx.sweep.places import Place
 
@@ -35,8 +35,7 @@ def swept(terminal: bool, width: int = 120, height: int = 40, shown=SHOWN):
 
     made = open_study("j.log", settings(method="Random", max_runs=5))
     with Screen(made, "a sweep", 5, 1, console, shown) as screen:
-        judge = lambda: lambda points: ""  # noqa: E731
-        Driver(made, start, [Place()], Limits(5), screen, judge, pause=0.0).run()
+        Driver(made, start, [Place()], 5, screen.draw, screen.ended, never, pause=0.0).run()
         picture = screen.picture()
     if terminal:  # the same once more, without what a terminal obeys
         assert "\x1b[" in file.getvalue()

@@ -29,7 +29,7 @@ Settle = Callable[[Values], Values]
 NEEDS = {"GP": ("scipy", "torch")}  # what Optuna's own methods import besides NumPy
 
 
-class Known:
+class TrialObservations:
     """A study's trials as observations, each taken once, in the order in which they ended.
 
     Args:
@@ -64,7 +64,7 @@ class Known:
             self._seen.add(vector, math.nan, 0.0, failed=True)
 
 
-class Suggesting(BaseSampler):
+class SpaceSampler(BaseSampler):
     """What all of them share: values as they can be run.
 
     Args:
@@ -111,7 +111,7 @@ class Suggesting(BaseSampler):
         return self._space.parameters[self._space.names.index(param_name)].to_value(0.0)
 
 
-class Ours(Suggesting):
+class MethodSampler(SpaceSampler):
     """Protein, ParetoGenetic and Random.
 
     Args:
@@ -123,7 +123,10 @@ class Ours(Suggesting):
 
     def __init__(self, space: Space, settle: Settle, settings: SweepSettings, seed: int) -> None:
         super().__init__(space, settle)
-        self._method, self._known = make_method(space, settings, seed), Known(space, settings)
+        self._method, self._known = (
+            make_method(space, settings, seed),
+            TrialObservations(space, settings),
+        )
 
     def suggest(self, study: optuna.Study, trial: FrozenTrial) -> Values:
         """The method's suggestion, told of all that is known."""
@@ -134,7 +137,7 @@ class Ours(Suggesting):
         return self._space.to_values(vector)
 
 
-class Optunas(Suggesting):
+class OptunaSampler(SpaceSampler):
     """A method of Optuna's, made anew for every run.
 
     Args:
@@ -176,7 +179,7 @@ class Optunas(Suggesting):
         self._of(trial).after_trial(study, trial, state, values)
 
 
-def make_sampler(space: Space, settings: SweepSettings, seed: int, settle: Settle) -> Suggesting:
+def make_sampler(space: Space, settings: SweepSettings, seed: int, settle: Settle) -> SpaceSampler:
     """The sampler of ``[sweep] method``.
 
     Args:
@@ -189,7 +192,7 @@ def make_sampler(space: Space, settings: SweepSettings, seed: int, settle: Settl
         UserError: what the method needs isn't installed.
     """
     if settings.method in OURS:
-        return Ours(space, settle, settings, seed)
+        return MethodSampler(space, settle, settings, seed)
     lacking = [each for each in NEEDS.get(settings.method, ()) if not _is_there(each)]
     if lacking:
         raise UserError(
@@ -204,7 +207,7 @@ def make_sampler(space: Space, settings: SweepSettings, seed: int, settle: Settl
         "GP": lambda seed: optuna.samplers.GPSampler(seed=seed, n_startup_trials=first),
         "NSGAII": lambda seed: optuna.samplers.NSGAIISampler(seed=seed),
     }
-    return Optunas(space, settle, make[settings.method], seed)
+    return OptunaSampler(space, settle, make[settings.method], seed)
 
 
 def _is_there(module: str) -> bool:

@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -14,9 +13,7 @@ from puffer_mlx.config import Config, ini_text, load, load_saved
 from puffer_mlx.config.command_line import option
 from puffer_mlx.errors import UserError
 from puffer_mlx.sweep.child import Child
-from puffer_mlx.sweep.engine.driver import Going
 from puffer_mlx.sweep.engine.study import DEFAULT, FINISHED, Study, curves
-from puffer_mlx.sweep.engine.table import Screen
 from puffer_mlx.sweep.fit import AGENTS, Values, fit
 from puffer_mlx.sweep.places import Place
 from puffer_mlx.sweep.reading import sections
@@ -179,26 +176,20 @@ def _forget(folder: Path) -> None:
 
 
 class Records:
-    """Told by a ``Driver``; tells a screen, and writes files.
+    """Writes runs' records for viewers, and the best run's configuration, as a sweep goes on.
 
     Args:
         study: the sweep's trials.
         trainings: its runs' files.
-        screen: what a person sees.
     """
 
-    def __init__(self, study: Study, trainings: Trainings, screen: Screen) -> None:
-        self._study, self._trainings, self._screen = study, trainings, screen
+    def __init__(self, study: Study, trainings: Trainings) -> None:
+        self._study, self._trainings = study, trainings
         self._best = -1  # the run whose configuration is written
         self._faults: list[str] = []
 
-    def draw(self, going: Sequence[Going]) -> None:
-        """Called a few times a second."""
-        self._screen.draw(going)
-
     def ended(self, run: FrozenTrial) -> None:
         """A run is over with all of its seeds."""
-        self._screen.ended(run)
         try:
             if run.state in FINISHED:
                 for seed in curves(run) or [0]:
