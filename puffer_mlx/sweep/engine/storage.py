@@ -14,6 +14,7 @@ from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
 from puffer_mlx.errors import UserError
+from puffer_mlx.sweep.engine.study import quiet
 from puffer_mlx.system import voice
 
 PATIENCE = 10.0  # seconds that another process may take to make a database's tables
@@ -32,7 +33,7 @@ def open_storage(where: str, must_exist: bool = False) -> BaseStorage:
     Raises:
         UserError: it can't be opened, or what it takes isn't installed.
     """
-    with reported(where, opens=True):
+    with reported(where, opens=True), quiet():
         kind, colon, rest = where.partition("://")
         if not colon:
             return _journal(Path(where), must_exist)
