@@ -26,10 +26,10 @@ from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.actor_critic import actor_critic
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import optimizers
-from puffer_mlx.tracking.further_log import further_log
+from puffer_mlx.tracking.formats import further_log
 from puffer_mlx.tracking.json_lines import JsonLines, log_path
 from puffer_mlx.tracking.run_log import RunLog
-from puffer_mlx.tracking.tracked_run import Trackers, asked, last_step
+from puffer_mlx.tracking.tracked_run import Trackers, last_step, tracker_names
 from puffer_mlx.training import placement
 from puffer_mlx.training.evaluation import Evaluator
 from puffer_mlx.training.trainer import Trainer
@@ -140,13 +140,13 @@ class Run(contextlib.ExitStack):
         self.evaluator.alive = self.log.touch
         enter(further_log(record))
         step = self.trainer.global_step if resumed else None
-        self.trackers = enter(Trackers(record, asked(config), step, logged))
+        self.trackers = enter(Trackers(record, tracker_names(config), step, logged))
         enter(contextlib.closing(self.log))
 
     def track(self) -> None:
         """Begin to tell trackers alone, of a run that is called by its time as those with files."""
         record = self._record(str(time.time_ns() // 1_000_000))
-        self.trackers = self.files.enter_context(Trackers(record, asked(record.config)))
+        self.trackers = self.files.enter_context(Trackers(record, tracker_names(record.config)))
 
     def _record(self, name: str) -> RunLog:
         config = self.trainer.config

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from puffer_mlx.tracking.trackers import VIDEO, Ending, TrackedRun, TrackerKind
+from puffer_mlx.tracking.trackers import VIDEO, RunResult, TrackedRun, TrackerKind
 
 CONNECTING = 20.0  # seconds until it goes offline, so that a short run isn't lost; wandb's is 90
 
@@ -65,16 +65,16 @@ class Wandb:
 
         self._run.log({VIDEO: wandb.Video(path)}, step=step)
 
-    def finish(self, ending: Ending) -> None:
+    def finish(self, result: RunResult) -> None:
         """Final scores and status in the summary, the weights as an artifact, as upstream's."""
         import wandb
 
-        self._run.summary.update({**ending.scores, "status": ending.status})
-        if ending.weights:
+        self._run.summary.update({**result.scores, "status": result.status})
+        if result.weights:
             artifact = wandb.Artifact(self._artifact, type="model")
-            artifact.add_file(ending.weights)
+            artifact.add_file(result.weights)
             self._run.log_artifact(artifact)
-        self._run.finish(exit_code=0 if ending.well else 1)
+        self._run.finish(exit_code=0 if result.well else 1)
 
 
 TRACKER = TrackerKind("wandb", Wandb, takes_again=False)
