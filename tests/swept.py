@@ -1,7 +1,7 @@
 """What the tests of sweeps share: a space, and runs that are no processes but a formula."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,24 +78,25 @@ class Formula:
         self.ends.append("ended")
 
 
-def open_study(path: Path | str, how: SweepSettings, seed: int = 1) -> Study:
+def open_study(path: Path | str, how: SweepSettings, seed: int = 1, **about: Any) -> Study:
     """The study in a journal, begun if it isn't there."""
     storage = open_storage(str(path))
     sampler = make_sampler(SPACE, how, seed, lambda values: values)
-    return opening.open_study(storage, "formula", Sweep(how, SPACE, []), ABOUT, sampler)
+    swept = Sweep(how, SPACE, [])
+    return opening.open_study(storage, "formula", swept, {**ABOUT, **about}, sampler)
 
 
-def never() -> Callable[[Sequence[Point]], str]:
-    """A judge who ends no run early."""
-    return lambda points: ""
+def driver(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) -> Driver:
+    places = more.pop("places", [Place()])
+    judge = more.pop("judge", lambda: lambda points: "")  # ends no run early
+    tell = {"draw": lambda active: None, "ended": lambda run: None, **more}
+    return Driver(study, start, places, how.max_runs, judge=judge, pause=0.0, **tell)
 
 
 def drive(study: Study, how: SweepSettings, start: Any = Formula, **more: Any) -> list[FrozenTrial]:
     """Sweep to the end; the runs that ended, in their order."""
     over: list[FrozenTrial] = []
-    places, judge = more.pop("places", [Place()]), more.pop("judge", never)
-    draw = lambda active: None  # noqa: E731
-    Driver(study, start, places, how.max_runs, draw, over.append, judge, pause=0.0).run()
+    driver(study, how, start, **{"ended": over.append, **more}).run()
     return over
 
 

@@ -8,12 +8,10 @@ import pytest
 pytest.importorskip("optuna", reason="pip install 'puffer-mlx[sweep]'")
 
 from rich.console import Console
-from swept import Formula, drive, formula, never, open_study, settings
+from swept import Formula, drive, formula, open_study, settings
 
 from puffer_mlx.sweep.engine import report
-from puffer_mlx.sweep.engine.driver import Driver
 from puffer_mlx.sweep.engine.table import Screen
-from puffer_mlx.sweep.places import Place
 
 SHOWN = "total_timesteps", "gamma"
 
@@ -35,7 +33,7 @@ def swept(terminal: bool, width: int = 120, height: int = 40, shown=SHOWN):
 
     made = open_study("j.log", settings(method="Random", max_runs=5))
     with Screen(made, "a sweep", 5, 1, console, shown) as screen:
-        Driver(made, start, [Place()], 5, screen.draw, screen.ended, never, pause=0.0).run()
+        drive(made, settings(max_runs=5), start, draw=screen.draw, ended=screen.ended)
         picture = screen.picture()
     if terminal:  # the same once more, without what a terminal obeys
         assert "\x1b[" in file.getvalue()
