@@ -41,14 +41,14 @@ def backend() -> str | None:
     """
     if "MLX_RANK" not in os.environ:
         return "mpi" if MPI_RANK in os.environ else None
-    said = os.environ["MLX_RANK"]
-    if not said.isdecimal():
-        words = f"MLX_RANK is {said!r}, not a rank's number: 0, 1, ..."
+    rank = os.environ["MLX_RANK"]
+    if not rank.isdecimal():
+        words = f"MLX_RANK is {rank!r}, not a rank's number: 0, 1, ..."
         raise UserError(words, "start ranks by mlx.launch, or unset MLX_RANK")
     name = next((name for name, key in BACKENDS.items() if os.environ.get(key)), None)
     if name is None:
         raise UserError(
-            f"MLX_RANK is {said}, and none of {', '.join(BACKENDS.values())} says"
+            f"MLX_RANK is {rank}, and none of {', '.join(BACKENDS.values())} says"
             " how to reach the other ranks",
             "start ranks by mlx.launch, or unset MLX_RANK",
         )
@@ -56,8 +56,8 @@ def backend() -> str | None:
         path = os.environ["MLX_HOSTFILE"]
         if _is_empty(path):
             return None
-        if wrong := _wrong_hosts(path, int(said)):
-            raise UserError(f"rank {said} can't join: MLX_HOSTFILE {wrong}", RING_HINT)
+        if wrong := _wrong_hosts(path, int(rank)):
+            raise UserError(f"rank {rank} can't join: MLX_HOSTFILE {wrong}", RING_HINT)
     return name
 
 
@@ -84,10 +84,10 @@ def started() -> bool:
     return "MLX_RANK" in os.environ or MPI_RANK in os.environ
 
 
-def rank_said() -> int:
+def launched_rank() -> int:
     """Which rank a launcher says that this is; 0 without one."""
-    said = os.environ.get("MLX_RANK") or os.environ.get(MPI_RANK, "0")
-    return int(said) if said.isdecimal() else 0
+    rank = os.environ.get("MLX_RANK") or os.environ.get(MPI_RANK, "0")
+    return int(rank) if rank.isdecimal() else 0
 
 
 # ---- ours ----------------------------------------------------------------------------------------

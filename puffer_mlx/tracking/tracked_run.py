@@ -102,12 +102,12 @@ class Trackers:
         self.done = False
         self.weights: Path | None = None
         self._scores: dict[str, float] = {}
-        about = _about(run, step) if names else {}
+        description = _described(run, step) if names else {}
         self._links = [TrackerLink(name) for name in names]
         for link in self._links:
             kept = run.path.with_suffix(f".{link.name}.json")
             known = None if step is None else known_to(kept, logged)
-            link.send(json_text({"start": {**about, "known_to": known}, "keep": str(kept)}))
+            link.send(json_text({"start": {**description, "known_to": known}, "keep": str(kept)}))
 
     def log(self, logs: dict[str, float], video: Path | None = None) -> list[str]:
         """Take an epoch's record; returns lines that a person should see, few in a run.
@@ -173,7 +173,7 @@ class Trackers:
         ]
 
 
-def _about(run: RunLog, step: int | None) -> dict[str, Any]:
+def _described(run: RunLog, step: int | None) -> dict[str, Any]:
     """What every tracker is told of the run."""
     base = run.config.base
     return TrackedRun(
@@ -222,10 +222,10 @@ class TrackerLink:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder)
             self._lines = open(path / "lines", "ab", buffering=0)  # noqa: SIM115
-            with open(path / "lines", "rb") as given, open(path / "answers", "wb") as answers:
+            with open(path / "lines", "rb") as reading, open(path / "answers", "wb") as answers:
                 self._said = open(path / "answers", "rb")  # noqa: SIM115
                 try:
-                    self.process = _begin(name, given, answers)
+                    self.process = _begin(name, reading, answers)
                 except OSError as error:
                     self._hear(fault=f"its process can't be started: {error.strerror or error}")
 
@@ -281,12 +281,12 @@ class TrackerLink:
         self._answers.append(answer)
 
 
-def _begin(name: str, given: IO[bytes], answers: IO[bytes]) -> subprocess.Popen[bytes]:
+def _begin(name: str, lines: IO[bytes], answers: IO[bytes]) -> subprocess.Popen[bytes]:
     """The process: this Python, away from the terminal and its Ctrl-C."""
     paths = [PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         program.python("-m", tracker_process.__name__, name, str(os.getpid())),
-        stdin=given,
+        stdin=lines,
         stdout=answers,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},

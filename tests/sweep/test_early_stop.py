@@ -54,9 +54,9 @@ def test_threshold_of_observations():
     for _ in range(60):
         cost = np.exp(draw.uniform(0, 5))
         seen.add(draw.uniform(-1, 1, 3), -np.log(cost) + draw.uniform(0, 2), cost)
-    made, sparing = threshold(seen, 0.3), threshold(seen, 0.3, spares_dear=True)
-    assert made and made.slope == pytest.approx(1.0, abs=0.4)
-    assert made.near_best > seen.scores.min() and sparing == made._replace(near_best=-np.inf)
+    plain, sparing = threshold(seen, 0.3), threshold(seen, 0.3, spares_dear=True)
+    assert plain and plain.slope == pytest.approx(1.0, abs=0.4)
+    assert plain.near_best > seen.scores.min() and sparing == plain._replace(near_best=-np.inf)
     assert threshold(seen, 0.0) is None
 
 

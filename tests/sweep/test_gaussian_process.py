@@ -76,9 +76,9 @@ def test_kernel_is_its_formula_and_posterior_the_conditional_normals(data):
 
 def test_fitting_raises_the_likelihood_and_finds_what_matters(data):
     x, y = data
-    found = fit(x, y, steps=100).parameters
-    assert log_likelihood(found, x, y)[0] > log_likelihood(first_parameters(D), x, y)[0] + 5
-    assert found.lengths[0] < min(found.lengths[2:])
+    parameters = fit(x, y, steps=100).parameters
+    assert log_likelihood(parameters, x, y)[0] > log_likelihood(first_parameters(D), x, y)[0] + 5
+    assert parameters.lengths[0] < min(parameters.lengths[2:])
 
 
 def test_points_that_are_the_same_can_be_fitted():

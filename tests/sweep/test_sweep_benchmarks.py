@@ -97,9 +97,9 @@ def ran(folder, name, *words):
 def test_a_table_and_a_record(tmp_path):
     words = "--seeds", "2", "--surfaces", "equal", "--methods", "Random"
     out, record = ran(tmp_path, "sweep_methods", *words)
-    made = record["sweeps"]["equal"]["Random"]
-    assert len(made) == 2 and {each["runs"] for each in made} == {40}
-    best = statistics.median(each["best"] for each in made)
+    sweeps = record["sweeps"]["equal"]["Random"]
+    assert len(sweeps) == 2 and {each["runs"] for each in sweeps} == {40}
+    best = statistics.median(each["best"] for each in sweeps)
     assert re.search(rf"\| equal \| Random \| {best:.3f} \(", out), out
 
 
@@ -107,11 +107,11 @@ def test_a_table_and_a_record(tmp_path):
 def test_sweeps_of_a_task(tmp_path):
     words = ["--seeds", "1", "--tasks", "cartpole", "--methods", "Random", "TPE"]
     out, record = ran(tmp_path, "sweep_tasks", *words, "--at-once", "1", "--budget", "0.01")
-    made = {each["method"]: each["runs"] for each in record["sweeps"]}
-    assert made.keys() == {"Random", "TPE"}
-    assert made["Random"][0]["values"] == made["TPE"][0]["values"]
-    assert made["Random"][0]["values"]["train.total_timesteps"] == 50_000
-    for runs in made.values():
+    sweeps = {each["method"]: each["runs"] for each in record["sweeps"]}
+    assert sweeps.keys() == {"Random", "TPE"}
+    assert sweeps["Random"][0]["values"] == sweeps["TPE"][0]["values"]
+    assert sweeps["Random"][0]["values"]["train.total_timesteps"] == 50_000
+    for runs in sweeps.values():
         assert runs[-1]["spent"] >= record["budgets"]["cartpole"] == pytest.approx(0.6)
         assert any(len(run.get("again", [])) == 3 for run in runs)
     assert "| cartpole | TPE |" in out

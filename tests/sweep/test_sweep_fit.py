@@ -55,9 +55,9 @@ FITS = {AGENTS: 128, HORIZON: 8, MINIBATCH: 1024, REPLAY: 1.5, STEPS: 1024}
 )
 def test_sizes_give_way(swept, fitted):
     """What can be run stays as it is."""
-    made = trainings(swept).settle(swept)
-    assert made == {name: pytest.approx(value, rel=0.01) for name, value in fitted.items()}
-    assert all(isinstance(value, int) for name, value in made.items() if name != REPLAY)
+    settled = trainings(swept).settle(swept)
+    assert settled == {name: pytest.approx(value, rel=0.01) for name, value in fitted.items()}
+    assert all(isinstance(value, int) for name, value in settled.items() if name != REPLAY)
 
 
 @pytest.mark.parametrize(
@@ -70,5 +70,5 @@ def test_sizes_give_way(swept, fitted):
 def test_what_nothing_helps_stays_as_it_is(swept, words, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("puffer_mlx.config.validation.find_problems", lambda *_: [])
-        made = trainings(swept, *words)
-    assert made.settle(swept) == swept
+        sweep = trainings(swept, *words)
+    assert sweep.settle(swept) == swept

@@ -82,19 +82,19 @@ def starting(scores, events):
 
 def swept(how, start=Formula, path="j.log", **more):
     """A study that was driven to its end."""
-    made = open_study(path, how)
-    drive(made, how, start, **more)
-    return made
+    sweep = open_study(path, how)
+    drive(sweep, how, start, **more)
+    return sweep
 
 
-def best_of(made):
-    best = made.best()
+def best_of(sweep):
+    best = sweep.best()
     assert best
     return best
 
 
-def points_of(made, run):
-    return [trial for trial in made.trials() if trial.user_attrs.get(RUN) == run.number]
+def points_of(sweep, run):
+    return [trial for trial in sweep.trials() if trial.user_attrs.get(RUN) == run.number]
 
 
 # ---- what is recorded ----------------------------------------------------------------------------
@@ -102,11 +102,11 @@ def points_of(made, run):
 
 def test_runs_and_their_points_are_trials(here):
     """With real values: the first run's are the configuration's own; a point has its own steps."""
-    made = swept(settings(max_runs=4, method="Random"), Lucky)
-    first, *others = made.runs()
+    sweep = swept(settings(max_runs=4, method="Random"), Lucky)
+    first, *others = sweep.runs()
     assert first.params == {p.name: p.default for p in SPACE.parameters}
     assert all(run.params != first.params for run in others)
-    for run in made.runs():
+    for run in sweep.runs():
         gamma, horizon = run.distributions["train.gamma"], run.distributions["train.horizon"]
         assert gamma == FloatDistribution(0.8, 0.9999)
         assert horizon == IntDistribution(8, 512, log=True)
@@ -115,7 +115,7 @@ def test_runs_and_their_points_are_trials(here):
         *inside, last = formula(run.params)
         assert run.values == [last.score + luck(run, 0), last.cost]
         inside = [point for point in inside if point.steps >= 1e4]  # the range's beginning
-        points = points_of(made, run)
+        points = points_of(sweep, run)
         assert [t.values for t in points] == [[p.score + luck(run, 0), p.cost] for p in inside]
         assert [t.params[COST] for t in points] == [int(p.steps) for p in inside]
         assert all({**t.params, COST: 0} == {**run.params, COST: 0} for t in points)
@@ -123,33 +123,33 @@ def test_runs_and_their_points_are_trials(here):
 
 
 def test_points_of_several_seeds_are_one_curve(here):
-    made = swept(seeded(max_runs=1, seeds_score="worst"), Lucky)
-    (run,) = made.runs()
+    sweep = swept(seeded(max_runs=1, seeds_score="worst"), Lucky)
+    (run,) = sweep.runs()
     less = min(luck(run, seed) for seed in range(3))
     *inside, last = [pytest.approx([p.score + less, p.cost]) for p in formula(run.params)]
-    assert [t.values for t in points_of(made, run)] == inside and run.values == last
+    assert [t.values for t in points_of(sweep, run)] == inside and run.values == last
 
 
 def test_a_run_that_is_ended_early_has_its_curve(here):
-    made = swept(settings(max_runs=1), judge=lambda: lambda points: "too little")
-    (run,) = made.runs()
+    sweep = swept(settings(max_runs=1), judge=lambda: lambda points: "too little")
+    (run,) = sweep.runs()
     assert run.state == TrialState.PRUNED and run.user_attrs["stopped"] == "too little"
-    assert [t.user_attrs[POINT] for t in points_of(made, run)] == [0, 1]
-    assert made.best() is None and made.front() == []
+    assert [t.user_attrs[POINT] for t in points_of(sweep, run)] == [0, 1]
+    assert sweep.best() is None and sweep.front() == []
 
 
 def test_the_best_and_the_front(here):
-    made = swept(settings(max_runs=5, goal="minimize"))
-    best, front = best_of(made), made.front()
-    assert best.values[0] == min(run.values[0] for run in made.runs())
+    sweep = swept(settings(max_runs=5, goal="minimize"))
+    best, front = best_of(sweep), sweep.front()
+    assert best.values[0] == min(run.values[0] for run in sweep.runs())
     assert front[-1].number == best.number
     assert [r.values[0] for r in front] == sorted([r.values[0] for r in front], reverse=True)
     assert [r.values[1] for r in front] == sorted(r.values[1] for r in front)
     # Of those that reach a target the cheapest is best.
-    made = swept(settings(method="Random", max_runs=12, target_score=2.5), path="target.log")
-    reach = [run for run in made.runs() if run.values[0] >= 2.5]
-    best = best_of(made)
-    assert len(reach) > 1 and made.front()[-1].number == best.number
+    sweep = swept(settings(method="Random", max_runs=12, target_score=2.5), path="target.log")
+    reach = [run for run in sweep.runs() if run.values[0] >= 2.5]
+    best = best_of(sweep)
+    assert len(reach) > 1 and sweep.front()[-1].number == best.number
     assert best.values[1] == min(run.values[1] for run in reach)
     assert best.values[0] < max(run.values[0] for run in reach)
 
@@ -159,14 +159,14 @@ def test_the_best_and_the_front(here):
 
 def test_further_seeds_are_for_promising_runs(here):
     how = seeded()
-    made = open_study("j.log", how)
-    over = drive(made, how, Lucky)
-    counts = [len(curves(run)) for run in made.runs()]
+    sweep = open_study("j.log", how)
+    over = drive(sweep, how, Lucky)
+    counts = [len(curves(run)) for run in sweep.runs()]
     assert {1, 3} <= {*counts} <= {1, 2, 3} and counts[0] == 3  # nothing rivals the first
-    assert 12 <= sum(counts) == made.trained(TrialState.COMPLETE) <= 14
-    assert [run.number for run in over] == [run.number for run in made.runs()]
+    assert 12 <= sum(counts) == sweep.trained(TrialState.COMPLETE) <= 14
+    assert [run.number for run in over] == [run.number for run in sweep.runs()]
     before = []
-    for run in made.runs():
+    for run in sweep.runs():
         end = formula(run.params)[-1]
         scores = [curve[-1].score for curve in curves(run).values()]
         assert scores == [end.score + luck(run, seed) for seed in range(len(scores))]
@@ -176,29 +176,29 @@ def test_further_seeds_are_for_promising_runs(here):
         beaten = is_beaten(first, whole, "mean", noise([*before, first]))
         assert (len(scores) == 1) == beaten or len(scores) == 2  # beaten by its second seed
         before.append(Judged(scores, run.values[1]))
-    assert best_of(made).values[0] == max(r.values[0] for r in made.runs() if len(curves(r)) == 3)
-    assert all(len(curves(run)) == 3 for run in made.front())
+    assert best_of(sweep).values[0] == max(r.values[0] for r in sweep.runs() if len(curves(r)) == 3)
+    assert all(len(curves(run)) == 3 for run in sweep.front())
 
 
 def test_a_sweep_of_one_seed_that_goes_on_with_three(here):
     start = starting({0: [9.0], 1: [4.0, 4.0, 4.0]}, [])
     swept(seeded(seeds=1, max_runs=1), start)
-    made = open_study("j.log", seeded())
-    assert best_of(made).number == 0
-    drive(made, seeded(max_runs=2), start)
-    assert [len(curves(run)) for run in made.runs()] == [0, 3]  # a lucky one ends none
-    assert best_of(made).number == 1
+    sweep = open_study("j.log", seeded())
+    assert best_of(sweep).number == 0
+    drive(sweep, seeded(max_runs=2), start)
+    assert [len(curves(run)) for run in sweep.runs()] == [0, 3]  # a lucky one ends none
+    assert best_of(sweep).number == 1
 
 
 def test_what_another_run_may_beat_waits_for_it(here):
     """Of runs under way the better one gets its seeds first; the other one isn't over by that."""
     events = []
     start = starting({0: [5.0, -9.0, -9.0], 1: [4.0, 4.0, 4.0]}, events)  # lucky once
-    made = swept(seeded(max_runs=2), start, places=[Place(i) for i in range(4)])
+    sweep = swept(seeded(max_runs=2), start, places=[Place(i) for i in range(4)])
     assert events[:4] == ["0 began", "1 began", "0 ended", "1 ended"]
     assert events[4:] == ["0 began"] * 2 + ["0 ended"] * 2 + ["1 began"] * 2 + ["1 ended"] * 2
-    assert [run.values[0] for run in made.runs()] == pytest.approx([-13 / 3, 4.0])
-    assert best_of(made).number == 1
+    assert [run.values[0] for run in sweep.runs()] == pytest.approx([-13 / 3, 4.0])
+    assert best_of(sweep).number == 1
 
 
 def test_only_a_first_seed_is_ended_early(here):
@@ -209,8 +209,8 @@ def test_only_a_first_seed_is_ended_early(here):
         return lambda points: "too little" if judged[-1] else ""
 
     for most in 3, 4:
-        made = swept(seeded(max_runs=most), Lucky, judge=judge)
-    states = [(run.state.name, len(curves(run))) for run in made.runs()]
+        sweep = swept(seeded(max_runs=most), Lucky, judge=judge)
+    states = [(run.state.name, len(curves(run))) for run in sweep.runs()]
     assert states == [("COMPLETE", 3), ("PRUNED", 0)]
 
 
@@ -218,14 +218,14 @@ def test_only_a_first_seed_is_ended_early(here):
 
 
 def test_failures_are_kept_and_do_not_count(here):
-    made, numbers = open_study("j.log", settings()), iter(range(100))
+    sweep, numbers = open_study("j.log", settings()), iter(range(100))
 
     def start(run, place, seed):
         return Formula(run, place, fault="broken" if next(numbers) % 2 else "")
 
-    over = drive(made, settings(max_runs=3), start)
+    over = drive(sweep, settings(max_runs=3), start)
     assert [run.state.name for run in over] == ["COMPLETE", "FAIL"] * 2 + ["COMPLETE"]
-    assert {r.user_attrs["fault"] for r in made.runs(TrialState.FAIL)} == {"broken"}
+    assert {r.user_attrs["fault"] for r in sweep.runs(TrialState.FAIL)} == {"broken"}
 
 
 @pytest.mark.parametrize(
@@ -245,14 +245,14 @@ def test_failures_are_kept_and_do_not_count(here):
 )
 def test_a_sweep_of_which_nothing_comes_ends(here, monkeypatch, start, limit, said):
     monkeypatch.setattr(f"{DRIVER}.{limit}", 4)
-    made = open_study("j.log", settings())
+    sweep = open_study("j.log", settings())
     with pytest.raises(UserError, match=said):
-        drive(made, settings(max_runs=9), start)
-    assert len(made.runs(TrialState.FAIL)) == 4
+        drive(sweep, settings(max_runs=9), start)
+    assert len(sweep.runs(TrialState.FAIL)) == 4
 
 
 def test_a_seed_that_fails_is_a_failed_run(here):
-    made, began = open_study("j.log", seeded(max_runs=4)), []
+    sweep, began = open_study("j.log", seeded(max_runs=4)), []
 
     class Slow(Lucky):
         def outcome(self):
@@ -266,8 +266,8 @@ def test_a_seed_that_fails_is_a_failed_run(here):
         began.append(Slow(run, place, seed, fault="it broke" if seed == 1 else ""))
         return began[-1]
 
-    over = drive(made, seeded(max_runs=4), start, places=[Place(0), Place(1)])
-    faults = [(run.state.name, run.user_attrs["fault"]) for run in made.runs()[:2]]
+    over = drive(sweep, seeded(max_runs=4), start, places=[Place(0), Place(1)])
+    faults = [(run.state.name, run.user_attrs["fault"]) for run in sweep.runs()[:2]]
     said = "with its seed 2: it broke", "not started: no such seed; another"
     assert faults == [("FAIL", text) for text in said]
     assert [run.ends for run in began] == [[], [], ["ended"]]  # its third seed was under way
@@ -342,10 +342,10 @@ def test_runs_of_the_living_and_of_other_machines_are_theirs(here, monkeypatch):
 
 def test_what_the_dead_have_left_is_taken_over_once(here, monkeypatch):
     how = settings(method="Random", max_runs=2)
-    made = open_study("j.log", how)
+    sweep = open_study("j.log", how)
     with monkeypatch.context() as patch:
         patch.setattr(samplers, "own_name", own(study.own_name()[0], *DEAD[1:]))
-        numbers = [made.ask().number for _ in range(2)]
+        numbers = [sweep.ask().number for _ in range(2)]
     drivers = [driver(open_study("j.log", how), how) for _ in range(2)]
     left = [[run.number for run in each.orphans()] for each in drivers]
     assert left == [numbers, []]
@@ -416,14 +416,14 @@ def test_as_many_at_once_as_there_are_places(here):
         seeds.append([number for number, _ in going].count(run.number))
         return Slow(run, place, seed)
 
-    made = swept(seeded(max_runs=12), start, places=[Place(i) for i in range(4)])
+    sweep = swept(seeded(max_runs=12), start, places=[Place(i) for i in range(4)])
     assert max(most) == 4 and max(seeds) >= 2
-    assert {len(curves(run)) for run in made.runs(TrialState.COMPLETE)} <= {1, 2, 3}
-    assert not made.runs(TrialState.RUNNING)
+    assert {len(curves(run)) for run in sweep.runs(TrialState.COMPLETE)} <= {1, 2, 3}
+    assert not sweep.runs(TrialState.RUNNING)
 
 
 def test_what_is_under_way_is_ended_when_the_sweep_is(here):
-    made, began = open_study("j.log", settings()), []
+    sweep, began = open_study("j.log", settings()), []
 
     class Endless(Formula):
         def outcome(self):
@@ -436,21 +436,21 @@ def test_what_is_under_way_is_ended_when_the_sweep_is(here):
         return began[-1]
 
     with pytest.raises(KeyboardInterrupt):
-        drive(made, settings(), start, places=[Place(0), Place(1)])
+        drive(sweep, settings(), start, places=[Place(0), Place(1)])
     assert [run.ends for run in began] == [["ended"], ["ended"]]
-    assert {run.state for run in made.runs()} == {TrialState.RUNNING}  # --resume begins them again
+    assert {run.state for run in sweep.runs()} == {TrialState.RUNNING}  # --resume begins them again
 
 
 def test_a_run_below_what_its_cost_buys_is_ended(here):
     how = settings(max_runs=20, downsample=3, method="Random", early_stop_quantile=0.3)
-    made = swept(how)  # at least 30 points
-    judge, best = judging(made, SPACE, how)(), best_of(made)
-    dear = 2 * max(run.values[1] for run in made.runs()) + 100
+    sweep = swept(how)  # at least 30 points
+    judge, best = judging(sweep, SPACE, how)(), best_of(sweep)
+    dear = 2 * max(run.values[1] for run in sweep.runs()) + 100
     assert judge([Point(best.values[0], dear, 1.0)]) == ""
-    worst = min(run.values[0] for run in made.runs()) - 1
+    worst = min(run.values[0] for run in sweep.runs()) - 1
     many = [Point(worst, dear, 1.0)] * 60
     assert "is less than other runs had" in judge(many)
-    assert judging(made, SPACE, settings(early_stop_quantile=0))()(many) == ""
+    assert judging(sweep, SPACE, settings(early_stop_quantile=0))()(many) == ""
 
 
 # ---- other studies -------------------------------------------------------------------------------

@@ -96,9 +96,9 @@ def run(*words: str):
 @pytest.mark.parametrize(("overlap", "normalised"), [("0", "1"), ("1", "0")])
 def test_a_record_tells_it(overlap, normalised):
     words = "--train.overlap", overlap, "--vec.normalize-rewards", normalised
-    config, made = run(*words, "--vec.normalize-observations", normalised)
+    config, opened = run(*words, "--vec.normalize-observations", normalised)
     scores = []
-    with made as environments:
+    with opened as environments:
         assert isinstance(environments, TellsScores)
         trainer = Trainer(config, environments)
         for logs in trainer:
@@ -115,14 +115,14 @@ def test_a_record_tells_it(overlap, normalised):
 
 def test_a_run_that_goes_on_has_the_same_last_episodes(tmp_path):
     """To the bit: through a file, whatever was collected and not trained on."""
-    config, made = run("--train.overlap", "1", "--vec.normalize-observations", "0")
-    with made as environments:
+    config, opened = run("--train.overlap", "1", "--vec.normalize-observations", "0")
+    with opened as environments:
         trainer = Trainer(config, environments)
         logs = [trainer.step() for _ in range(7)][-1]
         about = config, environments.spec, trainer.policy, trainer.weights
         folder = checkpoint.write_weights(tmp_path, 7, *about, trainer.state())
-    config, made = run("--vec.normalize-observations", "0")
-    with made as environments:
+    config, opened = run("--vec.normalize-observations", "0")
+    with opened as environments:
         again = Trainer(config, environments)
         assert not again.restore(checkpoint.load(folder).weights, checkpoint.load_state(folder))
         assert again.epoch_logs.scores.mean() == logs[SCORE]
@@ -137,9 +137,9 @@ def test_a_run_that_goes_on_has_the_same_last_episodes(tmp_path):
 
 def test_the_best_goes_by_it(tmp_path):
     """One lucky episode in an epoch is not what the run is worth."""
-    config, made = run("--vec.normalize-observations", "0")
+    config, opened = run("--vec.normalize-observations", "0")
     keeper, best = CheckpointManager(tmp_path, config), []
-    with made as environments:
+    with opened as environments:
         trainer = Trainer(config, environments)
         for step, scores in enumerate(([(1.0, 5.0)], [(99.0, 4.0)], [(0.0, 9.0), (0.0, 6.0)])):
             for newest, mean in scores:

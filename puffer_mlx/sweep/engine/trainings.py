@@ -116,9 +116,9 @@ class Trainings(NamedTuple):
         _forget(folder)
         words = self.words_of(run, seed)
         words += [f"--checkpoint-dir={folder / 'checkpoints'}", f"--log-dir={folder / 'logs'}"]
-        given = {word.partition("=")[0] for word in self.words}
+        typed = {word.partition("=")[0] for word in self.words}
         usual = {"--checkpoint-interval": "0", "--wandb-group": self.folder.name}
-        words += [f"{name}={text}" for name, text in usual.items() if name not in given]
+        words += [f"{name}={text}" for name, text in usual.items() if name not in typed]
         return Child(words, folder, place, settings.metric, settings.downsample, self.hang)
 
     # ---- what is left of a run -------------------------------------------------------------------

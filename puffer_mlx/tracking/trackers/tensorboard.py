@@ -32,8 +32,8 @@ class TensorBoard:
         if run.step is not None:
             session = SessionLog(status=SessionLog.START)
             self._add(run.step + 1, session_log=session)
-        about = [f"- {name}: `{text}`" for name, text in run.about.items() if text]
-        self._text("run", "\n".join(about))
+        lines = [f"- {name}: `{text}`" for name, text in run.about.items() if text]
+        self._text("run", "\n".join(lines))
         self._text("configuration", f"```json\n{json.dumps(run.config, indent=1)}\n```")
         plain = {  # without lists of names, which nobody compares
             name: value

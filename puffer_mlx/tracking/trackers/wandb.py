@@ -28,7 +28,7 @@ class Wandb:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):  # it would go elsewhere, and say so in a log of its own
             raise PermissionError(f"{folder} can't be written to")
-        about: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "id": run.run_id,
             "project": run.project,
             "group": run.group,
@@ -45,11 +45,11 @@ class Wandb:
         }
         why = ""
         try:
-            self._run = wandb.init(**about)
+            self._run = wandb.init(**arguments)
         except wandb.Error as error:  # no login, no network
             why = f" ({str(error).splitlines()[0]})"
             wandb.teardown()
-            self._run = wandb.init(**about, mode="offline")
+            self._run = wandb.init(**arguments, mode="offline")
         if self._run.offline:
             local = os.path.relpath(self._run.settings.sync_dir)
             return f"offline{why}; `wandb sync {local}` sends it"
