@@ -8,6 +8,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,7 @@ def starting(scores, events):
     return start
 
 
-def swept(how, start=Formula, path="j.log", **more):
+def swept(how, start: Any = Formula, path="j.log", **more):
     """A study that was driven to its end."""
     sweep = open_study(path, how)
     drive(sweep, how, start, **more)
