@@ -29,7 +29,7 @@ import numpy as np
 from mlx.utils import tree_map
 
 from puffer_mlx.config import Config
-from puffer_mlx.machines.alone import ALONE, Alone
+from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo.precision import lower
@@ -103,7 +103,7 @@ class Collector:
         run: Executables,
         placement: Placement,
         timer: PhaseTimer,
-        ranks: Alone = ALONE,
+        ranks: SingleProcess = SINGLE_PROCESS,
         seats: Seats | None = None,
     ) -> None:
         self._ranks, self._seats = ranks, seats

@@ -14,7 +14,7 @@ from puffer_mlx.checkpoint.folder import within
 from puffer_mlx.config import Config
 from puffer_mlx.config.schema.selfplay import OF_4
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.ranks import Alone
+from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.rollout import seats as seating
 from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.training.collector import Rollout
@@ -27,7 +27,9 @@ LEAGUE, UNDER_WAY = "league", "under_way"  # names of a state's arrays
 State = tuple[dict[str, mx.array], dict[str, Any]]
 
 
-def begin_self_play(config: Config, vec: VecEnv, weights: Any, ranks: Alone) -> "SelfPlay | None":
+def begin_self_play(
+    config: Config, vec: VecEnv, weights: Any, ranks: SingleProcess
+) -> "SelfPlay | None":
     """A run's self-play; None if it has none.
 
     Args:

@@ -18,7 +18,7 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.memory_needs import refuse_training
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.alone import ALONE, Alone
+from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
@@ -122,7 +122,7 @@ class Trainer:
         policy: Policy | None = None,
         weights: Any = None,
         like: State | None = None,
-        ranks: Alone = ALONE,
+        ranks: SingleProcess = SINGLE_PROCESS,
     ) -> None:
         choose_cache_limit()
         part = ranks.own(config)  # of the agents that this process has
