@@ -24,7 +24,7 @@ from puffer_mlx.system.blas import blas_name, get_blas_threads
 from puffer_mlx.system.devices import kernels_note, select_device
 from puffer_mlx.system.version import version_text
 from puffer_mlx.training.run import Run
-from puffer_mlx.vec.step_speed import measure_stepping
+from puffer_mlx.vec.rollout_loop import measure_stepping
 
 EVERY = 5.0  # seconds between two lines of progress at least
 

@@ -22,16 +22,21 @@ from puffer_mlx.cli.match_run import progress_bar
 from puffer_mlx.cli.options import write_json
 from puffer_mlx.config import Config
 from puffer_mlx.config.trust import known
-from puffer_mlx.display import frames
 from puffer_mlx.display.terminal_video import play_in_terminal
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation import Scores, arena, play, score
-from puffer_mlx.match import ladder
-from puffer_mlx.match import players as match_players
-from puffer_mlx.match.playing import agents_of, without_statistics
 from puffer_mlx.ops.cpu_extension import threads
+from puffer_mlx.playing import frames, ladder
+from puffer_mlx.playing import players as match_players
+from puffer_mlx.playing.episodes import (
+    MAX_STEPS,
+    Scores,
+    arena,
+    environments_for,
+    frames_of,
+    score,
+)
+from puffer_mlx.playing.matches import agents_of, without_statistics
 from puffer_mlx.policy.policy import Policy, configured_policy
-from puffer_mlx.rollout.whole_episodes import MAX_STEPS, environments_for
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
 from puffer_mlx.vec.base import Environments
@@ -184,7 +189,7 @@ def show(player: Player, options: argparse.Namespace, draw: frames.Draw | None) 
 
     def played(steps: int | None, window: bool = False) -> Iterator[frames.Frame]:
         with environments(player, 1, render=True) as envs:
-            yield from play(
+            yield from frames_of(
                 player.policy,
                 player.weights,
                 envs,

@@ -18,23 +18,16 @@ from puffer_mlx.cli.options import write_json
 from puffer_mlx.config import Config
 from puffer_mlx.config.command_line import option
 from puffer_mlx.config.trust import known
-from puffer_mlx.display.episode_videos import drawing
-from puffer_mlx.display.frames import Frame, captioned, write_gif
 from puffer_mlx.errors import UserError
 from puffer_mlx.export.importing import inspect, weights_of
-from puffer_mlx.match.games import watch
-from puffer_mlx.match.players import Player, player_without_policy, policy_player
-from puffer_mlx.match.playing import (
-    Games,
-    Results,
-    agents_of,
-    most_environments,
-    play_pairs,
-    without_statistics,
-)
-from puffer_mlx.match.standings import elo
 from puffer_mlx.ops.cpu_extension import threads
-from puffer_mlx.rollout.whole_episodes import MAX_STEPS, arena
+from puffer_mlx.playing.episode_videos import drawing
+from puffer_mlx.playing.episodes import MAX_STEPS, arena
+from puffer_mlx.playing.frames import Frame, captioned, write_gif
+from puffer_mlx.playing.games import watch
+from puffer_mlx.playing.matches import Games, Results, agents_of, play_pairs, without_statistics
+from puffer_mlx.playing.players import Player, player_without_policy, policy_player
+from puffer_mlx.playing.results import elo
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system import voice
 from puffer_mlx.system.devices import select_device
@@ -143,19 +136,10 @@ def name_of(word: str, folder: Path, config: Config) -> str:
 # ---- games ---------------------------------------------------------------------------------------
 
 
-def environments(config: Config, count: int, agents: int, render: bool = False) -> Environments:
-    """So many environments of so many agents each, the same ones for each pair."""
-    return vec.make(arena(config, count, agents, config.base.seed), threads(), render=render)
-
-
 def games_of(config: Config, agents: int, games: int, max_steps: int = MAX_STEPS) -> Games:
     """So many games of a pair, in environments of so many agents."""
     return Games(
-        make=lambda count: environments(config, count, agents),
-        games=games,
-        most=most_environments(config, agents),
-        seed=config.base.seed,
-        max_steps=max_steps,
+        config, agents, games, lambda arena: vec.make(arena, threads()), config.base.seed, max_steps
     )
 
 
@@ -265,7 +249,8 @@ def write_game(
 ) -> None:
     """Write a GIF of a game of the first two players."""
     path, fps = options.gif, options.fps
-    with environments(config, 1, agents, render=True) as one:
+    place = arena(config, 1, agents, config.base.seed)
+    with vec.make(place, threads(), render=True) as one:
         hold = max(1, round(RESULT * fps))
         write_gif(frames_of(players[0], players[1], one, config, hold), path, fps, options.scale)
     print(f"wrote {path}, {path.stat().st_size / 1000:,.0f} kB")

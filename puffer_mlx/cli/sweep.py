@@ -191,10 +191,9 @@ def values_of(word: str, space: Space) -> dict[str, int | float]:
 
 def drive(study: Any, trainings: Any, options: argparse.Namespace, stored: StoredSweep) -> int:
     """Run what is to be run, and say what came of it; the exit code."""
-    from puffer_mlx.sweep.engine.driver import Driver, Limits
-    from puffer_mlx.sweep.engine.known import judging
-    from puffer_mlx.sweep.engine.records import Records
+    from puffer_mlx.sweep.engine.driver import Driver, judging
     from puffer_mlx.sweep.engine.table import Screen
+    from puffer_mlx.sweep.engine.trainings import Records
 
     settings, config = trainings.settings, trainings.config
     gpus = gpus_of(config, settings.gpus)
@@ -203,11 +202,16 @@ def drive(study: Any, trainings: Any, options: argparse.Namespace, stored: Store
     title = f"sweep {stored.name} of {config.env_name}: {search}, {stored.storage}"
     console = Console(quiet=True, force_terminal=False) if voice.is_quiet() else Console()
     with Screen(study, title, settings.max_runs, len(where), console, columns(trainings)) as screen:
-        records = Records(study, trainings, screen)
-        judges = judging(study, trainings.space, settings)
-        limits = Limits(settings.max_runs)
+        records = Records(study, trainings)
+
+        def ended(run: Any) -> None:
+            screen.ended(run)
+            records.ended(run)
+
+        judge = judging(study, trainings.space, settings)
+        most, start = settings.max_runs, trainings.start
         try:
-            Driver(study, trainings.start, where, limits, records, judges).run()
+            Driver(study, start, where, most, screen.draw, ended, judge).run()
         except KeyboardInterrupt:
             again = f"{program.command('sweep')} {trainings.env} --resume {stored.name}"
             voice.note(f"the runs under way were ended; {again} goes on", error=True)

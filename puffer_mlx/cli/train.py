@@ -14,7 +14,7 @@ from puffer_mlx.cli.options import add_table, number, refuse_idle
 from puffer_mlx.config import Config, parse_command_line, trust
 from puffer_mlx.config.command_line import build_parser, first_look
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.launched import rank_said
+from puffer_mlx.machines.launching import launched_rank
 from puffer_mlx.system import program, voice
 
 if TYPE_CHECKING:  # it imports MLX
@@ -87,7 +87,7 @@ def find_resumed(which: str, words: list[str], stack: contextlib.ExitStack) -> "
 
     config, _ = parse_command_line(words, training=False)
     folder = checkpoint.find(which, config, checkpoint.STATE)
-    if not rank_said():  # the first rank holds it for all of them
+    if not launched_rank():  # the first rank holds it for all of them
         stack.enter_context(held(folder.parent))
     folder = checkpoint.find(which, config, checkpoint.STATE)  # it may have ended meanwhile
     resumed = checkpoint.load(folder, trust.known(config))
@@ -113,7 +113,7 @@ def main(argv: list[str]) -> int | None:
         return None
     resumed = None
     with contextlib.ExitStack() as held:
-        if rank_said():
+        if launched_rank():
             held.enter_context(voice.speaking(voice.QUIET))
         given = first_look(argv[1:], "--resume", *OF_RESUMED)
         if (which := given.pop("--resume", None)) is not None:

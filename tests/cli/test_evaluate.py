@@ -14,7 +14,7 @@ from mlx.utils import tree_map
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.cli import evaluate_run
-from puffer_mlx.evaluation import Scores, Spread, play, score
+from puffer_mlx.playing.episodes import Scores, Spread, frames_of, score
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 
@@ -265,7 +265,7 @@ def test_play_shows_agent_0_and_what_happened():
         assert observation.shape == (2,)
         return np.full((1, 1, 3), observation[1], np.uint8)
 
-    frames = list(play(spy(), None, vec, draw, steps=7))
+    frames = list(frames_of(spy(), None, vec, draw, steps=7))
     assert [frame.image.max() for frame in frames] == list(range(7))
     assert [frame[1:] for frame in frames] == [
         (0, 0, 0.0, 0.0, False),
@@ -278,7 +278,7 @@ def test_play_shows_agent_0_and_what_happened():
     ]
     assert len(vec.sent) == 6  # nothing is played that isn't shown
     vec = Scripted([[(9, 1.0)]])
-    endless = play(spy(), None, vec, lambda observation: observation)
+    endless = frames_of(spy(), None, vec, lambda observation: observation)
     kept = [next(endless) for _ in range(4)]  # pictures stay, though the environment goes on
     assert [frame.image.tolist() for frame in kept] == [[0, t] for t in range(4)]
     assert len(vec.sent) == 3
@@ -372,7 +372,7 @@ def test_script_environments_and_seeds_are_the_checkpoints_and_options_win(evalu
 
 def test_script_plays_and_scores_alike(evaluate, monkeypatch, capsys):
     given: list[dict] = []
-    for name in "play", "score":
+    for name in "frames_of", "score":
         real = getattr(evaluate_run, name)
         record = lambda *args, real=real, **how: given.append(how) or real(*args, **how)  # noqa: E731
         monkeypatch.setattr(evaluate_run, name, record)
@@ -484,7 +484,7 @@ def test_several_continuous_actions():
             weights = policy.init(mx.random.key(0))
             scores = score(policy, weights, envs, 8)
             assert envs.spec.action.sizes == (1, 1) and scores.count == 8 and not scores.unfinished
-            frames = list(play(policy, weights, envs, np.copy, steps=8))
+            frames = list(frames_of(policy, weights, envs, np.copy, steps=8))
         assert sum(frame.terminal for frame in frames) == 1
 
 
@@ -521,7 +521,7 @@ def test_script_windows(evaluate, monkeypatch, capsys, words, shows, draws, said
     player = spy()
     patched = {
         "environments": lambda *_, **__: made,
-        "play": lambda _, __, *more, **how: play(player, None, *more, **how),
+        "frames_of": lambda _, __, *more, **how: frames_of(player, None, *more, **how),
     }
     for name, function in patched.items():
         monkeypatch.setattr(evaluate_run, name, function)

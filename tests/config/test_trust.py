@@ -443,8 +443,8 @@ def test_configurations_name_code_in_few_places():
     package = ROOT / "puffer_mlx"
     for word, places in (
         (
-            r"load_object\(",  # vec/zoo/make is called by vec/from_config
-            "system/import_string vec/from_config policy/custom ppo/custom vec/zoo/make",
+            r"load_object\(",  # vec/zoo/names is called by vec/from_config
+            "system/import_string vec/from_config policy/custom ppo/custom vec/zoo/names",
         ),
         (r"make_policy\(", "policy/policy check/gpu/kernels check/trajectories"),
         (r"config\.source\b", "config/loading config/trust config/writing vec/from_config"),
