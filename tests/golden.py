@@ -15,7 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-FILES = {"config/settings.txt": "config/test_settings", "cli/refused.txt": "cli/test_refused"}
+FILES = {
+    "config/settings.txt": "config/test_settings",
+    "cli/refused.txt": "cli/test_refused",
+    "library/refused.txt": "library/test_library_refused",
+}
 
 
 def entries(name: str) -> list[tuple[list[str], str]]:
@@ -37,6 +41,11 @@ def write_toy(given: list[str]) -> None:
         name, _, text = line[2:].partition(" ")
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text.replace("\\n", "\n"))
+
+
+def placed(text: str) -> str:
+    """A text without this machine's paths."""
+    return text.replace(os.getcwd(), "HERE").replace(str(TESTS.parent), "ROOT")
 
 
 def write(name: str, outcome: Callable[[list[str]], str], prepare: Callable[[], object]) -> None:

@@ -103,9 +103,23 @@ class Key:
         return None
 
 
-def key(default: Any, help: str, **limits: Any) -> Any:
-    """A dataclass field that carries its `Key`; the arguments are the Key's."""
-    return field(default=default, metadata={"key": Key(default, help, **limits)})
+LIMITS = {">=": "minimum", "<=": "maximum", ">": "above", "<": "below"}
+
+
+def key(default: Any, help: str, numbers: str = "", **more: Any) -> Any:
+    """A dataclass field that carries its `Key`.
+
+    Args:
+        default: the Key's, as all but one.
+        help: see above.
+        numbers: their unit and limits: "steps >= 1", "0 to 1", "seconds > 0".
+        more: further ones of the Key's.
+    """
+    text = re.sub(r"(\S+) to (\S+)$", r">= \1 <= \2", numbers)
+    unit, *limits = re.split(r"(?:^| )([<>]=?) ", text)
+    for sign, number in zip(limits[::2], limits[1::2], strict=True):
+        more[LIMITS[sign]] = float(number)
+    return field(default=default, metadata={"key": Key(default, help, unit, **more)})
 
 
 class Named:

@@ -4,13 +4,12 @@ The whole message where it is refused; else the trainer, notes, and what the wor
 of an environment alone, all that isn't at its default.
 """
 
-import os
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from golden import entries, write_toy
+from golden import entries, placed, write_toy
 
 from puffer_mlx import config as c
 from puffer_mlx.config.notes import trainer_note, unread
@@ -40,11 +39,6 @@ def outcome(given: list[str]) -> str:
     assert all(": sources in " in note for note in again.notes), given
     assert again.chosen_by == "again.ini says train.algorithm"
     return placed("\n".join(lines_about(config, given)))
-
-
-def placed(text: str) -> str:
-    """A text without this machine's paths."""
-    return text.replace(os.getcwd(), "HERE").replace(str(shipped("configs").parent), "ROOT")
 
 
 def lines_about(config: c.Config, given: list[str]) -> Iterator[str]:

@@ -297,20 +297,6 @@ def test_a_function_is_called_with_each_record(capsys, progress):
         capsys.readouterr()
 
 
-def test_what_a_callback_returns_is_unmistakable():
-    """True goes on in Stable-Baselines3, and would end training in other libraries."""
-    for returned in [True, False, 0, "halt"]:
-        with pytest.raises(UserError, match=r"returned (True|False|0|'halt')\n.*None.* 'stop'"):
-            puffer_mlx.train(
-                "squared", callback=lambda logs, returned=returned: returned, **SQUARED
-            )
-
-
-def test_a_callback_of_a_trainer_is_the_loop():
-    with pytest.raises(UserError, match=r"no setting callback\n.*loop.* train"):
-        puffer_mlx.Trainer(SQUARED, "squared", callback=print)
-
-
 # ---- files of other programs ---------------------------------------------------------------------
 
 
@@ -328,22 +314,11 @@ def test_export_writes_what_the_command_line_does(here, env, kind):
     assert "2 sequences of 64 recorded observations" in report.observations
 
 
-def test_export_chooses_by_the_suffix_and_says_the_same(here):
+def test_export_chooses_by_the_suffix(here):
     with puffer_mlx.Trainer(SQUARED, "squared") as trainer:
         assert trainer.export("policy.bin").path.stat().st_size > 0  # PufferLib's
         assert "random" in trainer.export("w.pth").observations  # nothing was recorded yet
         trainer.export("torch.bin", to="torch")
-        refused: tuple[tuple[str, dict[str, Any], str], ...] = (
-            ("policy.h5", {}, r"no format of files named \.h5\n.*\.onnx"),
-            ("policy", {}, r"no format of files named policy\n.*\.onnx"),
-            ("policy.onnx", {"to": "hub"}, r"no format 'hub'\n.*one of bin, onnx"),
-            ("policy.onnx", {"to": "torch"}, r"a file of kind torch is named \.pt or"),
-            ("policy.onnx", {"whole": True}, r"the format onnx has no option whole"),
-            ("policy.pt", {"dialect": "native"}, r"files of kind torch hold the torch or"),
-        )
-        for path, options, said in refused:
-            with pytest.raises(UserError, match=said):
-                trainer.export(path, **options)
     assert {path.name for path in here.iterdir()} == {"policy.bin", "w.pth", "torch.bin"}
 
 
@@ -388,8 +363,6 @@ def test_a_learning_rate_that_is_a_function():
             rates = [logs["loss/learning_rate"] for logs in trainer.history]
             assert rates == [np.float32(falling(epoch / STEPS)) for epoch in range(STEPS)]
     assert {*seen} == {epoch / STEPS for epoch in range(STEPS)}
-    with pytest.raises(UserError, match=r"lr_schedule is given, and learning_rate is a function"):
-        puffer_mlx.train("squared", sectioned, lr_schedule="adaptive")
     with puffer_mlx.train("squared", sectioned, learning_rate=0.1) as trainer:
         assert "loss/learning_rate" not in trainer.history[0]  # what is given last wins
 
@@ -416,11 +389,3 @@ def test_a_run_with_a_function_goes_on_with_it_to_the_bit(here, capsys):
         resumed.save("other")
     puffer_mlx.Trainer.load("other").close()  # it has none any more
     assert puffer_mlx.Policy.load("half").predict(np.zeros(121)).action in range(5)
-
-
-def test_a_function_that_gives_no_learning_rate():
-    for rate in [-1.0, float("nan"), float("inf"), "much", None]:
-        with pytest.raises(UserError, match=r"learning_rate\(0\.5\) is .*\n.*0 or more"):
-            puffer_mlx.train(
-                "squared", learning_rate=lambda p, rate=rate: rate if p >= 0.5 else 0.01, **SQUARED
-            )

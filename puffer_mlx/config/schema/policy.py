@@ -14,9 +14,9 @@ class Policy(Named):
     """The size and the dialect of the policy."""
 
     hidden_size: int = key(
-        128, "H: width of the encoder and of each layer of the network.", unit="units", minimum=1
+        128, "H: width of the encoder and of each layer of the network.", "units >= 1"
     )
-    num_layers: int = key(4, "L: layers of the network.", unit="layers", minimum=1)
+    num_layers: int = key(4, "L: layers of the network.", "layers >= 1")
     dialect: str = key(
         "native",
         "native: encoder and decoder of PufferLib 4.0's CUDA backend, without biases; torch: of its"
@@ -45,8 +45,7 @@ class Policy(Named):
         0.0,
         "Log standard deviation of continuous actions before training; PufferLib's is 0."
         " puffer_mlx only.",
-        minimum=-20,
-        maximum=2,
+        "-20 to 2",
     )
 
 
