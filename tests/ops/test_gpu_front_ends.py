@@ -36,6 +36,7 @@ SIZES = {
     "D": 33,
     "U": 8,
     "N": 7,
+    "BLOCK": 256,
     "MASKED": 1,
 }
 WARNINGS = [

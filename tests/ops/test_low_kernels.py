@@ -227,7 +227,7 @@ def metal_kernels(tmp_path):
 
 def test_every_kernel_has_metals_room(tmp_path):
     """Of memory that grows with a policy or an environment, those who launch it ask for less."""
-    given = {"THREADS": draw.BLOCK["metal"], "SLICES": put_rows.SLICES}
+    given = {"THREADS": draw.BLOCK["metal"], "SLICES": put_rows.SLICES, "BLOCK": 256}
     given["COLUMNS"] = put_rows.COLUMNS
     shared: dict[str, int] = {}
     arrays: dict[str, int] = {}
