@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from puffer_mlx.ops import cpu_extension
-from puffer_mlx.ops.fingerprints import Reference
+from puffer_mlx.ops.fingerprints import Reference, name_of
 from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.system.backend import backend
 
@@ -29,6 +29,48 @@ def kernel_on_gpu(launch: Callable[..., Any], reference: Reference, *given: Any)
         *given: further ones, see ``Reference.holds``.
     """
     return launch if backend() != "cpu" and reference.holds(*given) else None
+
+
+def fused(
+    form: str,
+    *,
+    test: str,
+    cost: str,
+    on_gpu: Callable[..., Any] | None = None,
+    on_cpu: str | Callable[..., Any] = "",
+) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate a plain function that fused forms compute, too, with the same arguments.
+
+    The function then has ``form``, which returns the default device's fused form, or None.
+
+    Args:
+        form: what they are, as ``test`` and ``cost`` for the function's ``Reference``.
+        test: see there.
+        cost: see there.
+        on_gpu: launches a kernel.
+        on_cpu: the name of the extension's function, or a function that calls the extension.
+    """
+
+    def decorate(plain: Callable[..., Any]) -> Any:
+        reference = Reference(form, (name_of(plain),), test, cost)
+
+        def chosen() -> Any:
+            if backend() != "cpu":
+                launch = on_gpu
+            else:
+                extension = cpu_extension.load() if on_cpu else None
+                own = getattr(extension, on_cpu, None) if isinstance(on_cpu, str) else on_cpu
+                launch = extension and own
+            return launch if launch and reference.holds() else None
+
+        @functools.wraps(plain)
+        def call(*arguments: Any, **settings: Any) -> Any:
+            return (chosen() or plain)(*arguments, **settings)
+
+        call.form = chosen  # type: ignore
+        return call
+
+    return decorate
 
 
 def extension_on_cpu(reference: Reference | None = None) -> Any:
@@ -62,7 +104,7 @@ class FusedOperation:
         on_gpu: the function that launches the kernel, with the same arguments.
         float32: places of the results that are float32 whatever the arguments are: states, and
             gradients by states.
-        reference: the plain functions that it computes; None: nobody will change them.
+        reference: the plain functions that it computes; None: they don't change.
     """
 
     name: str

@@ -32,6 +32,7 @@ PACKAGE, NAME = Path(__file__).parents[1], __name__.partition(".")[0]
 ROOMS = "ops", "policy", "ppo"  # the package's mathematics
 # What chooses and launches fused forms, by a module's last name: it isn't part of any equation.
 LAUNCHING = "gpu", "launch", "choice", "cpu_extension", "fingerprints", "catalog", "forms"
+LAUNCHERS = "ops.gpu:launch", "ops.gpu.launch:launch"
 COMPARING = "PUFFER_MLX_COMPARING"  # in the environment while `make fingerprints` compares
 LEFT_OUT = {"annotation", "returns", "type_comment", "type_params", "kind", "ctx"}  # of a node
 
@@ -258,8 +259,12 @@ def _find(name: str) -> str | None:
 
 
 def _launches(source: Source, path: str) -> bool:
-    """Whether a constant is a fused form's, or a ``Reference``."""
-    value = getattr(source.defined[path][0], "value", None)
+    """Whether a name is a fused form's, a ``Reference``, or a function that launches a kernel."""
+    node = source.defined[path][0]
+    if isinstance(node, ast.FunctionDef):
+        names = (each.id for each in _walk(node) if isinstance(each, ast.Name))
+        return any(source.imported.get(name, "") in LAUNCHERS for name in names)
+    value = getattr(node, "value", None)
     called = value.func if isinstance(value, ast.Call) else None
     target = source.imported.get(called.id, "") if isinstance(called, ast.Name) else ""
     return target.partition(":")[2] in ("FusedOperation", "Reference")

@@ -22,10 +22,9 @@ from puffer_mlx.ops import pack
 from puffer_mlx.ops.gpu.launch import FEWEST, SHARED_BYTES, launch, nothing, numbers
 from puffer_mlx.policy.decoders import Fused, Separate
 from puffer_mlx.policy.encoders.catalog import encoder_activation
-from puffer_mlx.policy.equations import ON_GPU, acting_of
+from puffer_mlx.policy.networks import GPUStep
 from puffer_mlx.policy.networks.catalog import forms_of
-from puffer_mlx.policy.networks.forms import GPUStep
-from puffer_mlx.policy.policy import Policy
+from puffer_mlx.policy.policy import ON_GPU, Policy, acting_of
 from puffer_mlx.system.backend import backend
 from puffer_mlx.trees import leaves
 

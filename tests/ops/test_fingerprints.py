@@ -10,7 +10,7 @@ import pytest
 from puffer_mlx.ops import fingerprints
 from puffer_mlx.ops.fingerprints import Reference
 from puffer_mlx.policy.distributions import Categorical
-from puffer_mlx.policy.networks.mingru import network as mingru
+from puffer_mlx.policy.networks import mingru
 from puffer_mlx.ppo import advantage, finite, loss, priority
 from puffer_mlx.ppo.optimizers import muon
 from puffer_mlx.spec import ActionSpec
@@ -89,8 +89,8 @@ def _wrapped(function):
         (muon, "orthogonalise", "ppo.optimizers.muon:step"),
         (advantage, "discount", "ppo.advantage:advantages"),  # under an import's name
         (priority, "draw", "ppo.priority:choose"),
-        (mingru, "mingru_reference", "policy.networks.mingru.network:MinGRU.scan"),
-        (mingru, "logistic", "policy.networks.mingru.network:MinGRU.scan"),
+        (mingru, "mingru_reference", "policy.networks.mingru:MinGRU.scan"),
+        (mingru, "logistic", "policy.networks.mingru:MinGRU.scan"),
         (Categorical, "log_prob_entropy", "policy.distributions:Categorical.log_prob_entropy"),
         (Categorical, "_heads", "policy.distributions:Categorical.log_prob_entropy"),
     ],

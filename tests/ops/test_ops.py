@@ -56,14 +56,13 @@ def test_gradients_alone(products, sizes):
         f64(dy).sum(0),
     ]
     dy, x, weight, add = map(mx.array, (dy, x, weight, add))
-    both = ops.linear_gradients(dy, x, weight, add)
     found = [
         ops.input_gradient(dy, weight),
         ops.input_gradient(dy, weight, add),
         ops.weight_gradient(dy, x),
         ops.bias_gradient(dy),
     ]
-    close([*found, *both], [*expected, *expected[1:3]])
+    close(found, expected)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 5, 4, 7), (5, 411, 3, 8)])  # T, S, H, M

@@ -20,12 +20,10 @@ from oracles import f64
 
 from puffer_mlx import ops
 from puffer_mlx.errors import UserError
-from puffer_mlx.ops.gelu import gpu as gelu_kernels
+from puffer_mlx.ops import recurrence
+from puffer_mlx.ops.gelu import gelu_backward, gelu_forward
 from puffer_mlx.ops.gpu import launch
-from puffer_mlx.ops.recurrence import gpu as recurrence
-from puffer_mlx.policy.networks.gru import gpu as gru
-from puffer_mlx.policy.networks.lstm import gpu as lstm
-from puffer_mlx.policy.networks.mingru import gpu as mingru
+from puffer_mlx.policy.networks import gru, lstm, mingru
 
 # T, S, H. 16 channels are a vector, 6 or 8 rows a tile, 64 channels a panel, 512 steps a part.
 SHAPES = [(1, 1, 1), (1, 9, 16), (3, 1, 5), (5, 13, 33), (4, 6, 64), (2, 7, 130), (9, 70, 20)]
@@ -218,8 +216,8 @@ def compiled(request, tmp_path_factory):
             rows = GPU_SHAPES.get(shape, 1)
             patch.setattr(recurrence, "rows_of_block", lambda *_, rows=rows: rows)
             record(name, shape)
-        recorder.record(gelu_kernels.gelu_forward, GELU_POINTS)
-        recorder.record(gelu_kernels.gelu_backward, GELU_POINTS, GELU_POINTS)
+        recorder.record(gelu_forward, GELU_POINTS)
+        recorder.record(gelu_backward, GELU_POINTS, GELU_POINTS)
         for name, left_out in LEFT_OUT:
             record(name, LEFT_OUT_SHAPE, left_out)
     found = Compiled(recorder, tmp_path_factory.mktemp("kernels"))

@@ -24,7 +24,7 @@ from puffer_mlx.policy.acting_on_gpu import (
     step_on_gpu,
 )
 from puffer_mlx.policy.networks.catalog import NETWORKS, forms_of
-from puffer_mlx.policy.networks.mingru.network import MinGRU
+from puffer_mlx.policy.networks.mingru import MinGRU
 from puffer_mlx.policy.policy import Policy, make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 

@@ -13,10 +13,10 @@ from oracles import f64, named
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
 from puffer_mlx.policy.encoders.catalog import make_encoder
-from puffer_mlx.policy.encoders.combined.encoder import Combined
-from puffer_mlx.policy.encoders.default.encoder import Linear
-from puffer_mlx.policy.encoders.impala.encoder import Impala
-from puffer_mlx.policy.encoders.nature.encoder import Nature
+from puffer_mlx.policy.encoders.combined import Combined
+from puffer_mlx.policy.encoders.default import Linear
+from puffer_mlx.policy.encoders.impala import Impala
+from puffer_mlx.policy.encoders.nature import Nature
 from puffer_mlx.policy.policy import configured_policy, make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec, ImagePart
 

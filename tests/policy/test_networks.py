@@ -7,9 +7,9 @@ from mlx.utils import tree_map
 from oracles import f64, named
 
 from puffer_mlx.policy.activations import orthogonal, tanh
-from puffer_mlx.policy.networks import NETWORKS
-from puffer_mlx.policy.networks.gru.network import gru, gru_reference
-from puffer_mlx.policy.networks.lstm.network import lstm, lstm_reference
+from puffer_mlx.policy.networks.catalog import NETWORKS
+from puffer_mlx.policy.networks.gru import gru, gru_reference
+from puffer_mlx.policy.networks.lstm import lstm, lstm_reference
 
 RECURRENT = pytest.mark.parametrize("name", ["MinGRU", "LSTM", "GRU"])
 EVERY = pytest.mark.parametrize("name", list(NETWORKS))

@@ -10,7 +10,7 @@ from oracles import f64, named
 from puffer_mlx.config import Policy
 from puffer_mlx.policy.activations import logistic
 from puffer_mlx.policy.distributions import Categorical
-from puffer_mlx.policy.networks.mingru.network import MinGRU, mingru, mingru_reference
+from puffer_mlx.policy.networks.mingru import MinGRU, mingru, mingru_reference
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.spec import ActionSpec, EnvSpec
 

@@ -17,7 +17,7 @@ from watching import before_training
 
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.errors import UserError
-from puffer_mlx.policy.networks import NETWORKS
+from puffer_mlx.policy.networks.catalog import NETWORKS
 from puffer_mlx.ppo import precision
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.ppo.precision import gpu

@@ -13,7 +13,7 @@ from oracles import f64, named
 
 from puffer_mlx import config
 from puffer_mlx.policy.distributions import distribution
-from puffer_mlx.policy.networks.mingru.network import BACKWARD, FORWARD, mingru_reference
+from puffer_mlx.policy.networks.mingru import BACKWARD, FORWARD, mingru_reference
 from puffer_mlx.ppo.advantage import advantages
 from puffer_mlx.ppo.loss import METRICS, Minibatch, ppo_loss
 from puffer_mlx.spec import ActionSpec

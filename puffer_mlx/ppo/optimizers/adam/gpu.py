@@ -6,7 +6,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from puffer_mlx.ops.gpu.launch import THREADS, launch, numbers
-from puffer_mlx.ops.pack.gpu import BLOCK, pack, unpack
+from puffer_mlx.ops.pack import BLOCK, launch_pack, unpack
 
 TEXT = Path(__file__).with_name("adam.metal.h")
 NO_LOGARITHM = -1e30  # of a beta of 0: finite, and e to it is 0
@@ -33,7 +33,7 @@ def step(
         new: 1 or 0, a float32 scalar.
     """
     shapes = tuple(tuple(array.shape) for array in weights)
-    packed, squares = pack([*weights, *grads, *momentum, *second_moment], BLOCK)
+    packed, squares = launch_pack([*weights, *grads, *momentum, *second_moment], BLOCK)
     flat, blocks = (packed.size // 4,), packed.size // 4 // BLOCK
     logarithms = [math.log(beta) if beta else NO_LOGARITHM for beta in (beta1, beta2)]
     settings = (beta1, beta2, *logarithms, eps, decay, max_norm)

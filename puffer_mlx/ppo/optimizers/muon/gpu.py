@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from puffer_mlx.ops.gpu import launch, text
 from puffer_mlx.ops.gpu.launch import THREADS, numbers
-from puffer_mlx.ops.pack.gpu import BLOCK, pack, places, unpack
+from puffer_mlx.ops.pack import BLOCK, launch_pack, places, unpack
 
 TEXT = Path(__file__).with_name("muon.metal.h")
 TILE = 64  # rows and columns of a block's part of a product
@@ -108,7 +108,7 @@ def step(
     """
     shapes = tuple(tuple(array.shape) for array in weights)
     at = layout(shapes)
-    packed, squares = pack([*weights, *grads, *momentum], BLOCK)
+    packed, squares = launch_pack([*weights, *grads, *momentum], BLOCK)
     given = {
         "tensors": at.tensors,
         "packed": packed,
