@@ -102,28 +102,24 @@ class FusedOperation:
     Args:
         name: of the extension's function, which knows float32 alone.
         on_gpu: the function that launches the kernel, with the same arguments.
+        reference: the plain functions that it computes.
         float32: places of the results that are float32 whatever the arguments are: states, and
             gradients by states.
-        reference: the plain functions that it computes; None: they don't change.
     """
 
     name: str
     on_gpu: Callable[..., Any]
+    reference: Reference
     float32: tuple[int, ...] = ()
-    reference: Reference | None = None
 
     def form(self) -> Any:
         """The default device's; None where there is plain MLX alone, or that was changed."""
-        if self.reference is not None and not self.reference.holds():
+        if not self.reference.holds():
             return None
         if backend() != "cpu":
             return self.on_gpu
         extension = extension_on_cpu()
-        return None if extension is None else self.on_cpu(extension)
-
-    def on_cpu(self, extension: Any) -> Callable[..., Any]:
-        """The extension's, of any dtype."""
-        return _of_any_dtype(getattr(extension, self.name), self.float32)
+        return extension and _of_any_dtype(getattr(extension, self.name), self.float32)
 
 
 @functools.cache

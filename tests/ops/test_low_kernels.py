@@ -134,9 +134,6 @@ def test_every_array_has_the_type_of_its_name():
         "sizes": mx.int32,
     }
     assert call["output_dtypes"] == [mx.bfloat16, mx.float32]
-
-
-def test_numbers_that_are_equal_have_the_types_they_are_given_in():
     assert [launch.numbers(n, 61).dtype for n in (7, 7.0, 7)] == [mx.int32, mx.float32, mx.int32]
 
 
@@ -166,7 +163,7 @@ def test_a_text_says_what_its_arrays_are(tmp_path):
     (tmp_path / "part.metal.h").write_text("  y[i] = SCALE * x[i];\n#undef SCALE\n")
     (tmp_path / "twice.metal.h").write_text(
         '#pragma once\n#include "gpu/functions.metal.h"\n#include "twice.metal.h"\n'
-        "FUNCTION int one() { return 1; }\n"
+        "template <int N>\nFUNCTION int one() { return N; }\n"
         "KERNEL twice<Low, N>: Low x, float keep\n  -> Low y {\n"
         '#define SCALE 2\n#include "part.metal.h"\n}\n'
     )
@@ -178,18 +175,6 @@ def test_a_text_says_what_its_arrays_are(tmp_path):
         assert kernel.body.endswith("#define SCALE 2\n  y[i] = SCALE * x[i];\n#undef SCALE\n")
         assert "uint i = " in kernel.body and "#include" not in kernel.before + kernel.body
         assert "KERNEL" not in kernel.before + kernel.body
-
-
-def test_a_kernel_needs_no_template(tmp_path):
-    """One compiler pass serves all sizes; and what is before the kernel isn't taken for one."""
-    (tmp_path / "add.metal.h").write_text(
-        "template <int N>\nFUNCTION int number() { return N; }\n"
-        "KERNEL add: int x -> int y {\n  y[i] = x[i];\n}\n"
-    )
-    for backend in ("metal", "cuda"):
-        (kernel,) = text.kernels(tmp_path / "add.metal.h", backend).values()
-        assert kernel.template == () and kernel.inputs == {"x": "int"}
-        assert "template <int N>\nFUNCTION int number()" in kernel.before
 
 
 def test_every_text_is_read_whole():

@@ -29,8 +29,8 @@ def gelu_backward(x: mx.array, dy: mx.array) -> mx.array:
     return launch(TEXT, "gelu_backward", [x, dy, numbers(x.size)], [x.shape], x.size)[0]
 
 
-FORWARD = FusedOperation("gelu_forward", gelu_forward, reference=REFERENCE)
-BACKWARD = FusedOperation("gelu_backward", gelu_backward, reference=REFERENCE)
+FORWARD = FusedOperation("gelu_forward", gelu_forward, REFERENCE)
+BACKWARD = FusedOperation("gelu_backward", gelu_backward, REFERENCE)
 
 
 @float32_on_cpu

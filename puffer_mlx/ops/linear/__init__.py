@@ -28,7 +28,7 @@ REFERENCE = Reference(
 DENSE = Reference(
     "the extension's layer of product and activation",
     ("ops.linear:dense",),
-    test="tests/ops/test_dense.py",
+    test="tests/ops/test_ops.py",
     cost="networks with tanh or ReLU take longer on a CPU",
 )
 

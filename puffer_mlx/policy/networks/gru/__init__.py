@@ -72,8 +72,8 @@ def gru_backward(gates, weight_hh, h0, keep, h, dh):
     return launch_recurrence(KERNELS, "gru_backward", before, [h0], keep, behind, shapes, gates=3)
 
 
-FORWARD = FusedOperation("gru_forward", gru_forward, float32=(0,), reference=REFERENCE)
-BACKWARD = FusedOperation("gru_backward", gru_backward, float32=(2,), reference=REFERENCE)
+FORWARD = FusedOperation("gru_forward", gru_forward, REFERENCE, float32=(0,))
+BACKWARD = FusedOperation("gru_backward", gru_backward, REFERENCE, float32=(2,))
 
 
 def gru_reference(

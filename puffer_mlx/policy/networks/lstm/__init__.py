@@ -69,8 +69,8 @@ def lstm_backward(gates, weight_hh, h0, c0, keep, h, c, dh):
     return launch_recurrence(KERNELS, "lstm_backward", before, [c0], keep, behind, shapes, gates=4)
 
 
-FORWARD = FusedOperation("lstm_forward", lstm_forward, float32=(0, 1), reference=REFERENCE)
-BACKWARD = FusedOperation("lstm_backward", lstm_backward, float32=(1, 2), reference=REFERENCE)
+FORWARD = FusedOperation("lstm_forward", lstm_forward, REFERENCE, float32=(0, 1))
+BACKWARD = FusedOperation("lstm_backward", lstm_backward, REFERENCE, float32=(1, 2))
 
 
 def lstm_reference(

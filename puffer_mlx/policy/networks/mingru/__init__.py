@@ -67,8 +67,8 @@ def mingru_backward(u, x, first, keep, states, dout):
     return launch(KERNELS, "mingru_backward", arrays, shapes, S * H)
 
 
-FORWARD = FusedOperation("mingru_forward", mingru_forward, float32=(1,), reference=REFERENCE)
-BACKWARD = FusedOperation("mingru_backward", mingru_backward, float32=(2,), reference=REFERENCE)
+FORWARD = FusedOperation("mingru_forward", mingru_forward, REFERENCE, float32=(1,))
+BACKWARD = FusedOperation("mingru_backward", mingru_backward, REFERENCE, float32=(2,))
 
 
 def mingru_reference(
