@@ -87,8 +87,8 @@ EDITS = {
     "importance": Edit("ppo/priority.py", "rows), -beta)", "rows), -2 * beta)", kernel="draw"),
     "linear": Edit(
         "ops/linear/__init__.py",
-        "else x @ weight.T ",
-        "else 1.1 * (x @ weight.T) ",
+        "    return x @ weight.T if",
+        "    return 1.1 * (x @ weight.T) if",
         "squared",
         MLP,
     ),

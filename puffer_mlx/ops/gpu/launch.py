@@ -63,7 +63,7 @@ def _kernel(path: Path, name: str, rules: text.Rules | None, backend: str) -> te
 
 @functools.cache
 def compiled(path: Path, name: str, rules: text.Rules | None, backend: str):
-    """What launches a kernel: see ``launch`` and ``launch_rollout``.
+    """What launches a kernel: see ``launch``.
 
     On CUDA it is NVRTC that compiles it, without MLX's headers (``nvrtc.py``); elsewhere MLX. Which
     keeps compiled CUDA kernels on disk under their names: a hash makes another text another name,
@@ -90,6 +90,7 @@ def launch(
     outputs: Mapping[str, Shape] | Sequence[Shape],
     threads: int,
     block: int = THREADS,
+    rules: text.Rules | None = None,
     **sizes: int,
 ) -> list[mx.array]:
     """Run a kernel of ``threads`` threads, ``block`` to a block.
@@ -98,44 +99,39 @@ def launch(
     another.
 
     Args:
-        path: the file with the kernel's text.
+        path: the file with the kernel's text; of whole rollouts that of the network's layers.
         name: the kernel's.
         inputs: arrays in the order of the text's description, or by their names in it.
         outputs: shapes of the arrays that it writes, likewise.
         threads: how many there are in all.
         block: how many of them meet at barriers.
+        rules: of whole rollouts the environment's: see ``text.rollout``.
         **sizes: numbers by their names in the text's template.
 
     Returns:
         The outputs, in the text's order.
     """
-    return _launch((path, name, None), inputs, outputs, (threads, block), sizes)
-
-
-def launch_rollout(
-    layers: Path,
-    rules: text.Rules,
-    inputs: dict[str, mx.array],
-    outputs: dict[str, Shape],
-    threads: int,
-    block: int,
-    **sizes: int,
-) -> list[mx.array]:
-    """Run the kernel of whole rollouts: see ``text.rollout``.
-
-    Args:
-        layers: the text of the network's layers.
-        rules: the environment's.
-        inputs: as for ``launch``, and the rest, too.
-        outputs: shapes.
-        threads: how many there are in all.
-        block: how many of them meet at barriers.
-        **sizes: numbers of the template.
-
-    Returns:
-        The outputs, in the text's order.
-    """
-    return _launch((layers, "rollout", rules), inputs, outputs, (threads, block), sizes)
+    kind = backend()
+    kernel = _kernel(path, name, rules, kind)
+    if not isinstance(inputs, Mapping):
+        inputs = dict(zip(kernel.inputs, inputs, strict=True))
+    if not isinstance(outputs, Mapping):
+        outputs = dict(zip(kernel.outputs, outputs, strict=True))
+    if kind == "metal":
+        refuse_beyond_metal(kernel.name, len(inputs) + len(outputs), threads, block)
+    low = next((a.dtype for key, a in inputs.items() if kernel.inputs[key] == "Low"), mx.float32)
+    dtypes = {"Low": low, **DTYPES}
+    template = {"Low": low, **sizes}
+    instead = stand_in()
+    call = functools.partial(instead, kernel.name) if instead else compiled(path, name, rules, kind)
+    return call(
+        inputs=[inputs[key].astype(dtypes[type_]) for key, type_ in kernel.inputs.items()],
+        template=[(key, template[key]) for key in kernel.template],
+        grid=(threads, 1, 1),
+        threadgroup=(block, 1, 1),
+        output_shapes=[outputs[key] for key in kernel.outputs],
+        output_dtypes=[dtypes[type_] for type_ in kernel.outputs.values()],
+    )
 
 
 def refuse_beyond_metal(name: str, arrays: int, threads: int, block: int) -> None:
@@ -144,39 +140,9 @@ def refuse_beyond_metal(name: str, arrays: int, threads: int, block: int) -> Non
     Metal's own message comes later, and names a line of generated text.
     """
     blocks = (block, THREADS, "threads in a block")
-    for count, most, what in ((arrays, BUFFERS, "arrays"), blocks, (threads, GRID, "threads")):
+    for count, most, unit in ((arrays, BUFFERS, "arrays"), blocks, (threads, GRID, "threads")):
         if count > most:
             raise UserError(
-                f"the GPU's kernel {name} has {count} {what}; on a Mac {most} are the most",
+                f"the GPU's kernel {name} has {count} {unit}; on a Mac {most} are the most",
                 "run on the CPU: --device cpu",
             )
-
-
-def _launch(
-    which: tuple[Path, str, text.Rules | None],
-    inputs: Mapping[str, mx.array] | Sequence[mx.array],
-    outputs: Mapping[str, Shape] | Sequence[Shape],
-    threads: tuple[int, int],
-    sizes: dict[str, int],
-) -> list[mx.array]:
-    kind = backend()
-    kernel = _kernel(*which, kind)
-    if not isinstance(inputs, Mapping):
-        inputs = dict(zip(kernel.inputs, inputs, strict=True))
-    if not isinstance(outputs, Mapping):
-        outputs = dict(zip(kernel.outputs, outputs, strict=True))
-    if kind == "metal":
-        refuse_beyond_metal(kernel.name, len(kernel.inputs) + len(kernel.outputs), *threads)
-    low = next((a.dtype for key, a in inputs.items() if kernel.inputs[key] == "Low"), mx.float32)
-    dtypes = {"Low": low, **DTYPES}
-    template = {"Low": low, **sizes}
-    instead = stand_in()
-    call = functools.partial(instead, kernel.name) if instead else compiled(*which, kind)
-    return call(
-        inputs=[inputs[key].astype(dtypes[type_]) for key, type_ in kernel.inputs.items()],
-        template=[(key, template[key]) for key in kernel.template],
-        grid=(threads[0], 1, 1),
-        threadgroup=(threads[1], 1, 1),
-        output_shapes=[outputs[key] for key in kernel.outputs],
-        output_dtypes=[dtypes[type_] for type_ in kernel.outputs.values()],
-    )

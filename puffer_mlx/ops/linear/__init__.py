@@ -43,18 +43,14 @@ def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.ar
 
 @float32_on_cpu
 def _linear(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
+    biases = () if bias is None else (bias,)
     if extension_with_products(REFERENCE) is not None:
         rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
-        product: Any = (
-            _linear_rows(rows, weight) if bias is None else _affine_rows(rows, weight, bias)
-        )  # type: ignore
+        product = _linear_rows(rows, weight, *biases)
         return product if x.ndim == 2 else product.reshape(*x.shape[:-1], -1)
-    on_gpu = backend() != "cpu"
-    if bias is None:
-        return _product_on_gpu(x, weight) if on_gpu else x @ weight.T  # type: ignore
-    if on_gpu or x.dtype in LOW:
-        return _affine_on_gpu(x, weight, bias)  # type: ignore
-    return mx.addmm(bias, x, weight.T)
+    if backend() != "cpu" or (biases and x.dtype in LOW):
+        return _rows_on_gpu(x, weight, *biases)  # type: ignore
+    return x @ weight.T if bias is None else mx.addmm(bias, x, weight.T)
 
 
 def linear_columns(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
@@ -65,7 +61,7 @@ def linear_columns(x: mx.array, weight: mx.array, bias: mx.array | None = None) 
 @float32_on_cpu
 def _columns(x: mx.array, weight: mx.array, bias: mx.array | None) -> mx.array:
     if extension_with_products(REFERENCE) is not None:
-        return _linear_columns(x, weight) if bias is None else _affine_columns(x, weight, bias)  # type: ignore
+        return _linear_columns(x, weight, *(() if bias is None else (bias,)))
     y = _columns_on_gpu(x, weight) if backend() != "cpu" else weight @ x.T
     return y if bias is None else plus(y, bias[:, None])  # type: ignore
 
@@ -99,7 +95,7 @@ def bias_gradient(dy: mx.array) -> mx.array:
     return mx.sum(dy, axis=0) if extension is None else extension.linear_bias_gradient(dy, False)
 
 
-def _threaded_linear(columns: bool, biased: bool):
+def _threaded_linear(columns: bool) -> Any:
     """``linear``, or ``linear_columns`` if ``columns``, computed by the extension."""
 
     @mx.custom_function
@@ -108,48 +104,36 @@ def _threaded_linear(columns: bool, biased: bool):
 
     @product.vjp
     def gradients(primals, dy, _):
-        x, weight = primals[:2]
+        x, weight, *bias = primals
         extension = extension_on_cpu()
-        found = (
+        return (
             extension.linear_input_gradient(dy, weight, columns),
             extension.linear_weight_gradient(dy, x, columns),
+            *(extension.linear_bias_gradient(dy, columns) for _ in bias),
         )
-        return (*found, extension.linear_bias_gradient(dy, columns)) if biased else found
 
     return product
 
 
 # Made once: MLX may abort when a custom function goes while a compiled function refers to it.
-_linear_rows = _threaded_linear(columns=False, biased=False)
-_linear_columns = _threaded_linear(columns=True, biased=False)
-_affine_rows = _threaded_linear(columns=False, biased=True)
-_affine_columns = _threaded_linear(columns=True, biased=True)
+_linear_rows, _linear_columns = _threaded_linear(columns=False), _threaded_linear(columns=True)
 
 
 # MLX's own gradient of a product by what it transposes is of the transposed: to read it by rows, it
-# would be copied. That is the weight, and of columns the input.
+# would be copied. That is the weight, and of columns the input. A bias' it would sum in its dtype.
 
 
 @mx.custom_function
-def _product_on_gpu(x: mx.array, weight: mx.array) -> Any:
+def _rows_on_gpu(x: mx.array, weight: mx.array, *bias: mx.array) -> Any:
     """``linear`` on a GPU."""
-    return x @ weight.T
+    return mx.addmm(bias[0], x, weight.T) if bias else x @ weight.T
 
 
-@_product_on_gpu.vjp
-def _product_on_gpu_vjp(primals, dy, _):
-    return input_gradient(dy, primals[1]), weight_gradient(dy, primals[0])
-
-
-@mx.custom_function
-def _affine_on_gpu(x: mx.array, weight: mx.array, bias: mx.array) -> Any:
-    """The same with bias, whose gradient MLX would sum in its dtype."""
-    return mx.addmm(bias, x, weight.T)
-
-
-@_affine_on_gpu.vjp
-def _affine_on_gpu_vjp(primals, dy, _):
-    return input_gradient(dy, primals[1]), weight_gradient(dy, primals[0]), bias_gradient(dy)
+@_rows_on_gpu.vjp
+def _rows_on_gpu_vjp(primals, dy, _):
+    x, weight, *bias = primals
+    gradients = input_gradient(dy, weight), weight_gradient(dy, x)
+    return *gradients, *(bias_gradient(dy) for _ in bias)
 
 
 @mx.custom_function
