@@ -34,6 +34,7 @@ ROOMS = "ops", "policy", "ppo"  # the package's mathematics
 LAUNCHING = "gpu", "launch", "choice", "cpu_extension", "fingerprints", "catalog", "forms"
 LAUNCHERS = "ops.gpu:launch", "ops.gpu.launch:launch"
 COMPARING = "PUFFER_MLX_COMPARING"  # in the environment while `make fingerprints` compares
+CACHED = type(functools.cache(len))
 LEFT_OUT = {"annotation", "returns", "type_comment", "type_params", "kind", "ctx"}  # of a node
 
 
@@ -173,8 +174,8 @@ def _is_own(value: Any, module: str, path: str) -> bool:
     if isinstance(node, ast.Assign | ast.AnnAssign):
         return _is_constant(value, node.value)
     value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-    while hasattr(value, "__wrapped__") and _from_package(value):  # by our own decorators
-        value = value.__wrapped__
+    while hasattr(value, "__wrapped__") and (isinstance(value, CACHED) or _from_package(value)):
+        value = value.__wrapped__  # by our own decorators, or functools.cache
     if inspect.isfunction(value):
         own = value.__globals__["__name__"] == f"{NAME}.{module}"
         return own and value.__code__.co_qualname == path
