@@ -147,7 +147,7 @@ class RolloutOnGPU:
         assert gpu_step is not None
         outputs = launch(
             gpu_step.layers,
-            "rollout",
+            game.rules,
             {
                 "first_observations": arrived.observations,
                 "first_rewards": arrived.rewards,
@@ -172,7 +172,6 @@ class RolloutOnGPU:
                 "games_after": structs.shape,
                 "after": states.shape,
             },
-            rules=game.rules,
             **layout.launch(N),
             SEEN=D,
             HEADS=heads,

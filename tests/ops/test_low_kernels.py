@@ -150,7 +150,7 @@ def test_another_text_is_another_kernel(monkeypatch, tmp_path):
     for number, comment in enumerate(("", "", "// another text\n")):
         path = tmp_path / f"{number}.metal.h"
         path.write_text(advantages.TEXT.read_text().replace("    float a", f"{comment}    float a"))
-        launch.compiled(path, "advantages", None, "cuda")
+        launch.compiled(path, "advantages", "cuda")
     launch.compiled.cache_clear()
     assert names[0] == names[1] != names[2]
     assert all(name.startswith("advantages_") for name in names)

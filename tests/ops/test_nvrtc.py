@@ -184,7 +184,7 @@ def test_without_the_library_mlx_compiles(monkeypatch):
     assert nvrtc.library() is None
     monkeypatch.setattr(mx.fast, "cuda_kernel", lambda **given: given["name"])
     launch.compiled.cache_clear()
-    name: Any = launch.compiled(TEXT, "gelu_forward", None, "cuda")
+    name: Any = launch.compiled(TEXT, "gelu_forward", "cuda")
     assert name.startswith("gelu_forward_")
     launch.compiled.cache_clear()
     nvrtc.library.cache_clear()

@@ -57,19 +57,21 @@ def nothing(dtype: mx.Dtype, size: int = FEWEST) -> mx.array:
     return array
 
 
-def _kernel(path: Path, name: str, rules: text.Rules | None, backend: str) -> text.Kernel:
-    return text.rollout(path, rules, backend) if rules else text.kernels(path, backend)[name]
+def _kernel(path: Path, name: str | text.Rules, backend: str) -> text.Kernel:
+    if isinstance(name, text.Rules):
+        return text.rollout(path, name, backend)
+    return text.kernels(path, backend)[name]
 
 
 @functools.cache
-def compiled(path: Path, name: str, rules: text.Rules | None, backend: str):
+def compiled(path: Path, name: str | text.Rules, backend: str):
     """What launches a kernel: see ``launch``.
 
     On CUDA it is NVRTC that compiles it, without MLX's headers (``nvrtc.py``); elsewhere MLX. Which
     keeps compiled CUDA kernels on disk under their names: a hash makes another text another name,
     so that a newer version of this package never runs an older one's kernel.
     """
-    kernel = _kernel(path, name, rules, backend)
+    kernel = _kernel(path, name, backend)
     library = nvrtc.library() if backend == "cuda" else None
     if library is not None:
         return nvrtc.CompiledKernel(library, kernel)
@@ -85,12 +87,11 @@ def compiled(path: Path, name: str, rules: text.Rules | None, backend: str):
 
 def launch(
     path: Path,
-    name: str,
+    name: str | text.Rules,
     inputs: Mapping[str, mx.array] | Sequence[mx.array],
     outputs: Mapping[str, Shape] | Sequence[Shape],
     threads: int,
     block: int = THREADS,
-    rules: text.Rules | None = None,
     **sizes: int,
 ) -> list[mx.array]:
     """Run a kernel of ``threads`` threads, ``block`` to a block.
@@ -100,19 +101,18 @@ def launch(
 
     Args:
         path: the file with the kernel's text; of whole rollouts that of the network's layers.
-        name: the kernel's.
+        name: the kernel's; of whole rollouts the environment's rules: see ``text.rollout``.
         inputs: arrays in the order of the text's description, or by their names in it.
         outputs: shapes of the arrays that it writes, likewise.
         threads: how many there are in all.
         block: how many of them meet at barriers.
-        rules: of whole rollouts the environment's: see ``text.rollout``.
         **sizes: numbers by their names in the text's template.
 
     Returns:
         The outputs, in the text's order.
     """
     kind = backend()
-    kernel = _kernel(path, name, rules, kind)
+    kernel = _kernel(path, name, kind)
     if not isinstance(inputs, Mapping):
         inputs = dict(zip(kernel.inputs, inputs, strict=True))
     if not isinstance(outputs, Mapping):
@@ -123,7 +123,7 @@ def launch(
     dtypes = {"Low": low, **DTYPES}
     template = {"Low": low, **sizes}
     instead = stand_in()
-    call = functools.partial(instead, kernel.name) if instead else compiled(path, name, rules, kind)
+    call = functools.partial(instead, kernel.name) if instead else compiled(path, name, kind)
     return call(
         inputs=[inputs[key].astype(dtypes[type_]) for key, type_ in kernel.inputs.items()],
         template=[(key, template[key]) for key in kernel.template],
