@@ -20,15 +20,15 @@ from puffer_mlx.ops.low_precision import in_float32
 from puffer_mlx.system.backend import backend
 
 
-def kernel_on_gpu(launch: Callable[..., Any], reference: Reference, *given: Any) -> Any:
+def kernel_on_gpu(launch: Callable[..., Any], reference: Reference, *functions: Any) -> Any:
     """What launches a kernel where the default device is a GPU, else None.
 
     Args:
         launch: launches it.
         reference: the plain functions that it computes; if one was changed, there is no kernel.
-        *given: further ones, see ``Reference.holds``.
+        *functions: further ones, see ``Reference.holds``.
     """
-    return launch if backend() != "cpu" and reference.holds(*given) else None
+    return launch if backend() != "cpu" and reference.holds(*functions) else None
 
 
 def fused(
@@ -59,8 +59,8 @@ def fused(
                 launch = on_gpu
             else:
                 extension = cpu_extension.load() if on_cpu else None
-                own = getattr(extension, on_cpu, None) if isinstance(on_cpu, str) else on_cpu
-                launch = extension and own
+                of_extension = isinstance(on_cpu, str)
+                launch = getattr(extension, on_cpu, None) if of_extension else extension and on_cpu
             return launch if launch and reference.holds() else None
 
         @functools.wraps(plain)

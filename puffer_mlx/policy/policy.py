@@ -144,9 +144,9 @@ class Policy:
             state = self.initial_state(S)
         flat = observations.reshape(T * S, -1)
 
-        def scanned(own: Weights, state: State) -> tuple[mx.array, State]:
-            h = self.encoder(own["encoder"], flat).reshape(T, S, -1)
-            h, state = self.network.scan(own["network"], h, state, keep)
+        def scanned(part: Weights, state: State) -> tuple[mx.array, State]:
+            h = self.encoder(part["encoder"], flat).reshape(T, S, -1)
+            h, state = self.network.scan(part["network"], h, state, keep)
             return h.reshape(T * S, -1), state
 
         return self._of_parts(weights, state, scanned)
@@ -160,9 +160,9 @@ class Policy:
     ) -> tuple[Outputs, mx.array, State]:
         """Evaluate one step: observations (n, D), keep (n,) -> outputs, values (n,), next state."""
 
-        def stepped(own: Weights, state: State) -> tuple[mx.array, State]:
-            h = self.encoder(own["encoder"], observations)
-            return self.network.step(own["network"], h, state, keep)
+        def stepped(part: Weights, state: State) -> tuple[mx.array, State]:
+            h = self.encoder(part["encoder"], observations)
+            return self.network.step(part["network"], h, state, keep)
 
         h, of_value, state = self._of_parts(weights, state, stepped)
         y = self.decoder.product(weights["decoder"], h, of_value)

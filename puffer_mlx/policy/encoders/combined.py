@@ -69,7 +69,7 @@ class Combined:
     def _encode(self, weights: dict[str, Any], observations: mx.array) -> mx.array:
         parts = mx.split(observations, self.bounds[1:-1], axis=1)
         each = zip(self.encoders, weights["images"], self.images, parts[1::2], strict=True)
-        images = [encoder(own, upright(part, x)) for encoder, own, part, x in each]
+        images = [encoder(w, upright(part, x)) for encoder, w, part, x in each]
         others = [x.astype(images[0].dtype) for x in parts[::2]]
         return features(weights["linear"], mx.concatenate([*images, *others], axis=1))
 

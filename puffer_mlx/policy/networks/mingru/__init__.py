@@ -187,7 +187,7 @@ class MinGRU(Recurrent):
     ) -> tuple[mx.array, State]:
         """T steps of S segments: see ``networks.Network``."""
         return through_layers(
-            lambda h, own, first, keep: mingru(h, own["weight"], first, keep),
+            lambda h, layer, first, keep: mingru(h, layer["weight"], first, keep),
             weights,
             h,
             state,
