@@ -119,7 +119,11 @@ class FusedOperation:
         if backend() != "cpu":
             return self.on_gpu
         extension = extension_on_cpu()
-        return extension and _of_any_dtype(getattr(extension, self.name), self.float32)
+        return extension and self.on_cpu(extension)
+
+    def on_cpu(self, extension: Any) -> Callable[..., Any]:
+        """The extension's, of any dtype."""
+        return _of_any_dtype(getattr(extension, self.name), self.float32)
 
 
 @functools.cache
