@@ -30,9 +30,9 @@ from puffer_mlx.system import voice
 FILE = Path(__file__).with_name("fingerprints.json")
 PACKAGE, NAME = Path(__file__).parents[1], __name__.partition(".")[0]
 ROOMS = "ops", "policy", "ppo"  # the package's mathematics
-# What chooses and launches fused forms, by a module's last name: it isn't part of any equation.
+# What chooses and launches fused forms, by a module's last name, or a function that begins with
+# ``launch_``: it isn't part of any equation.
 LAUNCHING = "gpu", "launch", "choice", "cpu_extension", "fingerprints", "catalog", "forms"
-LAUNCHERS = "ops.gpu:launch", "ops.gpu.launch:launch"
 COMPARING = "PUFFER_MLX_COMPARING"  # in the environment while `make fingerprints` compares
 CACHED = type(functools.cache(len))
 LEFT_OUT = {"annotation", "returns", "type_comment", "type_params", "kind", "ctx"}  # of a node
@@ -260,12 +260,10 @@ def _find(name: str) -> str | None:
 
 
 def _launches(source: Source, path: str) -> bool:
-    """Whether a name is a fused form's, a ``Reference``, or a function that launches a kernel."""
-    node = source.defined[path][0]
-    if isinstance(node, ast.FunctionDef):
-        names = (each.id for each in _walk(node) if isinstance(each, ast.Name))
-        return any(source.imported.get(name, "") in LAUNCHERS for name in names)
-    value = getattr(node, "value", None)
+    """Whether this is what launches a fused form, or a constant of one."""
+    if path.startswith("launch_"):
+        return True
+    value = getattr(source.defined[path][0], "value", None)
     called = value.func if isinstance(value, ast.Call) else None
     target = source.imported.get(called.id, "") if isinstance(called, ast.Name) else ""
     return target.partition(":")[2] in ("FusedOperation", "Reference")

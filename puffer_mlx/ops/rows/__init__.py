@@ -13,7 +13,7 @@ COLUMNS, SLICES = 32, 8  # agents of a block, which are 128 where there are 4096
 TEST, MORE_LAUNCHES = "tests/ppo/test_minibatch_kernels.py", "a GPU gets more launches"
 
 
-def _take_rows(source, rows, steps):
+def launch_take_rows(source, rows, steps):
     """In one launch; a row outside [0, N) reads row 0 or N - 1."""
     (_, N, *tail), S = source.shape, rows.size
     flat = source.reshape(*source.shape[:2], -1)
@@ -31,7 +31,7 @@ def _take_rows(source, rows, steps):
     "the gather of segments in one call",
     test="tests/ops/test_ops.py",
     cost="gathers take longer",
-    on_gpu=_take_rows,
+    on_gpu=launch_take_rows,
     on_cpu="take_rows",
 )
 def take_rows(source: mx.array, rows: mx.array, steps: int) -> mx.array:
@@ -72,7 +72,8 @@ def split_rows(source: mx.array, size: int, steps: int) -> list[mx.array]:
     return [part.reshape(steps, size, *tail) for part in mx.split(parts, N // size)]
 
 
-def _take_targets(logprobs, values, adv, finals, rows, weights):
+def launch_take_targets(logprobs, values, adv, finals, rows, weights):
+    """In one launch."""
     T, S = len(adv), rows.size
     sizes = numbers(T, S, adv.shape[1], int(finals is not None))
     arrays = [logprobs, values, adv, adv if finals is None else finals, rows, weights, sizes]
@@ -84,7 +85,7 @@ def _take_targets(logprobs, values, adv, finals, rows, weights):
     "the kernel that gathers targets",
     test=TEST,
     cost=MORE_LAUNCHES,
-    on_gpu=_take_targets,
+    on_gpu=launch_take_targets,
 )
 def take_targets(
     logprobs: mx.array,
@@ -117,7 +118,7 @@ def take_targets(
     return [array.reshape(-1) for array in (*targets, weight)]
 
 
-def _put_rows(values, ratios, rows, new_values, new_ratios, ok):
+def launch_put_rows(values, ratios, rows, new_values, new_ratios, ok):
     """In one launch, if ``ok`` is float32; a bool takes another to convert."""
     shape, block = values.shape, COLUMNS * SLICES
     sizes = numbers(*shape, rows.size)
@@ -131,7 +132,7 @@ def _put_rows(values, ratios, rows, new_values, new_ratios, ok):
     "the kernel that writes values and ratios back",
     test=TEST,
     cost=MORE_LAUNCHES,
-    on_gpu=_put_rows,
+    on_gpu=launch_put_rows,
 )
 def put_rows(
     values: mx.array,
