@@ -98,7 +98,7 @@ def test_a_loss_where_an_epoch_would_be_one_operation(capfd):
 
 
 def test_a_loss_beside():
-    settings = {"overlap": True, "separate_value": True}
+    settings: dict[str, Any] = {"overlap": True, "separate_value": True}
     plain, other = trained(**settings), trained(loss=larger, **settings)
     assert same(plain, trained(loss=ours, **settings)) and not same(plain, other)
 

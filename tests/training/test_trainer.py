@@ -468,9 +468,9 @@ class Broken(RandomVec):
     broken: Any = ()
 
     def rows(self, agents, k):
-        observations, *others = super().rows(agents, k)
-        observations[:] = np.nan if k // T in self.broken else observations
-        return [observations, *others]
+        rows: list[Any] = super().rows(agents, k)
+        rows[0][:] = np.nan if k // T in self.broken else rows[0]
+        return rows
 
 
 def test_an_epoch_that_is_not_finite_changes_nothing():
@@ -552,7 +552,7 @@ def test_evaluation():
     """Half as many rollouts as training epochs, or until enough episodes have ended."""
 
     class Logging(RandomVec):
-        logs = iter(())
+        logs: Any = iter(())
 
         def log(self):
             return next(self.logs, {})
