@@ -26,7 +26,7 @@ from puffer_mlx.policy.policy import Policy
 from puffer_mlx.profiling.phases import PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING
 from puffer_mlx.rollout.buffer import RolloutBuffer, State
-from puffer_mlx.selfplay.seats import Seats
+from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.vec.base import WholeRollouts
 
 Shape = tuple[int, ...]

@@ -15,7 +15,7 @@ from puffer_mlx.ppo.update import Executables
 from puffer_mlx.profiling.phases import SAMPLE_EVERY, PhaseTimer
 from puffer_mlx.profiling.timeline import ACTING, ENVIRONMENTS
 from puffer_mlx.rollout.buffer import Part, RolloutBuffer, State
-from puffer_mlx.selfplay.seats import Seats
+from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.system.devices import building
 from puffer_mlx.trees import leaves
 from puffer_mlx.vec.base import PreparedStep, VecEnv

@@ -29,7 +29,7 @@ import mlx.core as mx
 import numpy as np
 
 from puffer_mlx.spec import EnvSpec
-from puffer_mlx.system import cuda_memory
+from puffer_mlx.system import mlx_memory
 from puffer_mlx.vec.base import PreparedStep, PreparesSteps, Rows, VecEnv
 
 
@@ -38,7 +38,7 @@ def _shared(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, np.ndarr
     array = mx.zeros(shape, dtype)
     mx.eval(array)
     view = np.asarray(array)
-    cuda_memory.keep_on_host(view.ctypes.data, view.nbytes)
+    mlx_memory.keep_on_host(view.ctypes.data, view.nbytes)
     return array, view
 
 

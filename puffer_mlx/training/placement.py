@@ -23,7 +23,7 @@ import numpy as np
 from puffer_mlx.config import Config
 from puffer_mlx.config.fit import rollout_threads
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.alone import Alone
+from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.ops.cpu_extension import threads
 from puffer_mlx.ops.gpu.launch import SHARED_BYTES
 from puffer_mlx.policy.acting_on_gpu import FEWEST, step_on_gpu
@@ -40,7 +40,7 @@ from puffer_mlx.rollout.on_gpu import (
     game_of,
     rollouts_in_one_launch,
 )
-from puffer_mlx.selfplay.seats import Seats
+from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.spec import EnvSpec
 from puffer_mlx.system.devices import building, for_cpu, has_gpu, kind
 from puffer_mlx.system.files import publish
@@ -146,7 +146,9 @@ def notes(config: Config, placement: Placement) -> list[str]:
     return lines
 
 
-def as_on_first(ranks: Alone, config: Config, place: Callable[[Config], Placement]) -> Placement:
+def as_on_first(
+    ranks: SingleProcess, config: Config, place: Callable[[Config], Placement]
+) -> Placement:
     """A placement that the first of several ranks finds, for all of them.
 
     Each would measure something else, and some the other way round; on one machine they would

@@ -12,7 +12,7 @@ from puffer_mlx.ops import take_rows
 from puffer_mlx.ppo.sections import Fields
 from puffer_mlx.ppo.update import Executables
 from puffer_mlx.rollout.acting_in_mlx import joined
-from puffer_mlx.selfplay.seats import Seats
+from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.system.devices import building, for_gpu
 from puffer_mlx.training.collector import Rollout
 from puffer_mlx.training.placement import Placement

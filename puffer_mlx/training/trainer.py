@@ -18,16 +18,16 @@ from puffer_mlx.config import Config
 from puffer_mlx.config.fit import typed
 from puffer_mlx.config.memory_needs import refuse_training
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.alone import ALONE, Alone
+from puffer_mlx.machines.single_process import SINGLE_PROCESS, SingleProcess
 from puffer_mlx.policy.policy import Policy, configured_policy
 from puffer_mlx.ppo import optimizers, precision, priority, schedules
 from puffer_mlx.ppo.algorithms import Scheduled
 from puffer_mlx.ppo.update import TrainState, compile_update
-from puffer_mlx.profiling.phases import Profiler
+from puffer_mlx.profiling.phases import SAMPLE_EVERY, Profiler
 from puffer_mlx.rollout.on_gpu import ENDED, RELAX, GPUError
 from puffer_mlx.system.backend import backend
 from puffer_mlx.system.devices import building
-from puffer_mlx.system.mlx_cache import choose_cache_limit
+from puffer_mlx.system.mlx_memory import choose_cache_limit
 from puffer_mlx.training import self_play
 from puffer_mlx.training.collector import Collector, Rollout
 from puffer_mlx.training.epoch_logs import (
@@ -122,7 +122,7 @@ class Trainer:
         policy: Policy | None = None,
         weights: Any = None,
         like: State | None = None,
-        ranks: Alone = ALONE,
+        ranks: SingleProcess = SINGLE_PROCESS,
     ) -> None:
         choose_cache_limit()
         part = ranks.own(config)  # of the agents that this process has
@@ -255,7 +255,8 @@ class Trainer:
                 self.collector.settle()
             if self.self_play is not None:
                 self.self_play.league.play_on()
-            logs, _ = self.ranks.meet(self.epoch, self.weights, rollout.logs, rollout.scores)
+            told = self.collector.read(rollout).logs, rollout.scores
+            logs, _ = self.ranks.meet(self.epoch, self.weights, *told)
             self.global_step += self.config.batch_size
             total = merge_means(total, environment_logs(logs))
             yield {"agent_steps": self.global_step, **total}
@@ -411,7 +412,8 @@ class Trainer:
         if not self.collector.waiting:
             self.begin_rollout()
         try:
-            rollout = self.collector.take()
+            sampled = self.profiler.samples(self.epoch) or self.epoch % SAMPLE_EVERY == 1
+            rollout = self.collector.take(sampled)
         except RuntimeError as error:  # of a rollout in steps: where environments are isn't known
             if ENDED not in str(error):
                 raise
@@ -439,6 +441,7 @@ class Trainer:
             after, losses = self.learner.train(rollout, before, draws, scheduled, observers)
         except RuntimeError as error:
             after, losses = self._train_again(pending, scheduled, sampled, error)
+        rollout = self.collector.read(rollout)
         logs, scores = self.ranks.meet(self.epoch, after.weights, rollout.logs, rollout.scores)
         pending = replace(pending, rollout=replace(rollout, logs=logs, scores=scores))
         losses |= self._ratios.error()
@@ -452,8 +455,9 @@ class Trainer:
         self.epoch += 1
         self.global_step += self.config.batch_size
         timer.lap("train_misc")
-        timer.divide(sampled)
-        return pending, losses, time.perf_counter() - began - self._phases.extra
+        timer.divide(sampled, rollout.late)
+        self.profiler.rollout.charge("eval_act", rollout.late)
+        return pending, losses, time.perf_counter() - began - self._phases.extra - rollout.late
 
     def _observers(self, rollout: Rollout, sampled: bool) -> list[Observer]:
         observers: list[Observer] = []

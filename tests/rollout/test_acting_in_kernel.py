@@ -19,7 +19,7 @@ from puffer_mlx.rollout.acting import choose_acting
 from puffer_mlx.rollout.acting_in_kernel import ActingInKernel, crews_of
 from puffer_mlx.rollout.acting_in_mlx import ActingInMLX
 from puffer_mlx.rollout.buffer import RolloutBuffer
-from puffer_mlx.selfplay.seats import Seats
+from puffer_mlx.rollout.seats import Seats
 from puffer_mlx.system.backend import building_for
 
 T, N = 4, 36

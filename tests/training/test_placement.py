@@ -14,7 +14,7 @@ from oracles import named
 
 from puffer_mlx import config
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.alone import Alone
+from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.policy.policy import configured_policy
 from puffer_mlx.ppo.precision import lower
 from puffer_mlx.ppo.update import compile_update
@@ -501,7 +501,7 @@ def test_the_first_of_several_ranks_decides():
     """Another one would have found something else, and doesn't ask."""
     said: list[str] = []
 
-    class One(Alone):
+    class One(SingleProcess):
         size = 2
 
         def __init__(self, rank: int) -> None:
@@ -523,4 +523,4 @@ def test_the_first_of_several_ranks_decides():
     found = [as_on_first(One(0), own, on_first), as_on_first(One(1), own, on_other)]
     assert found[0].reason == "rollouts on the CPU, measured by rank 0 for all 2"
     assert not found[1].reason
-    assert as_on_first(Alone(), own, on_first).reason == "rollouts on the CPU"
+    assert as_on_first(SingleProcess(), own, on_first).reason == "rollouts on the CPU"

@@ -14,7 +14,7 @@ from watching import acting
 
 from puffer_mlx import config, vec
 from puffer_mlx.errors import UserError
-from puffer_mlx.machines.alone import Alone
+from puffer_mlx.machines.single_process import SingleProcess
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ppo.loss import METRICS
 from puffer_mlx.profiling.phases import SAMPLE_EVERY
@@ -133,7 +133,7 @@ def test_training_that_is_always_ended_is_one_message():
     np.testing.assert_array_equal(flat(trainer.weights), flat(expected.weights))
 
 
-class OneOfTwo(Alone):
+class OneOfTwo(SingleProcess):
     size = 2
 
 
