@@ -21,7 +21,7 @@ from oracles import named, sigmoid
 from puffer_mlx import config, ops
 from puffer_mlx.ops import cpu_extension
 from puffer_mlx.ops.low_precision import in_float32
-from puffer_mlx.policy import activations, custom
+from puffer_mlx.policy import custom
 from puffer_mlx.policy.encoders.impala.encoder import Impala, convolve
 from puffer_mlx.policy.encoders.nature.encoder import Nature
 from puffer_mlx.policy.networks import NETWORKS
@@ -409,18 +409,6 @@ def test_sums_of_a_bias(on_a_gpu, dtype, columns):
     assert found and all(d == mx.float32 for d in found)
 
 
-@LOW
-def test_recurrent_weight_gradient_on_a_gpu(on_a_gpu, dtype):
-    rng = np.random.default_rng(6)
-    dy, states, first = normal(rng, T, S, 3), normal(rng, T, S, H), normal(rng, S, H)
-    keep = keep_of(rng, T, S)
-    found = ops.recurrent_weight_gradient(dy.astype(dtype), states, first, keep)
-    before = np.concatenate([f64(first)[None], f64(states)[:-1]]) * f64(keep)[..., None]
-    expected = np.einsum("tsm,tsh->mh", rounded(dy, dtype), rounded(before, dtype))
-    assert found.dtype == dtype
-    assert_near(found, expected, 2 * EPSILON[dtype])
-
-
 # ---- range ---------------------------------------------------------------------------------------
 
 
@@ -440,18 +428,6 @@ def test_no_needless_overflow(path):
     assert y.dtype == slope.dtype == mx.float16
     np.testing.assert_allclose(f64(y)[0], [300, 0, 1.9545, 5e-5], rtol=1e-3, atol=1e-6)
     np.testing.assert_allclose(f64(slope)[0], [1, 0, 1.0852, 0.5], rtol=1e-3, atol=1e-6)
-
-
-@LOW
-@pytest.mark.parametrize("name", ["tanh", "logistic"])
-def test_activations(name, dtype):
-    """Float16 rounds the polynomials' coefficients to 0 if it is let."""
-    function: Any = getattr(activations, name)
-    x = mx.linspace(-9, 9, 1001).astype(dtype)
-    found = function(x)
-    assert found.dtype == mx.grad(lambda x: mx.sum(function(x)))(x).dtype == dtype
-    expected = {"tanh": np.tanh, "logistic": sigmoid}[name](f64(x))
-    np.testing.assert_allclose(f64(found), expected, atol=2 * EPSILON[dtype])
 
 
 # ---- images --------------------------------------------------------------------------------------
