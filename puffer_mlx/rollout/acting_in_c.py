@@ -57,7 +57,7 @@ class ActingInC:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """See ``Acting``."""
+        """See ``Sampler``."""
         actor, timer, trace = self.actor, self.timer, self.timer.trace
         whole = tree_map(lambda *groups: np.concatenate([np.asarray(g) for g in groups]), *states)
         actor.prepare(weights)

@@ -65,7 +65,7 @@ class ActingInKernel:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """See ``Acting``."""
+        """See ``Sampler``."""
         kernel, timer, stream = self._kernel, self._timer, self._streams()[0]
         T, Q = buffer.horizon, len(buffer.groups)
         P = few_parts(Q)

@@ -143,7 +143,7 @@ class ActingInMLX:
         states: list[State],
         noise: mx.array,
     ) -> list[State]:
-        """See ``Acting``."""
+        """See ``Sampler``."""
         timer, streams = self._timer, self._streams()
         T, Q = buffer.horizon, len(buffer.groups)
         P = self.parts(Q)
