@@ -209,6 +209,8 @@ def test_an_optimizer(env):
     usual, other = trained(env, optimizer="adam"), trained(env, optimizer=SGD)
     assert not same(usual, other) and other.train_state.optimizer["count"].item() > 1
     assert other.config.train.optimizer == "test_custom_functions:SGD"
+    with pytest.warns(UserWarning, match=r"train\.beta1 is unused here"):
+        trained(env, optimizer=SGD, beta1=0.5)
     called = trained(env, optimizer=OUR_ADAM)
     assert called.learner.algorithm.at_once is None
     np.testing.assert_allclose(weights(called), weights(usual), rtol=0, atol=1e-4)
@@ -216,11 +218,6 @@ def test_an_optimizer(env):
     for wrong in (sgd_step, Optimizer, 3.0):
         with pytest.raises(UserError, match=r"train\.optimizer .* not "):
             trained(env, optimizer=wrong)
-
-
-def test_keys_that_an_optimizer_does_not_obey_are_said():
-    with pytest.warns(UserWarning, match=r"train\.beta1 is unused here"):
-        trained(optimizer=SGD, beta1=0.5)
 
 
 # ---- saved, and gone on with ---------------------------------------------------------------------
