@@ -275,10 +275,8 @@ class Trainer:
             weights = self.weights if self._acts_next is None else self._acts_next
         league = self.self_play and self.self_play.league
         opponents, fresh = (league.opponents, league.fresh) if league else ((), ())
-        self._key, self._acts_next = (
-            self.collector.begin(weights, self._key, opponents, fresh),
-            None,
-        )
+        self._key = self.collector.begin(weights, self._key, opponents, fresh)
+        self._acts_next = None
         self.profiler.train.lap("train_copy")  # of weights and noise, to where they are used
 
     def scheduled(self) -> Scheduled:
