@@ -202,7 +202,7 @@ class BufferOnGPU:
 
 
 class RolloutsOnGPU:
-    """Acts and steps the environments by one launch a rollout, on a Mac by several; see ``Sampler``.
+    """Acts and steps environments by one launch a rollout, on a Mac by several; see ``Sampler``.
 
     macOS may end a launch that keeps the display waiting. So there a launch takes as many steps as
     are computed in ``LAUNCH_SECONDS``, which is measured before the first rollout. Where macOS

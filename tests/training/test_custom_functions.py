@@ -218,6 +218,8 @@ def test_an_optimizer(env):
     for wrong in (sgd_step, Optimizer, 3.0):
         with pytest.raises(UserError, match=r"train\.optimizer .* not "):
             trained(env, optimizer=wrong)
+    with pytest.raises(UserError, match=r"reads momentum, which \[train\] hasn't"):
+        trained(env, optimizer=SGD._replace(reads=("momentum",)))
 
 
 # ---- saved, and gone on with ---------------------------------------------------------------------

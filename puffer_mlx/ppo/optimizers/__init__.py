@@ -55,7 +55,8 @@ def of(config: Config) -> Optimizer:
     """The optimizer of a configuration: a file of this folder, or the user's own.
 
     Raises:
-        UserError: there is none of that name, or only a file names it (``config.trust``).
+        UserError: there is none of that name, or only a file names it (``config.trust``); or it
+            reads what isn't there.
     """
     optimizer = custom.find(config, "optimizer")
     if optimizer is None:
@@ -65,6 +66,11 @@ def of(config: Config) -> Optimizer:
         raise UserError(
             f"train.optimizer {config.train.optimizer} is {kind}, not an Optimizer",
             "puffer_mlx.ppo.optimizers.Optimizer(init, step, reads); docs/custom_policy.md",
+        )
+    if unknown := [key for key in optimizer.reads if not hasattr(config.train, key)]:
+        raise UserError(
+            f"train.optimizer {config.train.optimizer} reads {unknown[0]}, which [train] hasn't",
+            "reads: keys of [train], which its step gets by their names",
         )
     return optimizer
 
