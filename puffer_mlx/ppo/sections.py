@@ -59,7 +59,7 @@ class Pass(NamedTuple):
     by_segment: bool
     """Whether whole segments are shuffled, for a network with memory; else samples."""
     minibatches: int
-    """Of a pass. What doesn't fill one is left out, something else in each pass."""
+    """How many a pass has. The samples that don't fill one are left out, others in each pass."""
     size: int
     """Segments or samples of a minibatch."""
     count: int

@@ -82,7 +82,7 @@ def kept(optimizer: Optimizer) -> int:
 
 
 def unread(config: Config) -> list[str]:
-    """Keys that were given and that other optimizers obey, but not this one."""
+    """Keys that a person gave and that only other optimizers obey."""
     obeyed = of(config).reads
     keys = dict.fromkeys(
         key for name in OPTIMIZERS for key in find(name).reads if key not in obeyed
@@ -160,7 +160,7 @@ def stored(state: Tree) -> Tree:
 
 
 def recovered(stored: Tree, like: Tree) -> Tree:
-    """The state that was stored, its names those of ``like``."""
+    """A stored state, under the names of ``like``."""
     others = stored.get("optimizer", {})
     return {name: stored[name] if name == "momentum" else others[name] for name in like}
 
