@@ -203,13 +203,13 @@ class Collector:
         return after
 
     def _to_act(self, weights: Any) -> Any:
-        """Weights where they act, in the type in which they do."""
+        """Weights on the device, and in the type, that act."""
         away = self.placement.rollout != self.placement.learner
         acting = for_cpu(weights) if away else weights
         return lower(acting, self.placement.acting_precision)
 
     def _opponents(self, weights: Sequence[Any]) -> list[Any]:
-        """The same of opponents' weights, which are mostly those of the rollout before."""
+        """The same for opponents, most of whose weights are those of the last rollout."""
         before = self._known
         self._known = [
             next((known for known in before if known[0] is own), None) or (own, self._to_act(own))
@@ -275,7 +275,7 @@ class Collector:
             raise interrupt
 
     def _renewed(self, fresh: Collection[int]) -> list[Any]:
-        """The groups' recurrent states, those of these opponents as at the beginning."""
+        """The groups' recurrent states, with initial ones for new opponents."""
         if self._seats is None or not fresh:
             return self.states
         theirs = np.isin(self._seats.policy, list(fresh))
@@ -295,7 +295,7 @@ class Collector:
         noise: mx.array,
         fresh: Collection[int],
     ):
-        """The rollout's whole work, in the thread where it runs; returns the Rollout."""
+        """Collect a rollout; runs in the collecting thread."""
         timer, began = self._timer, time.perf_counter()
         if self.overlap and self._start:
             timer.lap("eval_idle")

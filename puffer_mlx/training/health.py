@@ -25,7 +25,7 @@ CHOSEN = {"actions", "logprobs", "values"}  # of a rollout: what the policy made
 
 
 class Minibatch(NamedTuple):
-    """What is kept of a minibatch under way, or of k; all of it is read at the epoch's end."""
+    """The arrays of a minibatch under way, or of k; they are read at the epoch's end."""
 
     ok: mx.array  # whether it counted: a scalar, a bool or 0 or 1; or (k,)
     metrics: mx.array  # (7,), or (k, 7)
@@ -33,14 +33,14 @@ class Minibatch(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What was read of a minibatch."""
+    """A minibatch's numbers, read at the epoch's end."""
 
     counted: float  # 0 or 1
     metrics: list[float]
     advantages: mx.array
 
     def finite_advantages(self) -> bool:
-        """Whether all of them were."""
+        """Whether all advantages were finite."""
         with building:
             finite = mx.isfinite(mx.sum(self.advantages))
         return bool(finite.item())
@@ -58,7 +58,7 @@ class Submitted:
 
     @property
     def count(self) -> int:
-        """Of the minibatches so far."""
+        """How many minibatches were submitted so far."""
         return len(self._minibatches)
 
     def submit(
@@ -152,7 +152,7 @@ class Health:
 
 
 def not_finite_of(now: TrainState) -> str | None:
-    """The first of all weights and of the optimizer's arrays that isn't finite, in words."""
+    """The name of the first weight or optimizer array that isn't finite; None if all are."""
     trees = {f"the {name} of ": tree for name, tree in now.optimizer.items()}
     trees = {"": now.weights, **trees}
     return next(
