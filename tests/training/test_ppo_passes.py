@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from puffer_mlx import config, vec
-from puffer_mlx.config.trainer_choice import unread
+from puffer_mlx.config.notes import unread
 from puffer_mlx.errors import UserError
 from puffer_mlx.ppo import small_networks
 from puffer_mlx.ppo.sections import Pass

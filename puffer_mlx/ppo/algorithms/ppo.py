@@ -17,7 +17,7 @@ from typing import Any
 import mlx.core as mx
 
 from puffer_mlx.config import Config
-from puffer_mlx.config.algorithms import Facts
+from puffer_mlx.config.parts import Facts
 from puffer_mlx.policy.policy import Policy
 from puffer_mlx.ppo import small_networks
 from puffer_mlx.ppo.advantage import of_rollout
