@@ -127,19 +127,14 @@ def test_a_phase_of_several_is_divided_from_the_last_take_on(lane, clock):
 
 
 def test_which_epochs_are_sampled():
-    times = Profiler()
-    sampled = [epoch for epoch in range(2 * SAMPLE_EVERY + 2) if times.samples(epoch)]
-    assert sampled == [1, SAMPLE_EVERY + 1, 2 * SAMPLE_EVERY + 1]
-    assert not any(Profiler(enabled=False).samples(epoch) for epoch in range(50))
-
-
-def test_a_resumed_run_is_sampled_in_its_second_epoch():
-    """Else its phases would be unknown until the next sampled one, up to 19 epochs later."""
-    times, sampled = Profiler(), []
-    for epoch in range(4, 2 * SAMPLE_EVERY + 2):
-        times.begin(epoch)
-        sampled += [epoch] * times.samples(epoch)
-    assert sampled == [5, SAMPLE_EVERY + 1, 2 * SAMPLE_EVERY + 1]
+    """Of a resumed run its second one too: else its phases would long be unknown."""
+    first, resumed = Profiler(), Profiler()
+    epochs = range(2 * SAMPLE_EVERY + 2)
+    later = [SAMPLE_EVERY + 1, 2 * SAMPLE_EVERY + 1]
+    assert [epoch for epoch in epochs if first.samples(epoch)] == [1, *later]
+    sampled = [epoch for epoch in epochs[4:] if not resumed.begin(epoch) and resumed.samples(epoch)]
+    assert sampled == [5, *later]
+    assert not any(Profiler(enabled=False).samples(epoch) for epoch in epochs)
 
 
 def test_both_lanes_are_taken(clock):

@@ -86,12 +86,6 @@ def test_only_fast_cores_count(library, darwin, monkeypatch):
         assert cpu_extension.threads() == expected
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems can't say")
-def test_elsewhere_the_cores_are_those_that_are_allowed():
-    assert mac.performance_cores() is None
-    assert cpu_extension.threads() == len(cpu_extension.os.sched_getaffinity(0))
-
-
 def test_accelerates_product(library):
     opened = []
 
@@ -107,8 +101,14 @@ def test_accelerates_product(library):
     assert mac.accelerate_gemm(lambda _: lacking) == 0
 
 
-def test_no_accelerate():
-    assert mac.accelerate_gemm() == 0 or sys.platform == "darwin"
+@pytest.mark.skipif(sys.platform != "linux", reason="where nothing of a Mac is there")
+def test_elsewhere():
+    """Cores are those that are allowed, command buffers stay, and there is no Accelerate."""
+    assert mac.accelerate_gemm() == 0 and mac.performance_cores() is None
+    assert cpu_extension.threads() == len(cpu_extension.os.sched_getaffinity(0))
+    environment: dict[str, str] = {}
+    mac.set_command_buffers(environment)
+    assert environment == {}
 
 
 @pytest.mark.parametrize("found", [0, 4096])
@@ -144,13 +144,6 @@ def test_command_buffers_hold_more_where_there_is_memory(darwin, monkeypatch):
         monkeypatch.setattr(mac, "sysctl", lambda name, library=None, memory=memory: memory)
         mac.set_command_buffers(before)
         assert before == expected
-
-
-def test_elsewhere_command_buffers_stay():
-    environment: dict[str, str] = {}
-    if sys.platform != "darwin":
-        mac.set_command_buffers(environment)
-        assert environment == {}
 
 
 IMPORTED = """
