@@ -52,7 +52,7 @@ def test_on_metal_it_is_lowered(chosen):
 BEGIN = """
 import puffer_mlx
 import mlx.core as mx
-from puffer_mlx import evaluation, vec
+from puffer_mlx import vec; from puffer_mlx.playing import episodes
 from puffer_mlx.config import load
 from puffer_mlx.policy.policy import make_policy
 from puffer_mlx.training.trainer import Trainer
@@ -67,7 +67,7 @@ print(mx.set_cache_limit(7))
 """
 EVALUATION = (
     "policy = make_policy(environments.spec, config.policy, config.torch);"
-    "evaluation.score(policy, policy.init(mx.random.key(0)), environments, 1, max_steps=1)"
+    "episodes.score(policy, policy.init(mx.random.key(0)), environments, 1, max_steps=1)"
 )
 
 

@@ -15,9 +15,9 @@ from stepping import alike, played, started, step
 from puffer_mlx import checkpoint, config, vec
 from puffer_mlx.checkpoint import environment_statistics
 from puffer_mlx.errors import UserError
-from puffer_mlx.evaluation import score
 from puffer_mlx.export import importing
 from puffer_mlx.export.exporting import Format, export
+from puffer_mlx.playing.episodes import score
 from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec import normalize
 from puffer_mlx.vec.base import Remembers
