@@ -4,7 +4,6 @@ import ctypes
 import gc
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -24,10 +23,9 @@ from native_envs import (
     make,
     parameters,
 )
-from stepping import same, started
+from stepping import same, started, step
 
 from puffer_mlx.errors import UserError
-from puffer_mlx.system import compiler
 from puffer_mlx.system.private_folders import cache_directory
 from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.native.c_functions import load
@@ -84,14 +82,14 @@ def whole_rollout(vec: NativeVec, steps: int) -> Rows:
 )
 def test_whole_rollouts(name: str, threads: int):
     """What C collects by itself is what stepping gives, for every part of the agents."""
-    steps, rng = 30, np.random.default_rng(4)
+    steps = 30
     with (
         make(name, total_agents=8 * GROUP, num_buffers=2, num_threads=threads) as vec,
         make(name, total_agents=8 * GROUP) as twin,
     ):
+        rng, calls = np.random.default_rng(4), []
         history = np.stack([random_actions(vec, vec.num_agents, rng) for _ in range(steps)])
         actions, rows = np.full_like(history, np.nan), whole_rollout(vec, steps)
-        calls: list[tuple[int, int, int]] = []
 
         def act(_, t: int, first: int, count: int) -> None:
             calls.append((t, first, count))
@@ -99,22 +97,20 @@ def test_whole_rollouts(name: str, threads: int):
 
         function = ACT(act)
         address = ctypes.cast(function, ctypes.c_void_p).value or 0
-        found = vec.collect(steps, (address, 0), actions, rows, spans=1000)
+        collected = vec.collect(steps, (address, 0), actions, rows, spans=1000)
         np.testing.assert_array_equal(actions, history)  # everybody acted
-        stepper = Stepper(twin)
-        for t in range(steps + 1):
-            for mine, its in zip(rows, stepper.rows, strict=True):
-                np.testing.assert_array_equal(None if mine is None else mine[t], its)
-            if t < steps:
-                stepper.step(history[t])
+        other = started(twin)
+        same(rows.part(0), other)
+        for t, chosen in enumerate(history, 1):
+            same(rows.part(t), step(twin, other, chosen))
         np.testing.assert_array_equal(vec.state(), twin.state())
-        parts = {(first, count) for _, first, count in calls}
-        for first, count in parts:  # each part's steps in their order
-            assert [t for t, *own in calls if own == [first, count]] == list(range(steps))
-        assert sum(count for _, count in parts) == vec.num_agents and len(parts) >= threads
-        assert found.acting > 0 and found.stepping > 0
-        assert {first for _, first, _, _ in found.spans} == {first for first, _ in parts}
-        assert all(begin < end for _, _, begin, end in found.spans)
+    parts = {(first, count) for _, first, count in calls}
+    for part in parts:  # each one's steps in their order
+        assert [t for t, *of in calls if tuple(of) == part] == list(range(steps))
+    assert sum(count for _, count in parts) == 8 * GROUP and len(parts) >= threads
+    assert collected.acting > 0 and collected.stepping > 0
+    assert {first for _, first, _, _ in collected.spans} == {first for first, _ in parts}
+    assert all(begin < end for _, _, begin, end in collected.spans)
 
 
 SLOW = {"length": 7, "sleep_ms": 50}
@@ -200,19 +196,6 @@ def test_incremental_observations_masks_and_own_actions():
         assert vec.log() == {"length": 7.0, "receipts": total / 12, "n": 12.0}
 
 
-def test_log_is_a_mean_that_is_read_once():
-    with make("squared", total_agents=4) as vec:
-        assert vec.log() == {}
-        stepper, up = Stepper(vec), np.full((4, 1), 2, np.float32)
-        # from row 5, the sixth step leaves the grid, if no target is in the way
-        rewards = [stepper.step(up).rewards.copy() for _ in range(6)]
-        log = vec.log()
-        assert list(log) == ["perf", "score", "episode_return", "episode_length", "n"]
-        assert log["n"] == np.count_nonzero(rewards) == 4 and log["episode_length"] == 6
-        assert log["score"] == log["episode_return"] == np.sum(rewards) / 4
-        assert vec.log() == {}
-
-
 def test_send_returns_at_once_and_groups_step_together():
     """Three environments of 1, 2 and 3 agents, 200 ms each, on three threads."""
     env = {"length": 7, "sleep_ms": 200}
@@ -268,24 +251,6 @@ def test_logs_from_another_thread_lose_no_episode():
         reader.join()
         counts.append(vec.log().get("n", 0.0))
         assert sum(counts) == 24 * 100  # 24 environments, 7 steps each time
-
-
-def test_close():
-    vec = make("relay", total_agents=6, num_buffers=2, env={"length": 7, "sleep_ms": 50})
-    stepper = Stepper(vec)
-    vec.send(0, np.zeros((3, 2), np.float32), stepper.group(0))
-    vec.close()  # finishes the step
-    assert stepper.rows.observations[:, 2].tolist() == [1, 1, 1, 0, 0, 0]
-    vec.close()
-    for use in (
-        lambda: vec.send(0, np.zeros((3, 2), np.float32), stepper.group(0)),
-        lambda: vec.wait(0),
-        lambda: vec.reset(stepper.rows),
-        vec.log,
-        vec.busy_seconds,
-    ):
-        with pytest.raises(RuntimeError, match="closed"):
-            use()
 
 
 def test_a_forgotten_one_closes_itself():
@@ -455,24 +420,6 @@ def test_compiles_once_until_something_changes(copy: Path, monkeypatch: pytest.M
         assert vec.spec.name == "copied"
 
 
-@pytest.mark.parametrize(("seconds", "notices"), [(0.0, 1), (60.0, 0)])
-def test_a_slow_compiler_is_announced(copy: Path, monkeypatch, capsys, seconds, notices):
-    monkeypatch.setattr(compiler, "NOTICE_SECONDS", seconds)
-    for _ in range(2):  # the second time there is nothing to compile
-        compile_environment(copy)
-    assert capsys.readouterr().err.count("puffer_mlx: compiling copied for the first") == notices
-
-
-def test_two_processes_compile_at_once(copy: Path):
-    script = f"""
-from puffer_mlx.vec.native.vec import NativeVec
-NativeVec({str(copy)!r}, total_agents=2, env={{"size": 5}}).close()
-"""
-    processes = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(3)]
-    assert [process.wait() for process in processes] == [0, 0, 0]
-    assert len(list(cache_directory().glob("copied*"))) == 1
-
-
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
@@ -520,15 +467,9 @@ def test_unknown_name():
 
 
 def test_no_compiler(copy: Path, monkeypatch: pytest.MonkeyPatch):
-    (copy.parent / "nothing").mkdir()
-    compiler._identity.cache_clear()
-    with monkeypatch.context() as patch:
-        patch.setenv("PATH", str(copy.parent / "nothing"))
-        patch.delenv("CC", raising=False)
-        with pytest.raises(UserError, match=r"'cc' can't be run.*\n.*install a C compiler"):
-            compile_environment(copy)
     monkeypatch.setenv("CC", "no-such-compiler -O9")
-    with pytest.raises(UserError, match="'no-such-compiler -O9' can't be run"):
+    said = r"'no-such-compiler -O9' can't be run.*\n.*install a C compiler"
+    with pytest.raises(UserError, match=said):
         compile_environment(copy)
 
 

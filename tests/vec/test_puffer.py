@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 from stepping import alike, copied, played, started, step
 
-from puffer_mlx.config import Base, Config, Policy, Train, Vec, validate
 from puffer_mlx.errors import UserError
-from puffer_mlx.training.trainer import Trainer
 from puffer_mlx.vec.puffer.make import is_puffer_env
 from puffer_mlx.vec.puffer.vec import PufferVec
 
@@ -291,32 +289,6 @@ def test_drawing_and_closing(backend):
         np.testing.assert_array_equal(vec.render(), np.ones((2, 3, 3)))
         assert vec.busy_seconds() > 0
     assert all(env.closed for env in instances)
-
-
-# ---- training -----------------------------------------------------------------------------------
-
-
-def test_pairs_are_learned():
-    N, T = 64, 16
-    config = Config(
-        env_name="pairs:Pairs",
-        base=Base(seed=0),
-        vec=Vec(total_agents=N, num_buffers=2),
-        policy=Policy(hidden_size=32, num_layers=1),
-        train=Train(
-            total_timesteps=20 * N * T,
-            learning_rate=0.1,
-            minibatch_size=256,
-            horizon=T,
-            gamma=0.5,
-            gae_lambda=0.5,
-        ),
-    )
-    validate(config)
-    with make(agents=N, num_buffers=2) as vec:
-        scores = [logs["env/score"] for logs in Trainer(config, vec)]
-    assert scores[0] < 0.55  # guesses: 5 / 12
-    assert sum(scores[-5:]) / 5 > 0.95
 
 
 # ---- PufferLib's own ----------------------------------------------------------------------------
