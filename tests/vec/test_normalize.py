@@ -100,7 +100,7 @@ def test_rows():
 
 @pytest.mark.parametrize("which", ["observations", "rewards"])
 def test_one_of_the_two(which):
-    env, both = coded(**{"observations": False, "rewards": False, which: True}), coded()
+    env, both = coded(1, which == "observations", which == "rewards"), coded()
     one, two = step(env, started(env)), step(both, started(both))
     other = "rewards" if which == "observations" else "observations"
     plain = dict(zip(("observations", "rewards"), raw(1), strict=False))[other]
