@@ -56,16 +56,12 @@ def test_exit_is_a_message_and_the_end_of_stepping(fault: str, agents: int):
         assert vec.log() == {}
 
 
-def test_exit_in_one_of_several_groups():
+def test_exit_in_one_of_several_groups_or_while_closing():
     said = pytest.raises(UserError, match=r"environments? \d.* called exit\(3\)")
     with make("EXIT_IN_STEP", 32, num_buffers=4, num_threads=3) as vec, said:
         step(vec, 10)
-
-
-def test_exit_while_closing_is_no_end():
-    vec = make("EXIT_IN_CLOSE")
-    step(vec, 3)
-    vec.close()
+    with make("EXIT_IN_CLOSE") as vec:  # which is no end
+        step(vec, 3)
 
 
 def training(fault: str) -> tuple[object, ...]:

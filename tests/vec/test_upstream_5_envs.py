@@ -22,7 +22,6 @@ from native_envs import (
     make,
     parameters,
 )
-from sanitizers import SANITIZERS, run_upstream
 from stepping import copied
 
 from puffer_mlx.config import load
@@ -64,14 +63,6 @@ def play(stepper: Stepper, steps: int, seed: int = 0) -> list[bytes]:
 def test_contract(name: str):
     has_spec(name, *SHAPES[name])
     keeps_the_contract(name)
-
-
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-@pytest.mark.parametrize("name", UPSTREAM_5)
-def test_clean(name: str, sanitizer: str, monkeypatch: pytest.MonkeyPatch):
-    """Under the compiler's sanitizers, as test_sanitizers.py does."""
-    printed = run_upstream(name, sanitizer, monkeypatch)
-    assert "missing" in printed and "[env]" in printed
 
 
 @pytest.mark.parametrize("name", UPSTREAM_5)

@@ -23,7 +23,6 @@ from native_envs import (
     parameters,
     squared,
 )
-from sanitizers import SANITIZERS, run_upstream
 
 from puffer_mlx.config import load
 from puffer_mlx.errors import UserError
@@ -57,13 +56,6 @@ def test_contract(name: str):
     keeps_the_contract(name)
     with make(name, total_agents=12) as vec:
         assert vec.state() is None  # upstream has no way to save one
-
-
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-@pytest.mark.parametrize("name", UPSTREAM)
-def test_clean(name: str, sanitizer: str, monkeypatch: pytest.MonkeyPatch):
-    """Under the compiler's sanitizers, as test_sanitizers.py does."""
-    assert "missing keys in [env]" in run_upstream(name, sanitizer, monkeypatch)
 
 
 # ---- Learning -----------------------------------------------------------------------------------
