@@ -129,7 +129,7 @@ def test_what_does_not_load_is_compiled_again_once(source: Path):
         return returned(path)
 
     compile_one(source)
-    compiler._made.clear()  # as if another process had
+    compiler._compiled_now.clear()  # as if another process had
     assert compiler.load_compiled(make, load) == 1 and compiled == [False, True]
 
     loads, compiled = iter([ImportError("no such symbol")]), []

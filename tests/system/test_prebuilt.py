@@ -64,7 +64,7 @@ def test_a_damaged_one_is_not_taken(bring, tmp_path):
 
 def test_nothing_is_said_where_there_is_none(bring, tmp_path, monkeypatch):
     """A checkout's; another library's; or it is refused."""
-    nothing = prebuilt.Found(None)
+    nothing = prebuilt.SearchResult(None)
     assert prebuilt.find("ops", HERE) == nothing
     bring("")
     assert prebuilt.find("ops", HERE).path and prebuilt.find("others", HERE) == nothing
