@@ -361,11 +361,11 @@ REFUSED = [  # environment, its parameters, counts, what is said
 ]
 
 
-@pytest.mark.parametrize(("name", "env", "counts", "said"), REFUSED)
-def test_what_is_refused(name: str, env: dict | None, counts: dict, said: str):
-    own = {} if env is None else {"env": env}
-    with pytest.raises(UserError, match=said):
-        make(name, **{"total_agents": 12, **counts, **own})
+def test_what_is_refused():
+    for name, env, counts, said in REFUSED:
+        own = {} if env is None else {"env": env}
+        with pytest.raises(UserError, match=said):
+            make(name, **{"total_agents": 12, **counts, **own})
 
 
 def test_unread_keys_strings_and_booleans():

@@ -126,25 +126,25 @@ def test_slow_steps_are_worth_processes(monkeypatch, trip, form):
         assert vec.description.startswith(form) and "; a step takes" in vec.description
 
 
-@pytest.mark.parametrize(
-    ("keywords", "text", "hint"),
-    [
-        ({"agents": 7}, "7 is not a multiple of vec.num_buffers 1 times the 2 agents", "6 or 8 is"),
-        ({"agents": 6, "num_buffers": 2}, "not a multiple of vec.num_buffers 2", "4 or 8 is"),
-        ({"agents": 8, "env": {"num_envs": 3}}, "times the 6 agents", "6 or 12 is"),
-        ({"factory": single, "backend": "vector"}, "it takes no num_envs", "sync or async"),
-        ({"env": {"num_envs": 1}, "backend": "vector"}, "env.num_envs is given", "leave"),
-        ({"env": {"sings": 3}}, "takes no env.sings", "num_envs, signs, length"),
-        ({"env": {"seed": 3}}, "env.seed can't be set", "vec.seed"),
-        ({"factory": Pairs()}, "is an environment already", "class"),
-        ({"env": {"fault": "attribute"}}, "Pairs it made has no truncations", "writing_envs.md"),
-        ({"env": {"fault": "agents"}}, "made with num_envs=4 it has 9 agents, expected 8", "same"),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_is_refused(keywords, text, hint):
-    with pytest.raises(UserError) as found:
-        make(**keywords)
-    assert text in found.value.message and hint in found.value.hint
+REFUSED = [  # how it is made, what is said, the hint
+    ({"agents": 7}, "7 is not a multiple of vec.num_buffers 1 times the 2 agents", "6 or 8 is"),
+    ({"agents": 6, "num_buffers": 2}, "not a multiple of vec.num_buffers 2", "4 or 8 is"),
+    ({"agents": 8, "env": {"num_envs": 3}}, "times the 6 agents", "6 or 12 is"),
+    ({"factory": single, "backend": "vector"}, "it takes no num_envs", "sync or async"),
+    ({"env": {"num_envs": 1}, "backend": "vector"}, "env.num_envs is given", "leave"),
+    ({"env": {"sings": 3}}, "takes no env.sings", "num_envs, signs, length"),
+    ({"env": {"seed": 3}}, "env.seed can't be set", "vec.seed"),
+    ({"factory": Pairs()}, "is an environment already", "class"),
+    ({"env": {"fault": "attribute"}}, "Pairs it made has no truncations", "writing_envs.md"),
+    ({"env": {"fault": "agents"}}, "made with num_envs=4 it has 9 agents, expected 8", "same"),
+]  # fmt: skip
+
+
+def test_what_does_not_fit_is_refused():
+    for keywords, text, hint in REFUSED:
+        with pytest.raises(UserError) as caught:
+            make(**keywords)
+        assert text in caught.value.message and hint in caught.value.hint
 
 
 # ---- episodes ------------------------------------------------------------------------------------

@@ -54,17 +54,13 @@ def factory(**keywords: Any) -> ScoredVec:
 
 
 KINDS: dict[str, Callable[..., Any]] = {
-    "native": lambda **k: native("squared", **k),
     "native, many agents, masks": lambda **k: native("relay", **k),
-    "upstream's folder": lambda **k: native("orbit", **k),
-    "upstream's folder, 5.0, agents change places": lambda **k: native("peloton", **k),
-    "upstream's folder, 5.0, masks": lambda **k: native("locks", **k),
-    "upstream's folder, 5.0, continuous": lambda **k: native("glider", **k),
+    "5.0, agents change places": lambda **k: native("peloton", **k),
+    "5.0, continuous": lambda **k: native("glider", **k),
     "gym vector": lambda **k: gym(**CARTPOLE, backend="vector", **k),
     "gym sync": lambda **k: gym(**CARTPOLE, backend="sync", **k),
-    "gym sync finals": lambda **k: gym(**WALK, backend="sync", finals=True, **k),
     "gym async finals": lambda **k: gym(**WALK, backend="async", finals=True, **k),
-    "module:factory": factory,
+    "module:factory, masks, finals": factory,
     "PufferEnv": puffer,
     "PufferEnv async": lambda **k: puffer(backend="async", num_threads=2, **k),
     "normalized": lambda **k: Normalized(gym(**CARTPOLE, backend="sync", **k), True, True, 0.9),
