@@ -23,11 +23,10 @@ from native_envs import (
     make,
     parameters,
 )
-from stepping import same, started, step
+from stepping import address_of, same, started, step, times_of
 
 from puffer_mlx.errors import UserError
 from puffer_mlx.system.private_folders import cache_directory
-from puffer_mlx.vec.base import Rows
 from puffer_mlx.vec.native.c_functions import load
 from puffer_mlx.vec.native.compiling import compile_environment
 from puffer_mlx.vec.native.make import find_environment
@@ -64,19 +63,6 @@ def test_contract(name: str):
     keeps_the_contract(name)
 
 
-ACT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int)
-
-
-def whole_rollout(vec: NativeVec, steps: int) -> Rows:
-    """Rows of all agents for steps + 1 times, those of time 0 written."""
-    rows = Rows._make(
-        None if a is None else np.zeros((steps + 1, *a.shape), a.dtype)
-        for a in allocate_rows(vec, vec.num_agents)
-    )
-    vec.reset(rows.part(0))
-    return rows
-
-
 @pytest.mark.parametrize(
     ("name", "threads"), [("relay", 1), ("relay", 3), ("breakout", 3), ("connect4_two", 3)]
 )
@@ -89,15 +75,13 @@ def test_whole_rollouts(name: str, threads: int):
     ):
         rng, calls = np.random.default_rng(4), []
         history = np.stack([random_actions(vec, vec.num_agents, rng) for _ in range(steps)])
-        actions, rows = np.full_like(history, np.nan), whole_rollout(vec, steps)
+        actions, rows = np.full_like(history, np.nan), times_of(vec, steps)
 
-        def act(_, t: int, first: int, count: int) -> None:
+        def act(t: int, first: int, count: int) -> None:
             calls.append((t, first, count))
             actions[t, first : first + count] = history[t, first : first + count]
 
-        function = ACT(act)
-        address = ctypes.cast(function, ctypes.c_void_p).value or 0
-        collected = vec.collect(steps, (address, 0), actions, rows, spans=1000)
+        collected = vec.collect(steps, address_of(act), actions, rows, spans=1000)
         np.testing.assert_array_equal(actions, history)  # everybody acted
         other = started(twin)
         same(rows.part(0), other)
@@ -117,10 +101,9 @@ SLOW = {"length": 7, "sleep_ms": 50}
 
 
 def test_a_whole_rollout_is_refused_while_a_group_steps():
-    never = ACT(lambda *_: pytest.fail("acted"))
-    act = ctypes.cast(never, ctypes.c_void_p).value or 0, 0
+    act = address_of(lambda *_: pytest.fail("acted"))
     with make("relay", total_agents=12, num_buffers=2, env=SLOW) as vec:
-        rows, actions = whole_rollout(vec, 2), np.zeros((2, 12, 2), np.float32)
+        rows, actions = times_of(vec, 2), np.zeros((2, 12, 2), np.float32)
         stepper = Stepper(vec)
         vec.send(1, actions[0, :6], stepper.group(1))
         with pytest.raises(RuntimeError, match="stepping already"):
