@@ -40,13 +40,12 @@ def test_slope_is_not_negative_and_few_points_say_nothing():
     assert quantile_line(np.ones(29), np.ones(29), 0.3) is None
 
 
-@pytest.mark.parametrize("near_best", [9.0, -np.inf])
-def test_threshold_by_hand(near_best):
+def test_threshold_by_hand():
     """Free to 310 s; from 1200 s on near the best, unless dear runs are spared."""
-    line = LINE._replace(near_best=near_best)
-    dear = 9.0 if near_best == 9.0 else np.log(1201.0)
-    at = [line.at(cost) for cost in (309.0, 311.0, 1201.0)]
-    assert at == [-np.inf, pytest.approx(np.log(311.0)), pytest.approx(dear)]
+    for near_best, dear in (9.0, 9.0), (-np.inf, np.log(1201.0)):
+        line = LINE._replace(near_best=near_best)
+        at = [line.at(cost) for cost in (309.0, 311.0, 1201.0)]
+        assert at == [-np.inf, pytest.approx(np.log(311.0)), pytest.approx(dear)]
 
 
 def test_threshold_of_observations():
